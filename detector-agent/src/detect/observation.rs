@@ -1,0 +1,311 @@
+//! What the observers tell the engine: one type for everything the kernel says.
+//!
+//! Invariant: observations of one source arrive in the kernel's order. A snapshot may be older than live
+//! observations that arrived while it was read; [`Observation::ReadBegun`] marks its start so that the engine
+//! can let the newer live word win for each key.
+
+use std::{fmt, net::IpAddr};
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    /// Time from `earlier` to this one; zero where `earlier` is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add<std::time::Duration> for Timestamp {
+    type Output = Self;
+
+    fn add(self, rhs: std::time::Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// A hardware (link-layer) address of six bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// A kernel interface index, unique in the agent's network namespace at one moment. Never zero.
+pub type IfIndex = u32;
+
+/// An identifier that the agent's network namespace gives to another one (`IFLA_LINK_NETNSID`).
+pub type NsId = i32;
+
+/// VLAN tags of a claim: `outer` is the only tag or the outer one, `inner` is set for QinQ alone. VLAN ids, 1 to 4094
+/// (a priority tag, id 0, counts as untagged).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Vlan {
+    /// The only tag, or the outer of two.
+    pub outer: Option<u16>,
+    /// The inner of two tags.
+    pub inner: Option<u16>,
+}
+
+/// Where the other end of a veth or netkit stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Peer {
+    /// The peer's namespace, as the agent's namespace numbers it.
+    pub nsid: NsId,
+    /// The peer's index inside that namespace.
+    pub ifindex: IfIndex,
+}
+
+/// What a link is, as far as detection cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinkKind {
+    /// A device that a pod hangs on (chosen by `--interfaces`, or by default rules).
+    Pod,
+    /// A bridge, whose ports may be pod devices.
+    Bridge,
+    /// Any other link of the node: uplinks, tunnels, loopback.
+    Other,
+}
+
+/// A link of the agent's network namespace as the kernel describes it now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its index.
+    pub ifindex: IfIndex,
+    /// Its name, at most 15 bytes, lossy where it is not UTF-8.
+    pub name: String,
+    /// Its alias (`IFLA_IFALIAS`), which newer kindnet fills with the pod's name.
+    pub alias: Option<String>,
+    /// What it is.
+    pub kind: LinkKind,
+    /// Its own hardware address.
+    pub mac: Option<Mac>,
+    /// The bridge (or other master) it is a port of.
+    pub master: Option<IfIndex>,
+    /// Its peer in another namespace.
+    pub peer: Option<Peer>,
+    /// Administratively up (`IFF_UP`). The kernel drops the routes of a link that goes down without a word.
+    pub up: bool,
+}
+
+/// An address that stands on a link, in the agent's namespace or in a pod's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AssignedAddress {
+    /// The address (`IFA_LOCAL`, or `IFA_ADDRESS` where there is no local one).
+    pub address: IpAddr,
+    /// Its prefix length in bits.
+    pub prefix_len: u8,
+    /// IPv6 duplicate address detection still runs (`IFA_F_TENTATIVE`).
+    pub tentative: bool,
+    /// IPv6 duplicate address detection failed (`IFA_F_DADFAILED`).
+    pub dad_failed: bool,
+}
+
+/// Neighbour unreachability states, `linux/neighbour.h`; several in one is not a state the kernel reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NudState {
+    /// No lladdr is known (`NONE`, `INCOMPLETE`) or it was given up (`FAILED`).
+    Invalid,
+    /// Confirmed within the reachable time.
+    Reachable,
+    /// Known once, not confirmed lately.
+    Stale,
+    /// Waiting to be probed.
+    Delay,
+    /// Being probed.
+    Probe,
+    /// Needs no resolution.
+    NoArp,
+    /// Set by an administrator or a CNI; never expires.
+    Permanent,
+}
+
+impl NudState {
+    /// From `ndm_state` / `neighbour.nud_state` bits.
+    #[must_use]
+    pub fn from_bits(bits: u16) -> Self {
+        match bits {
+            0x80 => Self::Permanent,
+            0x40 => Self::NoArp,
+            0x02 => Self::Reachable,
+            0x04 => Self::Stale,
+            0x08 => Self::Delay,
+            0x10 => Self::Probe,
+            _ => Self::Invalid,
+        }
+    }
+
+    /// The name `ip neigh` prints.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Invalid => "FAILED",
+            Self::Reachable => "REACHABLE",
+            Self::Stale => "STALE",
+            Self::Delay => "DELAY",
+            Self::Probe => "PROBE",
+            Self::NoArp => "NOARP",
+            Self::Permanent => "PERMANENT",
+        }
+    }
+}
+
+/// A neighbour entry of the agent's namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Neighbour {
+    /// The device it stands on: a pod device, or a bridge.
+    pub ifindex: IfIndex,
+    /// The neighbour's address.
+    pub address: IpAddr,
+    /// Its hardware address; `None` where the kernel holds none.
+    pub lladdr: Option<Mac>,
+    /// Its state.
+    pub state: NudState,
+}
+
+/// A forwarding entry of a bridge that was learned or set on a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FdbEntry {
+    /// The bridge.
+    pub bridge: IfIndex,
+    /// The port.
+    pub port: IfIndex,
+    /// The hardware address behind that port.
+    pub mac: Mac,
+    /// The VLAN it was learned in, on a bridge that filters VLANs.
+    pub vlan: Option<u16>,
+}
+
+/// A unicast route of the agent's namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Route {
+    /// Destination prefix address.
+    pub destination: IpAddr,
+    /// Destination prefix length in bits.
+    pub prefix_len: u8,
+    /// Output device.
+    pub ifindex: IfIndex,
+    /// Priority; the lowest wins among equal prefixes.
+    pub metric: u32,
+    /// Routing table.
+    pub table: u32,
+}
+
+/// What protocol a frame's claim came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FrameKind {
+    /// ARP, RFC 826 and RFC 5227.
+    Arp,
+    /// Neighbour Discovery, RFC 4861 and RFC 4862.
+    Ndp,
+}
+
+/// A claim that a pod made with a frame seen at the ingress of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FrameClaim {
+    /// The device it came in on.
+    pub ifindex: IfIndex,
+    /// Its protocol.
+    pub kind: FrameKind,
+    /// An ARP probe or DAD solicitation: the sender asks whether the address is free.
+    pub tentative: bool,
+    /// The claimed address.
+    pub address: IpAddr,
+    /// The hardware address claimed for it (ARP sender, NDP link-layer option, else the Ethernet source).
+    pub mac: Mac,
+    /// The frame's Ethernet source.
+    pub ether_source: Mac,
+    /// The frame's VLAN tags.
+    pub vlan: Vlan,
+}
+
+/// Which reading of the kernel's state a snapshot answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReadToken(pub u64);
+
+/// What a reading covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReadScope {
+    /// Everything.
+    Node,
+    /// One device: the addresses in its pod's namespace, and the neighbours on it.
+    Device(IfIndex),
+}
+
+/// The addresses on one pod device's peer, or why they could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodAddresses {
+    /// The peer link the addresses stand on.
+    pub peer: Peer,
+    /// The addresses; `None` where the namespace could not be read (it is gone, or the kernel refused).
+    pub addresses: Option<Vec<AssignedAddress>>,
+}
+
+/// The kernel's state, read in one go. For [`ReadScope::Device`] only `pods` and `neighbours` are filled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Links of the agent's namespace.
+    pub links: Vec<Link>,
+    /// Addresses in the namespaces of pod devices.
+    pub pods: Vec<PodAddresses>,
+    /// Addresses on the node's own links, by link.
+    pub host: Vec<(IfIndex, AssignedAddress)>,
+    /// Neighbours on pod devices and bridges.
+    pub neighbours: Vec<Neighbour>,
+    /// Bridge forwarding entries.
+    pub fdb: Vec<FdbEntry>,
+    /// Routes.
+    pub routes: Vec<Route>,
+}
+
+/// One thing the kernel said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Observation {
+    /// A link appeared or changed; the whole of its present state.
+    Link(Link),
+    /// A link of this index is gone from the agent's namespace.
+    LinkGone(IfIndex),
+    /// An address appeared on, or changed on, a link inside another namespace.
+    PodAddress(Peer, AssignedAddress),
+    /// An address was removed inside another namespace.
+    PodAddressGone(Peer, IpAddr),
+    /// An address appeared on a link of the node itself.
+    HostAddress(IfIndex, AssignedAddress),
+    /// An address was removed from a link of the node itself.
+    HostAddressGone(IfIndex, IpAddr),
+    /// A neighbour entry appeared or changed. An [`NudState::Invalid`] one is a withdrawal.
+    Neighbour(Neighbour),
+    /// The kernel removed a neighbour entry.
+    NeighbourGone(IfIndex, IpAddr),
+    /// A forwarding entry appeared or moved to this port.
+    Fdb(FdbEntry),
+    /// A forwarding entry was removed or aged out.
+    FdbGone(FdbEntry),
+    /// A route appeared.
+    Route(Route),
+    /// A route was removed.
+    RouteGone(Route),
+    /// A pod sent a claim.
+    Frame(FrameClaim),
+    /// A reading of the kernel's state starts now: it will hold everything said before this point.
+    ReadBegun(ReadToken),
+    /// That reading is done.
+    Read(ReadToken, ReadScope, Box<Snapshot>),
+    /// That reading failed; the next one replaces it.
+    ReadFailed(ReadToken),
+}
+
+/// An observation with the kernel's time for it (for netlink: when `recvmsg` returned).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stamped {
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub what: Observation,
+}

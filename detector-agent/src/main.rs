@@ -1,0 +1,3 @@
+//! The `detector-agent` binary.
+
+fn main() {}

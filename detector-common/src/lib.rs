@@ -1,0 +1,2 @@
+//! The records the kernel programs and the agent share.
+#![no_std]

@@ -1,0 +1,2 @@
+//! Kernel programs: to come.
+#![no_std]
