@@ -3,11 +3,16 @@
 //!
 //! It knows the agent only from outside: its binary, its command line and the event lines it writes.
 
+pub mod agent;
+pub mod contract;
+pub mod event;
 pub mod frames;
 pub mod mac;
 pub mod netns;
 pub mod node;
 
+pub use agent::{Agent, AgentCommand, DEADLINE, Outcome, Received};
+pub use event::Event;
 pub use frames::{ArpOperation, Frame, FrameSender, NaFlags};
 pub use mac::Mac;
 pub use netns::{Netns, remove_living_namespaces};
