@@ -1,2 +1,62 @@
-//! Project tasks.
-fn main() {}
+//! Project tasks: `cargo xtask setup | build | run | test | lint | doctor`.
+//!
+//! One file per task. Everything that a task needs of another (the eBPF object, the machine's
+//! packages) it asks for itself, so each command works on a fresh clone with nothing typed before it.
+
+mod build;
+mod compiler;
+mod ebpf;
+mod host;
+mod linker;
+mod process;
+mod requirements;
+mod run;
+mod setup;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+/// Builds, runs and checks the IP Conflict Detector.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Find what building and testing need; install what is missing where that is allowed
+    Setup,
+    /// Leave target/release/detector-agent with the kernel programs inside
+    Build {
+        /// Build without optimisation, into target/debug
+        #[arg(long)]
+        debug: bool,
+    },
+    /// Build, then run the agent on this node, one event a line on stdout
+    Run(run::Args),
+}
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(task: Task) -> anyhow::Result<()> {
+    let workspace = Workspace::locate()?;
+    match task {
+        Task::Setup => setup::run(&workspace),
+        Task::Build { debug } => build::run(&workspace, build::Profile::from_debug_flag(debug)),
+        Task::Run(args) => run::run(&workspace, &args),
+    }
+}

@@ -22,7 +22,10 @@ impl std::ops::Add<std::time::Duration> for Timestamp {
     type Output = Self;
 
     fn add(self, rhs: std::time::Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 }
 
@@ -226,7 +229,7 @@ pub struct FrameClaim {
 }
 
 /// Which reading of the kernel's state a snapshot answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadToken(pub u64);
 
 /// What a reading covers.
@@ -243,6 +246,8 @@ pub enum ReadScope {
 pub struct PodAddresses {
     /// The peer link the addresses stand on.
     pub peer: Peer,
+    /// The hardware address of the peer link.
+    pub mac: Option<Mac>,
     /// The addresses; `None` where the namespace could not be read (it is gone, or the kernel refused).
     pub addresses: Option<Vec<AssignedAddress>>,
 }

@@ -1,0 +1,349 @@
+//! Choosing the compiler for the kernel programs.
+//!
+//! `bpfel-unknown-none` ships no `core`: it is built from the library source of exactly the compiler
+//! in use. So every candidate must carry its own source, and none is patched up from another's.
+
+use std::{
+    env, fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::{
+    host::{is_executable, program_folders},
+    process,
+};
+
+/// Environment variable that names the rustc to use; its cargo is looked for beside it.
+pub(crate) const COMPILER_VARIABLE: &str = "DETECTOR_BPF_RUSTC";
+
+/// Debian's packages of a compiler with its library source.
+pub(crate) const PACKAGES: &[&str] = &["rustc-web", "cargo-web", "rust-web-src"];
+
+/// The command that brings a compiler where `setup` may not or cannot.
+pub(crate) const INSTALL_COMMAND: &str =
+    "rustup toolchain install nightly --profile minimal --component rust-src";
+
+/// Oldest release that compiles the workspace, as `rust-version` in Cargo.toml says.
+const OLDEST: Release = Release {
+    major: 1,
+    minor: 95,
+};
+
+/// Where a candidate comes from; earlier ones are preferred.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Named by [`COMPILER_VARIABLE`].
+    Override,
+    /// A nightly toolchain that rustup installed.
+    Nightly,
+    /// Any other rustc of the machine, such as Debian's.
+    System,
+}
+
+/// A compiler release: `1.96.0` and `1.96.0-nightly` are both 1.96.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Release {
+    major: u32,
+    minor: u32,
+}
+
+/// What `rustc -vV` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    release: Release,
+    /// Major version of its LLVM, which the linker's must not be older than.
+    llvm: u32,
+}
+
+/// A rustc that might do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    origin: Origin,
+    /// The compiler.
+    pub(crate) rustc: PathBuf,
+    /// The cargo beside it.
+    pub(crate) cargo: Option<PathBuf>,
+    version: Option<Version>,
+    has_source: bool,
+}
+
+/// Why there is no compiler.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CompilerError {
+    /// The override does not do.
+    #[error("{COMPILER_VARIABLE} names {}, which cannot build kernel programs: {reason}", .rustc.display())]
+    Override {
+        /// What it names.
+        rustc: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// None of the candidates does.
+    #[error(
+        "no Rust compiler with its library source is there to build the kernel programs{}; install one with: {INSTALL_COMMAND}",
+        listed(.0)
+    )]
+    Missing(Vec<String>),
+}
+
+fn listed(objections: &[String]) -> String {
+    if objections.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", objections.join("; "))
+    }
+}
+
+/// Finds the compiler: the override, then a rustup nightly, then a compiler of the system.
+///
+/// `linker_llvm` is the newest LLVM that the linker reads, where that is known.
+pub(crate) fn find(linker_llvm: Option<u32>) -> Result<Candidate, CompilerError> {
+    if let Some(rustc) = env::var_os(COMPILER_VARIABLE) {
+        return choose([inspect(Origin::Override, rustc.into())], linker_llvm);
+    }
+    let nightlies = rustup_nightlies()
+        .into_iter()
+        .map(|rustc| inspect(Origin::Nightly, rustc));
+    let system = system_compilers()
+        .into_iter()
+        .map(|rustc| inspect(Origin::System, rustc));
+    choose(nightlies.chain(system), linker_llvm)
+}
+
+/// The first candidate without an objection; an override is never passed over.
+fn choose(
+    candidates: impl IntoIterator<Item = Candidate>,
+    linker_llvm: Option<u32>,
+) -> Result<Candidate, CompilerError> {
+    let mut objections = Vec::new();
+    for candidate in candidates {
+        match candidate.objection(linker_llvm) {
+            None => return Ok(candidate),
+            Some(reason) if candidate.origin == Origin::Override => {
+                return Err(CompilerError::Override {
+                    rustc: candidate.rustc,
+                    reason,
+                });
+            }
+            Some(reason) => objections.push(format!("{}: {reason}", candidate.rustc.display())),
+        }
+    }
+    Err(CompilerError::Missing(objections))
+}
+
+impl Candidate {
+    /// Does it need telling to accept unstable options?
+    pub(crate) fn needs_bootstrap(&self) -> bool {
+        self.origin != Origin::Nightly
+    }
+
+    fn objection(&self, linker_llvm: Option<u32>) -> Option<String> {
+        let Some(version) = self.version else {
+            return Some("it does not answer `rustc -vV`".to_owned());
+        };
+        if version.release < OLDEST {
+            let Release { major, minor } = version.release;
+            return Some(format!(
+                "it is {major}.{minor}, older than {}.{}",
+                OLDEST.major, OLDEST.minor
+            ));
+        }
+        if !self.has_source {
+            return Some("it has no library source (rust-src)".to_owned());
+        }
+        if self.cargo.is_none() {
+            return Some("there is no cargo beside it".to_owned());
+        }
+        match linker_llvm {
+            Some(linker) if version.llvm > linker => Some(format!(
+                "its LLVM {} is newer than the linker's {linker}",
+                version.llvm
+            )),
+            _ => None,
+        }
+    }
+}
+
+fn inspect(origin: Origin, rustc: PathBuf) -> Candidate {
+    let version = process::probe(Command::new(&rustc).arg("-vV"))
+        .as_deref()
+        .and_then(parse_version);
+    let has_source =
+        process::probe(Command::new(&rustc).args(["--print", "sysroot"])).is_some_and(|sysroot| {
+            Path::new(sysroot.trim_end())
+                .join("lib/rustlib/src/rust/library/core/Cargo.toml")
+                .exists()
+        });
+    let cargo = Some(rustc.with_file_name("cargo")).filter(|cargo| is_executable(cargo));
+    Candidate {
+        origin,
+        rustc,
+        cargo,
+        version,
+        has_source,
+    }
+}
+
+fn parse_version(text: &str) -> Option<Version> {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    let mut release = field("release: ")?.split(['.', '-']);
+    let mut number = || release.next()?.parse().ok();
+    let (major, minor) = (number()?, number()?);
+    let llvm = field("LLVM version: ")?.split('.').next()?.parse().ok()?;
+    Some(Version {
+        release: Release { major, minor },
+        llvm,
+    })
+}
+
+/// Compilers of rustup's nightlies, `nightly` itself before dated ones, newest date first.
+fn rustup_nightlies() -> Vec<PathBuf> {
+    let home = env::var_os("RUSTUP_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".rustup")));
+    let Some(Ok(entries)) = home.map(|home| fs::read_dir(home.join("toolchains"))) else {
+        return Vec::new();
+    };
+    let mut names: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("nightly"))
+        })
+        .collect();
+    // Letters sort after digits: `nightly-x86_64…` comes before `nightly-2026-…` in reverse.
+    names.sort_by(|a, b| b.cmp(a));
+    names
+        .into_iter()
+        .map(|toolchain| toolchain.join("bin/rustc"))
+        .filter(|rustc| is_executable(rustc))
+        .collect()
+}
+
+/// Every rustc of the machine that is not rustup's stand-in for one of its toolchains.
+fn system_compilers() -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for folder in program_folders() {
+        let rustc = folder.join("rustc");
+        if is_executable(&rustc) && !is_rustup_proxy(&rustc) && !found.contains(&rustc) {
+            found.push(rustc);
+        }
+    }
+    found
+}
+
+fn is_rustup_proxy(rustc: &Path) -> bool {
+    let target = fs::canonicalize(rustc).unwrap_or_else(|_| rustc.to_path_buf());
+    if target.file_name().is_some_and(|name| name == "rustup") {
+        return true;
+    }
+    // rustup's installer makes hard links.
+    let identity =
+        |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
+    match (identity(rustc), identity(&rustc.with_file_name("rustup"))) {
+        (Ok(rustc), Ok(rustup)) => rustc == rustup,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+
+    fn candidate(origin: Origin, rustc: &str) -> Candidate {
+        Candidate {
+            origin,
+            rustc: rustc.into(),
+            cargo: Some(Path::new(rustc).with_file_name("cargo")),
+            version: Some(Version {
+                release: Release {
+                    major: 1,
+                    minor: 96,
+                },
+                llvm: 22,
+            }),
+            has_source: true,
+        }
+    }
+
+    #[test]
+    fn the_first_candidate_without_objection_is_taken() {
+        let mut nightly = candidate(Origin::Nightly, "/n/rustc");
+        nightly.has_source = false;
+        let system = candidate(Origin::System, "/usr/bin/rustc");
+        let other = candidate(Origin::System, "/opt/rustc");
+        let chosen = choose([nightly, system.clone(), other], None).unwrap();
+        assert_eq!(chosen, system);
+        assert!(chosen.needs_bootstrap());
+    }
+
+    #[test]
+    fn a_nightly_needs_no_telling_to_accept_unstable_options() {
+        assert!(!candidate(Origin::Nightly, "/n/rustc").needs_bootstrap());
+    }
+
+    #[test]
+    fn an_unusable_override_is_an_error_that_names_it_and_the_reason() {
+        let mut named = candidate(Origin::Override, "/mine/rustc");
+        named.has_source = false;
+        let fallback = candidate(Origin::System, "/usr/bin/rustc");
+        let error = choose([named, fallback], None).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "DETECTOR_BPF_RUSTC names /mine/rustc, which cannot build kernel programs: \
+             it has no library source (rust-src)"
+        );
+    }
+
+    #[test]
+    fn a_compiler_with_a_newer_llvm_than_the_linkers_is_passed_over() {
+        let mut newer = candidate(Origin::Nightly, "/n/rustc");
+        newer.version.as_mut().unwrap().llvm = 23;
+        let system = candidate(Origin::System, "/usr/bin/rustc");
+        assert_eq!(
+            choose([newer.clone(), system.clone()], Some(22)),
+            Ok(system)
+        );
+        assert_eq!(choose([newer.clone()], None), Ok(newer));
+    }
+
+    #[test]
+    fn without_any_candidate_the_message_says_what_was_seen_and_the_one_command() {
+        let mut old = candidate(Origin::System, "/usr/bin/rustc");
+        old.version.as_mut().unwrap().release.minor = 63;
+        let mut broken = candidate(Origin::System, "/opt/rustc");
+        broken.version = None;
+        let mut alone = candidate(Origin::System, "/alone/rustc");
+        alone.cargo = None;
+        let error = choose([old, broken, alone], None).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "no Rust compiler with its library source is there to build the kernel programs \
+             (/usr/bin/rustc: it is 1.63, older than 1.95; /opt/rustc: it does not answer `rustc -vV`; \
+             /alone/rustc: there is no cargo beside it); \
+             install one with: rustup toolchain install nightly --profile minimal --component rust-src"
+        );
+        assert!(!CompilerError::Missing(Vec::new()).to_string().contains('('));
+    }
+
+    #[test]
+    fn release_and_llvm_are_read_from_rustc() {
+        let text = "rustc 1.97.0-nightly (e50aa6fba 2026-05-19)\nrelease: 1.97.0-nightly\nLLVM version: 22.1.4\n";
+        let version = parse_version(text).unwrap();
+        assert_eq!(
+            version,
+            Version {
+                release: Release {
+                    major: 1,
+                    minor: 97
+                },
+                llvm: 22
+            }
+        );
+        assert_eq!(parse_version("release: 1\n"), None);
+        assert_eq!(parse_version(""), None);
+    }
+}

@@ -1,0 +1,157 @@
+//! What building and testing need of the machine, as one table.
+//!
+//! `setup` installs from it and `doctor` prints it: a new need is one new row.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use crate::{
+    compiler,
+    host::{find_program, is_executable},
+    linker,
+    workspace::Workspace,
+};
+
+/// Which tasks need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// `build` and `run`.
+    Build,
+    /// `test`, which also needs [`Group::Build`].
+    Test,
+}
+
+/// One row.
+pub(crate) struct Requirement {
+    /// What a person calls it.
+    pub(crate) name: &'static str,
+    /// What it is there for.
+    pub(crate) purpose: &'static str,
+    /// Which tasks need it.
+    pub(crate) group: Group,
+    /// Finds it: what was found, or what is missing.
+    pub(crate) probe: fn(&Workspace) -> Result<String, String>,
+    /// Debian's packages that bring it, or that the installer below needs.
+    pub(crate) packages: &'static [&'static str],
+    /// Are those packages still to be installed? Asked only when the probe found nothing.
+    pub(crate) wants_packages: fn() -> bool,
+    /// A further step after the packages, for what no package brings.
+    pub(crate) installer: Option<fn(&Workspace) -> Result<()>>,
+    /// The one command for machines where `setup` may not install.
+    pub(crate) fix: fn() -> String,
+}
+
+/// The table.
+pub(crate) const REQUIREMENTS: &[Requirement] = &[
+    Requirement {
+        name: "eBPF compiler",
+        purpose: "compiles the kernel programs and `core` for them",
+        group: Group::Build,
+        probe: probe_compiler,
+        packages: compiler::PACKAGES,
+        wants_packages: always,
+        installer: None,
+        fix: || compiler::INSTALL_COMMAND.to_owned(),
+    },
+    Requirement {
+        name: "bpf-linker",
+        purpose: "links the kernel programs and writes their BTF",
+        group: Group::Build,
+        probe: probe_linker,
+        packages: linker::PACKAGES,
+        wants_packages: || !linker::can_be_built(),
+        installer: Some(linker::install),
+        fix: linker::install_command,
+    },
+    Requirement {
+        name: "ip",
+        purpose: "lays out the tests' network namespaces",
+        group: Group::Test,
+        probe: |_| probe_program("ip"),
+        packages: &["iproute2"],
+        wants_packages: always,
+        installer: None,
+        fix: || "apt-get install -y --no-install-recommends iproute2".to_owned(),
+    },
+    Requirement {
+        name: "CNI plugins",
+        purpose: "the tests make pods with the real ptp, bridge and host-local",
+        group: Group::Test,
+        probe: |_| probe_cni_plugins(),
+        packages: &["containernetworking-plugins"],
+        wants_packages: always,
+        installer: None,
+        fix: || "apt-get install -y --no-install-recommends containernetworking-plugins".to_owned(),
+    },
+];
+
+/// The rows that these groups need.
+pub(crate) fn of(groups: &[Group]) -> impl Iterator<Item = &'static Requirement> {
+    REQUIREMENTS
+        .iter()
+        .filter(|requirement| groups.contains(&requirement.group))
+}
+
+fn always() -> bool {
+    true
+}
+
+fn probe_compiler(workspace: &Workspace) -> Result<String, String> {
+    // Without a linker `setup` installs its own, and the compiler has to suit that one.
+    let linker_llvm = linker::find(workspace).map_or(Some(linker::LLVM), |linker| linker.llvm);
+    compiler::find(linker_llvm)
+        .map(|compiler| compiler.rustc.display().to_string())
+        .map_err(|error| error.to_string())
+}
+
+fn probe_linker(workspace: &Workspace) -> Result<String, String> {
+    linker::find(workspace)
+        .map(|linker| linker.path.display().to_string())
+        .map_err(|error| error.to_string())
+}
+
+fn probe_program(name: &str) -> Result<String, String> {
+    find_program(name)
+        .map(|path| path.display().to_string())
+        .ok_or_else(|| format!("`{name}` is not in PATH"))
+}
+
+const CNI_PLUGINS: [&str; 3] = ["ptp", "bridge", "host-local"];
+
+fn probe_cni_plugins() -> Result<String, String> {
+    let folder = Path::new("/usr/lib/cni");
+    let missing: Vec<&str> = CNI_PLUGINS
+        .into_iter()
+        .filter(|plugin| !is_executable(&folder.join(plugin)))
+        .collect();
+    if missing.is_empty() {
+        Ok(PathBuf::from(folder).display().to_string())
+    } else {
+        Err(format!(
+            "{} not in {}",
+            missing.join(", "),
+            folder.display()
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn building_asks_for_nothing_that_only_the_tests_need() {
+        let names: Vec<_> = of(&[Group::Build]).map(|row| row.name).collect();
+        assert_eq!(names, ["eBPF compiler", "bpf-linker"]);
+    }
+
+    #[test]
+    fn every_row_says_what_it_is_for_and_what_command_brings_it() {
+        for row in REQUIREMENTS {
+            assert!(!row.purpose.is_empty(), "{}", row.name);
+            assert!(!(row.fix)().is_empty(), "{}", row.name);
+            assert!(!row.packages.is_empty(), "{}", row.name);
+        }
+    }
+}
