@@ -116,7 +116,7 @@ fn a_neighbour_entry_comes_out_with_its_state() {
     let mut world = World::new(&EbpfOptions::default());
     world
         .node
-        .set_neighbour(HOST_END, "10.244.2.11", MAC, "permanent")
+        .set_neighbour("10.244.2.11".parse().unwrap(), HOST_END, MAC, "permanent")
         .unwrap();
     let address: IpAddr = "10.244.2.11".parse().unwrap();
     let found = world.wait(|stamped| match stamped.what {

@@ -11,31 +11,30 @@ use crate::detect::IfIndex;
 /// The name of the program on pod devices, and so of its filters.
 pub(super) const PROGRAM: &str = "ipconflict_arp_ndp";
 
-/// Removes every filter of an earlier agent in this thread's network namespace; returns the devices it was on.
+/// Removes every filter of an earlier agent in this thread's network namespace; returns how many there were.
 ///
 /// # Errors
 /// Where the kernel does not list the devices. A device that vanishes meanwhile is no error.
-pub fn remove() -> Result<Vec<IfIndex>, TcError> {
+pub fn cleanup() -> Result<usize, TcError> {
     let mut tc = Tc::open()?;
-    let mut cleaned = Vec::new();
+    let mut removed = 0;
     for ifindex in tc.devices_with_ingress()? {
         match remove_from(&mut tc, ifindex) {
-            Ok(true) => cleaned.push(ifindex),
-            Ok(false) => {}
+            Ok(here) => removed += here,
             Err(TcError::Refused(Errno::ENODEV | Errno::ENOENT | Errno::EINVAL)) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(cleaned)
+    Ok(removed)
 }
 
-fn remove_from(tc: &mut Tc, ifindex: IfIndex) -> Result<bool, TcError> {
-    let mut any = false;
+fn remove_from(tc: &mut Tc, ifindex: IfIndex) -> Result<usize, TcError> {
+    let mut removed = 0;
     for filter in tc.ingress_filters(ifindex)? {
         if filter.name.as_deref() == Some(PROGRAM) && filter.is_for_any_bpf() {
             tc.remove_filter(ifindex, filter.priority, filter.handle)?;
-            any = true;
+            removed += 1;
         }
     }
-    Ok(any)
+    Ok(removed)
 }
