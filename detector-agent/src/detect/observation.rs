@@ -22,7 +22,10 @@ impl std::ops::Add<std::time::Duration> for Timestamp {
     type Output = Self;
 
     fn add(self, rhs: std::time::Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 }
 
