@@ -1,1 +1,179 @@
-//! To come.
+//! The command line. Every flag also has an environment variable and a key in the file given with `--config`
+//! (see [`crate::config`]); the flag wins over the environment, the environment over the file.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ipnet::IpNet;
+
+/// Names, the instant it happens, every IP address that two pods claim.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "detector-agent", version, about, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands of the Contract.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Watch this node and report every conflict as it happens.
+    Run(Box<RunArgs>),
+    /// Look at the kernel's state once: exit 0 without a conflict, 1 with one, 2 when it could not tell.
+    Check(CheckArgs),
+    /// Remove what an agent that was killed left on the devices.
+    Cleanup(CleanupArgs),
+}
+
+/// How to choose the devices and what the rules are; the same for every command.
+#[derive(Args, Clone, Debug)]
+pub struct CommonArgs {
+    /// YAML file with the same settings as the flags, one key for each.
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    /// Devices that pods hang on, as patterns like `cali*` [default: every veth or netkit whose peer is in another
+    /// namespace, and tap*].
+    #[arg(long, value_name = "GLOB", env = "IPCONFLICT_INTERFACES", num_args = 1.., value_delimiter = ',')]
+    pub interfaces: Vec<String>,
+
+    /// Devices to leave out, as patterns; wins over --interfaces.
+    #[arg(long, value_name = "GLOB", env = "IPCONFLICT_EXCLUDE_INTERFACES", num_args = 1.., value_delimiter = ',')]
+    pub exclude_interfaces: Vec<String>,
+
+    /// Shared addresses (VIPs) that may move between pods; flapping is reported, a duplicate is not. Repeatable.
+    #[arg(long, value_name = "CIDR", env = "IPCONFLICT_ALLOW", value_delimiter = ',', value_parser = cidr)]
+    pub allow: Vec<IpNet>,
+
+    /// Name of this node in events [default: the host name].
+    #[arg(long, value_name = "NAME", env = "IPCONFLICT_NODE_NAME")]
+    pub node_name: Option<String>,
+
+    /// Form of the log lines on stderr.
+    #[arg(long, value_name = "FORMAT", env = "IPCONFLICT_LOG_FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// The daemon's settings.
+#[derive(Args, Clone, Debug)]
+pub struct RunArgs {
+    /// Shared settings.
+    #[command(flatten)]
+    pub common: CommonArgs,
+
+    /// Write one event a line, as JSON, to stdout (`-`) or a file.
+    #[arg(long, value_name = "-|PATH", env = "IPCONFLICT_EVENTS")]
+    pub events: Option<PathBuf>,
+
+    /// Where to serve the status page, metrics and the API.
+    #[arg(long, value_name = "ADDR", env = "IPCONFLICT_LISTEN", default_value = "127.0.0.1:9842")]
+    pub listen: SocketAddr,
+
+    /// Directory that keeps open conflicts over a restart.
+    #[arg(long, value_name = "DIR", env = "IPCONFLICT_STATE_DIR")]
+    pub state_dir: Option<PathBuf>,
+
+    /// How to attach to the devices: clsact (`tc`), TCX first in line (`tcx`), or TCX only where another program
+    /// already stands on it (`auto`).
+    #[arg(long, value_name = "MODE", env = "IPCONFLICT_ATTACH", default_value = "auto")]
+    pub attach: Attach,
+
+    /// Observe by netlink alone; frames are then not seen.
+    #[arg(long, env = "IPCONFLICT_NO_EBPF", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub no_ebpf: bool,
+
+    /// How long a claim lives that was only heard, when the pod does not hold the address.
+    #[arg(long, value_name = "TIME", env = "IPCONFLICT_CLAIM_TTL", default_value = "10m", value_parser = positive_duration)]
+    pub claim_ttl: Duration,
+
+    /// How many moves of an allowed address make it flap (RFC 7432).
+    #[arg(long, value_name = "N", env = "IPCONFLICT_FLAP_MOVES", default_value = "5", value_parser = clap::value_parser!(u32).range(2..=256))]
+    pub flap_moves: u32,
+
+    /// Within which time (RFC 7432).
+    #[arg(long, value_name = "TIME", env = "IPCONFLICT_FLAP_WINDOW", default_value = "180s", value_parser = positive_duration)]
+    pub flap_window: Duration,
+
+    /// The kernel's BTF.
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_BTF", hide = true)]
+    pub btf: Option<PathBuf>,
+
+    /// Size of the ring buffer from the kernel in bytes, a power of two.
+    #[arg(long, value_name = "BYTES", env = "IPCONFLICT_RING_BYTES", default_value = "1048576", hide = true, value_parser = ring_bytes)]
+    pub ring_bytes: u32,
+
+    /// Receive buffer of the netlink sockets in bytes.
+    #[arg(long, value_name = "BYTES", env = "IPCONFLICT_NETLINK_BYTES", default_value = "4194304", hide = true)]
+    pub netlink_bytes: usize,
+}
+
+/// Settings of a single look.
+#[derive(Args, Clone, Debug)]
+pub struct CheckArgs {
+    /// Shared settings.
+    #[command(flatten)]
+    pub common: CommonArgs,
+
+    /// What to print.
+    #[arg(long, value_name = "FORMAT", env = "IPCONFLICT_FORMAT", default_value = "text")]
+    pub format: CheckFormat,
+}
+
+/// Settings of the clean-up.
+#[derive(Args, Clone, Debug)]
+pub struct CleanupArgs {
+    /// Form of the log lines on stderr.
+    #[arg(long, value_name = "FORMAT", env = "IPCONFLICT_LOG_FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// Form of the log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// Form of `check`'s answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CheckFormat {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// How to attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Attach {
+    /// clsact, unless another program stands on TCX.
+    Auto,
+    /// clsact.
+    Tc,
+    /// TCX, first in line.
+    Tcx,
+}
+
+fn cidr(text: &str) -> Result<IpNet, String> {
+    text.parse::<IpNet>()
+        .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
+        .map_err(|_| "expected an address or a CIDR such as 10.0.0.10 or 10.0.0.0/28".to_owned())
+}
+
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(d) if d >= Duration::from_secs(1) => Ok(d),
+        Ok(_) => Err("must be at least 1s".to_owned()),
+        Err(_) => Err("expected a time such as 90s or 10m".to_owned()),
+    }
+}
+
+fn ring_bytes(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(n) if n >= 4096 && n.is_power_of_two() => Ok(n),
+        _ => Err("expected a power of two of at least 4096".to_owned()),
+    }
+}

@@ -1,5 +1,28 @@
-//! Pure detection: claims, rules and the life of a conflict. No I/O, and no clock of its own.
+//! Pure detection: facts, claims, rules and the life of a conflict. No I/O, and no clock of its own.
+//!
+//! [`Engine::step`] takes one [`Observation`] and says what follows from it. Inside, the way is straight:
+//! the observation changes *facts* ([`facts`], [`links`], [`bridge`], [`routes`]), the changed addresses are
+//! *derived* anew into claimants ([`claimants`]), and the difference to what was reported before becomes
+//! effects ([`lifecycle`], [`moves`]). Claims are never stored: whatever order facts arrive in, the same facts give
+//! the same claims, which is what makes a resync equal to a fresh start.
 
+mod bridge;
+mod claimants;
+mod conflict;
+mod engine;
+mod expiry;
+mod facts;
+mod lifecycle;
+mod links;
+mod moves;
 mod observation;
+mod reads;
+mod routes;
+mod scope;
+mod settings;
 
+pub use conflict::*;
+pub use engine::{Claim, Effect, Engine, Losses};
+pub use links::Device;
 pub use observation::*;
+pub use settings::{Bounds, Settings};

@@ -229,7 +229,7 @@ pub struct FrameClaim {
 }
 
 /// Which reading of the kernel's state a snapshot answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadToken(pub u64);
 
 /// What a reading covers.
@@ -246,6 +246,8 @@ pub enum ReadScope {
 pub struct PodAddresses {
     /// The peer link the addresses stand on.
     pub peer: Peer,
+    /// The hardware address of the peer link.
+    pub mac: Option<Mac>,
     /// The addresses; `None` where the namespace could not be read (it is gone, or the kernel refused).
     pub addresses: Option<Vec<AssignedAddress>>,
 }

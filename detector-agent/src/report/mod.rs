@@ -1,1 +1,5 @@
-//! To come.
+//! From conflicts to what people and machines read.
+
+pub mod event;
+pub mod lines;
+pub mod metrics;

@@ -1,1 +1,18 @@
-//! To come.
+//! The kernel's own tables: what they hold ([`Requests`]) and how they change ([`Live`]).
+//!
+//! Pods are read from outside, by the id that the agent's namespace gives to theirs; no namespace is entered.
+//! What is told is what the kernel says, in its order; meaning is made of it in [`crate::detect`].
+
+mod decode;
+mod live;
+mod request;
+mod selection;
+mod snapshot;
+mod socket;
+
+pub use decode::Undecodable;
+pub use live::{Drained, Live, LiveError, LiveOptions, Source};
+pub use request::ReadError;
+pub use selection::{DeviceSelector, Driver, PatternError};
+pub use snapshot::{LeftOut, MAX_KEPT, MAX_PER_POD, Reading, Requests};
+pub use socket::OpenError;

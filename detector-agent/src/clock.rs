@@ -1,0 +1,65 @@
+//! The two clocks: the kernel's monotonic one for decisions, the wall clock for people.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp as Wall, Unit};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::detect::Timestamp;
+
+/// Now, on the clock of `bpf_ktime_get_ns`.
+#[must_use]
+pub fn now() -> Timestamp {
+    // CLOCK_MONOTONIC is there on every Linux; a failure would read as time zero, which only makes latencies long.
+    let since_boot = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    Timestamp(u64::try_from(since_boot.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// One moment on both clocks: turns monotonic times into wall-clock ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    monotonic: Timestamp,
+    wall: Wall,
+}
+
+impl Moment {
+    /// The present one.
+    #[must_use]
+    pub fn now() -> Self {
+        Self { monotonic: now(), wall: Wall::now() }
+    }
+
+    /// The monotonic side.
+    #[must_use]
+    pub fn monotonic(&self) -> Timestamp {
+        self.monotonic
+    }
+
+    /// The wall-clock time of a monotonic one, as the clock is set now.
+    #[must_use]
+    pub fn wall(&self, at: Timestamp) -> Wall {
+        let offset = i128::from(at.0) - i128::from(self.monotonic.0);
+        let offset = SignedDuration::from_nanos(i64::try_from(offset).unwrap_or(0));
+        self.wall.checked_add(offset).unwrap_or(self.wall)
+    }
+
+    /// RFC 3339 with microseconds, UTC.
+    #[must_use]
+    pub fn rfc3339(&self, at: Timestamp) -> String {
+        let wall = self.wall(at);
+        let wall = wall.round(Unit::Microsecond).unwrap_or(wall);
+        format!("{wall:.6}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rfc3339_with_six_digits() {
+        let text = Moment::now().rfc3339(now());
+        assert_eq!(text.len(), "2026-11-21T01:02:03.123456Z".len(), "{text}");
+        assert!(text.ends_with('Z'));
+    }
+}

@@ -1,0 +1,70 @@
+//! What an operator may change about the rules, and the bounds that keep memory finite.
+
+use std::{net::IpAddr, time::Duration};
+
+use ipnet::IpNet;
+
+/// The rules' parameters.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Shared addresses (VIPs): moving between devices is normal for them, flapping is not.
+    pub allow: Vec<IpNet>,
+    /// How long a claim lives that was only heard, when nothing else supports it.
+    pub claim_ttl: Duration,
+    /// How many moves of an allowed address make it flap (RFC 7432 §15.1: 5).
+    pub flap_moves: usize,
+    /// Within which time (RFC 7432 §15.1: 180 s).
+    pub flap_window: Duration,
+    /// Memory bounds.
+    pub bounds: Bounds,
+    /// Seed of the conflict ids; random in production, fixed in tests.
+    pub id_seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            allow: Vec::new(),
+            claim_ttl: Duration::from_secs(600),
+            flap_moves: 5,
+            flap_window: Duration::from_secs(180),
+            bounds: Bounds::default(),
+            id_seed: 0,
+        }
+    }
+}
+
+impl Settings {
+    /// Whether `address` is a shared one that may move.
+    #[must_use]
+    pub fn is_allowed(&self, address: IpAddr) -> bool {
+        self.allow.iter().any(|net| net.contains(&address))
+    }
+}
+
+/// Upper bounds of everything that others can make grow. At a bound the newest is counted and dropped.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Claims one device may hold by frames, and addresses it may hold in its namespace.
+    pub claims_per_device: usize,
+    /// Links followed at once.
+    pub links: usize,
+    /// Neighbour entries, forwarding entries and routes followed at once, each.
+    pub kernel_entries: usize,
+    /// Claimants listed in one conflict.
+    pub claimants_per_conflict: usize,
+    /// Conflicts open at once.
+    pub open_conflicts: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            claims_per_device: 1024,
+            links: 16_384,
+            kernel_entries: 65_536,
+            claimants_per_conflict: 64,
+            open_conflicts: 4096,
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Which links are pod devices.
+
+use globset::{Glob, GlobMatcher};
+
+use super::decode::link::LinkFacts;
+use crate::detect::{Link, LinkKind, Peer};
+
+/// What drives a link (`IFLA_INFO_KIND`), as far as selection cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// `veth`.
+    Veth,
+    /// `netkit`.
+    Netkit,
+    /// `tun`, which drives tap devices too.
+    Tun,
+    /// `bridge`.
+    Bridge,
+    /// The namespace's loopback device.
+    Loopback,
+    /// Any other, or a physical device.
+    Other,
+}
+
+/// Device patterns that are no globs, every one with its reason.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a device pattern: {}", .0.join("; "))]
+pub struct PatternError(Vec<String>);
+
+/// Chooses pod devices.
+///
+/// Without patterns: a veth or netkit whose peer is in another namespace, and a tap device named `tap…`. With
+/// patterns: every link whose name matches one, whatever drives it. Excluding patterns win over both. A bridge is
+/// always a bridge, and loopback never a pod device.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceSelector {
+    include: Vec<GlobMatcher>,
+    exclude: Vec<GlobMatcher>,
+}
+
+impl DeviceSelector {
+    /// From globs (`cali*`, `veth[0-9a-f]*`) on interface names.
+    ///
+    /// # Errors
+    /// Names every pattern that is empty or not a glob.
+    pub fn new(include: &[String], exclude: &[String]) -> Result<Self, PatternError> {
+        let mut wrong = Vec::new();
+        let mut compile = |patterns: &[String]| -> Vec<GlobMatcher> {
+            let mut compiled = Vec::with_capacity(patterns.len());
+            for pattern in patterns {
+                match Glob::new(pattern) {
+                    Ok(_) if pattern.is_empty() => wrong.push("\"\" matches no device".to_owned()),
+                    Ok(glob) => compiled.push(glob.compile_matcher()),
+                    Err(error) => wrong.push(format!("{pattern:?}: {}", error.kind())),
+                }
+            }
+            compiled
+        };
+        let selector = Self {
+            include: compile(include),
+            exclude: compile(exclude),
+        };
+        if wrong.is_empty() {
+            Ok(selector)
+        } else {
+            Err(PatternError(wrong))
+        }
+    }
+
+    /// What a link of this name, driver and peer is.
+    #[must_use]
+    pub fn kind(&self, name: &str, driver: Driver, peer: Option<Peer>) -> LinkKind {
+        let matches =
+            |patterns: &[GlobMatcher]| patterns.iter().any(|pattern| pattern.is_match(name));
+        match driver {
+            Driver::Bridge => return LinkKind::Bridge,
+            Driver::Loopback => return LinkKind::Other,
+            Driver::Veth | Driver::Netkit | Driver::Tun | Driver::Other => {}
+        }
+        let chosen = if self.include.is_empty() {
+            match driver {
+                Driver::Veth | Driver::Netkit => peer.is_some(),
+                Driver::Tun => name.starts_with("tap"),
+                Driver::Bridge | Driver::Loopback | Driver::Other => false,
+            }
+        } else {
+            matches(&self.include)
+        };
+        if chosen && !matches(&self.exclude) {
+            LinkKind::Pod
+        } else {
+            LinkKind::Other
+        }
+    }
+
+    /// A link as detection knows it.
+    pub(super) fn link(&self, facts: LinkFacts) -> Link {
+        let peer = facts.peer();
+        Link {
+            kind: self.kind(&facts.name, facts.driver, peer),
+            ifindex: facts.ifindex,
+            name: facts.name,
+            alias: facts.alias,
+            mac: facts.mac,
+            master: facts.master,
+            peer,
+            up: facts.up,
+        }
+    }
+
+    /// The including patterns that match none of these names.
+    #[must_use]
+    pub fn unmatched<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Vec<&str> {
+        let matched = |pattern: &&GlobMatcher| names.clone().any(|name| pattern.is_match(name));
+        self.include
+            .iter()
+            .filter(|pattern| !matched(pattern))
+            .map(|pattern| pattern.glob().glob())
+            .collect()
+    }
+}

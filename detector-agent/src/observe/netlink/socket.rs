@@ -1,0 +1,207 @@
+//! Route-netlink sockets: opening them, and receiving with the control message that names the sender's namespace.
+
+use std::{
+    io::{self, IoSliceMut},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    time::Duration,
+};
+
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use nix::{
+    cmsg_space,
+    errno::Errno,
+    sys::{
+        socket::{ControlMessageOwned, MsgFlags, NetlinkAddr, recvmsg, setsockopt, sockopt},
+        time::{TimeVal, TimeValLike},
+    },
+};
+
+use crate::detect::NsId;
+
+/// Bytes that one datagram may have: the kernel builds dumps in pieces of at most 32 KiB, and a notification about a
+/// link is smaller than that.
+pub(super) const DATAGRAM: usize = 64 * 1024;
+
+/// `SOL_NETLINK` and `NETLINK_LISTEN_ALL_NSID`, linux/netlink.h: the control message with the sender's namespace.
+const SOL_NETLINK: i32 = 270;
+const NETLINK_LISTEN_ALL_NSID: i32 = 8;
+
+/// Why a socket could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A capability is missing.
+    #[error("{purpose} needs {capability}: run as root, or grant it to the agent")]
+    MissingCapability {
+        /// The capability's name.
+        capability: &'static str,
+        /// What it is needed for.
+        purpose: &'static str,
+    },
+    /// The kernel is too old.
+    #[error("the kernel cannot do this: {purpose} (Linux 4.20 or newer is needed)")]
+    OldKernel {
+        /// What the kernel lacks.
+        purpose: &'static str,
+    },
+    /// The system refused.
+    #[error("{purpose} failed: {source}")]
+    System {
+        /// What was tried.
+        purpose: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    fn system(purpose: &'static str, source: impl Into<io::Error>) -> Self {
+        let source = source.into();
+        match source.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::ENOPROTOOPT) => Self::OldKernel { purpose },
+            _ => Self::System { purpose, source },
+        }
+    }
+
+    fn privileged(
+        purpose: &'static str,
+        capability: &'static str,
+        source: impl Into<io::Error>,
+    ) -> Self {
+        let source = source.into();
+        if source.kind() == io::ErrorKind::PermissionDenied {
+            return Self::MissingCapability {
+                capability,
+                purpose,
+            };
+        }
+        Self::system(purpose, source)
+    }
+}
+
+/// A route-netlink socket.
+#[derive(Debug)]
+pub(super) struct RouteSocket {
+    socket: Socket,
+    control: Vec<u8>,
+}
+
+/// What one `recvmsg` returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Received {
+    /// Bytes in the buffer.
+    pub(super) length: usize,
+    /// The sender's namespace, on a socket that listens to all of them; `None` for the socket's own.
+    pub(super) nsid: Option<NsId>,
+    /// The datagram was longer than the buffer, or its control message got lost.
+    pub(super) truncated: bool,
+    /// The kernel sent it, not another process.
+    pub(super) from_kernel: bool,
+}
+
+impl RouteSocket {
+    fn new() -> Result<Self, OpenError> {
+        let open = |error| OpenError::system("opening a netlink socket", error);
+        let mut socket = Socket::new(NETLINK_ROUTE).map_err(open)?;
+        socket.bind_auto().map_err(open)?;
+        Ok(Self {
+            socket,
+            control: cmsg_space!(i32),
+        })
+    }
+
+    /// A socket to ask with: blocking, but for no longer than `patience`, and strict, so that the kernel refuses what
+    /// it does not understand instead of leaving it out.
+    pub(super) fn asking(patience: Duration) -> Result<Self, OpenError> {
+        let this = Self::new()?;
+        let purpose = "strict checking of netlink requests";
+        this.socket
+            .set_netlink_get_strict_chk(true)
+            .map_err(|error| OpenError::system(purpose, error))?;
+        let patience =
+            TimeVal::milliseconds(i64::try_from(patience.as_millis()).unwrap_or(i64::MAX));
+        setsockopt(&this.socket, sockopt::ReceiveTimeout, &patience)
+            .map_err(|error| OpenError::system("limiting the wait for netlink answers", error))?;
+        Ok(this)
+    }
+
+    /// A socket that listens to `groups` without blocking, with room for `receive_buffer` bytes (the kernel counts its
+    /// own overhead into them, about 800 bytes a message, and doubles the figure).
+    pub(super) fn listening(groups: &[u32], receive_buffer: usize) -> Result<Self, OpenError> {
+        let this = Self::new()?;
+        let purpose = "setting the size of a netlink receive buffer";
+        setsockopt(&this.socket, sockopt::RcvBufForce, &receive_buffer)
+            .map_err(|error| OpenError::privileged(purpose, "CAP_NET_ADMIN", error))?;
+        for group in groups {
+            this.socket
+                .add_membership(*group)
+                .map_err(|error| OpenError::system("joining a netlink multicast group", error))?;
+        }
+        this.socket
+            .set_non_blocking(true)
+            .map_err(|error| OpenError::system("making a netlink socket non-blocking", error))?;
+        Ok(this)
+    }
+
+    /// Lets a listening socket hear every namespace that has an id in its own.
+    pub(super) fn listen_to_all_namespaces(&self) -> Result<(), OpenError> {
+        self.socket
+            .set_listen_all_namespaces(true)
+            .map_err(|error| {
+                OpenError::privileged(
+                    "hearing addresses being set in pods",
+                    "CAP_NET_BROADCAST",
+                    error,
+                )
+            })
+    }
+
+    pub(super) fn send(&self, request: &[u8]) -> io::Result<()> {
+        // A netlink datagram goes out whole or not at all.
+        self.socket
+            .send_to(request, &SocketAddr::new(0, 0), 0)
+            .map(drop)
+    }
+
+    /// Receives one datagram.
+    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Result<Received, Errno> {
+        let mut slices = [IoSliceMut::new(buffer)];
+        let message = recvmsg::<NetlinkAddr>(
+            self.socket.as_raw_fd(),
+            &mut slices,
+            Some(&mut self.control),
+            MsgFlags::empty(),
+        )?;
+        let mut truncated = message.flags.contains(MsgFlags::MSG_TRUNC);
+        let mut nsid = None;
+        match message.cmsgs() {
+            Ok(controls) => {
+                for control in controls {
+                    if let ControlMessageOwned::Unknown(control) = control
+                        && control.cmsg_header.cmsg_level == SOL_NETLINK
+                        && control.cmsg_header.cmsg_type == NETLINK_LISTEN_ALL_NSID
+                    {
+                        nsid = control
+                            .data_bytes
+                            .as_slice()
+                            .try_into()
+                            .ok()
+                            .map(NsId::from_ne_bytes);
+                    }
+                }
+            }
+            Err(_) => truncated = true,
+        }
+        Ok(Received {
+            length: message.bytes,
+            nsid,
+            truncated,
+            from_kernel: message.address.is_some_and(|sender| sender.pid() == 0),
+        })
+    }
+}
+
+impl AsFd for RouteSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
