@@ -5,11 +5,13 @@
 
 mod build;
 mod compiler;
+mod demo;
 mod doctor;
 mod ebpf;
 mod host;
 mod linker;
 mod lint;
+mod narrate;
 mod process;
 mod requirements;
 mod run;
