@@ -97,7 +97,7 @@ impl Devices {
         program: &mut SchedClassifier,
         ifindex: IfIndex,
         name: &str,
-    ) -> Result<(), AttachError> {
+    ) -> Result<Attached, AttachError> {
         let wanted = match self.mode {
             AttachMode::Tc => Attached::Clsact,
             AttachMode::Tcx => Attached::Tcx,
@@ -107,7 +107,7 @@ impl Devices {
         if let Some(present) = self.attached.get(&ifindex)
             && present.how() == wanted
         {
-            return Ok(());
+            return Ok(wanted);
         }
         let attachment = match wanted {
             Attached::Clsact => self.attach_clsact(program, ifindex, name)?,
@@ -117,7 +117,7 @@ impl Devices {
         if let Some(old) = self.attached.insert(ifindex, attachment) {
             self.take_back(ifindex, old);
         }
-        Ok(())
+        Ok(wanted)
     }
 
     fn attach_clsact(
@@ -217,7 +217,7 @@ impl Programs {
     ///
     /// # Errors
     /// [`AttachError::Vanished`] where the device went away meanwhile, which is normal; else what the kernel said.
-    pub fn attach(&mut self, ifindex: IfIndex, name: &str) -> Result<(), AttachError> {
+    pub fn attach(&mut self, ifindex: IfIndex, name: &str) -> Result<Attached, AttachError> {
         let Some((program, devices)) = self.classifier() else {
             return Err(AttachError::Refused {
                 name: name.to_owned(),

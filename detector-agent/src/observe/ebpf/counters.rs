@@ -5,10 +5,7 @@ use std::{fmt, sync::Arc};
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray};
 use detector_common::{COUNTERS, Counter, DropReason, RecordKind, RejectReason};
 
-use crate::{
-    detect::IfIndex,
-    report::metrics::{Kind, Metrics, Reason},
-};
+use crate::detect::IfIndex;
 
 /// The counters could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +38,17 @@ impl Counts {
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.0.get(counter.index() as usize).copied().unwrap_or(0)
+    }
+
+    /// What was lost.
+    #[must_use]
+    pub fn losses(&self) -> Losses {
+        let dropped = |reason| self.get(Counter::Dropped(reason));
+        Losses {
+            ring_full: dropped(DropReason::RingFull),
+            budget: dropped(DropReason::Budget),
+            neighbour_budget: dropped(DropReason::NeighbourBudget),
+        }
     }
 
     /// Observations published, by kind (`ipconflict_observations_total`).
@@ -114,44 +122,6 @@ impl CounterReader {
             *slot = self.sum(index)?;
         }
         Ok(counts)
-    }
-
-    /// Copies all counters into the agent's metrics. Returns how much was lost, since the start, that a reading of the
-    /// kernel's state brings back; claims beyond a device's budget are not among it, since no table holds them.
-    pub fn publish(&self, metrics: &Metrics) -> u64 {
-        let counts = match self.read() {
-            Ok(counts) => counts,
-            Err(error) => {
-                tracing::warn!("{error}");
-                return 0;
-            }
-        };
-        for (kind, total) in counts.published() {
-            Metrics::set_total(&metrics.observations.get_or_create(&Kind { kind }), total);
-        }
-        for (reason, total) in counts.dropped() {
-            Metrics::set_total(&metrics.dropped.get_or_create(&Reason { reason }), total);
-        }
-        for (reason, total) in counts.rejected() {
-            Metrics::set_total(&metrics.rejected.get_or_create(&Reason { reason }), total);
-        }
-        [DropReason::RingFull, DropReason::NeighbourBudget]
-            .into_iter()
-            .map(|reason| counts.get(Counter::Dropped(reason)))
-            .sum()
-    }
-
-    /// The losses alone: three system calls, cheap enough after every batch.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
-    pub fn losses(&self) -> Result<Losses, ReadError> {
-        let dropped = |reason| self.sum(Counter::Dropped(reason).index());
-        Ok(Losses {
-            ring_full: dropped(DropReason::RingFull)?,
-            budget: dropped(DropReason::Budget)?,
-            neighbour_budget: dropped(DropReason::NeighbourBudget)?,
-        })
     }
 
     /// The devices that were turned away.

@@ -11,30 +11,31 @@ use crate::detect::IfIndex;
 /// The name of the program on pod devices, and so of its filters.
 pub(super) const PROGRAM: &str = "ipconflict_arp_ndp";
 
-/// Removes every filter of an earlier agent in this thread's network namespace; returns how many there were.
+/// Removes every filter of an earlier agent in this thread's network namespace; returns the devices it was on.
 ///
 /// # Errors
 /// Where the kernel does not list the devices. A device that vanishes meanwhile is no error.
-pub fn cleanup() -> Result<usize, TcError> {
+pub fn remove() -> Result<Vec<IfIndex>, TcError> {
     let mut tc = Tc::open()?;
-    let mut removed = 0;
+    let mut cleaned = Vec::new();
     for ifindex in tc.devices_with_ingress()? {
         match remove_from(&mut tc, ifindex) {
-            Ok(here) => removed += here,
+            Ok(true) => cleaned.push(ifindex),
+            Ok(false) => {}
             Err(TcError::Refused(Errno::ENODEV | Errno::ENOENT | Errno::EINVAL)) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(removed)
+    Ok(cleaned)
 }
 
-fn remove_from(tc: &mut Tc, ifindex: IfIndex) -> Result<usize, TcError> {
-    let mut removed = 0;
+fn remove_from(tc: &mut Tc, ifindex: IfIndex) -> Result<bool, TcError> {
+    let mut any = false;
     for filter in tc.ingress_filters(ifindex)? {
         if filter.name.as_deref() == Some(PROGRAM) && filter.is_for_any_bpf() {
             tc.remove_filter(ifindex, filter.priority, filter.handle)?;
-            removed += 1;
+            any = true;
         }
     }
-    Ok(removed)
+    Ok(any)
 }

@@ -3,7 +3,7 @@
 //! - [`Programs`] is loaded once and attaches to devices; it blocks on the kernel, so it lives on a thread that may wait.
 //! - [`RingReader`] turns the records of the ring buffer into observations.
 //! - [`CounterReader`] reads what the programs counted: above all what they had to drop.
-//! - [`cleanup`] removes the filters of an agent that was killed.
+//! - [`leftovers`] removes the filters of an agent that was killed.
 //!
 //! Invariants: nothing here delays or changes a packet; every loss is counted, in the kernel, before anyone could notice
 //! its absence; what other people have attached stays as it is.
@@ -15,7 +15,7 @@ mod attach;
 mod btf;
 mod capability;
 mod counters;
-mod leftovers;
+pub mod leftovers;
 mod load;
 mod offsets;
 mod ring;
@@ -25,7 +25,6 @@ use std::{path::PathBuf, time::Duration};
 
 pub use attach::{AttachError, Attached};
 pub use counters::{CounterReader, Counts, DeviceLosses, Losses, ReadError};
-pub use leftovers::cleanup;
 pub use load::{BtfProblem, LoadError, Programs};
 pub use ring::{DrainOutcome, RingReader};
 pub use tc::TcError;
