@@ -36,6 +36,11 @@ struct World {
 
 impl World {
     fn new(options: &EbpfOptions) -> Self {
+        // With RUST_LOG=debug a failing test shows what the verifier said. A second subscriber is refused: fine.
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_test_writer()
+            .try_init();
         let node = Node::new("ebpf").unwrap();
         let pod = node.add_pod(&PodSpec::new(HOST_END).mac(MAC)).unwrap();
         let ifindex = node.netns().ifindex(HOST_END).unwrap();
