@@ -22,7 +22,7 @@ use crate::{
     instance::{Instance, InstanceError},
     node::{self, NodeNameError},
     observe::{
-        ebpf::{AttachMode, EbpfOptions, LoadError, Programs},
+        ebpf::{AttachMode, EbpfOptions, LoadError, Programs, leftovers},
         netlink::{DeviceSelector, Live, LiveOptions, OpenError, PatternError, Requests},
         worker::Worker,
     },
@@ -81,12 +81,26 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             "running without eBPF (--no-ebpf): ARP and NDP frames are not seen; addresses in pods, neighbours and routes are"
         );
     } else {
+        match leftovers::remove() {
+            Ok(devices) if devices.is_empty() => {}
+            Ok(devices) => info!(
+                "removed the filters of an earlier agent from {} devices",
+                devices.len()
+            ),
+            Err(error) => warn!("filters of an earlier agent may be left on the devices: {error}"),
+        }
         let (loaded, reader) = Programs::load(&ebpf_options(args))?;
         neighbours_by_netlink = !loaded.neighbour_events();
+        if let Some(problem) = loaded.neighbour_problem() {
+            warn!("neighbour updates come by netlink, not from the kernel program: {problem}");
+        }
         ring = Some((reader, loaded.counters()));
         programs = Some(loaded);
     }
-    let options = LiveOptions { receive_buffer: args.netlink_bytes, neighbours: neighbours_by_netlink };
+    let options = LiveOptions {
+        receive_buffer: args.netlink_bytes,
+        neighbours: neighbours_by_netlink,
+    };
     // Listening begins before the first reading, so nothing falls between the two.
     let live = Live::open(selector.clone(), options)?;
     let requests = Requests::open()?;
@@ -109,7 +123,11 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         selector: selector.clone(),
     });
 
-    let worker = Worker { programs, requests, selector };
+    let worker = Worker {
+        programs,
+        requests,
+        selector,
+    };
     let tell = {
         let inbox = inbox.clone();
         move |outcome| {
@@ -133,8 +151,10 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         .map_err(AgentError::Start)?;
     info!(node, "starting");
 
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AgentError::Start)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(AgentError::Start)?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(AgentError::Start)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(AgentError::Start)?;
@@ -151,18 +171,35 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let detected = join(detection, "detection");
     // The worker ends when detection has dropped its end of the jobs.
     let worked = join(worker, "kernel-worker").map(Ok);
-    detected.and_then(|result| result).map_err(AgentError::Detection)?;
-    worked.and_then(|result| result).map_err(AgentError::Detection)
+    detected
+        .and_then(|result| result)
+        .map_err(AgentError::Detection)?;
+    worked
+        .and_then(|result| result)
+        .map_err(AgentError::Detection)
 }
 
 fn join<T>(thread: thread::JoinHandle<T>, name: &str) -> io::Result<T> {
-    thread.join().map_err(|_| io::Error::other(format!("the thread {name} panicked; please report this as a bug")))
+    thread.join().map_err(|_| {
+        io::Error::other(format!(
+            "the thread {name} panicked; please report this as a bug"
+        ))
+    })
 }
 
 fn lines(args: &RunArgs) -> Result<Option<Lines>, AgentError> {
-    let Some(path) = &args.events else { return Ok(None) };
-    let lines = if path.as_os_str() == "-" { Lines::stdout() } else { Lines::file(path) };
-    lines.map(Some).map_err(|source| AgentError::Events { path: path.display().to_string(), source })
+    let Some(path) = &args.events else {
+        return Ok(None);
+    };
+    let lines = if path.as_os_str() == "-" {
+        Lines::stdout()
+    } else {
+        Lines::file(path)
+    };
+    lines.map(Some).map_err(|source| AgentError::Events {
+        path: path.display().to_string(),
+        source,
+    })
 }
 
 fn ebpf_options(args: &RunArgs) -> EbpfOptions {
@@ -175,7 +212,9 @@ fn ebpf_options(args: &RunArgs) -> EbpfOptions {
         },
         btf: args.btf.clone(),
         // A live claim is heard again well before it would lapse.
-        republish_after: EbpfOptions::default().republish_after.min(args.claim_ttl / 2),
+        republish_after: EbpfOptions::default()
+            .republish_after
+            .min(args.claim_ttl / 2),
         ..EbpfOptions::default()
     }
 }

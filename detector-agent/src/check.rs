@@ -13,7 +13,9 @@ use crate::{
     detect::{Conflict, Engine, Observation, ReadScope, ReadToken, Settings, Stamped},
     identify::PodAnswer,
     node::{self, NodeNameError},
-    observe::netlink::{DeviceSelector, LeftOut, OpenError, PatternError, ReadError, Reading, Requests},
+    observe::netlink::{
+        DeviceSelector, LeftOut, OpenError, PatternError, ReadError, Reading, Requests,
+    },
     report::event::ConflictData,
 };
 
@@ -57,9 +59,16 @@ pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
     let node = node::name(args.common.node_name.as_deref())?;
     let Reading { snapshot, left_out } = Requests::open()?.read_node(&selector)?;
     let now = clock::now();
-    let mut engine = Engine::new(Settings { allow: args.common.allow.clone(), id_seed: node::random(), ..Settings::default() });
+    let mut engine = Engine::new(Settings {
+        allow: args.common.allow.clone(),
+        id_seed: node::random(),
+        ..Settings::default()
+    });
     let token = ReadToken(0);
-    for what in [Observation::ReadBegun(token), Observation::Read(token, ReadScope::Node, Box::new(snapshot))] {
+    for what in [
+        Observation::ReadBegun(token),
+        Observation::Read(token, ReadScope::Node, Box::new(snapshot)),
+    ] {
         // Conflicts are asked for below; what else follows from a snapshot is for an agent that stays.
         engine.step(now, Stamped { at: now, what }, &mut Vec::new());
     }
@@ -105,7 +114,11 @@ fn text(conflicts: &[ConflictData], devices: usize, left_out: LeftOut) -> String
     let mut text = match conflicts {
         [] => format!("no IP address conflict on {devices} pod devices\n"),
         [one] => format!("1 IP address conflict: {}\n", one.address),
-        many => format!("{} IP address conflicts, first {}\n", many.len(), many[0].address),
+        many => format!(
+            "{} IP address conflicts, first {}\n",
+            many.len(),
+            many[0].address
+        ),
     };
     let mut out = |line: String| {
         // Writing to a string does not fail.
@@ -115,15 +128,30 @@ fn text(conflicts: &[ConflictData], devices: usize, left_out: LeftOut) -> String
         out(format!("not everything could be read: {what}"));
     }
     for conflict in conflicts {
-        let vlan = conflict.vlan.map(|v| format!(" vlan {v}")).unwrap_or_default();
-        out(format!("\n{}{vlan}  {} ({})", conflict.address, conflict.kind, conflict.confidence));
-        let width = conflict.claimants.iter().map(|c| c.device.len()).max().unwrap_or(0);
+        let vlan = conflict
+            .vlan
+            .map(|v| format!(" vlan {v}"))
+            .unwrap_or_default();
+        out(format!(
+            "\n{}{vlan}  {} ({})",
+            conflict.address, conflict.kind, conflict.confidence
+        ));
+        let width = conflict
+            .claimants
+            .iter()
+            .map(|c| c.device.len())
+            .max()
+            .unwrap_or(0);
         for claimant in &conflict.claimants {
             let winner = conflict.traffic_goes_to.as_deref() == Some(claimant.device.as_str());
             let evidence: Vec<String> = claimant
                 .evidence
                 .iter()
-                .map(|e| e.detail.as_ref().map_or_else(|| e.kind.clone(), |d| format!("{} {d}", e.kind)))
+                .map(|e| {
+                    e.detail
+                        .as_ref()
+                        .map_or_else(|| e.kind.clone(), |d| format!("{} {d}", e.kind))
+                })
                 .collect();
             out(format!(
                 "  {} {:width$}  {}  {}",

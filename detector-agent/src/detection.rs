@@ -24,9 +24,12 @@ use tracing::{error, info, warn};
 
 use crate::{
     clock,
-    detect::{Claim, Conflict, Effect, Engine, IfIndex, Observation, ReadScope, ReadToken, Stamped, Timestamp},
+    detect::{
+        Claim, Conflict, Effect, Engine, IfIndex, Observation, ReadScope, ReadToken, Stamped,
+        Timestamp,
+    },
     observe::{
-        ebpf::{CounterReader, RingReader},
+        ebpf::{CounterReader, Counts, Losses, RingReader},
         netlink::{Live, Source},
         worker::{Job, Outcome},
     },
@@ -82,9 +85,18 @@ impl Inbox {
     /// # Errors
     /// Where the kernel gives no eventfd.
     pub fn new() -> io::Result<(Self, Mailbox)> {
-        let wake = Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+        let wake = Arc::new(EventFd::from_value_and_flags(
+            0,
+            EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC,
+        )?);
         let (messages, received) = mpsc::channel();
-        Ok((Self { messages, wake: Arc::clone(&wake) }, Mailbox { received, wake }))
+        Ok((
+            Self {
+                messages,
+                wake: Arc::clone(&wake),
+            },
+            Mailbox { received, wake },
+        ))
     }
 
     /// Says something; `false` where the thread has ended.
@@ -155,7 +167,7 @@ pub struct Detection {
     first_read: bool,
     merging: bool,
     attached: HashMap<IfIndex, bool>,
-    lost_in_kernel: u64,
+    lost_in_kernel: Losses,
     next_housekeeping: Timestamp,
     stopping: bool,
 }
@@ -181,7 +193,7 @@ impl Detection {
             first_read: false,
             merging: false,
             attached: HashMap::new(),
-            lost_in_kernel: 0,
+            lost_in_kernel: Losses::default(),
             next_housekeeping: Timestamp(0),
             stopping: false,
         }
@@ -204,7 +216,11 @@ impl Detection {
         let mut more = false;
         while !self.stopping {
             let mut events = [EpollEvent::empty(); 8];
-            let timeout = if more { EpollTimeout::ZERO } else { self.timeout() };
+            let timeout = if more {
+                EpollTimeout::ZERO
+            } else {
+                self.timeout()
+            };
             match epoll.wait(&mut events, timeout) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(e) => return Err(e.into()),
@@ -238,8 +254,11 @@ impl Detection {
         let mut more = false;
         for source in Source::ALL {
             let mut heard = Vec::new();
-            let drained =
-                self.parts.live.drain(source, DATAGRAMS, |stamped| heard.push(stamped)).map_err(io::Error::other)?;
+            let drained = self
+                .parts
+                .live
+                .drain(source, DATAGRAMS, |stamped| heard.push(stamped))
+                .map_err(io::Error::other)?;
             for stamped in heard {
                 self.step(stamped);
             }
@@ -256,7 +275,9 @@ impl Detection {
     }
 
     fn drain_ring(&mut self) -> bool {
-        let Some((mut ring, counters)) = self.parts.ring.take() else { return false };
+        let Some((mut ring, counters)) = self.parts.ring.take() else {
+            return false;
+        };
         let outcome = ring.drain(RECORDS, |stamped| self.step(stamped));
         if outcome.undecodable > 0 {
             self.lost("ring_undecodable", outcome.undecodable);
@@ -280,9 +301,15 @@ impl Detection {
 
     fn step(&mut self, stamped: Stamped) {
         if let Some(kind) = kind(&stamped.what) {
-            self.parts.metrics.observations.get_or_create(&Kind { kind }).inc();
+            self.parts
+                .metrics
+                .observations
+                .get_or_create(&Kind { kind })
+                .inc();
         }
-        self.parts.engine.step(clock::now(), stamped, &mut self.effects);
+        self.parts
+            .engine
+            .step(clock::now(), stamped, &mut self.effects);
         if !self.effects.is_empty() {
             self.act();
         }
@@ -293,7 +320,9 @@ impl Detection {
             match effect {
                 Effect::Raised(conflict) => self.parts.reporter.report(Change::Raised, &conflict),
                 Effect::Updated(conflict) => self.parts.reporter.report(Change::Updated, &conflict),
-                Effect::Resolved(conflict) => self.parts.reporter.report(Change::Resolved, &conflict),
+                Effect::Resolved(conflict) => {
+                    self.parts.reporter.report(Change::Resolved, &conflict)
+                }
                 Effect::Attach(device) => {
                     self.attaching += 1;
                     // A device found by a reading of everything has been read with it.
@@ -302,7 +331,9 @@ impl Detection {
                 }
                 Effect::Detach(device) => {
                     self.attached.remove(&device.ifindex);
-                    self.parts.reporter.device_gone(device.ifindex, device.generation);
+                    self.parts
+                        .reporter
+                        .device_gone(device.ifindex, device.generation);
                     self.ask(Job::Detach(device.ifindex));
                 }
                 Effect::ReadAgain => self.want_resync("read_outdated"),
@@ -320,7 +351,10 @@ impl Detection {
     fn begin_reading(&mut self) -> ReadToken {
         self.next_token += 1;
         let token = ReadToken(self.next_token);
-        let begun = Stamped { at: clock::now(), what: Observation::ReadBegun(token) };
+        let begun = Stamped {
+            at: clock::now(),
+            what: Observation::ReadBegun(token),
+        };
         self.parts.engine.step(begun.at, begun, &mut self.effects);
         token
     }
@@ -334,9 +368,8 @@ impl Detection {
             }
             Outcome::Observed(stamped, left_out) => {
                 let node = match &stamped.what {
-                    Observation::Read(token, ReadScope::Node, _) | Observation::ReadFailed(token) => {
-                        self.reading == Some(*token)
-                    }
+                    Observation::Read(token, ReadScope::Node, _)
+                    | Observation::ReadFailed(token) => self.reading == Some(*token),
                     _ => false,
                 };
                 let failed = matches!(stamped.what, Observation::ReadFailed(_));
@@ -362,8 +395,14 @@ impl Detection {
 
     fn warn_of_patterns_without_device(&self) {
         let devices = self.parts.engine.devices();
-        for pattern in self.parts.selector.unmatched(devices.iter().map(|d| d.name.as_str())) {
-            warn!("no device matches --interfaces {pattern} now; devices that appear later and match will be watched");
+        for pattern in self
+            .parts
+            .selector
+            .unmatched(devices.iter().map(|d| d.name.as_str()))
+        {
+            warn!(
+                "no device matches --interfaces {pattern} now; devices that appear later and match will be watched"
+            );
         }
     }
 
@@ -383,7 +422,10 @@ impl Detection {
             Query::Conflicts(reply) => drop(reply.send(self.parts.engine.conflicts(now))),
             Query::Addresses(reply) => drop(reply.send(self.parts.engine.addresses())),
             Query::Claims(addresses, reply) => {
-                let claims = addresses.iter().flat_map(|a| self.parts.engine.claims_of(*a, now)).collect();
+                let claims = addresses
+                    .iter()
+                    .flat_map(|a| self.parts.engine.claims_of(*a, now))
+                    .collect();
                 drop(reply.send(claims));
             }
         }
@@ -396,14 +438,22 @@ impl Detection {
                 matches!(c.id, crate::detect::ClaimantId::Device(ifindex, generation) if devices.contains(&(ifindex, generation)))
             });
             if concerned {
-                let conflict = Conflict { updated_at: now, decided_at: now, ..conflict };
+                let conflict = Conflict {
+                    updated_at: now,
+                    decided_at: now,
+                    ..conflict
+                };
                 self.parts.reporter.report(Change::Updated, &conflict);
             }
         }
     }
 
     fn lost(&self, reason: &'static str, count: u64) {
-        self.parts.metrics.dropped.get_or_create(&Reason { reason }).inc_by(count);
+        self.parts
+            .metrics
+            .dropped
+            .get_or_create(&Reason { reason })
+            .inc_by(count);
     }
 
     fn want_resync(&mut self, reason: &'static str) {
@@ -415,8 +465,14 @@ impl Detection {
         if self.reading.is_some() || (self.first_read && now.since(self.last_read) < RESYNC_PAUSE) {
             return;
         }
-        let Some(reason) = self.resync_wanted.take() else { return };
-        self.parts.metrics.resyncs.get_or_create(&Reason { reason }).inc();
+        let Some(reason) = self.resync_wanted.take() else {
+            return;
+        };
+        self.parts
+            .metrics
+            .resyncs
+            .get_or_create(&Reason { reason })
+            .inc();
         if self.first_read {
             warn!(reason, "something was missed; reading the whole state anew");
         }
@@ -429,11 +485,19 @@ impl Detection {
     fn keep_house(&mut self, now: Timestamp) {
         self.next_housekeeping = now + HOUSEKEEPING;
         if let Some((_, counters)) = &self.parts.ring {
-            let lost = counters.publish(&self.parts.metrics);
-            if lost > self.lost_in_kernel {
-                self.want_resync("ring_full");
+            match counters.read() {
+                Ok(counts) => {
+                    publish(&counts, &self.parts.metrics);
+                    let lost = counts.losses();
+                    if lost.ring_full > self.lost_in_kernel.ring_full {
+                        self.want_resync("ring_full");
+                    } else if lost.neighbour_budget > self.lost_in_kernel.neighbour_budget {
+                        self.want_resync("neighbour_budget");
+                    }
+                    self.lost_in_kernel = lost;
+                }
+                Err(error) => warn!("the kernel programs' counters cannot be read: {error}"),
             }
-            self.lost_in_kernel = lost;
         }
         let metrics = &self.parts.metrics;
         let losses = self.parts.engine.losses();
@@ -448,11 +512,22 @@ impl Detection {
         }
         for kind in crate::detect::ConflictKind::ALL {
             let open = self.parts.engine.open_conflicts(kind);
-            metrics.active.get_or_create(&Kind { kind: kind.name() }).set(open.try_into().unwrap_or(i64::MAX));
+            metrics
+                .active
+                .get_or_create(&Kind { kind: kind.name() })
+                .set(open.try_into().unwrap_or(i64::MAX));
         }
         let attached = self.attached.values().filter(|ok| **ok).count();
-        metrics.attached.set(attached.try_into().unwrap_or(i64::MAX));
-        metrics.claims.set(self.parts.engine.claim_count().try_into().unwrap_or(i64::MAX));
+        metrics
+            .attached
+            .set(attached.try_into().unwrap_or(i64::MAX));
+        metrics.claims.set(
+            self.parts
+                .engine
+                .claim_count()
+                .try_into()
+                .unwrap_or(i64::MAX),
+        );
     }
 
     fn timeout(&self) -> EpollTimeout {
@@ -464,12 +539,15 @@ impl Detection {
         }
         // Rounded up, so that a wait does not end just before its time over and over.
         let millis = wait.as_millis().saturating_add(1).min(60_000);
-        EpollTimeout::try_from(u16::try_from(millis).unwrap_or(u16::MAX)).unwrap_or(EpollTimeout::ZERO)
+        EpollTimeout::try_from(u16::try_from(millis).unwrap_or(u16::MAX))
+            .unwrap_or(EpollTimeout::ZERO)
     }
 
     /// Waits for room on the event lines only while some wait to be written.
     fn watch_lines(&self, epoll: &Epoll, waiting: &mut bool) -> io::Result<()> {
-        let Some(lines) = self.parts.reporter.lines() else { return Ok(()) };
+        let Some(lines) = self.parts.reporter.lines() else {
+            return Ok(());
+        };
         if lines.is_waiting() == *waiting {
             return Ok(());
         }
@@ -481,6 +559,25 @@ impl Detection {
             *waiting = true;
         }
         Ok(())
+    }
+}
+
+/// The kernel programs' counters as metrics.
+fn publish(counts: &Counts, metrics: &Metrics) {
+    // Claims by frames are counted where they are seen first; what was published comes up as an observation.
+    for (kind, total) in counts.known() {
+        let kind = match kind {
+            "arp" => "arp_known",
+            "ndp" => "ndp_known",
+            _ => "neighbour_known",
+        };
+        Metrics::set_total(&metrics.observations.get_or_create(&Kind { kind }), total);
+    }
+    for (reason, total) in counts.dropped() {
+        Metrics::set_total(&metrics.dropped.get_or_create(&Reason { reason }), total);
+    }
+    for (reason, total) in counts.rejected() {
+        Metrics::set_total(&metrics.rejected.get_or_create(&Reason { reason }), total);
     }
 }
 

@@ -15,11 +15,27 @@ pub fn start(format: LogFormat) -> WorkerGuard {
     let registry = tracing_subscriber::registry().with(filter);
     match format {
         LogFormat::Text => {
-            let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();
-            registry.with(fmt::layer().with_writer(writer).with_target(false).with_ansi(ansi)).init();
+            let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr())
+                && std::env::var_os("NO_COLOR").is_none();
+            registry
+                .with(
+                    fmt::layer()
+                        .with_writer(writer)
+                        .with_target(false)
+                        .with_ansi(ansi),
+                )
+                .init();
         }
         LogFormat::Json => {
-            registry.with(fmt::layer().json().flatten_event(true).with_writer(writer).with_target(false)).init();
+            registry
+                .with(
+                    fmt::layer()
+                        .json()
+                        .flatten_event(true)
+                        .with_writer(writer)
+                        .with_target(false),
+                )
+                .init();
         }
     }
     guard

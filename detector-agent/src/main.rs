@@ -28,10 +28,13 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Run(args) => agent::run(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS),
         Command::Check(args) => check::run(&args).map_or_else(|e| failed(&e), ExitCode::from),
-        Command::Cleanup(_) => observe::ebpf::cleanup().map_or_else(
+        Command::Cleanup(_) => observe::ebpf::leftovers::remove().map_or_else(
             |e| failed(&e),
             |removed| {
-                println!("removed {removed} filters of an earlier agent");
+                println!(
+                    "removed the filters of an earlier agent from {} devices",
+                    removed.len()
+                );
                 ExitCode::SUCCESS
             },
         ),

@@ -12,7 +12,9 @@ pub enum NodeNameError {
     #[error("cannot read this host's name ({0}); give one with --node-name")]
     HostName(nix::Error),
     /// The name given is empty, or has characters that do not belong in a name.
-    #[error("`{0}` is no node name; give letters, digits, dots and dashes with --node-name or NODE_NAME")]
+    #[error(
+        "`{0}` is no node name; give letters, digits, dots and dashes with --node-name or NODE_NAME"
+    )]
     Invalid(String),
 }
 
@@ -21,9 +23,15 @@ pub enum NodeNameError {
 /// # Errors
 /// Where there is none, or it is not one.
 pub fn name(given: Option<&str>) -> Result<String, NodeNameError> {
-    let name = match given.map(str::to_owned).or_else(|| std::env::var("NODE_NAME").ok()) {
+    let name = match given
+        .map(str::to_owned)
+        .or_else(|| std::env::var("NODE_NAME").ok())
+    {
         Some(name) => name,
-        None => nix::unistd::gethostname().map_err(NodeNameError::HostName)?.to_string_lossy().into_owned(),
+        None => nix::unistd::gethostname()
+            .map_err(NodeNameError::HostName)?
+            .to_string_lossy()
+            .into_owned(),
     };
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     if name.is_empty() || name.len() > 253 || !name.chars().all(fits) {

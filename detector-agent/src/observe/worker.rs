@@ -56,7 +56,9 @@ impl Worker {
                 Job::Attach(device, read) => {
                     let ok = self.attach(&mut attached, &device);
                     if let Some(token) = read {
-                        let reading = self.requests.read_device(&self.selector, device.ifindex, device.peer);
+                        let reading =
+                            self.requests
+                                .read_device(&self.selector, device.ifindex, device.peer);
                         tell(observed(token, ReadScope::Device(device.ifindex), reading));
                     }
                     tell(Outcome::Attached(device.ifindex, ok));
@@ -79,21 +81,29 @@ impl Worker {
     }
 
     fn attach(&mut self, attached: &mut HashMap<IfIndex, u64>, device: &Device) -> bool {
-        let Some(programs) = &mut self.programs else { return true };
+        let Some(programs) = &mut self.programs else {
+            return true;
+        };
         if attached.get(&device.ifindex) == Some(&device.generation) {
             return true;
         }
         match programs.attach(device.ifindex, &device.name) {
-            Ok(()) => {
+            Ok(_) => {
                 attached.insert(device.ifindex, device.generation);
                 true
             }
             Err(AttachError::Vanished { .. }) => {
-                debug!(device = device.name, "the device was gone before the programs were attached");
+                debug!(
+                    device = device.name,
+                    "the device was gone before the programs were attached"
+                );
                 false
             }
             Err(error) => {
-                warn!(device = device.name, "{error}; frames of this device are not seen, its addresses still are");
+                warn!(
+                    device = device.name,
+                    "{error}; frames of this device are not seen, its addresses still are"
+                );
                 false
             }
         }
@@ -103,12 +113,22 @@ impl Worker {
 fn observed(token: ReadToken, scope: ReadScope, reading: Result<Reading, ReadError>) -> Outcome {
     let at = clock::now();
     match reading {
-        Ok(Reading { snapshot, left_out }) => {
-            Outcome::Observed(Stamped { at, what: Observation::Read(token, scope, Box::new(snapshot)) }, left_out)
-        }
+        Ok(Reading { snapshot, left_out }) => Outcome::Observed(
+            Stamped {
+                at,
+                what: Observation::Read(token, scope, Box::new(snapshot)),
+            },
+            left_out,
+        ),
         Err(error) => {
             warn!("reading the kernel's state failed, it will be read again: {error}");
-            Outcome::Observed(Stamped { at, what: Observation::ReadFailed(token) }, LeftOut::default())
+            Outcome::Observed(
+                Stamped {
+                    at,
+                    what: Observation::ReadFailed(token),
+                },
+                LeftOut::default(),
+            )
         }
     }
 }

@@ -58,8 +58,19 @@ pub struct Reporter {
 impl Reporter {
     /// A reporter without further sinks.
     #[must_use]
-    pub fn new(maker: EventMaker, pods: Box<dyn PodNames>, lines: Option<Lines>, metrics: Arc<Metrics>) -> Self {
-        Self { maker, pods, lines, sinks: Vec::new(), metrics }
+    pub fn new(
+        maker: EventMaker,
+        pods: Box<dyn PodNames>,
+        lines: Option<Lines>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            maker,
+            pods,
+            lines,
+            sinks: Vec::new(),
+            metrics,
+        }
     }
 
     /// Adds a sink.
@@ -69,7 +80,9 @@ impl Reporter {
 
     /// Reports one change.
     pub fn report(&mut self, change: Change, conflict: &Conflict) {
-        let event = self.maker.event(change, conflict, |claimant| self.pods.pod_of(claimant));
+        let event = self
+            .maker
+            .event(change, conflict, |claimant| self.pods.pod_of(claimant));
         if let Some(lines) = &mut self.lines {
             let written = match serde_json::to_string(&event) {
                 Ok(line) => lines.write(&line),
@@ -83,16 +96,25 @@ impl Reporter {
                     "failed"
                 }
             };
-            let labels = Delivery { sink: "lines".to_owned(), outcome };
+            let labels = Delivery {
+                sink: "lines".to_owned(),
+                outcome,
+            };
             self.metrics.deliveries.get_or_create(&labels).inc();
         }
-        self.metrics.conflict(change, &event.data, conflict.kind.name());
+        self.metrics
+            .conflict(change, &event.data, conflict.kind.name());
         let event = Arc::new(event);
         for sink in &mut self.sinks {
             sink.offer(&event);
         }
         let data = &event.data;
-        let devices: Vec<_> = data.claimants.iter().filter(|c| c.left.is_none()).map(|c| c.device.as_str()).collect();
+        let devices: Vec<_> = data
+            .claimants
+            .iter()
+            .filter(|c| c.left.is_none())
+            .map(|c| c.device.as_str())
+            .collect();
         info!(
             conflict_id = data.conflict_id,
             kind = data.kind,

@@ -40,6 +40,17 @@ impl Counts {
         self.0.get(counter.index() as usize).copied().unwrap_or(0)
     }
 
+    /// What was lost.
+    #[must_use]
+    pub fn losses(&self) -> Losses {
+        let dropped = |reason| self.get(Counter::Dropped(reason));
+        Losses {
+            ring_full: dropped(DropReason::RingFull),
+            budget: dropped(DropReason::Budget),
+            neighbour_budget: dropped(DropReason::NeighbourBudget),
+        }
+    }
+
     /// Observations published, by kind (`ipconflict_observations_total`).
     pub fn published(&self) -> impl Iterator<Item = (&'static str, u64)> {
         RecordKind::ALL
@@ -111,19 +122,6 @@ impl CounterReader {
             *slot = self.sum(index)?;
         }
         Ok(counts)
-    }
-
-    /// The losses alone: three system calls, cheap enough after every batch.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
-    pub fn losses(&self) -> Result<Losses, ReadError> {
-        let dropped = |reason| self.sum(Counter::Dropped(reason).index());
-        Ok(Losses {
-            ring_full: dropped(DropReason::RingFull)?,
-            budget: dropped(DropReason::Budget)?,
-            neighbour_budget: dropped(DropReason::NeighbourBudget)?,
-        })
     }
 
     /// The devices that were turned away.

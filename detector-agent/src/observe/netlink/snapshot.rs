@@ -168,7 +168,7 @@ impl Requests {
         let Some(link) = self.link(ifindex)?.map(|facts| selector.link(facts)) else {
             let pods = peer
                 .map(|peer| PodAddresses {
-                mac: None,
+                    mac: None,
                     peer,
                     addresses: None,
                 })
