@@ -19,8 +19,9 @@ fn main() -> Result<(), String> {
                 .map(drop)
                 .map_err(|error| not_copied(&object.display().to_string(), &embedded, &error))
         }
-        None => fs::write(&embedded, [])
-            .map_err(|error| not_copied("an empty stub", &embedded, &error)),
+        None => {
+            fs::write(&embedded, []).map_err(|error| not_copied("an empty stub", &embedded, &error))
+        }
     }
 }
 

@@ -5,13 +5,19 @@
 
 mod build;
 mod compiler;
+mod demo;
+mod doctor;
 mod ebpf;
 mod host;
 mod linker;
+mod lint;
+mod narrate;
 mod process;
 mod requirements;
 mod run;
 mod setup;
+mod test;
+mod tools;
 mod workspace;
 
 use std::process::ExitCode;
@@ -40,6 +46,12 @@ enum Task {
     },
     /// Build, then run the agent on this node, one event a line on stdout
     Run(run::Args),
+    /// Run every test, those that need root and network namespaces included
+    Test(test::Args),
+    /// Check format, lints, documentation, licences and unused dependencies
+    Lint,
+    /// Say what is there and what is missing for building, running and testing
+    Doctor,
 }
 
 fn main() -> ExitCode {
@@ -58,5 +70,8 @@ fn dispatch(task: Task) -> anyhow::Result<()> {
         Task::Setup => setup::run(&workspace),
         Task::Build { debug } => build::run(&workspace, build::Profile::from_debug_flag(debug)),
         Task::Run(args) => run::run(&workspace, &args),
+        Task::Test(args) => test::run(&workspace, &args),
+        Task::Lint => lint::run(&workspace),
+        Task::Doctor => doctor::run(&workspace),
     }
 }

@@ -9,17 +9,22 @@ use anyhow::Result;
 use crate::{
     compiler,
     host::{find_program, is_executable},
-    linker,
+    linker, process,
+    tools::{self, Tool},
     workspace::Workspace,
 };
 
 /// Which tasks need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// `build` and `run`.
+    /// `build`, and every task that runs the agent.
     Build,
-    /// `test`, which also needs [`Group::Build`].
+    /// `run --demo`, besides what building needs.
+    Demo,
+    /// `test`, besides what building needs.
     Test,
+    /// `lint`.
+    Lint,
 }
 
 /// One row.
@@ -29,7 +34,7 @@ pub(crate) struct Requirement {
     /// What it is there for.
     pub(crate) purpose: &'static str,
     /// Which tasks need it.
-    pub(crate) group: Group,
+    pub(crate) groups: &'static [Group],
     /// Finds it: what was found, or what is missing.
     pub(crate) probe: fn(&Workspace) -> Result<String, String>,
     /// Debian's packages that bring it, or that the installer below needs.
@@ -47,7 +52,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "eBPF compiler",
         purpose: "compiles the kernel programs and `core` for them",
-        group: Group::Build,
+        groups: &[Group::Build],
         probe: probe_compiler,
         packages: compiler::PACKAGES,
         wants_packages: always,
@@ -57,7 +62,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "bpf-linker",
         purpose: "links the kernel programs and writes their BTF",
-        group: Group::Build,
+        groups: &[Group::Build],
         probe: probe_linker,
         packages: linker::PACKAGES,
         wants_packages: || !linker::can_be_built(),
@@ -66,8 +71,8 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     },
     Requirement {
         name: "ip",
-        purpose: "lays out the tests' network namespaces",
-        group: Group::Test,
+        purpose: "lays out network namespaces that play a node and its pods",
+        groups: &[Group::Demo, Group::Test],
         probe: |_| probe_program("ip"),
         packages: &["iproute2"],
         wants_packages: always,
@@ -77,20 +82,63 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "CNI plugins",
         purpose: "the tests make pods with the real ptp, bridge and host-local",
-        group: Group::Test,
+        groups: &[Group::Test],
         probe: |_| probe_cni_plugins(),
         packages: &["containernetworking-plugins"],
         wants_packages: always,
         installer: None,
         fix: || "apt-get install -y --no-install-recommends containernetworking-plugins".to_owned(),
     },
+    Requirement {
+        name: "rustfmt",
+        purpose: "checks the format of the sources",
+        groups: &[Group::Lint],
+        probe: |workspace| probe_cargo(workspace, "fmt"),
+        packages: &[],
+        wants_packages: || false,
+        installer: None,
+        fix: || "rustup component add rustfmt".to_owned(),
+    },
+    Requirement {
+        name: "clippy",
+        purpose: "lints the sources",
+        groups: &[Group::Lint],
+        probe: |workspace| probe_cargo(workspace, "clippy"),
+        packages: &[],
+        wants_packages: || false,
+        installer: None,
+        fix: || "rustup component add clippy".to_owned(),
+    },
+    Requirement {
+        name: "cargo-deny",
+        purpose: "checks licences and sources of the dependencies",
+        groups: &[Group::Lint],
+        probe: |workspace| probe_tool(workspace, &tools::DENY),
+        packages: &[],
+        wants_packages: || false,
+        installer: Some(|workspace| tools::DENY.install(workspace)),
+        fix: || tools::DENY.install_command(),
+    },
+    Requirement {
+        name: "cargo-machete",
+        purpose: "finds dependencies that nothing uses",
+        groups: &[Group::Lint],
+        probe: |workspace| probe_tool(workspace, &tools::MACHETE),
+        packages: &[],
+        wants_packages: || false,
+        installer: Some(|workspace| tools::MACHETE.install(workspace)),
+        fix: || tools::MACHETE.install_command(),
+    },
 ];
 
 /// The rows that these groups need.
 pub(crate) fn of(groups: &[Group]) -> impl Iterator<Item = &'static Requirement> {
-    REQUIREMENTS
-        .iter()
-        .filter(|requirement| groups.contains(&requirement.group))
+    REQUIREMENTS.iter().filter(|requirement| {
+        requirement
+            .groups
+            .iter()
+            .any(|group| groups.contains(group))
+    })
 }
 
 fn always() -> bool {
@@ -115,6 +163,18 @@ fn probe_program(name: &str) -> Result<String, String> {
     find_program(name)
         .map(|path| path.display().to_string())
         .ok_or_else(|| format!("`{name}` is not in PATH"))
+}
+
+fn probe_cargo(workspace: &Workspace, command: &str) -> Result<String, String> {
+    process::probe(workspace.cargo().args([command, "--version"]))
+        .map(|version| version.trim_end().to_owned())
+        .ok_or_else(|| format!("`cargo {command}` does not answer"))
+}
+
+fn probe_tool(workspace: &Workspace, tool: &Tool) -> Result<String, String> {
+    tool.find(workspace)
+        .map(|path| path.display().to_string())
+        .ok_or_else(|| format!("neither in {} nor in PATH", workspace.tools().display()))
 }
 
 const CNI_PLUGINS: [&str; 3] = ["ptp", "bridge", "host-local"];
@@ -151,7 +211,7 @@ mod tests {
         for row in REQUIREMENTS {
             assert!(!row.purpose.is_empty(), "{}", row.name);
             assert!(!(row.fix)().is_empty(), "{}", row.name);
-            assert!(!row.packages.is_empty(), "{}", row.name);
+            assert!(!row.groups.is_empty(), "{}", row.name);
         }
     }
 }

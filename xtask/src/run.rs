@@ -1,4 +1,4 @@
-//! `run`: the freshly built agent on this node, with its events on stdout.
+//! `run`: the freshly built agent on this node with its events on stdout, or the demo.
 
 use std::{os::unix::process::CommandExt as _, process::Command};
 
@@ -6,12 +6,19 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     build::{self, Profile},
+    demo::{self, Pace},
     workspace::Workspace,
 };
 
 /// Arguments of `run`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Show a conflict on a node made of network namespaces, and remove everything again
+    #[arg(long, conflicts_with = "agent")]
+    demo: bool,
+    /// With --demo: end by itself, as it does without a terminal
+    #[arg(long, requires = "demo")]
+    once: bool,
     /// Passed on to `detector-agent run`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     agent: Vec<String>,
@@ -19,6 +26,9 @@ pub(crate) struct Args {
 
 /// Builds the agent and becomes it, so that signals and the exit code are the agent's own.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    if args.demo {
+        return demo::run(workspace, Pace::new(args.once));
+    }
     let agent = build::agent(workspace, Profile::Release)?;
     let mut command = Command::new(&agent);
     command.arg("run");

@@ -14,9 +14,9 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Installs for every task and says what is there.
+/// Installs for every task but `lint`, which brings its own tools, and says what is there.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let groups = [Group::Build, Group::Test];
+    let groups = [Group::Build, Group::Demo, Group::Test];
     ensure(workspace, &groups)?;
     for requirement in requirements::of(&groups) {
         if let Ok(found) = (requirement.probe)(workspace) {
@@ -112,7 +112,7 @@ mod tests {
         Requirement {
             name,
             purpose: "is for tests",
-            group: Group::Build,
+            groups: &[Group::Build],
             probe: |_| Err("never there".to_owned()),
             packages: &["one", "two"],
             wants_packages,

@@ -1,0 +1,47 @@
+//! `test`: every test there is, the privileged ones included, against an agent with its kernel programs.
+
+use anyhow::{Result, bail};
+
+use crate::{
+    ebpf,
+    host::Host,
+    process,
+    requirements::Group,
+    setup,
+    workspace::{OBJECT_VARIABLE, Workspace},
+};
+
+/// The features that gate tests which need root and network namespaces.
+pub(crate) const PRIVILEGED_FEATURES: &str =
+    "detector-agent/privileged-tests,detector-testkit/privileged-tests";
+
+/// Arguments of `test`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Passed on to `cargo test`: a filter, then after a second `--` what the test harness takes
+    #[arg(last = true)]
+    cargo: Vec<String>,
+}
+
+/// Sets up, builds the kernel programs and runs the tests.
+///
+/// # Errors
+/// Not root, a build failed, or a test did.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    if !Host::inspect().root {
+        bail!(
+            "the tests load kernel programs into network namespaces of their own, which needs root; \
+             `cargo test` runs those that do not"
+        );
+    }
+    setup::ensure(workspace, &[Group::Build, Group::Demo, Group::Test])?;
+    let object = ebpf::build(workspace)?;
+    process::run(
+        workspace
+            .cargo()
+            .args(["test", "--workspace", "--exclude", "detector-ebpf"])
+            .args(["--features", PRIVILEGED_FEATURES])
+            .args(&args.cargo)
+            .env(OBJECT_VARIABLE, object),
+    )
+}
