@@ -51,7 +51,12 @@ pub struct CommonArgs {
     pub node_name: Option<String>,
 
     /// Form of the log lines on stderr.
-    #[arg(long, value_name = "FORMAT", env = "IPCONFLICT_LOG_FORMAT", default_value = "text")]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "IPCONFLICT_LOG_FORMAT",
+        default_value = "text"
+    )]
     pub log_format: LogFormat,
 }
 
@@ -67,7 +72,12 @@ pub struct RunArgs {
     pub events: Option<PathBuf>,
 
     /// Where to serve the status page, metrics and the API.
-    #[arg(long, value_name = "ADDR", env = "IPCONFLICT_LISTEN", default_value = "127.0.0.1:9842")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "IPCONFLICT_LISTEN",
+        default_value = "127.0.0.1:9842"
+    )]
     pub listen: SocketAddr,
 
     /// Directory that keeps open conflicts over a restart.
@@ -76,7 +86,12 @@ pub struct RunArgs {
 
     /// How to attach to the devices: clsact (`tc`), TCX first in line (`tcx`), or TCX only where another program
     /// already stands on it (`auto`).
-    #[arg(long, value_name = "MODE", env = "IPCONFLICT_ATTACH", default_value = "auto")]
+    #[arg(
+        long,
+        value_name = "MODE",
+        env = "IPCONFLICT_ATTACH",
+        default_value = "auto"
+    )]
     pub attach: Attach,
 
     /// Observe by netlink alone; frames are then not seen.
@@ -104,7 +119,13 @@ pub struct RunArgs {
     pub ring_bytes: u32,
 
     /// Receive buffer of the netlink sockets in bytes.
-    #[arg(long, value_name = "BYTES", env = "IPCONFLICT_NETLINK_BYTES", default_value = "4194304", hide = true)]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        env = "IPCONFLICT_NETLINK_BYTES",
+        default_value = "4194304",
+        hide = true
+    )]
     pub netlink_bytes: usize,
 }
 
@@ -116,7 +137,12 @@ pub struct CheckArgs {
     pub common: CommonArgs,
 
     /// What to print.
-    #[arg(long, value_name = "FORMAT", env = "IPCONFLICT_FORMAT", default_value = "text")]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "IPCONFLICT_FORMAT",
+        default_value = "text"
+    )]
     pub format: CheckFormat,
 }
 
@@ -124,7 +150,12 @@ pub struct CheckArgs {
 #[derive(Args, Clone, Debug)]
 pub struct CleanupArgs {
     /// Form of the log lines on stderr.
-    #[arg(long, value_name = "FORMAT", env = "IPCONFLICT_LOG_FORMAT", default_value = "text")]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "IPCONFLICT_LOG_FORMAT",
+        default_value = "text"
+    )]
     pub log_format: LogFormat,
 }
 

@@ -11,7 +11,9 @@ use crate::detect::Timestamp;
 #[must_use]
 pub fn now() -> Timestamp {
     // CLOCK_MONOTONIC is there on every Linux; a failure would read as time zero, which only makes latencies long.
-    let since_boot = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    let since_boot = clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map(Duration::from)
+        .unwrap_or_default();
     Timestamp(u64::try_from(since_boot.as_nanos()).unwrap_or(u64::MAX))
 }
 
@@ -26,7 +28,10 @@ impl Moment {
     /// The present one.
     #[must_use]
     pub fn now() -> Self {
-        Self { monotonic: now(), wall: Wall::now() }
+        Self {
+            monotonic: now(),
+            wall: Wall::now(),
+        }
     }
 
     /// The monotonic side.

@@ -17,7 +17,9 @@ pub enum ConfigError {
     #[error(transparent)]
     CommandLine(#[from] clap::Error),
     /// The file cannot be read.
-    #[error("cannot read the configuration file {path}: {source}; check the path given with --config and its permissions")]
+    #[error(
+        "cannot read the configuration file {path}: {source}; check the path given with --config and its permissions"
+    )]
     Unreadable {
         /// Which file.
         path: String,
@@ -56,7 +58,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
     let Some((name, given)) = matches.subcommand() else {
         return Ok(Cli::from_arg_matches(&matches)?);
     };
-    let path = given.try_get_one::<std::path::PathBuf>("config").ok().flatten();
+    let path = given
+        .try_get_one::<std::path::PathBuf>("config")
+        .ok()
+        .flatten();
     let Some(path) = path else {
         return Ok(Cli::from_arg_matches(&matches)?);
     };
@@ -65,16 +70,26 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
     let flags = flags_from(&command, name, given, &file, &shown)?;
     let mut merged = args;
     merged.extend(flags);
-    Ok(Cli::from_arg_matches(&command.try_get_matches_from(merged)?)?)
+    Ok(Cli::from_arg_matches(
+        &command.try_get_matches_from(merged)?,
+    )?)
 }
 
 fn read(path: &Path, shown: &str) -> Result<serde_yaml_ng::Mapping, ConfigError> {
     use std::io::Read;
-    let unreadable = |source| ConfigError::Unreadable { path: shown.to_owned(), source };
+    let unreadable = |source| ConfigError::Unreadable {
+        path: shown.to_owned(),
+        source,
+    };
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(FILE_LIMIT).read_to_string(&mut text).map_err(unreadable)?;
-    let malformed = |reason: String| ConfigError::Malformed { path: shown.to_owned(), reason };
+    file.take(FILE_LIMIT)
+        .read_to_string(&mut text)
+        .map_err(unreadable)?;
+    let malformed = |reason: String| ConfigError::Malformed {
+        path: shown.to_owned(),
+        reason,
+    };
     match serde_yaml_ng::from_str(&text).map_err(|e| malformed(e.to_string()))? {
         Value::Mapping(mapping) => Ok(mapping),
         Value::Null => Ok(serde_yaml_ng::Mapping::new()),
@@ -100,27 +115,48 @@ fn flags_from(
         };
         let known_here = here.is_some_and(|c| has_flag(c, key));
         if key == "config" || !command.get_subcommands().any(|c| has_flag(c, key)) {
-            errors.push(format!("`{key}` is not a setting; {}", nearest(command, key)));
+            errors.push(format!(
+                "`{key}` is not a setting; {}",
+                nearest(command, key)
+            ));
             continue;
         }
         let values = match scalars(value) {
             Ok(values) => values,
             Err(found) => {
-                errors.push(format!("`{key}` is {found}; expected a value or a list of values"));
+                errors.push(format!(
+                    "`{key}` is {found}; expected a value or a list of values"
+                ));
                 continue;
             }
         };
         // One file serves all commands: what another command reads is checked, but not used here.
-        let checked_by = if known_here { subcommand } else { owner(command, key) };
-        let as_flags: Vec<OsString> = values.iter().map(|v| format!("--{key}={v}").into()).collect();
-        let trial = [OsString::from("detector-agent"), checked_by.into()].into_iter().chain(as_flags.clone());
+        let checked_by = if known_here {
+            subcommand
+        } else {
+            owner(command, key)
+        };
+        let as_flags: Vec<OsString> = values
+            .iter()
+            .map(|v| format!("--{key}={v}").into())
+            .collect();
+        let trial = [OsString::from("detector-agent"), checked_by.into()]
+            .into_iter()
+            .chain(as_flags.clone());
         if let Err(e) = command.clone().try_get_matches_from(trial) {
             errors.push(format!("`{key}`: {}", first_line(&e)));
         } else if known_here && !is_given(given, key) {
             flags.extend(as_flags);
         }
     }
-    if errors.is_empty() { Ok(flags) } else { Err(ConfigError::Settings { path: shown.to_owned(), errors }) }
+    if errors.is_empty() {
+        Ok(flags)
+    } else {
+        Err(ConfigError::Settings {
+            path: shown.to_owned(),
+            errors,
+        })
+    }
 }
 
 fn has_flag(command: &Clap, key: &str) -> bool {
@@ -128,12 +164,19 @@ fn has_flag(command: &Clap, key: &str) -> bool {
 }
 
 fn owner<'c>(command: &'c Clap, key: &str) -> &'c str {
-    command.get_subcommands().find(|c| has_flag(c, key)).map(Clap::get_name).unwrap_or_default()
+    command
+        .get_subcommands()
+        .find(|c| has_flag(c, key))
+        .map(Clap::get_name)
+        .unwrap_or_default()
 }
 
 fn is_given(given: &ArgMatches, key: &str) -> bool {
     let id = key.replace('-', "_");
-    matches!(given.value_source(&id), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+    matches!(
+        given.value_source(&id),
+        Some(ValueSource::CommandLine | ValueSource::EnvVariable)
+    )
 }
 
 fn scalars(value: &Value) -> Result<Vec<String>, &'static str> {
@@ -174,12 +217,20 @@ fn first_line(error: &clap::Error) -> String {
 fn nearest(command: &Clap, key: &str) -> String {
     let mut names: Vec<&str> = command
         .get_subcommands()
-        .flat_map(|c| c.get_arguments().filter(|a| !a.is_hide_set()).filter_map(|a| a.get_long()))
+        .flat_map(|c| {
+            c.get_arguments()
+                .filter(|a| !a.is_hide_set())
+                .filter_map(|a| a.get_long())
+        })
         .filter(|name| !["config", "help", "version"].contains(name))
         .collect();
     names.sort_unstable();
     names.dedup();
-    let like = |name: &&str| name.contains(key) || key.contains(*name) || name.chars().zip(key.chars()).take(4).all(|(a, b)| a == b);
+    let like = |name: &&str| {
+        name.contains(key)
+            || key.contains(*name)
+            || name.chars().zip(key.chars()).take(4).all(|(a, b)| a == b)
+    };
     match names.iter().find(|name| like(name)) {
         Some(name) => format!("did you mean `{name}`?"),
         None => format!("the settings are {}", names.join(", ")),
@@ -199,7 +250,9 @@ mod tests {
         let mut config = tempfile::NamedTempFile::new().unwrap();
         config.write_all(file.as_bytes()).unwrap();
         let path = config.path().to_str().unwrap().to_owned();
-        let args = ["detector-agent", "run", "--config", &path].into_iter().chain(flags.iter().copied());
+        let args = ["detector-agent", "run", "--config", &path]
+            .into_iter()
+            .chain(flags.iter().copied());
         match parse(args.map(OsString::from))?.command {
             Command::Run(args) => Ok(*args),
             other => panic!("{other:?}"),
@@ -208,7 +261,11 @@ mod tests {
 
     #[test]
     fn the_file_sets_what_the_command_line_leaves_open() {
-        let args = run_with("claim-ttl: 2m\nallow: [10.0.0.1, 10.1.0.0/24]\nno-ebpf: true\n", &[]).unwrap();
+        let args = run_with(
+            "claim-ttl: 2m\nallow: [10.0.0.1, 10.1.0.0/24]\nno-ebpf: true\n",
+            &[],
+        )
+        .unwrap();
         assert_eq!(args.claim_ttl.as_secs(), 120);
         assert_eq!(args.common.allow.len(), 2);
         assert!(args.no_ebpf);
@@ -218,16 +275,34 @@ mod tests {
 
     #[test]
     fn every_error_of_the_file_is_named_at_once() {
-        let error = run_with("claim-tll: 2m\nallow: [nonsense]\nflap-moves: 1\nlisten: {a: b}\n", &[]).unwrap_err().to_string();
-        for word in ["4 wrong settings", "`claim-tll`", "`claim-ttl`", "nonsense", "flap-moves", "`listen` is a mapping"] {
+        let error = run_with(
+            "claim-tll: 2m\nallow: [nonsense]\nflap-moves: 1\nlisten: {a: b}\n",
+            &[],
+        )
+        .unwrap_err()
+        .to_string();
+        for word in [
+            "4 wrong settings",
+            "`claim-tll`",
+            "`claim-ttl`",
+            "nonsense",
+            "flap-moves",
+            "`listen` is a mapping",
+        ] {
             assert!(error.contains(word), "{word}: {error}");
         }
     }
 
     #[test]
     fn a_file_that_is_no_mapping_is_refused_and_an_empty_one_is_fine() {
-        assert!(matches!(run_with("- a\n- b\n", &[]), Err(ConfigError::Malformed { .. })));
-        assert!(matches!(run_with("a: [\n", &[]), Err(ConfigError::Malformed { .. })));
+        assert!(matches!(
+            run_with("- a\n- b\n", &[]),
+            Err(ConfigError::Malformed { .. })
+        ));
+        assert!(matches!(
+            run_with("a: [\n", &[]),
+            Err(ConfigError::Malformed { .. })
+        ));
         assert!(run_with("", &[]).is_ok());
     }
 
@@ -236,7 +311,10 @@ mod tests {
         let args = ["detector-agent", "check", "--config"];
         let mut config = tempfile::NamedTempFile::new().unwrap();
         config.write_all(b"listen: 127.0.0.1:1\n").unwrap();
-        let args = args.into_iter().map(OsString::from).chain([config.path().into()]);
+        let args = args
+            .into_iter()
+            .map(OsString::from)
+            .chain([config.path().into()]);
         assert!(parse(args).is_ok());
     }
 }

@@ -3,8 +3,15 @@
 //! The folders are the flow: [`observe`] → [`detect`] → [`identify`] → [`report`] → people ([`http`]).
 
 pub mod agent;
+pub mod check;
 pub mod cli;
+pub mod clock;
+pub mod config;
 pub mod detect;
+pub mod detection;
 pub mod identify;
+pub mod instance;
+pub mod logging;
+pub mod node;
 pub mod observe;
 pub mod report;

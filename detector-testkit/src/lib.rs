@@ -3,11 +3,22 @@
 //!
 //! It knows the agent only from outside: its binary, its command line and the event lines it writes.
 
+pub mod agent;
+pub mod barrier;
+pub mod bench_latency;
+pub mod cni;
+pub mod contract;
+pub mod event;
 pub mod frames;
 pub mod mac;
 pub mod netns;
 pub mod node;
+pub mod scenario;
 
+pub use agent::{Agent, AgentCommand, DEADLINE, Outcome, Received};
+pub use barrier::Barrier;
+pub use cni::{Cni, CniPod};
+pub use event::Event;
 pub use frames::{ArpOperation, Frame, FrameSender, NaFlags};
 pub use mac::Mac;
 pub use netns::{Netns, remove_living_namespaces};

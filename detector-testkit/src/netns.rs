@@ -228,10 +228,11 @@ impl Drop for Netns {
 /// # Errors
 /// The last failure; the others are tried all the same.
 pub fn remove_living_namespaces() -> Result<()> {
-    let paths = std::mem::take(&mut *living());
-    paths
-        .iter()
-        .fold(Ok(()), |outcome, path| remove(path).and(outcome))
+    let mut outcome = Ok(());
+    for path in std::mem::take(&mut *living()) {
+        outcome = remove(&path).and(outcome);
+    }
+    outcome
 }
 
 /// Runs a command to its end with `input` on stdin; gives its stdout.

@@ -231,6 +231,12 @@ impl Engine {
         self.facts.addresses().collect()
     }
 
+    /// How many addresses something is known of.
+    #[must_use]
+    pub fn claim_count(&self) -> usize {
+        self.facts.len()
+    }
+
     /// The pods' claims of one address.
     #[must_use]
     pub fn claims_of(&self, address: IpAddr, now: Timestamp) -> Vec<Claim> {

@@ -147,7 +147,11 @@ impl EventMaker {
     /// `run` should be random.
     #[must_use]
     pub fn new(node: String, run: u64) -> Self {
-        Self { node, run, serial: 0 }
+        Self {
+            node,
+            run,
+            serial: 0,
+        }
     }
 
     /// The event that tells `change` of `conflict`. `pods` names the pod behind a claimant, at once or not at all.
@@ -191,13 +195,22 @@ impl ConflictData {
             inner_vlan: conflict.vlan.inner,
             kind: conflict.kind.name().to_owned(),
             confidence: conflict.confidence.name().to_owned(),
-            state: if conflict.resolved_at.is_some() { "resolved" } else { "active" }.to_owned(),
+            state: if conflict.resolved_at.is_some() {
+                "resolved"
+            } else {
+                "active"
+            }
+            .to_owned(),
             raised_at: time(conflict.raised_at),
             updated_at: time(conflict.updated_at),
             resolved_at: conflict.resolved_at.map(time),
             latency_us: u64::try_from(latency).unwrap_or(u64::MAX),
             traffic_goes_to: conflict.traffic_goes_to.clone(),
-            claimants: conflict.claimants.iter().map(|c| ClaimantData::new(c, moment, pods(c))).collect(),
+            claimants: conflict
+                .claimants
+                .iter()
+                .map(|c| ClaimantData::new(c, moment, pods(c)))
+                .collect(),
             claimants_omitted: conflict.claimants_omitted,
         }
     }

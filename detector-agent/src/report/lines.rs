@@ -56,7 +56,12 @@ impl Lines {
 
     fn new(out: File) -> io::Result<Self> {
         let regular = out.metadata()?.is_file();
-        Ok(Self { out, regular, backlog: VecDeque::new(), broken: false })
+        Ok(Self {
+            out,
+            regular,
+            backlog: VecDeque::new(),
+            broken: false,
+        })
     }
 
     /// Whether lines wait for the reader; then call [`Lines::flush`] when the descriptor is writable.
@@ -86,7 +91,11 @@ impl Lines {
     pub fn flush(&mut self) -> io::Result<()> {
         while self.is_waiting() && (self.regular || self.has_room()) {
             let (front, _) = self.backlog.as_slices();
-            let piece = if self.regular { front } else { &front[..front.len().min(CHUNK)] };
+            let piece = if self.regular {
+                front
+            } else {
+                &front[..front.len().min(CHUNK)]
+            };
             match self.out.write(piece) {
                 Ok(written) => drop(self.backlog.drain(..written)),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -131,7 +140,12 @@ mod tests {
             assert_eq!(lines.write(&long).unwrap(), Written::Accepted);
         }
         assert!(lines.is_waiting());
-        let reader = std::thread::spawn(move || BufReader::new(reader).lines().map_while(Result::ok).collect::<Vec<_>>());
+        let reader = std::thread::spawn(move || {
+            BufReader::new(reader)
+                .lines()
+                .map_while(Result::ok)
+                .collect::<Vec<_>>()
+        });
         while lines.is_waiting() {
             let mut fds = [PollFd::new(lines.as_fd(), PollFlags::POLLOUT)];
             poll(&mut fds, PollTimeout::from(10_000u16)).unwrap();
@@ -158,6 +172,9 @@ mod tests {
         let mut lines = Lines::new(File::from(std::os::fd::OwnedFd::from(writer))).unwrap();
         let long = "x".repeat(BACKLOG / 4);
         let outcomes: Vec<_> = (0..6).map(|_| lines.write(&long).unwrap()).collect();
-        assert_eq!(outcomes.iter().filter(|o| **o == Written::Dropped).count(), 2);
+        assert_eq!(
+            outcomes.iter().filter(|o| **o == Written::Dropped).count(),
+            2
+        );
     }
 }

@@ -129,7 +129,10 @@ impl Metrics {
             Info::new([("version", env!("CARGO_PKG_VERSION"))]),
         );
         let latency = Histogram::new(
-            [20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1.0].into_iter(),
+            [
+                20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1.0,
+            ]
+            .into_iter(),
         );
         registry.register_with_unit(
             "detection_latency",
@@ -138,18 +141,62 @@ impl Metrics {
             latency.clone(),
         );
         let metrics = Self {
-            active: metric!("conflicts_active", "Conflicts that are active now", Family::default()),
-            raised: metric!("conflicts_raised", "Conflicts raised since the agent started", Family::default()),
-            claims: metric!("claims", "Claims known now, one for each address and device", Gauge::default()),
-            attached: metric!("devices_attached", "Pod devices the programs are attached to", Gauge::default()),
-            observations: metric!("observations", "Observations taken from the kernel", Family::default()),
-            dropped: metric!("observations_dropped", "Observations that were lost", Family::default()),
-            rejected: metric!("frames_rejected", "ARP and NDP frames that were malformed", Family::default()),
-            resyncs: metric!("resyncs", "Times the whole state was read anew", Family::default()),
-            anomalies: metric!("anomalies_active", "Anomalies that are active now", Family::default()),
-            lookups: metric!("pod_lookups", "Look-ups of the pod behind a device", Family::default()),
+            active: metric!(
+                "conflicts_active",
+                "Conflicts that are active now",
+                Family::default()
+            ),
+            raised: metric!(
+                "conflicts_raised",
+                "Conflicts raised since the agent started",
+                Family::default()
+            ),
+            claims: metric!(
+                "claims",
+                "Claims known now, one for each address and device",
+                Gauge::default()
+            ),
+            attached: metric!(
+                "devices_attached",
+                "Pod devices the programs are attached to",
+                Gauge::default()
+            ),
+            observations: metric!(
+                "observations",
+                "Observations taken from the kernel",
+                Family::default()
+            ),
+            dropped: metric!(
+                "observations_dropped",
+                "Observations that were lost",
+                Family::default()
+            ),
+            rejected: metric!(
+                "frames_rejected",
+                "ARP and NDP frames that were malformed",
+                Family::default()
+            ),
+            resyncs: metric!(
+                "resyncs",
+                "Times the whole state was read anew",
+                Family::default()
+            ),
+            anomalies: metric!(
+                "anomalies_active",
+                "Anomalies that are active now",
+                Family::default()
+            ),
+            lookups: metric!(
+                "pod_lookups",
+                "Look-ups of the pod behind a device",
+                Family::default()
+            ),
             deliveries: metric!("deliveries", "Deliveries of events", Family::default()),
-            pending: metric!("outbox_pending", "Events that wait to be delivered", Family::default()),
+            pending: metric!(
+                "outbox_pending",
+                "Events that wait to be delivered",
+                Family::default()
+            ),
             info: metric!(
                 "conflict_info",
                 "One side of an active conflict",
@@ -165,8 +212,8 @@ impl Metrics {
             registry,
         };
         for kind in crate::detect::ConflictKind::ALL {
-            metrics.active.get_or_create(&Kind { kind: kind.name() });
-            metrics.raised.get_or_create(&Kind { kind: kind.name() });
+            drop(metrics.active.get_or_create(&Kind { kind: kind.name() }));
+            drop(metrics.raised.get_or_create(&Kind { kind: kind.name() }));
         }
         metrics
     }
@@ -188,8 +235,15 @@ impl Metrics {
 
     fn show(&self, change: Change, data: &ConflictData) {
         // A panic while it was held leaves a set that is still a set.
-        let mut shown = self.shown.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let old: Vec<_> = shown.iter().filter(|(id, _)| *id == data.conflict_id).cloned().collect();
+        let mut shown = self
+            .shown
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let old: Vec<_> = shown
+            .iter()
+            .filter(|(id, _)| *id == data.conflict_id)
+            .cloned()
+            .collect();
         for entry in old {
             self.info.remove(&entry.1);
             shown.remove(&entry);
@@ -211,7 +265,8 @@ impl Metrics {
             }
         }
         let beyond = shown.len().saturating_sub(CONFLICT_INFO);
-        self.info_overflow.set(i64::try_from(beyond).unwrap_or(i64::MAX));
+        self.info_overflow
+            .set(i64::try_from(beyond).unwrap_or(i64::MAX));
     }
 
     /// Everything in the OpenMetrics text format.

@@ -1,5 +1,148 @@
 //! From conflicts to what people and machines read.
+//!
+//! The detection thread makes each event here and offers it to every sink. A sink takes it at once or not at all: none
+//! can make another, or detection, wait.
 
 pub mod event;
 pub mod lines;
 pub mod metrics;
+
+use std::{fmt, sync::Arc};
+
+use tracing::{info, warn};
+
+use crate::{
+    detect::{Claimant, Conflict, IfIndex},
+    identify::PodAnswer,
+};
+use event::{Change, Event, EventMaker};
+use lines::{Lines, Written};
+use metrics::{Delivery, Metrics};
+
+/// Takes events on the detection thread. Must return at once: a sink that sends does so from a queue of its own.
+pub trait EventSink: Send + fmt::Debug {
+    /// Takes, or drops and counts, one event.
+    fn offer(&mut self, event: &Arc<Event>);
+}
+
+/// Names the pod behind a claimant at once, or says why it cannot.
+pub trait PodNames: Send + fmt::Debug {
+    /// What is known now; never waits.
+    fn pod_of(&self, claimant: &Claimant) -> PodAnswer;
+    /// A device is gone; its pod may be forgotten.
+    fn device_gone(&self, ifindex: IfIndex, generation: u64);
+}
+
+/// No source of pod names is there.
+#[derive(Debug)]
+pub struct NoPodNames;
+
+impl PodNames for NoPodNames {
+    fn pod_of(&self, _: &Claimant) -> PodAnswer {
+        PodAnswer::Unknown("no source of pod names is in use".into())
+    }
+
+    fn device_gone(&self, _: IfIndex, _: u64) {}
+}
+
+/// Hands every change of a conflict to the event lines, the metrics and the sinks.
+#[derive(Debug)]
+pub struct Reporter {
+    maker: EventMaker,
+    pods: Box<dyn PodNames>,
+    lines: Option<Lines>,
+    sinks: Vec<Box<dyn EventSink>>,
+    metrics: Arc<Metrics>,
+}
+
+impl Reporter {
+    /// A reporter without further sinks.
+    #[must_use]
+    pub fn new(
+        maker: EventMaker,
+        pods: Box<dyn PodNames>,
+        lines: Option<Lines>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            maker,
+            pods,
+            lines,
+            sinks: Vec::new(),
+            metrics,
+        }
+    }
+
+    /// Adds a sink.
+    pub fn add_sink(&mut self, sink: Box<dyn EventSink>) {
+        self.sinks.push(sink);
+    }
+
+    /// Reports one change.
+    pub fn report(&mut self, change: Change, conflict: &Conflict) {
+        let event = self
+            .maker
+            .event(change, conflict, |claimant| self.pods.pod_of(claimant));
+        if let Some(lines) = &mut self.lines {
+            let written = match serde_json::to_string(&event) {
+                Ok(line) => lines.write(&line),
+                Err(e) => Err(e.into()),
+            };
+            let outcome = match written {
+                Ok(Written::Accepted) => "delivered",
+                Ok(Written::Dropped) => "dropped",
+                Err(e) => {
+                    warn!("events can no longer be written to --events: {e}");
+                    "failed"
+                }
+            };
+            let labels = Delivery {
+                sink: "lines".to_owned(),
+                outcome,
+            };
+            self.metrics.deliveries.get_or_create(&labels).inc();
+        }
+        self.metrics
+            .conflict(change, &event.data, conflict.kind.name());
+        let event = Arc::new(event);
+        for sink in &mut self.sinks {
+            sink.offer(&event);
+        }
+        let data = &event.data;
+        let devices: Vec<_> = data
+            .claimants
+            .iter()
+            .filter(|c| c.left.is_none())
+            .map(|c| c.device.as_str())
+            .collect();
+        info!(
+            conflict_id = data.conflict_id,
+            kind = data.kind,
+            confidence = data.confidence,
+            traffic_goes_to = data.traffic_goes_to,
+            latency_us = data.latency_us,
+            "{} {}: claimed by {}",
+            data.address,
+            change.name(),
+            devices.join(", ")
+        );
+    }
+
+    /// A device is gone.
+    pub fn device_gone(&self, ifindex: IfIndex, generation: u64) {
+        self.pods.device_gone(ifindex, generation);
+    }
+
+    /// Writes what a slow reader has room for now.
+    pub fn flush(&mut self) {
+        if let Some(Err(e)) = self.lines.as_mut().map(Lines::flush) {
+            warn!("events can no longer be written to --events: {e}");
+        }
+    }
+
+    /// The event lines, to wait for room on.
+    #[must_use]
+    pub fn lines(&self) -> Option<&Lines> {
+        self.lines.as_ref()
+    }
+}

@@ -119,3 +119,89 @@ impl DeviceSelector {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::{DeviceSelector, Driver};
+    use crate::detect::{LinkKind, Peer};
+
+    const PEER: Option<Peer> = Some(Peer {
+        nsid: 0,
+        ifindex: 2,
+    });
+
+    fn selector(include: &[&str], exclude: &[&str]) -> DeviceSelector {
+        let owned = |patterns: &[&str]| {
+            patterns
+                .iter()
+                .map(|&pattern| pattern.into())
+                .collect::<Vec<_>>()
+        };
+        DeviceSelector::new(&owned(include), &owned(exclude)).unwrap()
+    }
+
+    #[test]
+    fn by_default_pairs_into_other_namespaces_and_taps_are_pod_devices() {
+        let default = selector(&[], &[]);
+        assert_eq!(default.kind("cali1", Driver::Veth, PEER), LinkKind::Pod);
+        assert_eq!(default.kind("lxc1", Driver::Netkit, PEER), LinkKind::Pod);
+        assert_eq!(default.kind("tap1", Driver::Tun, None), LinkKind::Pod);
+        for (name, driver, peer) in [
+            ("cali1", Driver::Veth, None),
+            ("tun1", Driver::Tun, None),
+            ("tap1", Driver::Other, None),
+            ("eth0", Driver::Other, None),
+            ("lo", Driver::Loopback, None),
+        ] {
+            assert_eq!(default.kind(name, driver, peer), LinkKind::Other, "{name}");
+        }
+        assert_eq!(default.kind("cni0", Driver::Bridge, None), LinkKind::Bridge);
+    }
+
+    #[test]
+    fn patterns_choose_by_name_whatever_drives_the_link() {
+        let chosen = selector(&["cali*", "eth[12]"], &[]);
+        assert_eq!(chosen.kind("cali1", Driver::Veth, None), LinkKind::Pod);
+        assert_eq!(chosen.kind("eth1", Driver::Other, None), LinkKind::Pod);
+        assert_eq!(chosen.kind("eth3", Driver::Other, None), LinkKind::Other);
+        assert_eq!(chosen.kind("veth1", Driver::Veth, PEER), LinkKind::Other);
+        assert_eq!(chosen.kind("tap1", Driver::Tun, None), LinkKind::Other);
+    }
+
+    #[test]
+    fn a_bridge_or_loopback_is_never_a_pod_device() {
+        let all = selector(&["*"], &[]);
+        assert_eq!(all.kind("cni0", Driver::Bridge, None), LinkKind::Bridge);
+        assert_eq!(all.kind("lo", Driver::Loopback, None), LinkKind::Other);
+    }
+
+    #[test]
+    fn excluding_wins() {
+        assert_eq!(
+            selector(&[], &["cali9*"]).kind("cali91", Driver::Veth, PEER),
+            LinkKind::Other
+        );
+        assert_eq!(
+            selector(&["cali*"], &["cali9*"]).kind("cali91", Driver::Veth, PEER),
+            LinkKind::Other
+        );
+    }
+
+    #[test]
+    fn every_wrong_pattern_is_named() {
+        let wrong =
+            DeviceSelector::new(&["cali[".into(), String::new()], &["{a".into()]).unwrap_err();
+        let message = wrong.to_string();
+        for pattern in ["\"cali[\"", "\"\"", "\"{a\""] {
+            assert!(message.contains(pattern), "{message}");
+        }
+    }
+
+    #[test]
+    fn patterns_that_match_no_device_are_named() {
+        let chosen = selector(&["cali*", "eni*"], &[]);
+        assert_eq!(chosen.unmatched(["lo", "cali1"].into_iter()), ["eni*"]);
+    }
+}

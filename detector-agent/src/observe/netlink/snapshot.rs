@@ -168,6 +168,7 @@ impl Requests {
         let Some(link) = self.link(ifindex)?.map(|facts| selector.link(facts)) else {
             let pods = peer
                 .map(|peer| PodAddresses {
+                    mac: None,
                     peer,
                     addresses: None,
                 })
@@ -326,6 +327,7 @@ impl Requests {
                 Err(other) => return Err(other),
             };
             pods.extend(links.into_iter().map(|(ifindex, list)| PodAddresses {
+                mac: None,
                 peer: Peer { nsid, ifindex },
                 addresses: readable.then_some(list),
             }));

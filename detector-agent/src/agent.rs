@@ -1,0 +1,231 @@
+//! Puts the agent together: the only place that makes channels, threads and tasks.
+//!
+//! ```text
+//! main thread (tokio)        signals, and everything that talks to people and machines
+//! thread "detection"         kernel → engine → events; never blocks
+//! thread "kernel-worker"     attaches and reads; may wait for the kernel's locks
+//! ```
+
+use std::{
+    io,
+    sync::{Arc, mpsc},
+    thread,
+};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{debug, info, warn};
+
+use crate::{
+    cli::{Attach, RunArgs},
+    detect::{Engine, Settings},
+    detection::{Detection, Inbox, Message, Parts, Readiness},
+    instance::{Instance, InstanceError},
+    node::{self, NodeNameError},
+    observe::{
+        ebpf::{AttachMode, EbpfOptions, LoadError, Programs, leftovers},
+        netlink::{DeviceSelector, Live, LiveOptions, OpenError, PatternError, Requests},
+        worker::Worker,
+    },
+    report::{NoPodNames, Reporter, event::EventMaker, lines::Lines, metrics::Metrics},
+};
+
+/// Why the agent did not start, or ended by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// A pattern is wrong.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// The node's name is not known.
+    #[error(transparent)]
+    NodeName(#[from] NodeNameError),
+    /// Another agent runs.
+    #[error(transparent)]
+    Instance(#[from] InstanceError),
+    /// The kernel programs could not be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Netlink is closed to us.
+    #[error(transparent)]
+    Netlink(#[from] OpenError),
+    /// The event file cannot be written.
+    #[error("cannot write events to {path}: {source}; check the path given with --events")]
+    Events {
+        /// Which file.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system refused something basic.
+    #[error("cannot start: {0}")]
+    Start(io::Error),
+    /// Detection ended by itself.
+    #[error("detection ended: {0}")]
+    Detection(io::Error),
+}
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// As [`AgentError`] says.
+pub fn run(args: &RunArgs) -> Result<(), AgentError> {
+    let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
+    let node = node::name(args.common.node_name.as_deref())?;
+    let _instance = Instance::take()?;
+    let lines = lines(args)?;
+
+    let mut ring = None;
+    let mut programs = None;
+    let mut neighbours_by_netlink = true;
+    if args.no_ebpf {
+        warn!(
+            "running without eBPF (--no-ebpf): ARP and NDP frames are not seen; addresses in pods, neighbours and routes are"
+        );
+    } else {
+        match leftovers::remove() {
+            Ok(devices) if devices.is_empty() => {}
+            Ok(devices) => info!(
+                "removed the filters of an earlier agent from {} devices",
+                devices.len()
+            ),
+            Err(error) => warn!("filters of an earlier agent may be left on the devices: {error}"),
+        }
+        let (loaded, reader) = Programs::load(&ebpf_options(args))?;
+        neighbours_by_netlink = !loaded.neighbour_events();
+        if let Some(problem) = loaded.neighbour_problem() {
+            warn!("neighbour updates come by netlink, not from the kernel program: {problem}");
+        }
+        ring = Some((reader, loaded.counters()));
+        programs = Some(loaded);
+    }
+    let options = LiveOptions {
+        receive_buffer: args.netlink_bytes,
+        neighbours: neighbours_by_netlink,
+    };
+    // Listening begins before the first reading, so nothing falls between the two.
+    let live = Live::open(selector.clone(), options)?;
+    let requests = Requests::open()?;
+
+    let metrics = Arc::new(Metrics::new());
+    let readiness = Arc::new(Readiness::default());
+    let maker = EventMaker::new(node.clone(), node::random());
+    let reporter = Reporter::new(maker, Box::new(NoPodNames), lines, Arc::clone(&metrics));
+    let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
+    let (jobs, asked) = mpsc::channel();
+    let detection = Detection::new(Parts {
+        engine: Engine::new(settings(args)),
+        live,
+        ring,
+        jobs,
+        mailbox,
+        reporter,
+        metrics,
+        readiness,
+        selector: selector.clone(),
+    });
+
+    let worker = Worker {
+        programs,
+        requests,
+        selector,
+    };
+    let tell = {
+        let inbox = inbox.clone();
+        move |outcome| {
+            // Nobody listens any more while the agent stops.
+            inbox.send(Message::Kernel(outcome));
+        }
+    };
+    let worker = thread::Builder::new()
+        .name("kernel-worker".to_owned())
+        .spawn(move || worker.run(&asked, tell))
+        .map_err(AgentError::Start)?;
+    let (ended, mut end) = tokio::sync::oneshot::channel();
+    let detection = thread::Builder::new()
+        .name("detection".to_owned())
+        .spawn(move || {
+            let result = detection.run();
+            // The main thread may have stopped waiting.
+            let _ = ended.send(());
+            result
+        })
+        .map_err(AgentError::Start)?;
+    info!(node, "starting");
+
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(AgentError::Start)?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).map_err(AgentError::Start)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(AgentError::Start)?;
+        tokio::select! {
+            _ = terminate.recv() => debug!("SIGTERM"),
+            _ = interrupt.recv() => debug!("SIGINT"),
+            _ = &mut end => {}
+        }
+        Ok::<_, AgentError>(())
+    })?;
+
+    info!("stopping");
+    inbox.send(Message::Stop);
+    let detected = join(detection, "detection");
+    // The worker ends when detection has dropped its end of the jobs.
+    let worked = join(worker, "kernel-worker").map(Ok);
+    detected
+        .and_then(|result| result)
+        .map_err(AgentError::Detection)?;
+    worked
+        .and_then(|result| result)
+        .map_err(AgentError::Detection)
+}
+
+fn join<T>(thread: thread::JoinHandle<T>, name: &str) -> io::Result<T> {
+    thread.join().map_err(|_| {
+        io::Error::other(format!(
+            "the thread {name} panicked; please report this as a bug"
+        ))
+    })
+}
+
+fn lines(args: &RunArgs) -> Result<Option<Lines>, AgentError> {
+    let Some(path) = &args.events else {
+        return Ok(None);
+    };
+    let lines = if path.as_os_str() == "-" {
+        Lines::stdout()
+    } else {
+        Lines::file(path)
+    };
+    lines.map(Some).map_err(|source| AgentError::Events {
+        path: path.display().to_string(),
+        source,
+    })
+}
+
+fn ebpf_options(args: &RunArgs) -> EbpfOptions {
+    EbpfOptions {
+        ring_bytes: args.ring_bytes,
+        attach: match args.attach {
+            Attach::Auto => AttachMode::Auto,
+            Attach::Tc => AttachMode::Tc,
+            Attach::Tcx => AttachMode::Tcx,
+        },
+        btf: args.btf.clone(),
+        // A live claim is heard again well before it would lapse.
+        republish_after: EbpfOptions::default()
+            .republish_after
+            .min(args.claim_ttl / 2),
+        ..EbpfOptions::default()
+    }
+}
+
+fn settings(args: &RunArgs) -> Settings {
+    Settings {
+        allow: args.common.allow.clone(),
+        claim_ttl: args.claim_ttl,
+        flap_moves: args.flap_moves as usize,
+        flap_window: args.flap_window,
+        id_seed: node::random(),
+        ..Settings::default()
+    }
+}

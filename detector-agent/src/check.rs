@@ -1,0 +1,185 @@
+//! `check`: one look at the kernel's state. No program is loaded, nothing is attached, nothing is changed.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Write as _},
+};
+
+use serde::Serialize;
+
+use crate::{
+    cli::{CheckArgs, CheckFormat},
+    clock::{self, Moment},
+    detect::{Conflict, Engine, Observation, ReadScope, ReadToken, Settings, Stamped},
+    identify::PodAnswer,
+    node::{self, NodeNameError},
+    observe::netlink::{
+        DeviceSelector, LeftOut, OpenError, PatternError, ReadError, Reading, Requests,
+    },
+    report::event::ConflictData,
+};
+
+/// Why the check could not tell.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// A pattern is wrong.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// The node's name is not known.
+    #[error(transparent)]
+    NodeName(#[from] NodeNameError),
+    /// Netlink is closed to us.
+    #[error(transparent)]
+    Netlink(#[from] OpenError),
+    /// The kernel's state could not be read.
+    #[error("cannot read the kernel's state: {0}")]
+    Read(#[from] ReadError),
+    /// The answer could not be written.
+    #[error("cannot write the answer: {0}")]
+    Write(#[from] io::Error),
+}
+
+/// The answer as JSON.
+#[derive(Debug, Serialize)]
+struct Answer<'a> {
+    node: &'a str,
+    checked_at: String,
+    devices: usize,
+    /// Not everything could be read: no conflict among what was read does not mean none.
+    incomplete: Option<String>,
+    conflicts: Vec<ConflictData>,
+}
+
+/// Looks once and prints what it finds. Gives the exit code: 0 no conflict, 1 conflicts.
+///
+/// # Errors
+/// Where it could not tell (exit code 2).
+pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
+    let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
+    let node = node::name(args.common.node_name.as_deref())?;
+    let Reading { snapshot, left_out } = Requests::open()?.read_node(&selector)?;
+    let now = clock::now();
+    let mut engine = Engine::new(Settings {
+        allow: args.common.allow.clone(),
+        id_seed: node::random(),
+        ..Settings::default()
+    });
+    let token = ReadToken(0);
+    for what in [
+        Observation::ReadBegun(token),
+        Observation::Read(token, ReadScope::Node, Box::new(snapshot)),
+    ] {
+        // Conflicts are asked for below; what else follows from a snapshot is for an agent that stays.
+        engine.step(now, Stamped { at: now, what }, &mut Vec::new());
+    }
+    let moment = Moment::now();
+    let conflicts: Vec<ConflictData> = engine
+        .conflicts(now)
+        .iter()
+        .map(|conflict: &Conflict| {
+            ConflictData::new(&node, &moment, conflict, |_| {
+                PodAnswer::Unknown("no source of pod names is in use".into())
+            })
+        })
+        .collect();
+    let devices = engine.devices().len();
+    let text = match args.format {
+        CheckFormat::Json => {
+            let answer = Answer {
+                node: &node,
+                checked_at: moment.rfc3339(now),
+                devices,
+                incomplete: incomplete(left_out),
+                conflicts: conflicts.clone(),
+            };
+            serde_json::to_string_pretty(&answer).map_err(io::Error::from)? + "\n"
+        }
+        CheckFormat::Text => text(&conflicts, devices, left_out),
+    };
+    io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(u8::from(!conflicts.is_empty()))
+}
+
+fn incomplete(left_out: LeftOut) -> Option<String> {
+    (left_out != LeftOut::default()).then(|| {
+        format!(
+            "{} namespaces could not be read, {} entries were beyond a bound, {} messages were not understood",
+            left_out.namespaces, left_out.over_bound, left_out.undecodable
+        )
+    })
+}
+
+/// The first line is at most 80 bytes, as node-problem-detector shows no more.
+fn text(conflicts: &[ConflictData], devices: usize, left_out: LeftOut) -> String {
+    let mut text = match conflicts {
+        [] => format!("no IP address conflict on {devices} pod devices\n"),
+        [one] => format!("1 IP address conflict: {}\n", one.address),
+        many => format!(
+            "{} IP address conflicts, first {}\n",
+            many.len(),
+            many[0].address
+        ),
+    };
+    let mut out = |line: String| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{line}");
+    };
+    if let Some(what) = incomplete(left_out) {
+        out(format!("not everything could be read: {what}"));
+    }
+    for conflict in conflicts {
+        let vlan = conflict
+            .vlan
+            .map(|v| format!(" vlan {v}"))
+            .unwrap_or_default();
+        out(format!(
+            "\n{}{vlan}  {} ({})",
+            conflict.address, conflict.kind, conflict.confidence
+        ));
+        let width = conflict
+            .claimants
+            .iter()
+            .map(|c| c.device.len())
+            .max()
+            .unwrap_or(0);
+        for claimant in &conflict.claimants {
+            let winner = conflict.traffic_goes_to.as_deref() == Some(claimant.device.as_str());
+            let evidence: Vec<String> = claimant
+                .evidence
+                .iter()
+                .map(|e| {
+                    e.detail
+                        .as_ref()
+                        .map_or_else(|| e.kind.clone(), |d| format!("{} {d}", e.kind))
+                })
+                .collect();
+            out(format!(
+                "  {} {:width$}  {}  {}",
+                if winner { "→" } else { " " },
+                claimant.device,
+                claimant.mac.as_deref().unwrap_or("                 "),
+                evidence.join(", "),
+            ));
+        }
+        if conflict.traffic_goes_to.is_none() {
+            out("    no route of this node leads to any of them".to_owned());
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_fits_eighty_bytes_for_the_longest_address() {
+        let address = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255";
+        for line in [
+            format!("{} IP address conflicts, first {address}", 65_536),
+            format!("no IP address conflict on {} pod devices", usize::MAX),
+        ] {
+            assert!(line.len() <= 80, "{line}: {}", line.len());
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Where a member stands in one of the kernel's structs, from the kernel's own type information (BTF).
+//!
+//! Only what that needs: the type section is walked once, names are compared in place, nothing is copied. The format is in
+//! the kernel's `Documentation/bpf/btf.rst`.
+
+/// Why a member's place could not be found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BtfError {
+    /// It is no BTF, or not this machine's byte order, or cut short.
+    #[error("it is not BTF of this machine: {0}")]
+    Malformed(&'static str),
+    /// A struct is not in it.
+    #[error("it has no `struct {0}`")]
+    NoStruct(String),
+    /// A struct has no such member.
+    #[error("`struct {0}` has no member `{1}`")]
+    NoMember(String, String),
+    /// A member does not start at a byte.
+    #[error("`{1}` of `struct {0}` is a bit field")]
+    BitField(String, String),
+}
+
+const MAGIC: u16 = 0xeb9f;
+const STRUCT: u32 = 4;
+const UNION: u32 = 5;
+const TYPEDEF: u32 = 8;
+const VOLATILE: u32 = 9;
+const CONST: u32 = 10;
+const RESTRICT: u32 = 11;
+const TYPE_TAG: u32 = 18;
+/// How deep anonymous structs may lie in one another, and modifiers around a type: a bound against broken input.
+const DEPTH: u32 = 16;
+
+/// The type information of a kernel.
+pub(super) struct Btf<'a> {
+    types: &'a [u8],
+    strings: &'a [u8],
+    /// Where each type starts in `types`; type ids start at 1.
+    starts: Vec<u32>,
+}
+
+/// The fixed part of a type.
+#[derive(Clone, Copy)]
+struct Type {
+    start: usize,
+    name: u32,
+    info: u32,
+    /// Size, or the type it refers to.
+    size_or_type: u32,
+}
+
+impl Type {
+    fn kind(self) -> u32 {
+        (self.info >> 24) & 0x1f
+    }
+
+    fn members(self) -> usize {
+        (self.info & 0xffff) as usize
+    }
+
+    fn has_bit_fields(self) -> bool {
+        self.info >> 31 != 0
+    }
+
+    fn is_aggregate(self) -> bool {
+        matches!(self.kind(), STRUCT | UNION)
+    }
+
+    /// Bytes that follow the fixed part.
+    fn extra(self) -> Result<usize, BtfError> {
+        let many = self.members();
+        Ok(match self.kind() {
+            1 | 14 | 17 => 4,
+            2 | 7..=12 | 16 | 18 => 0,
+            3 => 12,
+            4 | 5 | 15 | 19 => many * 12,
+            6 | 13 => many * 8,
+            _ => return Err(BtfError::Malformed("it has types of a kind unknown here")),
+        })
+    }
+}
+
+const FIXED: usize = 12;
+
+fn word(bytes: &[u8], offset: usize) -> Option<u32> {
+    bytes
+        .get(offset..)?
+        .first_chunk()
+        .copied()
+        .map(u32::from_ne_bytes)
+}
+
+fn section(bytes: &[u8], start: u32, length: u32) -> Option<&[u8]> {
+    bytes.get(start as usize..)?.get(..length as usize)
+}
+
+impl<'a> Btf<'a> {
+    /// Reads the type section.
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, BtfError> {
+        const SHORT: BtfError = BtfError::Malformed("it is cut short");
+        let magic = bytes
+            .first_chunk()
+            .copied()
+            .map(u16::from_ne_bytes)
+            .ok_or(SHORT)?;
+        if magic != MAGIC {
+            return Err(BtfError::Malformed("it does not start as BTF does"));
+        }
+        let field = |index: usize| word(bytes, 4 + 4 * index).ok_or(SHORT);
+        let body = bytes.get(field(0)? as usize..).ok_or(SHORT)?;
+        let types = section(body, field(1)?, field(2)?).ok_or(SHORT)?;
+        let strings = section(body, field(3)?, field(4)?).ok_or(SHORT)?;
+        let mut this = Self {
+            types,
+            strings,
+            starts: Vec::with_capacity(types.len() / 24),
+        };
+        let mut start = 0;
+        while start < types.len() {
+            let found = this.at(start).ok_or(SHORT)?;
+            this.starts.push(u32::try_from(start).map_err(|_| SHORT)?);
+            start += FIXED + found.extra()?;
+        }
+        Ok(this)
+    }
+
+    /// Bytes from the start of `struct name` to the member at the end of `path`, which may lead through structs inside it.
+    pub(super) fn offset(&self, name: &str, path: &[&str]) -> Result<u32, BtfError> {
+        let no_struct = || BtfError::NoStruct(name.to_owned());
+        let no_member = || BtfError::NoMember(name.to_owned(), path.join("."));
+        let mut place = self.structure(name).ok_or_else(no_struct)?;
+        let mut bits = 0;
+        for (index, member) in path.iter().enumerate() {
+            let (at, member_type) = self.member(place, member, DEPTH).ok_or_else(no_member)?;
+            bits += at;
+            if index + 1 < path.len() {
+                place = self.aggregate(member_type).ok_or_else(no_member)?;
+            }
+        }
+        if bits % 8 != 0 {
+            return Err(BtfError::BitField(name.to_owned(), path.join(".")));
+        }
+        Ok(bits / 8)
+    }
+
+    /// Whether a type of this kernel has this name and is a typedef, as every tracepoint's is.
+    pub(super) fn has_tracepoint(&self, name: &str) -> bool {
+        let name = format!("btf_trace_{name}");
+        self.all()
+            .any(|found| found.kind() == TYPEDEF && self.is_named(found.name, &name))
+    }
+
+    fn all(&self) -> impl Iterator<Item = Type> {
+        self.starts
+            .iter()
+            .filter_map(|start| self.at(*start as usize))
+    }
+
+    fn at(&self, start: usize) -> Option<Type> {
+        Some(Type {
+            start,
+            name: word(self.types, start)?,
+            info: word(self.types, start + 4)?,
+            size_or_type: word(self.types, start + 8)?,
+        })
+    }
+
+    fn by_id(&self, id: u32) -> Option<Type> {
+        let start = self.starts.get(usize::try_from(id.checked_sub(1)?).ok()?)?;
+        self.at(*start as usize)
+    }
+
+    fn is_named(&self, offset: u32, name: &str) -> bool {
+        self.strings
+            .get(offset as usize..)
+            .and_then(|rest| rest.strip_prefix(name.as_bytes()))
+            .is_some_and(|rest| rest.first() == Some(&0))
+    }
+
+    fn structure(&self, name: &str) -> Option<Type> {
+        self.all().find(|found| {
+            found.kind() == STRUCT && found.members() > 0 && self.is_named(found.name, name)
+        })
+    }
+
+    /// The struct or union that a type is, behind typedefs and qualifiers.
+    fn aggregate(&self, mut id: u32) -> Option<Type> {
+        for _ in 0..DEPTH {
+            let found = self.by_id(id)?;
+            match found.kind() {
+                STRUCT | UNION => return Some(found),
+                TYPEDEF | VOLATILE | CONST | RESTRICT | TYPE_TAG => id = found.size_or_type,
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Bits to the member `name` of `place`, also where it lies in an anonymous struct or union; and its type.
+    fn member(&self, place: Type, name: &str, depth: u32) -> Option<(u32, u32)> {
+        let depth = depth.checked_sub(1)?;
+        for index in 0..place.members() {
+            let start = place.start + FIXED + index * FIXED;
+            let member_name = word(self.types, start)?;
+            let member_type = word(self.types, start + 4)?;
+            let offset = word(self.types, start + 8)?;
+            // With bit fields in a struct, the top byte of every member's offset is its width in bits.
+            let bits = if place.has_bit_fields() {
+                offset & 0x00ff_ffff
+            } else {
+                offset
+            };
+            if self.is_named(member_name, name) {
+                return Some((bits, member_type));
+            }
+            if self.is_named(member_name, "")
+                && let Some(inner) = self.aggregate(member_type)
+                && inner.is_aggregate()
+                && let Some((inside, found)) = self.member(inner, name, depth)
+            {
+                return Some((bits.checked_add(inside)?, found));
+            }
+        }
+        None
+    }
+}

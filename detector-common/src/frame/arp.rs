@@ -1,0 +1,63 @@
+//! ARP (RFC 826) and address conflict detection (RFC 5227).
+
+use network_types::{
+    arp::ArpHdr,
+    eth::{EthHdr, EtherType},
+};
+
+use super::{Frame, Tags, Wire, is_station};
+use crate::{Claim, RejectReason, TAG_ARP};
+
+const REQUEST: u16 = 1;
+const REPLY: u16 = 2;
+/// Hardware types: Ethernet, and IEEE 802, which RFC 5494 treats alike.
+const ETHERNET: u16 = 1;
+const IEEE_802: u16 = 6;
+
+const _: () = assert!(ArpHdr::LEN == 28);
+// SAFETY: bytes alone, no padding (its size is asserted above).
+unsafe impl Wire for ArpHdr {}
+
+/// The claim of the ARP packet at `offset`. A probe claims its target tentatively, everything else its sender.
+#[inline(always)]
+pub(super) fn claim<F: Frame>(frame: &F, offset: usize, tags: Tags) -> Result<Claim, RejectReason> {
+    let arp = frame
+        .read::<ArpHdr>(offset)
+        .ok_or(RejectReason::Truncated)?;
+    let ether_source = frame
+        .read::<[u8; 6]>(EthHdr::LEN - 8)
+        .ok_or(RejectReason::Truncated)?;
+    let hardware = u16::from_be_bytes(arp.htype);
+    let protocol = u16::from_ne_bytes(arp.ptype);
+    if !matches!(hardware, ETHERNET | IEEE_802)
+        || protocol != EtherType::Ipv4 as u16
+        || arp.hlen != 6
+        || arp.plen != 4
+    {
+        return Err(RejectReason::ArpFormat);
+    }
+    let operation = u16::from_be_bytes(arp.oper);
+    if !matches!(operation, REQUEST | REPLY) {
+        return Err(RejectReason::ArpOperation);
+    }
+    if !is_station(arp.sha) {
+        return Err(RejectReason::HardwareAddress);
+    }
+    let probe = operation == REQUEST && arp.spa == [0; 4];
+    let [a, b, c, d] = if probe { arp.tpa } else { arp.spa };
+    // 0/8, 127/8, and from 224/4 up: multicast, class E and the broadcast address.
+    if a == 0 || a == 127 || a >= 224 {
+        return Err(RejectReason::Address);
+    }
+    Ok(Claim {
+        tag: TAG_ARP,
+        tentative: u8::from(probe),
+        vlan_outer: tags.outer,
+        ifindex: 0,
+        address: [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        mac: arp.sha,
+        ether_source,
+        vlan_inner: tags.inner,
+        reserved: 0,
+    })
+}

@@ -1,2 +1,0 @@
-//! Kernel programs: to come.
-#![no_std]

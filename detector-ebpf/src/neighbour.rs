@@ -1,0 +1,126 @@
+//! Reading a `struct neighbour`.
+//!
+//! Rust emits no relocations against kernel types, so the offsets are globals that the loader takes from the running
+//! kernel's BTF.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{Global, helpers::bpf_probe_read_kernel};
+use detector_common::{NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord};
+
+use crate::{emit, maps::NETNS_INODE};
+
+/// Validity of an entry without a usable hardware address.
+pub(crate) const INVALID: u8 = 0;
+/// Validity of one that an administrator or a CNI set, or that needs none.
+const FIXED: u8 = 1;
+/// Validity of one confirmed lately.
+const REACHABLE: u8 = 2;
+/// Validity of one known but not confirmed lately.
+const UNCONFIRMED: u8 = 3;
+
+/// `NUD_*` of `linux/neighbour.h`.
+mod nud {
+    pub(crate) const REACHABLE: u8 = 0x02;
+    pub(crate) const STALE: u8 = 0x04;
+    pub(crate) const DELAY: u8 = 0x08;
+    pub(crate) const PROBE: u8 = 0x10;
+    pub(crate) const NOARP: u8 = 0x40;
+    pub(crate) const PERMANENT: u8 = 0x80;
+}
+
+const AF_INET: i32 = 2;
+const AF_INET6: i32 = 10;
+
+/// Declares the offsets, each a global of the same name for the loader.
+macro_rules! offsets {
+    ($($name:ident),* $(,)?) => {
+        $(#[unsafe(no_mangle)]
+        static $name: Global<u32> = Global::new(0);)*
+    };
+}
+
+offsets! {
+    OFFSET_NEIGHBOUR_DEV,
+    OFFSET_NEIGHBOUR_TBL,
+    OFFSET_NEIGHBOUR_NUD_STATE,
+    OFFSET_NEIGHBOUR_HA,
+    OFFSET_NEIGHBOUR_PRIMARY_KEY,
+    OFFSET_NEIGH_TABLE_FAMILY,
+    OFFSET_NET_DEVICE_IFINDEX,
+    OFFSET_NET_DEVICE_ADDR_LEN,
+    OFFSET_NET_DEVICE_NET,
+    OFFSET_NET_INODE,
+}
+
+/// Reads a `T` at `offset` of a kernel object; `None` where that memory cannot be read.
+#[inline(always)]
+fn read<T>(object: *const c_void, offset: &Global<u32>) -> Option<T> {
+    let place = object.wrapping_byte_add(offset.load() as usize).cast::<T>();
+    // SAFETY: the helper checks the address itself and fails on a bad one.
+    unsafe { bpf_probe_read_kernel(place) }.ok()
+}
+
+/// Publishes `neighbour` as the kernel holds it now, if it stands in the agent's network namespace.
+#[inline(always)]
+pub(crate) fn observe(neighbour: *const c_void, gone: bool) -> Option<()> {
+    let device: *const c_void = read(neighbour, &OFFSET_NEIGHBOUR_DEV)?;
+    let net: *const c_void = read(device, &OFFSET_NET_DEVICE_NET)?;
+    let inode: u32 = read(net, &OFFSET_NET_INODE)?;
+    if inode != NETNS_INODE.load() {
+        return None;
+    }
+    let table: *const c_void = read(neighbour, &OFFSET_NEIGHBOUR_TBL)?;
+    let family: i32 = read(table, &OFFSET_NEIGH_TABLE_FAMILY)?;
+    let mut record = NeighbourRecord {
+        at: 0,
+        tag: if gone {
+            NEIGHBOUR_GONE
+        } else {
+            NEIGHBOUR_UPDATE
+        },
+        ip_version: 6,
+        state: read(neighbour, &OFFSET_NEIGHBOUR_NUD_STATE)?,
+        has_lladdr: 0,
+        ifindex: read(device, &OFFSET_NET_DEVICE_IFINDEX)?,
+        address: [0; 16],
+        lladdr: [0; 6],
+        reserved: 0,
+    };
+    match family {
+        AF_INET => {
+            let [a, b, c, d] = read(neighbour, &OFFSET_NEIGHBOUR_PRIMARY_KEY)?;
+            record.ip_version = 4;
+            record.address = [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        }
+        AF_INET6 => record.address = read(neighbour, &OFFSET_NEIGHBOUR_PRIMARY_KEY)?,
+        _ => return None,
+    }
+    let validity = if gone {
+        INVALID
+    } else {
+        validity(record.state)
+    };
+    if validity != INVALID {
+        let addr_len: u8 = read(device, &OFFSET_NET_DEVICE_ADDR_LEN)?;
+        if addr_len == 6 {
+            record.lladdr = read(neighbour, &OFFSET_NEIGHBOUR_HA)?;
+            record.has_lladdr = 1;
+        }
+    }
+    emit::neighbour(&mut record, validity);
+    Some(())
+}
+
+#[inline(always)]
+fn validity(state: u8) -> u8 {
+    if state & (nud::PERMANENT | nud::NOARP) != 0 {
+        FIXED
+    } else if state & nud::REACHABLE != 0 {
+        REACHABLE
+    } else if state & (nud::STALE | nud::DELAY | nud::PROBE) != 0 {
+        UNCONFIRMED
+    } else {
+        INVALID
+    }
+}

@@ -1,0 +1,341 @@
+//! The event contract, checked field by field: what users, dashboards and webhooks rely on.
+
+use serde_json::Value;
+
+use crate::event::{ANOMALY_RAISED, ANOMALY_RESOLVED, RAISED, RESOLVED, UPDATED};
+
+/// Where a line breaks the event contract, each place by its path; empty where it keeps it.
+#[must_use]
+pub fn violations(event: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut check = Check {
+        at: String::new(),
+        value: event,
+        found: &mut found,
+    };
+    check.field("specversion", |field| field.one_of(&["1.0"]));
+    check.field("id", filled);
+    check.field("source", |field| {
+        field.text(
+            |text| text.starts_with("ip-conflict-detector/"),
+            "ip-conflict-detector/…",
+        )
+    });
+    check.field("type", |field| {
+        field.one_of(&[RAISED, UPDATED, RESOLVED, ANOMALY_RAISED, ANOMALY_RESOLVED])
+    });
+    check.field("subject", address);
+    check.field("time", time);
+    check.field("datacontenttype", |field| {
+        field.one_of(&["application/json"])
+    });
+    let kind = event
+        .get("type")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let is_conflict = kind.starts_with("io.ipconflict.conflict.");
+    check.field("data", |data| {
+        if is_conflict {
+            conflict(data, kind == RESOLVED);
+        } else if !data.value.is_object() {
+            data.report("an object");
+        }
+    });
+    if is_conflict && event.get("subject") != event.pointer("/data/address") {
+        found.push("subject is not data.address".to_owned());
+    }
+    found
+}
+
+fn conflict(data: &mut Check<'_>, resolved: bool) {
+    data.field("conflict_id", filled);
+    data.field("node", filled);
+    data.field("address", address);
+    data.field("vlan", |vlan| {
+        if !vlan.value.is_null()
+            && !vlan.value.is_u64()
+            && !vlan.value.is_string()
+            && !vlan.value.is_object()
+        {
+            vlan.report("a VLAN or null");
+        }
+    });
+    data.field("kind", |field| {
+        field.one_of(&["duplicate", "host", "flapping"])
+    });
+    data.field("confidence", |field| field.one_of(&["certain", "observed"]));
+    data.field("state", |field| {
+        field.one_of(&[if resolved { "resolved" } else { "active" }])
+    });
+    data.field("raised_at", time);
+    data.field("updated_at", time);
+    data.field("resolved_at", |field| {
+        if resolved {
+            time(field);
+        } else if !field.value.is_null() {
+            field.report("null while active");
+        }
+    });
+    data.field("latency_us", |field| {
+        if !field
+            .value
+            .as_f64()
+            .is_some_and(|latency| latency > 0.0 && latency < 1e6)
+        {
+            field.report("between 0 and 1000000, both excluded");
+        }
+    });
+    data.field("traffic_goes_to", |field| field.or_null(filled));
+    let mut present = 0;
+    data.list("claimants", |claimant| {
+        let left = claimant
+            .value
+            .get("left")
+            .is_some_and(|left| !left.is_null());
+        present += usize::from(!left);
+        claimant.field("device", filled);
+        claimant.field("ifindex", |field| {
+            if field.value.as_u64().is_none_or(|index| index == 0) {
+                field.report("a positive number");
+            }
+        });
+        claimant.field("mac", |field| field.or_null(mac));
+        claimant.field("master", |field| field.or_null(filled));
+        claimant.field("since", time);
+        claimant.field("pod", |field| field.or_null(pod));
+        claimant.field("pod_unknown_because", |field| field.or_null(filled));
+        if claimant.value.get("pod").is_some_and(Value::is_null)
+            && claimant
+                .value
+                .get("pod_unknown_because")
+                .is_some_and(Value::is_null)
+        {
+            claimant.report("a pod, or why it is unknown");
+        }
+        if left {
+            claimant.field("left", |field| {
+                field.one_of(&["device_removed", "address_removed", "expired"])
+            });
+        }
+        claimant.list("evidence", |evidence| {
+            evidence.field("kind", |field| {
+                field.one_of(&["address", "arp", "ndp", "neighbour", "source"])
+            });
+            evidence.field("first_seen", time);
+            evidence.field("last_seen", time);
+            evidence.field("mac", |field| field.or_null(mac));
+            evidence.field("detail", |field| field.or_null(filled));
+        });
+    });
+    if resolved && present > 1 {
+        data.report(&format!(
+            "fewer than two claimants present when resolved, not {present}"
+        ));
+    }
+    let kind = data.value.get("kind").and_then(Value::as_str);
+    if !resolved && kind == Some("duplicate") && present < 2 {
+        data.report(&format!(
+            "two claimants or more in an active duplicate, not {present}"
+        ));
+    }
+}
+
+fn pod(pod: &mut Check<'_>) {
+    for name in ["namespace", "name"] {
+        pod.field(name, filled);
+    }
+    for name in ["uid", "container_id"] {
+        pod.field(name, |field| field.or_null(filled));
+    }
+    pod.field("via", |field| {
+        field.one_of(&["cri", "cni-cache", "name-hash", "kube"])
+    });
+}
+
+/// A value, where it stands, and where complaints go.
+struct Check<'a> {
+    at: String,
+    value: &'a Value,
+    found: &'a mut Vec<String>,
+}
+
+impl Check<'_> {
+    fn report(&mut self, wanted: &str) {
+        let at = if self.at.is_empty() {
+            "the event"
+        } else {
+            &self.at
+        };
+        self.found
+            .push(format!("{at}: wanted {wanted}, found {}", self.value));
+    }
+
+    fn field(&mut self, name: &str, check: impl FnOnce(&mut Check<'_>)) {
+        let at = if self.at.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{}.{name}", self.at)
+        };
+        match self.value.get(name) {
+            Some(value) => check(&mut Check {
+                at,
+                value,
+                found: self.found,
+            }),
+            None => self.found.push(format!("{at}: missing")),
+        }
+    }
+
+    fn list(&mut self, name: &str, mut check: impl FnMut(&mut Check<'_>)) {
+        self.field(name, |list| match list.value.as_array() {
+            Some(items) if !items.is_empty() => {
+                for (index, value) in items.iter().enumerate() {
+                    check(&mut Check {
+                        at: format!("{}[{index}]", list.at),
+                        value,
+                        found: list.found,
+                    });
+                }
+            }
+            _ => list.report("a list that is not empty"),
+        });
+    }
+
+    fn or_null(&mut self, check: impl FnOnce(&mut Check<'_>)) {
+        if !self.value.is_null() {
+            check(self);
+        }
+    }
+
+    fn text(&mut self, right: impl FnOnce(&str) -> bool, wanted: &str) {
+        if !self.value.as_str().is_some_and(right) {
+            self.report(wanted);
+        }
+    }
+
+    fn one_of(&mut self, allowed: &[&str]) {
+        self.text(
+            |text| allowed.contains(&text),
+            &format!("one of {allowed:?}"),
+        );
+    }
+}
+
+fn filled(field: &mut Check<'_>) {
+    field.text(|text| !text.is_empty(), "a text that is not empty");
+}
+
+fn address(field: &mut Check<'_>) {
+    field.text(
+        |text| text.parse::<std::net::IpAddr>().is_ok(),
+        "an address",
+    );
+}
+
+fn mac(field: &mut Check<'_>) {
+    field.text(
+        |text| text.parse::<crate::mac::Mac>().is_ok(),
+        "a MAC address",
+    );
+}
+
+/// `2026-03-21T09:10:11.123456Z`
+fn time(field: &mut Check<'_>) {
+    let right = |text: &str| {
+        let shape: String = text
+            .chars()
+            .map(|letter| if letter.is_ascii_digit() { '0' } else { letter })
+            .collect();
+        shape == "0000-00-00T00:00:00.000000Z"
+    };
+    field.text(right, "a time in UTC with microseconds");
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::violations;
+    use crate::event::{Event, RAISED};
+
+    fn claimant(device: &str) -> Value {
+        json!({"device": device, "ifindex": 12, "mac": "aa:bb:cc:dd:ee:ff", "master": null,
+            "since": "2026-03-21T09:10:11.123456Z", "pod": null, "pod_unknown_because": "no runtime",
+            "evidence": [{"kind": "neighbour", "first_seen": "2026-03-21T09:10:11.123456Z",
+                "last_seen": "2026-03-21T09:10:11.123456Z", "mac": "aa:bb:cc:dd:ee:ff", "detail": "PERMANENT"}]})
+    }
+
+    fn raised() -> Value {
+        json!({"specversion": "1.0", "id": "1", "source": "ip-conflict-detector/n", "type": RAISED,
+            "subject": "10.244.2.10", "time": "2026-03-21T09:10:11.123456Z", "datacontenttype": "application/json",
+            "data": {"conflict_id": "c", "node": "n", "address": "10.244.2.10", "vlan": null, "kind": "duplicate",
+                "confidence": "certain", "state": "active", "raised_at": "2026-03-21T09:10:11.123456Z",
+                "updated_at": "2026-03-21T09:10:11.123456Z", "resolved_at": null, "latency_us": 37,
+                "traffic_goes_to": null, "claimants": [claimant("vetha"), claimant("vethb")]}})
+    }
+
+    #[test]
+    fn a_line_that_keeps_the_contract_has_no_violation_and_reads_typed() {
+        let line = raised();
+        assert_eq!(violations(&line), Vec::<String>::new());
+        let event: Event = serde_json::from_value(line).unwrap();
+        assert!(event.raises("10.244.2.10"));
+        let conflict = event.conflict().unwrap();
+        assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+        assert_eq!(
+            conflict.claimant("vetha").unwrap().evidence_kinds(),
+            ["neighbour"]
+        );
+    }
+
+    #[test]
+    fn each_breach_is_named_by_its_place() {
+        for (path, value, named) in [
+            ("/time", json!("2026-03-21T09:10:11Z"), "time"),
+            ("/data/latency_us", json!(0), "data.latency_us"),
+            ("/data/kind", json!("double"), "data.kind"),
+            (
+                "/data/resolved_at",
+                json!("2026-03-21T09:10:11.123456Z"),
+                "data.resolved_at",
+            ),
+            (
+                "/data/claimants/1/mac",
+                json!("nonsense"),
+                "data.claimants[1].mac",
+            ),
+            (
+                "/data/claimants/0/evidence",
+                json!([]),
+                "data.claimants[0].evidence",
+            ),
+            (
+                "/data/claimants/0/pod_unknown_because",
+                Value::Null,
+                "data.claimants[0]",
+            ),
+            ("/subject", json!("10.0.0.1"), "subject"),
+        ] {
+            let mut line = raised();
+            *line.pointer_mut(path).unwrap() = value;
+            let found = violations(&line);
+            assert_eq!(found.len(), 1, "{path}: {found:?}");
+            assert!(
+                found.iter().all(|text| text.starts_with(named)),
+                "{path}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_missing_field_is_named() {
+        let mut line = raised();
+        line.pointer_mut("/data")
+            .unwrap()
+            .as_object_mut()
+            .unwrap()
+            .remove("vlan");
+        assert_eq!(violations(&line), ["data.vlan: missing"]);
+    }
+}
