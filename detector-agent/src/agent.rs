@@ -4,12 +4,14 @@
 //! main thread (tokio)        signals, and everything that talks to people and machines
 //! thread "detection"         kernel → engine → events; never blocks
 //! thread "kernel-worker"     attaches and reads; may wait for the kernel's locks
+//! thread "outbox"            stores events before they are sent; waits for the disk
 //! ```
 
 use std::{
     io,
     sync::{Arc, mpsc},
     thread,
+    time::Duration,
 };
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -26,8 +28,18 @@ use crate::{
         netlink::{DeviceSelector, Live, LiveOptions, OpenError, PatternError, Requests},
         worker::Worker,
     },
-    report::{NoPodNames, Reporter, event::EventMaker, lines::Lines, metrics::Metrics},
+    report::{
+        NoPodNames, Reporter,
+        event::EventMaker,
+        lines::Lines,
+        metrics::Metrics,
+        sinks::{Senders, SinksError, open_store},
+    },
+    store::StoreError,
 };
+
+/// Time to deliver what waits when the agent is told to stop.
+const DRAIN: Duration = Duration::from_secs(5);
 
 /// Why the agent did not start, or ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +67,12 @@ pub enum AgentError {
         /// Why.
         source: io::Error,
     },
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A webhook or Alertmanager cannot be used.
+    #[error(transparent)]
+    Sinks(#[from] SinksError),
     /// The system refused something basic.
     #[error("cannot start: {0}")]
     Start(io::Error),
@@ -72,6 +90,13 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let node = node::name(args.common.node_name.as_deref())?;
     let _instance = Instance::take()?;
     let lines = lines(args)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(AgentError::Start)?;
+    let metrics = Arc::new(Metrics::new());
+    let store = open_store(args.state_dir.as_deref())?;
+    let (senders, sinks) = Senders::start(&args.sinks, &store, &metrics, runtime.handle())?;
 
     let mut ring = None;
     let mut programs = None;
@@ -105,10 +130,12 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let live = Live::open(selector.clone(), options)?;
     let requests = Requests::open()?;
 
-    let metrics = Arc::new(Metrics::new());
     let readiness = Arc::new(Readiness::default());
     let maker = EventMaker::new(node.clone(), node::random());
-    let reporter = Reporter::new(maker, Box::new(NoPodNames), lines, Arc::clone(&metrics));
+    let mut reporter = Reporter::new(maker, Box::new(NoPodNames), lines, Arc::clone(&metrics));
+    for sink in sinks {
+        reporter.add_sink(sink);
+    }
     let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
     let (jobs, asked) = mpsc::channel();
     let detection = Detection::new(Parts {
@@ -151,10 +178,6 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         .map_err(AgentError::Start)?;
     info!(node, "starting");
 
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(AgentError::Start)?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(AgentError::Start)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(AgentError::Start)?;
@@ -171,6 +194,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let detected = join(detection, "detection");
     // The worker ends when detection has dropped its end of the jobs.
     let worked = join(worker, "kernel-worker").map(Ok);
+    runtime.block_on(senders.stop(DRAIN));
     detected
         .and_then(|result| result)
         .map_err(AgentError::Detection)?;

@@ -6,6 +6,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
+use crate::config::sinks::Sinks;
+
 /// Names, the instant it happens, every IP address that two pods claim.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "detector-agent", version, about, max_term_width = 110)]
@@ -80,7 +82,7 @@ pub struct RunArgs {
     )]
     pub listen: SocketAddr,
 
-    /// Directory that keeps open conflicts over a restart.
+    /// Directory that keeps open conflicts, and events that wait to be delivered, over a restart.
     #[arg(long, value_name = "DIR", env = "IPCONFLICT_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
 
@@ -127,6 +129,10 @@ pub struct RunArgs {
         hide = true
     )]
     pub netlink_bytes: usize,
+
+    /// Webhooks and Alertmanagers; in the configuration file only.
+    #[arg(skip)]
+    pub sinks: Sinks,
 }
 
 /// Settings of a single look.

@@ -15,3 +15,4 @@ pub mod logging;
 pub mod node;
 pub mod observe;
 pub mod report;
+pub mod store;

@@ -13,6 +13,7 @@ pub mod frames;
 pub mod mac;
 pub mod netns;
 pub mod node;
+pub mod receiver;
 pub mod scenario;
 
 pub use agent::{Agent, AgentCommand, DEADLINE, Outcome, Received};
@@ -23,3 +24,4 @@ pub use frames::{ArpOperation, Frame, FrameSender, NaFlags};
 pub use mac::Mac;
 pub use netns::{Netns, remove_living_namespaces};
 pub use node::{Node, POD_DEVICE, Pod, PodSpec};
+pub use receiver::{Mood, Posted, Receiver};

@@ -90,6 +90,16 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         fix: || "apt-get install -y --no-install-recommends containernetworking-plugins".to_owned(),
     },
     Requirement {
+        name: "prometheus-alertmanager",
+        purpose: "the tests send alerts to the real one and ask its amtool",
+        groups: &[Group::Test],
+        probe: |_| probe_program("prometheus-alertmanager").and_then(|_| probe_program("amtool")),
+        packages: &["prometheus-alertmanager"],
+        wants_packages: always,
+        installer: None,
+        fix: || "apt-get install -y --no-install-recommends prometheus-alertmanager".to_owned(),
+    },
+    Requirement {
         name: "rustfmt",
         purpose: "checks the format of the sources",
         groups: &[Group::Lint],
