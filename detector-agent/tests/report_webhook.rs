@@ -85,6 +85,15 @@ impl Running {
         }
     }
 
+    /// Waits until the sender has counted it, which comes after the receiver has it.
+    fn wait_count(&self, sink: &str, outcome: &'static str, least: u64) {
+        let begun = Instant::now();
+        while self.count(sink, outcome) < least {
+            assert!(begun.elapsed() < DEADLINE, "{outcome} stays below {least}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn count(&self, sink: &str, outcome: &'static str) -> u64 {
         let labels = Delivery {
             sink: sink.to_owned(),
@@ -196,7 +205,7 @@ fn a_request_is_signed_with_every_secret_and_carries_the_files_headers() {
         !metrics.contains("s3cr3t") && !metrics.contains("MfKQ"),
         "{metrics}"
     );
-    assert_eq!(running.count("hook", "delivered"), 2);
+    running.wait_count("hook", "delivered", 2);
 }
 
 #[test]
@@ -256,7 +265,7 @@ fn a_gone_receiver_is_left_alone_until_the_next_start_and_others_are_served() {
     other.wait_until(DEADLINE, |p| p.len() == 1).unwrap();
     running.offer(event("e2", "resolved", "c1"));
     other.wait_until(DEADLINE, |p| p.len() == 2).unwrap();
-    assert_eq!(running.count("hook", "disabled"), 1);
+    running.wait_count("hook", "disabled", 1);
     assert_eq!(gone.posted().len(), 1);
     let directory = running.stop();
     assert_eq!(gone.posted().len(), 1);
@@ -401,11 +410,7 @@ fn tls_trusts_the_given_authority_alone_and_shows_the_client_certificate() {
     running.offer(event("e1", "raised", "c1"));
     let posted = receiver.wait_until(DEADLINE, |p| accepted(p) == 1).unwrap();
     assert_eq!(ids(&posted), ["e1"]);
-    let begun = Instant::now();
-    while running.count("wary", "failed") < 2 {
-        assert!(begun.elapsed() < DEADLINE);
-        std::thread::yield_now();
-    }
+    running.wait_count("wary", "failed", 2);
     assert_eq!(receiver.posted().len(), 1);
     assert_eq!(running.count("wary", "delivered"), 0);
 }

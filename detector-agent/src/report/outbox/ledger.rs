@@ -168,7 +168,7 @@ impl Ledger {
                 let record = serde_json::from_slice::<QueuedRecord>(value.value());
                 match (sink, record) {
                     (Some(sink), Ok(record)) => {
-                        loaded.queues[sink].push(entry(seq, &record, value.value().len(), now));
+                        loaded.queues[sink].restore(entry(seq, &record, value.value().len(), now));
                     }
                     (None, _) => {
                         loaded.orphaned += 1;

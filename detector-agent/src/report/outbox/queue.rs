@@ -51,6 +51,8 @@ struct Lane {
     entries: VecDeque<Entry>,
     state: State,
     failures: u32,
+    /// The receiver may have its first event: an attempt failed, or an earlier run of the agent ended during one.
+    tried: bool,
 }
 
 /// An event to be sent now.
@@ -83,7 +85,7 @@ pub(super) struct Victim {
     pub(super) bytes: usize,
     /// The sink was never told of the conflict, and now will not be.
     pub(super) untold: bool,
-    /// The sink knows of the conflict, and now will not learn of its end.
+    /// The sink knows of the conflict, or may, and now will not learn of its end.
     pub(super) endless: bool,
 }
 
@@ -119,6 +121,15 @@ impl Queue {
         self.bytes
     }
 
+    /// Adds an event that an earlier run of the agent stored, and perhaps sent.
+    pub(super) fn restore(&mut self, entry: Entry) {
+        let conflict = Arc::clone(&entry.conflict);
+        self.push(entry);
+        if let Some(lane) = self.lanes.get_mut(&conflict) {
+            lane.tried = true;
+        }
+    }
+
     /// Adds an event that is stored. Its `seq` is higher than all before.
     pub(super) fn push(&mut self, mut entry: Entry) {
         if self.kept >= KEPT {
@@ -134,6 +145,7 @@ impl Queue {
                 entries: VecDeque::new(),
                 state: State::Ready(None),
                 failures: 0,
+                tried: false,
             });
         if lane.entries.is_empty() {
             self.heads.insert(entry.seq, Arc::clone(&entry.conflict));
@@ -181,6 +193,7 @@ impl Queue {
         if let Some(lane) = self.lane_of(seq) {
             lane.state = State::Ready(Some(at));
             lane.failures = lane.failures.saturating_add(1);
+            lane.tried = true;
         }
     }
 
@@ -233,6 +246,7 @@ impl Queue {
         self.heads.remove(&seq);
         lane.state = State::Ready(None);
         lane.failures = 0;
+        lane.tried = false;
         match lane.entries.front() {
             Some(next) => drop(self.heads.insert(next.seq, Arc::clone(&next.conflict))),
             None => drop(self.lanes.remove(conflict)),
@@ -245,7 +259,7 @@ impl Queue {
     }
 
     /// What may be dropped at the bound, in this order, the oldest first: conflicts that are over and that the sink
-    /// was never told of (those it was never even tried with before the others); updates that a later event of the same
+    /// was never told of (those it was not even tried with before the others); updates that a later event of the same
     /// conflict has outdated; conflicts that the sink was not told of yet; other updates; at last the ends of conflicts
     /// that it knows. Nothing is sent from then on, until [`Queue::thaw`].
     pub(super) fn victims(&mut self) -> VecDeque<Victim> {
@@ -260,8 +274,7 @@ impl Queue {
             }
             let has = |change| lane.entries.iter().any(|e| e.change == change);
             let rank = match (has(Change::Raised), has(Change::Resolved)) {
-                // A failed attempt may have reached the receiver all the same.
-                (true, true) => u8::from(lane.failures > 0),
+                (true, true) => u8::from(lane.tried),
                 (true, false) => 3,
                 (false, false) => 4,
                 (false, true) => 5,
@@ -274,7 +287,7 @@ impl Queue {
                 }
             }
             let whole = victim(conflict, lane.entries.iter(), rank == 3);
-            let endless = rank == 5;
+            let endless = matches!(rank, 1 | 5);
             ranked.push((rank, Victim { endless, ..whole }));
         }
         ranked.sort_by_key(|(rank, victim)| (*rank, victim.seqs.first().copied()));
@@ -391,6 +404,43 @@ mod tests {
             .map(|(c, s, u)| (c.to_owned(), s, u))
             .collect();
         assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn a_pair_that_the_receiver_may_know_in_part_goes_after_one_it_cannot_know() {
+        let mut queue = queue(&[("tried", Raised), ("tried", Resolved)]);
+        let now = Instant::now();
+        queue.take(now).unwrap();
+        queue.failed(0, now);
+        let stored = Entry {
+            seq: 2,
+            conflict: Arc::from("stored"),
+            change: Raised,
+            bytes: 10,
+            age: Duration::ZERO,
+            since: now,
+            event: None,
+        };
+        queue.restore(stored.clone());
+        for (seq, conflict, change) in [
+            (3, "stored", Resolved),
+            (4, "new", Raised),
+            (5, "new", Resolved),
+        ] {
+            queue.push(Entry {
+                seq,
+                conflict: Arc::from(conflict),
+                change,
+                ..stored.clone()
+            });
+        }
+        let order: Vec<_> = queue
+            .victims()
+            .into_iter()
+            .map(|v| (v.conflict.to_string(), v.endless))
+            .collect();
+        let expected = [("new", false), ("tried", true), ("stored", true)];
+        assert_eq!(order, expected.map(|(c, e)| (c.to_owned(), e)));
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub(super) struct Progress {
     /// Removals that a crash would undo.
     unsynced: Vec<Input>,
     /// A commit that failed, and may be on the disk all the same.
-    doubt: Option<Changes>,
+    pub(super) doubt: Option<Changes>,
     /// Commits that failed since the last one that did not.
     failures: u32,
     /// Those that wait for an answer.

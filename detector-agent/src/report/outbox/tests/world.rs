@@ -85,6 +85,8 @@ pub(super) struct World {
     offered: Vec<String>,
     /// What each sink saw, by conflict.
     pub(super) seen: Vec<HashMap<String, Vec<Seen>>>,
+    /// Whether the bound cost a sink the end of a conflict that it knows of, or may know of.
+    pub(super) lost_an_end: bool,
     /// Whether a failed attempt may have reached the receiver.
     pub(super) ambiguous: bool,
 }
@@ -103,6 +105,7 @@ impl World {
             stored: BTreeSet::new(),
             offered: Vec::new(),
             seen: vec![HashMap::new(), HashMap::new()],
+            lost_an_end: false,
             ambiguous: true,
         }
     }
@@ -189,10 +192,19 @@ impl World {
     pub(super) fn store(&mut self) -> bool {
         self.run().worker.turn(Some(Duration::ZERO));
         let run = self.run();
+        // A commit that failed may be on the disk all the same.
+        let doubt = run.worker.progress.doubt.iter();
+        let cost = doubt
+            .flat_map(|changes| &changes.evicted)
+            .any(|(_, outcome, _)| *outcome == "evicted_end");
         let done = run.worker.shared.queued.load(Ordering::Acquire) == 0;
         if done {
             self.stored.extend(self.offered.drain(..));
         }
+        self.lost_an_end |= cost
+            || ["all", "certain"]
+                .iter()
+                .any(|sink| self.counted(sink, "evicted_end") > 0);
         done
     }
 
