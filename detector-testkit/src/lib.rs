@@ -6,14 +6,18 @@
 pub mod agent;
 pub mod barrier;
 pub mod bench_latency;
+pub mod browser;
 pub mod cni;
 pub mod contract;
 pub mod event;
 pub mod frames;
+pub mod http;
 pub mod mac;
 pub mod netns;
 pub mod node;
+pub mod prometheus;
 pub mod scenario;
+pub mod server;
 
 pub use agent::{Agent, AgentCommand, DEADLINE, Outcome, Received};
 pub use barrier::Barrier;
