@@ -12,6 +12,7 @@ const HISTORY = 50;
 const $ = (id) => document.getElementById(id);
 const active = new Map(); // conflict id → conflict
 let resolved = []; // newest first
+let health = null; // the last answer of readyz
 let drawn = new Map(); // conflict id → its element
 let token = sessionStorage.getItem("token");
 let lostAt = null;
@@ -101,6 +102,7 @@ function claimantCard(claimant, conflict) {
   const winner = !claimant.left && conflict.traffic_goes_to === claimant.device;
   let role = "";
   if (claimant.left) role = `Left: ${LEFT[claimant.left] ?? claimant.left}`;
+  else if (conflict.state === "resolved") role = "Kept the address";
   else if (winner) role = "▶ Receives the traffic";
   else if (conflict.traffic_goes_to) role = "Does not receive the traffic";
   const facts = element("dl", { class: "facts" });
@@ -176,13 +178,30 @@ function drawActive(changed, fresh) {
   for (const [id, card] of drawn) if (!keep.has(id)) card.remove();
   drawn = keep;
   const count = active.size;
-  $("headline").className = `headline ${count ? "alarm" : "calm"}`;
-  $("active-title").textContent = count === 0 ? "No IP address conflict" : count === 1 ? "1 IP address in conflict" : `${count} IP addresses in conflict`;
-  $("active-note").textContent = count === 0 ? "Every address on this node is claimed by one pod." : "Pods that share an address lose traffic to each other.";
+  drawHeadline();
   $("filter-box").hidden = count < 4 && !words.length;
   $("active-more").hidden = wanted.length <= SHOWN && !(words.length && !wanted.length);
   $("active-more").textContent = wanted.length ? `${wanted.length - shown.length} more are not drawn; filter, or see api/v1/conflicts.` : "None of them matches the filter.";
   document.title = `${count ? `(${count}) ` : ""}IP conflicts · ${$("node").textContent}`;
+}
+
+// No conflict and not able to see one must not look the same.
+function drawHeadline() {
+  const count = active.size;
+  const blind = (health?.parts ?? []).filter((part) => part.role === "source" && part.state !== "works");
+  let title = count === 1 ? "1 IP address in conflict" : `${count} IP addresses in conflict`;
+  let note = "Pods that share an address lose traffic to each other.";
+  let look = "alarm";
+  if (count === 0 && health && !health.ready) {
+    [title, note, look] = ["Starting", "The agent has not looked at everything yet: it cannot tell.", "unsure"];
+  } else if (count === 0) {
+    [title, note, look] = ["No IP address conflict", "No address on this node is claimed by two pods.", "calm"];
+    if (blind.length) [note, look] = [`Not everything is observed (${blind.map((part) => part.name).join(", ")}): see Health below.`, "unsure"];
+  }
+  $("headline").className = `headline ${look}`;
+  // Written only where it differs: a screen reader says it again otherwise.
+  if ($("active-title").textContent !== title) $("active-title").textContent = title;
+  $("active-note").textContent = note;
 }
 
 function drawResolved() {
@@ -242,6 +261,8 @@ function apply(event) {
 const STATES = { works: "Works", degraded: "Degraded", failed: "Failed", starting: "Starting", off: "Off" };
 
 function drawHealth(report) {
+  health = report;
+  drawHeadline();
   const row = (part) => element("li", {},
     element("span", { class: `state ${part.state}` }, element("span", { class: "dot", "aria-hidden": "true" }), STATES[part.state] ?? part.state),
     element("div", {}, element("div", {}, part.name), element("div", { class: "detail" }, part.detail)));
