@@ -9,6 +9,14 @@
 mod arp;
 mod bytes;
 mod ndp;
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+mod tests;
 
 pub use bytes::Bytes;
 use network_types::{
