@@ -9,6 +9,7 @@
 use std::{
     collections::BTreeSet,
     net::IpAddr,
+    os::fd::AsRawFd as _,
     time::{Duration, Instant},
 };
 
@@ -24,7 +25,9 @@ use detector_agent::{
     },
 };
 use detector_testkit::{Frame, FrameSender, Netns, Node, PodSpec};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::{NetlinkAddr, getsockname};
 
 /// How long a test waits for what must come.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -646,5 +649,32 @@ fn a_missing_capability_is_named() -> Result<()> {
         ),
         "{error}"
     );
+    Ok(())
+}
+
+#[test]
+fn what_another_process_sends_is_not_believed() -> Result<()> {
+    let node = Node::new("forged")?;
+    node.add_bridge("cni0", &[])?;
+    let bridge = node.ifindex("cni0")?;
+    let mut observer = Observer::of(&node)?;
+    let port = getsockname::<NetlinkAddr>(observer.live.fd(Source::Node).as_raw_fd())?.pid();
+    // RTM_DELLINK of the bridge: header, then ifinfomsg.
+    let mut forged = [0_u8; 32];
+    forged[..4].copy_from_slice(&32_u32.to_ne_bytes());
+    forged[4..6].copy_from_slice(&17_u16.to_ne_bytes());
+    forged[20..24].copy_from_slice(&bridge.to_ne_bytes());
+    node.run_in(|| {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        Ok(socket.send_to(&forged, &SocketAddr::new(port, 0), 0)?)
+    })?;
+    node.ip("link set cni0 alias told-later")?;
+    observer.wait_for("what the kernel said after it", |what| {
+        matches!(what, Observation::Link(link) if link.alias.as_deref() == Some("told-later"))
+    })?;
+    let gone = Observation::LinkGone(bridge);
+    assert!(observer.seen.iter().all(|stamped| stamped.what != gone));
+    assert_eq!(observer.undecodable, 1);
     Ok(())
 }
