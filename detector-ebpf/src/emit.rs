@@ -32,7 +32,7 @@ pub(crate) fn claim(claim: &Claim) {
     }
     // SAFETY: the helper takes nothing.
     let at = unsafe { bpf_ktime_get_ns() };
-    if !spend(claim.ifindex, at, Purse::Frames) {
+    if !spend(&claim.ifindex, at, Purse::Frames) {
         return count(Counter::Dropped(DropReason::Budget));
     }
     if EVENTS
@@ -50,16 +50,16 @@ pub(crate) fn claim(claim: &Claim) {
 /// and losing it would leave a claim alive that has ended.
 #[inline(always)]
 pub(crate) fn neighbour(record: &mut NeighbourRecord, validity: u8) {
-    let key = NeighbourKey {
+    let key = &NeighbourKey {
         ifindex: record.ifindex,
         ip_version: u32::from(record.ip_version),
         address: record.address,
     };
     let gone = record.tag == NEIGHBOUR_GONE;
-    // SAFETY: the helper takes nothing.
-    let now = unsafe { bpf_ktime_get_coarse_ns() };
+    // SAFETY: the helper takes nothing. (Tracing programs are not given the coarse clock.)
+    let now = unsafe { bpf_ktime_get_ns() };
     // SAFETY: as for claims.
-    let said = unsafe { NEIGHBOURS.get(&key) }.copied();
+    let said = unsafe { NEIGHBOURS.get(key) }.copied();
     if let Some(said) = said
         && !gone
         && said.validity == validity
@@ -68,10 +68,9 @@ pub(crate) fn neighbour(record: &mut NeighbourRecord, validity: u8) {
     {
         return count(Counter::Known(RecordKind::Neighbour));
     }
-    // SAFETY: the helper takes nothing.
-    record.at = unsafe { bpf_ktime_get_ns() };
+    record.at = now;
     let withdraws_published = said.is_some() && (gone || validity == INVALID);
-    if !withdraws_published && !spend(record.ifindex, record.at, Purse::Neighbours) {
+    if !withdraws_published && !spend(&record.ifindex, record.at, Purse::Neighbours) {
         return count(Counter::Dropped(DropReason::NeighbourBudget));
     }
     if EVENTS.output::<NeighbourRecord>(&*record, 0).is_err() {
@@ -80,7 +79,7 @@ pub(crate) fn neighbour(record: &mut NeighbourRecord, validity: u8) {
     count(Counter::Published(RecordKind::Neighbour));
     // Neither failure matters: an entry that is not remembered, or remembered too long, is only published once more.
     if gone {
-        let _ = NEIGHBOURS.remove(&key);
+        let _ = NEIGHBOURS.remove(key);
     } else {
         let said = NeighbourSaid {
             at: now,
@@ -88,7 +87,7 @@ pub(crate) fn neighbour(record: &mut NeighbourRecord, validity: u8) {
             validity,
             reserved: 0,
         };
-        let _ = NEIGHBOURS.insert(&key, said, 0);
+        let _ = NEIGHBOURS.insert(key, said, 0);
     }
 }
 
@@ -106,12 +105,12 @@ enum Purse {
 
 /// Spends one token of a device's budget; `false` where there is none, which is then counted for the device too.
 #[inline(always)]
-fn spend(ifindex: u32, now: u64, purse: Purse) -> bool {
+fn spend(ifindex: &u32, now: u64, purse: Purse) -> bool {
     let budget = Budget {
         interval_ns: BUDGET_INTERVAL_NS.load(),
         window_ns: BUDGET_WINDOW_NS.load(),
     };
-    let Some(device) = BUDGETS.get_ptr_mut(&ifindex) else {
+    let Some(device) = BUDGETS.get_ptr_mut(ifindex) else {
         let Some(full_at) = budget.spend(0, now) else {
             return false;
         };
@@ -125,7 +124,7 @@ fn spend(ifindex: u32, now: u64, purse: Purse) -> bool {
             Purse::Frames => device.frames_full_at = full_at,
             Purse::Neighbours => device.neighbours_full_at = full_at,
         }
-        let _ = BUDGETS.insert(&ifindex, device, 0);
+        let _ = BUDGETS.insert(ifindex, device, 0);
         return true;
     };
     // SAFETY: the value lives as long as the program runs; words are read and written whole. What two CPUs do to it at

@@ -60,7 +60,7 @@ pub(crate) struct NeighbourKey {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct NeighbourSaid {
-    /// When (coarse clock).
+    /// When.
     pub(crate) at: u64,
     /// Its hardware address, zero where there was none.
     pub(crate) lladdr: [u8; 6],

@@ -3,10 +3,10 @@
 //! Rust emits no relocations against kernel types, so the offsets are globals that the loader takes from the running
 //! kernel's BTF.
 
-use core::ffi::c_void;
+use core::{ffi::c_void, ptr};
 
-use aya_ebpf::{Global, helpers::bpf_probe_read_kernel};
-use detector_common::{NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord};
+use aya_ebpf::{Global, helpers::generated::bpf_probe_read_kernel};
+use detector_common::{NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord, frame::Wire};
 
 use crate::{emit, maps::NETNS_INODE};
 
@@ -29,8 +29,8 @@ mod nud {
     pub(crate) const PERMANENT: u8 = 0x80;
 }
 
-const AF_INET: i32 = 2;
-const AF_INET6: i32 = 10;
+const AF_INET: u32 = 2;
+const AF_INET6: u32 = 10;
 
 /// Declares the offsets, each a global of the same name for the loader.
 macro_rules! offsets {
@@ -53,25 +53,38 @@ offsets! {
     OFFSET_NET_INODE,
 }
 
-/// Reads a `T` at `offset` of a kernel object; `None` where that memory cannot be read.
+/// Reads what stands at `offset` of a kernel object into `value`; `None` where that memory cannot be read.
 #[inline(always)]
-fn read<T>(object: *const c_void, offset: &Global<u32>) -> Option<T> {
-    let place = object.wrapping_byte_add(offset.load() as usize).cast::<T>();
-    // SAFETY: the helper checks the address itself and fails on a bad one.
-    unsafe { bpf_probe_read_kernel(place) }.ok()
+fn read<T: Wire>(object: *const c_void, offset: &Global<u32>, value: &mut T) -> Option<()> {
+    let place = object.wrapping_byte_add(offset.load() as usize);
+    // SAFETY: the helper checks the kernel's address itself and fails on a bad one; it writes `size_of::<T>()` bytes to
+    // `value`, for which every bit pattern is valid.
+    let error =
+        unsafe { bpf_probe_read_kernel(ptr::from_mut(value).cast(), size_of::<T>() as u32, place) };
+    (error == 0).then_some(())
+}
+
+/// Follows a pointer member.
+#[inline(always)]
+fn follow(object: *const c_void, offset: &Global<u32>) -> Option<*const c_void> {
+    let mut address = [0_u8; 8];
+    read(object, offset, &mut address)?;
+    Some(usize::from_ne_bytes(address) as *const c_void)
 }
 
 /// Publishes `neighbour` as the kernel holds it now, if it stands in the agent's network namespace.
 #[inline(always)]
 pub(crate) fn observe(neighbour: *const c_void, gone: bool) -> Option<()> {
-    let device: *const c_void = read(neighbour, &OFFSET_NEIGHBOUR_DEV)?;
-    let net: *const c_void = read(device, &OFFSET_NET_DEVICE_NET)?;
-    let inode: u32 = read(net, &OFFSET_NET_INODE)?;
+    let device = follow(neighbour, &OFFSET_NEIGHBOUR_DEV)?;
+    let net = follow(device, &OFFSET_NET_DEVICE_NET)?;
+    let mut inode = 0_u32;
+    read(net, &OFFSET_NET_INODE, &mut inode)?;
     if inode != NETNS_INODE.load() {
         return None;
     }
-    let table: *const c_void = read(neighbour, &OFFSET_NEIGHBOUR_TBL)?;
-    let family: i32 = read(table, &OFFSET_NEIGH_TABLE_FAMILY)?;
+    let table = follow(neighbour, &OFFSET_NEIGHBOUR_TBL)?;
+    let mut family = 0_u32;
+    read(table, &OFFSET_NEIGH_TABLE_FAMILY, &mut family)?;
     let mut record = NeighbourRecord {
         at: 0,
         tag: if gone {
@@ -79,32 +92,44 @@ pub(crate) fn observe(neighbour: *const c_void, gone: bool) -> Option<()> {
         } else {
             NEIGHBOUR_UPDATE
         },
-        ip_version: 6,
-        state: read(neighbour, &OFFSET_NEIGHBOUR_NUD_STATE)?,
+        ip_version: 0,
+        state: 0,
         has_lladdr: 0,
-        ifindex: read(device, &OFFSET_NET_DEVICE_IFINDEX)?,
+        ifindex: 0,
         address: [0; 16],
         lladdr: [0; 6],
         reserved: 0,
     };
     match family {
         AF_INET => {
-            let [a, b, c, d] = read(neighbour, &OFFSET_NEIGHBOUR_PRIMARY_KEY)?;
+            let mut address = [0_u8; 4];
+            read(neighbour, &OFFSET_NEIGHBOUR_PRIMARY_KEY, &mut address)?;
+            let [a, b, c, d] = address;
             record.ip_version = 4;
             record.address = [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         }
-        AF_INET6 => record.address = read(neighbour, &OFFSET_NEIGHBOUR_PRIMARY_KEY)?,
+        AF_INET6 => {
+            record.ip_version = 6;
+            read(
+                neighbour,
+                &OFFSET_NEIGHBOUR_PRIMARY_KEY,
+                &mut record.address,
+            )?;
+        }
         _ => return None,
     }
+    read(device, &OFFSET_NET_DEVICE_IFINDEX, &mut record.ifindex)?;
+    read(neighbour, &OFFSET_NEIGHBOUR_NUD_STATE, &mut record.state)?;
     let validity = if gone {
         INVALID
     } else {
         validity(record.state)
     };
     if validity != INVALID {
-        let addr_len: u8 = read(device, &OFFSET_NET_DEVICE_ADDR_LEN)?;
+        let mut addr_len = 0_u8;
+        read(device, &OFFSET_NET_DEVICE_ADDR_LEN, &mut addr_len)?;
         if addr_len == 6 {
-            record.lladdr = read(neighbour, &OFFSET_NEIGHBOUR_HA)?;
+            read(neighbour, &OFFSET_NEIGHBOUR_HA, &mut record.lladdr)?;
             record.has_lladdr = 1;
         }
     }

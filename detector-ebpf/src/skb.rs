@@ -50,7 +50,7 @@ impl Frame for Skb {
         // SAFETY: as above; the byte is read only where it lies before the end of the linear area.
         unsafe {
             let place = (*self.skb).data as usize + offset;
-            if place + 1 <= (*self.skb).data_end as usize {
+            if place < (*self.skb).data_end as usize {
                 return Some(*(place as *const u8));
             }
         }

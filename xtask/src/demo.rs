@@ -119,7 +119,10 @@ fn show(agent: &Path, pace: Pace, stop: &AtomicBool) -> Result<()> {
     let command = AgentCommand::run(agent);
     let mut agent = Agent::start(node.netns(), &command)?;
     wait(stop, START_DEADLINE, |tick| agent.wait_ready(tick))?;
-    println!("The agent watches, {:.0?} after its start.", started.elapsed());
+    println!(
+        "The agent watches, {:.0?} after its start.",
+        started.elapsed()
+    );
 
     println!("The second pod, on {SECOND}, is given {ADDRESS} too.\n");
     let claimed = Instant::now();
@@ -171,8 +174,9 @@ fn wait<T>(
         }
         match outcome {
             // An error that came early is not lack of time.
-            Err(error) if began.elapsed() < TICK || Instant::now() >= until => {
-                return Err(error.context(format!("gave up within {deadline:?}")));
+            Err(error) if began.elapsed() < TICK => return Err(error),
+            Err(error) if Instant::now() >= until => {
+                return Err(error.context(format!("gave up after {deadline:?}")));
             }
             Err(_) => {}
             Ok(value) => return Ok(value),
@@ -201,5 +205,37 @@ fn wait_for_enter(stop: &AtomicBool) -> Result<()> {
             }
             Err(errno) => return Err(errno).context("could not wait for the terminal"),
         }
+    }
+}
+
+#[cfg(all(test, feature = "privileged-tests"))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+
+    /// Namespaces of this process that are still there.
+    fn namespaces() -> Vec<String> {
+        let ours = format!("ipconflict-{}-", std::process::id());
+        std::fs::read_dir("/run/netns")
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.starts_with(&ours))
+            .collect()
+    }
+
+    #[test]
+    fn nothing_stays_behind_when_the_agent_fails_or_someone_stops_the_demo() {
+        // `false` ends at once, as an agent does that the kernel refuses.
+        let failing = Path::new("/bin/false");
+        let error = show(failing, Pace::Once, &AtomicBool::new(false)).unwrap_err();
+        assert!(
+            format!("{error:#}").contains("the agent ended"),
+            "{error:#}"
+        );
+        assert_eq!(namespaces(), [""; 0]);
+
+        let error = show(failing, Pace::Once, &AtomicBool::new(true)).unwrap_err();
+        assert!(error.is::<Stopped>(), "{error:#}");
+        assert_eq!(namespaces(), [""; 0]);
     }
 }

@@ -19,10 +19,10 @@ pub(crate) fn conflict(conflict: &Conflict, elapsed: Duration) -> String {
         line(&mut text, &self::claimant(claimant, width));
     }
     if conflict.state == "active" {
-        let receiver = conflict
-            .traffic_goes_to
-            .as_ref()
-            .map_or("unknown: the node has no route to it".to_owned(), Clone::clone);
+        let receiver = conflict.traffic_goes_to.as_ref().map_or(
+            "unknown: the node has no route to it".to_owned(),
+            Clone::clone,
+        );
         line(&mut text, &format!("traffic goes to: {receiver}"));
     }
     line(&mut text, &speed(conflict, elapsed));
@@ -77,7 +77,10 @@ fn evidence(evidence: &Evidence) -> String {
 }
 
 fn speed(conflict: &Conflict, elapsed: Duration) -> String {
-    let whole = format!("{:.1} ms after the command was started", elapsed.as_secs_f64() * 1e3);
+    let whole = format!(
+        "{:.1} ms after the command was started",
+        elapsed.as_secs_f64() * 1e3
+    );
     match conflict.latency_us {
         Some(latency) => format!("told {latency:.0} µs after the kernel said so, {whole}"),
         None => format!("told {whole}"),
@@ -149,7 +152,10 @@ mod tests {
         ];
         let text = conflict(&duplicate("resolved", both), Duration::from_millis(1));
         assert!(text.starts_with("RESOLVED  10.244.2.10\n"), "{text}");
-        assert!(text.contains("(PERMANENT)  left: device removed\n"), "{text}");
+        assert!(
+            text.contains("(PERMANENT)  left: device removed\n"),
+            "{text}"
+        );
         assert!(!text.contains("traffic goes to"), "{text}");
     }
 

@@ -26,6 +26,10 @@ pub unsafe trait Wire: Copy {}
 
 // SAFETY: bytes and integers alone, no padding (their sizes are asserted where they are read).
 unsafe impl Wire for VlanHdr {}
+// SAFETY: a byte.
+unsafe impl Wire for u8 {}
+// SAFETY: an integer.
+unsafe impl Wire for u32 {}
 // SAFETY: an array of bytes.
 unsafe impl<const N: usize> Wire for [u8; N] {}
 
@@ -66,93 +70,83 @@ struct Tags {
     inner: u16,
 }
 
+/// What lies behind the Ethernet header and the tags in the frame.
+#[derive(Clone, Copy)]
+struct Payload {
+    protocol: u16,
+    offset: usize,
+    /// Tag control information of the tags in the frame, 0 where there is none.
+    first: u16,
+    second: u16,
+}
+
 /// Says what `frame` claims.
 #[inline(always)]
 pub fn examine<F: Frame>(frame: &F) -> Seen {
-    let result = match frame.protocol() {
-        ARP => tags(frame, 0, 0).and_then(|tags| arp::claim(frame, EthHdr::LEN, tags)),
-        IPV6 => {
-            if ndp::absent(frame, EthHdr::LEN) {
-                return Seen::Other;
-            }
-            tags(frame, 0, 0).and_then(|tags| ndp::claim(frame, EthHdr::LEN, tags))
-        }
-        VLAN | PROVIDER_VLAN => return tagged(frame),
+    let protocol = frame.protocol();
+    let payload = match protocol {
+        ARP | IPV6 => Payload {
+            protocol,
+            offset: EthHdr::LEN,
+            first: 0,
+            second: 0,
+        },
+        VLAN | PROVIDER_VLAN => match behind_tags(frame) {
+            Ok(payload) => payload,
+            Err(reason) => return Seen::Rejected(reason),
+        },
         _ => return Seen::Other,
     };
-    seen(result)
-}
-
-#[inline(always)]
-fn seen(result: Result<Claim, RejectReason>) -> Seen {
-    match result {
+    let claim = match payload.protocol {
+        ARP => tags(frame, payload).and_then(|tags| arp::claim(frame, payload.offset, tags)),
+        IPV6 if !ndp::absent(frame, payload.offset) => {
+            tags(frame, payload).and_then(|tags| ndp::claim(frame, payload.offset, tags))
+        }
+        _ => return Seen::Other,
+    };
+    match claim {
         Ok(claim) => Seen::Claim(claim),
         Err(reason) => Seen::Rejected(reason),
     }
 }
 
-/// A frame with at least one tag in it. Two can be: when none is held apart, which no real ingress does to the outer one.
+/// What lies behind the one or two tags in the frame. Two there are only where none is held apart, which no real ingress
+/// does to the outer one; what is behind more is not looked at.
 #[inline(always)]
-fn tagged<F: Frame>(frame: &F) -> Seen {
-    const FIRST: usize = EthHdr::LEN;
-    const SECOND: usize = EthHdr::LEN + VlanHdr::LEN;
-    const THIRD: usize = EthHdr::LEN + 2 * VlanHdr::LEN;
-
-    let Some(tag) = frame.read::<VlanHdr>(FIRST) else {
-        return Seen::Rejected(RejectReason::Truncated);
+fn behind_tags<F: Frame>(frame: &F) -> Result<Payload, RejectReason> {
+    let first = frame
+        .read::<VlanHdr>(EthHdr::LEN)
+        .ok_or(RejectReason::Truncated)?;
+    let mut payload = Payload {
+        protocol: first.ether_type,
+        offset: EthHdr::LEN + VlanHdr::LEN,
+        first: u16::from_be_bytes(first.tci),
+        second: 0,
     };
-    let first = u16::from_be_bytes(tag.tci);
-    match tag.ether_type {
-        VLAN | PROVIDER_VLAN => {
-            let Some(tag) = frame.read::<VlanHdr>(SECOND) else {
-                return Seen::Rejected(RejectReason::Truncated);
-            };
-            if !matches!(tag.ether_type, ARP | IPV6) {
-                return Seen::Other;
-            }
-            if frame.outer_tag().is_some() {
-                return Seen::Rejected(RejectReason::Vlan);
-            }
-            behind_tags(
-                frame,
-                tag.ether_type,
-                THIRD,
-                first,
-                u16::from_be_bytes(tag.tci),
-            )
-        }
-        protocol => behind_tags(frame, protocol, SECOND, first, 0),
+    if matches!(payload.protocol, VLAN | PROVIDER_VLAN) {
+        let second = frame
+            .read::<VlanHdr>(payload.offset)
+            .ok_or(RejectReason::Truncated)?;
+        payload.protocol = second.ether_type;
+        payload.offset += VlanHdr::LEN;
+        payload.second = u16::from_be_bytes(second.tci);
     }
+    Ok(payload)
 }
 
+/// The VLAN ids of the tag held apart, which is the outermost, and those in the frame.
 #[inline(always)]
-fn behind_tags<F: Frame>(frame: &F, protocol: u16, offset: usize, first: u16, second: u16) -> Seen {
-    let result = match protocol {
-        ARP => tags(frame, first, second).and_then(|tags| arp::claim(frame, offset, tags)),
-        IPV6 => {
-            if ndp::absent(frame, offset) {
-                return Seen::Other;
-            }
-            tags(frame, first, second).and_then(|tags| ndp::claim(frame, offset, tags))
-        }
-        _ => return Seen::Other,
-    };
-    seen(result)
-}
-
-/// The VLAN ids of up to two tags found in the frame and the one held apart, which is the outermost.
-#[inline(always)]
-fn tags<F: Frame>(frame: &F, first: u16, second: u16) -> Result<Tags, RejectReason> {
-    let apart = frame.outer_tag().unwrap_or(0) & 0x0fff;
-    let (first, second) = (first & 0x0fff, second & 0x0fff);
-    // At most two of the three are set: `tagged` turns three tags away. Priority tags (id 0) fall out.
+fn tags<F: Frame>(frame: &F, payload: Payload) -> Result<Tags, RejectReason> {
+    const ID: u16 = 0x0fff;
+    let apart = frame.outer_tag().unwrap_or(0) & ID;
+    let (first, second) = (payload.first & ID, payload.second & ID);
+    // Priority tags (id 0) fall out, wherever they stand.
     let (outer, inner) = match (apart, first, second) {
-        (0, 0, only) => (only, 0),
-        (0, outer, inner) => (outer, inner),
-        (only, 0, 0) => (only, 0),
-        (outer, 0, inner) | (outer, inner, _) => (outer, inner),
+        (0, 0, only) | (0, only, 0) | (only, 0, 0) => (only, 0),
+        (0, outer, inner) | (outer, 0, inner) | (outer, inner, 0) => (outer, inner),
+        _ => return Err(RejectReason::Vlan),
     };
-    if outer == 0x0fff || inner == 0x0fff {
+    if outer == ID || inner == ID {
         return Err(RejectReason::Vlan);
     }
     Ok(Tags { outer, inner })

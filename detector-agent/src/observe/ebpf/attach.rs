@@ -237,10 +237,10 @@ impl Programs {
         self.devices.detach_all();
     }
 
-    /// How many devices are attached to.
+    /// What a device is attached by; `None` where it is not.
     #[must_use]
-    pub fn attached(&self) -> usize {
-        self.devices.attached.len()
+    pub fn attached(&self, ifindex: IfIndex) -> Option<Attached> {
+        self.devices.attached.get(&ifindex).map(Attachment::how)
     }
 }
 
