@@ -122,6 +122,20 @@ fn read(node: &Netns, selector: &DeviceSelector) -> Result<Reading> {
     node.run_in(|| Ok(Requests::open()?.read_node(selector)?))
 }
 
+/// Waits until a bridge learns from a port: its carrier comes a little after the link is set up.
+fn wait_until_forwarding(node: &Netns, port: &str) -> Result<()> {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let shown = node.ip(&format!("-d link show {port}"))?;
+        if shown.contains("state forwarding") {
+            return Ok(());
+        }
+        if Instant::now() > until {
+            bail!("the port does not forward: {shown}");
+        }
+    }
+}
+
 fn link<'a>(snapshot: &'a Snapshot, name: &str) -> &'a Link {
     let found = snapshot.links.iter().find(|link| link.name == name);
     found.unwrap_or_else(|| panic!("no link {name} in {snapshot:#?}"))
@@ -379,6 +393,7 @@ fn a_bridge_tells_and_lists_what_it_learned_but_not_its_own_addresses() -> Resul
     node.add_bridge("cni0", &[])?;
     let mut observer = Observer::of(&node)?;
     let pod = node.add_pod(&PodSpec::new("vpa").master("cni0"))?;
+    wait_until_forwarding(&node, "vpa")?;
     FrameSender::open(&pod)?.send(&Frame::announcement(pod.mac(), "10.244.2.10".parse()?))?;
     let expected = FdbEntry {
         bridge: node.ifindex("cni0")?,
@@ -465,6 +480,7 @@ fn without_neighbours_only_forwarding_entries_are_told() -> Result<()> {
     let mut observer = Observer::open(&node, options)?;
     node.set_neighbour(address("10.244.2.10"), "cni0", pod.mac(), "permanent")?;
     node.ip("neigh delete 10.244.2.10 dev cni0")?;
+    wait_until_forwarding(&node, "vpa")?;
     FrameSender::open(&pod)?.send(&Frame::announcement(pod.mac(), "10.244.2.10".parse()?))?;
     observer.wait_for("the learned entry", |what| {
         matches!(what, Observation::Fdb(_))
