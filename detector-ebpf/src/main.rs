@@ -11,6 +11,7 @@
 
 mod arp_ndp;
 mod emit;
+mod empty;
 mod maps;
 mod neigh_cleanup;
 mod neigh_timer;

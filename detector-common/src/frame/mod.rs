@@ -9,6 +9,14 @@
 mod arp;
 mod bytes;
 mod ndp;
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+mod tests;
 
 pub use bytes::Bytes;
 use network_types::{
@@ -43,8 +51,10 @@ pub trait Frame {
     fn length(&self) -> usize;
     /// One byte; `None` where the frame is shorter. This is the one read that data packets pay for.
     fn peek(&self, offset: usize) -> Option<u8>;
-    /// A header; `None` where the frame ends before it does.
+    /// A header at an offset out of a few; `None` where the frame ends before it does.
     fn read<T: Wire>(&self, offset: usize) -> Option<T>;
+    /// Something at any offset; `None` where the frame ends before it does.
+    fn load<T: Wire>(&self, offset: usize) -> Option<T>;
 }
 
 /// What a frame turned out to be.

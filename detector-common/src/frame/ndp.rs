@@ -140,7 +140,7 @@ fn link_layer_option<F: Frame>(
             return Err(RejectReason::NdpOption);
         }
         let [kind, units, mac @ ..] = frame
-            .read::<[u8; OPTION_UNIT]>(offset)
+            .load::<[u8; OPTION_UNIT]>(offset)
             .ok_or(RejectReason::Truncated)?;
         let length = usize::from(units) * OPTION_UNIT;
         if length == 0 || length > end - offset {

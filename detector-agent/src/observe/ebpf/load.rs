@@ -102,7 +102,7 @@ impl From<BtfError> for BtfProblem {
 /// The loaded programs and what they are attached to. Dropping it detaches all.
 #[derive(Debug)]
 pub struct Programs {
-    ebpf: Ebpf,
+    pub(super) ebpf: Ebpf,
     pub(super) devices: Devices,
     counters: CounterReader,
     neighbour_problem: Option<String>,
