@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::{
     requirements::{Group, Missing, REQUIREMENTS},
+    say::say,
     workspace::Workspace,
 };
 
@@ -34,7 +35,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     .map(|(groups, name, finding)| (groups.to_owned(), name, finding));
     for (groups, name, finding) in requirements.chain(kernel) {
         missing += usize::from(finding.is_err());
-        println!("{}", line(&groups, name, &finding));
+        say(line(&groups, name, &finding))?;
     }
     match missing {
         0 => Ok(()),

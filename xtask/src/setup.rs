@@ -11,6 +11,7 @@ use crate::{
     host::Host,
     process,
     requirements::{self, Group, Missing, Requirement},
+    say::say,
     workspace::Workspace,
 };
 
@@ -20,7 +21,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     ensure(workspace, &groups)?;
     for requirement in requirements::of(&groups) {
         if let Ok(found) = (requirement.probe)(workspace) {
-            println!("✓ {}: {found}", requirement.name);
+            say(format_args!("✓ {}: {found}", requirement.name))?;
         }
     }
     Ok(())
