@@ -53,8 +53,17 @@ struct Answer<'a> {
 /// Looks once and prints what it finds. Gives the exit code: 0 no conflict, 1 conflicts.
 ///
 /// # Errors
-/// Where it could not tell (exit code 2).
+/// Where it could not tell (exit code 2). What is printed is a whole JSON document then, too, if one was asked for.
 pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
+    let answer = look(args);
+    if let (Err(error), CheckFormat::Json) = (&answer, args.format) {
+        let document = serde_json::json!({ "error": error.to_string(), "conflicts": null });
+        writeln!(io::stdout().lock(), "{document:#}")?;
+    }
+    answer
+}
+
+fn look(args: &CheckArgs) -> Result<u8, CheckError> {
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let node = node::name(args.common.node_name.as_deref())?;
     let Reading { snapshot, left_out } = Requests::open()?.read_node(&selector)?;
@@ -170,8 +179,6 @@ fn text(conflicts: &[ConflictData], devices: usize, left_out: LeftOut) -> String
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn the_first_line_fits_eighty_bytes_for_the_longest_address() {
         let address = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255";

@@ -39,7 +39,12 @@ impl Programs {
     ///
     /// # Errors
     /// Where the kernel refuses the frame.
-    pub fn trial(&mut self, subject: Subject, frame: &[u8], repeat: u32) -> Result<Trial, TrialError> {
+    pub fn trial(
+        &mut self,
+        subject: Subject,
+        frame: &[u8],
+        repeat: u32,
+    ) -> Result<Trial, TrialError> {
         let name = match subject {
             Subject::ArpNdp => PROGRAM,
             Subject::Empty => EMPTY,

@@ -51,7 +51,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// Both, the node's first: drained in this order, a pod's address never comes before the link that it is behind.
+    /// Both, the node's first, so that a link mostly comes before the addresses behind it. The kernel does not order the
+    /// two against each other: once a link's peer is known, the device is to be read.
     pub const ALL: [Self; 2] = [Self::Node, Self::Pods];
 }
 
@@ -124,6 +125,9 @@ impl Live {
             ],
             options.receive_buffer,
         )?;
+        if !options.neighbours {
+            node.leave_out_neighbours()?;
+        }
         let pods = RouteSocket::listening(&[IPV4_IFADDR, IPV6_IFADDR], options.receive_buffer)?;
         pods.listen_to_all_namespaces()?;
         Ok(Self {
@@ -137,7 +141,6 @@ impl Live {
             },
             interpreter: Interpreter {
                 selector,
-                neighbours: options.neighbours,
                 pairs: HashMap::new(),
             },
             buffer: vec![0; DATAGRAM].into_boxed_slice(),
@@ -222,7 +225,6 @@ fn now() -> Result<Timestamp, Errno> {
 #[derive(Debug)]
 struct Interpreter {
     selector: DeviceSelector,
-    neighbours: bool,
     /// Links whose other end is in the agent's namespace too. When that end moves to a pod, the kernel says so only in
     /// the message that it left; nothing is told about the end that stays until its carrier changes.
     pairs: HashMap<IfIndex, LinkFacts>,
@@ -263,7 +265,7 @@ impl Interpreter {
                     });
                 }
             }
-            RTM_NEWNEIGH | RTM_DELNEIGH if self.neighbours || neighbour::is_bridge(payload) => {
+            RTM_NEWNEIGH | RTM_DELNEIGH => {
                 match (neighbour::entry(payload)?, message.kind == RTM_NEWNEIGH) {
                     (Entry::Neighbour(neighbour), true) => tell(Observation::Neighbour(neighbour)),
                     (Entry::Neighbour(neighbour), false) => {

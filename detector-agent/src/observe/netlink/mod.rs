@@ -4,15 +4,16 @@
 //! What is told is what the kernel says, in its order; meaning is made of it in [`crate::detect`].
 
 mod decode;
+mod lists;
 mod live;
 mod request;
 mod selection;
 mod snapshot;
 mod socket;
 
-pub use decode::Undecodable;
+pub use lists::MAX_KEPT;
 pub use live::{Drained, Live, LiveError, LiveOptions, Source};
 pub use request::ReadError;
 pub use selection::{DeviceSelector, Driver, PatternError};
-pub use snapshot::{LeftOut, MAX_KEPT, MAX_PER_POD, Reading, Requests};
+pub use snapshot::{LeftOut, MAX_PER_POD, Reading, Requests};
 pub use socket::OpenError;

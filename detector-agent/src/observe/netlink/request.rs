@@ -16,6 +16,9 @@ use super::{
 
 /// How often a dump is asked for that the kernel keeps interrupting.
 const ATTEMPTS: u32 = 5;
+/// Links come and go in bursts: before the second attempt the reader waits this long, before the third twice as long,
+/// and so on.
+const PAUSE: Duration = Duration::from_millis(2);
 /// How long one answer may take; the kernel writes it while it is asked, so this is only met when it is in trouble.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -113,7 +116,10 @@ impl Asking {
         flags: u16,
         mut each: impl FnMut(&mut T, Message<'_>) -> bool,
     ) -> Result<T, ReadError> {
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                std::thread::sleep(PAUSE * attempt);
+            }
             let mut answer = T::default();
             match self.attempt(request, flags, |message| each(&mut answer, message)) {
                 Ok(Attempt::Done) => return Ok(answer),
@@ -128,12 +134,15 @@ impl Asking {
                 Err(errno) => {
                     // The rest of the answer may still come: a socket that was left in the middle is of no use.
                     self.socket = RouteSocket::asking(PATIENCE)?;
-                    if errno != Errno::ENOBUFS {
-                        return Err(ReadError::System {
-                            what,
-                            source: errno.into(),
-                        });
-                    }
+                    let source = match errno {
+                        Errno::ENOBUFS => continue,
+                        Errno::EAGAIN => io::Error::new(
+                            io::ErrorKind::TimedOut,
+                            format!("no answer within {PATIENCE:?}"),
+                        ),
+                        errno => errno.into(),
+                    };
+                    return Err(ReadError::System { what, source });
                 }
             }
         }
@@ -215,4 +224,70 @@ fn encode(request: &RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
     bytes
+}
+
+/// What happens to an answer while the kernel's state changes. Needs root, and namespaces made here.
+#[cfg(all(test, feature = "privileged-tests"))]
+mod tests {
+    #![allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        reason = "a test fails by panicking"
+    )]
+
+    use detector_testkit::Netns;
+    use netlink_packet_route::link::LinkMessage;
+
+    use super::{ATTEMPTS, Asking, ReadError, RouteNetlinkMessage};
+    use crate::observe::netlink::decode::{RTM_NEWLINK, link};
+
+    /// Enough links for an answer of several datagrams: the kernel writes two ahead of the reader.
+    const PAIRS: usize = 200;
+
+    /// Lists links, and lets one appear in the middle of each of the first `disturbed` answers. Gives the names.
+    fn names_read_while_links_appear(disturbed: u32) -> Result<Vec<String>, ReadError> {
+        let node = Netns::bare("interrupted", false).unwrap();
+        let pairs = (0..PAIRS).map(|pair| format!("link add a{pair} type veth peer name b{pair}"));
+        node.ip_batch(pairs).unwrap();
+        let outcome = node.run_in(|| {
+            let mut asking = Asking::open()?;
+            let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
+            let mut attempts = 0;
+            let names = asking.list("links", &request, |names: &mut Vec<String>, message| {
+                if names.is_empty() {
+                    attempts += 1;
+                    if attempts <= disturbed {
+                        let add = format!("link add c{attempts} type veth peer name d{attempts}");
+                        node.ip(&add).expect("ip");
+                    }
+                }
+                assert_eq!(message.kind, RTM_NEWLINK);
+                names.extend(
+                    link::appeared(message.payload)
+                        .unwrap()
+                        .map(|link| link.name),
+                );
+                true
+            });
+            Ok(names)
+        });
+        outcome.unwrap()
+    }
+
+    #[test]
+    fn an_interrupted_answer_is_asked_for_again() {
+        let names = names_read_while_links_appear(2).unwrap();
+        // Loopback, the pairs, and the two pairs that appeared.
+        assert_eq!(names.len(), 1 + 2 * PAIRS + 4);
+    }
+
+    #[test]
+    fn an_answer_that_is_always_interrupted_is_an_error_that_says_so() {
+        let error = names_read_while_links_appear(ATTEMPTS).unwrap_err();
+        assert!(
+            matches!(error, ReadError::Interrupted { what: "links" }),
+            "{error}"
+        );
+        assert!(error.to_string().contains("links"), "{error}");
+    }
 }

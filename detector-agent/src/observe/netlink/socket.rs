@@ -10,12 +10,14 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::{
     cmsg_space,
     errno::Errno,
+    libc,
     sys::{
         socket::{ControlMessageOwned, MsgFlags, NetlinkAddr, recvmsg, setsockopt, sockopt},
         time::{TimeVal, TimeValLike},
     },
 };
 
+use super::decode::{AF_BRIDGE, RTM_DELNEIGH, RTM_NEWNEIGH};
 use crate::detect::NsId;
 
 /// Bytes that one datagram may have: the kernel builds dumps in pieces of at most 32 KiB, and a notification about a
@@ -25,6 +27,10 @@ pub(super) const DATAGRAM: usize = 64 * 1024;
 /// `SOL_NETLINK` and `NETLINK_LISTEN_ALL_NSID`, linux/netlink.h: the control message with the sender's namespace.
 const SOL_NETLINK: i32 = 270;
 const NETLINK_LISTEN_ALL_NSID: i32 = 8;
+
+/// Where `nlmsghdr` holds the type, and where a neighbour message behind it holds the family.
+const MESSAGE_TYPE_AT: u32 = 4;
+const FAMILY_AT: u32 = 16;
 
 /// Why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -155,6 +161,13 @@ impl RouteSocket {
             })
     }
 
+    /// Lets the kernel leave out neighbours of IPv4 and IPv6 before they take room in the receive buffer: a pod that
+    /// sends ARP from invented addresses makes two messages of each frame. Forwarding entries of bridges still come.
+    pub(super) fn leave_out_neighbours(&self) -> Result<(), OpenError> {
+        attach_filter(&self.socket, &only_forwarding_neighbours())
+            .map_err(|error| OpenError::system("filtering netlink messages", error))
+    }
+
     pub(super) fn send(&self, request: &[u8]) -> io::Result<()> {
         // A netlink datagram goes out whole or not at all.
         self.socket
@@ -200,8 +213,90 @@ impl RouteSocket {
     }
 }
 
+/// A program of the classic packet filter: keeps all but neighbour messages of families other than `AF_BRIDGE`.
+fn only_forwarding_neighbours() -> [libc::sock_filter; 7] {
+    let instruction = |code: u32, jt, jf, k| libc::sock_filter {
+        // Codes are sums of single bytes.
+        code: u16::try_from(code).unwrap_or_default(),
+        jt,
+        jf,
+        k,
+    };
+    // The filter loads in network order; the header is in the machine's.
+    let kind = |kind: u16| u32::from(kind.to_be());
+    let is = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    [
+        instruction(
+            libc::BPF_LD | libc::BPF_H | libc::BPF_ABS,
+            0,
+            0,
+            MESSAGE_TYPE_AT,
+        ),
+        instruction(is, 1, 0, kind(RTM_NEWNEIGH)),
+        instruction(is, 0, 2, kind(RTM_DELNEIGH)),
+        instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, FAMILY_AT),
+        instruction(is, 0, 1, u32::from(AF_BRIDGE)),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+    ]
+}
+
+fn attach_filter(socket: &Socket, program: &[libc::sock_filter]) -> Result<(), Errno> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| Errno::EINVAL)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    let length = libc::socklen_t::try_from(size_of_val(&program)).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: the option's value is a `sock_fprog` of the given length, and its `filter` points to `len` instructions,
+    // which the kernel copies and does not write to.
+    let outcome = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            length,
+        )
+    };
+    Errno::result(outcome).map(drop)
+}
+
 impl AsFd for RouteSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::time::Duration;
+
+    use super::RouteSocket;
+
+    /// `RTM_GETLINK` as a dump, of a namespace that has loopback at least.
+    const LIST_LINKS: [u8; 32] = {
+        let mut request = [0; 32];
+        request[0] = 32;
+        request[4] = 18;
+        (request[6], request[7]) = (1, 3);
+        request
+    };
+
+    #[test]
+    fn a_datagram_longer_than_the_buffer_is_truncated() {
+        let mut socket = RouteSocket::asking(Duration::from_secs(10)).unwrap();
+        socket.send(&LIST_LINKS).unwrap();
+        let received = socket.receive(&mut [0; 20]).unwrap();
+        assert!(received.truncated && received.from_kernel);
+        assert_eq!((received.length, received.nsid), (20, None));
+    }
+
+    #[test]
+    fn waiting_for_an_answer_ends() {
+        let mut socket = RouteSocket::asking(Duration::from_millis(1)).unwrap();
+        let outcome = socket.receive(&mut [0; 20]);
+        assert_eq!(outcome, Err(nix::errno::Errno::EAGAIN));
     }
 }

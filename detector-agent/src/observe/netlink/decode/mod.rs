@@ -32,7 +32,7 @@ pub(super) const RTM_DELNEIGH: u16 = 29;
 /// A message, or a part of one, that does not say what its type promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("undecodable netlink message: {0}")]
-pub struct Undecodable(pub(super) &'static str);
+pub(super) struct Undecodable(pub(super) &'static str);
 
 impl From<DecodeError> for Undecodable {
     fn from(_: DecodeError) -> Self {
@@ -87,8 +87,8 @@ impl<'a> Iterator for Messages<'a> {
 }
 
 /// Calls `each` with the number and the value of every attribute in `bytes`.
-fn attributes<'a>(
-    bytes: &'a [u8],
+fn attributes(
+    bytes: &[u8],
     mut each: impl FnMut(u16, &[u8]) -> Result<(), Undecodable>,
 ) -> Result<(), Undecodable> {
     for attribute in NlasIterator::new(bytes) {
@@ -143,5 +143,5 @@ fn text(value: &[u8]) -> String {
 /// `AF_UNSPEC`, linux/socket.h; as are the next ones.
 const AF_UNSPEC: u8 = 0;
 const AF_INET: u8 = 2;
-const AF_BRIDGE: u8 = 7;
+pub(super) const AF_BRIDGE: u8 = 7;
 const AF_INET6: u8 = 10;

@@ -31,11 +31,6 @@ pub(in super::super) enum Entry {
     Ignored,
 }
 
-/// The family a neighbour message is of, without reading the rest: many are not wanted at all.
-pub(in super::super) fn is_bridge(payload: &[u8]) -> bool {
-    payload.first() == Some(&AF_BRIDGE)
-}
-
 /// Reads either message.
 pub(in super::super) fn entry(payload: &[u8]) -> Result<Entry, Undecodable> {
     let header = NeighbourHeader::parse(payload)?;

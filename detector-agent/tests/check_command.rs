@@ -1,0 +1,144 @@
+//! `check`: one look at the kernel's state, for a script or node-problem-detector.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+use detector_testkit::{AgentCommand, DEADLINE, Node, Outcome, Pod, PodSpec};
+use serde_json::Value;
+
+const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
+
+fn duplicate(node: &Node) -> Vec<Pod> {
+    let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
+    node.add_pods(&specs).unwrap()
+}
+
+fn check(node: &Node, format: &str) -> Outcome {
+    AgentCommand::new(AGENT, ["check", "--format", format])
+        .run_to_end(node, DEADLINE)
+        .unwrap()
+}
+
+fn document(outcome: &Outcome) -> Value {
+    serde_json::from_str(&outcome.stdout)
+        .unwrap_or_else(|error| panic!("{error} in {}", outcome.stdout))
+}
+
+#[test]
+fn conflicts_exit_1_and_the_first_line_fits_80_bytes() {
+    let node = Node::new("checktext").unwrap();
+    let _pods = duplicate(&node);
+    let outcome = check(&node, "text");
+    assert_eq!(outcome.code().unwrap(), 1, "{outcome:?}");
+    let first = outcome.stdout.lines().next().unwrap();
+    assert!(
+        !first.is_empty() && first.len() <= 80,
+        "{} bytes: {first}",
+        first.len()
+    );
+    assert!(first.contains("10.244.2.10"), "{first}");
+    assert!(
+        outcome.stdout.contains("vetha") && outcome.stdout.contains("vethb"),
+        "{}",
+        outcome.stdout
+    );
+}
+
+#[test]
+fn the_first_line_fits_80_bytes_with_many_long_addresses() {
+    let node = Node::new("checklong").unwrap();
+    let specs: Vec<_> = (0..20)
+        .flat_map(|number| {
+            ["a", "b"].map(|side| {
+                PodSpec::new(format!("vethlongname{number:02}{side}")).address(format!(
+                    "fd00:aaaa:bbbb:cccc:dddd:eeee:ffff:1{number:03}/64"
+                ))
+            })
+        })
+        .collect();
+    let _pods = node.add_pods(&specs).unwrap();
+    let outcome = check(&node, "text");
+    assert_eq!(outcome.code().unwrap(), 1, "{outcome:?}");
+    let first = outcome.stdout.lines().next().unwrap();
+    assert!(
+        !first.is_empty() && first.len() <= 80,
+        "{} bytes: {first}",
+        first.len()
+    );
+}
+
+#[test]
+fn the_json_is_one_whole_document_with_the_conflict_as_events_have_it() {
+    let node = Node::new("checkjson").unwrap();
+    let _pods = duplicate(&node);
+    let outcome = check(&node, "json");
+    assert_eq!(outcome.code().unwrap(), 1, "{outcome:?}");
+    let document = document(&outcome);
+    let conflicts = document.get("conflicts").and_then(Value::as_array).unwrap();
+    assert_eq!(conflicts.len(), 1, "{document}");
+    let conflict: detector_testkit::event::Conflict =
+        serde_json::from_value(conflicts[0].clone()).unwrap();
+    assert_eq!(conflict.address, "10.244.2.10");
+    assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+    assert_eq!(conflict.confidence, "certain");
+}
+
+#[test]
+fn no_conflict_exits_0() {
+    let node = Node::new("checkclean").unwrap();
+    let specs = [
+        PodSpec::new("vetha").address("10.244.2.10/24"),
+        PodSpec::new("vethb").address("10.244.2.11/24"),
+    ];
+    let _pods = node.add_pods(&specs).unwrap();
+    let text = check(&node, "text");
+    assert_eq!(text.code().unwrap(), 0, "{text:?}");
+    let first = text.stdout.lines().next().unwrap();
+    assert!(!first.is_empty() && first.len() <= 80, "{first}");
+    let json = check(&node, "json");
+    assert_eq!(json.code().unwrap(), 0, "{json:?}");
+    assert_eq!(
+        document(&json).get("conflicts"),
+        Some(&Value::Array(Vec::new()))
+    );
+}
+
+#[test]
+fn a_node_without_pods_has_no_conflict() {
+    let node = Node::new("checkempty").unwrap();
+    let outcome = check(&node, "json");
+    assert_eq!(outcome.code().unwrap(), 0, "{outcome:?}");
+    assert_eq!(
+        document(&outcome).get("conflicts"),
+        Some(&Value::Array(Vec::new()))
+    );
+}
+
+#[test]
+fn a_check_that_may_not_look_exits_2_with_whole_json() {
+    let node = Node::new("checkunpriv").unwrap();
+    let _pods = duplicate(&node);
+    let command = [
+        "--bounding-set",
+        "-all",
+        "--inh-caps",
+        "-all",
+        AGENT,
+        "check",
+        "--format",
+        "json",
+    ];
+    let outcome = AgentCommand::new("setpriv", command)
+        .run_to_end(&node, DEADLINE)
+        .unwrap();
+    assert_eq!(outcome.code().unwrap(), 2, "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("CAP_NET_ADMIN"),
+        "{}",
+        outcome.stderr
+    );
+    assert!(document(&outcome).is_object());
+}

@@ -1,0 +1,134 @@
+//! How the agent ends, and what it leaves on the devices.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec};
+use nix::sys::signal::Signal;
+
+const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
+
+fn node_with_pods(prefix: &str) -> (Node, Vec<Pod>) {
+    let node = Node::new(prefix).unwrap();
+    let specs: Vec<_> = (0..5)
+        .map(|number| PodSpec::new(format!("veth{number}")))
+        .collect();
+    let pods = node.add_pods(&specs).unwrap();
+    (node, pods)
+}
+
+/// The clsact filters on the ingress of these devices, a line each.
+fn filters(node: &Node, pods: &[Pod]) -> Vec<String> {
+    pods.iter()
+        .flat_map(|pod| {
+            let shown = node
+                .exec(&["tc", "filter", "show", "dev", pod.device(), "ingress"])
+                .unwrap();
+            shown
+                .lines()
+                .filter(|line| line.contains("bpf"))
+                .map(ToOwned::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .filter(|line| line.contains("handle"))
+        .collect()
+}
+
+#[test]
+fn sigterm_detaches_and_exits_0() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let (node, pods) = node_with_pods("term");
+        let mut agent =
+            Agent::start_ready(&node, &AgentCommand::run(AGENT).arg("--attach").arg("tc")).unwrap();
+        assert_eq!(filters(&node, &pods).len(), pods.len());
+        agent.signal(signal).unwrap();
+        let (status, _) = agent.wait_exit(DEADLINE).unwrap();
+        assert_eq!(status.code(), Some(0), "{signal}: {}", agent.log());
+        assert_eq!(filters(&node, &pods), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn sigterm_while_it_starts_exits_0_and_leaves_nothing() {
+    let (node, pods) = node_with_pods("early");
+    let mut agent =
+        Agent::start(&node, &AgentCommand::run(AGENT).arg("--attach").arg("tc")).unwrap();
+    // As soon as it says anything at all: its handlers are in place by then.
+    agent.wait_log(DEADLINE, "{").unwrap();
+    let (status, _) = agent.terminate(DEADLINE).unwrap();
+    assert_eq!(status.code(), Some(0), "{}", agent.log());
+    assert_eq!(filters(&node, &pods), Vec::<String>::new());
+}
+
+#[test]
+fn the_next_start_removes_what_a_killed_agent_left() {
+    let (node, pods) = node_with_pods("kill");
+    let command = AgentCommand::run(AGENT).arg("--attach").arg("tc");
+    let mut killed = Agent::start_ready(&node, &command).unwrap();
+    killed.kill().unwrap();
+    assert_eq!(
+        filters(&node, &pods).len(),
+        pods.len(),
+        "a killed agent leaves its filters"
+    );
+    let mut next = Agent::start_ready(&node, &command).unwrap();
+    assert_eq!(
+        filters(&node, &pods).len(),
+        pods.len(),
+        "one filter a device, not two"
+    );
+    next.terminate(DEADLINE).unwrap();
+    assert_eq!(filters(&node, &pods), Vec::<String>::new());
+}
+
+#[test]
+fn cleanup_removes_what_a_killed_agent_left() {
+    let (node, pods) = node_with_pods("cleanup");
+    let mut killed =
+        Agent::start_ready(&node, &AgentCommand::run(AGENT).arg("--attach").arg("tc")).unwrap();
+    killed.kill().unwrap();
+    let outcome = AgentCommand::new(AGENT, ["cleanup"])
+        .run_to_end(&node, DEADLINE)
+        .unwrap();
+    assert_eq!(outcome.code().unwrap(), 0, "{outcome:?}");
+    assert_eq!(filters(&node, &pods), Vec::<String>::new());
+}
+
+#[test]
+fn a_second_agent_on_the_node_exits_2_and_the_first_goes_on() {
+    let (node, _pods) = node_with_pods("second");
+    let first = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let second = AgentCommand::new(AGENT, ["run", "--events", "-", "--listen", "127.0.0.1:0"]);
+    let outcome = second.run_to_end(&node, DEADLINE).unwrap();
+    assert_eq!(outcome.code().unwrap(), 2, "{outcome:?}");
+    assert_eq!(
+        outcome.stderr.trim().lines().count(),
+        1,
+        "{}",
+        outcome.stderr
+    );
+    let specs = ["vethx", "vethy"].map(|device| PodSpec::new(device).address("10.244.2.10/32"));
+    let _claimants = node.add_pods(&specs).unwrap();
+    first
+        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
+        .unwrap();
+}
+
+#[test]
+fn agents_on_two_nodes_of_one_machine_do_not_disturb_each_other() {
+    let (one, _pods_of_one) = node_with_pods("one");
+    let (two, _pods_of_two) = node_with_pods("two");
+    let agents =
+        [&one, &two].map(|node| Agent::start_ready(node, &AgentCommand::run(AGENT)).unwrap());
+    let specs = ["vethx", "vethy"].map(|device| PodSpec::new(device).address("10.244.2.10/32"));
+    let _on_one = one.add_pod(&specs[0]).unwrap();
+    // The same address on another node of the same kernel is nobody's conflict; twice on that node it is.
+    let _on_two = two.add_pods(&specs).unwrap();
+    agents[1]
+        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
+        .unwrap();
+    assert_eq!(agents[0].count(), 0);
+}

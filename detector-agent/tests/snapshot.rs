@@ -1,0 +1,90 @@
+//! What an agent finds that starts after the fact, from the kernel's tables alone: nobody sends anything.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+use detector_testkit::{Agent, AgentCommand, Barrier, DEADLINE, Node, PodSpec, event::RAISED};
+
+const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
+
+#[test]
+fn duplicates_that_were_there_before_are_named_without_a_packet() {
+    let node = Node::new("snapshot").unwrap();
+    let specs: Vec<_> = ["10.244.2.10", "10.244.2.11", "10.244.2.12"]
+        .iter()
+        .flat_map(|address| {
+            let (a, b) = (
+                format!("vetha{}", &address[9..]),
+                format!("vethb{}", &address[9..]),
+            );
+            [
+                PodSpec::new(a).address(format!("{address}/24")),
+                PodSpec::new(b).address(format!("{address}/24")),
+            ]
+        })
+        .chain([PodSpec::new("vethalone").address("10.244.2.99/24")])
+        .collect();
+    let _pods = node.add_pods(&specs).unwrap();
+    let barrier = Barrier::prepare(&node).unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let said = barrier.pass(&node, &agent).unwrap();
+    let mut raised: Vec<_> = said
+        .iter()
+        .filter(|received| received.event.kind == RAISED)
+        .map(|received| received.event.subject.as_str())
+        .collect();
+    raised.sort_unstable();
+    assert_eq!(raised, ["10.244.2.10", "10.244.2.11", "10.244.2.12"]);
+    for received in &said {
+        let conflict = received.event.conflict().unwrap();
+        assert_eq!(conflict.confidence, "certain");
+        for claimant in &conflict.claimants {
+            assert_eq!(claimant.evidence_kinds(), ["address"]);
+        }
+    }
+}
+
+#[test]
+fn a_conflict_between_what_was_there_and_what_comes_is_named() {
+    let node = Node::new("mixed").unwrap();
+    let _old = node
+        .add_pod(
+            &PodSpec::new("vethold")
+                .address("10.244.2.10/24")
+                .host_route(),
+        )
+        .unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let _new = node
+        .add_pod(&PodSpec::new("vethnew").address("10.244.2.10/24"))
+        .unwrap();
+    let raised = agent
+        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
+        .unwrap();
+    let conflict = raised.event.conflict().unwrap();
+    assert_eq!(conflict.devices(), ["vethnew", "vethold"]);
+    assert_eq!(conflict.traffic_goes_to.as_deref(), Some("vethold"));
+}
+
+#[test]
+fn netlink_alone_names_assigned_addresses_and_says_what_it_does_not_see() {
+    let node = Node::new("noebpf").unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT).arg("--no-ebpf")).unwrap();
+    let said = agent
+        .log()
+        .lines()
+        .any(|line| line.contains("WARN") && line.contains("ARP"));
+    assert!(
+        said,
+        "no warning that ARP frames are not seen:\n{}",
+        agent.log()
+    );
+    let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
+    let _pods = node.add_pods(&specs).unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
+        .unwrap();
+}
