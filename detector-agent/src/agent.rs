@@ -13,8 +13,8 @@ use std::{
     thread,
 };
 
-use tokio::signal::unix::{SignalKind, signal};
-use tracing::{debug, info, warn};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{info, warn};
 
 use crate::{
     cli::{Attach, RunArgs},
@@ -74,6 +74,14 @@ pub enum AgentError {
 /// # Errors
 /// As [`AgentError`] says.
 pub fn run(args: &RunArgs) -> Result<(), AgentError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(AgentError::Start)?;
+    // From here on a signal ends the agent in good order, however far the start has come.
+    let mut stop = runtime
+        .block_on(async { StopSignals::listen() })
+        .map_err(AgentError::Start)?;
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let node = node::name(args.common.node_name.as_deref())?;
     let _instance = Instance::take()?;
@@ -189,20 +197,12 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         .transpose()?;
     info!(node, "starting");
 
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(AgentError::Start)?;
     runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).map_err(AgentError::Start)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(AgentError::Start)?;
         tokio::select! {
-            _ = terminate.recv() => debug!("SIGTERM"),
-            _ = interrupt.recv() => debug!("SIGINT"),
+            () = stop.received() => {}
             _ = &mut end => {}
         }
-        Ok::<_, AgentError>(())
-    })?;
+    });
 
     info!("stopping");
     inbox.send(Message::Stop);
@@ -215,6 +215,28 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     worked
         .and_then(|result| result)
         .map_err(AgentError::Detection)
+}
+
+/// SIGTERM and SIGINT.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 fn join<T>(thread: thread::JoinHandle<T>, name: &str) -> io::Result<T> {
