@@ -6,6 +6,7 @@
 pub mod event;
 pub mod lines;
 pub mod metrics;
+pub mod text;
 
 use std::{fmt, sync::Arc};
 
