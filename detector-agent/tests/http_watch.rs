@@ -59,14 +59,27 @@ impl Watching {
     fn wait(&mut self, text: &str) {
         let until = Instant::now() + DEADLINE;
         while !self.seen.contains(text) {
-            let left = until.saturating_duration_since(Instant::now());
-            let piece = self
-                .pieces
-                .recv_timeout(left)
-                .unwrap_or_else(|_| panic!("{text:?} is not in {:?}", self.seen));
+            let piece = self.piece(until);
+            let piece = piece.unwrap_or_else(|| panic!("{text:?} is not in {:?}", self.seen));
             self.seen.push_str(&String::from_utf8_lossy(&piece));
         }
         self.seen.clear();
+    }
+
+    /// Waits until the terminal's screen shows `text`.
+    fn wait_screen(&mut self, screen: &mut vt100::Parser, text: &str) {
+        let until = Instant::now() + DEADLINE;
+        while !screen.screen().contents().contains(text) {
+            let piece = self
+                .piece(until)
+                .unwrap_or_else(|| panic!("{text:?} is not on\n{}", screen.screen().contents()));
+            screen.process(&piece);
+        }
+    }
+
+    fn piece(&self, until: Instant) -> Option<Vec<u8>> {
+        let left = until.saturating_duration_since(Instant::now());
+        self.pieces.recv_timeout(left).ok()
     }
 
     fn press(&mut self, keys: &str) {
@@ -115,7 +128,7 @@ fn without_a_terminal_each_event_is_a_line() {
     let mut watching = Watching::start(&node, AGENT, &["watch"]);
     watching.wait("active   10.244.2.10 duplicate certain: →vetha, vethb\n");
     pods.pop().unwrap().delete().unwrap();
-    watching.wait("resolved 10.244.2.10 duplicate certain: vetha, vethb left: device removed\n");
+    watching.wait("resolved 10.244.2.10 duplicate certain: →vetha, vethb left: device removed\n");
     // It finds back to an agent that was away.
     agent.kill().unwrap();
     let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
@@ -132,16 +145,18 @@ fn in_a_terminal_there_is_a_table_with_details_on_enter() {
     // `script` gives it a terminal.
     let command = format!("stty rows 24 cols 100; exec {AGENT} watch");
     let mut watching = Watching::start(&node, "script", &["-qec", &command, "/dev/null"]);
-    watching.wait("No IP address conflict.");
+    let mut screen = vt100::Parser::new(24, 100, 0);
+    watching.wait_screen(&mut screen, "No IP address conflict.");
     let _pods = duplicate(&node);
-    watching.wait("10.244.2.10");
+    watching.wait_screen(&mut screen, "→vetha  vethb");
     agent
         .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
         .unwrap();
     watching.press("\r");
-    watching.wait("receives the traffic");
+    watching.wait_screen(&mut screen, "→ unknown  receives the traffic");
+    watching.wait_screen(&mut screen, "vetha   MAC 02:");
     watching.press("\x1b");
-    watching.wait("CLAIMANTS");
+    watching.wait_screen(&mut screen, "CLAIMANTS");
     watching.press("q");
     watching.ends_well();
 }

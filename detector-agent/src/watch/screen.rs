@@ -309,8 +309,12 @@ impl View {
                 clean(&conflict.state)
             )),
             Line::from(match &conflict.resolved_at {
-                Some(end) => format!("from {} to {}", clean(&conflict.raised_at), clean(end)),
-                None => format!("since {}", clean(&conflict.raised_at)),
+                Some(end) => format!(
+                    "from {} to {}",
+                    short_time(&conflict.raised_at),
+                    short_time(end)
+                ),
+                None => format!("since {}", short_time(&conflict.raised_at)),
             }),
         ];
         if conflict.traffic_goes_to.is_none() {
@@ -345,17 +349,22 @@ impl View {
                 "    {}   MAC {}   since {}",
                 text::device(claimant),
                 clean(mac),
-                clean(&claimant.since)
+                short_time(&claimant.since)
             )));
             for one in &claimant.evidence {
-                let detail = one.detail.as_deref().unwrap_or_default();
+                // Said only where it is another one than the claimant's.
+                let mac = one
+                    .mac
+                    .as_deref()
+                    .filter(|mac| Some(*mac) != claimant.mac.as_deref());
                 lines.push(Line::styled(
                     clean(&format!(
-                        "    {:9} {detail:9}  first {}  last {}  {}",
+                        "    {:9} {:9}  first {}  last {}  {}",
                         one.kind,
-                        one.first_seen,
-                        one.last_seen,
-                        one.mac.as_deref().unwrap_or_default()
+                        one.detail.as_deref().unwrap_or_default(),
+                        short_time(&one.first_seen),
+                        short_time(&one.last_seen),
+                        mac.unwrap_or_default()
                     ))
                     .into_owned(),
                     dim,
@@ -381,6 +390,14 @@ fn short(conflict: &ConflictData, claimant: &ClaimantData) -> String {
         Some(_) => format!("{mark}{}", text::pod(claimant)),
         None => format!("{mark}{}", clean(&claimant.device)),
     }
+}
+
+/// UTC, to the second.
+fn short_time(rfc3339: &str) -> String {
+    rfc3339.parse::<Wall>().map_or_else(
+        |_| clean(rfc3339).into_owned(),
+        |at| at.strftime("%F %TZ").to_string(),
+    )
 }
 
 /// How long something lasted, to now where it has no end.
