@@ -539,8 +539,7 @@ impl Detection {
         }
         // Rounded up, so that a wait does not end just before its time over and over.
         let millis = wait.as_millis().saturating_add(1).min(60_000);
-        EpollTimeout::try_from(u16::try_from(millis).unwrap_or(u16::MAX))
-            .unwrap_or(EpollTimeout::ZERO)
+        EpollTimeout::from(u16::try_from(millis).unwrap_or(u16::MAX))
     }
 
     /// Waits for room on the event lines only while some wait to be written.

@@ -358,7 +358,9 @@ const AD: u16 = 0x88a8;
 #[test]
 fn tags_become_part_of_the_claim() {
     // Held apart, in the frame, outer, inner.
-    let cases: &[(Option<u16>, &[(u16, u16)], u16, u16)] = &[
+    /// VLAN id in the skb, tags in the frame (ethertype, id), and the expected outer and inner id.
+    type Case<'a> = (Option<u16>, &'a [(u16, u16)], u16, u16);
+    let cases: &[Case<'_>] = &[
         (None, &[], 0, 0),
         (Some(100), &[], 100, 0),
         (None, &[(Q, 100)], 100, 0),
@@ -398,7 +400,9 @@ fn tags_become_part_of_the_claim() {
 
 #[test]
 fn three_tags_and_the_reserved_id_are_rejected() {
-    let cases: &[(Option<u16>, &[(u16, u16)])] = &[
+    /// VLAN id in the skb, and tags in the frame (ethertype, id).
+    type Case<'a> = (Option<u16>, &'a [(u16, u16)]);
+    let cases: &[Case<'_>] = &[
         (Some(1), &[(AD, 2), (Q, 3)]),
         (Some(0xfff), &[]),
         (None, &[(Q, 0xfff)]),
