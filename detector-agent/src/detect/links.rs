@@ -149,7 +149,10 @@ impl Links {
                 displaced: None,
             };
         }
-        if matches!((state.link.peer, link.peer), (Some(a), Some(b)) if a != b) {
+        // Indices and namespace numbers are given anew soon, and the old one's end may have been missed. Nobody renames the
+        // device of a running pod.
+        let renamed = state.is_pod() && state.link.name != link.name;
+        if renamed || matches!((state.link.peer, link.peer), (Some(a), Some(b)) if a != b) {
             let old = self.remove(ifindex);
             let displaced = self.insert(link, now);
             let change = old.map_or(LinkChange::New, |old| {
