@@ -62,7 +62,7 @@ impl Engine {
         links.sort_by_key(|l| l.kind != LinkKind::Bridge);
         for link in links {
             if !finished.outdated(&Key::Link(link.ifindex)) {
-                self.link(link, at, effects);
+                self.link(link, true, at, effects);
             }
         }
         self.merge_fdb(finished, &snapshot.fdb);

@@ -112,7 +112,7 @@ impl Engine {
         match observation.what {
             Observation::Link(link) => {
                 self.reads.touch(Key::Link(link.ifindex));
-                self.link(link, at, effects);
+                self.link(link, false, at, effects);
             }
             Observation::LinkGone(ifindex) => {
                 self.reads.touch(Key::Link(ifindex));

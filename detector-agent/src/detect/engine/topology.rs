@@ -14,7 +14,14 @@ use crate::detect::{
 };
 
 impl Engine {
-    pub(super) fn link(&mut self, link: Link, at: Timestamp, effects: &mut Vec<Effect>) {
+    /// A link appeared or changed. `whole`: it was read, not told, and what it lacks it has not got.
+    pub(super) fn link(
+        &mut self,
+        link: Link,
+        whole: bool,
+        at: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
         let ifindex = link.ifindex;
         if self.links.get(ifindex).is_none() && self.links.len() >= self.settings.bounds.links {
             self.losses.links += 1;
@@ -23,7 +30,7 @@ impl Engine {
         let up = link.up;
         let was_bridge = self.links.is_bridge(ifindex);
         let before = self.links.pod(ifindex).map(LinkState::device);
-        let upserted = self.links.upsert(link, at);
+        let upserted = self.links.upsert(link, whole, at);
         if let Some((older, peer)) = upserted.displaced {
             self.dirty.extend(self.facts.forget_peer(peer));
             self.dirty_link(older);

@@ -297,6 +297,22 @@ fn an_unreadable_namespace_keeps_what_was_known() {
 }
 
 #[test]
+fn a_pods_end_that_a_reading_no_longer_finds_is_gone() {
+    let mut node = Node::with_pods(2);
+    node.address(1, "10.0.0.1");
+    node.address(2, "10.0.0.1");
+    let mut seen = snapshot(&[(1, &["10.0.0.1"]), (2, &[])]);
+    seen.links[1].peer = None;
+    seen.pods.pop();
+    node.said();
+    node.read_node(seen);
+    assert_eq!(
+        node.said(),
+        ["resolved 10.0.0.1 duplicate certain: veth1 left veth2(address_removed)"]
+    );
+}
+
+#[test]
 fn a_reading_that_failed_changes_nothing() {
     let mut node = Node::with_pods(1);
     node.address(1, "10.0.0.1");
