@@ -15,6 +15,7 @@ mod flapping;
 mod host;
 mod ipv6_vlan;
 mod links;
+mod model;
 mod neighbours;
 mod reads;
 mod receivers;
