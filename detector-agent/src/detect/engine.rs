@@ -35,6 +35,8 @@ pub enum Effect {
     Resolved(Conflict),
     /// A pod device appeared, or its pod's end became known or another: attach to it and read its namespace.
     Attach(Device),
+    /// A pod device has another name or alias now.
+    Renamed(Device),
     /// A pod device is gone, or is none any more.
     Detach(Device),
     /// A reading could not be used because too much changed meanwhile: read again.
@@ -325,6 +327,8 @@ impl Engine {
                 let same = |b: &Device| b.generation == after.generation && b.peer == after.peer;
                 if !before.as_ref().is_some_and(same) {
                     effects.push(Effect::Attach(after));
+                } else if before.as_ref() != Some(&after) {
+                    effects.push(Effect::Renamed(after));
                 }
             }
             (None, None) => {}
