@@ -194,8 +194,6 @@ fn text(conflicts: &[ConflictData], devices: usize, left_out: LeftOut) -> String
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn the_first_line_fits_eighty_bytes_for_the_longest_address() {
         let address = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255";

@@ -90,6 +90,26 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         fix: || "apt-get install -y --no-install-recommends containernetworking-plugins".to_owned(),
     },
     Requirement {
+        name: "containerd",
+        purpose: "the tests name real pods: a runtime with its CRI, runc, and iptables for the plugins",
+        groups: &[Group::Test],
+        probe: |_| probe_programs(&["containerd", "ctr", "runc", "iptables"]),
+        packages: &["containerd", "runc", "iptables"],
+        wants_packages: always,
+        installer: None,
+        fix: || "apt-get install -y --no-install-recommends containerd runc iptables".to_owned(),
+    },
+    Requirement {
+        name: "C compiler",
+        purpose: "the tests build the program of their smallest pod, static",
+        groups: &[Group::Test],
+        probe: |_| probe_static_c(),
+        packages: &["gcc", "libc6-dev"],
+        wants_packages: always,
+        installer: None,
+        fix: || "apt-get install -y --no-install-recommends gcc libc6-dev".to_owned(),
+    },
+    Requirement {
         name: "rustfmt",
         purpose: "checks the format of the sources",
         groups: &[Group::Lint],
@@ -163,6 +183,21 @@ fn probe_program(name: &str) -> Result<String, String> {
     find_program(name)
         .map(|path| path.display().to_string())
         .ok_or_else(|| format!("`{name}` is not in PATH"))
+}
+
+fn probe_programs(names: &[&str]) -> Result<String, String> {
+    let found: Result<Vec<_>, _> = names.iter().map(|name| probe_program(name)).collect();
+    found.map(|paths| paths.join(", "))
+}
+
+fn probe_static_c() -> Result<String, String> {
+    let gcc = probe_program("gcc")?;
+    // Its own path where it is there, else the bare name.
+    let library = process::probe(std::process::Command::new(&gcc).arg("-print-file-name=libc.a"));
+    match library.map(|path| PathBuf::from(path.trim_end())) {
+        Some(path) if path.is_absolute() => Ok(gcc),
+        _ => Err("gcc finds no libc.a".to_owned()),
+    }
 }
 
 fn probe_cargo(workspace: &Workspace, command: &str) -> Result<String, String> {

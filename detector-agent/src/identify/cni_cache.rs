@@ -249,16 +249,13 @@ struct CacheFile {
     kind: Option<String>,
     container_id: Option<String>,
     netns: Option<String>,
-    #[serde(default)]
     cni_args: Option<Vec<(String, String)>>,
-    #[serde(default)]
     result: Option<CacheResult>,
 }
 
 #[derive(Debug, Deserialize)]
 struct CacheResult {
-    #[serde(default)]
-    interfaces: Vec<CacheInterface>,
+    interfaces: Option<Vec<CacheInterface>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -281,28 +278,32 @@ fn parse(text: &[u8]) -> Result<Entry, Unusable> {
             .map(|(_, value)| value.clone())
             .filter(|value| is_name(value))
     };
-    let (Some(namespace), Some(name)) = (arg("K8S_POD_NAMESPACE"), arg("K8S_POD_NAME")) else {
+    let (Some(pod_namespace), Some(name)) = (arg("K8S_POD_NAMESPACE"), arg("K8S_POD_NAME")) else {
         return Err(Unusable::Nameless);
     };
     let container_id = file
         .container_id
         .or_else(|| arg("K8S_POD_INFRA_CONTAINER_ID"));
-    let interfaces = file.result.map(|result| result.interfaces);
+    let interfaces = file
+        .result
+        .and_then(|result| result.interfaces)
+        .unwrap_or_default();
+    // Older versions of libcni keep the namespace's file with the pod's own interface only.
+    let sandbox = interfaces.iter().map(|interface| &interface.sandbox);
+    let namespace = file.netns.iter().chain(sandbox);
     Ok(Entry {
         pod: Pod {
-            namespace,
+            namespace: pod_namespace,
             name,
             uid: arg("K8S_POD_UID"),
             container_id: container_id.filter(|id| is_name(id)),
             via: Via::CniCache,
         },
-        namespace: file
-            .netns
+        namespace: namespace
             .filter(|path| path.starts_with('/') && path.len() <= 4096)
-            .map(PathBuf::from),
-        // The pod's own end has a sandbox, and so have devices inside it.
+            .map(PathBuf::from)
+            .next(),
         devices: interfaces
-            .unwrap_or_default()
             .into_iter()
             .filter(|interface| interface.sandbox.is_empty())
             .map(|interface| interface.name)
@@ -314,4 +315,112 @@ fn parse(text: &[u8]) -> Result<Entry, Unusable> {
 
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= MAX_NAME && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    const PTP: &str = include_str!("fixtures/containerd-1.6-ptp.json");
+    const LOOPBACK: &str = include_str!("fixtures/containerd-1.6-loopback.json");
+    const OLD: &str = include_str!("fixtures/libcni-0.7-result.json");
+    const PODMAN: &str = include_str!("fixtures/podman-4.json");
+
+    #[test]
+    fn containerds_entry_names_pod_namespace_file_and_host_device() {
+        let entry = parse(PTP.as_bytes()).unwrap();
+        let pod = &entry.pod;
+        assert_eq!((&*pod.namespace, &*pod.name), ("default", "new-1"));
+        assert_eq!(pod.uid.as_deref(), Some("uid-new-1"));
+        assert_eq!(
+            pod.container_id.as_deref(),
+            Some("37666bd171fae7a154b9fc4f4f1e362890a99ee08640589643bd69a8c254672d")
+        );
+        assert_eq!(pod.via, Via::CniCache);
+        assert_eq!(entry.devices, ["veth63a506ba"]);
+        let file = "/var/run/netns/cni-5fcc2183-6c3d-1ab3-fc21-09b463aafe79";
+        assert_eq!(entry.namespace.as_deref(), Some(Path::new(file)));
+    }
+
+    #[test]
+    fn the_loopback_plugins_entry_has_no_host_device() {
+        assert_eq!(parse(LOOPBACK.as_bytes()).unwrap().devices, [""; 0]);
+    }
+
+    #[test]
+    fn entries_without_a_pod_are_no_damage_and_half_written_ones_are() {
+        assert_eq!(parse(OLD.as_bytes()), Err(Unusable::Nameless));
+        assert_eq!(parse(PODMAN.as_bytes()), Err(Unusable::Nameless));
+        for length in [0, 1, PTP.len() / 2, PTP.trim_end().len() - 1] {
+            let half = PTP.get(..length).unwrap();
+            assert_eq!(parse(half.as_bytes()), Err(Unusable::Broken), "{length}");
+        }
+        for broken in [
+            "[]",
+            "null",
+            r#"{"kind":7}"#,
+            r#"{"kind":"cniCacheV1","cniArgs":[["a"]]}"#,
+        ] {
+            assert_eq!(parse(broken.as_bytes()), Err(Unusable::Broken), "{broken}");
+        }
+    }
+
+    #[test]
+    fn names_that_nobody_can_have_are_not_believed() {
+        let long = "x".repeat(MAX_NAME + 1);
+        for name in ["", "a b", "a\\u0007b", &long] {
+            let text = PTP.replace("\"new-1\"", &format!("\"{name}\""));
+            assert_eq!(parse(text.as_bytes()), Err(Unusable::Nameless), "{name}");
+        }
+    }
+
+    #[test]
+    fn damaged_files_are_skipped_with_a_count_and_nothing_is_waited_for() {
+        let cache = tempfile::tempdir().unwrap();
+        let at = |name: &str| cache.path().join(name);
+        fs::write(at("good"), PTP).unwrap();
+        fs::write(at("nameless"), PODMAN).unwrap();
+        fs::write(at("half"), PTP.get(..100).unwrap()).unwrap();
+        fs::write(at("empty"), "").unwrap();
+        let padded = PTP.trim_end().to_owned() + &" ".repeat(usize::try_from(MAX_BYTES).unwrap());
+        fs::write(at("huge"), padded).unwrap();
+        fs::create_dir(at("directory")).unwrap();
+        nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink(at("good"), at("link")).unwrap();
+        let mut reader = Reader::new(cache.path().to_owned());
+        let told = reader.read().unwrap();
+        assert_eq!(told.records.len(), 1);
+        assert_eq!(told.remark, "3 broken files were skipped");
+    }
+
+    #[test]
+    fn a_file_that_was_half_written_is_read_again_when_it_is_whole() {
+        let cache = tempfile::tempdir().unwrap();
+        let file = cache.path().join("testkit-1-eth0");
+        fs::write(&file, PTP.get(..100).unwrap()).unwrap();
+        let mut reader = Reader::new(cache.path().to_owned());
+        assert_eq!(reader.read().unwrap().records.len(), 0);
+        fs::write(&file, PTP).unwrap();
+        let told = reader.read().unwrap();
+        assert_eq!((told.records.len(), &*told.remark), (1, ""));
+        fs::remove_file(&file).unwrap();
+        assert_eq!(reader.read().unwrap().records.len(), 0);
+    }
+
+    #[test]
+    fn a_directory_that_is_none_says_so() {
+        let cache = tempfile::tempdir().unwrap();
+        let missing = cache.path().join("missing");
+        let problem = Reader::new(missing).read().unwrap_err();
+        assert!(
+            matches!(&problem, Problem::Missing(why) if why.contains("does not exist")),
+            "{problem}"
+        );
+        let file = cache.path().join("file");
+        fs::write(&file, "").unwrap();
+        let problem = Reader::new(file).read().unwrap_err();
+        assert!(matches!(&problem, Problem::Foreign(_)), "{problem}");
+    }
 }

@@ -87,3 +87,51 @@ impl Network {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn containerd_tells_the_namespace_the_process_and_the_host_device() {
+        let network =
+            Network::parse(include_str!("../fixtures/containerd-1.6-status.json")).unwrap();
+        let file = "/var/run/netns/cni-5fcc2183-6c3d-1ab3-fc21-09b463aafe79";
+        assert_eq!(network.namespace, Some(file.into()));
+        assert_eq!(network.pid, Some(7980));
+        assert_eq!(network.devices, ["veth63a506ba"]);
+    }
+
+    #[test]
+    fn cri_o_tells_the_namespace_and_the_process() {
+        let network = Network::parse(include_str!("../fixtures/crio-status.json")).unwrap();
+        let file = "/var/run/netns/5b1c0e6e-8a3f-4c1f-9b57-0d6c1f1d8a11";
+        assert_eq!(network.namespace, Some(file.into()));
+        assert_eq!(network.pid, Some(24181));
+        assert_eq!(network.devices, [""; 0]);
+    }
+
+    #[test]
+    fn a_pod_in_the_nodes_own_network_has_no_namespace() {
+        let info =
+            r#"{"pid":1,"runtimeSpec":{"linux":{"namespaces":[{"type":"pid"}]}},"cniResult":null}"#;
+        let network = Network::parse(info).unwrap();
+        assert_eq!((network.namespace, network.devices), (None, Vec::new()));
+    }
+
+    #[test]
+    fn what_does_not_tell_the_network_is_to_be_asked_again() {
+        for info in [
+            "",
+            "{",
+            "[]",
+            "{}",
+            r#"{"pid":1,"runtimeSpec":null}"#,
+            r#"{"pid":-1,"runtimeSpec":{}}"#,
+        ] {
+            assert_eq!(Network::parse(info), None, "{info}");
+        }
+    }
+}
