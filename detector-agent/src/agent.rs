@@ -12,8 +12,8 @@ use std::{
     thread,
 };
 
-use tokio::signal::unix::{SignalKind, signal};
-use tracing::{debug, info, warn};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{info, warn};
 
 use crate::{
     cli::{Attach, RunArgs},
@@ -69,6 +69,14 @@ pub enum AgentError {
 /// # Errors
 /// As [`AgentError`] says.
 pub fn run(args: &RunArgs) -> Result<(), AgentError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(AgentError::Start)?;
+    // From here on a signal ends the agent in good order, however far the start has come.
+    let mut stop = runtime
+        .block_on(async { StopSignals::listen() })
+        .map_err(AgentError::Start)?;
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let node = node::name(args.common.node_name.as_deref())?;
     let _instance = Instance::take()?;
@@ -156,10 +164,6 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         .map_err(AgentError::Start)?;
     info!(node, "starting");
 
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(AgentError::Start)?;
     runtime.block_on(async {
         let known = inbox.clone();
         let tell = move |devices| {
@@ -167,29 +171,47 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             known.send(Message::PodsKnown(devices));
         };
         tokio::spawn(identifier.run(args.common.identify.clone(), noted, tell));
-        let mut terminate = signal(SignalKind::terminate()).map_err(AgentError::Start)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(AgentError::Start)?;
         tokio::select! {
-            _ = terminate.recv() => debug!("SIGTERM"),
-            _ = interrupt.recv() => debug!("SIGINT"),
+            () = stop.received() => {}
             _ = &mut end => {}
         }
-        Ok::<_, AgentError>(())
-    })?;
+    });
 
-    // A look-up that hangs is left behind.
-    runtime.shutdown_background();
     info!("stopping");
     inbox.send(Message::Stop);
     let detected = join(detection, "detection");
     // The worker ends when detection has dropped its end of the jobs.
     let worked = join(worker, "kernel-worker").map(Ok);
+    // A look-up that hangs is left behind.
+    runtime.shutdown_background();
     detected
         .and_then(|result| result)
         .map_err(AgentError::Detection)?;
     worked
         .and_then(|result| result)
         .map_err(AgentError::Detection)
+}
+
+/// SIGTERM and SIGINT.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 fn join<T>(thread: thread::JoinHandle<T>, name: &str) -> io::Result<T> {

@@ -59,8 +59,17 @@ struct Answer<'a> {
 /// Looks once and prints what it finds. Gives the exit code: 0 no conflict, 1 conflicts.
 ///
 /// # Errors
-/// Where it could not tell (exit code 2).
+/// Where it could not tell (exit code 2). What is printed is a whole JSON document then, too, if one was asked for.
 pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
+    let answer = look(args);
+    if let (Err(error), CheckFormat::Json) = (&answer, args.format) {
+        let document = serde_json::json!({ "error": error.to_string(), "conflicts": null });
+        writeln!(io::stdout().lock(), "{document:#}")?;
+    }
+    answer
+}
+
+fn look(args: &CheckArgs) -> Result<u8, CheckError> {
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let node = node::name(args.common.node_name.as_deref())?;
     let Reading { snapshot, left_out } = Requests::open()?.read_node(&selector)?;

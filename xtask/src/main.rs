@@ -1,8 +1,9 @@
-//! Project tasks: `cargo xtask setup | build | run | test | lint | doctor`.
+//! Project tasks: `cargo xtask setup | build | run | test | lint | bench | doctor`.
 //!
 //! One file per task. Everything that a task needs of another (the eBPF object, the machine's
 //! packages) it asks for itself, so each command works on a fresh clone with nothing typed before it.
 
+mod bench;
 mod build;
 mod compiler;
 mod demo;
@@ -15,6 +16,7 @@ mod narrate;
 mod process;
 mod requirements;
 mod run;
+mod say;
 mod setup;
 mod test;
 mod tools;
@@ -50,6 +52,8 @@ enum Task {
     Test(test::Args),
     /// Check format, lints, documentation, licences and unused dependencies
     Lint,
+    /// Make many conflicts one after another and print how fast the agent names them
+    Bench(bench::Args),
     /// Say what is there and what is missing for building, running and testing
     Doctor,
 }
@@ -72,6 +76,7 @@ fn dispatch(task: Task) -> anyhow::Result<()> {
         Task::Run(args) => run::run(&workspace, &args),
         Task::Test(args) => test::run(&workspace, &args),
         Task::Lint => lint::run(&workspace),
+        Task::Bench(args) => bench::run(&workspace, &args),
         Task::Doctor => doctor::run(&workspace),
     }
 }

@@ -185,23 +185,19 @@ fn addresses(
         )),
         read => Ok(read),
     };
-    let mut all = Bounded::default();
-    for family in FAMILIES {
-        let mut request = AddressMessage::default();
-        request.header.family = family;
-        request
-            .attributes
-            .extend(nsid.map(AddressAttribute::TargetNetNsId));
-        let request = RouteNetlinkMessage::GetAddress(request);
-        all.append(asking.list(what, &request, |found, message| {
-            keep(
-                found,
-                read_as(message, RTM_NEWADDR, address::on_link).and_then(here),
-                &wanted,
-            )
-        })?);
-    }
-    Ok(all)
+    // Both families in one question: a pod costs two system calls less.
+    let mut request = AddressMessage::default();
+    request
+        .attributes
+        .extend(nsid.map(AddressAttribute::TargetNetNsId));
+    let request = RouteNetlinkMessage::GetAddress(request);
+    asking.list(what, &request, |found, message| {
+        keep(
+            found,
+            read_as(message, RTM_NEWADDR, address::on_link).and_then(here),
+            &wanted,
+        )
+    })
 }
 
 /// Neighbours of IPv4 and IPv6 that are wanted, on all links or on one.
@@ -267,6 +263,7 @@ pub(super) fn routes(
     let mut first = Bounded::default();
     let mut others = Bounded::default();
     for family in FAMILIES {
+        let ipv6 = family == AddressFamily::Inet6;
         let mut request = RouteMessage::default();
         request.header.address_family = family;
         request.header.kind = RouteType::Unicast;
@@ -275,6 +272,8 @@ pub(super) fn routes(
         let found: Both =
             asking.list("routes", &request, |(first, others): &mut Both, message| {
                 match read_as(message, RTM_NEWROUTE, route::route) {
+                    // A kernel without IPv6 answers the question for its routes with all those of IPv4.
+                    Ok(Some(route)) if route.destination.is_ipv6() != ipv6 => {}
                     Ok(Some(route)) if wanted.contains(&route.ifindex) => first.push(route),
                     Ok(Some(route)) => others.push(route),
                     Ok(None) => {}

@@ -33,7 +33,7 @@ pub(super) const RTM_DELNEIGH: u16 = 29;
 /// A message, or a part of one, that does not say what its type promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("undecodable netlink message: {0}")]
-pub struct Undecodable(pub(super) &'static str);
+pub(super) struct Undecodable(pub(super) &'static str);
 
 impl From<DecodeError> for Undecodable {
     fn from(_: DecodeError) -> Self {
