@@ -325,10 +325,12 @@ impl Detection {
                 }
                 Effect::Attach(device) => {
                     self.attaching += 1;
+                    self.parts.reporter.device_appeared(&device);
                     // A device found by a reading of everything has been read with it.
                     let token = (!self.merging).then(|| self.begin_reading());
                     self.ask(Job::Attach(device, token));
                 }
+                Effect::Renamed(device) => self.parts.reporter.device_appeared(&device),
                 Effect::Detach(device) => {
                     self.attached.remove(&device.ifindex);
                     self.parts

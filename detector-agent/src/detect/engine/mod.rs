@@ -34,6 +34,8 @@ pub enum Effect {
     Resolved(Conflict),
     /// A pod device appeared, or its pod's end became known or another: attach to it and read its namespace.
     Attach(Device),
+    /// A pod device has another name or alias now.
+    Renamed(Device),
     /// A pod device is gone, or is none any more.
     Detach(Device),
     /// Read the whole node again: a reading could not be used because too much changed meanwhile, or something was told

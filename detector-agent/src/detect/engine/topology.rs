@@ -62,6 +62,8 @@ impl Engine {
                 let same = |b: &Device| b.generation == after.generation && b.peer == after.peer;
                 if !before.as_ref().is_some_and(same) {
                     effects.push(Effect::Attach(after));
+                } else if before.as_ref() != Some(&after) {
+                    effects.push(Effect::Renamed(after));
                 }
             }
             (None, None) => {}
