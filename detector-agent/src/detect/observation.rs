@@ -1,8 +1,12 @@
 //! What the observers tell the engine: one type for everything the kernel says.
 //!
-//! Invariant: observations of one source arrive in the kernel's order. A snapshot may be older than live
-//! observations that arrived while it was read; [`Observation::ReadBegun`] marks its start so that the engine
-//! can let the newer live word win for each key.
+//! Invariants, which observers keep:
+//! - Observations of one source arrive in the kernel's order.
+//! - A snapshot may be older than live observations that arrived while it was read; [`Observation::ReadBegun`] marks
+//!   its start so that the engine can let the newer live word win for each key. What was queued before is told before:
+//!   after an overrun the queue is emptied first, or a word from before the loss would win over the snapshot.
+//! - What the kernel said live before a reading ended is told before [`Observation::Read`]: else the snapshot's news would
+//!   meet claims whose end still waits in the queue, and a conflict would be raised that never was.
 
 use std::{fmt, net::IpAddr};
 

@@ -1,0 +1,211 @@
+//! Merges a reading of the kernel's state: what it holds is taken over, what it lacks is gone, except where a live word
+//! is newer. Nothing is decided before all of it is merged.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::{Effect, Engine};
+use crate::detect::{
+    facts::Owner,
+    observation::{
+        AssignedAddress, FdbEntry, IfIndex, LinkKind, Neighbour, PodAddresses, ReadScope,
+        ReadToken, Route, Snapshot, Timestamp,
+    },
+    reads::{Finished, Key, Outcome},
+};
+
+impl Engine {
+    pub(super) fn read(
+        &mut self,
+        token: ReadToken,
+        scope: ReadScope,
+        snapshot: Snapshot,
+        at: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let finished = match self.reads.finish(token, scope) {
+            Outcome::Usable(finished) => finished,
+            Outcome::Superseded => return,
+            Outcome::Unusable => {
+                effects.push(Effect::ReadAgain);
+                return;
+            }
+        };
+        match scope {
+            ReadScope::Node => self.merge_node(&finished, snapshot, at, effects),
+            ReadScope::Device(ifindex) => self.merge_device(&finished, ifindex, snapshot, at),
+        }
+    }
+
+    fn merge_node(
+        &mut self,
+        finished: &Finished,
+        snapshot: Snapshot,
+        at: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let present: BTreeSet<_> = snapshot.links.iter().map(|l| l.ifindex).collect();
+        let known = self.links.iter().map(|l| l.link.ifindex);
+        let gone: Vec<_> = known
+            .filter(|i| !present.contains(i) && !finished.outdated(&Key::Link(*i)))
+            .collect();
+        for ifindex in gone {
+            self.link_gone(ifindex, effects);
+        }
+        // Bridges first, so that ports find theirs.
+        let mut links = snapshot.links;
+        links.sort_by_key(|l| l.kind != LinkKind::Bridge);
+        for link in links {
+            if !finished.outdated(&Key::Link(link.ifindex)) {
+                self.link(link, at, false, effects);
+            }
+        }
+        self.merge_fdb(finished, &snapshot.fdb);
+        self.merge_routes(finished, &snapshot.routes);
+        self.merge_host(finished, &snapshot.host, at);
+        self.merge_pods(finished, snapshot.pods, at);
+        let followed: Vec<_> = self.links.iter().map(|l| l.link.ifindex).collect();
+        self.merge_neighbours(finished, &followed, &snapshot.neighbours, at);
+    }
+
+    fn merge_device(
+        &mut self,
+        finished: &Finished,
+        ifindex: IfIndex,
+        snapshot: Snapshot,
+        at: Timestamp,
+    ) {
+        if self.links.get(ifindex).is_none() {
+            return;
+        }
+        self.merge_pods(finished, snapshot.pods, at);
+        let mut neighbours = snapshot.neighbours;
+        neighbours.retain(|n| n.ifindex == ifindex);
+        self.merge_neighbours(finished, &[ifindex], &neighbours, at);
+    }
+
+    fn merge_pods(&mut self, finished: &Finished, pods: Vec<PodAddresses>, at: Timestamp) {
+        for pod in pods {
+            let Some(device) = self.links.pod_by_peer(pod.peer).map(|l| l.link.ifindex) else {
+                continue;
+            };
+            // The number of a pod's namespace may have been an earlier pod's.
+            if finished.outdated(&Key::Life(device)) {
+                continue;
+            }
+            if let Some(link) = self.links.get_mut(device) {
+                let known = (link.namespace_readable, link.peer_mac);
+                link.namespace_readable = pod.addresses.is_some();
+                link.peer_mac = pod.mac.or(link.peer_mac);
+                if known != (link.namespace_readable, link.peer_mac) {
+                    self.dirty_link(device);
+                }
+            }
+            let Some(addresses) = pod.addresses else {
+                continue;
+            };
+            let present: HashSet<_> = addresses.iter().map(|a| a.address).collect();
+            for gone in self.facts.owned_by(Owner::Peer(pod.peer)) {
+                let known = present.contains(&gone);
+                if !known && !finished.outdated(&Key::Pod(pod.peer, gone)) {
+                    self.pod_address_gone(pod.peer, gone, at);
+                }
+            }
+            for info in addresses {
+                if !finished.outdated(&Key::Pod(pod.peer, info.address)) {
+                    self.pod_address(pod.peer, info, at);
+                }
+            }
+        }
+    }
+
+    fn merge_host(
+        &mut self,
+        finished: &Finished,
+        host: &[(IfIndex, AssignedAddress)],
+        at: Timestamp,
+    ) {
+        let present: HashSet<_> = host.iter().map(|(i, info)| (*i, info.address)).collect();
+        let outdated =
+            |i, a| finished.outdated(&Key::Host(i, a)) || finished.outdated(&Key::Life(i));
+        let known = self.facts.hosts();
+        let gone: Vec<_> = known
+            .filter(|(i, a)| !present.contains(&(*i, *a)) && !outdated(*i, *a))
+            .collect();
+        for (ifindex, address) in gone {
+            self.host_address_gone(ifindex, address);
+        }
+        for (ifindex, info) in host {
+            if !outdated(*ifindex, info.address) {
+                self.host_address(*ifindex, info.address, at);
+            }
+        }
+    }
+
+    fn merge_neighbours(
+        &mut self,
+        finished: &Finished,
+        of: &[IfIndex],
+        neighbours: &[Neighbour],
+        at: Timestamp,
+    ) {
+        let present: HashSet<_> = neighbours.iter().map(|n| (n.ifindex, n.address)).collect();
+        let outdated =
+            |i, a| finished.outdated(&Key::Neighbour(i, a)) || finished.outdated(&Key::Life(i));
+        for ifindex in of {
+            for address in self.facts.owned_by(Owner::Link(*ifindex)) {
+                if !present.contains(&(*ifindex, address)) && !outdated(*ifindex, address) {
+                    self.neighbour_gone(*ifindex, address);
+                }
+            }
+        }
+        for neighbour in neighbours {
+            if !outdated(neighbour.ifindex, neighbour.address) {
+                self.neighbour(*neighbour, at, false);
+            }
+        }
+    }
+
+    fn merge_fdb(&mut self, finished: &Finished, entries: &[FdbEntry]) {
+        let key = |e: &FdbEntry| (e.bridge, e.mac, e.vlan);
+        let present: HashSet<_> = entries.iter().map(key).collect();
+        let outdated = |e: &FdbEntry| {
+            finished.outdated(&Key::Fdb(e.bridge, e.mac, e.vlan))
+                || finished.outdated(&Key::Life(e.bridge))
+                || finished.outdated(&Key::Life(e.port))
+        };
+        let known = self.fdb.entries();
+        let gone: Vec<_> = known
+            .filter(|e| !present.contains(&key(e)) && !outdated(e))
+            .collect();
+        for entry in gone {
+            self.fdb_gone(entry);
+        }
+        for entry in entries {
+            if !outdated(entry) {
+                self.fdb(*entry);
+            }
+        }
+    }
+
+    fn merge_routes(&mut self, finished: &Finished, routes: &[Route]) {
+        let present: HashSet<_> = routes.iter().collect();
+        let outdated = |r: &Route| {
+            finished.outdated(&Key::Route(*r))
+                || finished.outdated(&Key::RoutesOf(r.ifindex))
+                || finished.outdated(&Key::Life(r.ifindex))
+        };
+        let known = self.routes.iter();
+        let gone: Vec<_> = known
+            .filter(|r| !present.contains(r) && !outdated(r))
+            .copied()
+            .collect();
+        for route in gone {
+            self.route_gone(&route);
+        }
+        for route in routes {
+            if !outdated(route) {
+                self.route(*route);
+            }
+        }
+    }
+}

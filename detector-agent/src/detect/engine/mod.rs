@@ -1,0 +1,292 @@
+//! The engine: one observation in, effects out.
+
+mod claims;
+mod decide;
+mod merge;
+mod topology;
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use super::{
+    bridge::Fdb,
+    claimants::World,
+    conflict::{Claimant, ClaimantId, Conflict, ConflictKind},
+    expiry::Expiry,
+    facts::Facts,
+    lifecycle::{Lifecycle, Moment},
+    links::{Device, LinkState, Links},
+    moves::Moves,
+    observation::{IfIndex, Mac, Observation, Stamped, Timestamp, Vlan},
+    reads::{Key, Reads},
+    routes::Routes,
+    scope::Scope,
+    settings::Settings,
+};
+
+/// What follows from an observation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// A conflict was found.
+    Raised(Conflict),
+    /// Its claimants, kind, confidence or receiver changed.
+    Updated(Conflict),
+    /// Fewer than two claim the address now.
+    Resolved(Conflict),
+    /// A pod device appeared, or its pod's end became known or another: attach to it and read its namespace.
+    Attach(Device),
+    /// A pod device is gone, or is none any more.
+    Detach(Device),
+    /// Read the whole node again: a reading could not be used because too much changed meanwhile, or something was told
+    /// before the link that it stands on was known.
+    ReadAgain,
+}
+
+/// What bounds turned away, by what it was. All counters only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Claims of devices that already hold [`Bounds::claims_per_device`](super::Bounds::claims_per_device).
+    pub claims: u64,
+    /// Links.
+    pub links: u64,
+    /// Neighbour entries, forwarding entries and routes.
+    pub kernel_entries: u64,
+    /// Conflicts.
+    pub conflicts: u64,
+    /// Frames of devices that are not known, not any more, or were not yet when the frame came in.
+    pub unknown_device: u64,
+}
+
+/// One claim, for the list of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The claimed address.
+    pub address: IpAddr,
+    /// VLAN tags.
+    pub vlan: Vlan,
+    /// Who claims it, and why.
+    pub claimant: Claimant,
+}
+
+/// Keeps the facts and decides. See the module's documentation for the way through it.
+#[derive(Debug)]
+pub struct Engine {
+    settings: Settings,
+    links: Links,
+    facts: Facts,
+    fdb: Fdb,
+    routes: Routes,
+    reads: Reads,
+    expiry: Expiry,
+    moves: Moves,
+    lifecycle: Lifecycle,
+    losses: Losses,
+    /// Addresses whose facts changed in this step.
+    dirty: BTreeSet<IpAddr>,
+    /// Hardware addresses on bridges that no neighbour entry may ask for any more.
+    unasked: Vec<(IfIndex, Mac)>,
+}
+
+impl Engine {
+    /// An engine that knows nothing yet.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            lifecycle: Lifecycle::new(settings.id_seed),
+            settings,
+            links: Links::default(),
+            facts: Facts::default(),
+            fdb: Fdb::default(),
+            routes: Routes::default(),
+            reads: Reads::default(),
+            expiry: Expiry::default(),
+            moves: Moves::default(),
+            losses: Losses::default(),
+            dirty: BTreeSet::new(),
+            unasked: Vec::new(),
+        }
+    }
+
+    /// Takes one observation at `now` (not before its own time) and appends what follows to `effects`.
+    pub fn step(&mut self, now: Timestamp, observation: Stamped, effects: &mut Vec<Effect>) {
+        let at = observation.at;
+        match observation.what {
+            Observation::Link(link) => {
+                self.reads.touch(Key::Link(link.ifindex));
+                self.link(link, at, true, effects);
+            }
+            Observation::LinkGone(ifindex) => {
+                self.reads.touch(Key::Link(ifindex));
+                self.link_gone(ifindex, effects);
+            }
+            Observation::PodAddress(peer, info) => {
+                self.reads.touch(Key::Pod(peer, info.address));
+                self.pod_address(peer, info, at);
+            }
+            Observation::PodAddressGone(peer, address) => {
+                self.reads.touch(Key::Pod(peer, address));
+                self.pod_address_gone(peer, address, at);
+            }
+            Observation::HostAddress(ifindex, info) => {
+                self.reads.touch(Key::Host(ifindex, info.address));
+                self.host_address(ifindex, info.address, at);
+            }
+            Observation::HostAddressGone(ifindex, address) => {
+                self.reads.touch(Key::Host(ifindex, address));
+                self.host_address_gone(ifindex, address);
+            }
+            Observation::Neighbour(neighbour) => {
+                self.reads
+                    .touch(Key::Neighbour(neighbour.ifindex, neighbour.address));
+                self.neighbour(neighbour, at, true);
+            }
+            Observation::NeighbourGone(ifindex, address) => {
+                self.reads.touch(Key::Neighbour(ifindex, address));
+                self.neighbour_gone(ifindex, address);
+            }
+            Observation::Fdb(entry) => {
+                self.reads
+                    .touch(Key::Fdb(entry.bridge, entry.mac, entry.vlan));
+                self.fdb(entry);
+            }
+            Observation::FdbGone(entry) => {
+                self.reads
+                    .touch(Key::Fdb(entry.bridge, entry.mac, entry.vlan));
+                self.fdb_gone(entry);
+            }
+            Observation::Route(route) => {
+                self.reads.touch(Key::Route(route));
+                self.route(route);
+            }
+            Observation::RouteGone(route) => {
+                self.reads.touch(Key::Route(route));
+                self.route_gone(&route);
+            }
+            Observation::Frame(frame) => self.frame(frame, at),
+            Observation::ReadBegun(token) => self.reads.begin(token),
+            Observation::ReadFailed(token) => self.reads.fail(token),
+            Observation::Read(token, scope, snapshot) => {
+                self.read(token, scope, *snapshot, at, effects)
+            }
+        }
+        self.settle(
+            Moment {
+                now,
+                decided_at: at,
+            },
+            effects,
+        );
+    }
+
+    /// When [`Engine::expire`] next has something to look at.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Timestamp> {
+        self.expiry.next()
+    }
+
+    /// Ends what nobody will say the end of: claims that were only heard, and flapping.
+    pub fn expire(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        while let Some(address) = self.expiry.due(now) {
+            self.lapse(address, now);
+        }
+        self.settle(
+            Moment {
+                now,
+                decided_at: now,
+            },
+            effects,
+        );
+    }
+
+    /// The open conflicts with their claimants' newest evidence.
+    #[must_use]
+    pub fn conflicts(&self, now: Timestamp) -> Vec<Conflict> {
+        let world = self.world();
+        let refreshed = |(scope, conflict): (Scope, &Conflict)| {
+            let mut conflict = conflict.clone();
+            let derived = world.derive(conflict.address, now);
+            for fresh in derived.get(&scope).into_iter().flatten() {
+                if let Some(shown) = conflict.claimants.iter_mut().find(|c| c.id == fresh.id) {
+                    shown.clone_from(fresh);
+                }
+            }
+            conflict
+        };
+        let mut conflicts: Vec<_> = self.lifecycle.open().map(refreshed).collect();
+        conflicts.sort_by_key(|c| (c.raised_at, c.address, c.vlan));
+        conflicts
+    }
+
+    /// How many conflicts of `kind` are open.
+    #[must_use]
+    pub fn open_conflicts(&self, kind: ConflictKind) -> usize {
+        self.lifecycle
+            .open()
+            .filter(|(_, c)| c.kind == kind)
+            .count()
+    }
+
+    /// Every address that something is known of, in no order: ask [`Engine::claims_of`] about each.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.facts.addresses().collect()
+    }
+
+    /// How many addresses something is known of.
+    #[must_use]
+    pub fn claim_count(&self) -> usize {
+        self.facts.len()
+    }
+
+    /// The pods' claims of one address.
+    #[must_use]
+    pub fn claims_of(&self, address: IpAddr, now: Timestamp) -> Vec<Claim> {
+        let derived = self.world().derive(address, now);
+        let claims = derived.into_iter().flat_map(|(scope, claimants)| {
+            claimants.into_iter().map(move |claimant| Claim {
+                address,
+                vlan: scope.vlan,
+                claimant,
+            })
+        });
+        claims
+            .filter(|c| c.claimant.id != ClaimantId::Host)
+            .collect()
+    }
+
+    /// The pod devices known now.
+    #[must_use]
+    pub fn devices(&self) -> Vec<Device> {
+        self.links
+            .iter()
+            .filter(|l| l.is_pod())
+            .map(LinkState::device)
+            .collect()
+    }
+
+    /// The pod device of an index, if it is one now.
+    #[must_use]
+    pub fn device(&self, ifindex: IfIndex) -> Option<Device> {
+        self.links.pod(ifindex).map(LinkState::device)
+    }
+
+    /// What the bounds turned away so far.
+    #[must_use]
+    pub fn losses(&self) -> Losses {
+        self.losses
+    }
+
+    #[cfg(test)]
+    pub(super) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn world(&self) -> World<'_> {
+        World {
+            links: &self.links,
+            facts: &self.facts,
+            fdb: &self.fdb,
+            routes: &self.routes,
+            settings: &self.settings,
+        }
+    }
+}
