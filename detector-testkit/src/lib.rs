@@ -5,15 +5,19 @@
 
 pub mod agent;
 pub mod barrier;
+pub mod bench_flood;
 pub mod bench_latency;
 pub mod cni;
 pub mod contract;
 pub mod event;
 pub mod frames;
 pub mod mac;
+pub mod mounts;
 pub mod netns;
 pub mod node;
+pub mod open;
 pub mod scenario;
+pub mod traffic;
 
 pub use agent::{Agent, AgentCommand, DEADLINE, Outcome, Received};
 pub use barrier::Barrier;
@@ -21,5 +25,8 @@ pub use cni::{Cni, CniPod};
 pub use event::Event;
 pub use frames::{ArpOperation, Frame, FrameSender, NaFlags};
 pub use mac::Mac;
+pub use mounts::PrivateMounts;
 pub use netns::{Netns, remove_living_namespaces};
 pub use node::{Node, POD_DEVICE, Pod, PodSpec};
+pub use open::{Open, fresh_look, open_conflicts};
+pub use traffic::reach;
