@@ -7,11 +7,13 @@ use serde_json::Value;
 
 use crate::{
     agent::{AgentCommand, Received},
+    barrier,
     event::{Conflict, RAISED, RESOLVED, UPDATED},
     netns::Netns,
 };
 
-/// The open conflicts: address and kind, with the devices of those who claim it now, sorted.
+/// The open conflicts but those of a [`Barrier`](crate::Barrier): address and kind, with the devices of those who claim it
+/// now, sorted.
 pub type Open = BTreeMap<(String, String), Vec<String>>;
 
 /// What the events so far leave open.
@@ -24,6 +26,9 @@ pub fn open_conflicts(events: &[Received]) -> Result<Open> {
         let Some(conflict) = received.event.conflict() else {
             continue;
         };
+        if barrier::is_own(&conflict.address) {
+            continue;
+        }
         let id = conflict.conflict_id.clone();
         let known = open.contains_key(&id);
         let story = || format!("{} of {id} on {}", received.event.kind, conflict.address);
@@ -58,13 +63,14 @@ pub fn fresh_look(agent: &Path, netns: &Netns, deadline: Duration) -> Result<Ope
         .get("conflicts")
         .and_then(Value::as_array)
         .context("no list of conflicts")?;
-    conflicts
-        .iter()
-        .map(|conflict| {
-            let conflict = serde_json::from_value(conflict.clone()).context("a conflict")?;
-            Ok(entry(conflict))
-        })
-        .collect()
+    let mut open = Open::new();
+    for conflict in conflicts {
+        let conflict: Conflict = serde_json::from_value(conflict.clone()).context("a conflict")?;
+        if !barrier::is_own(&conflict.address) {
+            open.extend([entry(conflict)]);
+        }
+    }
+    Ok(open)
 }
 
 fn entry(conflict: Conflict) -> ((String, String), Vec<String>) {
