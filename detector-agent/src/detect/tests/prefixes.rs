@@ -34,7 +34,7 @@ fn an_address_is_gone_from_a_pod_with_its_last_prefix_length() {
     node.tell(gone(32));
     assert_eq!(
         node.said(),
-        ["resolved 10.0.0.5 duplicate observed: veth2 left veth1(address_removed)"]
+        ["resolved 10.0.0.5 duplicate certain: veth2 left veth1(address_removed)"]
     );
 }
 
