@@ -19,6 +19,7 @@ use crate::{
     cli::{Attach, RunArgs},
     detect::{Engine, Settings},
     detection::{Detection, Inbox, Message, Parts, Readiness},
+    identify::{self, Identifier, Names, PodBook},
     instance::{Instance, InstanceError},
     node::{self, NodeNameError},
     observe::{
@@ -26,7 +27,7 @@ use crate::{
         netlink::{DeviceSelector, Live, LiveOptions, OpenError, PatternError, Requests},
         worker::Worker,
     },
-    report::{NoPodNames, Reporter, event::EventMaker, lines::Lines, metrics::Metrics},
+    report::{Reporter, event::EventMaker, lines::Lines, metrics::Metrics},
 };
 
 /// Why the agent did not start, or ended by itself.
@@ -116,7 +117,11 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let metrics = Arc::new(Metrics::new());
     let readiness = Arc::new(Readiness::default());
     let maker = EventMaker::new(node.clone(), node::random());
-    let reporter = Reporter::new(maker, Box::new(NoPodNames), lines, Arc::clone(&metrics));
+    let pods = Arc::new(PodBook::default());
+    let (notes, noted) = tokio::sync::mpsc::channel(identify::NOTES);
+    let names = Names::new(Arc::clone(&pods), notes);
+    let identifier = Identifier::new(pods, Arc::clone(&metrics));
+    let reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
     let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
     let (jobs, asked) = mpsc::channel();
     let detection = Detection::new(Parts {
@@ -160,6 +165,12 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     info!(node, "starting");
 
     runtime.block_on(async {
+        let known = inbox.clone();
+        let tell = move |devices| {
+            // Nobody listens any more while the agent stops.
+            known.send(Message::PodsKnown(devices));
+        };
+        tokio::spawn(identifier.run(args.common.identify.clone(), noted, tell));
         tokio::select! {
             () = stop.received() => {}
             _ = &mut end => {}
@@ -171,6 +182,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let detected = join(detection, "detection");
     // The worker ends when detection has dropped its end of the jobs.
     let worked = join(worker, "kernel-worker").map(Ok);
+    // A look-up that hangs is left behind.
+    runtime.shutdown_background();
     detected
         .and_then(|result| result)
         .map_err(AgentError::Detection)?;

@@ -325,10 +325,12 @@ impl Detection {
                 }
                 Effect::Attach(device) => {
                     self.attaching += 1;
+                    self.parts.reporter.device_appeared(&device);
                     // A device found by a reading of everything has been read with it.
                     let token = (!self.merging).then(|| self.begin_reading());
                     self.ask(Job::Attach(device, token));
                 }
+                Effect::Renamed(device) => self.parts.reporter.device_appeared(&device),
                 Effect::Detach(device) => {
                     self.attached.remove(&device.ifindex);
                     self.parts
@@ -539,8 +541,7 @@ impl Detection {
         }
         // Rounded up, so that a wait does not end just before its time over and over.
         let millis = wait.as_millis().saturating_add(1).min(60_000);
-        EpollTimeout::try_from(u16::try_from(millis).unwrap_or(u16::MAX))
-            .unwrap_or(EpollTimeout::ZERO)
+        EpollTimeout::from(u16::try_from(millis).unwrap_or(u16::MAX))
     }
 
     /// Waits for room on the event lines only while some wait to be written.

@@ -16,6 +16,7 @@ mod narrate;
 mod process;
 mod requirements;
 mod run;
+mod say;
 mod setup;
 mod test;
 mod tools;

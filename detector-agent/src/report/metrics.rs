@@ -128,12 +128,9 @@ impl Metrics {
             "The agent's version",
             Info::new([("version", env!("CARGO_PKG_VERSION"))]),
         );
-        let latency = Histogram::new(
-            [
-                20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1.0,
-            ]
-            .into_iter(),
-        );
+        let latency = Histogram::new([
+            20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1.0,
+        ]);
         registry.register_with_unit(
             "detection_latency",
             "From the kernel's timestamp of the deciding observation to the event",

@@ -12,7 +12,7 @@ use std::{fmt, sync::Arc};
 use tracing::{info, warn};
 
 use crate::{
-    detect::{Claimant, Conflict, IfIndex},
+    detect::{Claimant, Conflict, Device, IfIndex},
     identify::PodAnswer,
 };
 use event::{Change, Event, EventMaker};
@@ -29,7 +29,9 @@ pub trait EventSink: Send + fmt::Debug {
 pub trait PodNames: Send + fmt::Debug {
     /// What is known now; never waits.
     fn pod_of(&self, claimant: &Claimant) -> PodAnswer;
-    /// A device is gone; its pod may be forgotten.
+    /// A device appeared, or something about it changed; its pod may be looked for.
+    fn device_appeared(&self, device: &Device);
+    /// A device is gone. Its pod may still be asked for: a conflict names those that left, too.
     fn device_gone(&self, ifindex: IfIndex, generation: u64);
 }
 
@@ -41,6 +43,8 @@ impl PodNames for NoPodNames {
     fn pod_of(&self, _: &Claimant) -> PodAnswer {
         PodAnswer::Unknown("no source of pod names is in use".into())
     }
+
+    fn device_appeared(&self, _: &Device) {}
 
     fn device_gone(&self, _: IfIndex, _: u64) {}
 }
@@ -126,6 +130,11 @@ impl Reporter {
             change.name(),
             devices.join(", ")
         );
+    }
+
+    /// A device appeared, or something about it changed.
+    pub fn device_appeared(&self, device: &Device) {
+        self.pods.device_appeared(device);
     }
 
     /// A device is gone.

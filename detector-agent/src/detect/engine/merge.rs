@@ -1,13 +1,13 @@
 //! Merges a reading of the kernel's state: what it holds is taken over, what it lacks is gone, except where a live word
 //! is newer. Nothing is decided before all of it is merged.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::{Effect, Engine};
 use crate::detect::{
     facts::Owner,
     observation::{
-        AssignedAddress, FdbEntry, IfIndex, LinkKind, Neighbour, PodAddresses, ReadScope,
+        AssignedAddress, FdbEntry, IfIndex, LinkKind, Neighbour, Peer, PodAddresses, ReadScope,
         ReadToken, Route, Snapshot, Timestamp,
     },
     reads::{Finished, Key, Outcome},
@@ -53,18 +53,25 @@ impl Engine {
         for ifindex in gone {
             self.link_gone(ifindex, effects);
         }
+        // The number of a pod's namespace may be an earlier pod's in this reading: it says whose it was.
+        let read_as: HashMap<_, _> = snapshot
+            .links
+            .iter()
+            .filter_map(|l| Some((l.peer?, l.ifindex)))
+            .collect();
         // Bridges first, so that ports find theirs.
         let mut links = snapshot.links;
         links.sort_by_key(|l| l.kind != LinkKind::Bridge);
         for link in links {
             if !finished.outdated(&Key::Link(link.ifindex)) {
-                self.link(link, at, false, effects);
+                self.link(link, true, at, effects);
             }
         }
         self.merge_fdb(finished, &snapshot.fdb);
         self.merge_routes(finished, &snapshot.routes);
         self.merge_host(finished, &snapshot.host, at);
-        self.merge_pods(finished, snapshot.pods, at);
+        let same = |peer: Peer, device| read_as.get(&peer) == Some(&device);
+        self.merge_pods(finished, snapshot.pods, same, at);
         let followed: Vec<_> = self.links.iter().map(|l| l.link.ifindex).collect();
         self.merge_neighbours(finished, &followed, &snapshot.neighbours, at);
     }
@@ -83,21 +90,27 @@ impl Engine {
         // No message may have told the peer: the link's own is sent before the pair is joined.
         let link = snapshot.links.into_iter().find(|l| l.ifindex == ifindex);
         if let Some(link) = link.filter(|_| !finished.outdated(&Key::Link(ifindex))) {
-            self.link(link, at, false, effects);
+            self.link(link, at, effects);
         }
-        self.merge_pods(finished, snapshot.pods, at);
+        self.merge_pods(finished, snapshot.pods, |_, device| device == ifindex, at);
         let mut neighbours = snapshot.neighbours;
         neighbours.retain(|n| n.ifindex == ifindex);
         self.merge_neighbours(finished, &[ifindex], &neighbours, at);
     }
 
-    fn merge_pods(&mut self, finished: &Finished, pods: Vec<PodAddresses>, at: Timestamp) {
+    /// `same`: whether a peer was read as the end of the device that it is the end of now.
+    fn merge_pods(
+        &mut self,
+        finished: &Finished,
+        pods: Vec<PodAddresses>,
+        same: impl Fn(Peer, IfIndex) -> bool,
+        at: Timestamp,
+    ) {
         for pod in pods {
             let Some(device) = self.links.pod_by_peer(pod.peer).map(|l| l.link.ifindex) else {
                 continue;
             };
-            // The number of a pod's namespace may have been an earlier pod's.
-            if finished.outdated(&Key::Life(device)) {
+            if !same(pod.peer, device) || finished.outdated(&Key::Life(device)) {
                 continue;
             }
             if let Some(link) = self.links.get_mut(device) {
@@ -183,7 +196,7 @@ impl Engine {
         let key = |e: &FdbEntry| (e.bridge, e.mac, e.vlan);
         let present: HashSet<_> = entries.iter().map(key).collect();
         let outdated = |e: &FdbEntry| {
-            finished.outdated(&Key::Fdb(e.bridge, e.mac, e.vlan))
+            finished.outdated(&Key::from(e))
                 || finished.outdated(&Key::Life(e.bridge))
                 || finished.outdated(&Key::Life(e.port))
         };
@@ -204,7 +217,7 @@ impl Engine {
     fn merge_routes(&mut self, finished: &Finished, routes: &[Route]) {
         let present: HashSet<_> = routes.iter().collect();
         let outdated = |r: &Route| {
-            finished.outdated(&Key::Route(*r))
+            finished.outdated(&Key::from(r))
                 || finished.outdated(&Key::RoutesOf(r.ifindex))
                 || finished.outdated(&Key::Life(r.ifindex))
         };

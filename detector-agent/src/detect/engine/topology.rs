@@ -14,12 +14,12 @@ use crate::detect::{
 };
 
 impl Engine {
-    /// A link appeared or changed. `live`: it was told as it happened, and what was said of it before was not heeded.
+    /// A link appeared or changed. `whole`: it was read, not told, and what it lacks it has not got.
     pub(super) fn link(
         &mut self,
         link: Link,
+        whole: bool,
         at: Timestamp,
-        live: bool,
         effects: &mut Vec<Effect>,
     ) {
         let ifindex = link.ifindex;
@@ -30,14 +30,14 @@ impl Engine {
         let up = link.up;
         let was_bridge = self.links.is_bridge(ifindex);
         let before = self.links.pod(ifindex).map(LinkState::device);
-        let upserted = self.links.upsert(link, at);
+        let upserted = self.links.upsert(link, whole, at);
         if let Some((older, peer)) = upserted.displaced {
             self.dirty.extend(self.facts.forget_peer(peer));
             self.dirty_link(older);
         }
         match upserted.change {
             LinkChange::Same => return,
-            LinkChange::New => self.reads.touch(Key::Life(ifindex)),
+            LinkChange::New => {}
             LinkChange::Replaced(old) => {
                 self.reads.touch(Key::Life(ifindex));
                 self.forget_facts_of(&old);
@@ -51,8 +51,7 @@ impl Engine {
         let is_bridge = self.links.is_bridge(ifindex);
         if was_bridge != is_bridge {
             self.dirty_ports(ifindex);
-            if is_bridge && live {
-                // Neighbours on it that were told before it was known were not followed.
+            if self.unheeded.remove(&ifindex) && is_bridge {
                 effects.push(Effect::ReadAgain);
             }
         }
@@ -63,6 +62,8 @@ impl Engine {
                 let same = |b: &Device| b.generation == after.generation && b.peer == after.peer;
                 if !before.as_ref().is_some_and(same) {
                     effects.push(Effect::Attach(after));
+                } else if before.as_ref() != Some(&after) {
+                    effects.push(Effect::Renamed(after));
                 }
             }
             (None, None) => {}
@@ -176,11 +177,10 @@ impl Engine {
     }
 
     pub(super) fn fdb_gone(&mut self, entry: FdbEntry) {
-        if self.fdb.unset(entry) == FdbChange::Moved {
+        let still_port = self.links.bridge_of(entry.port) == Some(entry.bridge);
+        let keep = still_port && self.facts.asks_for(entry.bridge, entry.mac);
+        if self.fdb.unset(entry, keep) == FdbChange::Moved {
             self.dirty_behind(&[(entry.bridge, entry.mac)]);
-        }
-        if !self.facts.asks_for(entry.bridge, entry.mac) {
-            self.unasked.push((entry.bridge, entry.mac));
         }
     }
 
