@@ -19,10 +19,10 @@ pub(super) enum Key {
     /// That a link is the one it was: touched when it goes or is another. What a reading says of such a link's neighbours,
     /// addresses and ports is said of the earlier one, or was also said live of the later.
     Life(IfIndex),
-    /// A pod's address.
-    Pod(Peer, IpAddr),
-    /// A node's address.
-    Host(IfIndex, IpAddr),
+    /// A pod's address, with its prefix length.
+    Pod(Peer, IpAddr, u8),
+    /// A node's address, with its prefix length.
+    Host(IfIndex, IpAddr, u8),
     /// A neighbour entry.
     Neighbour(IfIndex, IpAddr),
     /// A forwarding entry.

@@ -35,10 +35,19 @@ impl Engine {
         }
     }
 
-    pub(super) fn pod_address_gone(&mut self, peer: Peer, address: IpAddr, at: Timestamp) {
+    pub(super) fn pod_address_gone(
+        &mut self,
+        peer: Peer,
+        address: IpAddr,
+        prefix_len: u8,
+        at: Timestamp,
+    ) {
         let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) else {
             return;
         };
+        if self.facts.unassign_one_of(peer, address, prefix_len) {
+            return;
+        }
         let mut changed = self.facts.unassign(peer, address, device, at);
         changed |= self.facts.refute_neighbour(device, address, |_| true);
         if let Some(bridge) = self.links.bridge_of(device) {
@@ -50,20 +59,23 @@ impl Engine {
         }
     }
 
-    pub(super) fn host_address(&mut self, ifindex: IfIndex, address: IpAddr, at: Timestamp) {
-        if !claimable(address) {
+    pub(super) fn host_address(&mut self, ifindex: IfIndex, info: AssignedAddress, at: Timestamp) {
+        if !claimable(info.address) {
             return;
         }
-        match self.facts.host(ifindex, address, at, &self.settings.bounds) {
+        match self.facts.host(ifindex, info, at, &self.settings.bounds) {
             Stored::Changed => {
-                self.dirty.insert(address);
+                self.dirty.insert(info.address);
             }
             Stored::Refused => self.losses.kernel_entries += 1,
             Stored::Refreshed => {}
         }
     }
 
-    pub(super) fn host_address_gone(&mut self, ifindex: IfIndex, address: IpAddr) {
+    pub(super) fn host_address_gone(&mut self, ifindex: IfIndex, address: IpAddr, prefix_len: u8) {
+        if self.facts.unhost_one_of(ifindex, address, prefix_len) {
+            return;
+        }
         if self.facts.unhost(ifindex, address) {
             self.dirty.insert(address);
         }

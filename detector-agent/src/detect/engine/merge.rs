@@ -32,7 +32,9 @@ impl Engine {
         };
         match scope {
             ReadScope::Node => self.merge_node(&finished, snapshot, at, effects),
-            ReadScope::Device(ifindex) => self.merge_device(&finished, ifindex, snapshot, at),
+            ReadScope::Device(ifindex) => {
+                self.merge_device(&finished, ifindex, snapshot, at, effects);
+            }
         }
     }
 
@@ -80,9 +82,15 @@ impl Engine {
         ifindex: IfIndex,
         snapshot: Snapshot,
         at: Timestamp,
+        effects: &mut Vec<Effect>,
     ) {
         if self.links.get(ifindex).is_none() {
             return;
+        }
+        // No message may have told the peer: the link's own is sent before the pair is joined.
+        let link = snapshot.links.into_iter().find(|l| l.ifindex == ifindex);
+        if let Some(link) = link.filter(|_| !finished.outdated(&Key::Link(ifindex))) {
+            self.link(link, at, effects);
         }
         self.merge_pods(finished, snapshot.pods, |_, device| device == ifindex, at);
         let mut neighbours = snapshot.neighbours;
@@ -116,15 +124,19 @@ impl Engine {
             let Some(addresses) = pod.addresses else {
                 continue;
             };
-            let present: HashSet<_> = addresses.iter().map(|a| a.address).collect();
-            for gone in self.facts.owned_by(Owner::Peer(pod.peer)) {
-                let known = present.contains(&gone);
-                if !known && !finished.outdated(&Key::Pod(pod.peer, gone)) {
-                    self.pod_address_gone(pod.peer, gone, at);
+            let present: HashSet<_> = addresses
+                .iter()
+                .map(|a| (a.address, a.prefix_len))
+                .collect();
+            for (gone, length) in self.facts.assigned_with(pod.peer) {
+                let known = present.contains(&(gone, length));
+                if !known && !finished.outdated(&Key::Pod(pod.peer, gone, length)) {
+                    self.pod_address_gone(pod.peer, gone, length, at);
                 }
             }
             for info in addresses {
-                if !finished.outdated(&Key::Pod(pod.peer, info.address)) {
+                let key = Key::Pod(pod.peer, info.address, info.prefix_len);
+                if !finished.outdated(&key) {
                     self.pod_address(pod.peer, info, at);
                 }
             }
@@ -137,19 +149,21 @@ impl Engine {
         host: &[(IfIndex, AssignedAddress)],
         at: Timestamp,
     ) {
-        let present: HashSet<_> = host.iter().map(|(i, info)| (*i, info.address)).collect();
-        let outdated =
-            |i, a| finished.outdated(&Key::Host(i, a)) || finished.outdated(&Key::Life(i));
+        let key = |i: IfIndex, info: &AssignedAddress| (i, info.address, info.prefix_len);
+        let present: HashSet<_> = host.iter().map(|(i, info)| key(*i, info)).collect();
+        let outdated = |(i, a, length)| {
+            finished.outdated(&Key::Host(i, a, length)) || finished.outdated(&Key::Life(i))
+        };
         let known = self.facts.hosts();
         let gone: Vec<_> = known
-            .filter(|(i, a)| !present.contains(&(*i, *a)) && !outdated(*i, *a))
+            .filter(|host| !present.contains(host) && !outdated(*host))
             .collect();
-        for (ifindex, address) in gone {
-            self.host_address_gone(ifindex, address);
+        for (ifindex, address, length) in gone {
+            self.host_address_gone(ifindex, address, length);
         }
         for (ifindex, info) in host {
-            if !outdated(*ifindex, info.address) {
-                self.host_address(*ifindex, info.address, at);
+            if !outdated(key(*ifindex, info)) {
+                self.host_address(*ifindex, *info, at);
             }
         }
     }

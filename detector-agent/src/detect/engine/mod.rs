@@ -121,20 +121,22 @@ impl Engine {
                 self.link_gone(ifindex, effects);
             }
             Observation::PodAddress(peer, info) => {
-                self.reads.touch(Key::Pod(peer, info.address));
+                self.reads
+                    .touch(Key::Pod(peer, info.address, info.prefix_len));
                 self.pod_address(peer, info, at);
             }
-            Observation::PodAddressGone(peer, address) => {
-                self.reads.touch(Key::Pod(peer, address));
-                self.pod_address_gone(peer, address, at);
+            Observation::PodAddressGone(peer, address, prefix_len) => {
+                self.reads.touch(Key::Pod(peer, address, prefix_len));
+                self.pod_address_gone(peer, address, prefix_len, at);
             }
             Observation::HostAddress(ifindex, info) => {
-                self.reads.touch(Key::Host(ifindex, info.address));
-                self.host_address(ifindex, info.address, at);
+                self.reads
+                    .touch(Key::Host(ifindex, info.address, info.prefix_len));
+                self.host_address(ifindex, info, at);
             }
-            Observation::HostAddressGone(ifindex, address) => {
-                self.reads.touch(Key::Host(ifindex, address));
-                self.host_address_gone(ifindex, address);
+            Observation::HostAddressGone(ifindex, address, prefix_len) => {
+                self.reads.touch(Key::Host(ifindex, address, prefix_len));
+                self.host_address_gone(ifindex, address, prefix_len);
             }
             Observation::Neighbour(neighbour) => {
                 self.reads

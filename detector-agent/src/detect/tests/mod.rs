@@ -17,6 +17,7 @@ mod ipv6_vlan;
 mod links;
 mod model;
 mod neighbours;
+mod prefixes;
 mod reads;
 mod receivers;
 mod same_pod;
@@ -142,7 +143,11 @@ impl Node {
     }
 
     fn address_gone(&mut self, ifindex: IfIndex, address: &str) {
-        self.tell(Observation::PodAddressGone(peer(ifindex), ip(address)));
+        self.tell(Observation::PodAddressGone(
+            peer(ifindex),
+            ip(address),
+            assigned(address).prefix_len,
+        ));
     }
 
     fn host(&mut self, ifindex: IfIndex, address: &str) {
@@ -150,7 +155,11 @@ impl Node {
     }
 
     fn host_gone(&mut self, ifindex: IfIndex, address: &str) {
-        self.tell(Observation::HostAddressGone(ifindex, ip(address)));
+        self.tell(Observation::HostAddressGone(
+            ifindex,
+            ip(address),
+            assigned(address).prefix_len,
+        ));
     }
 
     fn neighbour(&mut self, ifindex: IfIndex, address: &str, lladdr: Mac, state: NudState) {
