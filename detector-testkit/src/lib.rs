@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod barrier;
+pub mod bench_identify;
 pub mod bench_latency;
 pub mod cni;
 pub mod containerd;
