@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod barrier;
 pub mod bench_flood;
+pub mod bench_identify;
 pub mod bench_latency;
 pub mod browser;
 pub mod cni;
