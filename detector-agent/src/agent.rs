@@ -22,6 +22,7 @@ use crate::{
     detection::{Detection, Inbox, Message, Parts, Readiness},
     health::{Health, Role, SourceHealth},
     http::{self, Endpoints, HttpError},
+    identify::{self, Identifier, Names, PodBook},
     instance::{Instance, InstanceError},
     node::{self, NodeNameError},
     observe::{
@@ -29,7 +30,7 @@ use crate::{
         netlink::{DeviceSelector, Live, LiveOptions, OpenError, PatternError, Requests},
         worker::Worker,
     },
-    report::{NoPodNames, Reporter, event::EventMaker, lines::Lines, metrics::Metrics},
+    report::{Reporter, event::EventMaker, lines::Lines, metrics::Metrics},
 };
 
 /// Why the agent did not start, or ended by itself.
@@ -126,8 +127,12 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let metrics = Arc::new(Metrics::new());
     let readiness = Arc::new(Readiness::default());
     let maker = EventMaker::new(node.clone(), node::random());
+    let pods = Arc::new(PodBook::default());
+    let (notes, noted) = tokio::sync::mpsc::channel(identify::NOTES);
+    let names = Names::new(Arc::clone(&pods), notes);
+    let identifier = Identifier::new(Arc::clone(&pods), Arc::clone(&metrics));
     let events_wanted = lines.is_some();
-    let mut reporter = Reporter::new(maker, Box::new(NoPodNames), lines, Arc::clone(&metrics));
+    let mut reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
     if events_wanted {
         let part = health.part(Role::Sink, "event lines");
         part.works("written as they happen");
@@ -189,6 +194,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
                 metrics,
                 readiness,
                 health,
+                pods,
                 inbox: inbox.clone(),
                 feed,
                 export_claims: args.export_claims,
@@ -198,6 +204,12 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     info!(node, "starting");
 
     runtime.block_on(async {
+        let known = inbox.clone();
+        let tell = move |devices| {
+            // Nobody listens any more while the agent stops.
+            known.send(Message::PodsKnown(devices));
+        };
+        tokio::spawn(identifier.run(args.common.identify.clone(), noted, tell));
         tokio::select! {
             () = stop.received() => {}
             _ = &mut end => {}
@@ -209,6 +221,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let detected = join(detection, "detection");
     // The worker ends when detection has dropped its end of the jobs.
     let worked = join(worker, "kernel-worker").map(Ok);
+    // A look-up that hangs is left behind.
+    runtime.shutdown_background();
     detected
         .and_then(|result| result)
         .map_err(AgentError::Detection)?;

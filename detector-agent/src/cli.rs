@@ -6,7 +6,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
-use crate::http::Listen;
+use crate::{http::Listen, identify::IdentifySettings};
 
 /// Names, the instant it happens, every IP address that two pods claim.
 #[derive(Clone, Debug, Parser)]
@@ -53,6 +53,10 @@ pub struct CommonArgs {
     /// Name of this node in events [default: the host name].
     #[arg(long, value_name = "NAME", env = "IPCONFLICT_NODE_NAME")]
     pub node_name: Option<String>,
+
+    /// Where to look for pods.
+    #[command(flatten)]
+    pub identify: IdentifySettings,
 
     /// Form of the log lines on stderr.
     #[arg(

@@ -128,8 +128,8 @@ impl<'n> Client<'n> {
         method: &str,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<ureq::http::Response<ureq::Body>> {
-        let mut request = ureq::http::Request::builder()
+    ) -> Result<http::Response<ureq::Body>> {
+        let mut request = http::Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base));
         for (name, value) in &self.headers {

@@ -13,7 +13,7 @@ use std::{fmt, sync::Arc};
 use tracing::{info, warn};
 
 use crate::{
-    detect::{Claimant, Conflict, IfIndex},
+    detect::{Claimant, Conflict, Device, IfIndex},
     health::Part,
     identify::PodAnswer,
 };
@@ -31,7 +31,9 @@ pub trait EventSink: Send + fmt::Debug {
 pub trait PodNames: Send + fmt::Debug {
     /// What is known now; never waits.
     fn pod_of(&self, claimant: &Claimant) -> PodAnswer;
-    /// A device is gone; its pod may be forgotten.
+    /// A device appeared, or something about it changed; its pod may be looked for.
+    fn device_appeared(&self, device: &Device);
+    /// A device is gone. Its pod may still be asked for: a conflict names those that left, too.
     fn device_gone(&self, ifindex: IfIndex, generation: u64);
 }
 
@@ -43,6 +45,8 @@ impl PodNames for NoPodNames {
     fn pod_of(&self, _: &Claimant) -> PodAnswer {
         PodAnswer::Unknown("no source of pod names is in use".into())
     }
+
+    fn device_appeared(&self, _: &Device) {}
 
     fn device_gone(&self, _: IfIndex, _: u64) {}
 }
@@ -145,10 +149,9 @@ impl Reporter {
         );
     }
 
-    /// What is known of a claimant's pod now.
-    #[must_use]
-    pub fn pod_of(&self, claimant: &Claimant) -> PodAnswer {
-        self.pods.pod_of(claimant)
+    /// A device appeared, or something about it changed.
+    pub fn device_appeared(&self, device: &Device) {
+        self.pods.device_appeared(device);
     }
 
     /// A device is gone.

@@ -226,7 +226,10 @@ fn aligned(rows: &[Vec<String>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{identify::Pod, report::event::EvidenceData};
+    use crate::{
+        identify::{Pod, Via},
+        report::event::EvidenceData,
+    };
 
     fn claimant(device: &str, name: Option<&str>) -> ClaimantData {
         let at = "2026-01-02T03:04:05.000000Z".to_owned();
@@ -241,7 +244,7 @@ mod tests {
                 name: name.to_owned(),
                 uid: None,
                 container_id: None,
-                via: "cri".to_owned(),
+                via: Via::Cri,
             }),
             pod_unknown_because: None,
             evidence: vec![EvidenceData {

@@ -170,7 +170,7 @@ impl Client {
                     .map_err(io::Error::other)?;
             tokio::spawn(connection);
             sender
-                .send_request(self.request(path, last_id).map_err(io::Error::other)?)
+                .send_request(self.request(path, last_id)?)
                 .await
                 .map_err(io::Error::other)
         };
@@ -197,11 +197,7 @@ impl Client {
         Ok(Box::new(tls.connect(name, stream).await?))
     }
 
-    fn request(
-        &self,
-        path: &str,
-        last_id: Option<&str>,
-    ) -> Result<Request<Nothing>, hyper::http::Error> {
+    fn request(&self, path: &str, last_id: Option<&str>) -> io::Result<Request<Nothing>> {
         let host = if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
         } else {
@@ -214,7 +210,7 @@ impl Client {
         if let Some(id) = last_id {
             request = request.header("last-event-id", id);
         }
-        request.body(Nothing)
+        request.body(Nothing).map_err(io::Error::other)
     }
 }
 

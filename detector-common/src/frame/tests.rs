@@ -340,8 +340,8 @@ fn everything_else_is_left_at_once() {
     assert_eq!(see(&[]), Seen::Other);
 }
 
-/// A frame with tags put into it, outermost first: type and tag control information.
-fn tagged(hex: &str, tags: &[(u16, u16)]) -> Vec<u8> {
+/// A frame with tags put into it.
+fn tagged(hex: &str, tags: TagList<'_>) -> Vec<u8> {
     let mut frame = bytes(hex);
     let inner: Vec<u8> = tags
         .iter()
@@ -352,13 +352,16 @@ fn tagged(hex: &str, tags: &[(u16, u16)]) -> Vec<u8> {
     frame
 }
 
+/// Tags in a frame, outermost first: type and tag control information.
+type TagList<'a> = &'a [(u16, u16)];
+
 const Q: u16 = 0x8100;
 const AD: u16 = 0x88a8;
 
 #[test]
 fn tags_become_part_of_the_claim() {
     // Held apart, in the frame, outer, inner.
-    let cases: &[(Option<u16>, &[(u16, u16)], u16, u16)] = &[
+    let cases: &[(Option<u16>, TagList<'_>, u16, u16)] = &[
         (None, &[], 0, 0),
         (Some(100), &[], 100, 0),
         (None, &[(Q, 100)], 100, 0),
@@ -398,7 +401,7 @@ fn tags_become_part_of_the_claim() {
 
 #[test]
 fn three_tags_and_the_reserved_id_are_rejected() {
-    let cases: &[(Option<u16>, &[(u16, u16)])] = &[
+    let cases: &[(Option<u16>, TagList<'_>)] = &[
         (Some(1), &[(AD, 2), (Q, 3)]),
         (Some(0xfff), &[]),
         (None, &[(Q, 0xfff)]),
