@@ -155,7 +155,7 @@ fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history(
     c.delete().unwrap();
     browser.wait(&says("No IP address conflict")).unwrap();
     browser
-        .wait("document.querySelectorAll('#resolved details').length === 5")
+        .wait("document.querySelectorAll('#resolved > details').length === 5")
         .unwrap();
     // The history opens by keyboard, and tells why they left.
     while browser.eval("document.activeElement.tagName").unwrap() != "SUMMARY" {
@@ -163,7 +163,7 @@ fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history(
     }
     browser.press(ENTER).unwrap();
     browser
-        .wait("document.querySelector('details[open]') !== null")
+        .wait("document.querySelector('#resolved > details[open]') !== null")
         .unwrap();
     browser.wait(&says("Left: device removed")).unwrap();
     browser.screenshot(&picture("7-resolved")).unwrap();

@@ -75,10 +75,13 @@ fn parts(app: &App) -> Vec<PartReport> {
         let mut detail = match source.state {
             SourceState::Off => "switched off".to_owned(),
             SourceState::Working => format!("{} pods from {}", source.pods, source.target),
+            // The reason names where it looked.
+            _ if !source.detail.is_empty() => String::new(),
             _ => source.target.clone(),
         };
         if !source.detail.is_empty() {
-            detail = format!("{detail}: {}", source.detail);
+            let colon = if detail.is_empty() { "" } else { ": " };
+            detail = format!("{detail}{colon}{}", source.detail);
         }
         PartReport {
             name: source.via.name().to_owned(),

@@ -115,7 +115,7 @@ function claimantCard(claimant, conflict) {
   return element("div", { class: `claimant${winner ? " winner" : ""}${claimant.left ? " gone" : ""}` },
     role ? element("p", { class: "role" }, role) : null,
     podName(claimant),
-    claimant.pod_unknown_because ? element("p", { class: "because" }, claimant.pod_unknown_because) : null,
+    claimant.pod_unknown_because ? element("details", { class: "because" }, element("summary", {}, "Why?"), claimant.pod_unknown_because) : null,
     facts,
     claimant.evidence.length ? evidenceTable(claimant) : null);
 }
@@ -205,7 +205,7 @@ function drawHeadline() {
 }
 
 function drawResolved() {
-  const open = new Set([...document.querySelectorAll("#resolved details[open]")].map((one) => one.dataset.conflict));
+  const open = new Set([...document.querySelectorAll("#resolved > details[open]")].map((one) => one.dataset.conflict));
   $("resolved").replaceChildren(...resolved.map((conflict) => {
     const names = conflict.claimants.map((one) => one.pod ? `${one.pod.namespace}/${one.pod.name}` : one.device);
     return element("details", { "data-conflict": conflict.conflict_id, open: open.has(conflict.conflict_id) ? "" : null },
