@@ -90,7 +90,7 @@ impl Engine {
         // No message may have told the peer: the link's own is sent before the pair is joined.
         let link = snapshot.links.into_iter().find(|l| l.ifindex == ifindex);
         if let Some(link) = link.filter(|_| !finished.outdated(&Key::Link(ifindex))) {
-            self.link(link, at, effects);
+            self.link(link, true, at, effects);
         }
         self.merge_pods(finished, snapshot.pods, |_, device| device == ifindex, at);
         let mut neighbours = snapshot.neighbours;
