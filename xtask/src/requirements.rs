@@ -139,6 +139,27 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         installer: None,
     },
     Requirement {
+        name: "Prometheus",
+        purpose: "the tests let it scrape the agent",
+        groups: &[Group::Test],
+        probe: |_| probe_program("prometheus", "prometheus"),
+        packages: &["prometheus"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "Chromium",
+        purpose: "the tests look at the status page with it",
+        groups: &[Group::Test],
+        probe: |_| {
+            probe_program("chromium", "chromium")
+                .and_then(|_| probe_program("chromedriver", "chromium-driver"))
+        },
+        packages: &["chromium", "chromium-driver"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
         name: "rustfmt",
         purpose: "checks the format of the sources",
         groups: &[Group::Lint],

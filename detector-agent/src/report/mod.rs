@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use crate::{
     detect::{Claimant, Conflict, Device, IfIndex},
+    health::Part,
     identify::PodAnswer,
 };
 use event::{Change, Event, EventMaker};
@@ -57,6 +58,7 @@ pub struct Reporter {
     lines: Option<Lines>,
     sinks: Vec<Box<dyn EventSink>>,
     metrics: Arc<Metrics>,
+    lines_health: Option<Part>,
 }
 
 impl Reporter {
@@ -74,7 +76,13 @@ impl Reporter {
             lines,
             sinks: Vec::new(),
             metrics,
+            lines_health: None,
         }
+    }
+
+    /// Shows how the event lines are.
+    pub fn show_lines(&mut self, part: Part) {
+        self.lines_health = Some(part);
     }
 
     /// Adds a sink.
@@ -94,8 +102,16 @@ impl Reporter {
             };
             let outcome = match written {
                 Ok(Written::Accepted) => "delivered",
-                Ok(Written::Dropped) => "dropped",
+                Ok(Written::Dropped) => {
+                    if let Some(part) = &self.lines_health {
+                        part.degraded("the reader does not read: lines are dropped");
+                    }
+                    "dropped"
+                }
                 Err(e) => {
+                    if let Some(part) = &self.lines_health {
+                        part.failed(format!("cannot be written any more: {e}"));
+                    }
                     warn!("events can no longer be written to --events: {e}");
                     "failed"
                 }
@@ -135,6 +151,12 @@ impl Reporter {
     /// A device appeared, or something about it changed.
     pub fn device_appeared(&self, device: &Device) {
         self.pods.device_appeared(device);
+    }
+
+    /// What is known of a claimant's pod now.
+    #[must_use]
+    pub fn pod_of(&self, claimant: &Claimant) -> PodAnswer {
+        self.pods.pod_of(claimant)
     }
 
     /// A device is gone.

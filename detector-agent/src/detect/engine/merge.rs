@@ -62,10 +62,17 @@ impl Engine {
         // Bridges first, so that ports find theirs.
         let mut links = snapshot.links;
         links.sort_by_key(|l| l.kind != LinkKind::Bridge);
-        for link in links {
-            if !finished.outdated(&Key::Link(link.ifindex)) {
-                self.link(link, true, at, effects);
+        for mut link in links {
+            if finished.outdated(&Key::Link(link.ifindex)) {
+                continue;
             }
+            // Another device was told to have this peer since: this one is dying.
+            let holder = link.peer.and_then(|peer| self.links.pod_by_peer(peer));
+            let holder = holder.map(|l| l.link.ifindex);
+            if holder.is_some_and(|h| h != link.ifindex && finished.outdated(&Key::Link(h))) {
+                link.peer = None;
+            }
+            self.link(link, true, at, effects);
         }
         self.merge_fdb(finished, &snapshot.fdb);
         self.merge_routes(finished, &snapshot.routes);

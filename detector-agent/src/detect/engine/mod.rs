@@ -199,13 +199,35 @@ impl Engine {
         );
     }
 
-    /// The open conflicts with their claimants' newest evidence.
+    /// The open conflicts with their claimants' newest evidence, the one raised first at the front.
     #[must_use]
     pub fn conflicts(&self, now: Timestamp) -> Vec<Conflict> {
-        let world = self.world();
+        let mut conflicts: Vec<_> = self
+            .conflict_addresses()
+            .into_iter()
+            .flat_map(|address| self.conflicts_of(address, now))
+            .collect();
+        conflicts.sort_by_key(|c| (c.raised_at, c.address, c.vlan));
+        conflicts
+    }
+
+    /// The addresses with an open conflict, the one raised first at the front: ask [`Engine::conflicts_of`] about each.
+    #[must_use]
+    pub fn conflict_addresses(&self) -> Vec<IpAddr> {
+        let open = self.lifecycle.open();
+        let mut addresses: Vec<_> = open.map(|(_, c)| (c.raised_at, c.address)).collect();
+        addresses.sort_unstable();
+        let mut seen = BTreeSet::new();
+        addresses.retain(|(_, address)| seen.insert(*address));
+        addresses.into_iter().map(|(_, address)| address).collect()
+    }
+
+    /// The open conflicts of one address, with their claimants' newest evidence.
+    #[must_use]
+    pub fn conflicts_of(&self, address: IpAddr, now: Timestamp) -> Vec<Conflict> {
+        let derived = self.world().derive(address, now);
         let refreshed = |(scope, conflict): (Scope, &Conflict)| {
             let mut conflict = conflict.clone();
-            let derived = world.derive(conflict.address, now);
             for fresh in derived.get(&scope).into_iter().flatten() {
                 if let Some(shown) = conflict.claimants.iter_mut().find(|c| c.id == fresh.id) {
                     shown.clone_from(fresh);
@@ -213,9 +235,7 @@ impl Engine {
             }
             conflict
         };
-        let mut conflicts: Vec<_> = self.lifecycle.open().map(refreshed).collect();
-        conflicts.sort_by_key(|c| (c.raised_at, c.address, c.vlan));
-        conflicts
+        self.lifecycle.open_of(address).map(refreshed).collect()
     }
 
     /// How many conflicts of `kind` are open.

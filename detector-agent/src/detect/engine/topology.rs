@@ -8,7 +8,7 @@ use crate::detect::{
     conflict::ConflictKind,
     facts::Owner,
     links::{Device, LinkChange, LinkState},
-    observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, Route, Timestamp},
+    observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, Peer, Route, Timestamp},
     reads::Key,
     routes::{Added, Routes},
 };
@@ -40,7 +40,7 @@ impl Engine {
             LinkChange::New => {}
             LinkChange::Replaced(old) => {
                 self.reads.touch(Key::Life(ifindex));
-                self.forget_facts_of(&old);
+                self.forget_facts_of(ifindex, old.peer);
                 self.dirty_flapping(ifindex);
                 // What the kernel holds for the new one may have been said before it was known to be another.
                 effects.push(Effect::ReadAgain);
@@ -99,26 +99,25 @@ impl Engine {
 
     pub(super) fn link_gone(&mut self, ifindex: IfIndex, effects: &mut Vec<Effect>) {
         self.reads.touch(Key::Life(ifindex));
-        let Some(state) = self.links.remove(ifindex) else {
-            return;
-        };
-        self.forget_facts_of(&state.link);
+        let state = self.links.remove(ifindex);
+        // Something may have been told on a link whose beginning was missed.
+        self.forget_facts_of(ifindex, state.as_ref().and_then(|s| s.link.peer));
         self.dirty_ports(ifindex);
         self.dirty_flapping(ifindex);
-        if state.is_pod() {
+        if let Some(state) = state.filter(LinkState::is_pod) {
             effects.push(Effect::Detach(state.device()));
         }
     }
 
     /// Everything that was known through a link that is gone.
-    fn forget_facts_of(&mut self, link: &Link) {
-        self.dirty.extend(self.facts.forget_link(link.ifindex));
-        if let Some(peer) = link.peer {
+    fn forget_facts_of(&mut self, ifindex: IfIndex, peer: Option<Peer>) {
+        self.dirty.extend(self.facts.forget_link(ifindex));
+        if let Some(peer) = peer {
             self.dirty.extend(self.facts.forget_peer(peer));
         }
-        let behind = self.fdb.forget_link(link.ifindex);
+        let behind = self.fdb.forget_link(ifindex);
         self.dirty_behind(&behind);
-        if self.routes.forget_link(link.ifindex) {
+        if self.routes.forget_link(ifindex) {
             self.dirty_open(|_| true);
         }
     }

@@ -218,6 +218,25 @@ fn a_namespace_number_given_anew_while_the_reading_ran_brings_no_addresses_along
 }
 
 #[test]
+fn a_dying_device_read_late_does_not_take_its_namespaces_number_back() {
+    let mut node = Node::with_pods(2);
+    node.gone(1);
+    node.address(2, "10.0.0.1");
+    let token = node.begin();
+    node.link(Link {
+        peer: Some(peer(1)),
+        ..pod(3)
+    });
+    node.address(1, "10.0.0.1");
+    assert_eq!(
+        node.said(),
+        ["raised 10.0.0.1 duplicate certain: veth2 veth3"]
+    );
+    node.finish_node(token, snapshot(&[(1, &[]), (2, &["10.0.0.1"])]));
+    assert!(node.said().is_empty());
+}
+
+#[test]
 fn a_link_first_heard_of_during_the_reading_is_read_with_all_it_has() {
     let mut node = Node::new();
     let mut seen = snapshot(&[(1, &["10.0.0.1"])]);

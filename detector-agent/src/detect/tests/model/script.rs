@@ -669,7 +669,7 @@ impl Script {
                         self.attach.insert(device.ifindex);
                     }
                 }
-                Effect::Detach(_) => {}
+                Effect::Renamed(_) | Effect::Detach(_) => {}
                 Effect::ReadAgain => self.read_again = true,
             }
         }
