@@ -211,7 +211,11 @@ impl World {
                 entry.past.push(Past::Cleared(mac));
             }
         }
-        Some(Observation::PodAddressGone(peer, address))
+        Some(Observation::PodAddressGone(
+            peer,
+            address,
+            info(address).prefix_len,
+        ))
     }
 
     pub(super) fn host(&mut self, ifindex: IfIndex, address: IpAddr) -> Option<Observation> {
@@ -223,7 +227,11 @@ impl World {
     pub(super) fn unhost(&mut self, ifindex: IfIndex, address: IpAddr) -> Option<Observation> {
         self.hosts
             .remove(&(ifindex, address))
-            .then_some(Observation::HostAddressGone(ifindex, address))
+            .then_some(Observation::HostAddressGone(
+                ifindex,
+                address,
+                info(address).prefix_len,
+            ))
     }
 
     // ---- neighbours, forwarding, routes ----
