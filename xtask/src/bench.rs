@@ -1,52 +1,73 @@
-//! `bench`: how long the agent takes to name a conflict, over many of them.
-
-use std::process::Command;
+//! `bench`: how long the agent takes to name a conflict, and what the kernel program costs a packet.
 
 use anyhow::{Result, bail};
 
 use crate::{
-    build::{self, Profile},
+    build::{self, AGENT, Profile},
+    ebpf,
     host::Host,
     process,
     requirements::Group,
     setup,
-    workspace::Workspace,
+    workspace::{OBJECT_VARIABLE, Workspace},
 };
 
-/// Package and binary that make the conflicts and measure.
-const PACKAGE: &str = "detector-testkit";
-const BINARY: &str = "bench_latency";
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Subject {
+    /// Many conflicts one after another: how fast each is named
+    Latency,
+    /// What the kernel program costs a packet
+    PacketCost,
+}
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Passed on to the bench, as `--conflicts 1000`
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    /// What to measure; everything without it
+    #[arg(value_enum)]
+    subject: Option<Subject>,
+    /// Passed on to the bench, as `latency -- --conflicts 1000`
+    #[arg(last = true, requires = "subject")]
     bench: Vec<String>,
 }
 
-/// Builds agent and bench, both optimised, and runs it.
+/// Measures one or all, with everything optimised.
 ///
 /// # Errors
-/// Not root, a build failed, or a conflict was not named.
+/// Not root, a build failed, or a bench did.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if !Host::inspect().root {
-        bail!("the bench makes network namespaces and loads kernel programs: run it as root");
+        bail!("the benches make network namespaces and load kernel programs: run them as root");
     }
     setup::ensure(workspace, &[Group::Build, Group::Demo])?;
+    let wanted = |subject| args.subject.is_none_or(|only| only == subject);
+    if wanted(Subject::Latency) {
+        latency(workspace, &args.bench)?;
+    }
+    if wanted(Subject::PacketCost) {
+        packet_cost(workspace, &args.bench)?;
+    }
+    Ok(())
+}
+
+fn latency(workspace: &Workspace, args: &[String]) -> Result<()> {
     let agent = build::agent(workspace, Profile::Release)?;
-    process::run(workspace.cargo().args([
-        "build",
-        "--release",
-        "--package",
-        PACKAGE,
-        "--bin",
-        BINARY,
-    ]))?;
-    process::run(
-        Command::new(workspace.target().join("release").join(BINARY))
-            .arg("--agent")
-            .arg(agent)
-            .args(&args.bench),
-    )
+    let mut bench = workspace.cargo();
+    bench
+        .args(["run", "--quiet", "--release"])
+        .args(["--package", "detector-testkit", "--bin", "bench_latency"])
+        .args(["--", "--agent"])
+        .arg(agent);
+    process::run(bench.args(args))
+}
+
+fn packet_cost(workspace: &Workspace, args: &[String]) -> Result<()> {
+    let object = ebpf::build(workspace)?;
+    let mut bench = workspace.cargo();
+    bench
+        .args(["bench", "--package", AGENT, "--bench", "packet_cost"])
+        .args(["--features", "privileged-tests", "--"])
+        .env(OBJECT_VARIABLE, object);
+    process::run(bench.args(args))
 }
