@@ -30,7 +30,10 @@ fn main() -> Result<()> {
         .to_bytes();
     let malformed = Frame::request(MAC, Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST).to_bytes();
 
-    println!("{:<24}{:>8}{:>8}{:>8}{:>8}", "packet", "empty", "ours", "more", "ratio");
+    println!(
+        "{:<24}{:>8}{:>8}{:>8}{:>8}",
+        "packet", "empty", "ours", "more", "ratio"
+    );
     measure(
         &EbpfOptions::default(),
         vec![
@@ -78,10 +81,17 @@ fn measure(options: &EbpfOptions, mut rows: Vec<Row>) -> Result<()> {
         let (empty, cost) = (row.empty.as_nanos(), row.cost.as_nanos());
         #[expect(clippy::cast_precision_loss, reason = "nanoseconds of one packet")]
         let ratio = cost as f64 / empty as f64;
-        println!("{:<24}{empty:>8}{cost:>8}{:>8}{ratio:>8.2}", row.name, cost.saturating_sub(empty));
+        println!(
+            "{:<24}{empty:>8}{cost:>8}{:>8}{ratio:>8.2}",
+            row.name,
+            cost.saturating_sub(empty)
+        );
     }
     let losses = programs.counters().read()?.losses();
-    ensure!(losses == Losses::default(), "claims were lost, the figures are not theirs: {losses:?}");
+    ensure!(
+        losses == Losses::default(),
+        "claims were lost, the figures are not theirs: {losses:?}"
+    );
     Ok(())
 }
 

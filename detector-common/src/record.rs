@@ -1,6 +1,6 @@
 //! The records of the ring buffer, and their decoding.
 
-use core::mem::offset_of;
+use core::mem::{MaybeUninit, offset_of};
 
 /// Discriminant of a [`FrameRecord`] that ARP made.
 pub const TAG_ARP: u8 = 1;
@@ -13,8 +13,8 @@ pub const NEIGHBOUR_GONE: u8 = 4;
 
 /// A claim as a frame made it. It is also the key under which the kernel remembers what it published, so there is no
 /// padding in it and every byte is set.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Claim {
     /// [`TAG_ARP`] or [`TAG_NDP`].
     pub tag: u8,
@@ -70,8 +70,22 @@ pub struct NeighbourRecord {
     pub reserved: u16,
 }
 
+impl Claim {
+    /// Sets every byte to zero, word by word: of anything else a compiler for the kernel makes a call of a loop.
+    #[inline(always)]
+    pub(crate) fn cleared(place: &mut MaybeUninit<Self>) -> &mut Self {
+        let words = place.as_mut_ptr().cast::<u64>();
+        for index in 0..size_of::<Self>() / size_of::<u64>() {
+            // SAFETY: a claim consists of so many words (its size and alignment are asserted below).
+            unsafe { words.add(index).write_volatile(0) };
+        }
+        // SAFETY: every byte is initialised, and zeros are a claim.
+        unsafe { place.assume_init_mut() }
+    }
+}
+
 const _: () = {
-    assert!(size_of::<Claim>() == 40 && align_of::<Claim>() == 4);
+    assert!(size_of::<Claim>() == 40 && align_of::<Claim>() == 8);
     assert!(
         offset_of!(Claim, tag) == 0
             && offset_of!(Claim, tentative) == 1

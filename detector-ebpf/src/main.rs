@@ -17,6 +17,7 @@ mod neigh_cleanup;
 mod neigh_timer;
 mod neigh_update;
 mod neighbour;
+mod recent;
 mod skb;
 
 /// The kernel refuses its GPL helpers to a program without this.

@@ -1,4 +1,5 @@
-//! `bench`: how long the agent takes to name a conflict, and what the kernel program costs a packet.
+//! `bench`: how long the agent takes to name a conflict, what a flood from one pod costs it, and what the kernel program
+//! costs a packet.
 
 use anyhow::{Result, bail};
 
@@ -12,27 +13,33 @@ use crate::{
     workspace::{OBJECT_VARIABLE, Workspace},
 };
 
-/// What to measure.
+/// Arguments of `bench`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to measure; without it all, one after the other
+    #[arg(long, value_enum)]
+    only: Option<Bench>,
+    /// Passed on to the bench, as `--only latency --conflicts 1000`
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        requires = "only"
+    )]
+    bench: Vec<String>,
+}
+
+/// The benches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Subject {
-    /// Many conflicts one after another: how fast each is named
+enum Bench {
+    /// Detection latency of an idle agent
     Latency,
+    /// Memory, processor time and latency while one pod floods
+    Flood,
     /// What the kernel program costs a packet
     PacketCost,
 }
 
-/// Arguments of `bench`.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// What to measure; everything without it
-    #[arg(value_enum)]
-    subject: Option<Subject>,
-    /// Passed on to the bench, as `latency -- --conflicts 1000`
-    #[arg(last = true, requires = "subject")]
-    bench: Vec<String>,
-}
-
-/// Measures one or all, with everything optimised.
+/// Builds agent and benches, all optimised, and runs them.
 ///
 /// # Errors
 /// Not root, a build failed, or a bench did.
@@ -41,33 +48,38 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         bail!("the benches make network namespaces and load kernel programs: run them as root");
     }
     setup::ensure(workspace, &[Group::Build, Group::Demo])?;
-    let wanted = |subject| args.subject.is_none_or(|only| only == subject);
-    if wanted(Subject::Latency) {
-        latency(workspace, &args.bench)?;
-    }
-    if wanted(Subject::PacketCost) {
-        packet_cost(workspace, &args.bench)?;
+    let all = [Bench::Latency, Bench::Flood, Bench::PacketCost];
+    for bench in all {
+        if args.only.is_some_and(|only| only != bench) {
+            continue;
+        }
+        match bench {
+            Bench::Latency => of_agent(workspace, "bench_latency", &args.bench)?,
+            Bench::Flood => of_agent(workspace, "bench_flood", &args.bench)?,
+            Bench::PacketCost => packet_cost(workspace, &args.bench)?,
+        }
     }
     Ok(())
 }
 
-fn latency(workspace: &Workspace, args: &[String]) -> Result<()> {
+/// Runs one of the test kit's benches, which start the agent themselves.
+fn of_agent(workspace: &Workspace, bench: &str, args: &[String]) -> Result<()> {
     let agent = build::agent(workspace, Profile::Release)?;
-    let mut bench = workspace.cargo();
-    bench
+    let mut command = workspace.cargo();
+    command
         .args(["run", "--quiet", "--release"])
-        .args(["--package", "detector-testkit", "--bin", "bench_latency"])
+        .args(["--package", "detector-testkit", "--bin", bench])
         .args(["--", "--agent"])
         .arg(agent);
-    process::run(bench.args(args))
+    process::run(command.args(args))
 }
 
 fn packet_cost(workspace: &Workspace, args: &[String]) -> Result<()> {
     let object = ebpf::build(workspace)?;
-    let mut bench = workspace.cargo();
-    bench
+    let mut command = workspace.cargo();
+    command
         .args(["bench", "--package", AGENT, "--bench", "packet_cost"])
         .args(["--features", "privileged-tests", "--"])
         .env(OBJECT_VARIABLE, object);
-    process::run(bench.args(args))
+    process::run(command.args(args))
 }

@@ -79,25 +79,19 @@ impl Fdb {
             self.remove(&key);
             return FdbChange::Refused;
         }
-        self.remove(&key);
-        let behind = Behind {
-            port: entry.port,
-            aged: false,
-        };
-        self.entries.insert(key, behind);
-        self.by_port.entry(entry.port).or_default().insert(key);
+        self.put(key, entry.port, false);
         self.changed(entry.bridge, entry.mac, before)
     }
 
-    /// The kernel's entry is gone; the port is remembered until [`Fdb::forget_aged`].
-    pub(super) fn unset(&mut self, entry: FdbEntry) -> FdbChange {
+    /// The kernel's entry is gone; with `keep` the port is remembered until [`Fdb::forget_aged`]. The kernel has one entry
+    /// per hardware address and VLAN and tells a move by the new one alone: the port told last is the one it stood behind.
+    pub(super) fn unset(&mut self, entry: FdbEntry, keep: bool) -> FdbChange {
         let key = (entry.bridge, entry.mac, entry.vlan);
         let before = self.port(entry.bridge, entry.mac);
-        match self.entries.get_mut(&key) {
-            // An entry of another port may be told gone after the address moved: the newer word stays.
-            Some(behind) if behind.port != entry.port => return FdbChange::Same,
-            Some(behind) => behind.aged = true,
-            None => {}
+        if keep {
+            self.put(key, entry.port, true);
+        } else {
+            self.remove(&key);
         }
         self.changed(entry.bridge, entry.mac, before)
     }
@@ -138,6 +132,12 @@ impl Fdb {
         keys.iter()
             .map(|(bridge, mac, _)| (*bridge, *mac))
             .collect()
+    }
+
+    fn put(&mut self, key: Key, port: IfIndex, aged: bool) {
+        self.remove(&key);
+        self.entries.insert(key, Behind { port, aged });
+        self.by_port.entry(port).or_default().insert(key);
     }
 
     fn remove(&mut self, key: &Key) {

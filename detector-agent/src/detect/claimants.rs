@@ -1,12 +1,12 @@
 //! Derives who claims an address from the facts, and nothing else: the same facts always give the same claimants.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use super::{
     bridge::Fdb,
     conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
     evidence::{frame_evidence, neighbour_evidence},
-    facts::{AddressFacts, Facts, NeighbourFact},
+    facts::{AddressFacts, Facts, FrameFact, NeighbourFact},
     links::{LinkState, Links},
     observation::{IfIndex, NudState, Timestamp, Vlan},
     overlaps::{without_spillover, without_unresolved_twins},
@@ -23,6 +23,9 @@ pub(super) struct World<'a> {
     pub(super) routes: &'a Routes,
     pub(super) settings: &'a Settings,
 }
+
+/// How long a probe counts that nothing followed: RFC 5227 gives up or announces within ten seconds.
+const TENTATIVE_TTL: Duration = Duration::from_secs(60);
 
 /// The claimants of one address by scope, oldest first.
 pub(super) type Derived = BTreeMap<Scope, Vec<Claimant>>;
@@ -43,7 +46,7 @@ impl World<'_> {
         let mut drafts = BTreeMap::<(Scope, ClaimantId), Draft>::new();
         self.add_assigned(address, facts, &mut drafts);
         self.add_neighbours(address, facts, now, &mut drafts);
-        self.add_frames(address, facts, &mut drafts);
+        self.add_frames(address, facts, now, &mut drafts);
         self.add_host(address, facts, &mut drafts);
 
         let mut derived = Derived::new();
@@ -225,10 +228,13 @@ impl World<'_> {
         &self,
         address: IpAddr,
         facts: &AddressFacts,
+        now: Timestamp,
         drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
     ) {
         for frame in &facts.frames {
-            if let Some(link) = self.links.pod(frame.ifindex) {
+            if let Some(link) = self.links.pod(frame.ifindex)
+                && self.lives(frame, link, facts, now)
+            {
                 self.add(
                     drafts,
                     address,
@@ -290,6 +296,29 @@ impl World<'_> {
             // they say where the node sends, not who is there.
             NudState::NoArp | NudState::Invalid => false,
         }
+    }
+
+    /// Whether what was heard still counts: for its time to live, or as long as the address is assigned where it was
+    /// heard. A tagged claim speaks of another link of the pod than the one whose addresses are read.
+    pub(super) fn lives(
+        &self,
+        frame: &FrameFact,
+        link: &LinkState,
+        facts: &AddressFacts,
+        now: Timestamp,
+    ) -> bool {
+        let assigned = || link.link.peer.is_some_and(|peer| facts.assigned_on(peer));
+        self.end(frame) > now || (!frame.tentative && frame.vlan == Vlan::default() && assigned())
+    }
+
+    /// When the time to live of what was heard is over.
+    pub(super) fn end(&self, frame: &FrameFact) -> Timestamp {
+        let ttl = if frame.tentative {
+            TENTATIVE_TTL
+        } else {
+            self.settings.claim_ttl
+        };
+        frame.last + ttl
     }
 
     pub(super) fn scope(&self, address: IpAddr, vlan: Vlan, ifindex: IfIndex) -> Scope {

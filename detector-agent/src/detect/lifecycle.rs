@@ -95,6 +95,11 @@ impl Lifecycle {
             .map(|(scope, open)| (*scope, &open.conflict))
     }
 
+    pub(super) fn open_of(&self, address: IpAddr) -> impl Iterator<Item = (Scope, &Conflict)> {
+        let open = self.open.get(&address).into_iter().flatten();
+        open.map(|(scope, open)| (*scope, &open.conflict))
+    }
+
     pub(super) fn has_open(&self, address: IpAddr) -> bool {
         self.open.contains_key(&address)
     }

@@ -125,7 +125,8 @@ impl Links {
         self.bridge_of(ifindex).unwrap_or(ifindex)
     }
 
-    pub(super) fn upsert(&mut self, mut link: Link, now: Timestamp) -> Upserted {
+    /// Takes over how a link is. `whole`: it was read, not told, and what it lacks it has not got.
+    pub(super) fn upsert(&mut self, mut link: Link, whole: bool, now: Timestamp) -> Upserted {
         let ifindex = link.ifindex;
         let Some(state) = self.by_index.get(&ifindex) else {
             return Upserted {
@@ -140,7 +141,7 @@ impl Links {
         };
         link.peer = link.peer.filter(|peer| !newer_holds(*peer));
         // A message without the peer (an early or partial one) does not make us forget it.
-        if link.peer.is_none() && link.kind == state.link.kind {
+        if !whole && link.peer.is_none() && link.kind == state.link.kind {
             link.peer = state.link.peer;
         }
         if state.link == link {
@@ -149,7 +150,10 @@ impl Links {
                 displaced: None,
             };
         }
-        if matches!((state.link.peer, link.peer), (Some(a), Some(b)) if a != b) {
+        // Indices and namespace numbers are given anew soon, and the old one's end may have been missed. Nobody renames the
+        // device of a running pod.
+        let renamed = state.is_pod() && state.link.name != link.name;
+        if renamed || matches!((state.link.peer, link.peer), (Some(a), Some(b)) if a != b) {
             let old = self.remove(ifindex);
             let displaced = self.insert(link, now);
             let change = old.map_or(LinkChange::New, |old| {
@@ -163,6 +167,10 @@ impl Links {
                 displaced: self.insert(link, now),
             };
         };
+        if link.peer.is_none() {
+            state.namespace_readable = false;
+            state.peer_mac = None;
+        }
         let before = std::mem::replace(&mut state.link, link);
         self.unindex(&before);
         Upserted {

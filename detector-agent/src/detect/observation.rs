@@ -241,7 +241,7 @@ pub struct ReadToken(pub u64);
 pub enum ReadScope {
     /// Everything.
     Node,
-    /// One device: the addresses in its pod's namespace, and the neighbours on it.
+    /// One device: the link itself, the addresses in its pod's namespace, and the neighbours on it.
     Device(IfIndex),
 }
 
@@ -256,7 +256,8 @@ pub struct PodAddresses {
     pub addresses: Option<Vec<AssignedAddress>>,
 }
 
-/// The kernel's state, read in one go. For [`ReadScope::Device`] only `pods` and `neighbours` are filled.
+/// The kernel's state, read in one go. For [`ReadScope::Device`] only `links`, `pods` and
+/// `neighbours` are filled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// Links of the agent's namespace.
@@ -282,12 +283,13 @@ pub enum Observation {
     LinkGone(IfIndex),
     /// An address appeared on, or changed on, a link inside another namespace.
     PodAddress(Peer, AssignedAddress),
-    /// An address was removed inside another namespace.
-    PodAddressGone(Peer, IpAddr),
+    /// An address was removed inside another namespace. The same IPv4 address may still stand there with another prefix
+    /// length, in bits.
+    PodAddressGone(Peer, IpAddr, u8),
     /// An address appeared on a link of the node itself.
     HostAddress(IfIndex, AssignedAddress),
-    /// An address was removed from a link of the node itself.
-    HostAddressGone(IfIndex, IpAddr),
+    /// An address was removed from a link of the node itself; as [`Observation::PodAddressGone`].
+    HostAddressGone(IfIndex, IpAddr, u8),
     /// A neighbour entry appeared or changed. An [`NudState::Invalid`] one is a withdrawal.
     Neighbour(Neighbour),
     /// The kernel removed a neighbour entry.

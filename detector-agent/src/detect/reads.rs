@@ -9,28 +9,45 @@ use std::{
     net::IpAddr,
 };
 
-use super::observation::{IfIndex, Mac, Peer, ReadScope, ReadToken, Route};
+use super::observation::{FdbEntry, IfIndex, Mac, Peer, ReadScope, ReadToken, Route};
 
 /// What one fact of the kernel's state is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     /// How a link is.
     Link(IfIndex),
-    /// That a link is the one it was: touched when it comes, goes or is another. What a reading says of such a link's
-    /// neighbours, addresses and ports is said of an earlier one, or was also said live.
+    /// That a link is the one it was: touched when it goes or is another. What a reading says of such a link's neighbours,
+    /// addresses and ports is said of the earlier one, or was also said live of the later.
     Life(IfIndex),
-    /// A pod's address.
-    Pod(Peer, IpAddr),
-    /// A node's address.
-    Host(IfIndex, IpAddr),
+    /// A pod's address, with its prefix length.
+    Pod(Peer, IpAddr, u8),
+    /// A node's address, with its prefix length.
+    Host(IfIndex, IpAddr, u8),
     /// A neighbour entry.
     Neighbour(IfIndex, IpAddr),
     /// A forwarding entry.
     Fdb(IfIndex, Mac, Option<u16>),
-    /// A route.
-    Route(Route),
+    /// The route of a destination, prefix length, metric and table: a new one takes the old one's place.
+    Route(IpAddr, u8, u32, u32),
     /// The routes of a link, which end without a word when it goes down.
     RoutesOf(IfIndex),
+}
+
+impl From<&Route> for Key {
+    fn from(route: &Route) -> Self {
+        Self::Route(
+            route.destination,
+            route.prefix_len,
+            route.metric,
+            route.table,
+        )
+    }
+}
+
+impl From<&FdbEntry> for Key {
+    fn from(entry: &FdbEntry) -> Self {
+        Self::Fdb(entry.bridge, entry.mac, entry.vlan)
+    }
 }
 
 /// Keys remembered at most; more change only under a storm, and then the readings are begun anew.

@@ -2,6 +2,7 @@
 
 extern crate std;
 
+use core::mem::MaybeUninit;
 use std::{format, string::String, vec, vec::Vec};
 
 use proptest::prelude::*;
@@ -42,11 +43,15 @@ fn bytes(hex: &str) -> Vec<u8> {
         .collect()
 }
 
+fn see_tagged(frame: &[u8], outer_tag: Option<u16>) -> (Seen, Claim) {
+    let mut claim = MaybeUninit::new(Claim::default());
+    let seen = examine(&Bytes { frame, outer_tag }, &mut claim);
+    // SAFETY: it was initialised to begin with.
+    (seen, unsafe { claim.assume_init() })
+}
+
 fn see(frame: &[u8]) -> Seen {
-    examine(&Bytes {
-        frame,
-        outer_tag: None,
-    })
+    see_tagged(frame, None).0
 }
 
 /// A recorded frame with bytes at some places replaced.
@@ -59,10 +64,9 @@ fn changed(hex: &str, changes: &[(usize, &[u8])]) -> Vec<u8> {
 }
 
 fn claim(frame: &[u8]) -> Claim {
-    match see(frame) {
-        Seen::Claim(claim) => claim,
-        other => panic!("no claim but {other:?}"),
-    }
+    let (seen, claim) = see_tagged(frame, None);
+    assert_eq!(seen, Seen::Claim);
+    claim
 }
 
 fn v4(address: [u8; 4]) -> [u8; 16] {
@@ -336,8 +340,8 @@ fn everything_else_is_left_at_once() {
     assert_eq!(see(&[]), Seen::Other);
 }
 
-/// A frame with tags put into it, outermost first: type and tag control information.
-fn tagged(hex: &str, tags: &[(u16, u16)]) -> Vec<u8> {
+/// A frame with tags put into it.
+fn tagged(hex: &str, tags: TagList<'_>) -> Vec<u8> {
     let mut frame = bytes(hex);
     let inner: Vec<u8> = tags
         .iter()
@@ -348,13 +352,16 @@ fn tagged(hex: &str, tags: &[(u16, u16)]) -> Vec<u8> {
     frame
 }
 
+/// Tags in a frame, outermost first: type and tag control information.
+type TagList<'a> = &'a [(u16, u16)];
+
 const Q: u16 = 0x8100;
 const AD: u16 = 0x88a8;
 
 #[test]
 fn tags_become_part_of_the_claim() {
     // Held apart, in the frame, outer, inner.
-    let cases: &[(Option<u16>, &[(u16, u16)], u16, u16)] = &[
+    let cases: &[(Option<u16>, TagList<'_>, u16, u16)] = &[
         (None, &[], 0, 0),
         (Some(100), &[], 100, 0),
         (None, &[(Q, 100)], 100, 0),
@@ -375,12 +382,8 @@ fn tags_become_part_of_the_claim() {
     for hex in [ANNOUNCEMENT, ADVERTISEMENT] {
         for (apart, inside, outer, inner) in cases {
             let frame = tagged(hex, inside);
-            let Seen::Claim(found) = examine(&Bytes {
-                frame: &frame,
-                outer_tag: *apart,
-            }) else {
-                panic!("no claim with {apart:?} and {inside:?}");
-            };
+            let (seen, found) = see_tagged(&frame, *apart);
+            assert_eq!(seen, Seen::Claim, "{apart:?} and {inside:?}");
             let without = Claim {
                 vlan_outer: 0,
                 vlan_inner: 0,
@@ -398,7 +401,7 @@ fn tags_become_part_of_the_claim() {
 
 #[test]
 fn three_tags_and_the_reserved_id_are_rejected() {
-    let cases: &[(Option<u16>, &[(u16, u16)])] = &[
+    let cases: &[(Option<u16>, TagList<'_>)] = &[
         (Some(1), &[(AD, 2), (Q, 3)]),
         (Some(0xfff), &[]),
         (None, &[(Q, 0xfff)]),
@@ -407,10 +410,7 @@ fn three_tags_and_the_reserved_id_are_rejected() {
     for hex in [ANNOUNCEMENT, ADVERTISEMENT] {
         for (apart, inside) in cases {
             let frame = tagged(hex, inside);
-            let seen = examine(&Bytes {
-                frame: &frame,
-                outer_tag: *apart,
-            });
+            let (seen, _) = see_tagged(&frame, *apart);
             assert_eq!(
                 seen,
                 Seen::Rejected(RejectReason::Vlan),
@@ -465,7 +465,8 @@ proptest! {
 
     #[test]
     fn no_frame_makes_a_claim_that_breaks_the_rules((frame, apart) in mutated()) {
-        if let Seen::Claim(claim) = examine(&Bytes { frame: &frame, outer_tag: apart }) {
+        let (seen, claim) = see_tagged(&frame, apart);
+        if seen == Seen::Claim {
             prop_assert!(claim.mac[0] & 1 == 0 && claim.mac != [0; 6]);
             prop_assert!(claim.vlan_outer < 0xfff && claim.vlan_inner < 0xfff);
             prop_assert!(claim.vlan_inner == 0 || claim.vlan_outer != 0);
@@ -485,6 +486,6 @@ proptest! {
 
     #[test]
     fn no_bytes_make_it_panic(frame in prop::collection::vec(any::<u8>(), 0..200), apart in any::<Option<u16>>()) {
-        examine(&Bytes { frame: &frame, outer_tag: apart });
+        see_tagged(&frame, apart);
     }
 }

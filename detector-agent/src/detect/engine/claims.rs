@@ -1,9 +1,10 @@
 //! What claims are made of: addresses, neighbour entries and frames.
 
-use std::{net::IpAddr, time::Duration};
+use std::net::IpAddr;
 
 use super::Engine;
 use crate::detect::{
+    claimants::World,
     conflict::ClaimantId,
     facts::{FrameFact, Stored, Telling},
     observation::{
@@ -11,9 +12,6 @@ use crate::detect::{
     },
     scope::claimable,
 };
-
-/// How long a probe counts that nothing followed: RFC 5227 gives up or announces within ten seconds.
-const TENTATIVE_TTL: Duration = Duration::from_secs(60);
 
 impl Engine {
     pub(super) fn pod_address(&mut self, peer: Peer, info: AssignedAddress, at: Timestamp) {
@@ -37,10 +35,19 @@ impl Engine {
         }
     }
 
-    pub(super) fn pod_address_gone(&mut self, peer: Peer, address: IpAddr, at: Timestamp) {
+    pub(super) fn pod_address_gone(
+        &mut self,
+        peer: Peer,
+        address: IpAddr,
+        prefix_len: u8,
+        at: Timestamp,
+    ) {
         let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) else {
             return;
         };
+        if self.facts.unassign_one_of(peer, address, prefix_len) {
+            return;
+        }
         let mut changed = self.facts.unassign(peer, address, device, at);
         changed |= self.facts.refute_neighbour(device, address, |_| true);
         if let Some(bridge) = self.links.bridge_of(device) {
@@ -52,20 +59,23 @@ impl Engine {
         }
     }
 
-    pub(super) fn host_address(&mut self, ifindex: IfIndex, address: IpAddr, at: Timestamp) {
-        if !claimable(address) {
+    pub(super) fn host_address(&mut self, ifindex: IfIndex, info: AssignedAddress, at: Timestamp) {
+        if !claimable(info.address) {
             return;
         }
-        match self.facts.host(ifindex, address, at, &self.settings.bounds) {
+        match self.facts.host(ifindex, info, at, &self.settings.bounds) {
             Stored::Changed => {
-                self.dirty.insert(address);
+                self.dirty.insert(info.address);
             }
             Stored::Refused => self.losses.kernel_entries += 1,
             Stored::Refreshed => {}
         }
     }
 
-    pub(super) fn host_address_gone(&mut self, ifindex: IfIndex, address: IpAddr) {
+    pub(super) fn host_address_gone(&mut self, ifindex: IfIndex, address: IpAddr, prefix_len: u8) {
+        if self.facts.unhost_one_of(ifindex, address, prefix_len) {
+            return;
+        }
         if self.facts.unhost(ifindex, address) {
             self.dirty.insert(address);
         }
@@ -80,6 +90,9 @@ impl Engine {
         let on_bridge = self.links.is_bridge(neighbour.ifindex);
         let followed = on_bridge || self.links.pod(neighbour.ifindex).is_some();
         if !followed || !claimable(neighbour.address) {
+            if live {
+                self.unheeded(neighbour.ifindex);
+            }
             return;
         }
         let telling = Telling {
@@ -113,6 +126,13 @@ impl Engine {
         }
     }
 
+    fn unheeded(&mut self, ifindex: IfIndex) {
+        let known = self.links.get(ifindex).is_some();
+        if !known && self.unheeded.len() < self.settings.bounds.links {
+            self.unheeded.insert(ifindex);
+        }
+    }
+
     pub(super) fn neighbour_gone(&mut self, ifindex: IfIndex, address: IpAddr) {
         if self.facts.forget_neighbour(ifindex, address) {
             self.dirty.insert(address);
@@ -143,25 +163,17 @@ impl Engine {
             first: at,
             last: at,
         };
-        let ttl = self.frame_ttl(&fact);
+        let end = self.world().end(&fact);
         match self.facts.frame(fact, frame.address, &self.settings.bounds) {
             Stored::Changed => {
                 self.dirty.insert(frame.address);
-                self.expiry.look_at(frame.address, at + ttl);
+                self.expiry.look_at(frame.address, end);
             }
             Stored::Refused => self.losses.claims += 1,
             Stored::Refreshed => {}
         }
         if !frame.tentative {
             self.note_move(frame.address, frame.ifindex, frame.vlan, at);
-        }
-    }
-
-    fn frame_ttl(&self, frame: &FrameFact) -> Duration {
-        if frame.tentative {
-            TENTATIVE_TTL
-        } else {
-            self.settings.claim_ttl
         }
     }
 
@@ -208,24 +220,26 @@ impl Engine {
             .next_lapse(address, now, self.settings.flap_window);
         let mut look = |at: Timestamp| next = Some(next.map_or(at, |n| n.min(at)));
         let mut lapsed = Vec::new();
+        let world = World {
+            links: &self.links,
+            facts: &self.facts,
+            fdb: &self.fdb,
+            routes: &self.routes,
+            settings: &self.settings,
+        };
         if let Some(facts) = self.facts.get(address) {
             for frame in &facts.frames {
-                let supported = !frame.tentative
-                    && frame.vlan == Vlan::default()
-                    && self
-                        .links
-                        .pod(frame.ifindex)
-                        .and_then(|l| l.link.peer)
-                        .is_some_and(|peer| facts.assigned_on(peer));
-                let ttl = self.frame_ttl(frame);
-                let end = frame.last + ttl;
-                if end > now {
-                    look(end);
-                } else if supported {
-                    look(now + ttl);
-                } else {
+                let link = self.links.pod(frame.ifindex);
+                if !link.is_some_and(|link| world.lives(frame, link, facts, now)) {
                     lapsed.push((frame.ifindex, frame.vlan, frame.kind));
+                    continue;
                 }
+                let end = world.end(frame);
+                look(if end > now {
+                    end
+                } else {
+                    now + self.settings.claim_ttl
+                });
             }
             for former in facts.neighbours.iter().flat_map(|n| &n.former) {
                 let end = former.last + self.settings.flap_window;

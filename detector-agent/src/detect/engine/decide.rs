@@ -31,8 +31,7 @@ impl Engine {
 
     /// Forwarding entries that aged out are of use only as long as a neighbour entry leads to them.
     fn forget_unasked(&mut self) {
-        self.unasked.extend(self.facts.take_unasked());
-        for (bridge, mac) in std::mem::take(&mut self.unasked) {
+        for (bridge, mac) in self.facts.take_unasked() {
             if !self.facts.asks_for(bridge, mac) {
                 self.fdb.forget_aged(bridge, mac);
             }

@@ -1,13 +1,13 @@
 //! Merges a reading of the kernel's state: what it holds is taken over, what it lacks is gone, except where a live word
 //! is newer. Nothing is decided before all of it is merged.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::{Effect, Engine};
 use crate::detect::{
     facts::Owner,
     observation::{
-        AssignedAddress, FdbEntry, IfIndex, LinkKind, Neighbour, PodAddresses, ReadScope,
+        AssignedAddress, FdbEntry, IfIndex, LinkKind, Neighbour, Peer, PodAddresses, ReadScope,
         ReadToken, Route, Snapshot, Timestamp,
     },
     reads::{Finished, Key, Outcome},
@@ -32,7 +32,9 @@ impl Engine {
         };
         match scope {
             ReadScope::Node => self.merge_node(&finished, snapshot, at, effects),
-            ReadScope::Device(ifindex) => self.merge_device(&finished, ifindex, snapshot, at),
+            ReadScope::Device(ifindex) => {
+                self.merge_device(&finished, ifindex, snapshot, at, effects);
+            }
         }
     }
 
@@ -51,18 +53,32 @@ impl Engine {
         for ifindex in gone {
             self.link_gone(ifindex, effects);
         }
+        // The number of a pod's namespace may be an earlier pod's in this reading: it says whose it was.
+        let read_as: HashMap<_, _> = snapshot
+            .links
+            .iter()
+            .filter_map(|l| Some((l.peer?, l.ifindex)))
+            .collect();
         // Bridges first, so that ports find theirs.
         let mut links = snapshot.links;
         links.sort_by_key(|l| l.kind != LinkKind::Bridge);
-        for link in links {
-            if !finished.outdated(&Key::Link(link.ifindex)) {
-                self.link(link, at, false, effects);
+        for mut link in links {
+            if finished.outdated(&Key::Link(link.ifindex)) {
+                continue;
             }
+            // Another device was told to have this peer since: this one is dying.
+            let holder = link.peer.and_then(|peer| self.links.pod_by_peer(peer));
+            let holder = holder.map(|l| l.link.ifindex);
+            if holder.is_some_and(|h| h != link.ifindex && finished.outdated(&Key::Link(h))) {
+                link.peer = None;
+            }
+            self.link(link, true, at, effects);
         }
         self.merge_fdb(finished, &snapshot.fdb);
         self.merge_routes(finished, &snapshot.routes);
         self.merge_host(finished, &snapshot.host, at);
-        self.merge_pods(finished, snapshot.pods, at);
+        let same = |peer: Peer, device| read_as.get(&peer) == Some(&device);
+        self.merge_pods(finished, snapshot.pods, same, at);
         let followed: Vec<_> = self.links.iter().map(|l| l.link.ifindex).collect();
         self.merge_neighbours(finished, &followed, &snapshot.neighbours, at);
     }
@@ -73,23 +89,35 @@ impl Engine {
         ifindex: IfIndex,
         snapshot: Snapshot,
         at: Timestamp,
+        effects: &mut Vec<Effect>,
     ) {
         if self.links.get(ifindex).is_none() {
             return;
         }
-        self.merge_pods(finished, snapshot.pods, at);
+        // No message may have told the peer: the link's own is sent before the pair is joined.
+        let link = snapshot.links.into_iter().find(|l| l.ifindex == ifindex);
+        if let Some(link) = link.filter(|_| !finished.outdated(&Key::Link(ifindex))) {
+            self.link(link, true, at, effects);
+        }
+        self.merge_pods(finished, snapshot.pods, |_, device| device == ifindex, at);
         let mut neighbours = snapshot.neighbours;
         neighbours.retain(|n| n.ifindex == ifindex);
         self.merge_neighbours(finished, &[ifindex], &neighbours, at);
     }
 
-    fn merge_pods(&mut self, finished: &Finished, pods: Vec<PodAddresses>, at: Timestamp) {
+    /// `same`: whether a peer was read as the end of the device that it is the end of now.
+    fn merge_pods(
+        &mut self,
+        finished: &Finished,
+        pods: Vec<PodAddresses>,
+        same: impl Fn(Peer, IfIndex) -> bool,
+        at: Timestamp,
+    ) {
         for pod in pods {
             let Some(device) = self.links.pod_by_peer(pod.peer).map(|l| l.link.ifindex) else {
                 continue;
             };
-            // The number of a pod's namespace may have been an earlier pod's.
-            if finished.outdated(&Key::Life(device)) {
+            if !same(pod.peer, device) || finished.outdated(&Key::Life(device)) {
                 continue;
             }
             if let Some(link) = self.links.get_mut(device) {
@@ -103,15 +131,19 @@ impl Engine {
             let Some(addresses) = pod.addresses else {
                 continue;
             };
-            let present: HashSet<_> = addresses.iter().map(|a| a.address).collect();
-            for gone in self.facts.owned_by(Owner::Peer(pod.peer)) {
-                let known = present.contains(&gone);
-                if !known && !finished.outdated(&Key::Pod(pod.peer, gone)) {
-                    self.pod_address_gone(pod.peer, gone, at);
+            let present: HashSet<_> = addresses
+                .iter()
+                .map(|a| (a.address, a.prefix_len))
+                .collect();
+            for (gone, length) in self.facts.assigned_with(pod.peer) {
+                let known = present.contains(&(gone, length));
+                if !known && !finished.outdated(&Key::Pod(pod.peer, gone, length)) {
+                    self.pod_address_gone(pod.peer, gone, length, at);
                 }
             }
             for info in addresses {
-                if !finished.outdated(&Key::Pod(pod.peer, info.address)) {
+                let key = Key::Pod(pod.peer, info.address, info.prefix_len);
+                if !finished.outdated(&key) {
                     self.pod_address(pod.peer, info, at);
                 }
             }
@@ -124,19 +156,21 @@ impl Engine {
         host: &[(IfIndex, AssignedAddress)],
         at: Timestamp,
     ) {
-        let present: HashSet<_> = host.iter().map(|(i, info)| (*i, info.address)).collect();
-        let outdated =
-            |i, a| finished.outdated(&Key::Host(i, a)) || finished.outdated(&Key::Life(i));
+        let key = |i: IfIndex, info: &AssignedAddress| (i, info.address, info.prefix_len);
+        let present: HashSet<_> = host.iter().map(|(i, info)| key(*i, info)).collect();
+        let outdated = |(i, a, length)| {
+            finished.outdated(&Key::Host(i, a, length)) || finished.outdated(&Key::Life(i))
+        };
         let known = self.facts.hosts();
         let gone: Vec<_> = known
-            .filter(|(i, a)| !present.contains(&(*i, *a)) && !outdated(*i, *a))
+            .filter(|host| !present.contains(host) && !outdated(*host))
             .collect();
-        for (ifindex, address) in gone {
-            self.host_address_gone(ifindex, address);
+        for (ifindex, address, length) in gone {
+            self.host_address_gone(ifindex, address, length);
         }
         for (ifindex, info) in host {
-            if !outdated(*ifindex, info.address) {
-                self.host_address(*ifindex, info.address, at);
+            if !outdated(key(*ifindex, info)) {
+                self.host_address(*ifindex, *info, at);
             }
         }
     }
@@ -169,7 +203,7 @@ impl Engine {
         let key = |e: &FdbEntry| (e.bridge, e.mac, e.vlan);
         let present: HashSet<_> = entries.iter().map(key).collect();
         let outdated = |e: &FdbEntry| {
-            finished.outdated(&Key::Fdb(e.bridge, e.mac, e.vlan))
+            finished.outdated(&Key::from(e))
                 || finished.outdated(&Key::Life(e.bridge))
                 || finished.outdated(&Key::Life(e.port))
         };
@@ -190,7 +224,7 @@ impl Engine {
     fn merge_routes(&mut self, finished: &Finished, routes: &[Route]) {
         let present: HashSet<_> = routes.iter().collect();
         let outdated = |r: &Route| {
-            finished.outdated(&Key::Route(*r))
+            finished.outdated(&Key::from(r))
                 || finished.outdated(&Key::RoutesOf(r.ifindex))
                 || finished.outdated(&Key::Life(r.ifindex))
         };

@@ -16,7 +16,7 @@ use super::{
     lifecycle::{Lifecycle, Moment},
     links::{Device, LinkState, Links},
     moves::Moves,
-    observation::{IfIndex, Mac, Observation, Stamped, Timestamp, Vlan},
+    observation::{IfIndex, Observation, Stamped, Timestamp, Vlan},
     reads::{Key, Reads},
     routes::Routes,
     scope::Scope,
@@ -34,6 +34,8 @@ pub enum Effect {
     Resolved(Conflict),
     /// A pod device appeared, or its pod's end became known or another: attach to it and read its namespace.
     Attach(Device),
+    /// A pod device has another name or alias now.
+    Renamed(Device),
     /// A pod device is gone, or is none any more.
     Detach(Device),
     /// Read the whole node again: a reading could not be used because too much changed meanwhile, or something was told
@@ -82,8 +84,8 @@ pub struct Engine {
     losses: Losses,
     /// Addresses whose facts changed in this step.
     dirty: BTreeSet<IpAddr>,
-    /// Hardware addresses on bridges that no neighbour entry may ask for any more.
-    unasked: Vec<(IfIndex, Mac)>,
+    /// Links that are not known, but that a neighbour was told on: a bridge among them has to be read when it is known.
+    unheeded: BTreeSet<IfIndex>,
 }
 
 impl Engine {
@@ -102,7 +104,7 @@ impl Engine {
             moves: Moves::default(),
             losses: Losses::default(),
             dirty: BTreeSet::new(),
-            unasked: Vec::new(),
+            unheeded: BTreeSet::new(),
         }
     }
 
@@ -112,27 +114,29 @@ impl Engine {
         match observation.what {
             Observation::Link(link) => {
                 self.reads.touch(Key::Link(link.ifindex));
-                self.link(link, at, true, effects);
+                self.link(link, false, at, effects);
             }
             Observation::LinkGone(ifindex) => {
                 self.reads.touch(Key::Link(ifindex));
                 self.link_gone(ifindex, effects);
             }
             Observation::PodAddress(peer, info) => {
-                self.reads.touch(Key::Pod(peer, info.address));
+                self.reads
+                    .touch(Key::Pod(peer, info.address, info.prefix_len));
                 self.pod_address(peer, info, at);
             }
-            Observation::PodAddressGone(peer, address) => {
-                self.reads.touch(Key::Pod(peer, address));
-                self.pod_address_gone(peer, address, at);
+            Observation::PodAddressGone(peer, address, prefix_len) => {
+                self.reads.touch(Key::Pod(peer, address, prefix_len));
+                self.pod_address_gone(peer, address, prefix_len, at);
             }
             Observation::HostAddress(ifindex, info) => {
-                self.reads.touch(Key::Host(ifindex, info.address));
-                self.host_address(ifindex, info.address, at);
+                self.reads
+                    .touch(Key::Host(ifindex, info.address, info.prefix_len));
+                self.host_address(ifindex, info, at);
             }
-            Observation::HostAddressGone(ifindex, address) => {
-                self.reads.touch(Key::Host(ifindex, address));
-                self.host_address_gone(ifindex, address);
+            Observation::HostAddressGone(ifindex, address, prefix_len) => {
+                self.reads.touch(Key::Host(ifindex, address, prefix_len));
+                self.host_address_gone(ifindex, address, prefix_len);
             }
             Observation::Neighbour(neighbour) => {
                 self.reads
@@ -144,21 +148,19 @@ impl Engine {
                 self.neighbour_gone(ifindex, address);
             }
             Observation::Fdb(entry) => {
-                self.reads
-                    .touch(Key::Fdb(entry.bridge, entry.mac, entry.vlan));
+                self.reads.touch(Key::from(&entry));
                 self.fdb(entry);
             }
             Observation::FdbGone(entry) => {
-                self.reads
-                    .touch(Key::Fdb(entry.bridge, entry.mac, entry.vlan));
+                self.reads.touch(Key::from(&entry));
                 self.fdb_gone(entry);
             }
             Observation::Route(route) => {
-                self.reads.touch(Key::Route(route));
+                self.reads.touch(Key::from(&route));
                 self.route(route);
             }
             Observation::RouteGone(route) => {
-                self.reads.touch(Key::Route(route));
+                self.reads.touch(Key::from(&route));
                 self.route_gone(&route);
             }
             Observation::Frame(frame) => self.frame(frame, at),
@@ -197,13 +199,35 @@ impl Engine {
         );
     }
 
-    /// The open conflicts with their claimants' newest evidence.
+    /// The open conflicts with their claimants' newest evidence, the one raised first at the front.
     #[must_use]
     pub fn conflicts(&self, now: Timestamp) -> Vec<Conflict> {
-        let world = self.world();
+        let mut conflicts: Vec<_> = self
+            .conflict_addresses()
+            .into_iter()
+            .flat_map(|address| self.conflicts_of(address, now))
+            .collect();
+        conflicts.sort_by_key(|c| (c.raised_at, c.address, c.vlan));
+        conflicts
+    }
+
+    /// The addresses with an open conflict, the one raised first at the front: ask [`Engine::conflicts_of`] about each.
+    #[must_use]
+    pub fn conflict_addresses(&self) -> Vec<IpAddr> {
+        let open = self.lifecycle.open();
+        let mut addresses: Vec<_> = open.map(|(_, c)| (c.raised_at, c.address)).collect();
+        addresses.sort_unstable();
+        let mut seen = BTreeSet::new();
+        addresses.retain(|(_, address)| seen.insert(*address));
+        addresses.into_iter().map(|(_, address)| address).collect()
+    }
+
+    /// The open conflicts of one address, with their claimants' newest evidence.
+    #[must_use]
+    pub fn conflicts_of(&self, address: IpAddr, now: Timestamp) -> Vec<Conflict> {
+        let derived = self.world().derive(address, now);
         let refreshed = |(scope, conflict): (Scope, &Conflict)| {
             let mut conflict = conflict.clone();
-            let derived = world.derive(conflict.address, now);
             for fresh in derived.get(&scope).into_iter().flatten() {
                 if let Some(shown) = conflict.claimants.iter_mut().find(|c| c.id == fresh.id) {
                     shown.clone_from(fresh);
@@ -211,9 +235,7 @@ impl Engine {
             }
             conflict
         };
-        let mut conflicts: Vec<_> = self.lifecycle.open().map(refreshed).collect();
-        conflicts.sort_by_key(|c| (c.raised_at, c.address, c.vlan));
-        conflicts
+        self.lifecycle.open_of(address).map(refreshed).collect()
     }
 
     /// How many conflicts of `kind` are open.

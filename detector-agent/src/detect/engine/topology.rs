@@ -8,18 +8,18 @@ use crate::detect::{
     conflict::ConflictKind,
     facts::Owner,
     links::{Device, LinkChange, LinkState},
-    observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, Route, Timestamp},
+    observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, Peer, Route, Timestamp},
     reads::Key,
     routes::{Added, Routes},
 };
 
 impl Engine {
-    /// A link appeared or changed. `live`: it was told as it happened, and what was said of it before was not heeded.
+    /// A link appeared or changed. `whole`: it was read, not told, and what it lacks it has not got.
     pub(super) fn link(
         &mut self,
         link: Link,
+        whole: bool,
         at: Timestamp,
-        live: bool,
         effects: &mut Vec<Effect>,
     ) {
         let ifindex = link.ifindex;
@@ -30,17 +30,17 @@ impl Engine {
         let up = link.up;
         let was_bridge = self.links.is_bridge(ifindex);
         let before = self.links.pod(ifindex).map(LinkState::device);
-        let upserted = self.links.upsert(link, at);
+        let upserted = self.links.upsert(link, whole, at);
         if let Some((older, peer)) = upserted.displaced {
             self.dirty.extend(self.facts.forget_peer(peer));
             self.dirty_link(older);
         }
         match upserted.change {
             LinkChange::Same => return,
-            LinkChange::New => self.reads.touch(Key::Life(ifindex)),
+            LinkChange::New => {}
             LinkChange::Replaced(old) => {
                 self.reads.touch(Key::Life(ifindex));
-                self.forget_facts_of(&old);
+                self.forget_facts_of(ifindex, old.peer);
                 self.dirty_flapping(ifindex);
                 // What the kernel holds for the new one may have been said before it was known to be another.
                 effects.push(Effect::ReadAgain);
@@ -51,8 +51,7 @@ impl Engine {
         let is_bridge = self.links.is_bridge(ifindex);
         if was_bridge != is_bridge {
             self.dirty_ports(ifindex);
-            if is_bridge && live {
-                // Neighbours on it that were told before it was known were not followed.
+            if self.unheeded.remove(&ifindex) && is_bridge {
                 effects.push(Effect::ReadAgain);
             }
         }
@@ -63,6 +62,8 @@ impl Engine {
                 let same = |b: &Device| b.generation == after.generation && b.peer == after.peer;
                 if !before.as_ref().is_some_and(same) {
                     effects.push(Effect::Attach(after));
+                } else if before.as_ref() != Some(&after) {
+                    effects.push(Effect::Renamed(after));
                 }
             }
             (None, None) => {}
@@ -98,26 +99,25 @@ impl Engine {
 
     pub(super) fn link_gone(&mut self, ifindex: IfIndex, effects: &mut Vec<Effect>) {
         self.reads.touch(Key::Life(ifindex));
-        let Some(state) = self.links.remove(ifindex) else {
-            return;
-        };
-        self.forget_facts_of(&state.link);
+        let state = self.links.remove(ifindex);
+        // Something may have been told on a link whose beginning was missed.
+        self.forget_facts_of(ifindex, state.as_ref().and_then(|s| s.link.peer));
         self.dirty_ports(ifindex);
         self.dirty_flapping(ifindex);
-        if state.is_pod() {
+        if let Some(state) = state.filter(LinkState::is_pod) {
             effects.push(Effect::Detach(state.device()));
         }
     }
 
     /// Everything that was known through a link that is gone.
-    fn forget_facts_of(&mut self, link: &Link) {
-        self.dirty.extend(self.facts.forget_link(link.ifindex));
-        if let Some(peer) = link.peer {
+    fn forget_facts_of(&mut self, ifindex: IfIndex, peer: Option<Peer>) {
+        self.dirty.extend(self.facts.forget_link(ifindex));
+        if let Some(peer) = peer {
             self.dirty.extend(self.facts.forget_peer(peer));
         }
-        let behind = self.fdb.forget_link(link.ifindex);
+        let behind = self.fdb.forget_link(ifindex);
         self.dirty_behind(&behind);
-        if self.routes.forget_link(link.ifindex) {
+        if self.routes.forget_link(ifindex) {
             self.dirty_open(|_| true);
         }
     }
@@ -176,11 +176,10 @@ impl Engine {
     }
 
     pub(super) fn fdb_gone(&mut self, entry: FdbEntry) {
-        if self.fdb.unset(entry) == FdbChange::Moved {
+        let still_port = self.links.bridge_of(entry.port) == Some(entry.bridge);
+        let keep = still_port && self.facts.asks_for(entry.bridge, entry.mac);
+        if self.fdb.unset(entry, keep) == FdbChange::Moved {
             self.dirty_behind(&[(entry.bridge, entry.mac)]);
-        }
-        if !self.facts.asks_for(entry.bridge, entry.mac) {
-            self.unasked.push((entry.bridge, entry.mac));
         }
     }
 

@@ -22,11 +22,34 @@ use super::{
 };
 use removals::Removals;
 
+/// The prefix lengths that one address stands with on one link: IPv4 allows several, and each comes and goes alone.
+#[derive(Clone, Debug)]
+struct Prefixes(Vec<u8>);
+
+impl Prefixes {
+    fn add(&mut self, length: u8) {
+        if !self.0.contains(&length) {
+            self.0.push(length);
+        }
+    }
+
+    /// Takes one away if another stays; `false` where the address is gone with it.
+    fn take_one_of(&mut self, length: u8) -> bool {
+        if self.0.iter().all(|known| *known == length) {
+            return false;
+        }
+        self.0.retain(|known| *known != length);
+        true
+    }
+}
+
 /// An address assigned inside a pod's namespace.
 #[derive(Clone, Debug)]
 pub(super) struct Assigned {
     pub(super) peer: Peer,
+    /// As last told.
     pub(super) info: AssignedAddress,
+    prefixes: Prefixes,
     pub(super) first: Timestamp,
     pub(super) last: Timestamp,
 }
@@ -35,6 +58,7 @@ pub(super) struct Assigned {
 #[derive(Clone, Debug)]
 pub(super) struct HostAddress {
     pub(super) ifindex: IfIndex,
+    prefixes: Prefixes,
     pub(super) first: Timestamp,
     pub(super) last: Timestamp,
 }
@@ -155,7 +179,9 @@ impl Facts {
         let entry = self.by_address.entry(info.address).or_default();
         if let Some(known) = entry.assigned.iter_mut().find(|a| a.peer == peer) {
             known.last = at;
-            let changed = known.info != info;
+            known.prefixes.add(info.prefix_len);
+            let detection = |info: &AssignedAddress| (info.tentative, info.dad_failed);
+            let changed = detection(&known.info) != detection(&info);
             known.info = info;
             return if changed {
                 Stored::Changed
@@ -170,11 +196,32 @@ impl Facts {
         entry.assigned.push(Assigned {
             peer,
             info,
+            prefixes: Prefixes(vec![info.prefix_len]),
             first: at,
             last: at,
         });
         self.owners.entry(owner).or_default().insert(info.address);
         Stored::Changed
+    }
+
+    /// The address is no longer assigned on `peer` with this prefix length; `true` where it stays with another.
+    pub(super) fn unassign_one_of(&mut self, peer: Peer, address: IpAddr, prefix_len: u8) -> bool {
+        let entry = self.by_address.get_mut(&address);
+        entry
+            .and_then(|entry| entry.assigned.iter_mut().find(|a| a.peer == peer))
+            .is_some_and(|known| known.prefixes.take_one_of(prefix_len))
+    }
+
+    /// The addresses assigned on `peer`, once for each prefix length.
+    pub(super) fn assigned_with(&self, peer: Peer) -> Vec<(IpAddr, u8)> {
+        let addresses = self.owners.get(&Owner::Peer(peer)).into_iter().flatten();
+        let known = addresses.filter_map(|address| {
+            let assigned = &self.by_address.get(address)?.assigned;
+            Some((*address, assigned.iter().find(|a| a.peer == peer)?))
+        });
+        known
+            .flat_map(|(address, a)| a.prefixes.0.iter().map(move |length| (address, *length)))
+            .collect()
     }
 
     /// The address is no longer assigned on `peer`; `device` is the pod device there, whose untagged frames for it are
@@ -202,13 +249,15 @@ impl Facts {
     pub(super) fn host(
         &mut self,
         ifindex: IfIndex,
-        address: IpAddr,
+        info: AssignedAddress,
         at: Timestamp,
         bounds: &Bounds,
     ) -> Stored {
+        let address = info.address;
         let entry = self.by_address.entry(address).or_default();
         if let Some(known) = entry.host.iter_mut().find(|h| h.ifindex == ifindex) {
             known.last = at;
+            known.prefixes.add(info.prefix_len);
             return Stored::Refreshed;
         }
         if self.host_count >= bounds.kernel_entries {
@@ -217,12 +266,26 @@ impl Facts {
         }
         entry.host.push(HostAddress {
             ifindex,
+            prefixes: Prefixes(vec![info.prefix_len]),
             first: at,
             last: at,
         });
         self.host_count += 1;
         self.own(ifindex, address);
         Stored::Changed
+    }
+
+    /// The node's address is gone from a link with this prefix length; `true` where it stays with another.
+    pub(super) fn unhost_one_of(
+        &mut self,
+        ifindex: IfIndex,
+        address: IpAddr,
+        prefix_len: u8,
+    ) -> bool {
+        let entry = self.by_address.get_mut(&address);
+        entry
+            .and_then(|entry| entry.host.iter_mut().find(|h| h.ifindex == ifindex))
+            .is_some_and(|known| known.prefixes.take_one_of(prefix_len))
     }
 
     pub(super) fn unhost(&mut self, ifindex: IfIndex, address: IpAddr) -> bool {
@@ -238,11 +301,14 @@ impl Facts {
         gone > 0
     }
 
-    /// The node's own addresses, with the links they stand on.
-    pub(super) fn hosts(&self) -> impl Iterator<Item = (IfIndex, IpAddr)> + '_ {
-        self.by_address
-            .iter()
-            .flat_map(|(address, facts)| facts.host.iter().map(|h| (h.ifindex, *address)))
+    /// The node's own addresses, with the links they stand on, once for each prefix length.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = (IfIndex, IpAddr, u8)> + '_ {
+        self.by_address.iter().flat_map(|(address, facts)| {
+            facts.host.iter().flat_map(|h| {
+                let lengths = h.prefixes.0.iter();
+                lengths.map(|length| (h.ifindex, *address, *length))
+            })
+        })
     }
 
     /// Forgets what a link of the node said itself (frames, neighbours, node addresses).

@@ -28,6 +28,8 @@ pub(in crate::detect) struct NeighbourFact {
     pub(in crate::detect) last: Timestamp,
     /// The address was removed in the pod after this entry was last confirmed.
     pub(in crate::detect) refuted: bool,
+    /// On a bridge: the entry came back to this hardware address, see [`FormerLladdr::flapped`].
+    returned: bool,
     /// On a bridge: what the entry held before, newest last, few.
     pub(in crate::detect) former: Vec<FormerLladdr>,
 }
@@ -113,6 +115,7 @@ impl Facts {
             first: at,
             last: at,
             refuted: false,
+            returned: false,
             former: Vec::new(),
         });
         self.neighbours.add(n.ifindex);
@@ -161,6 +164,7 @@ impl Facts {
         for neighbour in entry.neighbours.iter_mut().filter(|n| n.ifindex == ifindex) {
             if leads_there(neighbour.lladdr) {
                 neighbour.refuted = true;
+                neighbour.returned = false;
                 touched = true;
             }
             for former in &mut neighbour.former {
@@ -218,13 +222,15 @@ fn remember(known: &mut NeighbourFact, next: Mac, at: Timestamp, window: Duratio
         mac: known.lladdr,
         first: known.first,
         last: at,
-        flapped: false,
+        flapped: known.returned,
     });
+    known.returned = false;
     if let Some(before) = known.former.iter().position(|former| former.mac == next) {
         for former in known.former.iter_mut().skip(before) {
             former.flapped = true;
         }
         known.former.remove(before);
+        known.returned = true;
     }
     if known.former.len() > FORMER {
         dropped.push(known.former.remove(0).mac);

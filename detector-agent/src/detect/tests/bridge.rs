@@ -131,13 +131,24 @@ fn a_hardware_address_that_moves_takes_the_claim_along() {
         node.said(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
-    // The old port's entry is told gone after the move: the newer word stays.
-    node.fdb_gone(9, 1, mac(1));
-    assert!(node.said().is_empty());
     let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
     assert_eq!(
         evidence(&claims[0].claimant),
         ["arp", "neighbour REACHABLE"]
+    );
+}
+
+#[test]
+fn an_entry_that_ends_at_another_port_than_known_stood_there() {
+    let mut node = bridged();
+    node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
+    node.frame(2, "10.0.0.1");
+    node.said();
+    // The kernel tells a move by the new entry alone: that one was missed.
+    node.fdb_gone(9, 2, mac(1));
+    assert_eq!(
+        node.said(),
+        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
 }
 
@@ -217,6 +228,22 @@ fn who_had_the_entry_before_it_flapped_takes_no_part() {
     assert_eq!(
         node.said(),
         ["raised 10.0.0.1 duplicate observed: veth2 veth1"]
+    );
+}
+
+#[test]
+fn both_that_flapped_are_remembered_when_a_third_takes_over() {
+    let mut node = bridged();
+    node.port(3, 9);
+    node.fdb(9, 3, mac(3));
+    for port in [1, 2, 1] {
+        node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
+    }
+    node.said();
+    node.neighbour(9, "10.0.0.1", mac(3), NudState::Reachable);
+    assert_eq!(
+        node.said(),
+        ["updated 10.0.0.1 duplicate observed: veth2 veth1 veth3"]
     );
 }
 

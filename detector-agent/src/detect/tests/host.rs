@@ -125,6 +125,16 @@ fn a_removed_link_takes_the_nodes_address_along() {
 }
 
 #[test]
+fn a_link_that_was_never_known_takes_its_addresses_along_too() {
+    let mut node = Node::new();
+    node.host(1, "10.0.0.1");
+    node.gone(1);
+    node.pod(1);
+    node.address(1, "10.0.0.1");
+    assert!(node.said().is_empty());
+}
+
+#[test]
 fn a_pod_asking_whether_a_node_address_is_free_is_a_host_conflict() {
     let mut node = Node::with_pods(1);
     node.link(uplink(9));

@@ -151,17 +151,33 @@ fn a_pods_end_that_moved_to_another_namespace_is_another_pods() {
 }
 
 #[test]
-fn a_renamed_device_is_shown_by_its_new_name() {
+fn a_pods_device_of_another_name_is_another_device_also_with_the_same_peer() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
-    node.said();
+    node.frame(1, "10.0.0.1");
     node.link(Link {
-        name: "cali1".to_owned(),
+        name: "veth9".to_owned(),
         ..pod(1)
     });
+    node.address(2, "10.0.0.1");
     assert!(node.said().is_empty());
-    assert_eq!(node.open(), ["10.0.0.1 duplicate certain: cali1 veth2"]);
+}
+
+#[test]
+fn a_renamed_link_of_the_node_is_shown_by_its_new_name() {
+    let mut node = Node::with_pods(1);
+    node.link(uplink(9));
+    node.host(9, "10.0.0.1");
+    node.address(1, "10.0.0.1");
+    node.said();
+    node.link(Link {
+        name: "wan0".to_owned(),
+        ..uplink(9)
+    });
+    assert_eq!(
+        node.said(),
+        ["updated 10.0.0.1 host certain: node/wan0 veth1 -> wan0"]
+    );
 }
 
 #[test]
@@ -248,11 +264,12 @@ fn a_removed_address_takes_the_frames_for_it_along() {
 }
 
 #[test]
-fn a_bridge_told_late_asks_for_a_reading() {
+fn a_bridge_told_after_a_neighbour_on_it_asks_for_a_reading() {
     let mut node = Node::new();
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.bridge(9);
     assert_eq!(node.asked(), ["read again"]);
     node.bridge(9);
+    node.bridge(8);
     assert!(node.asked().is_empty());
 }

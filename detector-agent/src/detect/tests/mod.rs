@@ -15,7 +15,9 @@ mod flapping;
 mod host;
 mod ipv6_vlan;
 mod links;
+mod model;
 mod neighbours;
+mod prefixes;
 mod reads;
 mod receivers;
 mod same_pod;
@@ -141,7 +143,11 @@ impl Node {
     }
 
     fn address_gone(&mut self, ifindex: IfIndex, address: &str) {
-        self.tell(Observation::PodAddressGone(peer(ifindex), ip(address)));
+        self.tell(Observation::PodAddressGone(
+            peer(ifindex),
+            ip(address),
+            assigned(address).prefix_len,
+        ));
     }
 
     fn host(&mut self, ifindex: IfIndex, address: &str) {
@@ -149,7 +155,11 @@ impl Node {
     }
 
     fn host_gone(&mut self, ifindex: IfIndex, address: &str) {
-        self.tell(Observation::HostAddressGone(ifindex, ip(address)));
+        self.tell(Observation::HostAddressGone(
+            ifindex,
+            ip(address),
+            assigned(address).prefix_len,
+        ));
     }
 
     fn neighbour(&mut self, ifindex: IfIndex, address: &str, lladdr: Mac, state: NudState) {
@@ -347,13 +357,14 @@ fn told(effect: &Effect) -> Option<String> {
         Effect::Raised(c) => Some(format!("raised {}", show(c))),
         Effect::Updated(c) => Some(format!("updated {}", show(c))),
         Effect::Resolved(c) => Some(format!("resolved {}", show(c))),
-        Effect::Attach(_) | Effect::Detach(_) | Effect::ReadAgain => None,
+        Effect::Attach(_) | Effect::Renamed(_) | Effect::Detach(_) | Effect::ReadAgain => None,
     }
 }
 
 fn wanted(effect: &Effect) -> Option<String> {
     match effect {
         Effect::Attach(d) => Some(format!("attach {}#{}", d.name, d.generation)),
+        Effect::Renamed(d) => Some(format!("rename {}#{}", d.name, d.generation)),
         Effect::Detach(d) => Some(format!("detach {}#{}", d.name, d.generation)),
         Effect::ReadAgain => Some("read again".to_owned()),
         Effect::Raised(_) | Effect::Updated(_) | Effect::Resolved(_) => None,

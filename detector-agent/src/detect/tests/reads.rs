@@ -138,6 +138,22 @@ fn a_live_word_during_the_reading_wins() {
 }
 
 #[test]
+fn a_route_replaced_during_the_reading_stays_replaced() {
+    let mut node = Node::with_pods(2);
+    let mut old = snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]);
+    old.routes = vec![route("10.0.0.1", 1)];
+    node.read_node(old.clone());
+    let token = node.begin();
+    node.route("10.0.0.1", 2);
+    node.said();
+    node.finish_node(token, old);
+    assert_eq!(
+        node.open(),
+        ["10.0.0.1 duplicate certain: veth1 veth2 -> veth2"]
+    );
+}
+
+#[test]
 fn a_live_word_before_the_reading_does_not_win() {
     let mut node = Node::with_pods(2);
     let token = node.begin();
@@ -182,6 +198,64 @@ fn a_reading_says_nothing_of_a_device_that_came_while_it_ran() {
     node.finish_device(device, 1, old.clone());
     node.finish_node(whole, old);
     assert!(node.said().is_empty());
+}
+
+#[test]
+fn a_namespace_number_given_anew_while_the_reading_ran_brings_no_addresses_along() {
+    let mut node = Node::with_pods(2);
+    node.address(2, "10.0.0.1");
+    let old = snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]);
+    // As at the start of the agent: what goes was never known.
+    let token = node.begin();
+    node.gone(1);
+    node.link(Link {
+        peer: Some(peer(1)),
+        ..pod(3)
+    });
+    node.finish_node(token, old);
+    assert!(node.said().is_empty());
+    assert_eq!(node.engine.devices().len(), 2);
+}
+
+#[test]
+fn a_dying_device_read_late_does_not_take_its_namespaces_number_back() {
+    let mut node = Node::with_pods(2);
+    node.gone(1);
+    node.address(2, "10.0.0.1");
+    let token = node.begin();
+    node.link(Link {
+        peer: Some(peer(1)),
+        ..pod(3)
+    });
+    node.address(1, "10.0.0.1");
+    assert_eq!(
+        node.said(),
+        ["raised 10.0.0.1 duplicate certain: veth2 veth3"]
+    );
+    node.finish_node(token, snapshot(&[(1, &[]), (2, &["10.0.0.1"])]));
+    assert!(node.said().is_empty());
+}
+
+#[test]
+fn a_link_first_heard_of_during_the_reading_is_read_with_all_it_has() {
+    let mut node = Node::new();
+    let mut seen = snapshot(&[(1, &["10.0.0.1"])]);
+    seen.links = vec![bridge(9), pod(1)];
+    seen.links[1].master = Some(9);
+    seen.host = vec![(9, assigned("10.0.0.1"))];
+    seen.neighbours = vec![neighbour(9, "10.0.0.2", mac(1), NudState::Permanent)];
+    seen.fdb = vec![fdb(9, 1, mac(1))];
+    seen.routes = vec![route("10.0.0.1", 9)];
+    let token = node.begin();
+    node.bridge(9);
+    node.port(1, 9);
+    node.finish_node(token, seen);
+    assert_eq!(
+        node.said(),
+        ["raised 10.0.0.1 host certain: node/br9 veth1 -> br9"]
+    );
+    let claims = node.engine.claims_of(ip("10.0.0.2"), node.now);
+    assert_eq!(claims[0].claimant.device, "veth1");
 }
 
 #[test]
@@ -239,6 +313,22 @@ fn an_unreadable_namespace_keeps_what_was_known() {
     seen.pods[1].addresses = None;
     node.read_node(seen);
     assert!(node.said().is_empty());
+}
+
+#[test]
+fn a_pods_end_that_a_reading_no_longer_finds_is_gone() {
+    let mut node = Node::with_pods(2);
+    node.address(1, "10.0.0.1");
+    node.address(2, "10.0.0.1");
+    let mut seen = snapshot(&[(1, &["10.0.0.1"]), (2, &[])]);
+    seen.links[1].peer = None;
+    seen.pods.pop();
+    node.said();
+    node.read_node(seen);
+    assert_eq!(
+        node.said(),
+        ["resolved 10.0.0.1 duplicate certain: veth1 left veth2(address_removed)"]
+    );
 }
 
 #[test]
