@@ -1,13 +1,19 @@
-//! What a packet costs in the classifier, side by side with one that does nothing (`BPF_PROG_TEST_RUN`; needs root).
+//! What loading and attaching cost; and what a packet costs in the classifier, side by side with one that does nothing (`BPF_PROG_TEST_RUN`; needs root).
 //!
 //! Each figure is the least of many short batches, and the batches of all rows take turns: what else the machine does only
 //! ever adds, and a batch is short enough that some are left alone.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
-use detector_agent::observe::ebpf::{EbpfOptions, Losses, Programs, RingReader, Subject};
-use detector_testkit::{Frame, Mac, NaFlags};
+use detector_agent::observe::ebpf::{
+    AttachMode, EbpfOptions, Losses, Programs, RingReader, Subject,
+};
+use detector_testkit::{Frame, Mac, NaFlags, Node};
+use nix::net::if_::if_nametoindex;
 
 const MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0x0a]);
 const BATCHES: u32 = 1_000;
@@ -30,6 +36,7 @@ fn main() -> Result<()> {
         .to_bytes();
     let malformed = Frame::request(MAC, Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST).to_bytes();
 
+    loading_and_attaching()?;
     println!(
         "{:<24}{:>8}{:>8}{:>8}{:>8}",
         "packet", "empty", "ours", "more", "ratio"
@@ -54,6 +61,52 @@ fn main() -> Result<()> {
         &every_claim_is_new,
         vec![row("ARP, new claim", arp), row("NDP, new claim", ndp)],
     )
+}
+
+/// How long it takes to load the programs, and to attach them to devices.
+fn loading_and_attaching() -> Result<()> {
+    const DEVICES: u32 = 100;
+    const DEVICES_BY_TCX: u32 = 5;
+    let node = Node::new("cost")?;
+    node.netns().ip_batch(
+        (0..DEVICES)
+            .map(|number| format!("link add veth{number} type veth peer name peer{number}")),
+    )?;
+    node.netns().run_in(|| {
+        let mut loading = Duration::MAX;
+        for _ in 0..5 {
+            let begin = Instant::now();
+            drop(Programs::load(&EbpfOptions::default())?);
+            loading = loading.min(begin.elapsed());
+        }
+        println!("loading and unloading the programs: {loading:.1?}");
+        for (attach, devices) in [
+            (AttachMode::Auto, DEVICES),
+            (AttachMode::Tcx, DEVICES_BY_TCX),
+        ] {
+            let options = EbpfOptions {
+                attach,
+                ..EbpfOptions::default()
+            };
+            let (mut programs, _) = Programs::load(&options)?;
+            let names: Vec<String> = (0..devices).map(|number| format!("veth{number}")).collect();
+            let mut indexes = Vec::new();
+            for name in &names {
+                indexes.push(if_nametoindex(name.as_str())?);
+            }
+            let begin = Instant::now();
+            for (ifindex, name) in indexes.iter().zip(&names) {
+                programs.attach(*ifindex, name)?;
+            }
+            let attached = begin.elapsed() / devices;
+            let begin = Instant::now();
+            programs.detach_all();
+            let detached = begin.elapsed() / devices;
+            println!("{attach:?}: attaching {attached:.1?} a device, detaching {detached:.1?}");
+        }
+        println!();
+        Ok(())
+    })
 }
 
 fn row(name: &'static str, frame: Vec<u8>) -> Row {
