@@ -94,19 +94,35 @@ fn loading_and_attaching() -> Result<()> {
             for name in &names {
                 indexes.push(if_nametoindex(name.as_str())?);
             }
-            let begin = Instant::now();
+            let mut attaching = Vec::new();
             for (ifindex, name) in indexes.iter().zip(&names) {
+                let begin = Instant::now();
                 programs.attach(*ifindex, name)?;
+                attaching.push(begin.elapsed());
             }
-            let attached = begin.elapsed() / devices;
-            let begin = Instant::now();
-            programs.detach_all();
-            let detached = begin.elapsed() / devices;
-            println!("{attach:?}: attaching {attached:.1?} a device, detaching {detached:.1?}");
+            let mut detaching = Vec::new();
+            for ifindex in &indexes {
+                let begin = Instant::now();
+                programs.detach(*ifindex);
+                detaching.push(begin.elapsed());
+            }
+            println!(
+                "{attach:?}: attaching {}, detaching {}",
+                spread(attaching),
+                spread(detaching)
+            );
         }
         println!();
         Ok(())
     })
+}
+
+/// Median and maximum.
+fn spread(mut times: Vec<Duration>) -> String {
+    times.sort();
+    let median = times.get(times.len() / 2).copied().unwrap_or_default();
+    let most = times.last().copied().unwrap_or_default();
+    format!("{median:.1?} (at most {most:.1?})")
 }
 
 fn row(name: &'static str, frame: Vec<u8>) -> Row {
