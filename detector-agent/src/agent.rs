@@ -4,6 +4,7 @@
 //! main thread (tokio)        signals, and everything that talks to people and machines
 //! thread "detection"         kernel → engine → events; never blocks
 //! thread "kernel-worker"     attaches and reads; may wait for the kernel's locks
+//! thread "http"              the endpoints; a scrape or a client makes nobody wait
 //! ```
 
 use std::{
@@ -19,6 +20,9 @@ use crate::{
     cli::{Attach, RunArgs},
     detect::{Engine, Settings},
     detection::{Detection, Inbox, Message, Parts, Readiness},
+    health::{Health, Role, SourceHealth},
+    http::{self, Endpoints, HttpError},
+    identify::{self, Identifier, Names, PodBook},
     instance::{Instance, InstanceError},
     node::{self, NodeNameError},
     observe::{
@@ -26,7 +30,7 @@ use crate::{
         netlink::{DeviceSelector, Live, LiveOptions, OpenError, PatternError, Requests},
         worker::Worker,
     },
-    report::{NoPodNames, Reporter, event::EventMaker, lines::Lines, metrics::Metrics},
+    report::{Reporter, event::EventMaker, lines::Lines, metrics::Metrics},
 };
 
 /// Why the agent did not start, or ended by itself.
@@ -47,6 +51,9 @@ pub enum AgentError {
     /// Netlink is closed to us.
     #[error(transparent)]
     Netlink(#[from] OpenError),
+    /// The endpoints cannot be served.
+    #[error(transparent)]
+    Http(#[from] HttpError),
     /// The event file cannot be written.
     #[error("cannot write events to {path}: {source}; check the path given with --events")]
     Events {
@@ -79,11 +86,14 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let node = node::name(args.common.node_name.as_deref())?;
     let _instance = Instance::take()?;
+    let endpoints = Endpoints::open(&http_options(args))?;
     let lines = lines(args)?;
+    let health = Arc::new(Health::default());
 
     let mut ring = None;
     let mut programs = None;
     let mut neighbours_by_netlink = true;
+    let mut neighbour_problem = None;
     if args.no_ebpf {
         warn!(
             "running without eBPF (--no-ebpf): ARP and NDP frames are not seen; addresses in pods, neighbours and routes are"
@@ -101,6 +111,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         neighbours_by_netlink = !loaded.neighbour_events();
         if let Some(problem) = loaded.neighbour_problem() {
             warn!("neighbour updates come by netlink, not from the kernel program: {problem}");
+            neighbour_problem = Some(problem.to_string());
         }
         ring = Some((reader, loaded.counters()));
         programs = Some(loaded);
@@ -116,7 +127,21 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let metrics = Arc::new(Metrics::new());
     let readiness = Arc::new(Readiness::default());
     let maker = EventMaker::new(node.clone(), node::random());
-    let reporter = Reporter::new(maker, Box::new(NoPodNames), lines, Arc::clone(&metrics));
+    let pods = Arc::new(PodBook::default());
+    let (notes, noted) = tokio::sync::mpsc::channel(identify::NOTES);
+    let names = Names::new(Arc::clone(&pods), notes);
+    let identifier = Identifier::new(pods, Arc::clone(&metrics));
+    let events_wanted = lines.is_some();
+    let mut reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
+    if events_wanted {
+        let part = health.part(Role::Sink, "event lines");
+        part.works("written as they happen");
+        reporter.show_lines(part);
+    }
+    let feed = http::Feed::default();
+    if endpoints.is_some() {
+        reporter.add_sink(Box::new(feed.clone()));
+    }
     let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
     let (jobs, asked) = mpsc::channel();
     let detection = Detection::new(Parts {
@@ -126,8 +151,13 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         jobs,
         mailbox,
         reporter,
-        metrics,
-        readiness,
+        metrics: Arc::clone(&metrics),
+        readiness: Arc::clone(&readiness),
+        health: SourceHealth::new(
+            Arc::clone(&health),
+            !args.no_ebpf,
+            neighbour_problem.as_deref(),
+        ),
         selector: selector.clone(),
     });
 
@@ -157,9 +187,28 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             result
         })
         .map_err(AgentError::Start)?;
+    let _server = endpoints
+        .map(|endpoints| {
+            endpoints.serve(http::Sources {
+                node: node.clone(),
+                metrics,
+                readiness,
+                health,
+                inbox: inbox.clone(),
+                feed,
+                export_claims: args.export_claims,
+            })
+        })
+        .transpose()?;
     info!(node, "starting");
 
     runtime.block_on(async {
+        let known = inbox.clone();
+        let tell = move |devices| {
+            // Nobody listens any more while the agent stops.
+            known.send(Message::PodsKnown(devices));
+        };
+        tokio::spawn(identifier.run(args.common.identify.clone(), noted, tell));
         tokio::select! {
             () = stop.received() => {}
             _ = &mut end => {}
@@ -171,6 +220,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let detected = join(detection, "detection");
     // The worker ends when detection has dropped its end of the jobs.
     let worked = join(worker, "kernel-worker").map(Ok);
+    // A look-up that hangs is left behind.
+    runtime.shutdown_background();
     detected
         .and_then(|result| result)
         .map_err(AgentError::Detection)?;
@@ -222,6 +273,15 @@ fn lines(args: &RunArgs) -> Result<Option<Lines>, AgentError> {
         path: path.display().to_string(),
         source,
     })
+}
+
+fn http_options(args: &RunArgs) -> http::Options {
+    http::Options {
+        listen: args.listen,
+        token_file: args.http_token_file.clone(),
+        tls_chain: args.tls_cert.clone(),
+        tls_key: args.tls_key.clone(),
+    }
 }
 
 fn ebpf_options(args: &RunArgs) -> EbpfOptions {

@@ -1,6 +1,7 @@
 //! `check`: one look at the kernel's state. No program is loaded, nothing is attached, nothing is changed.
 
 use std::{
+    collections::{BTreeSet, HashSet},
     fmt::Write as _,
     io::{self, Write as _},
 };
@@ -10,8 +11,10 @@ use serde::Serialize;
 use crate::{
     cli::{CheckArgs, CheckFormat},
     clock::{self, Moment},
-    detect::{Conflict, Engine, Observation, ReadScope, ReadToken, Settings, Stamped},
-    identify::PodAnswer,
+    detect::{
+        Conflict, Device, Engine, IfIndex, Observation, ReadScope, ReadToken, Settings, Stamped,
+    },
+    identify,
     node::{self, NodeNameError},
     observe::netlink::{
         DeviceSelector, LeftOut, OpenError, PatternError, ReadError, Reading, Requests,
@@ -34,6 +37,9 @@ pub enum CheckError {
     /// The kernel's state could not be read.
     #[error("cannot read the kernel's state: {0}")]
     Read(#[from] ReadError),
+    /// The system gives no means to wait for the sources of pods' names.
+    #[error("cannot look up pods: {0}")]
+    Identify(io::Error),
     /// The answer could not be written.
     #[error("cannot write the answer: {0}")]
     Write(#[from] io::Error),
@@ -81,15 +87,21 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
         // Conflicts are asked for below; what else follows from a snapshot is for an agent that stays.
         engine.step(now, Stamped { at: now, what }, &mut Vec::new());
     }
-    let moment = Moment::now();
-    let conflicts: Vec<ConflictData> = engine
-        .conflicts(now)
+    let conflicts = engine.conflicts(now);
+    let in_conflict: HashSet<IfIndex> = conflicts
         .iter()
-        .map(|conflict: &Conflict| {
-            ConflictData::new(&node, &moment, conflict, |_| {
-                PodAnswer::Unknown("no source of pod names is in use".into())
-            })
-        })
+        .flat_map(Conflict::present)
+        .map(|claimant| claimant.ifindex)
+        .collect();
+    let wanted: Vec<Device> = in_conflict
+        .into_iter()
+        .filter_map(|ifindex| engine.device(ifindex))
+        .collect();
+    let pods = identify::look_once(wanted, &args.common.identify).map_err(CheckError::Identify)?;
+    let moment = Moment::now();
+    let conflicts: Vec<ConflictData> = conflicts
+        .iter()
+        .map(|conflict| ConflictData::new(&node, &moment, conflict, |c| pods.pod_of(c)))
         .collect();
     let devices = engine.devices().len();
     let text = match args.format {
@@ -162,8 +174,12 @@ fn text(conflicts: &[ConflictData], devices: usize, left_out: LeftOut) -> String
                         .map_or_else(|| e.kind.clone(), |d| format!("{} {d}", e.kind))
                 })
                 .collect();
+            let pod = match &claimant.pod {
+                Some(pod) => format!("{}/{}", pod.namespace, pod.name),
+                None => "unknown pod".to_owned(),
+            };
             out(format!(
-                "  {} {:width$}  {}  {}",
+                "  {} {:width$}  {}  {}  {pod}",
                 if winner { "→" } else { " " },
                 claimant.device,
                 claimant.mac.as_deref().unwrap_or("                 "),
@@ -173,6 +189,14 @@ fn text(conflicts: &[ConflictData], devices: usize, left_out: LeftOut) -> String
         if conflict.traffic_goes_to.is_none() {
             out("    no route of this node leads to any of them".to_owned());
         }
+    }
+    let reasons: BTreeSet<&str> = conflicts
+        .iter()
+        .flat_map(|conflict| &conflict.claimants)
+        .filter_map(|claimant| claimant.pod_unknown_because.as_deref())
+        .collect();
+    for reason in reasons {
+        out(format!("\nunknown pod: {reason}"));
     }
     text
 }

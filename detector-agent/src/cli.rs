@@ -1,10 +1,12 @@
 //! The command line. Every flag also has an environment variable and a key in the file given with `--config`
 //! (see [`crate::config`]); the flag wins over the environment, the environment over the file.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
+
+use crate::{http::Listen, identify::IdentifySettings};
 
 /// Names, the instant it happens, every IP address that two pods claim.
 #[derive(Clone, Debug, Parser)]
@@ -50,6 +52,10 @@ pub struct CommonArgs {
     #[arg(long, value_name = "NAME", env = "IPCONFLICT_NODE_NAME")]
     pub node_name: Option<String>,
 
+    /// Where to look for pods.
+    #[command(flatten)]
+    pub identify: IdentifySettings,
+
     /// Form of the log lines on stderr.
     #[arg(
         long,
@@ -71,14 +77,30 @@ pub struct RunArgs {
     #[arg(long, value_name = "-|PATH", env = "IPCONFLICT_EVENTS")]
     pub events: Option<PathBuf>,
 
-    /// Where to serve the status page, metrics and the API.
+    /// Where to serve the status page, metrics and the API; `none` serves nothing.
     #[arg(
         long,
         value_name = "ADDR",
         env = "IPCONFLICT_LISTEN",
         default_value = "127.0.0.1:9842"
     )]
-    pub listen: SocketAddr,
+    pub listen: Listen,
+
+    /// File with a token that clients must bring (`Authorization: Bearer …`); /healthz and /readyz stay open.
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_HTTP_TOKEN_FILE")]
+    pub http_token_file: Option<PathBuf>,
+
+    /// Serve TLS with this certificate chain (PEM); a replaced file is taken over.
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_TLS_CERT")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// The private key to it (PEM).
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_TLS_KEY")]
+    pub tls_key: Option<PathBuf>,
+
+    /// A metric series for each claimed address, so that Prometheus can compare nodes.
+    #[arg(long, env = "IPCONFLICT_EXPORT_CLAIMS", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub export_claims: bool,
 
     /// Directory that keeps open conflicts over a restart.
     #[arg(long, value_name = "DIR", env = "IPCONFLICT_STATE_DIR")]

@@ -201,7 +201,7 @@ fn an_address_set_in_a_pod_is_told_at_once_and_so_is_its_removal() -> Result<()>
     })?;
     pod.remove_address("10.244.2.10/24")?;
     observer.wait_for("its removal", |what| {
-        *what == Observation::PodAddressGone(peer, address("10.244.2.10"))
+        *what == Observation::PodAddressGone(peer, address("10.244.2.10"), 24)
     })?;
     assert_eq!((observer.overruns, observer.undecodable), (0, 0));
     Ok(())
@@ -381,7 +381,7 @@ fn addresses_of_the_node_are_told_and_read_but_not_loopbacks() -> Result<()> {
     );
     node.ip("address delete 10.244.2.1/24 dev cni0")?;
     observer.wait_for("its removal", |what| {
-        *what == Observation::HostAddressGone(bridge, address("10.244.2.1"))
+        *what == Observation::HostAddressGone(bridge, address("10.244.2.1"), 24)
     })?;
     assert!(!read_host()?.contains(&address("10.244.2.1")));
     Ok(())

@@ -5,21 +5,37 @@
 
 pub mod agent;
 pub mod barrier;
+pub mod bench_flood;
+pub mod bench_identify;
 pub mod bench_latency;
+pub mod browser;
 pub mod cni;
+pub mod containerd;
 pub mod contract;
+mod cri;
 pub mod event;
 pub mod frames;
+pub mod http;
 pub mod mac;
+pub mod mounts;
 pub mod netns;
 pub mod node;
+pub mod open;
+pub mod pause;
+pub mod prometheus;
 pub mod scenario;
+pub mod server;
+pub mod traffic;
 
 pub use agent::{Agent, AgentCommand, DEADLINE, Outcome, Received};
 pub use barrier::Barrier;
 pub use cni::{Cni, CniPod};
+pub use containerd::Containerd;
 pub use event::Event;
 pub use frames::{ArpOperation, Frame, FrameSender, NaFlags};
 pub use mac::Mac;
+pub use mounts::PrivateMounts;
 pub use netns::{Netns, remove_living_namespaces};
 pub use node::{Node, POD_DEVICE, Pod, PodSpec};
+pub use open::{Open, fresh_look, open_conflicts};
+pub use traffic::reach;

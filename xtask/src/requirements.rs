@@ -2,7 +2,10 @@
 //!
 //! `setup` installs from it and `doctor` prints it: a new need is one new row.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::Result;
 
@@ -118,6 +121,45 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         installer: None,
     },
     Requirement {
+        name: "containerd",
+        purpose: "the tests name real pods: a runtime with its CRI, runc, and iptables for the plugins",
+        groups: &[Group::Test],
+        probe: |_| probe_containerd(),
+        packages: &["containerd", "runc", "iptables"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "C compiler",
+        purpose: "the tests build the program of their smallest pod, static",
+        groups: &[Group::Test],
+        probe: |_| probe_static_c(),
+        packages: &["gcc", "libc6-dev"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "Prometheus",
+        purpose: "the tests let it scrape the agent",
+        groups: &[Group::Test],
+        probe: |_| probe_program("prometheus", "prometheus"),
+        packages: &["prometheus"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "Chromium",
+        purpose: "the tests look at the status page with it",
+        groups: &[Group::Test],
+        probe: |_| {
+            probe_program("chromium", "chromium")
+                .and_then(|_| probe_program("chromedriver", "chromium-driver"))
+        },
+        packages: &["chromium", "chromium-driver"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
         name: "rustfmt",
         purpose: "checks the format of the sources",
         groups: &[Group::Lint],
@@ -183,6 +225,27 @@ fn probe_program(name: &str, package: &str) -> Result<String, Missing> {
     find_program(name)
         .map(|path| path.display().to_string())
         .ok_or_else(|| Missing::absent(format!("`{name}` is not in PATH"), apt(package)))
+}
+
+fn probe_containerd() -> Result<String, Missing> {
+    for (program, package) in [
+        ("ctr", "containerd"),
+        ("runc", "runc"),
+        ("iptables", "iptables"),
+    ] {
+        probe_program(program, package)?;
+    }
+    probe_program("containerd", "containerd")
+}
+
+fn probe_static_c() -> Result<String, Missing> {
+    let gcc = probe_program("gcc", "gcc")?;
+    // The library's path where it is there, else its bare name.
+    let library = process::probe(Command::new(&gcc).arg("-print-file-name=libc.a"));
+    match library {
+        Some(path) if path.starts_with('/') => Ok(gcc),
+        _ => Err(Missing::absent("gcc finds no libc.a", apt("libc6-dev"))),
+    }
 }
 
 fn probe_cargo(workspace: &Workspace, command: &str, component: &str) -> Result<String, Missing> {

@@ -12,7 +12,8 @@ use std::{fmt, sync::Arc};
 use tracing::{info, warn};
 
 use crate::{
-    detect::{Claimant, Conflict, IfIndex},
+    detect::{Claimant, Conflict, Device, IfIndex},
+    health::Part,
     identify::PodAnswer,
 };
 use event::{Change, Event, EventMaker};
@@ -29,7 +30,9 @@ pub trait EventSink: Send + fmt::Debug {
 pub trait PodNames: Send + fmt::Debug {
     /// What is known now; never waits.
     fn pod_of(&self, claimant: &Claimant) -> PodAnswer;
-    /// A device is gone; its pod may be forgotten.
+    /// A device appeared, or something about it changed; its pod may be looked for.
+    fn device_appeared(&self, device: &Device);
+    /// A device is gone. Its pod may still be asked for: a conflict names those that left, too.
     fn device_gone(&self, ifindex: IfIndex, generation: u64);
 }
 
@@ -42,6 +45,8 @@ impl PodNames for NoPodNames {
         PodAnswer::Unknown("no source of pod names is in use".into())
     }
 
+    fn device_appeared(&self, _: &Device) {}
+
     fn device_gone(&self, _: IfIndex, _: u64) {}
 }
 
@@ -53,6 +58,7 @@ pub struct Reporter {
     lines: Option<Lines>,
     sinks: Vec<Box<dyn EventSink>>,
     metrics: Arc<Metrics>,
+    lines_health: Option<Part>,
 }
 
 impl Reporter {
@@ -70,7 +76,13 @@ impl Reporter {
             lines,
             sinks: Vec::new(),
             metrics,
+            lines_health: None,
         }
+    }
+
+    /// Shows how the event lines are.
+    pub fn show_lines(&mut self, part: Part) {
+        self.lines_health = Some(part);
     }
 
     /// Adds a sink.
@@ -90,8 +102,16 @@ impl Reporter {
             };
             let outcome = match written {
                 Ok(Written::Accepted) => "delivered",
-                Ok(Written::Dropped) => "dropped",
+                Ok(Written::Dropped) => {
+                    if let Some(part) = &self.lines_health {
+                        part.degraded("the reader does not read: lines are dropped");
+                    }
+                    "dropped"
+                }
                 Err(e) => {
+                    if let Some(part) = &self.lines_health {
+                        part.failed(format!("cannot be written any more: {e}"));
+                    }
                     warn!("events can no longer be written to --events: {e}");
                     "failed"
                 }
@@ -126,6 +146,17 @@ impl Reporter {
             change.name(),
             devices.join(", ")
         );
+    }
+
+    /// A device appeared, or something about it changed.
+    pub fn device_appeared(&self, device: &Device) {
+        self.pods.device_appeared(device);
+    }
+
+    /// What is known of a claimant's pod now.
+    #[must_use]
+    pub fn pod_of(&self, claimant: &Claimant) -> PodAnswer {
+        self.pods.pod_of(claimant)
     }
 
     /// A device is gone.

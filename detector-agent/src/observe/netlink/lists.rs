@@ -2,20 +2,25 @@
 //!
 //! Invariant: bounded. Each list keeps [`MAX_KEPT`] objects of what is wanted and counts the rest.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    os::fd::{AsRawFd as _, BorrowedFd},
+};
 
+use netlink_packet_core::Parseable as _;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressMessage},
     link::{LinkAttribute, LinkExtentMask, LinkMessage},
     neighbour::{NeighbourAttribute, NeighbourMessage},
+    nsid::{NsidAttribute, NsidMessage},
     route::{RouteMessage, RouteType},
 };
 use nix::errno::Errno;
 
 use super::{
     decode::{
-        Message, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWROUTE, Undecodable,
+        Message, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWNSID, RTM_NEWROUTE, Undecodable,
         address::{self, OnLink},
         link::{self, LinkFacts},
         neighbour::{self, Entry},
@@ -105,6 +110,37 @@ fn one_link(
         // EINVAL: no namespace of this id.
         Err(ReadError::Refused {
             errno: Errno::ENODEV | Errno::EINVAL,
+            ..
+        }) => Ok(None),
+        other => other,
+    }
+}
+
+/// The id that the agent's namespace gives to the network namespace behind `namespace`; `None` where it gives it none,
+/// or where the descriptor is none of a network namespace.
+pub(super) fn namespace_id(
+    asking: &mut Asking,
+    namespace: BorrowedFd<'_>,
+) -> Result<Option<NsId>, ReadError> {
+    let mut request = NsidMessage::default();
+    let descriptor = u32::try_from(namespace.as_raw_fd()).unwrap_or(u32::MAX);
+    request.attributes.push(NsidAttribute::Fd(descriptor));
+    let request = RouteNetlinkMessage::GetNsId(request);
+    let answer = asking.one("a namespace's id", &request, |id, message| {
+        let read = read_as(message, RTM_NEWNSID, |payload| {
+            Ok(NsidMessage::parse(payload)?.attributes)
+        });
+        *id = read.iter().flatten().find_map(|attribute| match attribute {
+            // Not assigned: -1.
+            NsidAttribute::Id(id) => (*id >= 0).then_some(*id),
+            _ => None,
+        });
+        read.is_ok()
+    });
+    match answer {
+        // EINVAL: the file is of another kind. ESRCH: the namespace went while it was asked for.
+        Err(ReadError::Refused {
+            errno: Errno::EINVAL | Errno::ESRCH,
             ..
         }) => Ok(None),
         other => other,

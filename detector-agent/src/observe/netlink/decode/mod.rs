@@ -23,6 +23,7 @@ use crate::detect::{IfIndex, Mac};
 pub(super) const RTM_NEWLINK: u16 = 16;
 pub(super) const RTM_DELLINK: u16 = 17;
 pub(super) const RTM_NEWADDR: u16 = 20;
+pub(super) const RTM_NEWNSID: u16 = 88;
 pub(super) const RTM_DELADDR: u16 = 21;
 pub(super) const RTM_NEWROUTE: u16 = 24;
 pub(super) const RTM_DELROUTE: u16 = 25;

@@ -1,0 +1,81 @@
+//! `/healthz` and `/readyz`.
+
+use hyper::{StatusCode, header};
+use serde::Serialize;
+
+use super::{
+    App,
+    respond::{Reply, json, with},
+};
+use crate::health::PartReport;
+
+#[derive(Serialize)]
+struct Alive {
+    alive: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// The process works: detection gave a sign of life lately. Otherwise a restart helps.
+pub(super) fn alive(app: &App) -> Reply {
+    match app.sources.health.stuck_for() {
+        None => json(
+            StatusCode::OK,
+            &Alive {
+                alive: true,
+                reason: None,
+            },
+        ),
+        Some(silent) => json(
+            StatusCode::SERVICE_UNAVAILABLE,
+            &Alive {
+                alive: false,
+                reason: Some(format!(
+                    "detection gave no sign of life for {} s",
+                    silent.as_secs()
+                )),
+            },
+        ),
+    }
+}
+
+#[derive(Serialize)]
+struct Ready<'a> {
+    ready: bool,
+    #[serde(flatten)]
+    more: Option<Details<'a>>,
+}
+
+#[derive(Serialize)]
+struct Details<'a> {
+    node: &'a str,
+    version: &'static str,
+    parts: Vec<PartReport>,
+}
+
+/// Programs attached and first snapshot done; which parts work only for those who may know.
+pub(super) fn ready(app: &App, admitted: bool) -> Reply {
+    let ready = app.sources.readiness.is_ready();
+    let details = || Details {
+        node: &app.sources.node,
+        version: env!("CARGO_PKG_VERSION"),
+        parts: app.sources.health.report(),
+    };
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    let reply = json(
+        status,
+        &Ready {
+            ready,
+            more: admitted.then(details),
+        },
+    );
+    if ready {
+        reply
+    } else {
+        with(reply, header::RETRY_AFTER, "1")
+    }
+}
