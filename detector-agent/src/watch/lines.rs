@@ -48,13 +48,19 @@ struct Told {
 }
 
 impl Told {
+    /// The line of an event; empty where catching up has told it already.
     fn event(&mut self, event: &Event) -> String {
         let conflict = &event.data;
-        if conflict.state == "resolved" {
-            self.active.remove(&conflict.conflict_id);
+        let told = if conflict.state == "resolved" {
+            self.active.remove(&conflict.conflict_id).is_none()
         } else {
-            self.active
+            let before = self
+                .active
                 .insert(conflict.conflict_id.clone(), conflict.clone());
+            before.is_some_and(|before| before.updated_at == conflict.updated_at)
+        };
+        if told {
+            return String::new();
         }
         let change = event.event_type.rsplit('.').next().unwrap_or_default();
         line(&event.time, change, conflict)
@@ -118,4 +124,61 @@ fn line(time: &str, change: &str, conflict: &ConflictData) -> String {
         clean(&conflict.confidence),
         claimants.join(", ")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn conflict(state: &str, updated_at: &str) -> ConflictData {
+        serde_json::from_value(json!({
+            "conflict_id": "1", "node": "n", "address": "10.0.0.1", "vlan": null, "kind": "duplicate",
+            "confidence": "certain", "state": state, "raised_at": "t1", "updated_at": updated_at,
+            "resolved_at": null, "latency_us": 1, "traffic_goes_to": null, "claimants": [],
+        }))
+        .unwrap()
+    }
+
+    fn event(change: &str, data: &ConflictData) -> Event {
+        serde_json::from_value(json!({
+            "specversion": "1.0", "id": change, "source": "s", "subject": "10.0.0.1", "time": "t",
+            "type": format!("io.ipconflict.conflict.{change}"), "datacontenttype": "application/json",
+            "data": data,
+        }))
+        .unwrap()
+    }
+
+    fn present(active: &[ConflictData], resolved: &[ConflictData]) -> Present {
+        Present {
+            node: "n".to_owned(),
+            ready: true,
+            conflicts: active.to_vec(),
+            resolved: resolved.to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_conflict_that_ended_unseen_is_ended_and_nothing_is_told_twice() {
+        let active = conflict("active", "t1");
+        let over = conflict("resolved", "t2");
+        let mut told = Told::default();
+        assert!(
+            told.catch_up(&present(&[active.clone()], &[]))
+                .contains("active")
+        );
+        assert_eq!(told.event(&event("raised", &active)), "");
+        assert_eq!(told.catch_up(&present(&[active.clone()], &[])), "");
+        assert!(
+            told.catch_up(&present(&[], &[over.clone()]))
+                .contains("resolved")
+        );
+        assert_eq!(told.event(&event("resolved", &over)), "");
+        // A new agent may have forgotten it altogether.
+        assert!(told.event(&event("raised", &active)).contains("raised"));
+        assert!(told.catch_up(&present(&[], &[])).contains("gone"));
+    }
 }
