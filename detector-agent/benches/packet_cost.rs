@@ -1,13 +1,19 @@
-//! What a packet costs in the classifier, side by side with one that does nothing (`BPF_PROG_TEST_RUN`; needs root).
+//! What loading and attaching cost; and what a packet costs in the classifier, side by side with one that does nothing (`BPF_PROG_TEST_RUN`; needs root).
 //!
 //! Each figure is the least of many short batches, and the batches of all rows take turns: what else the machine does only
 //! ever adds, and a batch is short enough that some are left alone.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
-use detector_agent::observe::ebpf::{EbpfOptions, Losses, Programs, RingReader, Subject};
-use detector_testkit::{Frame, Mac, NaFlags};
+use detector_agent::observe::ebpf::{
+    AttachMode, EbpfOptions, Losses, Programs, RingReader, Subject,
+};
+use detector_testkit::{Frame, Mac, NaFlags, Node};
+use nix::net::if_::if_nametoindex;
 
 const MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0x0a]);
 const BATCHES: u32 = 1_000;
@@ -30,6 +36,7 @@ fn main() -> Result<()> {
         .to_bytes();
     let malformed = Frame::request(MAC, Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST).to_bytes();
 
+    loading_and_attaching()?;
     println!(
         "{:<24}{:>8}{:>8}{:>8}{:>8}",
         "packet", "empty", "ours", "more", "ratio"
@@ -54,6 +61,68 @@ fn main() -> Result<()> {
         &every_claim_is_new,
         vec![row("ARP, new claim", arp), row("NDP, new claim", ndp)],
     )
+}
+
+/// How long it takes to load the programs, and to attach them to devices.
+fn loading_and_attaching() -> Result<()> {
+    const DEVICES: u32 = 100;
+    const DEVICES_BY_TCX: u32 = 5;
+    let node = Node::new("cost")?;
+    node.netns().ip_batch(
+        (0..DEVICES)
+            .map(|number| format!("link add veth{number} type veth peer name peer{number}")),
+    )?;
+    node.netns().run_in(|| {
+        let mut loading = Duration::MAX;
+        for _ in 0..5 {
+            let begin = Instant::now();
+            drop(Programs::load(&EbpfOptions::default())?);
+            loading = loading.min(begin.elapsed());
+        }
+        println!("loading and unloading the programs: {loading:.1?}");
+        for (attach, devices) in [
+            (AttachMode::Auto, DEVICES),
+            (AttachMode::Tcx, DEVICES_BY_TCX),
+        ] {
+            let options = EbpfOptions {
+                attach,
+                ..EbpfOptions::default()
+            };
+            let (mut programs, _) = Programs::load(&options)?;
+            let names: Vec<String> = (0..devices).map(|number| format!("veth{number}")).collect();
+            let mut indexes = Vec::new();
+            for name in &names {
+                indexes.push(if_nametoindex(name.as_str())?);
+            }
+            let mut attaching = Vec::new();
+            for (ifindex, name) in indexes.iter().zip(&names) {
+                let begin = Instant::now();
+                programs.attach(*ifindex, name)?;
+                attaching.push(begin.elapsed());
+            }
+            let mut detaching = Vec::new();
+            for ifindex in &indexes {
+                let begin = Instant::now();
+                programs.detach(*ifindex);
+                detaching.push(begin.elapsed());
+            }
+            println!(
+                "{attach:?}: attaching {}, detaching {}",
+                spread(attaching),
+                spread(detaching)
+            );
+        }
+        println!();
+        Ok(())
+    })
+}
+
+/// Median and maximum.
+fn spread(mut times: Vec<Duration>) -> String {
+    times.sort();
+    let median = times.get(times.len() / 2).copied().unwrap_or_default();
+    let most = times.last().copied().unwrap_or_default();
+    format!("{median:.1?} (at most {most:.1?})")
 }
 
 fn row(name: &'static str, frame: Vec<u8>) -> Row {

@@ -130,7 +130,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let pods = Arc::new(PodBook::default());
     let (notes, noted) = tokio::sync::mpsc::channel(identify::NOTES);
     let names = Names::new(Arc::clone(&pods), notes);
-    let identifier = Identifier::new(pods, Arc::clone(&metrics));
+    let identifier = Identifier::new(Arc::clone(&pods), Arc::clone(&metrics));
     let events_wanted = lines.is_some();
     let mut reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
     if events_wanted {
@@ -194,6 +194,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
                 metrics,
                 readiness,
                 health,
+                pods,
                 inbox: inbox.clone(),
                 feed,
                 export_claims: args.export_claims,

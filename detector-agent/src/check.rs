@@ -1,8 +1,7 @@
 //! `check`: one look at the kernel's state. No program is loaded, nothing is attached, nothing is changed.
 
 use std::{
-    collections::{BTreeSet, HashSet},
-    fmt::Write as _,
+    collections::HashSet,
     io::{self, Write as _},
 };
 
@@ -19,7 +18,10 @@ use crate::{
     observe::netlink::{
         DeviceSelector, LeftOut, OpenError, PatternError, ReadError, Reading, Requests,
     },
-    report::event::ConflictData,
+    report::{
+        event::ConflictData,
+        text::{Colour, conflict_table, reasons},
+    },
 };
 
 /// Why the check could not tell.
@@ -115,7 +117,10 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
             };
             serde_json::to_string_pretty(&answer).map_err(io::Error::from)? + "\n"
         }
-        CheckFormat::Text => text(&conflicts, devices, left_out),
+        CheckFormat::Text => {
+            let colour = Colour::for_output(&io::stdout());
+            text(&conflicts, devices, incomplete(left_out), colour)
+        }
     };
     io::stdout().lock().write_all(text.as_bytes())?;
     Ok(u8::from(!conflicts.is_empty()))
@@ -131,7 +136,12 @@ fn incomplete(left_out: LeftOut) -> Option<String> {
 }
 
 /// The first line is at most 80 bytes, as node-problem-detector shows no more.
-fn text(conflicts: &[ConflictData], devices: usize, left_out: LeftOut) -> String {
+fn text(
+    conflicts: &[ConflictData],
+    devices: usize,
+    incomplete: Option<String>,
+    colour: Colour,
+) -> String {
     let mut text = match conflicts {
         [] => format!("no IP address conflict on {devices} pod devices\n"),
         [one] => format!("1 IP address conflict: {}\n", one.address),
@@ -141,62 +151,19 @@ fn text(conflicts: &[ConflictData], devices: usize, left_out: LeftOut) -> String
             many[0].address
         ),
     };
-    let mut out = |line: String| {
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{line}");
-    };
-    if let Some(what) = incomplete(left_out) {
-        out(format!("not everything could be read: {what}"));
+    if let Some(what) = incomplete {
+        text.push_str(&format!("not everything could be read: {what}\n"));
     }
     for conflict in conflicts {
-        let vlan = conflict
-            .vlan
-            .map(|v| format!(" vlan {v}"))
-            .unwrap_or_default();
-        out(format!(
-            "\n{}{vlan}  {} ({})",
-            conflict.address, conflict.kind, conflict.confidence
-        ));
-        let width = conflict
-            .claimants
-            .iter()
-            .map(|c| c.device.len())
-            .max()
-            .unwrap_or(0);
-        for claimant in &conflict.claimants {
-            let winner = conflict.traffic_goes_to.as_deref() == Some(claimant.device.as_str());
-            let evidence: Vec<String> = claimant
-                .evidence
-                .iter()
-                .map(|e| {
-                    e.detail
-                        .as_ref()
-                        .map_or_else(|| e.kind.clone(), |d| format!("{} {d}", e.kind))
-                })
-                .collect();
-            let pod = match &claimant.pod {
-                Some(pod) => format!("{}/{}", pod.namespace, pod.name),
-                None => "unknown pod".to_owned(),
-            };
-            out(format!(
-                "  {} {:width$}  {}  {}  {pod}",
-                if winner { "→" } else { " " },
-                claimant.device,
-                claimant.mac.as_deref().unwrap_or("                 "),
-                evidence.join(", "),
-            ));
-        }
-        if conflict.traffic_goes_to.is_none() {
-            out("    no route of this node leads to any of them".to_owned());
-        }
+        text.push('\n');
+        conflict_table(&mut text, conflict, colour);
     }
-    let reasons: BTreeSet<&str> = conflicts
-        .iter()
-        .flat_map(|conflict| &conflict.claimants)
-        .filter_map(|claimant| claimant.pod_unknown_because.as_deref())
-        .collect();
+    let reasons = reasons(conflicts);
+    if !reasons.is_empty() {
+        text.push('\n');
+    }
     for reason in reasons {
-        out(format!("\nunknown pod: {reason}"));
+        text.push_str(&format!("pod unknown: {reason}\n"));
     }
     text
 }

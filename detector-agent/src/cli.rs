@@ -24,6 +24,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Look at the kernel's state once: exit 0 without a conflict, 1 with one, 2 when it could not tell.
     Check(CheckArgs),
+    /// Show what a running agent sees, live: a table in a terminal, else one line for each event.
+    Watch(WatchArgs),
     /// Remove what an agent that was killed left on the devices.
     Cleanup(CleanupArgs),
 }
@@ -166,6 +168,31 @@ pub struct CheckArgs {
         default_value = "text"
     )]
     pub format: CheckFormat,
+}
+
+/// Settings of the live view.
+#[derive(Args, Clone, Debug)]
+pub struct WatchArgs {
+    /// The running agent.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "IPCONFLICT_URL",
+        default_value = "http://127.0.0.1:9842"
+    )]
+    pub url: String,
+
+    /// File with the token that the agent asks for.
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+
+    /// Certificates (PEM) that vouch for an https:// agent.
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_CA_FILE")]
+    pub ca_file: Option<PathBuf>,
+
+    /// Lines also in a terminal.
+    #[arg(long, env = "IPCONFLICT_LINES", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub lines: bool,
 }
 
 /// Settings of the clean-up.

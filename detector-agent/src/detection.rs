@@ -23,8 +23,7 @@ use tracing::{error, info, warn};
 use crate::{
     clock,
     detect::{
-        Claimant, Conflict, Effect, Engine, IfIndex, Observation, ReadScope, ReadToken, Stamped,
-        Timestamp,
+        Conflict, Effect, Engine, IfIndex, Observation, ReadScope, ReadToken, Stamped, Timestamp,
     },
     health::{Situation, SourceHealth},
     observe::{
@@ -32,7 +31,7 @@ use crate::{
         netlink::{Live, Source},
         worker::{Job, Outcome},
     },
-    query::{Named, Query},
+    query::Query,
     report::{
         Reporter,
         event::Change,
@@ -412,19 +411,16 @@ impl Detection {
         // Whoever asked may have gone; then nobody misses the answer.
         let now = clock::now();
         let engine = &self.parts.engine;
-        let pod_of = |claimant: &Claimant| self.parts.reporter.pod_of(claimant);
         match query {
             Query::ConflictAddresses(reply) => drop(reply.send(engine.conflict_addresses())),
             Query::Conflicts(addresses, reply) => {
                 let conflicts = addresses.iter().flat_map(|a| engine.conflicts_of(*a, now));
-                let named = conflicts.map(|c| Named::conflict(c, pod_of)).collect();
-                drop(reply.send(named));
+                drop(reply.send(conflicts.collect()));
             }
             Query::Addresses(reply) => drop(reply.send(engine.addresses())),
             Query::Claims(addresses, reply) => {
                 let claims = addresses.iter().flat_map(|a| engine.claims_of(*a, now));
-                let named = claims.map(|c| Named::claim(c, pod_of)).collect();
-                drop(reply.send(named));
+                drop(reply.send(claims.collect()));
             }
         }
     }

@@ -18,3 +18,4 @@ pub mod node;
 pub mod observe;
 pub mod query;
 pub mod report;
+pub mod watch;

@@ -53,6 +53,7 @@ fn serve() -> Served {
             metrics: Arc::new(Metrics::new()),
             readiness: Arc::default(),
             health,
+            pods: Arc::default(),
             inbox,
             feed: Feed::default(),
             export_claims: false,

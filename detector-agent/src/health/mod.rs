@@ -33,6 +33,8 @@ const PARTS: usize = 256;
 pub enum Role {
     /// Detection learns from it.
     Source,
+    /// It names the pods; without it conflicts are seen all the same.
+    Names,
     /// It takes the events.
     Sink,
 }

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::{
-    App,
-    ask::{Ask, AskError},
+    App, Sources,
+    ask::AskError,
     respond::{Cut, JSON, Piece, Reply, error, head_only, pieces, with},
 };
 use crate::{
     clock::Moment,
-    detect::{Claim, Conflict},
-    query::Named,
+    detect::{Claim, Claimant, Conflict},
+    identify::{PodAnswer, PodBook},
     report::{
         event::{ClaimantData, ConflictData},
         metrics::{ClaimInfo, ClaimSeries},
@@ -99,8 +99,8 @@ pub(super) async fn conflicts(app: Arc<App>, head: bool) -> Reply {
             let Ok(found) = app.ask.conflicts(some).await else {
                 return list.cut(&to).await;
             };
-            for named in &found {
-                list.add(&conflict_data(&app.sources.node, &moment, named));
+            for conflict in &found {
+                list.add(&conflict_data(&app.sources, &moment, conflict));
             }
             if !list.send(&to).await {
                 return;
@@ -133,8 +133,8 @@ pub(super) async fn claims(app: Arc<App>, address: Option<IpAddr>, head: bool) -
             let Ok(found) = app.ask.claims(some).await else {
                 return list.cut(&to).await;
             };
-            for named in &found {
-                list.add(&claim_data(&moment, named));
+            for claim in &found {
+                list.add(&claim_data(&app.sources.pods, &moment, claim));
             }
             if !list.send(&to).await {
                 return;
@@ -146,48 +146,48 @@ pub(super) async fn claims(app: Arc<App>, address: Option<IpAddr>, head: bool) -
 }
 
 /// Every claimed address, for the metrics.
-pub(super) async fn claim_series(ask: &Ask) -> Result<ClaimSeries, AskError> {
+pub(super) async fn claim_series(app: &App) -> Result<ClaimSeries, AskError> {
     let mut series = ClaimSeries::default();
-    for some in ask.addresses().await?.chunks(CLAIMS_AT_ONCE) {
-        let mut found = ask.claims(some).await?;
+    for some in app.ask.addresses().await?.chunks(CLAIMS_AT_ONCE) {
+        let found = app.ask.claims(some).await?;
+        let mut named: Vec<_> = found
+            .iter()
+            .map(|claim| match app.sources.pods.pod_of(&claim.claimant) {
+                PodAnswer::Known(pod) => (claim, Some(pod)),
+                PodAnswer::Unknown(_) => (claim, None),
+            })
+            .collect();
         // Of several claimants of one address the one whose pod is known stands for it, then the oldest.
-        found.sort_by_key(|named| {
-            let claim = &named.what;
-            let unknown = named.pod_of(&claim.claimant).is_none();
-            (claim.address, unknown, claim.claimant.since)
-        });
-        for named in found {
-            let pod = named.pod_of(&named.what.claimant);
+        named.sort_by_key(|(claim, pod)| (claim.address, pod.is_none(), claim.claimant.since));
+        for (claim, pod) in named {
             series.add(ClaimInfo {
-                address: named.what.address.to_string(),
-                namespace: pod.map(|p| p.namespace.clone()).unwrap_or_default(),
-                pod: pod.map(|p| p.name.clone()).unwrap_or_default(),
+                address: claim.address.to_string(),
+                namespace: pod
+                    .as_ref()
+                    .map(|p| p.namespace.clone())
+                    .unwrap_or_default(),
+                pod: pod.as_ref().map(|p| p.name.clone()).unwrap_or_default(),
             });
         }
     }
     Ok(series)
 }
 
-fn conflict_data(node: &str, moment: &Moment, named: &Named<Conflict>) -> ConflictData {
-    let conflict = &named.what;
-    let mut data = ConflictData::new(node, moment, conflict, |claimant| named.answer(claimant));
+fn conflict_data(sources: &Sources, moment: &Moment, conflict: &Conflict) -> ConflictData {
+    let pod_of = |claimant: &Claimant| sources.pods.pod_of(claimant);
+    let mut data = ConflictData::new(&sources.node, moment, conflict, pod_of);
     // Of the change that was told last, not of this answer.
     let latency = conflict.updated_at.since(conflict.decided_at).as_micros();
     data.latency_us = u64::try_from(latency).unwrap_or(u64::MAX);
     data
 }
 
-fn claim_data(moment: &Moment, named: &Named<Claim>) -> ClaimData {
-    let Claim {
-        address,
-        vlan,
-        claimant,
-    } = &named.what;
+fn claim_data(pods: &PodBook, moment: &Moment, claim: &Claim) -> ClaimData {
     ClaimData {
-        address: address.to_string(),
-        vlan: vlan.outer,
-        inner_vlan: vlan.inner,
-        claimant: ClaimantData::new(claimant, moment, named.answer(claimant)),
+        address: claim.address.to_string(),
+        vlan: claim.vlan.outer,
+        inner_vlan: claim.vlan.inner,
+        claimant: ClaimantData::new(&claim.claimant, moment, pods.pod_of(&claim.claimant)),
     }
 }
 

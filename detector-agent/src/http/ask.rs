@@ -11,7 +11,7 @@ use tokio::{
 use crate::{
     detect::{Claim, Conflict},
     detection::{Inbox, Message},
-    query::{Named, Query},
+    query::Query,
 };
 
 /// An answer takes microseconds; where it takes this long, detection has other troubles.
@@ -49,10 +49,7 @@ impl Ask {
     }
 
     /// The open conflicts of these addresses.
-    pub(super) async fn conflicts(
-        &self,
-        addresses: &[IpAddr],
-    ) -> Result<Vec<Named<Conflict>>, AskError> {
+    pub(super) async fn conflicts(&self, addresses: &[IpAddr]) -> Result<Vec<Conflict>, AskError> {
         self.ask(|reply| Query::Conflicts(addresses.to_vec(), reply))
             .await
     }
@@ -65,7 +62,7 @@ impl Ask {
     }
 
     /// The claims of these addresses.
-    pub(super) async fn claims(&self, addresses: &[IpAddr]) -> Result<Vec<Named<Claim>>, AskError> {
+    pub(super) async fn claims(&self, addresses: &[IpAddr]) -> Result<Vec<Claim>, AskError> {
         self.ask(|reply| Query::Claims(addresses.to_vec(), reply))
             .await
     }

@@ -7,7 +7,11 @@ use super::{
     App,
     respond::{Reply, json, with},
 };
-use crate::health::PartReport;
+use crate::{
+    clock::Moment,
+    health::{PartReport, Role, State},
+    identify::SourceState,
+};
 
 #[derive(Serialize)]
 struct Alive {
@@ -53,13 +57,49 @@ struct Details<'a> {
     parts: Vec<PartReport>,
 }
 
+/// The agent's parts, and what names pods.
+fn parts(app: &App) -> Vec<PartReport> {
+    let moment = Moment::now();
+    let names = app.sources.pods.sources();
+    let names = names.iter().map(|source| {
+        let state = match source.state {
+            SourceState::Working => State::Works,
+            SourceState::Untried => State::Starting,
+            // A node has the one or the other of them: what is not there is not broken.
+            SourceState::Off | SourceState::Missing => State::Off,
+            SourceState::Refused
+            | SourceState::Foreign
+            | SourceState::Silent
+            | SourceState::Failing => State::Failed,
+        };
+        let mut detail = match source.state {
+            SourceState::Off => "switched off".to_owned(),
+            SourceState::Working => format!("{} pods from {}", source.pods, source.target),
+            _ => source.target.clone(),
+        };
+        if !source.detail.is_empty() {
+            detail = format!("{detail}: {}", source.detail);
+        }
+        PartReport {
+            name: source.via.name().to_owned(),
+            role: Role::Names,
+            state,
+            detail,
+            since: moment.rfc3339(source.since),
+        }
+    });
+    let mut parts = app.sources.health.report();
+    parts.extend(names);
+    parts
+}
+
 /// Programs attached and first snapshot done; which parts work only for those who may know.
 pub(super) fn ready(app: &App, admitted: bool) -> Reply {
     let ready = app.sources.readiness.is_ready();
     let details = || Details {
         node: &app.sources.node,
         version: env!("CARGO_PKG_VERSION"),
-        parts: app.sources.health.report(),
+        parts: parts(app),
     };
     let status = if ready {
         StatusCode::OK

@@ -32,6 +32,7 @@ use tracing::{error, info, warn};
 use crate::{
     detection::{Inbox, Readiness},
     health::Health,
+    identify::PodBook,
     report::metrics::Metrics,
 };
 use ask::Ask;
@@ -94,6 +95,8 @@ pub struct Sources {
     pub readiness: Arc<Readiness>,
     /// The parts.
     pub health: Arc<Health>,
+    /// What is known of pods.
+    pub pods: Arc<PodBook>,
     /// The way to the detection thread.
     pub inbox: Inbox,
     /// The events, which a sink of the reporter feeds.

@@ -63,7 +63,7 @@ pub(super) async fn answer(app: Arc<App>, request: Request<Incoming>) -> Served 
 
 async fn metrics(app: &App) -> Reply {
     let claims = if app.sources.export_claims {
-        match api::claim_series(&app.ask).await {
+        match api::claim_series(app).await {
             Ok(claims) => Some(claims),
             Err(e) => return api::unanswered(e),
         }

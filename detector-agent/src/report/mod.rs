@@ -6,6 +6,7 @@
 pub mod event;
 pub mod lines;
 pub mod metrics;
+pub mod text;
 
 use std::{fmt, sync::Arc};
 
@@ -151,12 +152,6 @@ impl Reporter {
     /// A device appeared, or something about it changed.
     pub fn device_appeared(&self, device: &Device) {
         self.pods.device_appeared(device);
-    }
-
-    /// What is known of a claimant's pod now.
-    #[must_use]
-    pub fn pod_of(&self, claimant: &Claimant) -> PodAnswer {
-        self.pods.pod_of(claimant)
     }
 
     /// A device is gone.

@@ -263,11 +263,13 @@ const STATES = { works: "Works", degraded: "Degraded", failed: "Failed", startin
 function drawHealth(report) {
   health = report;
   drawHeadline();
+  const labels = { cri: "container runtime (CRI)", "cni-cache": "CNI result cache", kube: "Kubernetes API", "name-hash": "device names" };
   const row = (part) => element("li", {},
     element("span", { class: `state ${part.state}` }, element("span", { class: "dot", "aria-hidden": "true" }), STATES[part.state] ?? part.state),
-    element("div", {}, element("div", {}, part.name), element("div", { class: "detail" }, part.detail)));
+    element("div", {}, element("div", {}, labels[part.name] ?? part.name), element("div", { class: "detail" }, part.detail)));
   const parts = report.parts ?? [];
   $("sources").replaceChildren(...parts.filter((part) => part.role === "source").map(row));
+  $("names").replaceChildren(...parts.filter((part) => part.role === "names").map(row));
   const sinks = parts.filter((part) => part.role === "sink").map(row);
   $("sinks").replaceChildren(...(sinks.length ? sinks : [element("li", {}, element("span", { class: "state off" }, "None"),
     element("div", { class: "detail" }, "Only this page, the metrics and the API; --events and sinks in the configuration add more."))]));
