@@ -20,11 +20,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     only: Option<Bench>,
     /// Passed on to the bench, as `--only latency --conflicts 1000`
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        requires = "only"
-    )]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, requires = "only")]
     bench: Vec<String>,
 }
 
