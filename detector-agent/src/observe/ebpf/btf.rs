@@ -142,7 +142,7 @@ impl<'a> Btf<'a> {
                 place = self.aggregate(member_type).ok_or_else(no_member)?;
             }
         }
-        if bits % 8 != 0 {
+        if !bits.is_multiple_of(8) {
             return Err(BtfError::BitField(name.to_owned(), path.join(".")));
         }
         Ok(bits / 8)
