@@ -167,13 +167,16 @@ mod tests {
         let over = conflict("resolved", "t2");
         let mut told = Told::default();
         assert!(
-            told.catch_up(&present(&[active.clone()], &[]))
+            told.catch_up(&present(std::slice::from_ref(&active), &[]))
                 .contains("active")
         );
         assert_eq!(told.event(&event("raised", &active)), "");
-        assert_eq!(told.catch_up(&present(&[active.clone()], &[])), "");
+        assert_eq!(
+            told.catch_up(&present(std::slice::from_ref(&active), &[])),
+            ""
+        );
         assert!(
-            told.catch_up(&present(&[], &[over.clone()]))
+            told.catch_up(&present(&[], std::slice::from_ref(&over)))
                 .contains("resolved")
         );
         assert_eq!(told.event(&event("resolved", &over)), "");
