@@ -5,6 +5,7 @@
 //! thread "detection"         kernel → engine → events; never blocks
 //! thread "kernel-worker"     attaches and reads; may wait for the kernel's locks
 //! thread "outbox"            stores events before they are sent; waits for the disk
+//! thread "http"              the endpoints; a scrape or a client makes nobody wait
 //! ```
 
 use std::{
@@ -14,13 +15,16 @@ use std::{
     time::Duration,
 };
 
-use tokio::signal::unix::{SignalKind, signal};
-use tracing::{debug, info, warn};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{info, warn};
 
 use crate::{
     cli::{Attach, RunArgs},
     detect::{Engine, Settings},
     detection::{Detection, Inbox, Message, Parts, Readiness},
+    health::{Health, Role, SourceHealth},
+    http::{self, Endpoints, HttpError},
+    identify::{self, Identifier, Names, PodBook},
     instance::{Instance, InstanceError},
     node::{self, NodeNameError},
     observe::{
@@ -29,7 +33,7 @@ use crate::{
         worker::Worker,
     },
     report::{
-        NoPodNames, Reporter,
+        Reporter,
         event::EventMaker,
         lines::Lines,
         metrics::Metrics,
@@ -59,6 +63,9 @@ pub enum AgentError {
     /// Netlink is closed to us.
     #[error(transparent)]
     Netlink(#[from] OpenError),
+    /// The endpoints cannot be served.
+    #[error(transparent)]
+    Http(#[from] HttpError),
     /// The event file cannot be written.
     #[error("cannot write events to {path}: {source}; check the path given with --events")]
     Events {
@@ -86,21 +93,29 @@ pub enum AgentError {
 /// # Errors
 /// As [`AgentError`] says.
 pub fn run(args: &RunArgs) -> Result<(), AgentError> {
-    let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
-    let node = node::name(args.common.node_name.as_deref())?;
-    let _instance = Instance::take()?;
-    let lines = lines(args)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(AgentError::Start)?;
+    // From here on a signal ends the agent in good order, however far the start has come.
+    let mut stop = runtime
+        .block_on(async { StopSignals::listen() })
+        .map_err(AgentError::Start)?;
+    let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
+    let node = node::name(args.common.node_name.as_deref())?;
+    let _instance = Instance::take()?;
+    let endpoints = Endpoints::open(&http_options(args))?;
+    let lines = lines(args)?;
     let metrics = Arc::new(Metrics::new());
     let store = open_store(args.state_dir.as_deref())?;
-    let (senders, sinks) = Senders::start(&args.sinks, &store, &metrics, runtime.handle())?;
+    let health = Arc::new(Health::default());
+    let (senders, sinks) =
+        Senders::start(&args.sinks, &store, &metrics, &health, runtime.handle())?;
 
     let mut ring = None;
     let mut programs = None;
     let mut neighbours_by_netlink = true;
+    let mut neighbour_problem = None;
     if args.no_ebpf {
         warn!(
             "running without eBPF (--no-ebpf): ARP and NDP frames are not seen; addresses in pods, neighbours and routes are"
@@ -118,6 +133,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         neighbours_by_netlink = !loaded.neighbour_events();
         if let Some(problem) = loaded.neighbour_problem() {
             warn!("neighbour updates come by netlink, not from the kernel program: {problem}");
+            neighbour_problem = Some(problem.to_string());
         }
         ring = Some((reader, loaded.counters()));
         programs = Some(loaded);
@@ -132,7 +148,21 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
 
     let readiness = Arc::new(Readiness::default());
     let maker = EventMaker::new(node.clone(), node::random());
-    let mut reporter = Reporter::new(maker, Box::new(NoPodNames), lines, Arc::clone(&metrics));
+    let pods = Arc::new(PodBook::default());
+    let (notes, noted) = tokio::sync::mpsc::channel(identify::NOTES);
+    let names = Names::new(Arc::clone(&pods), notes);
+    let identifier = Identifier::new(Arc::clone(&pods), Arc::clone(&metrics));
+    let events_wanted = lines.is_some();
+    let mut reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
+    if events_wanted {
+        let part = health.part(Role::Sink, "event lines");
+        part.works("written as they happen");
+        reporter.show_lines(part);
+    }
+    let feed = http::Feed::default();
+    if endpoints.is_some() {
+        reporter.add_sink(Box::new(feed.clone()));
+    }
     for sink in sinks {
         reporter.add_sink(sink);
     }
@@ -145,8 +175,13 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         jobs,
         mailbox,
         reporter,
-        metrics,
-        readiness,
+        metrics: Arc::clone(&metrics),
+        readiness: Arc::clone(&readiness),
+        health: SourceHealth::new(
+            Arc::clone(&health),
+            !args.no_ebpf,
+            neighbour_problem.as_deref(),
+        ),
         selector: selector.clone(),
     });
 
@@ -176,18 +211,34 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             result
         })
         .map_err(AgentError::Start)?;
+    let _server = endpoints
+        .map(|endpoints| {
+            endpoints.serve(http::Sources {
+                node: node.clone(),
+                metrics,
+                readiness,
+                health,
+                pods,
+                inbox: inbox.clone(),
+                feed,
+                export_claims: args.export_claims,
+            })
+        })
+        .transpose()?;
     info!(node, "starting");
 
     runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).map_err(AgentError::Start)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(AgentError::Start)?;
+        let known = inbox.clone();
+        let tell = move |devices| {
+            // Nobody listens any more while the agent stops.
+            known.send(Message::PodsKnown(devices));
+        };
+        tokio::spawn(identifier.run(args.common.identify.clone(), noted, tell));
         tokio::select! {
-            _ = terminate.recv() => debug!("SIGTERM"),
-            _ = interrupt.recv() => debug!("SIGINT"),
+            () = stop.received() => {}
             _ = &mut end => {}
         }
-        Ok::<_, AgentError>(())
-    })?;
+    });
 
     info!("stopping");
     inbox.send(Message::Stop);
@@ -195,12 +246,36 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     // The worker ends when detection has dropped its end of the jobs.
     let worked = join(worker, "kernel-worker").map(Ok);
     runtime.block_on(senders.stop(DRAIN));
+    // A look-up that hangs is left behind.
+    runtime.shutdown_background();
     detected
         .and_then(|result| result)
         .map_err(AgentError::Detection)?;
     worked
         .and_then(|result| result)
         .map_err(AgentError::Detection)
+}
+
+/// SIGTERM and SIGINT.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 fn join<T>(thread: thread::JoinHandle<T>, name: &str) -> io::Result<T> {
@@ -224,6 +299,15 @@ fn lines(args: &RunArgs) -> Result<Option<Lines>, AgentError> {
         path: path.display().to_string(),
         source,
     })
+}
+
+fn http_options(args: &RunArgs) -> http::Options {
+    http::Options {
+        listen: args.listen,
+        token_file: args.http_token_file.clone(),
+        tls_chain: args.tls_cert.clone(),
+        tls_key: args.tls_key.clone(),
+    }
 }
 
 fn ebpf_options(args: &RunArgs) -> EbpfOptions {

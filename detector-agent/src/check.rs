@@ -1,7 +1,7 @@
 //! `check`: one look at the kernel's state. No program is loaded, nothing is attached, nothing is changed.
 
 use std::{
-    fmt::Write as _,
+    collections::HashSet,
     io::{self, Write as _},
 };
 
@@ -10,13 +10,18 @@ use serde::Serialize;
 use crate::{
     cli::{CheckArgs, CheckFormat},
     clock::{self, Moment},
-    detect::{Conflict, Engine, Observation, ReadScope, ReadToken, Settings, Stamped},
-    identify::PodAnswer,
+    detect::{
+        Conflict, Device, Engine, IfIndex, Observation, ReadScope, ReadToken, Settings, Stamped,
+    },
+    identify,
     node::{self, NodeNameError},
     observe::netlink::{
         DeviceSelector, LeftOut, OpenError, PatternError, ReadError, Reading, Requests,
     },
-    report::event::ConflictData,
+    report::{
+        event::ConflictData,
+        text::{Colour, conflict_table, reasons},
+    },
 };
 
 /// Why the check could not tell.
@@ -34,6 +39,9 @@ pub enum CheckError {
     /// The kernel's state could not be read.
     #[error("cannot read the kernel's state: {0}")]
     Read(#[from] ReadError),
+    /// The system gives no means to wait for the sources of pods' names.
+    #[error("cannot look up pods: {0}")]
+    Identify(io::Error),
     /// The answer could not be written.
     #[error("cannot write the answer: {0}")]
     Write(#[from] io::Error),
@@ -81,15 +89,21 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
         // Conflicts are asked for below; what else follows from a snapshot is for an agent that stays.
         engine.step(now, Stamped { at: now, what }, &mut Vec::new());
     }
-    let moment = Moment::now();
-    let conflicts: Vec<ConflictData> = engine
-        .conflicts(now)
+    let conflicts = engine.conflicts(now);
+    let in_conflict: HashSet<IfIndex> = conflicts
         .iter()
-        .map(|conflict: &Conflict| {
-            ConflictData::new(&node, &moment, conflict, |_| {
-                PodAnswer::Unknown("no source of pod names is in use".into())
-            })
-        })
+        .flat_map(Conflict::present)
+        .map(|claimant| claimant.ifindex)
+        .collect();
+    let wanted: Vec<Device> = in_conflict
+        .into_iter()
+        .filter_map(|ifindex| engine.device(ifindex))
+        .collect();
+    let pods = identify::look_once(wanted, &args.common.identify).map_err(CheckError::Identify)?;
+    let moment = Moment::now();
+    let conflicts: Vec<ConflictData> = conflicts
+        .iter()
+        .map(|conflict| ConflictData::new(&node, &moment, conflict, |c| pods.pod_of(c)))
         .collect();
     let devices = engine.devices().len();
     let text = match args.format {
@@ -103,7 +117,10 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
             };
             serde_json::to_string_pretty(&answer).map_err(io::Error::from)? + "\n"
         }
-        CheckFormat::Text => text(&conflicts, devices, left_out),
+        CheckFormat::Text => {
+            let colour = Colour::for_output(&io::stdout());
+            text(&conflicts, devices, incomplete(left_out), colour)
+        }
     };
     io::stdout().lock().write_all(text.as_bytes())?;
     Ok(u8::from(!conflicts.is_empty()))
@@ -119,7 +136,12 @@ fn incomplete(left_out: LeftOut) -> Option<String> {
 }
 
 /// The first line is at most 80 bytes, as node-problem-detector shows no more.
-fn text(conflicts: &[ConflictData], devices: usize, left_out: LeftOut) -> String {
+fn text(
+    conflicts: &[ConflictData],
+    devices: usize,
+    incomplete: Option<String>,
+    colour: Colour,
+) -> String {
     let mut text = match conflicts {
         [] => format!("no IP address conflict on {devices} pod devices\n"),
         [one] => format!("1 IP address conflict: {}\n", one.address),
@@ -129,50 +151,19 @@ fn text(conflicts: &[ConflictData], devices: usize, left_out: LeftOut) -> String
             many[0].address
         ),
     };
-    let mut out = |line: String| {
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{line}");
-    };
-    if let Some(what) = incomplete(left_out) {
-        out(format!("not everything could be read: {what}"));
+    if let Some(what) = incomplete {
+        text.push_str(&format!("not everything could be read: {what}\n"));
     }
     for conflict in conflicts {
-        let vlan = conflict
-            .vlan
-            .map(|v| format!(" vlan {v}"))
-            .unwrap_or_default();
-        out(format!(
-            "\n{}{vlan}  {} ({})",
-            conflict.address, conflict.kind, conflict.confidence
-        ));
-        let width = conflict
-            .claimants
-            .iter()
-            .map(|c| c.device.len())
-            .max()
-            .unwrap_or(0);
-        for claimant in &conflict.claimants {
-            let winner = conflict.traffic_goes_to.as_deref() == Some(claimant.device.as_str());
-            let evidence: Vec<String> = claimant
-                .evidence
-                .iter()
-                .map(|e| {
-                    e.detail
-                        .as_ref()
-                        .map_or_else(|| e.kind.clone(), |d| format!("{} {d}", e.kind))
-                })
-                .collect();
-            out(format!(
-                "  {} {:width$}  {}  {}",
-                if winner { "→" } else { " " },
-                claimant.device,
-                claimant.mac.as_deref().unwrap_or("                 "),
-                evidence.join(", "),
-            ));
-        }
-        if conflict.traffic_goes_to.is_none() {
-            out("    no route of this node leads to any of them".to_owned());
-        }
+        text.push('\n');
+        conflict_table(&mut text, conflict, colour);
+    }
+    let reasons = reasons(conflicts);
+    if !reasons.is_empty() {
+        text.push('\n');
+    }
+    for reason in reasons {
+        text.push_str(&format!("pod unknown: {reason}\n"));
     }
     text
 }

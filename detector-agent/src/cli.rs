@@ -1,12 +1,12 @@
 //! The command line. Every flag also has an environment variable and a key in the file given with `--config`
 //! (see [`crate::config`]); the flag wins over the environment, the environment over the file.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
-use crate::config::sinks::Sinks;
+use crate::{config::sinks::Sinks, http::Listen, identify::IdentifySettings};
 
 /// Names, the instant it happens, every IP address that two pods claim.
 #[derive(Clone, Debug, Parser)]
@@ -24,6 +24,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Look at the kernel's state once: exit 0 without a conflict, 1 with one, 2 when it could not tell.
     Check(CheckArgs),
+    /// Show what a running agent sees, live: a table in a terminal, else one line for each event.
+    Watch(WatchArgs),
     /// Remove what an agent that was killed left on the devices.
     Cleanup(CleanupArgs),
 }
@@ -52,6 +54,10 @@ pub struct CommonArgs {
     #[arg(long, value_name = "NAME", env = "IPCONFLICT_NODE_NAME")]
     pub node_name: Option<String>,
 
+    /// Where to look for pods.
+    #[command(flatten)]
+    pub identify: IdentifySettings,
+
     /// Form of the log lines on stderr.
     #[arg(
         long,
@@ -73,14 +79,30 @@ pub struct RunArgs {
     #[arg(long, value_name = "-|PATH", env = "IPCONFLICT_EVENTS")]
     pub events: Option<PathBuf>,
 
-    /// Where to serve the status page, metrics and the API.
+    /// Where to serve the status page, metrics and the API; `none` serves nothing.
     #[arg(
         long,
         value_name = "ADDR",
         env = "IPCONFLICT_LISTEN",
         default_value = "127.0.0.1:9842"
     )]
-    pub listen: SocketAddr,
+    pub listen: Listen,
+
+    /// File with a token that clients must bring (`Authorization: Bearer …`); /healthz and /readyz stay open.
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_HTTP_TOKEN_FILE")]
+    pub http_token_file: Option<PathBuf>,
+
+    /// Serve TLS with this certificate chain (PEM); a replaced file is taken over.
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_TLS_CERT")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// The private key to it (PEM).
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_TLS_KEY")]
+    pub tls_key: Option<PathBuf>,
+
+    /// A metric series for each claimed address, so that Prometheus can compare nodes.
+    #[arg(long, env = "IPCONFLICT_EXPORT_CLAIMS", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub export_claims: bool,
 
     /// Directory that keeps open conflicts, and events that wait to be delivered, over a restart.
     #[arg(long, value_name = "DIR", env = "IPCONFLICT_STATE_DIR")]
@@ -150,6 +172,31 @@ pub struct CheckArgs {
         default_value = "text"
     )]
     pub format: CheckFormat,
+}
+
+/// Settings of the live view.
+#[derive(Args, Clone, Debug)]
+pub struct WatchArgs {
+    /// The running agent.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "IPCONFLICT_URL",
+        default_value = "http://127.0.0.1:9842"
+    )]
+    pub url: String,
+
+    /// File with the token that the agent asks for.
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+
+    /// Certificates (PEM) that vouch for an https:// agent.
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_CA_FILE")]
+    pub ca_file: Option<PathBuf>,
+
+    /// Lines also in a terminal.
+    #[arg(long, env = "IPCONFLICT_LINES", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub lines: bool,
 }
 
 /// Settings of the clean-up.

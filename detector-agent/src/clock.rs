@@ -1,6 +1,9 @@
 //! The two clocks: the kernel's monotonic one for decisions, the wall clock for people.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicI64, Ordering},
+    time::Duration,
+};
 
 use jiff::{SignedDuration, Timestamp as Wall, Unit};
 use nix::time::{ClockId, clock_gettime};
@@ -24,13 +27,30 @@ pub struct Moment {
     wall: Wall,
 }
 
+/// Nanoseconds from the monotonic clock's zero to the wall clock's; `i64::MIN` before the first look.
+static OFFSET: AtomicI64 = AtomicI64::new(i64::MIN);
+
+/// A difference smaller than this is how long it takes to look at two clocks, a larger one is a clock that was set.
+const CLOCK_WAS_SET: i64 = 10_000_000;
+
 impl Moment {
-    /// The present one.
+    /// The present one. As long as nobody sets the clock, one monotonic time is always shown as the same wall-clock time.
     #[must_use]
     pub fn now() -> Self {
+        let monotonic = now();
+        let seen = Wall::now().as_nanosecond() - i128::from(monotonic.0);
+        let seen = i64::try_from(seen).unwrap_or(0);
+        let known = OFFSET.load(Ordering::Relaxed);
+        let offset = if known.abs_diff(seen) < CLOCK_WAS_SET.unsigned_abs() {
+            known
+        } else {
+            seen
+        };
+        OFFSET.store(offset, Ordering::Relaxed);
+        let wall = Wall::from_nanosecond(i128::from(monotonic.0) + i128::from(offset));
         Self {
-            monotonic: now(),
-            wall: Wall::now(),
+            monotonic,
+            wall: wall.unwrap_or_else(|_| Wall::now()),
         }
     }
 

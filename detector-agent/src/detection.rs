@@ -6,7 +6,6 @@
 use std::{
     collections::HashMap,
     io,
-    net::IpAddr,
     os::fd::AsFd,
     sync::{Arc, mpsc},
     time::Duration,
@@ -19,20 +18,20 @@ use nix::{
         eventfd::{EfdFlags, EventFd},
     },
 };
-use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use crate::{
     clock,
     detect::{
-        Claim, Conflict, Effect, Engine, IfIndex, Observation, ReadScope, ReadToken, Stamped,
-        Timestamp,
+        Conflict, Effect, Engine, IfIndex, Observation, ReadScope, ReadToken, Stamped, Timestamp,
     },
+    health::{Situation, SourceHealth},
     observe::{
         ebpf::{CounterReader, Counts, Losses, RingReader},
         netlink::{Live, Source},
         worker::{Job, Outcome},
     },
+    query::Query,
     report::{
         Reporter,
         event::Change,
@@ -59,17 +58,6 @@ pub enum Message {
     PodsKnown(Vec<(IfIndex, u64)>),
     /// End.
     Stop,
-}
-
-/// Questions about the present state.
-#[derive(Debug)]
-pub enum Query {
-    /// The active conflicts.
-    Conflicts(oneshot::Sender<Vec<Conflict>>),
-    /// Every address something is known of.
-    Addresses(oneshot::Sender<Vec<IpAddr>>),
-    /// The claims of these addresses; ask for a few hundred at a time.
-    Claims(Vec<IpAddr>, oneshot::Sender<Vec<Claim>>),
 }
 
 /// The way to the detection thread. Cheap to clone.
@@ -149,6 +137,8 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// Start-up.
     pub readiness: Arc<Readiness>,
+    /// How the sources are.
+    pub health: SourceHealth,
     /// Patterns of `--interfaces`, to say which of them match nothing.
     pub selector: crate::observe::netlink::DeviceSelector,
 }
@@ -325,10 +315,12 @@ impl Detection {
                 }
                 Effect::Attach(device) => {
                     self.attaching += 1;
+                    self.parts.reporter.device_appeared(&device);
                     // A device found by a reading of everything has been read with it.
                     let token = (!self.merging).then(|| self.begin_reading());
                     self.ask(Job::Attach(device, token));
                 }
+                Effect::Renamed(device) => self.parts.reporter.device_appeared(&device),
                 Effect::Detach(device) => {
                     self.attached.remove(&device.ifindex);
                     self.parts
@@ -418,15 +410,17 @@ impl Detection {
     fn answer(&mut self, query: Query) {
         // Whoever asked may have gone; then nobody misses the answer.
         let now = clock::now();
+        let engine = &self.parts.engine;
         match query {
-            Query::Conflicts(reply) => drop(reply.send(self.parts.engine.conflicts(now))),
-            Query::Addresses(reply) => drop(reply.send(self.parts.engine.addresses())),
+            Query::ConflictAddresses(reply) => drop(reply.send(engine.conflict_addresses())),
+            Query::Conflicts(addresses, reply) => {
+                let conflicts = addresses.iter().flat_map(|a| engine.conflicts_of(*a, now));
+                drop(reply.send(conflicts.collect()));
+            }
+            Query::Addresses(reply) => drop(reply.send(engine.addresses())),
             Query::Claims(addresses, reply) => {
-                let claims = addresses
-                    .iter()
-                    .flat_map(|a| self.parts.engine.claims_of(*a, now))
-                    .collect();
-                drop(reply.send(claims));
+                let claims = addresses.iter().flat_map(|a| engine.claims_of(*a, now));
+                drop(reply.send(claims.collect()));
             }
         }
     }
@@ -484,6 +478,7 @@ impl Detection {
 
     fn keep_house(&mut self, now: Timestamp) {
         self.next_housekeeping = now + HOUSEKEEPING;
+        self.tell_health(now);
         if let Some((_, counters)) = &self.parts.ring {
             match counters.read() {
                 Ok(counts) => {
@@ -534,6 +529,22 @@ impl Detection {
         }
     }
 
+    fn tell_health(&mut self, now: Timestamp) {
+        let devices = self.parts.engine.devices().len();
+        let attached = self.attached.values().filter(|ok| **ok).count();
+        self.parts.health.tell(
+            now,
+            &Situation {
+                devices,
+                attached,
+                attaching: self.attaching,
+                first_read: self.first_read,
+                reading: self.reading.is_some(),
+                resync: self.resync_wanted,
+            },
+        );
+    }
+
     fn timeout(&self) -> EpollTimeout {
         let now = clock::now();
         let until = |at: Timestamp| at.since(now);
@@ -543,8 +554,7 @@ impl Detection {
         }
         // Rounded up, so that a wait does not end just before its time over and over.
         let millis = wait.as_millis().saturating_add(1).min(60_000);
-        EpollTimeout::try_from(u16::try_from(millis).unwrap_or(u16::MAX))
-            .unwrap_or(EpollTimeout::ZERO)
+        EpollTimeout::from(u16::try_from(millis).unwrap_or(u16::MAX))
     }
 
     /// Waits for room on the event lines only while some wait to be written.

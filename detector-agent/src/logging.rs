@@ -6,7 +6,7 @@ use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberI
 use crate::cli::LogFormat;
 
 /// Starts logging; what is queued is written when the guard is dropped.
-#[must_use]
+#[must_use = "what is queued is lost without the guard"]
 pub fn start(format: LogFormat) -> WorkerGuard {
     let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
     let filter = EnvFilter::builder()

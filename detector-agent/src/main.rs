@@ -6,7 +6,7 @@ use detector_agent::{
     agent, check,
     cli::Command,
     config::{self, ConfigError},
-    logging, observe,
+    logging, observe, watch,
 };
 
 /// "Could not tell", and every failure to start.
@@ -20,14 +20,19 @@ fn main() -> ExitCode {
         Err(e) => return failed(&e),
     };
     let format = match &cli.command {
-        Command::Run(args) => args.common.log_format,
-        Command::Check(args) => args.common.log_format,
-        Command::Cleanup(args) => args.log_format,
+        Command::Run(args) => Some(args.common.log_format),
+        Command::Check(args) => Some(args.common.log_format),
+        Command::Cleanup(args) => Some(args.log_format),
+        // The screen is the table's.
+        Command::Watch(_) => None,
     };
-    let _flushed_at_the_end = logging::start(format);
+    let _flushed_at_the_end = format.map(logging::start);
     match cli.command {
         Command::Run(args) => agent::run(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS),
         Command::Check(args) => check::run(&args).map_or_else(|e| failed(&e), ExitCode::from),
+        Command::Watch(args) => {
+            watch::run(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS)
+        }
         Command::Cleanup(_) => observe::ebpf::leftovers::remove().map_or_else(
             |e| failed(&e),
             |removed| {

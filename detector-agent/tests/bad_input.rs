@@ -206,6 +206,11 @@ fn a_kernel_without_btf_is_told_in_one_sentence() {
     let garbage = directory.path().join("garbage");
     fs::write(&garbage, [0x9f; 4096]).unwrap();
     let missing = directory.path().join("missing");
+    let by_environment = AgentCommand::new(AGENT, ["run"])
+        .env("IPCONFLICT_BTF", &empty)
+        .run_to_end(&node, DEADLINE)
+        .unwrap();
+    assert!(one_sentence(&by_environment).contains("BTF"));
     for path in [empty, garbage, missing] {
         let outcome = run_with(&node, &["--btf", path.to_str().unwrap()]);
         let sentence = one_sentence(&outcome);

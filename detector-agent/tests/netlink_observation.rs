@@ -9,6 +9,7 @@
 use std::{
     collections::BTreeSet,
     net::IpAddr,
+    os::fd::AsRawFd as _,
     time::{Duration, Instant},
 };
 
@@ -24,7 +25,9 @@ use detector_agent::{
     },
 };
 use detector_testkit::{Frame, FrameSender, Netns, Node, PodSpec};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::{NetlinkAddr, getsockname};
 
 /// How long a test waits for what must come.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -119,6 +122,20 @@ fn read(node: &Netns, selector: &DeviceSelector) -> Result<Reading> {
     node.run_in(|| Ok(Requests::open()?.read_node(selector)?))
 }
 
+/// Waits until a bridge learns from a port: its carrier comes a little after the link is set up.
+fn wait_until_forwarding(node: &Netns, port: &str) -> Result<()> {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let shown = node.ip(&format!("-d link show {port}"))?;
+        if shown.contains("state forwarding") {
+            return Ok(());
+        }
+        if Instant::now() > until {
+            bail!("the port does not forward: {shown}");
+        }
+    }
+}
+
 fn link<'a>(snapshot: &'a Snapshot, name: &str) -> &'a Link {
     let found = snapshot.links.iter().find(|link| link.name == name);
     found.unwrap_or_else(|| panic!("no link {name} in {snapshot:#?}"))
@@ -184,7 +201,7 @@ fn an_address_set_in_a_pod_is_told_at_once_and_so_is_its_removal() -> Result<()>
     })?;
     pod.remove_address("10.244.2.10/24")?;
     observer.wait_for("its removal", |what| {
-        *what == Observation::PodAddressGone(peer, address("10.244.2.10"))
+        *what == Observation::PodAddressGone(peer, address("10.244.2.10"), 24)
     })?;
     assert_eq!((observer.overruns, observer.undecodable), (0, 0));
     Ok(())
@@ -364,7 +381,7 @@ fn addresses_of_the_node_are_told_and_read_but_not_loopbacks() -> Result<()> {
     );
     node.ip("address delete 10.244.2.1/24 dev cni0")?;
     observer.wait_for("its removal", |what| {
-        *what == Observation::HostAddressGone(bridge, address("10.244.2.1"))
+        *what == Observation::HostAddressGone(bridge, address("10.244.2.1"), 24)
     })?;
     assert!(!read_host()?.contains(&address("10.244.2.1")));
     Ok(())
@@ -376,6 +393,7 @@ fn a_bridge_tells_and_lists_what_it_learned_but_not_its_own_addresses() -> Resul
     node.add_bridge("cni0", &[])?;
     let mut observer = Observer::of(&node)?;
     let pod = node.add_pod(&PodSpec::new("vpa").master("cni0"))?;
+    wait_until_forwarding(&node, "vpa")?;
     FrameSender::open(&pod)?.send(&Frame::announcement(pod.mac(), "10.244.2.10".parse()?))?;
     let expected = FdbEntry {
         bridge: node.ifindex("cni0")?,
@@ -462,6 +480,7 @@ fn without_neighbours_only_forwarding_entries_are_told() -> Result<()> {
     let mut observer = Observer::open(&node, options)?;
     node.set_neighbour(address("10.244.2.10"), "cni0", pod.mac(), "permanent")?;
     node.ip("neigh delete 10.244.2.10 dev cni0")?;
+    wait_until_forwarding(&node, "vpa")?;
     FrameSender::open(&pod)?.send(&Frame::announcement(pod.mac(), "10.244.2.10".parse()?))?;
     observer.wait_for("the learned entry", |what| {
         matches!(what, Observation::Fdb(_))
@@ -646,5 +665,32 @@ fn a_missing_capability_is_named() -> Result<()> {
         ),
         "{error}"
     );
+    Ok(())
+}
+
+#[test]
+fn what_another_process_sends_is_not_believed() -> Result<()> {
+    let node = Node::new("forged")?;
+    node.add_bridge("cni0", &[])?;
+    let bridge = node.ifindex("cni0")?;
+    let mut observer = Observer::of(&node)?;
+    let port = getsockname::<NetlinkAddr>(observer.live.fd(Source::Node).as_raw_fd())?.pid();
+    // RTM_DELLINK of the bridge: header, then ifinfomsg.
+    let mut forged = [0_u8; 32];
+    forged[..4].copy_from_slice(&32_u32.to_ne_bytes());
+    forged[4..6].copy_from_slice(&17_u16.to_ne_bytes());
+    forged[20..24].copy_from_slice(&bridge.to_ne_bytes());
+    node.run_in(|| {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        Ok(socket.send_to(&forged, &SocketAddr::new(port, 0), 0)?)
+    })?;
+    node.ip("link set cni0 alias told-later")?;
+    observer.wait_for("what the kernel said after it", |what| {
+        matches!(what, Observation::Link(link) if link.alias.as_deref() == Some("told-later"))
+    })?;
+    let gone = Observation::LinkGone(bridge);
+    assert!(observer.seen.iter().all(|stamped| stamped.what != gone));
+    assert_eq!(observer.undecodable, 1);
     Ok(())
 }

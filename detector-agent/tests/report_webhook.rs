@@ -17,6 +17,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use detector_agent::{
     cli::Command,
     config,
+    health::Health,
     report::{
         EventSink,
         event::{ConflictData, Event},
@@ -68,7 +69,9 @@ impl Running {
             .unwrap();
         let metrics = Arc::new(Metrics::new());
         let store = open_store(Some(&path.join("state"))).unwrap();
-        let (senders, sinks) = Senders::start(&args.sinks, &store, &metrics, runtime.handle())?;
+        let health = Health::default();
+        let (senders, sinks) =
+            Senders::start(&args.sinks, &store, &metrics, &health, runtime.handle())?;
         Ok(Self {
             directory,
             metrics,

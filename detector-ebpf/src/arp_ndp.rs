@@ -1,5 +1,7 @@
 //! tc ingress of every pod device: what the pod claims by ARP and Neighbour Discovery.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::{macros::classifier, programs::TcContext};
 use detector_common::{
     Counter,
@@ -15,11 +17,14 @@ const GO_ON: i32 = -1;
 #[classifier]
 pub(crate) fn ipconflict_arp_ndp(ctx: TcContext) -> i32 {
     let skb = Skb::new(ctx.skb.skb);
-    match examine(&skb) {
+    let mut claim = MaybeUninit::uninit();
+    match examine(&skb, &mut claim) {
         Seen::Other => {}
-        Seen::Claim(mut claim) => {
+        Seen::Claim => {
+            // SAFETY: where there is a claim it has been filled in.
+            let claim = unsafe { claim.assume_init_mut() };
             claim.ifindex = skb.ifindex();
-            emit::claim(&claim);
+            emit::claim(claim);
         }
         Seen::Rejected(reason) => count(Counter::Rejected(reason)),
     }

@@ -8,10 +8,11 @@ use detector_common::{
 
 use crate::{
     maps::{
-        BUDGET_INTERVAL_NS, BUDGET_WINDOW_NS, BUDGETS, CLAIMS, EVENTS, NEIGHBOURS, NeighbourKey,
+        BUDGET_INTERVAL_NS, BUDGET_WINDOW_NS, BUDGETS, EVENTS, NEIGHBOURS, NeighbourKey,
         NeighbourSaid, REPUBLISH_AFTER_NS, count,
     },
     neighbour::INVALID,
+    recent::{self, Recent},
 };
 
 /// Publishes a frame's claim.
@@ -24,26 +25,23 @@ pub(crate) fn claim(claim: &Claim) {
     };
     // SAFETY: the helper takes nothing. The coarse clock costs a fraction of the exact one.
     let now = unsafe { bpf_ktime_get_coarse_ns() };
-    // SAFETY: a value read while the entry is reused is at worst another claim's time: one record too many or too late.
-    if let Some(&at) = unsafe { CLAIMS.get(claim) }
-        && is_recent(at, now)
-    {
+    let Some(recent) = recent::look_up(claim, now) else {
+        return;
+    };
+    let Recent::New(place) = recent else {
         return count(Counter::Known(kind));
-    }
+    };
     // SAFETY: the helper takes nothing.
     let at = unsafe { bpf_ktime_get_ns() };
     if !spend(&claim.ifindex, at, Purse::Frames) {
         return count(Counter::Dropped(DropReason::Budget));
     }
-    if EVENTS
-        .output::<FrameRecord>(FrameRecord { at, claim: *claim }, 0)
-        .is_err()
-    {
+    let record = FrameRecord { at, claim: *claim };
+    if EVENTS.output::<FrameRecord>(&record, 0).is_err() {
         return count(Counter::Dropped(DropReason::RingFull));
     }
+    place.note(now);
     count(Counter::Published(kind));
-    // A full map is not an error here: the least recently used claim gives way.
-    let _ = CLAIMS.insert(claim, now, 0);
 }
 
 /// Publishes a neighbour entry. A withdrawal of what was published spends nothing: it is bounded by what was published,
@@ -58,13 +56,13 @@ pub(crate) fn neighbour(record: &mut NeighbourRecord, validity: u8) {
     let gone = record.tag == NEIGHBOUR_GONE;
     // SAFETY: the helper takes nothing. (Tracing programs are not given the coarse clock.)
     let now = unsafe { bpf_ktime_get_ns() };
-    // SAFETY: as for claims.
+    // SAFETY: a value read while the entry is reused is at worst what was said of another one: a record too many or too late.
     let said = unsafe { NEIGHBOURS.get(key) }.copied();
     if let Some(said) = said
         && !gone
         && said.validity == validity
         && said.lladdr == record.lladdr
-        && is_recent(said.at, now)
+        && now.wrapping_sub(said.at) < REPUBLISH_AFTER_NS.load()
     {
         return count(Counter::Known(RecordKind::Neighbour));
     }
@@ -89,11 +87,6 @@ pub(crate) fn neighbour(record: &mut NeighbourRecord, validity: u8) {
         };
         let _ = NEIGHBOURS.insert(key, said, 0);
     }
-}
-
-#[inline(always)]
-fn is_recent(at: u64, now: u64) -> bool {
-    now.wrapping_sub(at) < REPUBLISH_AFTER_NS.load()
 }
 
 /// Which of a device's budgets pays.

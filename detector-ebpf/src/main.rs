@@ -11,11 +11,13 @@
 
 mod arp_ndp;
 mod emit;
+mod empty;
 mod maps;
 mod neigh_cleanup;
 mod neigh_timer;
 mod neigh_update;
 mod neighbour;
+mod recent;
 mod skb;
 
 /// The kernel refuses its GPL helpers to a program without this.

@@ -5,15 +5,11 @@ use aya_ebpf::{
     macros::map,
     maps::{LruHashMap, PerCpuArray, RingBuf},
 };
-use detector_common::{COUNTERS, Claim, Counter, DeviceBudget};
+use detector_common::{COUNTERS, Counter, DeviceBudget};
 
 /// Records for the agent. The loader sets the size.
 #[map]
 pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
-
-/// Claims published, and when (coarse clock). A claim that falls out is only published again.
-#[map]
-pub(crate) static CLAIMS: LruHashMap<Claim, u64> = LruHashMap::with_max_entries(32_768, 0);
 
 /// Neighbour entries published, and what was said of them.
 #[map]

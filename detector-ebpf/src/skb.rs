@@ -54,11 +54,24 @@ impl Frame for Skb {
                 return Some(*(place as *const u8));
             }
         }
-        self.read::<[u8; 1]>(offset).map(|[byte]| byte)
+        self.load(offset)
     }
 
     #[inline(always)]
     fn read<T: Wire>(&self, offset: usize) -> Option<T> {
+        // SAFETY: as above; in place, a `T` is read only where it ends before the linear area does, and every bit pattern is
+        // one.
+        unsafe {
+            let place = (*self.skb).data as usize + offset;
+            if place + size_of::<T>() <= (*self.skb).data_end as usize {
+                return Some((place as *const T).read_unaligned());
+            }
+        }
+        self.load(offset)
+    }
+
+    #[inline(always)]
+    fn load<T: Wire>(&self, offset: usize) -> Option<T> {
         let mut value = MaybeUninit::<T>::uninit();
         // SAFETY: the helper writes `size_of::<T>()` bytes or none, and then says so; every bit pattern is a `T`.
         unsafe {

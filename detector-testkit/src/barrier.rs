@@ -71,6 +71,11 @@ impl Barrier {
 /// The events that are not about a barrier's own conflicts.
 #[must_use]
 pub fn others(mut events: Vec<Received>) -> Vec<Received> {
-    events.retain(|received| !received.event.subject.starts_with("198.18."));
+    events.retain(|received| !is_own(&received.event.subject));
     events
+}
+
+/// Whether an address is a barrier's.
+pub(crate) fn is_own(address: &str) -> bool {
+    address.starts_with("198.18.")
 }

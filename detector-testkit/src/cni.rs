@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
+    mounts::PrivateMounts,
     netns::{Netns, finish},
     node::POD_DEVICE,
 };
@@ -23,12 +25,26 @@ pub const PLUGIN_DIRECTORY: &str = "/usr/lib/cni";
 
 static NEXT_CONTAINER: AtomicU64 = AtomicU64::new(1);
 
+/// Where `host-local` keeps its state when the configuration does not say.
+const DEFAULT_DATA: &str = "/var/lib/cni/networks";
+/// What a restore wipes: `host-local`'s state and everything else that CNI remembers.
+const DEFAULT_STATE: &str = "/var/lib/cni";
+
 /// A network configuration whose IPAM state stands in a directory of its own.
 #[derive(Debug)]
 pub struct Cni {
     plugin: PathBuf,
     config: Value,
-    data: TempDir,
+    data: Data,
+}
+
+/// Where IPAM keeps its state.
+#[derive(Debug)]
+enum Data {
+    /// In a directory that the configuration names.
+    Own(TempDir),
+    /// At the default place, which is an empty one in these mounts.
+    Default(PrivateMounts),
 }
 
 /// A pod whose network a plugin set up. Dropping it removes the namespace, and the kernel then its veth; IPAM keeps the
@@ -124,16 +140,7 @@ impl Cni {
     /// # Errors
     /// Where the plugin is not installed, or the configuration has no type or no IPAM.
     pub fn new(mut config: Value) -> Result<Self> {
-        let kind = config
-            .get("type")
-            .and_then(Value::as_str)
-            .context("the CNI configuration has no type")?;
-        let plugin = Path::new(PLUGIN_DIRECTORY).join(kind);
-        ensure!(
-            plugin.exists(),
-            "{} is not there: install Debian's containernetworking-plugins (cargo xtask setup does)",
-            plugin.display()
-        );
+        let plugin = plugin(&config)?;
         let data = tempfile::Builder::new()
             .prefix("ipconflict-cni-")
             .tempdir()
@@ -149,7 +156,20 @@ impl Cni {
         Ok(Self {
             plugin,
             config,
-            data,
+            data: Data::Own(data),
+        })
+    }
+
+    /// From a plugin's configuration; IPAM keeps its state at its default place, which is private to this value: the
+    /// machine's own is neither seen nor touched.
+    ///
+    /// # Errors
+    /// As [`Cni::new`], and where no mount namespace can be made.
+    pub fn at_default_place(config: Value) -> Result<Self> {
+        Ok(Self {
+            plugin: plugin(&config)?,
+            config,
+            data: Data::Default(PrivateMounts::new()?),
         })
     }
 
@@ -169,17 +189,44 @@ impl Cni {
     /// # Errors
     /// As [`Cni::new`].
     pub fn bridge(network: &str, bridge: &str, subnet: &str) -> Result<Self> {
-        Self::new(json!({
-            "cniVersion": "0.3.1", "name": network, "type": "bridge", "bridge": bridge, "isGateway": true,
-            "isDefaultGateway": true, "hairpinMode": true, "forceAddress": true, "mtu": 1450,
-            "ipam": {"type": "host-local", "ranges": [[{"subnet": subnet}]]},
-        }))
+        Self::new(bridge_config(network, bridge, subnet))
     }
 
-    /// The IPAM state's directory.
+    /// The same with `host-local` at its default place, as on a node; see [`Cni::at_default_place`].
+    ///
+    /// # Errors
+    /// As [`Cni::at_default_place`].
+    pub fn bridge_at_default_place(network: &str, bridge: &str, subnet: &str) -> Result<Self> {
+        Self::at_default_place(bridge_config(network, bridge, subnet))
+    }
+
+    /// The IPAM state's directory, as the plugin sees it.
     #[must_use]
     pub fn data_dir(&self) -> &Path {
-        self.data.path()
+        match &self.data {
+            Data::Own(directory) => directory.path(),
+            Data::Default(_) => Path::new(DEFAULT_DATA),
+        }
+    }
+
+    /// What IPAM has handed out, by its own books: the addresses it holds a file for.
+    ///
+    /// # Errors
+    /// Where its directory cannot be read.
+    pub fn handed_out(&self) -> Result<Vec<IpAddr>> {
+        let network = self.config.get("name").and_then(Value::as_str);
+        let directory = self.data_dir().join(network.unwrap_or_default());
+        let names = match &self.data {
+            Data::Default(mounts) => mounts.list(&directory)?,
+            Data::Own(_) => match std::fs::read_dir(&directory) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+                entries => entries
+                    .with_context(|| format!("reading {}", directory.display()))?
+                    .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+                    .collect::<Result<_>>()?,
+            },
+        };
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
     /// A new pod on the node: a namespace, and ADD.
@@ -187,9 +234,30 @@ impl Cni {
     /// # Errors
     /// What the plugin says.
     pub fn add_pod(&self, node: &Netns, name: &str) -> Result<CniPod> {
+        self.add_pod_once_free(node, name, Duration::ZERO)
+    }
+
+    /// The same, asking again while IPAM has no address left, as kubelet does: each ADD is over before the next begins.
+    ///
+    /// # Errors
+    /// What the plugin says, also where no address became free before the deadline.
+    pub fn add_pod_once_free(
+        &self,
+        node: &Netns,
+        name: &str,
+        deadline: Duration,
+    ) -> Result<CniPod> {
         let netns = Netns::new("cni")?;
         let container_id = format!("{:064x}", NEXT_CONTAINER.fetch_add(1, Ordering::Relaxed));
-        let answer = self.call(node, "ADD", netns.path(), &container_id, name)?;
+        let until = Instant::now() + deadline;
+        let answer = loop {
+            match self.call(node, "ADD", netns.path(), &container_id, name) {
+                Err(error)
+                    if format!("{error:#}").contains("no IP addresses available")
+                        && Instant::now() < until => {}
+                other => break other?,
+            }
+        };
         let result = serde_json::from_str(&answer)
             .with_context(|| format!("the plugin's answer {answer}"))?;
         Ok(CniPod {
@@ -214,7 +282,11 @@ impl Cni {
     /// # Errors
     /// Where the directory cannot be emptied.
     pub fn wipe(&self) -> Result<()> {
-        for entry in std::fs::read_dir(self.data.path()).context("reading the IPAM directory")? {
+        let directory = match &self.data {
+            Data::Own(directory) => directory,
+            Data::Default(mounts) => return mounts.remove(Path::new(DEFAULT_STATE)),
+        };
+        for entry in std::fs::read_dir(directory.path()).context("reading the IPAM directory")? {
             let path = entry?.path();
             let removed = if path.is_dir() {
                 std::fs::remove_dir_all(&path)
@@ -253,12 +325,36 @@ impl Cni {
             command.env("CNI_NETNS", netns);
             finish(command, Some(&config))
         };
-        let answer = node
-            .run_in(run)
-            .with_context(|| format!("CNI {verb} of {name}"))?;
+        let answer = match &self.data {
+            Data::Own(_) => node.run_in(run),
+            Data::Default(mounts) => mounts.run_in(Some(node), run),
+        };
+        let answer = answer.with_context(|| format!("CNI {verb} of {name}"))?;
         if verb == "ADD" && answer.trim().is_empty() {
             bail!("{} answered nothing to ADD", self.plugin.display());
         }
         Ok(answer)
     }
+}
+
+fn plugin(config: &Value) -> Result<PathBuf> {
+    let kind = config
+        .get("type")
+        .and_then(Value::as_str)
+        .context("the CNI configuration has no type")?;
+    let plugin = Path::new(PLUGIN_DIRECTORY).join(kind);
+    ensure!(
+        plugin.exists(),
+        "{} is not there: install Debian's containernetworking-plugins (cargo xtask setup does)",
+        plugin.display()
+    );
+    Ok(plugin)
+}
+
+fn bridge_config(network: &str, bridge: &str, subnet: &str) -> Value {
+    json!({
+        "cniVersion": "0.3.1", "name": network, "type": "bridge", "bridge": bridge, "isGateway": true,
+        "isDefaultGateway": true, "hairpinMode": true, "forceAddress": true, "mtu": 1450,
+        "ipam": {"type": "host-local", "ranges": [[{"subnet": subnet}]]},
+    })
 }

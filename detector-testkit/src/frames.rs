@@ -3,6 +3,7 @@
 //! Built by hand rather than by the crate that the agent parses with, so that a mistake cannot stand on both sides.
 
 use std::{
+    io::IoSlice,
     net::{Ipv4Addr, Ipv6Addr},
     os::fd::{AsRawFd as _, OwnedFd},
 };
@@ -10,7 +11,10 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::{
     ifaddrs::getifaddrs,
-    sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, sendto, socket},
+    sys::socket::{
+        AddressFamily, LinkAddr, MsgFlags, MultiHeaders, SockFlag, SockType, sendmmsg, sendto,
+        socket,
+    },
 };
 
 use crate::{
@@ -310,6 +314,31 @@ impl FrameSender {
             "the kernel took {sent} of {} bytes",
             bytes.len()
         );
+        Ok(())
+    }
+
+    /// Sends many frames with few system calls.
+    ///
+    /// # Errors
+    /// As [`FrameSender::send`]; those before the one that failed are sent.
+    pub fn send_all<B: AsRef<[u8]>>(&self, frames: &[B]) -> Result<()> {
+        let slices: Vec<_> = frames
+            .iter()
+            .map(|frame| [IoSlice::new(frame.as_ref())])
+            .collect();
+        let targets = vec![Some(self.device); frames.len()];
+        let mut sent = 0;
+        while sent < frames.len() {
+            let left = frames.len() - sent;
+            let mut headers = MultiHeaders::<LinkAddr>::preallocate(left, None);
+            let fd = self.socket.as_raw_fd();
+            let (slices, targets) = (&slices[sent..], &targets[sent..]);
+            let taken = sendmmsg(fd, &mut headers, slices, targets, [], MsgFlags::empty())
+                .context("sending frames")?
+                .count();
+            ensure!(taken > 0, "the kernel took none of {left} frames");
+            sent += taken;
+        }
         Ok(())
     }
 }

@@ -1,52 +1,81 @@
-//! `bench`: how long the agent takes to name a conflict, over many of them.
-
-use std::process::Command;
+//! `bench`: how long the agent takes to name a conflict, what a flood from one pod costs it, and what the kernel program
+//! costs a packet.
 
 use anyhow::{Result, bail};
 
 use crate::{
-    build::{self, Profile},
+    build::{self, AGENT, Profile},
+    ebpf,
     host::Host,
     process,
     requirements::Group,
     setup,
-    workspace::Workspace,
+    workspace::{OBJECT_VARIABLE, Workspace},
 };
-
-/// Package and binary that make the conflicts and measure.
-const PACKAGE: &str = "detector-testkit";
-const BINARY: &str = "bench_latency";
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Passed on to the bench, as `--conflicts 1000`
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    /// What to measure; without it all, one after the other
+    #[arg(long, value_enum)]
+    only: Option<Bench>,
+    /// Passed on to the bench, as `--only latency --conflicts 1000`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, requires = "only")]
     bench: Vec<String>,
 }
 
-/// Builds agent and bench, both optimised, and runs it.
+/// The benches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Bench {
+    /// Detection latency of an idle agent
+    Latency,
+    /// Memory, processor time and latency while one pod floods
+    Flood,
+    /// What the kernel program costs a packet
+    PacketCost,
+}
+
+/// Builds agent and benches, all optimised, and runs them.
 ///
 /// # Errors
-/// Not root, a build failed, or a conflict was not named.
+/// Not root, a build failed, or a bench did.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if !Host::inspect().root {
-        bail!("the bench makes network namespaces and loads kernel programs: run it as root");
+        bail!("the benches make network namespaces and load kernel programs: run them as root");
     }
     setup::ensure(workspace, &[Group::Build, Group::Demo])?;
+    let all = [Bench::Latency, Bench::Flood, Bench::PacketCost];
+    for bench in all {
+        if args.only.is_some_and(|only| only != bench) {
+            continue;
+        }
+        match bench {
+            Bench::Latency => of_agent(workspace, "bench_latency", &args.bench)?,
+            Bench::Flood => of_agent(workspace, "bench_flood", &args.bench)?,
+            Bench::PacketCost => packet_cost(workspace, &args.bench)?,
+        }
+    }
+    Ok(())
+}
+
+/// Runs one of the test kit's benches, which start the agent themselves.
+fn of_agent(workspace: &Workspace, bench: &str, args: &[String]) -> Result<()> {
     let agent = build::agent(workspace, Profile::Release)?;
-    process::run(workspace.cargo().args([
-        "build",
-        "--release",
-        "--package",
-        PACKAGE,
-        "--bin",
-        BINARY,
-    ]))?;
-    process::run(
-        Command::new(workspace.target().join("release").join(BINARY))
-            .arg("--agent")
-            .arg(agent)
-            .args(&args.bench),
-    )
+    let mut command = workspace.cargo();
+    command
+        .args(["run", "--quiet", "--release"])
+        .args(["--package", "detector-testkit", "--bin", bench])
+        .args(["--", "--agent"])
+        .arg(agent);
+    process::run(command.args(args))
+}
+
+fn packet_cost(workspace: &Workspace, args: &[String]) -> Result<()> {
+    let object = ebpf::build(workspace)?;
+    let mut command = workspace.cargo();
+    command
+        .args(["bench", "--package", AGENT, "--bench", "packet_cost"])
+        .args(["--features", "privileged-tests", "--"])
+        .env(OBJECT_VARIABLE, object);
+    process::run(command.args(args))
 }

@@ -7,6 +7,7 @@ use anyhow::Result;
 use crate::{
     ebpf, process,
     requirements::Group,
+    say::say,
     setup,
     workspace::{OBJECT_VARIABLE, Workspace},
 };
@@ -40,7 +41,7 @@ impl Profile {
 /// Builds and says where the agent is.
 pub(crate) fn run(workspace: &Workspace, profile: Profile) -> Result<()> {
     let agent = agent(workspace, profile)?;
-    println!("{}", agent.display());
+    say(agent.display())?;
     Ok(())
 }
 

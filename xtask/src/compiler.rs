@@ -13,6 +13,7 @@ use std::{
 use crate::{
     host::{is_executable, program_folders},
     process,
+    requirements::Missing,
 };
 
 /// Environment variable that names the rustc to use; its cargo is looked for beside it.
@@ -20,10 +21,6 @@ pub(crate) const COMPILER_VARIABLE: &str = "DETECTOR_BPF_RUSTC";
 
 /// Debian's packages of a compiler with its library source.
 pub(crate) const PACKAGES: &[&str] = &["rustc-web", "cargo-web", "rust-web-src"];
-
-/// The command that brings a compiler where `setup` may not or cannot.
-pub(crate) const INSTALL_COMMAND: &str =
-    "rustup toolchain install nightly --profile minimal --component rust-src";
 
 /// Oldest release that compiles the workspace, as `rust-version` in Cargo.toml says.
 const OLDEST: Release = Release {
@@ -81,11 +78,21 @@ pub(crate) enum CompilerError {
         reason: String,
     },
     /// None of the candidates does.
-    #[error(
-        "no Rust compiler with its library source is there to build the kernel programs{}; install one with: {INSTALL_COMMAND}",
-        listed(.0)
-    )]
+    #[error("no Rust compiler with its library source is there to build the kernel programs{}", listed(.0))]
     Missing(Vec<String>),
+}
+
+impl From<CompilerError> for Missing {
+    fn from(error: CompilerError) -> Self {
+        let what = error.to_string();
+        match error {
+            CompilerError::Override { .. } => Self::misconfigured(what, COMPILER_VARIABLE),
+            CompilerError::Missing(_) => Self::absent(
+                what,
+                "rustup toolchain install nightly --profile minimal --component rust-src",
+            ),
+        }
+    }
 }
 
 fn listed(objections: &[String]) -> String {
@@ -318,13 +325,13 @@ mod tests {
         broken.version = None;
         let mut alone = candidate(Origin::System, "/alone/rustc");
         alone.cargo = None;
-        let error = choose([old, broken, alone], None).unwrap_err();
+        let missing = Missing::from(choose([old, broken, alone], None).unwrap_err());
         assert_eq!(
-            error.to_string(),
+            missing.to_string(),
             "no Rust compiler with its library source is there to build the kernel programs \
              (/usr/bin/rustc: it is 1.63, older than 1.95; /opt/rustc: it does not answer `rustc -vV`; \
              /alone/rustc: there is no cargo beside it); \
-             install one with: rustup toolchain install nightly --profile minimal --component rust-src"
+             fix: rustup toolchain install nightly --profile minimal --component rust-src"
         );
         assert!(!CompilerError::Missing(Vec::new()).to_string().contains('('));
     }

@@ -27,6 +27,7 @@ use crate::{
     host::Host,
     narrate,
     requirements::Group,
+    say::say,
     setup,
     workspace::Workspace,
 };
@@ -71,10 +72,10 @@ impl Pace {
 /// # Errors
 /// Not root, a build failed, the conflict was not named in time, or Ctrl-C before it was.
 pub(crate) fn run(workspace: &Workspace, pace: Pace) -> Result<()> {
-    println!(
+    say(format_args!(
         "Demo: two pods claim {ADDRESS} on a node made of network namespaces; the agent names them; everything is \
          removed at the end. Needs root."
-    );
+    ))?;
     if !Host::inspect().root {
         bail!("the demo makes network namespaces and loads kernel programs: run it as root");
     }
@@ -88,14 +89,14 @@ pub(crate) fn run(workspace: &Workspace, pace: Pace) -> Result<()> {
     }
     let shown = show(&agent, pace, &stop);
     if stop.load(Ordering::Relaxed) {
-        println!("Stopped; everything is removed.");
+        say("Stopped; everything is removed.")?;
         return shown.or_else(|error| match error.downcast_ref() {
             Some(Stopped { conflict_shown }) if *conflict_shown => Ok(()),
             _ => Err(error),
         });
     }
     shown?;
-    println!("Everything is removed.");
+    say("Everything is removed.")?;
     Ok(())
 }
 
@@ -113,38 +114,42 @@ fn show(agent: &Path, pace: Pace, stop: &AtomicBool) -> Result<()> {
     let _first = node.add_pod(&pod(FIRST).address(&with_prefix).host_route())?;
     // Without its address yet: what is timed is the claim, not the making of a namespace.
     let second = node.add_pod(&pod(SECOND))?;
-    println!("\nThe first pod, on {FIRST}, has {ADDRESS}; the node's route leads to it.");
+    say(format_args!(
+        "\nThe first pod, on {FIRST}, has {ADDRESS}; the node's route leads to it."
+    ))?;
 
     let started = Instant::now();
     let command = AgentCommand::run(agent);
     let mut agent = Agent::start(node.netns(), &command)?;
     wait(stop, START_DEADLINE, |tick| agent.wait_ready(tick))?;
-    println!(
+    say(format_args!(
         "The agent watches, {:.0?} after its start.",
         started.elapsed()
-    );
+    ))?;
 
-    println!("The second pod, on {SECOND}, is given {ADDRESS} too.\n");
+    say(format_args!(
+        "The second pod, on {SECOND}, is given {ADDRESS} too.\n"
+    ))?;
     let claimed = Instant::now();
     second.add_address(&with_prefix)?;
     let raised = wait(stop, EVENT_DEADLINE, |tick| {
         agent.wait_event(tick, |event| event.raises(ADDRESS))
     })?;
-    print!("{}", told(&raised, claimed)?);
+    say(told(&raised, claimed)?)?;
 
     if pace == Pace::Person {
-        println!("\nPress Enter to delete the second pod, Ctrl-C to end here.");
+        say("\nPress Enter to delete the second pod, Ctrl-C to end here.")?;
         wait_for_enter(stop)?;
     }
-    println!("\nThe second pod is deleted.\n");
+    say("\nThe second pod is deleted.\n")?;
     let deleted = Instant::now();
     second.delete()?;
     let resolved = wait(stop, EVENT_DEADLINE, |tick| {
         agent.wait_event(tick, |event| event.resolves(ADDRESS))
     })?;
-    print!("{}", told(&resolved, deleted)?);
+    say(told(&resolved, deleted)?)?;
     agent.terminate(STOP_DEADLINE)?;
-    println!();
+    say("")?;
     Ok(())
 }
 

@@ -5,19 +5,13 @@ use std::{fs, path::Path};
 use anyhow::{Result, bail};
 
 use crate::{
-    requirements::{Group, REQUIREMENTS},
+    requirements::{Group, Missing, REQUIREMENTS},
+    say::say,
     workspace::Workspace,
 };
 
 /// What a check found, or what is missing and the fix.
 type Finding = Result<String, Missing>;
-
-/// Something that is not there.
-#[derive(Debug, PartialEq, Eq)]
-struct Missing {
-    what: String,
-    fix: String,
-}
 
 /// Prints every finding.
 ///
@@ -26,10 +20,7 @@ struct Missing {
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut missing = 0_usize;
     let requirements = REQUIREMENTS.iter().map(|requirement| {
-        let finding = (requirement.probe)(workspace).map_err(|what| Missing {
-            what,
-            fix: (requirement.fix)(),
-        });
+        let finding = (requirement.probe)(workspace);
         (groups(requirement.groups), requirement.name, finding)
     });
     let kernel = [
@@ -44,7 +35,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     .map(|(groups, name, finding)| (groups.to_owned(), name, finding));
     for (groups, name, finding) in requirements.chain(kernel) {
         missing += usize::from(finding.is_err());
-        println!("{}", line(&groups, name, &finding));
+        say(line(&groups, name, &finding))?;
     }
     match missing {
         0 => Ok(()),
@@ -56,11 +47,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 fn line(groups: &str, name: &str, finding: &Finding) -> String {
     match finding {
         Ok(found) => format!("✓ {groups}: {name}: {found}"),
-        // The finding of a failed probe often ends with the fix already.
-        Err(Missing { what, fix }) if what.contains(fix.as_str()) => {
-            format!("✗ {groups}: {name}: {what}")
-        }
-        Err(Missing { what, fix }) => format!("✗ {groups}: {name}: {what}; fix: {fix}"),
+        Err(missing) => format!("✗ {groups}: {name}: {missing}"),
     }
 }
 
@@ -89,14 +76,14 @@ fn judge_kernel(release: &str) -> Finding {
     let (major, minor) = OLDEST_KERNEL;
     match parse_kernel(release) {
         Some(version) if version >= OLDEST_KERNEL => Ok(release.to_owned()),
-        Some(_) => Err(Missing {
-            what: format!("{release} has no BPF ring buffers"),
-            fix: format!("boot Linux {major}.{minor} or newer"),
-        }),
-        None => Err(Missing {
-            what: format!("the release {release:?} is no version"),
-            fix: format!("boot Linux {major}.{minor} or newer"),
-        }),
+        Some(_) => Err(Missing::absent(
+            format!("{release} has no BPF ring buffers"),
+            format!("boot Linux {major}.{minor} or newer"),
+        )),
+        None => Err(Missing::absent(
+            format!("the release {release:?} is no version"),
+            format!("boot Linux {major}.{minor} or newer"),
+        )),
     }
 }
 
@@ -109,10 +96,10 @@ fn parse_kernel(release: &str) -> Option<(u32, u32)> {
 fn btf(path: &Path) -> Finding {
     match fs::metadata(path) {
         Ok(metadata) if metadata.len() > 0 => Ok(path.display().to_string()),
-        _ => Err(Missing {
-            what: format!("{} is missing or empty", path.display()),
-            fix: "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
-        }),
+        _ => Err(Missing::absent(
+            format!("{} is missing or empty", path.display()),
+            "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y",
+        )),
     }
 }
 
@@ -142,10 +129,10 @@ fn judge_capabilities(status: &str) -> Finding {
     if lacking.is_empty() {
         Ok(CAPABILITIES.map(|(name, _)| name).join(" "))
     } else {
-        Err(Missing {
-            what: format!("this process lacks {}", lacking.join(" ")),
-            fix: "become root".to_owned(),
-        })
+        Err(Missing::absent(
+            format!("this process lacks {}", lacking.join(" ")),
+            "become root",
+        ))
     }
 }
 
@@ -158,8 +145,8 @@ mod tests {
     fn lacking_capabilities_are_named_one_by_one() {
         let status = "Name:\txtask\nCapEff:\t0000008000001000\n";
         assert_eq!(
-            judge_capabilities(status).unwrap_err().what,
-            "this process lacks CAP_NET_BROADCAST CAP_PERFMON"
+            judge_capabilities(status).unwrap_err().to_string(),
+            "this process lacks CAP_NET_BROADCAST CAP_PERFMON; fix: become root"
         );
         assert!(judge_capabilities("CapEff:\t000001ffffffffff\n").is_ok());
         assert!(judge_capabilities("").is_err());
@@ -182,20 +169,8 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_thing_is_one_line_that_ends_with_its_fix_once() {
-        let missing = |what: &str| {
-            Err(Missing {
-                what: what.to_owned(),
-                fix: "do x".to_owned(),
-            })
-        };
-        assert_eq!(
-            line("run", "y", &missing("no y")),
-            "✗ run: y: no y; fix: do x"
-        );
-        assert_eq!(
-            line("run", "y", &missing("no y, do x")),
-            "✗ run: y: no y, do x"
-        );
+    fn a_missing_thing_is_one_line_that_ends_with_its_fix() {
+        let missing = Err(Missing::absent("no y", "do x"));
+        assert_eq!(line("run", "y", &missing), "✗ run: y: no y; fix: do x");
     }
 }

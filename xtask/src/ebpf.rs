@@ -17,6 +17,7 @@ use crate::{
     compiler::{self, Candidate},
     linker::{self, Linker},
     process,
+    requirements::Missing,
     workspace::Workspace,
 };
 
@@ -51,8 +52,8 @@ const FOREIGN_VARIABLES: &[&str] = &[
 /// # Errors
 /// Compiler or linker is missing (the message names the fix), or the programs do not compile.
 pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
-    let linker = linker::find(workspace)?;
-    let compiler = compiler::find(linker.llvm)?;
+    let linker = linker::find(workspace).map_err(Missing::from)?;
+    let compiler = compiler::find(linker.llvm).map_err(Missing::from)?;
     process::run(&mut command(workspace, &compiler, &linker)?)
         .context("the kernel programs did not compile")?;
     let built = workspace

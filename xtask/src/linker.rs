@@ -10,6 +10,7 @@ use anyhow::Result;
 use crate::{
     host::{find_program, is_executable},
     process,
+    requirements::Missing,
     workspace::Workspace,
 };
 
@@ -41,18 +42,24 @@ pub(crate) enum LinkerError {
     #[error("{LINKER_VARIABLE} names {}, which is no executable file", .0.display())]
     Override(PathBuf),
     /// None found.
-    #[error(
-        "bpf-linker is missing (looked in {} and PATH); install it with: {}", .0.display(), install_command()
-    )]
+    #[error("bpf-linker is neither at {} nor in PATH", .0.display())]
     Missing(PathBuf),
 }
 
-/// The command that installs the linker where `setup` may not or cannot.
-pub(crate) fn install_command() -> String {
-    format!(
-        "cargo install bpf-linker --version {VERSION} --locked --no-default-features --features llvm-{LLVM} \
-         (with LLVM {LLVM}'s development files)"
-    )
+impl From<LinkerError> for Missing {
+    fn from(error: LinkerError) -> Self {
+        let what = error.to_string();
+        match error {
+            LinkerError::Override(_) => Self::misconfigured(what, LINKER_VARIABLE),
+            LinkerError::Missing(_) => Self::absent(
+                what,
+                format!(
+                    "cargo install bpf-linker --version {VERSION} --locked --no-default-features \
+                     --features llvm-{LLVM} (with LLVM {LLVM}'s development files)"
+                ),
+            ),
+        }
+    }
 }
 
 /// Finds the linker: the override, then the one `setup` installed, then PATH.
@@ -142,10 +149,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let installed = executable(folder.path(), "installed");
         let error = choose(Some("/nonexistent".into()), &installed, None).unwrap_err();
+        let missing = Missing::from(error);
         assert_eq!(
-            error.to_string(),
-            "DETECTOR_BPF_LINKER names /nonexistent, which is no executable file"
+            missing.to_string(),
+            "DETECTOR_BPF_LINKER names /nonexistent, which is no executable file; \
+             fix: unset DETECTOR_BPF_LINKER, or name another one"
         );
+        assert!(!missing.is_installable());
     }
 
     #[test]
@@ -159,16 +169,12 @@ mod tests {
 
     #[test]
     fn a_missing_linker_is_named_with_the_command_that_installs_it() {
-        let message = choose(None, Path::new("/nonexistent"), None)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            message.starts_with("bpf-linker is missing (looked in /nonexistent and PATH)"),
-            "{message}"
+        let missing = Missing::from(choose(None, Path::new("/nonexistent"), None).unwrap_err());
+        assert_eq!(
+            missing.to_string(),
+            "bpf-linker is neither at /nonexistent nor in PATH; fix: cargo install bpf-linker --version 0.13.0 \
+             --locked --no-default-features --features llvm-22 (with LLVM 22's development files)"
         );
-        assert!(
-            message.contains("cargo install bpf-linker --version 0.13.0"),
-            "{message}"
-        );
+        assert!(missing.is_installable());
     }
 }

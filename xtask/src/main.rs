@@ -16,6 +16,7 @@ mod narrate;
 mod process;
 mod requirements;
 mod run;
+mod say;
 mod setup;
 mod test;
 mod tools;
@@ -51,7 +52,7 @@ enum Task {
     Test(test::Args),
     /// Check format, lints, documentation, licences and unused dependencies
     Lint,
-    /// Make many conflicts one after another and print how fast the agent names them
+    /// Measure how fast conflicts are named and what a packet costs
     Bench(bench::Args),
     /// Say what is there and what is missing for building, running and testing
     Doctor,

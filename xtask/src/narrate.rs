@@ -8,39 +8,34 @@ use detector_testkit::event::{Claimant, Conflict, Evidence};
 ///
 /// `elapsed` runs from the command that made the difference to the moment the event was read.
 pub(crate) fn conflict(conflict: &Conflict, elapsed: Duration) -> String {
-    let mut text = headline(conflict);
+    let mut lines = vec![headline(conflict)];
     let width = conflict
         .claimants
         .iter()
         .map(|claimant| claimant.device.len())
         .max()
         .unwrap_or(0);
-    for claimant in &conflict.claimants {
-        line(&mut text, &self::claimant(claimant, width));
-    }
+    lines.extend(
+        conflict
+            .claimants
+            .iter()
+            .map(|claimant| self::claimant(claimant, width)),
+    );
     if conflict.state == "active" {
-        let receiver = conflict.traffic_goes_to.as_ref().map_or(
-            "unknown: the node has no route to it".to_owned(),
-            Clone::clone,
-        );
-        line(&mut text, &format!("traffic goes to: {receiver}"));
+        let receiver = conflict.traffic_goes_to.as_deref();
+        let receiver = receiver.unwrap_or("unknown: the node has no route to it");
+        lines.push(format!("traffic goes to: {receiver}"));
     }
-    line(&mut text, &speed(conflict, elapsed));
-    text
-}
-
-fn line(text: &mut String, line: &str) {
-    text.push_str("  ");
-    text.push_str(line);
-    text.push('\n');
+    lines.push(speed(conflict, elapsed));
+    lines.join("\n  ")
 }
 
 fn headline(conflict: &Conflict) -> String {
     if conflict.state == "resolved" {
-        return format!("RESOLVED  {}\n", conflict.address);
+        return format!("RESOLVED  {}", conflict.address);
     }
     format!(
-        "CONFLICT  {} is claimed by {} devices ({}, {})\n",
+        "CONFLICT  {} is claimed by {} devices ({}, {})",
         conflict.address,
         conflict.claimants.len(),
         conflict.kind,
@@ -140,7 +135,7 @@ mod tests {
              veth1       02:00:00:00:00:01  by an address in its namespace, the node's neighbour entry (PERMANENT)\n  \
              vethsecond  02:00:00:00:00:01  by an address in its namespace, the node's neighbour entry (PERMANENT)\n  \
              traffic goes to: veth1\n  \
-             told 37 µs after the kernel said so, 2.5 ms after the command was started\n"
+             told 37 µs after the kernel said so, 2.5 ms after the command was started"
         );
     }
 

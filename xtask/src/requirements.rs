@@ -2,7 +2,10 @@
 //!
 //! `setup` installs from it and `doctor` prints it: a new need is one new row.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::Result;
 
@@ -36,15 +39,47 @@ pub(crate) struct Requirement {
     /// Which tasks need it.
     pub(crate) groups: &'static [Group],
     /// Finds it: what was found, or what is missing.
-    pub(crate) probe: fn(&Workspace) -> Result<String, String>,
+    pub(crate) probe: fn(&Workspace) -> Result<String, Missing>,
     /// Debian's packages that bring it, or that the installer below needs.
     pub(crate) packages: &'static [&'static str],
     /// Are those packages still to be installed? Asked only when the probe found nothing.
     pub(crate) wants_packages: fn() -> bool,
     /// A further step after the packages, for what no package brings.
     pub(crate) installer: Option<fn(&Workspace) -> Result<()>>,
-    /// The one command for machines where `setup` may not install.
-    pub(crate) fix: fn() -> String,
+}
+
+/// What is not there, and the one command that mends it.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}; fix: {fix}")]
+pub(crate) struct Missing {
+    what: String,
+    fix: String,
+    installable: bool,
+}
+
+impl Missing {
+    /// It is not on this machine; `fix` is for where `setup` may not install it.
+    pub(crate) fn absent(what: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            fix: fix.into(),
+            installable: true,
+        }
+    }
+
+    /// An environment variable names something wrong: installing would not help.
+    pub(crate) fn misconfigured(what: impl Into<String>, variable: &str) -> Self {
+        Self {
+            what: what.into(),
+            fix: format!("unset {variable}, or name another one"),
+            installable: false,
+        }
+    }
+
+    /// Can `setup` do anything about it?
+    pub(crate) fn is_installable(&self) -> bool {
+        self.installable
+    }
 }
 
 /// The table.
@@ -57,7 +92,6 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         packages: compiler::PACKAGES,
         wants_packages: always,
         installer: None,
-        fix: || compiler::INSTALL_COMMAND.to_owned(),
     },
     Requirement {
         name: "bpf-linker",
@@ -67,17 +101,15 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         packages: linker::PACKAGES,
         wants_packages: || !linker::can_be_built(),
         installer: Some(linker::install),
-        fix: linker::install_command,
     },
     Requirement {
         name: "ip",
         purpose: "lays out network namespaces that play a node and its pods",
         groups: &[Group::Demo, Group::Test],
-        probe: |_| probe_program("ip"),
+        probe: |_| probe_program("ip", "iproute2"),
         packages: &["iproute2"],
         wants_packages: always,
         installer: None,
-        fix: || "apt-get install -y --no-install-recommends iproute2".to_owned(),
     },
     Requirement {
         name: "CNI plugins",
@@ -87,7 +119,45 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         packages: &["containernetworking-plugins"],
         wants_packages: always,
         installer: None,
-        fix: || "apt-get install -y --no-install-recommends containernetworking-plugins".to_owned(),
+    },
+    Requirement {
+        name: "containerd",
+        purpose: "the tests name real pods: a runtime with its CRI, runc, and iptables for the plugins",
+        groups: &[Group::Test],
+        probe: |_| probe_containerd(),
+        packages: &["containerd", "runc", "iptables"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "C compiler",
+        purpose: "the tests build the program of their smallest pod, static",
+        groups: &[Group::Test],
+        probe: |_| probe_static_c(),
+        packages: &["gcc", "libc6-dev"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "Prometheus",
+        purpose: "the tests let it scrape the agent",
+        groups: &[Group::Test],
+        probe: |_| probe_program("prometheus", "prometheus"),
+        packages: &["prometheus"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "Chromium",
+        purpose: "the tests look at the status page with it",
+        groups: &[Group::Test],
+        probe: |_| {
+            probe_program("chromium", "chromium")
+                .and_then(|_| probe_program("chromedriver", "chromium-driver"))
+        },
+        packages: &["chromium", "chromium-driver"],
+        wants_packages: always,
+        installer: None,
     },
     Requirement {
         name: "prometheus-alertmanager",
@@ -103,21 +173,19 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         name: "rustfmt",
         purpose: "checks the format of the sources",
         groups: &[Group::Lint],
-        probe: |workspace| probe_cargo(workspace, "fmt"),
+        probe: |workspace| probe_cargo(workspace, "fmt", "rustfmt"),
         packages: &[],
         wants_packages: || false,
         installer: None,
-        fix: || "rustup component add rustfmt".to_owned(),
     },
     Requirement {
         name: "clippy",
         purpose: "lints the sources",
         groups: &[Group::Lint],
-        probe: |workspace| probe_cargo(workspace, "clippy"),
+        probe: |workspace| probe_cargo(workspace, "clippy", "clippy"),
         packages: &[],
         wants_packages: || false,
         installer: None,
-        fix: || "rustup component add clippy".to_owned(),
     },
     Requirement {
         name: "cargo-deny",
@@ -127,7 +195,6 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         packages: &[],
         wants_packages: || false,
         installer: Some(|workspace| tools::DENY.install(workspace)),
-        fix: || tools::DENY.install_command(),
     },
     Requirement {
         name: "cargo-machete",
@@ -137,7 +204,6 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         packages: &[],
         wants_packages: || false,
         installer: Some(|workspace| tools::MACHETE.install(workspace)),
-        fix: || tools::MACHETE.install_command(),
     },
 ];
 
@@ -155,41 +221,73 @@ fn always() -> bool {
     true
 }
 
-fn probe_compiler(workspace: &Workspace) -> Result<String, String> {
+fn probe_compiler(workspace: &Workspace) -> Result<String, Missing> {
     // Without a linker `setup` installs its own, and the compiler has to suit that one.
     let linker_llvm = linker::find(workspace).map_or(Some(linker::LLVM), |linker| linker.llvm);
-    compiler::find(linker_llvm)
-        .map(|compiler| compiler.rustc.display().to_string())
-        .map_err(|error| error.to_string())
+    Ok(compiler::find(linker_llvm)?.rustc.display().to_string())
 }
 
-fn probe_linker(workspace: &Workspace) -> Result<String, String> {
-    linker::find(workspace)
-        .map(|linker| linker.path.display().to_string())
-        .map_err(|error| error.to_string())
+fn probe_linker(workspace: &Workspace) -> Result<String, Missing> {
+    Ok(linker::find(workspace)?.path.display().to_string())
 }
 
-fn probe_program(name: &str) -> Result<String, String> {
+fn probe_program(name: &str, package: &str) -> Result<String, Missing> {
     find_program(name)
         .map(|path| path.display().to_string())
-        .ok_or_else(|| format!("`{name}` is not in PATH"))
+        .ok_or_else(|| Missing::absent(format!("`{name}` is not in PATH"), apt(package)))
 }
 
-fn probe_cargo(workspace: &Workspace, command: &str) -> Result<String, String> {
+fn probe_containerd() -> Result<String, Missing> {
+    for (program, package) in [
+        ("ctr", "containerd"),
+        ("runc", "runc"),
+        ("iptables", "iptables"),
+    ] {
+        probe_program(program, package)?;
+    }
+    probe_program("containerd", "containerd")
+}
+
+fn probe_static_c() -> Result<String, Missing> {
+    let gcc = probe_program("gcc", "gcc")?;
+    // The library's path where it is there, else its bare name.
+    let library = process::probe(Command::new(&gcc).arg("-print-file-name=libc.a"));
+    match library {
+        Some(path) if path.starts_with('/') => Ok(gcc),
+        _ => Err(Missing::absent("gcc finds no libc.a", apt("libc6-dev"))),
+    }
+}
+
+fn probe_cargo(workspace: &Workspace, command: &str, component: &str) -> Result<String, Missing> {
     process::probe(workspace.cargo().args([command, "--version"]))
         .map(|version| version.trim_end().to_owned())
-        .ok_or_else(|| format!("`cargo {command}` does not answer"))
+        .ok_or_else(|| {
+            Missing::absent(
+                format!("`cargo {command}` does not answer"),
+                format!("rustup component add {component}"),
+            )
+        })
 }
 
-fn probe_tool(workspace: &Workspace, tool: &Tool) -> Result<String, String> {
+fn probe_tool(workspace: &Workspace, tool: &Tool) -> Result<String, Missing> {
     tool.find(workspace)
         .map(|path| path.display().to_string())
-        .ok_or_else(|| format!("neither in {} nor in PATH", workspace.tools().display()))
+        .ok_or_else(|| {
+            let folder = workspace.tools();
+            Missing::absent(
+                format!("neither in {} nor in PATH", folder.display()),
+                tool.install_command(),
+            )
+        })
+}
+
+fn apt(package: &str) -> String {
+    format!("apt-get install -y --no-install-recommends {package}")
 }
 
 const CNI_PLUGINS: [&str; 3] = ["ptp", "bridge", "host-local"];
 
-fn probe_cni_plugins() -> Result<String, String> {
+fn probe_cni_plugins() -> Result<String, Missing> {
     let folder = Path::new("/usr/lib/cni");
     let missing: Vec<&str> = CNI_PLUGINS
         .into_iter()
@@ -198,11 +296,8 @@ fn probe_cni_plugins() -> Result<String, String> {
     if missing.is_empty() {
         Ok(PathBuf::from(folder).display().to_string())
     } else {
-        Err(format!(
-            "{} not in {}",
-            missing.join(", "),
-            folder.display()
-        ))
+        let what = format!("{} not in {}", missing.join(", "), folder.display());
+        Err(Missing::absent(what, apt("containernetworking-plugins")))
     }
 }
 
@@ -217,10 +312,9 @@ mod tests {
     }
 
     #[test]
-    fn every_row_says_what_it_is_for_and_what_command_brings_it() {
+    fn every_row_says_what_it_is_for_and_who_needs_it() {
         for row in REQUIREMENTS {
             assert!(!row.purpose.is_empty(), "{}", row.name);
-            assert!(!(row.fix)().is_empty(), "{}", row.name);
             assert!(!row.groups.is_empty(), "{}", row.name);
         }
     }

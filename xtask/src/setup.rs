@@ -10,7 +10,8 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     host::Host,
     process,
-    requirements::{self, Group, Requirement},
+    requirements::{self, Group, Missing, Requirement},
+    say::say,
     workspace::Workspace,
 };
 
@@ -20,7 +21,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     ensure(workspace, &groups)?;
     for requirement in requirements::of(&groups) {
         if let Ok(found) = (requirement.probe)(workspace) {
-            println!("✓ {}: {found}", requirement.name);
+            say(format_args!("✓ {}: {found}", requirement.name))?;
         }
     }
     Ok(())
@@ -32,42 +33,46 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 /// Something is missing that may not be installed here, or an installation failed; either way the
 /// message holds one command for each missing thing.
 pub(crate) fn ensure(workspace: &Workspace, groups: &[Group]) -> Result<()> {
-    let missing = missing(workspace, groups);
+    let missing = look(workspace, groups);
     if missing.is_empty() {
         return Ok(());
     }
-    let host = Host::inspect();
-    let packages = packages(&missing);
-    if !packages.is_empty() && host.installs_packages() {
+    if !missing.iter().all(|(_, missing)| missing.is_installable()) {
+        bail!("{}", advice(&missing));
+    }
+    let packages = packages(missing.iter().map(|(requirement, _)| *requirement));
+    if !packages.is_empty() && Host::inspect().installs_packages() {
         eprintln!("setup: installing {}", packages.join(" "));
         install_packages(&packages).with_context(|| advice(&missing))?;
     }
-    for requirement in &missing {
-        let installer = requirement.installer.filter(|_| {
-            // Its packages may have been out of reach: then the advice below is what helps.
-            requirement.packages.is_empty() || !(requirement.wants_packages)()
-        });
+    for (requirement, _) in &missing {
+        // Its packages may have been out of reach: then the advice below is what helps.
+        let installer = requirement
+            .installer
+            .filter(|_| !(requirement.wants_packages)());
         if let Some(install) = installer {
             eprintln!("setup: installing {}", requirement.name);
             install(workspace).with_context(|| advice(&missing))?;
         }
     }
-    let missing = self::missing(workspace, groups);
+    let missing = look(workspace, groups);
     if !missing.is_empty() {
         bail!("{}", advice(&missing));
     }
     Ok(())
 }
 
-fn missing(workspace: &Workspace, groups: &[Group]) -> Vec<&'static Requirement> {
+/// A row and why it is not satisfied.
+type Lack = (&'static Requirement, Missing);
+
+fn look(workspace: &Workspace, groups: &[Group]) -> Vec<Lack> {
     requirements::of(groups)
-        .filter(|requirement| (requirement.probe)(workspace).is_err())
+        .filter_map(|requirement| Some((requirement, (requirement.probe)(workspace).err()?)))
         .collect()
 }
 
-fn packages(missing: &[&Requirement]) -> Vec<&'static str> {
+fn packages<'a>(missing: impl Iterator<Item = &'a Requirement>) -> Vec<&'static str> {
     missing
-        .iter()
         .filter(|requirement| (requirement.wants_packages)())
         .flat_map(|requirement| requirement.packages)
         .copied()
@@ -91,14 +96,12 @@ fn install_packages(packages: &[&str]) -> Result<()> {
 }
 
 /// What is missing, and for each the one command that brings it.
-fn advice(missing: &[&Requirement]) -> String {
+fn advice(missing: &[Lack]) -> String {
     let mut text = "the machine lacks:".to_owned();
-    for requirement in missing {
+    for (requirement, missing) in missing {
         text.push_str(&format!(
-            "\n  {} ({}): {}",
-            requirement.name,
-            requirement.purpose,
-            (requirement.fix)()
+            "\n  {} ({}): {missing}",
+            requirement.name, requirement.purpose
         ));
     }
     text
@@ -108,32 +111,38 @@ fn advice(missing: &[&Requirement]) -> String {
 mod tests {
     use super::*;
 
-    fn row(name: &'static str, wants_packages: fn() -> bool) -> Requirement {
+    const fn row(name: &'static str, wants_packages: fn() -> bool) -> Requirement {
         Requirement {
             name,
             purpose: "is for tests",
             groups: &[Group::Build],
-            probe: |_| Err("never there".to_owned()),
+            probe: |_| Err(Missing::absent("", "")),
             packages: &["one", "two"],
             wants_packages,
             installer: None,
-            fix: || "make it so".to_owned(),
         }
     }
 
+    static WANTING: Requirement = row("wanting", || true);
+    static CONTENT: Requirement = row("content", || false);
+
     #[test]
     fn each_missing_thing_is_named_with_its_purpose_and_one_command() {
-        let (first, second) = (row("first", || true), row("second", || true));
+        let text = advice(&[
+            (&WANTING, Missing::absent("no x", "get x")),
+            (&CONTENT, Missing::absent("no y", "get y")),
+        ]);
         assert_eq!(
-            advice(&[&first, &second]),
-            "the machine lacks:\n  first (is for tests): make it so\n  second (is for tests): make it so"
+            text,
+            "the machine lacks:\n  \
+             wanting (is for tests): no x; fix: get x\n  \
+             content (is for tests): no y; fix: get y"
         );
     }
 
     #[test]
     fn packages_that_are_already_there_are_not_installed_again() {
-        let (wanting, content) = (row("wanting", || true), row("content", || false));
-        assert_eq!(packages(&[&wanting, &content]), ["one", "two"]);
-        assert_eq!(packages(&[&content]), [""; 0]);
+        assert_eq!(packages([&WANTING, &CONTENT].into_iter()), ["one", "two"]);
+        assert_eq!(packages([&CONTENT].into_iter()), [""; 0]);
     }
 }

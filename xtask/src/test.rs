@@ -40,6 +40,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         workspace
             .cargo()
             .args(["test", "--workspace", "--exclude", "detector-ebpf"])
+            // One run shows every test that fails, not only the first binary with one.
+            .arg("--no-fail-fast")
             .args(["--features", PRIVILEGED_FEATURES])
             .args(&args.cargo)
             .env(OBJECT_VARIABLE, object),

@@ -1,6 +1,9 @@
 //! Forwarding tables of the bridges: which port a hardware address stands behind (rule 3).
+//!
+//! An entry that ages out is kept for as long as a neighbour entry gives its hardware address: a quiet pod's entry ages
+//! out, the pod stays where it is.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::observation::{FdbEntry, IfIndex, Mac};
 
@@ -11,79 +14,149 @@ pub(super) enum FdbChange {
     Moved,
     /// Nothing changed.
     Same,
-    /// The table is full; the entry is not followed.
+    /// The table, or the port's share of it, is full; the entry is not followed.
     Refused,
+}
+
+/// Bridge, hardware address, VLAN.
+type Key = (IfIndex, Mac, Option<u16>);
+
+#[derive(Clone, Copy, Debug)]
+struct Behind {
+    port: IfIndex,
+    aged: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Fdb {
-    ports: HashMap<(IfIndex, Mac), (IfIndex, Option<u16>)>,
-    /// The last port an address stood behind: a quiet pod's entry ages out, the pod stays where it is.
-    last: HashMap<(IfIndex, Mac), IfIndex>,
+    entries: BTreeMap<Key, Behind>,
+    by_port: HashMap<IfIndex, BTreeSet<Key>>,
 }
 
 impl Fdb {
-    /// The port that `mac` stands, or last stood, behind.
+    /// The port that `mac` stands behind, or else last stood behind. In several VLANs: the lowest one's, for that is
+    /// where the node itself speaks unless somebody changed it.
     pub(super) fn port(&self, bridge: IfIndex, mac: Mac) -> Option<IfIndex> {
-        self.ports
-            .get(&(bridge, mac))
-            .map(|(port, _)| *port)
-            .or_else(|| self.last.get(&(bridge, mac)).copied())
+        let mut known = self.of(bridge, mac);
+        known
+            .clone()
+            .find(|(_, behind)| !behind.aged)
+            .or_else(|| known.next())
+            .map(|(_, behind)| behind.port)
     }
 
+    fn of(&self, bridge: IfIndex, mac: Mac) -> impl Iterator<Item = (&Key, &Behind)> + Clone {
+        self.entries
+            .range((bridge, mac, None)..=(bridge, mac, Some(u16::MAX)))
+    }
+
+    /// The kernel's entries; those that aged out are not among them.
     pub(super) fn entries(&self) -> impl Iterator<Item = FdbEntry> + '_ {
-        self.ports
-            .iter()
-            .map(|((bridge, mac), (port, vlan))| FdbEntry {
-                bridge: *bridge,
-                port: *port,
-                mac: *mac,
-                vlan: *vlan,
-            })
+        let live = self.entries.iter().filter(|(_, behind)| !behind.aged);
+        live.map(|((bridge, mac, vlan), behind)| FdbEntry {
+            bridge: *bridge,
+            port: behind.port,
+            mac: *mac,
+            vlan: *vlan,
+        })
     }
 
-    pub(super) fn set(&mut self, entry: FdbEntry, bound: usize) -> FdbChange {
-        let key = (entry.bridge, entry.mac);
+    /// What stands, or last stood, behind a port.
+    pub(super) fn behind_port(&self, port: IfIndex) -> Vec<(IfIndex, Mac)> {
+        let keys = self.by_port.get(&port).into_iter().flatten();
+        keys.map(|(bridge, mac, _)| (*bridge, *mac)).collect()
+    }
+
+    /// Follows an entry, within a bound on all of them and one on those of its port.
+    pub(super) fn set(&mut self, entry: FdbEntry, bound: usize, per_port: usize) -> FdbChange {
+        let key = (entry.bridge, entry.mac, entry.vlan);
         let before = self.port(entry.bridge, entry.mac);
-        if !self.ports.contains_key(&key) && self.ports.len() >= bound {
+        let known = self.entries.get(&key).map(|behind| behind.port);
+        let held = self.by_port.get(&entry.port).map_or(0, BTreeSet::len);
+        let grows = known.is_none() && self.entries.len() >= bound;
+        if grows || (known != Some(entry.port) && held >= per_port) {
+            // Where it moved to is not followed, but it did leave where it was.
+            self.remove(&key);
             return FdbChange::Refused;
         }
-        self.ports.insert(key, (entry.port, entry.vlan));
-        self.last.remove(&key);
-        if before == Some(entry.port) {
-            FdbChange::Same
-        } else {
-            FdbChange::Moved
-        }
+        self.put(key, entry.port, false);
+        self.changed(entry.bridge, entry.mac, before)
     }
 
-    pub(super) fn unset(&mut self, entry: FdbEntry, bound: usize) -> FdbChange {
-        let key = (entry.bridge, entry.mac);
-        match self.ports.get(&key) {
-            // An entry of another VLAN or port may be told gone after the address moved: the newer word stays.
-            Some((port, _)) if *port == entry.port => {
-                self.ports.remove(&key);
-                if self.last.len() < bound {
-                    self.last.insert(key, entry.port);
-                }
-                FdbChange::Same
-            }
-            _ => FdbChange::Same,
+    /// The kernel's entry is gone; with `keep` the port is remembered until [`Fdb::forget_aged`]. The kernel has one entry
+    /// per hardware address and VLAN and tells a move by the new one alone: the port told last is the one it stood behind.
+    pub(super) fn unset(&mut self, entry: FdbEntry, keep: bool) -> FdbChange {
+        let key = (entry.bridge, entry.mac, entry.vlan);
+        let before = self.port(entry.bridge, entry.mac);
+        if keep {
+            self.put(key, entry.port, true);
+        } else {
+            self.remove(&key);
+        }
+        self.changed(entry.bridge, entry.mac, before)
+    }
+
+    /// Nothing asks for a hardware address any more: what aged out of it is forgotten.
+    pub(super) fn forget_aged(&mut self, bridge: IfIndex, mac: Mac) {
+        let aged = self.of(bridge, mac).filter(|(_, behind)| behind.aged);
+        for key in aged.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.remove(&key);
         }
     }
 
     /// A link is gone: as a port, or as the bridge itself. Gives what stood behind it.
     pub(super) fn forget_link(&mut self, ifindex: IfIndex) -> Vec<(IfIndex, Mac)> {
-        let mut touched = Vec::new();
-        let mut keep = |key: &(IfIndex, Mac), port: IfIndex| {
-            let gone = key.0 == ifindex || port == ifindex;
-            if gone {
-                touched.push(*key);
-            }
-            !gone
+        let of_bridge = self
+            .entries
+            .range((ifindex, Mac::default(), None)..=(ifindex, Mac([u8::MAX; 6]), Some(u16::MAX)));
+        let of_port = self.by_port.get(&ifindex).into_iter().flatten();
+        let keys: Vec<Key> = of_bridge
+            .map(|(key, _)| key)
+            .chain(of_port)
+            .copied()
+            .collect();
+        self.remove_all(&keys)
+    }
+
+    /// A port left a bridge.
+    pub(super) fn forget_port(&mut self, bridge: IfIndex, port: IfIndex) -> Vec<(IfIndex, Mac)> {
+        let of_port = self.by_port.get(&port).into_iter().flatten();
+        let keys: Vec<Key> = of_port.filter(|key| key.0 == bridge).copied().collect();
+        self.remove_all(&keys)
+    }
+
+    fn remove_all(&mut self, keys: &[Key]) -> Vec<(IfIndex, Mac)> {
+        for key in keys {
+            self.remove(key);
+        }
+        keys.iter()
+            .map(|(bridge, mac, _)| (*bridge, *mac))
+            .collect()
+    }
+
+    fn put(&mut self, key: Key, port: IfIndex, aged: bool) {
+        self.remove(&key);
+        self.entries.insert(key, Behind { port, aged });
+        self.by_port.entry(port).or_default().insert(key);
+    }
+
+    fn remove(&mut self, key: &Key) {
+        let Some(behind) = self.entries.remove(key) else {
+            return;
         };
-        self.ports.retain(|key, (port, _)| keep(key, *port));
-        self.last.retain(|key, port| keep(key, *port));
-        touched
+        if let Some(keys) = self.by_port.get_mut(&behind.port) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_port.remove(&behind.port);
+            }
+        }
+    }
+
+    fn changed(&self, bridge: IfIndex, mac: Mac, before: Option<IfIndex>) -> FdbChange {
+        if self.port(bridge, mac) == before {
+            FdbChange::Same
+        } else {
+            FdbChange::Moved
+        }
     }
 }

@@ -1,13 +1,15 @@
 //! Derives who claims an address from the facts, and nothing else: the same facts always give the same claimants.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use super::{
     bridge::Fdb,
     conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
+    evidence::{frame_evidence, neighbour_evidence},
     facts::{AddressFacts, Facts, FrameFact, NeighbourFact},
     links::{LinkState, Links},
-    observation::{FrameKind, IfIndex, Mac, NudState, Timestamp, Vlan},
+    observation::{IfIndex, NudState, Timestamp, Vlan},
+    overlaps::{without_spillover, without_unresolved_twins},
     routes::Routes,
     scope::{Scope, claimable, link_local},
     settings::Settings,
@@ -21,6 +23,9 @@ pub(super) struct World<'a> {
     pub(super) routes: &'a Routes,
     pub(super) settings: &'a Settings,
 }
+
+/// How long a probe counts that nothing followed: RFC 5227 gives up or announces within ten seconds.
+const TENTATIVE_TTL: Duration = Duration::from_secs(60);
 
 /// The claimants of one address by scope, oldest first.
 pub(super) type Derived = BTreeMap<Scope, Vec<Claimant>>;
@@ -39,10 +44,10 @@ impl World<'_> {
             return Derived::new();
         };
         let mut drafts = BTreeMap::<(Scope, ClaimantId), Draft>::new();
-        self.from_assigned(address, facts, &mut drafts);
-        self.from_neighbours(address, facts, now, &mut drafts);
-        self.from_frames(address, facts, &mut drafts);
-        self.from_host(address, facts, &mut drafts);
+        self.add_assigned(address, facts, &mut drafts);
+        self.add_neighbours(address, facts, now, &mut drafts);
+        self.add_frames(address, facts, now, &mut drafts);
+        self.add_host(address, facts, &mut drafts);
 
         let mut derived = Derived::new();
         let tentative: Vec<_> = drafts
@@ -71,17 +76,25 @@ impl World<'_> {
         derived
     }
 
-    /// The claimant that the node's routes send packets for `address` to, as one of `claimants`.
+    /// The claimant in `scope` that packets of the node for `address` go to, as one of `claimants`.
     pub(super) fn receives<'c>(
         &self,
         address: IpAddr,
+        scope: Scope,
         claimants: &'c [Claimant],
     ) -> Option<&'c Claimant> {
         // What the node has itself it delivers to itself: the local table comes first.
         if let Some(host) = claimants.iter().find(|c| c.id == ClaimantId::Host) {
             return Some(host);
         }
-        let out = self.routes.lookup(address)?;
+        // The node's routes are untagged, and those of link-local addresses are told apart by the sender's choice of link.
+        if scope.vlan != Vlan::default() {
+            return None;
+        }
+        let out = match scope.domain {
+            Some(domain) => domain,
+            None => self.routes.lookup(address)?,
+        };
         let device = if self.links.is_bridge(out) {
             let entry = self
                 .facts
@@ -104,7 +117,7 @@ impl World<'_> {
             .find(|c| matches!(c.id, ClaimantId::Device(ifindex, _) if ifindex == device))
     }
 
-    fn from_assigned(
+    fn add_assigned(
         &self,
         address: IpAddr,
         facts: &AddressFacts,
@@ -126,11 +139,13 @@ impl World<'_> {
                 mac: link.peer_mac,
                 detail,
             };
+            // An address that is still being probed (IPv6 DAD) counts in full, unlike a probe that is heard: somebody has
+            // already given it to the pod.
             self.add(drafts, address, Vlan::default(), link, evidence, false);
         }
     }
 
-    fn from_neighbours(
+    fn add_neighbours(
         &self,
         address: IpAddr,
         facts: &AddressFacts,
@@ -150,13 +165,13 @@ impl World<'_> {
                     );
                 }
             } else if self.links.is_bridge(entry.ifindex) {
-                self.from_bridge_entry(address, entry, facts, now, drafts);
+                self.add_bridge_entry(address, entry, facts, now, drafts);
             }
         }
     }
 
     /// Rule 3: an entry on a bridge is a claim of the port its hardware address stands behind.
-    fn from_bridge_entry(
+    fn add_bridge_entry(
         &self,
         address: IpAddr,
         entry: &NeighbourFact,
@@ -181,7 +196,7 @@ impl World<'_> {
                 }
             }
             // A dynamic entry without a forwarding entry is what a port that was just removed leaves behind, not a claim.
-            None if matches!(entry.state, NudState::Permanent | NudState::NoArp) => {
+            None if entry.state == NudState::Permanent => {
                 self.add_behind_bridge(drafts, address, bridge, entry);
             }
             None => {}
@@ -209,14 +224,17 @@ impl World<'_> {
         }
     }
 
-    fn from_frames(
+    fn add_frames(
         &self,
         address: IpAddr,
         facts: &AddressFacts,
+        now: Timestamp,
         drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
     ) {
         for frame in &facts.frames {
-            if let Some(link) = self.links.pod(frame.ifindex) {
+            if let Some(link) = self.links.pod(frame.ifindex)
+                && self.lives(frame, link, facts, now)
+            {
                 self.add(
                     drafts,
                     address,
@@ -231,7 +249,7 @@ impl World<'_> {
 
     /// The node's own claim: one claimant, however many of its links have the address (ptp sets the gateway's on each
     /// veth), named by a link that is no pod device where there is one.
-    fn from_host(
+    fn add_host(
         &self,
         address: IpAddr,
         facts: &AddressFacts,
@@ -256,6 +274,7 @@ impl World<'_> {
                 .or_insert_with(|| Draft {
                     claimant: Claimant {
                         evidence: vec![evidence],
+                        peer: None,
                         ..self.claimant(ClaimantId::Host, link)
                     },
                     tentative: false,
@@ -266,19 +285,43 @@ impl World<'_> {
     /// Whether a neighbour entry on a pod's device says that the pod has the address now. An entry that nobody confirmed
     /// lately is refuted by a readable namespace that does not hold the address: the kernel keeps such entries for hours.
     fn believes(&self, entry: &NeighbourFact, link: &LinkState, facts: &AddressFacts) -> bool {
-        let lacks = || {
-            link.namespace_readable == Some(true)
-                && link.link.peer.is_some_and(|peer| !facts.assigned_on(peer))
-        };
+        let holds = link.link.peer.is_some_and(|peer| facts.assigned_on(peer));
         match entry.state {
-            NudState::Permanent | NudState::NoArp => true,
-            NudState::Reachable => !entry.refuted,
-            NudState::Stale | NudState::Delay | NudState::Probe => !entry.refuted && !lacks(),
-            NudState::Invalid => false,
+            NudState::Permanent => true,
+            NudState::Reachable => holds || !entry.refuted,
+            NudState::Stale | NudState::Delay | NudState::Probe => {
+                holds || (!entry.refuted && !link.namespace_readable)
+            }
+            // The kernel makes such entries by itself, for whatever is sent over a device without ARP and for broadcasts:
+            // they say where the node sends, not who is there.
+            NudState::NoArp | NudState::Invalid => false,
         }
     }
 
-    fn scope(&self, address: IpAddr, vlan: Vlan, ifindex: IfIndex) -> Scope {
+    /// Whether what was heard still counts: for its time to live, or as long as the address is assigned where it was
+    /// heard. A tagged claim speaks of another link of the pod than the one whose addresses are read.
+    pub(super) fn lives(
+        &self,
+        frame: &FrameFact,
+        link: &LinkState,
+        facts: &AddressFacts,
+        now: Timestamp,
+    ) -> bool {
+        let assigned = || link.link.peer.is_some_and(|peer| facts.assigned_on(peer));
+        self.end(frame) > now || (!frame.tentative && frame.vlan == Vlan::default() && assigned())
+    }
+
+    /// When the time to live of what was heard is over.
+    pub(super) fn end(&self, frame: &FrameFact) -> Timestamp {
+        let ttl = if frame.tentative {
+            TENTATIVE_TTL
+        } else {
+            self.settings.claim_ttl
+        };
+        frame.last + ttl
+    }
+
+    pub(super) fn scope(&self, address: IpAddr, vlan: Vlan, ifindex: IfIndex) -> Scope {
         Scope {
             vlan,
             domain: link_local(address).then(|| self.links.domain(ifindex)),
@@ -347,95 +390,5 @@ impl World<'_> {
                 tentative: false,
             },
         );
-    }
-}
-
-impl Claimant {
-    /// Orders the evidence and sums it up.
-    fn finish(&mut self) {
-        self.evidence.sort_by_key(|e| (e.kind, e.first_seen));
-        if let Some(oldest) = self.evidence.iter().map(|e| e.first_seen).min() {
-            self.since = oldest;
-        }
-        self.mac = self
-            .evidence
-            .iter()
-            .filter(|e| e.mac.is_some())
-            .max_by_key(|e| e.last_seen)
-            .and_then(|e| e.mac);
-    }
-
-    fn has(&self, wanted: impl Fn(&Evidence) -> bool) -> bool {
-        self.evidence.iter().any(wanted)
-    }
-
-    /// Evidence that leaves no doubt: assigned, or set by hand in the neighbour table.
-    pub(super) fn is_certain(&self) -> bool {
-        self.has(|e| e.kind == EvidenceKind::Address)
-            || self.has(|e| {
-                e.kind == EvidenceKind::Neighbour && e.detail.as_deref() == Some("PERMANENT")
-            })
-    }
-}
-
-/// A pod with several interfaces answers for any of its addresses on each of them (arp_ignore 0), and asks with any as
-/// sender (arp_announce 0). What was only heard on one interface is no claim of its own where another interface of the same
-/// pod has the address assigned.
-fn without_spillover(claimants: &mut Vec<Claimant>) {
-    if claimants.len() < 2 {
-        return;
-    }
-    let owners: Vec<_> = claimants
-        .iter()
-        .filter(|c| c.id != ClaimantId::Host && c.has(|e| e.kind == EvidenceKind::Address))
-        .filter_map(|c| c.peer)
-        .collect();
-    claimants.retain(|c| {
-        let Some(peer) = c.peer else { return true };
-        c.id == ClaimantId::Host
-            || c.is_certain()
-            || !owners
-                .iter()
-                .any(|owner| owner.nsid == peer.nsid && *owner != peer)
-    });
-}
-
-/// A hardware address behind a bridge that a claimant's own evidence gives too is that claimant.
-fn without_unresolved_twins(claimants: &mut Vec<Claimant>) {
-    let known: Vec<Mac> = claimants
-        .iter()
-        .filter(|c| matches!(c.id, ClaimantId::Device(..)))
-        .flat_map(|c| c.evidence.iter().filter_map(|e| e.mac))
-        .collect();
-    claimants.retain(|c| !matches!(c.id, ClaimantId::BehindBridge(_, mac) if known.contains(&mac)));
-}
-
-fn neighbour_evidence(entry: &NeighbourFact) -> Evidence {
-    Evidence {
-        kind: EvidenceKind::Neighbour,
-        first_seen: entry.first,
-        last_seen: entry.last,
-        mac: Some(entry.lladdr),
-        detail: Some(entry.state.name().to_owned()),
-    }
-}
-
-fn frame_evidence(frame: &FrameFact) -> Evidence {
-    let mut detail = Vec::new();
-    if frame.tentative {
-        detail.push("probe".to_owned());
-    }
-    if frame.ether_source != frame.mac {
-        detail.push(format!("sent by {}", frame.ether_source));
-    }
-    Evidence {
-        kind: match frame.kind {
-            FrameKind::Arp => EvidenceKind::Arp,
-            FrameKind::Ndp => EvidenceKind::Ndp,
-        },
-        first_seen: frame.first,
-        last_seen: frame.last,
-        mac: Some(frame.mac),
-        detail: (!detail.is_empty()).then(|| detail.join(", ")),
     }
 }

@@ -1,23 +1,37 @@
-//! When something may have to end without anybody saying so: one ordered queue of looks to take.
+//! When something may have to end without anybody saying so: one look at most planned per address.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+};
 
 use super::observation::Timestamp;
 
-/// Addresses to look at, each at a time. An early look is harmless: it decides nothing by itself.
+/// Addresses to look at, each at one time. An early look is harmless: it decides nothing by itself, and plans the next.
 #[derive(Debug, Default)]
 pub(super) struct Expiry {
     queue: BTreeSet<(Timestamp, IpAddr)>,
+    planned: HashMap<IpAddr, Timestamp>,
 }
 
 impl Expiry {
+    /// Plans a look at `at`, unless an earlier one is planned: every look plans the next by itself.
     pub(super) fn look_at(&mut self, address: IpAddr, at: Timestamp) {
-        // Rounded up to a tenth of a second, so that one address claimed often is queued seldom.
-        const GRAIN: u64 = 100_000_000;
-        self.queue.insert((
-            Timestamp(at.0.div_ceil(GRAIN).saturating_mul(GRAIN)),
-            address,
-        ));
+        match self.planned.get(&address) {
+            Some(planned) if *planned <= at => return,
+            Some(planned) => {
+                self.queue.remove(&(*planned, address));
+            }
+            None => {}
+        }
+        self.planned.insert(address, at);
+        self.queue.insert((at, address));
+    }
+
+    pub(super) fn forget(&mut self, address: IpAddr) {
+        if let Some(planned) = self.planned.remove(&address) {
+            self.queue.remove(&(planned, address));
+        }
     }
 
     pub(super) fn next(&self) -> Option<Timestamp> {
@@ -30,6 +44,7 @@ impl Expiry {
             return None;
         }
         self.queue.pop_first();
+        self.planned.remove(&address);
         Some(address)
     }
 }

@@ -18,9 +18,6 @@ use super::{
     settings::Bounds,
 };
 
-/// How many claimants that left are kept in a conflict's report.
-const LEFT_KEPT: usize = 16;
-
 /// What stands in one scope of an address at this moment, as the rules see it.
 #[derive(Debug)]
 pub(super) struct Verdict {
@@ -50,8 +47,23 @@ pub(super) struct Lifecycle {
     count: usize,
     seed: u64,
     serial: u64,
-    /// A conflict was turned away at the bound since the last time there was room.
-    pub(super) turned_away: bool,
+    waiting: Waiting,
+}
+
+/// Addresses with a conflict that was turned away at the bound, to be looked at again when there is room.
+#[derive(Debug, Default)]
+struct Waiting {
+    addresses: BTreeSet<IpAddr>,
+    /// More were turned away than are remembered.
+    more: bool,
+}
+
+/// What to look at again now that there is room.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    For(IpAddr),
+    /// Any address may have been turned away.
+    ForAny,
 }
 
 impl Lifecycle {
@@ -61,12 +73,19 @@ impl Lifecycle {
             count: 0,
             seed,
             serial: 0,
-            turned_away: false,
+            waiting: Waiting::default(),
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.count
+    /// Somebody who was turned away at the bound and could be let in now.
+    pub(super) fn room(&mut self, bounds: &Bounds) -> Option<Room> {
+        if self.count >= bounds.open_conflicts {
+            return None;
+        }
+        match self.waiting.addresses.pop_first() {
+            Some(address) => Some(Room::For(address)),
+            None => std::mem::take(&mut self.waiting.more).then_some(Room::ForAny),
+        }
     }
 
     pub(super) fn open(&self) -> impl Iterator<Item = (Scope, &Conflict)> {
@@ -74,6 +93,11 @@ impl Lifecycle {
             .values()
             .flatten()
             .map(|(scope, open)| (*scope, &open.conflict))
+    }
+
+    pub(super) fn open_of(&self, address: IpAddr) -> impl Iterator<Item = (Scope, &Conflict)> {
+        let open = self.open.get(&address).into_iter().flatten();
+        open.map(|(scope, open)| (*scope, &open.conflict))
     }
 
     pub(super) fn has_open(&self, address: IpAddr) -> bool {
@@ -110,16 +134,14 @@ impl Lifecycle {
                 }
                 peace => {
                     self.count -= 1;
-                    let remaining = peace.map(|verdict| verdict.claimants).unwrap_or_default();
-                    effects.push(Effect::Resolved(known.resolve(remaining, &leaving, at)));
+                    effects.push(Effect::Resolved(known.resolve(peace, &leaving, at, bounds)));
                 }
             }
         }
         for (scope, verdict) in verdicts {
             let Some(kind) = verdict.kind else { continue };
             if self.count >= bounds.open_conflicts {
-                refused += 1;
-                self.turned_away = true;
+                refused += u64::from(self.waiting.add(address, bounds));
                 continue;
             }
             self.count += 1;
@@ -148,6 +170,17 @@ fn mix(value: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+impl Waiting {
+    /// Remembers an address; `true` where it was not remembered yet.
+    fn add(&mut self, address: IpAddr, bounds: &Bounds) -> bool {
+        if self.addresses.len() >= bounds.open_conflicts && !self.addresses.contains(&address) {
+            self.more = true;
+            return true;
+        }
+        self.addresses.insert(address)
+    }
 }
 
 impl Open {
@@ -217,12 +250,18 @@ impl Open {
 
     fn resolve(
         mut self,
-        remaining: Vec<Claimant>,
+        peace: Option<Verdict>,
         leaving: &impl Fn(&Claimant) -> Left,
         at: Moment,
+        bounds: &Bounds,
     ) -> Conflict {
-        self.replace(remaining, leaving, &Bounds::default());
+        let (remaining, traffic_goes_to) = match peace {
+            Some(verdict) => (verdict.claimants, verdict.traffic_goes_to),
+            None => (Vec::new(), None),
+        };
+        self.replace(remaining, leaving, bounds);
         let mut conflict = self.conflict;
+        conflict.traffic_goes_to = traffic_goes_to;
         conflict.updated_at = at.now;
         conflict.decided_at = at.decided_at;
         conflict.resolved_at = Some(at.now);
@@ -238,7 +277,8 @@ impl Open {
         bounds: &Bounds,
     ) -> bool {
         let ids: BTreeSet<_> = claimants.iter().map(|c| c.id).collect();
-        let left = gone(std::mem::take(&mut self.conflict.claimants), &ids, leaving);
+        let before = std::mem::take(&mut self.conflict.claimants);
+        let left = gone(before, &ids, leaving, bounds);
         let (mut claimants, omitted) = bounded(claimants, bounds);
         claimants.extend(left);
         self.conflict.claimants = claimants;
@@ -254,15 +294,17 @@ fn gone(
     before: Vec<Claimant>,
     present: &BTreeSet<ClaimantId>,
     leaving: &impl Fn(&Claimant) -> Left,
+    bounds: &Bounds,
 ) -> Vec<Claimant> {
     let mut left: Vec<_> = before
         .into_iter()
         .filter(|c| !present.contains(&c.id))
         .collect();
+    left.sort_by_key(|c| c.left.is_none());
     for claimant in left.iter_mut().filter(|c| c.left.is_none()) {
         claimant.left = Some(leaving(claimant));
     }
-    let surplus = left.len().saturating_sub(LEFT_KEPT);
+    let surplus = left.len().saturating_sub(bounds.claimants_per_conflict);
     left.drain(..surplus);
     left
 }

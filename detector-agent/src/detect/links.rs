@@ -1,10 +1,10 @@
 //! The links of the agent's namespace, and which of them are pod devices now.
 //!
-//! Invariant: at most one pod device per peer; a generation is never given twice.
+//! Invariants: at most one pod device per peer; a generation is never given twice.
 
 use std::collections::HashMap;
 
-use super::observation::{IfIndex, Link, LinkKind, Peer, Timestamp};
+use super::observation::{IfIndex, Link, LinkKind, Mac, Peer, Timestamp};
 
 /// A pod device: what the attach worker and the pod lookups need to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,10 +26,10 @@ pub(super) struct LinkState {
     pub(super) link: Link,
     pub(super) generation: u64,
     pub(super) since: Timestamp,
-    /// Whether the addresses in its pod's namespace could be read; unknown until the first reading.
-    pub(super) namespace_readable: Option<bool>,
+    /// Whether the addresses in its pod's namespace could be read when last tried.
+    pub(super) namespace_readable: bool,
     /// The hardware address of the pod's end, once read.
-    pub(super) peer_mac: Option<super::Mac>,
+    pub(super) peer_mac: Option<Mac>,
 }
 
 impl LinkState {
@@ -49,19 +49,26 @@ impl LinkState {
 }
 
 /// What an upsert changed.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum LinkChange {
     /// A link that was not there.
     New,
-    /// Another device took the index without a word of the old one's end; its facts are to be dropped first.
+    /// Another device, or another pod's end, took the index without a word of the old one's end: nothing that was said
+    /// of the old one holds for it.
     Replaced(Box<Link>),
-    /// Something that claims depend on changed (kind, peer, master, name).
-    Changed {
-        /// The link as it was.
-        before: Box<Link>,
-    },
+    /// Something that claims depend on changed (kind, peer, master, name); the link as it was.
+    Changed(Box<Link>),
     /// Nothing of interest.
     Same,
+}
+
+/// What an upsert did.
+#[derive(Debug)]
+pub(super) struct Upserted {
+    pub(super) change: LinkChange,
+    /// An older device lost this peer to the upserted one: the kernel gives the number of a dying namespace to a new one
+    /// before the dying one's devices are gone.
+    pub(super) displaced: Option<(IfIndex, Peer)>,
 }
 
 #[derive(Debug, Default)]
@@ -118,61 +125,93 @@ impl Links {
         self.bridge_of(ifindex).unwrap_or(ifindex)
     }
 
-    pub(super) fn upsert(&mut self, mut link: Link, now: Timestamp) -> LinkChange {
-        if let Some(state) = self.by_index.get_mut(&link.ifindex) {
-            // A message without the peer (an early or partial one) does not make us forget it.
-            if link.peer.is_none() && link.kind == state.link.kind {
-                link.peer = state.link.peer;
-            }
-            if state.link == link {
-                return LinkChange::Same;
-            }
-            let moved_peer = matches!((state.link.peer, link.peer), (Some(a), Some(b)) if a != b);
-            if moved_peer && state.link.name != link.name {
-                let old = self.remove(link.ifindex);
-                self.insert(link, now);
-                return match old {
-                    Some(old) => LinkChange::Replaced(Box::new(old.link)),
-                    None => LinkChange::New,
-                };
-            }
-            if moved_peer {
-                state.namespace_readable = None;
-                state.peer_mac = None;
-            }
-            let before = std::mem::replace(&mut state.link, link);
-            let (peer, is_pod, ifindex) = (state.link.peer, state.is_pod(), state.link.ifindex);
-            self.unindex(&before);
-            if let Some(peer) = peer.filter(|_| is_pod) {
-                self.by_peer.insert(peer, ifindex);
-            }
-            return LinkChange::Changed {
-                before: Box::new(before),
+    /// Takes over how a link is. `whole`: it was read, not told, and what it lacks it has not got.
+    pub(super) fn upsert(&mut self, mut link: Link, whole: bool, now: Timestamp) -> Upserted {
+        let ifindex = link.ifindex;
+        let Some(state) = self.by_index.get(&ifindex) else {
+            return Upserted {
+                change: LinkChange::New,
+                displaced: self.insert(link, now),
+            };
+        };
+        // A dying device may still name a peer that is a newer one's by now.
+        let newer_holds = |peer: Peer| {
+            self.pod_by_peer(peer)
+                .is_some_and(|holder| holder.generation > state.generation)
+        };
+        link.peer = link.peer.filter(|peer| !newer_holds(*peer));
+        // A message without the peer (an early or partial one) does not make us forget it.
+        if !whole && link.peer.is_none() && link.kind == state.link.kind {
+            link.peer = state.link.peer;
+        }
+        if state.link == link {
+            return Upserted {
+                change: LinkChange::Same,
+                displaced: None,
             };
         }
-        self.insert(link, now);
-        LinkChange::New
+        // Indices and namespace numbers are given anew soon, and the old one's end may have been missed. Nobody renames the
+        // device of a running pod.
+        let renamed = state.is_pod() && state.link.name != link.name;
+        if renamed || matches!((state.link.peer, link.peer), (Some(a), Some(b)) if a != b) {
+            let old = self.remove(ifindex);
+            let displaced = self.insert(link, now);
+            let change = old.map_or(LinkChange::New, |old| {
+                LinkChange::Replaced(Box::new(old.link))
+            });
+            return Upserted { change, displaced };
+        }
+        let Some(state) = self.by_index.get_mut(&ifindex) else {
+            return Upserted {
+                change: LinkChange::New,
+                displaced: self.insert(link, now),
+            };
+        };
+        if link.peer.is_none() {
+            state.namespace_readable = false;
+            state.peer_mac = None;
+        }
+        let before = std::mem::replace(&mut state.link, link);
+        self.unindex(&before);
+        Upserted {
+            change: LinkChange::Changed(Box::new(before)),
+            displaced: self.index(ifindex),
+        }
     }
 
-    fn insert(&mut self, link: Link, now: Timestamp) {
+    fn insert(&mut self, link: Link, now: Timestamp) -> Option<(IfIndex, Peer)> {
         self.generations += 1;
-        if let Some(peer) = link.peer.filter(|_| link.kind == LinkKind::Pod) {
-            self.by_peer.insert(peer, link.ifindex);
-        }
+        let ifindex = link.ifindex;
         let state = LinkState {
             generation: self.generations,
             since: now,
-            namespace_readable: None,
+            namespace_readable: false,
             peer_mac: None,
             link,
         };
-        self.by_index.insert(state.link.ifindex, state);
+        self.by_index.insert(ifindex, state);
+        self.index(ifindex)
     }
 
     pub(super) fn remove(&mut self, ifindex: IfIndex) -> Option<LinkState> {
         let state = self.by_index.remove(&ifindex)?;
         self.unindex(&state.link);
         Some(state)
+    }
+
+    /// Makes a pod device found by its peer; says which other device was found by it until now.
+    fn index(&mut self, ifindex: IfIndex) -> Option<(IfIndex, Peer)> {
+        let peer = self.pod(ifindex)?.link.peer?;
+        let displaced = self
+            .by_peer
+            .insert(peer, ifindex)
+            .filter(|holder| *holder != ifindex)?;
+        if let Some(state) = self.by_index.get_mut(&displaced) {
+            state.link.peer = None;
+            state.namespace_readable = false;
+            state.peer_mac = None;
+        }
+        Some((displaced, peer))
     }
 
     fn unindex(&mut self, link: &Link) {

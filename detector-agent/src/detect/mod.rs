@@ -2,7 +2,7 @@
 //!
 //! [`Engine::step`] takes one [`Observation`] and says what follows from it. Inside, the way is straight:
 //! the observation changes *facts* ([`facts`], [`links`], [`bridge`], [`routes`]), the changed addresses are
-//! *derived* anew into claimants ([`claimants`]), and the difference to what was reported before becomes
+//! *derived* anew into claimants ([`claimants`], [`overlaps`]), and the difference to what was reported before becomes
 //! effects ([`lifecycle`], [`moves`]). Claims are never stored: whatever order facts arrive in, the same facts give
 //! the same claims, which is what makes a resync equal to a fresh start.
 
@@ -10,16 +10,20 @@ mod bridge;
 mod claimants;
 mod conflict;
 mod engine;
+mod evidence;
 mod expiry;
 mod facts;
 mod lifecycle;
 mod links;
 mod moves;
 mod observation;
+mod overlaps;
 mod reads;
 mod routes;
 mod scope;
 mod settings;
+#[cfg(test)]
+mod tests;
 
 pub use conflict::*;
 pub use engine::{Claim, Effect, Engine, Losses};

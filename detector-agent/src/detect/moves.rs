@@ -1,8 +1,11 @@
 //! Moves of allowed shared addresses (VIPs): one move is normal, five in 180 s are not (RFC 7432 §15.1).
+//!
+//! As there, a claim by one while another holds the address is a move, also when it only repeats an earlier claim.
 
 use std::{
     collections::{HashMap, VecDeque},
     net::IpAddr,
+    time::Duration,
 };
 
 use super::{
@@ -20,6 +23,8 @@ const FOLLOWED: usize = 4096;
 #[derive(Debug)]
 struct Held {
     holder: ClaimantId,
+    /// When the holder last claimed it.
+    last: Timestamp,
     moves: VecDeque<Timestamp>,
     /// Who held it within the window, the newest last, as they were then.
     participants: VecDeque<(Timestamp, Claimant)>,
@@ -27,7 +32,7 @@ struct Held {
 
 #[derive(Debug, Default)]
 pub(super) struct Moves {
-    held: HashMap<(IpAddr, Scope), Held>,
+    held: HashMap<IpAddr, Vec<(Scope, Held)>>,
 }
 
 impl Moves {
@@ -40,17 +45,27 @@ impl Moves {
         at: Timestamp,
         settings: &Settings,
     ) -> bool {
-        let key = (address, scope);
-        if self.held.len() >= FOLLOWED && !self.held.contains_key(&key) {
+        if self.held.len() >= FOLLOWED && !self.held.contains_key(&address) {
             return false;
         }
-        let held = self.held.entry(key).or_insert_with(|| Held {
-            holder: claimant.id,
-            moves: VecDeque::new(),
-            participants: VecDeque::new(),
+        let scopes = self.held.entry(address).or_default();
+        let position = scopes.iter().position(|(known, _)| *known == scope);
+        let position = position.unwrap_or_else(|| {
+            scopes.push((
+                scope,
+                Held {
+                    holder: claimant.id,
+                    last: at,
+                    moves: VecDeque::new(),
+                    participants: VecDeque::new(),
+                },
+            ));
+            scopes.len() - 1
         });
+        let held = &mut scopes[position].1;
         let moved = held.holder != claimant.id;
         held.holder = claimant.id;
+        held.last = held.last.max(at);
         held.participants.retain(|(_, c)| c.id != claimant.id);
         held.participants.push_back((at, claimant.clone()));
         if held.participants.len() > PARTICIPANTS {
@@ -62,11 +77,11 @@ impl Moves {
                 held.moves.pop_front();
             }
         }
-        held.lapse(at, settings);
+        held.lapse(at, settings.flap_window);
         moved
     }
 
-    /// The scopes in which `address` flaps at `now`, with those that took part. Forgets what is over.
+    /// The scopes in which `address` flaps at `now`, with those that took part.
     pub(super) fn flapping(
         &mut self,
         address: IpAddr,
@@ -74,8 +89,8 @@ impl Moves {
         settings: &Settings,
     ) -> Vec<(Scope, Vec<Claimant>)> {
         let mut flapping = Vec::new();
-        for ((_, scope), held) in self.held.iter_mut().filter(|((a, _), _)| *a == address) {
-            held.lapse(now, settings);
+        for (scope, held) in self.held.get_mut(&address).into_iter().flatten() {
+            held.lapse(now, settings.flap_window);
             if held.moves.len() >= settings.flap_moves {
                 flapping.push((
                     *scope,
@@ -86,27 +101,48 @@ impl Moves {
         flapping
     }
 
-    /// The claimant's device is gone; it no longer holds anything, but its part in past moves stays.
-    pub(super) fn forget(&mut self, address: IpAddr) {
-        self.held
-            .retain(|(a, _), held| *a != address || !held.moves.is_empty());
+    /// When, after `now`, the next thing that is remembered of `address` is over.
+    pub(super) fn next_lapse(
+        &mut self,
+        address: IpAddr,
+        now: Timestamp,
+        window: Duration,
+    ) -> Option<Timestamp> {
+        let scopes = self.held.get_mut(&address)?.iter_mut();
+        let ends = scopes.flat_map(|(_, held)| {
+            held.lapse(now, window);
+            let oldest = held.moves.front().copied();
+            [oldest, Some(held.last)]
+        });
+        let ends = ends.flatten().map(|at| at + window);
+        ends.filter(|at| *at > now).min()
+    }
+
+    /// In scopes where nobody claims the address now, nor did within the window, who held it last matters no more.
+    pub(super) fn forget(
+        &mut self,
+        address: IpAddr,
+        now: Timestamp,
+        window: Duration,
+        claimed: impl Fn(&Scope) -> bool,
+    ) {
+        if let Some(scopes) = self.held.get_mut(&address) {
+            scopes.retain(|(scope, held)| now.since(held.last) < window || claimed(scope));
+            if scopes.is_empty() {
+                self.held.remove(&address);
+            }
+        }
     }
 }
 
 impl Held {
-    fn lapse(&mut self, now: Timestamp, settings: &Settings) {
-        while self
-            .moves
-            .front()
-            .is_some_and(|at| now.since(*at) >= settings.flap_window)
-        {
+    fn lapse(&mut self, now: Timestamp, window: Duration) {
+        let over = |at: &Timestamp| now.since(*at) >= window;
+        while self.moves.front().is_some_and(over) {
             self.moves.pop_front();
         }
         while self.participants.len() > 1
-            && self
-                .participants
-                .front()
-                .is_some_and(|(at, _)| now.since(*at) >= settings.flap_window)
+            && self.participants.front().is_some_and(|(at, _)| over(at))
         {
             self.participants.pop_front();
         }

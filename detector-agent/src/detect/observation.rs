@@ -1,8 +1,12 @@
 //! What the observers tell the engine: one type for everything the kernel says.
 //!
-//! Invariant: observations of one source arrive in the kernel's order. A snapshot may be older than live
-//! observations that arrived while it was read; [`Observation::ReadBegun`] marks its start so that the engine
-//! can let the newer live word win for each key.
+//! Invariants, which observers keep:
+//! - Observations of one source arrive in the kernel's order.
+//! - A snapshot may be older than live observations that arrived while it was read; [`Observation::ReadBegun`] marks
+//!   its start so that the engine can let the newer live word win for each key. What was queued before is told before:
+//!   after an overrun the queue is emptied first, or a word from before the loss would win over the snapshot.
+//! - What the kernel said live before a reading ended is told before [`Observation::Read`]: else the snapshot's news would
+//!   meet claims whose end still waits in the queue, and a conflict would be raised that never was.
 
 use std::{fmt, net::IpAddr};
 
@@ -237,7 +241,7 @@ pub struct ReadToken(pub u64);
 pub enum ReadScope {
     /// Everything.
     Node,
-    /// One device: the addresses in its pod's namespace, and the neighbours on it.
+    /// One device: the link itself, the addresses in its pod's namespace, and the neighbours on it.
     Device(IfIndex),
 }
 
@@ -252,7 +256,8 @@ pub struct PodAddresses {
     pub addresses: Option<Vec<AssignedAddress>>,
 }
 
-/// The kernel's state, read in one go. For [`ReadScope::Device`] only `pods` and `neighbours` are filled.
+/// The kernel's state, read in one go. For [`ReadScope::Device`] only `links`, `pods` and
+/// `neighbours` are filled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// Links of the agent's namespace.
@@ -278,12 +283,13 @@ pub enum Observation {
     LinkGone(IfIndex),
     /// An address appeared on, or changed on, a link inside another namespace.
     PodAddress(Peer, AssignedAddress),
-    /// An address was removed inside another namespace.
-    PodAddressGone(Peer, IpAddr),
+    /// An address was removed inside another namespace. The same IPv4 address may still stand there with another prefix
+    /// length, in bits.
+    PodAddressGone(Peer, IpAddr, u8),
     /// An address appeared on a link of the node itself.
     HostAddress(IfIndex, AssignedAddress),
-    /// An address was removed from a link of the node itself.
-    HostAddressGone(IfIndex, IpAddr),
+    /// An address was removed from a link of the node itself; as [`Observation::PodAddressGone`].
+    HostAddressGone(IfIndex, IpAddr, u8),
     /// A neighbour entry appeared or changed. An [`NudState::Invalid`] one is a withdrawal.
     Neighbour(Neighbour),
     /// The kernel removed a neighbour entry.

@@ -7,6 +7,14 @@ use super::observation::{IfIndex, Route};
 /// `RT_TABLE_MAIN`: wins over other tables, as no policy rules are read.
 const MAIN: u32 = 254;
 
+/// What following a route came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Added {
+    New,
+    Known,
+    Refused,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     /// By destination; few routes share one.
@@ -21,34 +29,30 @@ impl Routes {
         self.by_prefix.values().flatten()
     }
 
-    /// Follows a route; `false` where the bound is reached.
-    pub(super) fn add(&mut self, route: Route, bound: usize) -> bool {
+    /// Follows a route, within a bound on all of them.
+    pub(super) fn add(&mut self, route: Route, bound: usize) -> Added {
         if let Some(known) = self.by_prefix.get(&(route.destination, route.prefix_len))
             && known.contains(&route)
         {
-            return true;
+            return Added::Known;
         }
+        // One route per destination, metric and table: the kernel tells a replaced one's end by its successor alone. Of
+        // routes appended beside each other the last told is followed.
+        let replaced = |k: &Route| (k.metric, k.table) == (route.metric, route.table);
+        let prefix = (route.destination, route.prefix_len);
+        self.retain(Some(prefix), |known| !replaced(known));
         if self.count >= bound {
-            return false;
+            return Added::Refused;
         }
-        let known = self
-            .by_prefix
-            .entry((route.destination, route.prefix_len))
-            .or_default();
+        let known = self.by_prefix.entry(prefix).or_default();
         if known.is_empty() {
             *self.lengths[family(route.destination)]
                 .entry(route.prefix_len)
                 .or_default() += 1;
         }
-        // The kernel holds one route per destination, metric and table for IPv4; a new one replaces it.
-        if route.destination.is_ipv4() {
-            let before = known.len();
-            known.retain(|k| (k.metric, k.table) != (route.metric, route.table));
-            self.count -= before - known.len();
-        }
         known.push(route);
         self.count += 1;
-        true
+        Added::New
     }
 
     pub(super) fn remove(&mut self, route: &Route) -> bool {
@@ -102,7 +106,7 @@ impl Routes {
             let routes = self.by_prefix.get(&(network(address, length), length))?;
             routes
                 .iter()
-                .min_by_key(|r| (r.table != MAIN, r.metric))
+                .min_by_key(|r| (r.table != MAIN, r.metric, r.table))
                 .map(|r| r.ifindex)
         })
     }
@@ -138,6 +142,8 @@ fn network(address: IpAddr, length: u8) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::panic, reason = "a test that cannot go on fails")]
+
     use super::*;
 
     fn route(destination: &str, prefix_len: u8, ifindex: IfIndex, metric: u32) -> Route {
@@ -162,7 +168,7 @@ mod tests {
             route("10.0.0.7", 32, 3, 1024),
             route("10.0.0.7", 32, 4, 0),
         ] {
-            assert!(routes.add(r, 10));
+            assert_eq!(routes.add(r, 10), Added::New);
         }
         assert_eq!(routes.lookup([10, 0, 0, 7].into()), Some(4));
         assert_eq!(routes.lookup([10, 0, 0, 8].into()), Some(2));
@@ -176,25 +182,43 @@ mod tests {
     #[test]
     fn another_table_never_wins_over_main() {
         let mut routes = Routes::default();
-        assert!(routes.add(
-            Route {
-                table: 100,
-                ..route("10.0.0.7", 32, 9, 0)
-            },
-            10
-        ));
-        assert!(routes.add(route("10.0.0.7", 32, 3, 50), 10));
+        let other = Route {
+            table: 100,
+            ..route("10.0.0.7", 32, 9, 0)
+        };
+        assert_eq!(routes.add(other, 10), Added::New);
+        let main = route("10.0.0.7", 32, 3, 50);
+        assert_eq!(routes.add(main, 10), Added::New);
         assert_eq!(routes.lookup([10, 0, 0, 7].into()), Some(3));
+    }
+
+    #[test]
+    fn a_route_told_for_a_known_destination_metric_and_table_replaces_the_other() {
+        let mut routes = Routes::default();
+        for (destination, length) in [("10.0.0.7", 32), ("2001:db8::7", 128)] {
+            assert_eq!(routes.add(route(destination, length, 3, 0), 10), Added::New);
+            assert_eq!(routes.add(route(destination, length, 4, 0), 10), Added::New);
+            let address = route(destination, length, 0, 0).destination;
+            assert_eq!(routes.lookup(address), Some(4));
+            assert!(!routes.remove(&route(destination, length, 3, 0)));
+        }
+        assert_eq!(routes.iter().count(), 2);
     }
 
     #[test]
     fn the_bound_refuses_the_newest() {
         let mut routes = Routes::default();
-        assert!(routes.add(route("10.0.0.1", 32, 1, 0), 1));
-        assert!(!routes.add(route("10.0.0.2", 32, 1, 0), 1));
-        assert!(
+        assert_eq!(routes.add(route("10.0.0.1", 32, 1, 0), 1), Added::New);
+        assert_eq!(routes.add(route("10.0.0.2", 32, 1, 0), 1), Added::Refused);
+        assert_eq!(
             routes.add(route("10.0.0.1", 32, 1, 0), 1),
+            Added::Known,
             "a known one is no growth"
+        );
+        assert_eq!(
+            routes.add(route("10.0.0.1", 32, 2, 0), 1),
+            Added::New,
+            "nor is a replaced one"
         );
     }
 }

@@ -35,6 +35,8 @@ pub(super) fn link_local(address: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::panic, reason = "a test that cannot go on fails")]
+
     use super::*;
 
     fn ip(text: &str) -> IpAddr {

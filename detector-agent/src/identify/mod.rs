@@ -1,8 +1,80 @@
 //! Which pod stands behind a device.
+//!
+//! ```text
+//! detection ──notes──► task ──rounds──► sources (cri, cni-cache, kube), each a task of its own
+//!     ▲                 │  ◄──reports──
+//!     │                 ├──► PodBook: what is known now, read without a lock
+//!     └── "pods known" ─┘
+//! ```
+//!
+//! A source does not answer for one device: it tells every pod it knows, each with what its devices can be told by
+//! ([`Record`]). Joining devices and records ([`Catalogue`]) is pure.
+//!
+//! Invariants: nobody on the way of an event waits for a source; a source that hangs delays no other; a device is
+//! named only by records that were read after it appeared, because the kernel gives a namespace's id to the next one
+//! as soon as it is free; a name, once given to a device (index and generation), is only replaced by a better
+//! source's; everything is bounded.
 
-use std::{borrow::Cow, sync::Arc};
+mod book;
+mod catalogue;
+mod cni_cache;
+mod cri;
+mod name_hash;
+mod namespaces;
+mod once;
+mod settings;
+mod source;
+mod task;
+
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
+
+pub use book::{Names, PodBook};
+pub use catalogue::{Catalogue, Record};
+pub use cni_cache::CniCache;
+pub use cri::Cri;
+pub use once::look_once;
+pub use settings::{CriSetting, IdentifySettings, PathSetting};
+pub use source::{Problem, Source, SourceState, SourceStatus, Told};
+pub use task::{Identifier, NOTES, Note};
+
+/// Which source told of a pod, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Via {
+    /// The container runtime: by the pod's network namespace, or by the device the runtime's CNI result names.
+    Cri,
+    /// The CNI result cache: by the same two.
+    CniCache,
+    /// The Kubernetes API: the device's name is made of the pod's, or the pod's address is on no other device.
+    Kube,
+    /// The device itself: its name is a hash of a pod's name or container id that another source told, or its alias
+    /// spells the pod out (newer kindnet).
+    NameHash,
+}
+
+impl Via {
+    /// Every source, best first.
+    pub const ALL: [Self; 4] = [Self::Cri, Self::CniCache, Self::Kube, Self::NameHash];
+
+    /// The Contract's word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cri => "cri",
+            Self::CniCache => "cni-cache",
+            Self::Kube => "kube",
+            Self::NameHash => "name-hash",
+        }
+    }
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// A pod, as far as its source knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,8 +87,16 @@ pub struct Pod {
     pub uid: Option<String>,
     /// Sandbox or container id.
     pub container_id: Option<String>,
-    /// Which source told: `cri`, `cni-cache`, `name-hash` or `kube`.
-    pub via: String,
+    /// Which source told.
+    pub via: Via,
+}
+
+impl Pod {
+    /// Whether both are the same pod, whoever told.
+    #[must_use]
+    pub fn is_same_pod(&self, other: &Self) -> bool {
+        self.namespace == other.namespace && self.name == other.name && self.uid == other.uid
+    }
 }
 
 /// What is known of a claimant's pod at this moment.

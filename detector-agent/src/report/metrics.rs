@@ -1,17 +1,26 @@
 //! The metrics of the Contract, ready to be counted from any thread without a lock on the way of an event.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Mutex, atomic::AtomicU64},
-};
+mod claims;
+mod process;
+mod sides;
+
+use std::sync::atomic::AtomicU64;
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::{
+        EncodeLabelSet,
+        text::{encode_eof, encode_registry},
+    },
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::{Registry, Unit},
 };
 
 use super::event::{Change, ConflictData};
+use process::ThisProcess;
+use sides::Sides;
+
+pub use claims::{ClaimInfo, ClaimSeries};
+pub use sides::ConflictInfo;
 
 /// One label named `kind`.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -52,21 +61,6 @@ pub struct Sink {
     pub sink: String,
 }
 
-/// Labels of one side of an active conflict.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct ConflictInfo {
-    /// The address.
-    pub address: String,
-    /// The conflict's kind.
-    pub kind: String,
-    /// The claimant's device.
-    pub device: String,
-    /// The claimant's pod's namespace, or empty.
-    pub namespace: String,
-    /// The claimant's pod, or empty.
-    pub pod: String,
-}
-
 /// Series of `ipconflict_conflict_info` at most; what is beyond is counted.
 const CONFLICT_INFO: usize = 1000;
 
@@ -100,9 +94,7 @@ pub struct Metrics {
     pub deliveries: Family<Delivery, Counter>,
     /// Events waiting to be delivered.
     pub pending: Family<Sink, Gauge>,
-    info: Family<ConflictInfo, Gauge>,
-    info_overflow: Gauge,
-    shown: Mutex<BTreeSet<(String, ConflictInfo)>>,
+    sides: Sides,
 }
 
 impl Default for Metrics {
@@ -115,7 +107,12 @@ impl Metrics {
     /// All metrics at zero.
     #[must_use]
     pub fn new() -> Self {
-        let mut registry = Registry::with_prefix("ipconflict");
+        // The process's own metrics have names of their own; all others bear the prefix.
+        let mut root = Registry::default();
+        root.register_collector(Box::new(ThisProcess::new()));
+        let registry = root.sub_registry_with_prefix("ipconflict");
+        let sides = Sides::new(CONFLICT_INFO);
+        registry.register_collector(Box::new(sides.clone()));
         macro_rules! metric {
             ($name:literal, $help:literal, $metric:expr) => {{
                 let metric = $metric;
@@ -128,12 +125,9 @@ impl Metrics {
             "The agent's version",
             Info::new([("version", env!("CARGO_PKG_VERSION"))]),
         );
-        let latency = Histogram::new(
-            [
-                20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1.0,
-            ]
-            .into_iter(),
-        );
+        let latency = Histogram::new([
+            20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1.0,
+        ]);
         registry.register_with_unit(
             "detection_latency",
             "From the kernel's timestamp of the deciding observation to the event",
@@ -197,19 +191,9 @@ impl Metrics {
                 "Events that wait to be delivered",
                 Family::default()
             ),
-            info: metric!(
-                "conflict_info",
-                "One side of an active conflict",
-                Family::<ConflictInfo, Gauge>::default()
-            ),
-            info_overflow: metric!(
-                "conflict_info_overflow",
-                "Sides of active conflicts beyond the bound of ipconflict_conflict_info",
-                Gauge::default()
-            ),
             latency,
-            shown: Mutex::default(),
-            registry,
+            sides,
+            registry: root,
         };
         for kind in crate::detect::ConflictKind::ALL {
             drop(metrics.active.get_or_create(&Kind { kind: kind.name() }));
@@ -234,48 +218,128 @@ impl Metrics {
     }
 
     fn show(&self, change: Change, data: &ConflictData) {
-        // A panic while it was held leaves a set that is still a set.
-        let mut shown = self
-            .shown
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let old: Vec<_> = shown
+        let present = data
+            .claimants
             .iter()
-            .filter(|(id, _)| *id == data.conflict_id)
-            .cloned()
-            .collect();
-        for entry in old {
-            self.info.remove(&entry.1);
-            shown.remove(&entry);
-        }
-        if change != Change::Resolved {
-            for claimant in data.claimants.iter().filter(|c| c.left.is_none()) {
-                let pod = claimant.pod.as_ref();
-                let labels = ConflictInfo {
-                    address: data.address.clone(),
-                    kind: data.kind.clone(),
-                    device: claimant.device.clone(),
-                    namespace: pod.map(|p| p.namespace.clone()).unwrap_or_default(),
-                    pod: pod.map(|p| p.name.clone()).unwrap_or_default(),
-                };
-                if shown.len() < CONFLICT_INFO {
-                    self.info.get_or_create(&labels).set(1);
-                }
-                shown.insert((data.conflict_id.clone(), labels));
+            .filter(|c| c.left.is_none() && change != Change::Resolved);
+        let sides = present.map(|claimant| {
+            let pod = claimant.pod.as_ref();
+            ConflictInfo {
+                address: data.address.clone(),
+                kind: data.kind.clone(),
+                device: claimant.device.clone(),
+                namespace: pod.map(|p| p.namespace.clone()).unwrap_or_default(),
+                pod: pod.map(|p| p.name.clone()).unwrap_or_default(),
             }
-        }
-        let beyond = shown.len().saturating_sub(CONFLICT_INFO);
-        self.info_overflow
-            .set(i64::try_from(beyond).unwrap_or(i64::MAX));
+        });
+        self.sides.set(&data.conflict_id, sides);
     }
 
-    /// Everything in the OpenMetrics text format.
+    /// Everything in the OpenMetrics text format; with the claims of this node where they are exported.
     ///
     /// # Errors
     /// Never in practice: writing to a string does not fail.
-    pub fn encode(&self) -> Result<String, std::fmt::Error> {
+    pub fn encode(&self, claims: Option<ClaimSeries>) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
-        encode(&mut text, &self.registry)?;
+        encode_registry(&mut text, &self.registry)?;
+        if let Some(claims) = claims {
+            claims.encode_into(&mut text)?;
+        }
+        encode_eof(&mut text)?;
         Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names as a scrape shows them, each with the type it is given.
+    const CONTRACT: &[(&str, &str)] = &[
+        ("ipconflict_build_info", "info"),
+        ("ipconflict_conflicts_active", "gauge"),
+        ("ipconflict_conflicts_raised_total", "counter"),
+        ("ipconflict_conflict_info", "gauge"),
+        ("ipconflict_conflict_info_overflow", "gauge"),
+        ("ipconflict_detection_latency_seconds", "histogram"),
+        ("ipconflict_claims", "gauge"),
+        ("ipconflict_devices_attached", "gauge"),
+        ("ipconflict_observations_total", "counter"),
+        ("ipconflict_observations_dropped_total", "counter"),
+        ("ipconflict_frames_rejected_total", "counter"),
+        ("ipconflict_resyncs_total", "counter"),
+        ("ipconflict_anomalies_active", "gauge"),
+        ("ipconflict_pod_lookups_total", "counter"),
+        ("ipconflict_deliveries_total", "counter"),
+        ("ipconflict_outbox_pending", "gauge"),
+        ("ipconflict_claim_info", "gauge"),
+        ("process_cpu_seconds_total", "counter"),
+        ("process_resident_memory_bytes", "gauge"),
+        ("process_virtual_memory_bytes", "gauge"),
+        ("process_start_time_seconds", "gauge"),
+        ("process_open_fds", "gauge"),
+        ("process_max_fds", "gauge"),
+    ];
+
+    #[test]
+    fn every_metric_of_the_contract_is_exposed_under_its_exact_name() {
+        let metrics = Metrics::new();
+        let kind = Kind { kind: "duplicate" };
+        let reason = Reason {
+            reason: "ring_full",
+        };
+        metrics.observations.get_or_create(&kind).inc();
+        metrics.anomalies.get_or_create(&kind).set(1);
+        for family in [&metrics.dropped, &metrics.rejected, &metrics.resyncs] {
+            family.get_or_create(&reason).inc();
+        }
+        let lookup = Lookup {
+            via: "cri",
+            outcome: "found",
+        };
+        metrics.lookups.get_or_create(&lookup).inc();
+        let sink = "webhook".to_owned();
+        let delivery = Delivery {
+            sink: sink.clone(),
+            outcome: "delivered",
+        };
+        metrics.deliveries.get_or_create(&delivery).inc();
+        metrics.pending.get_or_create(&Sink { sink }).set(1);
+        metrics.sides.set(
+            "id",
+            std::iter::once(ConflictInfo {
+                address: "10.0.0.1".to_owned(),
+                kind: "duplicate".to_owned(),
+                device: "veth\"0\n".to_owned(),
+                namespace: String::new(),
+                pod: String::new(),
+            }),
+        );
+        let mut claims = ClaimSeries::default();
+        claims.add(ClaimInfo {
+            address: "10.0.0.1".to_owned(),
+            namespace: "default".to_owned(),
+            pod: "web".to_owned(),
+        });
+        let text = metrics.encode(Some(claims)).unwrap_or_default();
+        for (name, kind) in CONTRACT {
+            let sample = |line: &str| {
+                let rest = line.strip_prefix(name).unwrap_or_default();
+                let rest = if *kind == "histogram" {
+                    rest.strip_prefix("_bucket").unwrap_or_default()
+                } else {
+                    rest
+                };
+                rest.starts_with([' ', '{'])
+            };
+            assert!(text.lines().any(sample), "{name} is missing in\n{text}");
+            let family = name
+                .strip_suffix(if *kind == "info" { "_info" } else { "_total" })
+                .unwrap_or(name);
+            let declared = format!("# TYPE {family} {kind}");
+            assert!(text.lines().any(|l| l == declared), "{declared} in\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+        assert!(text.contains(r#"device="veth\"0\n""#), "{text}");
     }
 }

@@ -15,6 +15,7 @@ pub mod retry;
 pub(crate) mod samples;
 pub mod sinks;
 pub mod summary;
+pub mod text;
 pub mod webhook;
 
 use std::{fmt, sync::Arc};
@@ -22,7 +23,8 @@ use std::{fmt, sync::Arc};
 use tracing::{info, warn};
 
 use crate::{
-    detect::{Claimant, Conflict, IfIndex},
+    detect::{Claimant, Conflict, Device, IfIndex},
+    health::Part,
     identify::PodAnswer,
 };
 use event::{Change, Event, EventMaker};
@@ -47,7 +49,9 @@ pub trait EventSink: Send + fmt::Debug {
 pub trait PodNames: Send + fmt::Debug {
     /// What is known now; never waits.
     fn pod_of(&self, claimant: &Claimant) -> PodAnswer;
-    /// A device is gone; its pod may be forgotten.
+    /// A device appeared, or something about it changed; its pod may be looked for.
+    fn device_appeared(&self, device: &Device);
+    /// A device is gone. Its pod may still be asked for: a conflict names those that left, too.
     fn device_gone(&self, ifindex: IfIndex, generation: u64);
 }
 
@@ -60,6 +64,8 @@ impl PodNames for NoPodNames {
         PodAnswer::Unknown("no source of pod names is in use".into())
     }
 
+    fn device_appeared(&self, _: &Device) {}
+
     fn device_gone(&self, _: IfIndex, _: u64) {}
 }
 
@@ -71,6 +77,7 @@ pub struct Reporter {
     lines: Option<Lines>,
     sinks: Vec<Box<dyn EventSink>>,
     metrics: Arc<Metrics>,
+    lines_health: Option<Part>,
 }
 
 impl Reporter {
@@ -88,7 +95,13 @@ impl Reporter {
             lines,
             sinks: Vec::new(),
             metrics,
+            lines_health: None,
         }
+    }
+
+    /// Shows how the event lines are.
+    pub fn show_lines(&mut self, part: Part) {
+        self.lines_health = Some(part);
     }
 
     /// Adds a sink.
@@ -108,8 +121,16 @@ impl Reporter {
             };
             let outcome = match written {
                 Ok(Written::Accepted) => "delivered",
-                Ok(Written::Dropped) => "dropped",
+                Ok(Written::Dropped) => {
+                    if let Some(part) = &self.lines_health {
+                        part.degraded("the reader does not read: lines are dropped");
+                    }
+                    "dropped"
+                }
                 Err(e) => {
+                    if let Some(part) = &self.lines_health {
+                        part.failed(format!("cannot be written any more: {e}"));
+                    }
                     warn!("events can no longer be written to --events: {e}");
                     "failed"
                 }
@@ -162,6 +183,11 @@ impl Reporter {
         for sink in self.sinks.iter_mut().filter(|sink| sink.is_behind()) {
             sink.catch_up(&events);
         }
+    }
+
+    /// A device appeared, or something about it changed.
+    pub fn device_appeared(&self, device: &Device) {
+        self.pods.device_appeared(device);
     }
 
     /// A device is gone.

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     config::sinks::Sinks,
+    health::{Health, Role},
     store::{Store, StoreError},
 };
 
@@ -61,6 +62,7 @@ impl Senders {
         sinks: &Sinks,
         store: &Arc<Store>,
         metrics: &Arc<Metrics>,
+        health: &Health,
         runtime: &Handle,
     ) -> Result<(Self, Vec<Box<dyn EventSink>>), SinksError> {
         let webhooks: Vec<_> = sinks
@@ -76,7 +78,8 @@ impl Senders {
         }
         let mut alertmanagers = Vec::new();
         for settings in &sinks.alertmanagers {
-            match Alertmanager::new(settings, metrics) {
+            let part = health.part(Role::Sink, format!("alertmanager {}", settings.name));
+            match Alertmanager::new(settings, metrics, part) {
                 Ok(both) => alertmanagers.push(both),
                 Err(why) => wrong.push(unusable::<RequestError>(&settings.name, &why)),
             }
@@ -92,13 +95,14 @@ impl Senders {
         };
         let mut fed: Vec<Box<dyn EventSink>> = Vec::new();
         if !webhooks.is_empty() {
-            let outbox = outbox(sinks, store, metrics)?;
+            let outbox = outbox(sinks, store, metrics, health)?;
             fed.push(Box::new(outbox.sink()));
             for ((settings, webhook), port) in
                 sinks.webhooks.iter().zip(webhooks).zip(outbox.ports())
             {
                 let random = fastrand::Rng::new();
-                let sender = Sender::new(Arc::clone(port), webhook, settings.retry, random);
+                let part = health.part(Role::Sink, format!("webhook {}", settings.name));
+                let sender = Sender::new(Arc::clone(port), webhook, settings.retry, random, part);
                 senders.spawn(runtime, sender.run(stopped.clone()));
             }
             senders.outbox = Some(outbox);
@@ -152,7 +156,14 @@ fn outbox(sinks: &Sinks, store: &Arc<Store>, metrics: &Arc<Metrics>) -> Result<O
             filter: settings.only.clone(),
         })
         .collect();
-    Ok(Outbox::start(store, specs, Bounds::default(), metrics)?)
+    let part = health.part(Role::Sink, "outbox");
+    Ok(Outbox::start(
+        store,
+        specs,
+        Bounds::default(),
+        metrics,
+        part,
+    )?)
 }
 
 fn unusable<E: std::fmt::Display>(name: &str, why: &E) -> String {

@@ -1,11 +1,8 @@
 //! ARP (RFC 826) and address conflict detection (RFC 5227).
 
-use network_types::{
-    arp::ArpHdr,
-    eth::{EthHdr, EtherType},
-};
+use network_types::{arp::ArpHdr, eth::EtherType};
 
-use super::{Frame, Tags, Wire, is_station};
+use super::{Frame, Wire, is_station};
 use crate::{Claim, RejectReason, TAG_ARP};
 
 const REQUEST: u16 = 1;
@@ -20,12 +17,13 @@ unsafe impl Wire for ArpHdr {}
 
 /// The claim of the ARP packet at `offset`. A probe claims its target tentatively, everything else its sender.
 #[inline(always)]
-pub(super) fn claim<F: Frame>(frame: &F, offset: usize, tags: Tags) -> Result<Claim, RejectReason> {
+pub(super) fn fill<F: Frame>(
+    frame: &F,
+    offset: usize,
+    claim: &mut Claim,
+) -> Result<(), RejectReason> {
     let arp = frame
         .read::<ArpHdr>(offset)
-        .ok_or(RejectReason::Truncated)?;
-    let ether_source = frame
-        .read::<[u8; 6]>(EthHdr::LEN - 8)
         .ok_or(RejectReason::Truncated)?;
     let hardware = u16::from_be_bytes(arp.htype);
     let protocol = u16::from_ne_bytes(arp.ptype);
@@ -44,20 +42,16 @@ pub(super) fn claim<F: Frame>(frame: &F, offset: usize, tags: Tags) -> Result<Cl
         return Err(RejectReason::HardwareAddress);
     }
     let probe = operation == REQUEST && arp.spa == [0; 4];
-    let [a, b, c, d] = if probe { arp.tpa } else { arp.spa };
+    let address = if probe { arp.tpa } else { arp.spa };
     // 0/8, 127/8, and from 224/4 up: multicast, class E and the broadcast address.
-    if a == 0 || a == 127 || a >= 224 {
+    if matches!(address[0], 0 | 127 | 224..) {
         return Err(RejectReason::Address);
     }
-    Ok(Claim {
-        tag: TAG_ARP,
-        tentative: u8::from(probe),
-        vlan_outer: tags.outer,
-        ifindex: 0,
-        address: [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-        mac: arp.sha,
-        ether_source,
-        vlan_inner: tags.inner,
-        reserved: 0,
-    })
+    claim.tag = TAG_ARP;
+    claim.tentative = u8::from(probe);
+    if let Some(first) = claim.address.first_chunk_mut() {
+        *first = address;
+    }
+    claim.mac = arp.sha;
+    Ok(())
 }

@@ -32,6 +32,10 @@ impl Frame for Bytes<'_> {
     }
 
     fn read<T: Wire>(&self, offset: usize) -> Option<T> {
+        self.load(offset)
+    }
+
+    fn load<T: Wire>(&self, offset: usize) -> Option<T> {
         let end = offset.checked_add(size_of::<T>())?;
         let bytes = self.frame.get(offset..end)?;
         // SAFETY: `bytes` is as long as `T`, which is valid for every bit pattern; the read does not ask for alignment.

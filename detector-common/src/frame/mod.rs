@@ -9,6 +9,16 @@
 mod arp;
 mod bytes;
 mod ndp;
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+mod tests;
+
+use core::mem::MaybeUninit;
 
 pub use bytes::Bytes;
 use network_types::{
@@ -43,8 +53,10 @@ pub trait Frame {
     fn length(&self) -> usize;
     /// One byte; `None` where the frame is shorter. This is the one read that data packets pay for.
     fn peek(&self, offset: usize) -> Option<u8>;
-    /// A header; `None` where the frame ends before it does.
+    /// A header at an offset out of a few; `None` where the frame ends before it does.
     fn read<T: Wire>(&self, offset: usize) -> Option<T>;
+    /// Something at any offset; `None` where the frame ends before it does.
+    fn load<T: Wire>(&self, offset: usize) -> Option<T>;
 }
 
 /// What a frame turned out to be.
@@ -52,8 +64,8 @@ pub trait Frame {
 pub enum Seen {
     /// No ARP and no neighbour solicitation or advertisement.
     Other,
-    /// A claim; [`Claim::ifindex`] is left zero.
-    Claim(Claim),
+    /// A claim, which was filled in.
+    Claim,
     /// It should have been a claim but is malformed or forbidden.
     Rejected(RejectReason),
 }
@@ -63,12 +75,8 @@ const IPV6: u16 = EtherType::Ipv6 as u16;
 const VLAN: u16 = EtherType::Ieee8021q as u16;
 const PROVIDER_VLAN: u16 = EtherType::Ieee8021ad as u16;
 
-/// VLAN ids, 0 where there is no tag. A priority tag (id 0) is no tag.
-#[derive(Clone, Copy)]
-struct Tags {
-    outer: u16,
-    inner: u16,
-}
+/// Offset of the Ethernet source.
+const ETHER_SOURCE: usize = 6;
 
 /// What lies behind the Ethernet header and the tags in the frame.
 #[derive(Clone, Copy)]
@@ -80,9 +88,11 @@ struct Payload {
     second: u16,
 }
 
-/// Says what `frame` claims.
+/// Says what `frame` claims, and fills in `claim` where it claims something: all but the interface, which becomes zero. (An
+/// out-parameter, since the compiler would carry a claim that is returned through registers byte by byte; uninitialised,
+/// since data packets should not pay for it.)
 #[inline(always)]
-pub fn examine<F: Frame>(frame: &F) -> Seen {
+pub fn examine<F: Frame>(frame: &F, claim: &mut MaybeUninit<Claim>) -> Seen {
     let protocol = frame.protocol();
     let payload = match protocol {
         ARP | IPV6 => Payload {
@@ -97,16 +107,34 @@ pub fn examine<F: Frame>(frame: &F) -> Seen {
         },
         _ => return Seen::Other,
     };
-    let claim = match payload.protocol {
-        ARP => tags(frame, payload).and_then(|tags| arp::claim(frame, payload.offset, tags)),
-        IPV6 if !ndp::absent(frame, payload.offset) => {
-            tags(frame, payload).and_then(|tags| ndp::claim(frame, payload.offset, tags))
+    if payload.protocol == IPV6 {
+        if ndp::absent(frame, payload.offset) {
+            return Seen::Other;
         }
-        _ => return Seen::Other,
-    };
-    match claim {
-        Ok(claim) => Seen::Claim(claim),
+    } else if payload.protocol != ARP {
+        return Seen::Other;
+    }
+    match fill(frame, payload, claim) {
+        Ok(()) => Seen::Claim,
         Err(reason) => Seen::Rejected(reason),
+    }
+}
+
+#[inline(always)]
+fn fill<F: Frame>(
+    frame: &F,
+    payload: Payload,
+    claim: &mut MaybeUninit<Claim>,
+) -> Result<(), RejectReason> {
+    let claim = Claim::cleared(claim);
+    tags(frame, payload, claim)?;
+    claim.ether_source = frame
+        .read::<[u8; 6]>(ETHER_SOURCE)
+        .ok_or(RejectReason::Truncated)?;
+    if payload.protocol == ARP {
+        arp::fill(frame, payload.offset, claim)
+    } else {
+        ndp::fill(frame, payload.offset, claim)
     }
 }
 
@@ -136,7 +164,7 @@ fn behind_tags<F: Frame>(frame: &F) -> Result<Payload, RejectReason> {
 
 /// The VLAN ids of the tag held apart, which is the outermost, and those in the frame.
 #[inline(always)]
-fn tags<F: Frame>(frame: &F, payload: Payload) -> Result<Tags, RejectReason> {
+fn tags<F: Frame>(frame: &F, payload: Payload, claim: &mut Claim) -> Result<(), RejectReason> {
     const ID: u16 = 0x0fff;
     let apart = frame.outer_tag().unwrap_or(0) & ID;
     let (first, second) = (payload.first & ID, payload.second & ID);
@@ -149,7 +177,9 @@ fn tags<F: Frame>(frame: &F, payload: Payload) -> Result<Tags, RejectReason> {
     if outer == ID || inner == ID {
         return Err(RejectReason::Vlan);
     }
-    Ok(Tags { outer, inner })
+    claim.vlan_outer = outer;
+    claim.vlan_inner = inner;
+    Ok(())
 }
 
 /// Whether a hardware address can be one station's: neither zero nor a group address.

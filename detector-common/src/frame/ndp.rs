@@ -1,8 +1,8 @@
 //! Neighbour solicitations and advertisements (RFC 4861), and duplicate address detection (RFC 4862).
 
-use network_types::{eth::EthHdr, icmp::Icmpv6Hdr, ip::Ipv6Hdr};
+use network_types::{icmp::Icmpv6Hdr, ip::Ipv6Hdr};
 
-use super::{Frame, Tags, Wire, is_station};
+use super::{Frame, Wire, is_station};
 use crate::{Claim, RejectReason, TAG_NDP};
 
 const ICMPV6: u8 = 58;
@@ -56,14 +56,14 @@ fn is_neighbour_discovery<F: Frame>(frame: &F, offset: usize) -> bool {
 
 /// The claim of the message at `offset`, which [`absent`] has let through.
 #[inline(always)]
-pub(super) fn claim<F: Frame>(frame: &F, offset: usize, tags: Tags) -> Result<Claim, RejectReason> {
-    let message = frame
+pub(super) fn fill<F: Frame>(
+    frame: &F,
+    offset: usize,
+    claim: &mut Claim,
+) -> Result<(), RejectReason> {
+    let Message { ip, icmp, target } = frame
         .read::<Message>(offset)
         .ok_or(RejectReason::Truncated)?;
-    let ether_source = frame
-        .read::<[u8; 6]>(EthHdr::LEN - 8)
-        .ok_or(RejectReason::Truncated)?;
-    let Message { ip, icmp, target } = message;
     if ip.vcf[0] >> 4 != 6 {
         return Err(RejectReason::IpVersion);
     }
@@ -89,12 +89,14 @@ pub(super) fn claim<F: Frame>(frame: &F, offset: usize, tags: Tags) -> Result<Cl
     }
     let solicitation = icmp.type_ == SOLICITATION;
     let detection = solicitation && ip.src_addr == [0; 16];
-    let address = if solicitation && !detection {
+    claim.tag = TAG_NDP;
+    claim.tentative = u8::from(detection);
+    claim.address = if solicitation && !detection {
         ip.src_addr
     } else {
         target
     };
-    if !is_unicast(address) {
+    if !is_unicast(claim.address) {
         return Err(RejectReason::Address);
     }
     let wanted = if solicitation {
@@ -102,62 +104,64 @@ pub(super) fn claim<F: Frame>(frame: &F, offset: usize, tags: Tags) -> Result<Cl
     } else {
         TARGET_LINK_LAYER
     };
-    let mac = link_layer_option(frame, offset + size_of::<Message>(), end, wanted)?
-        .unwrap_or(ether_source);
-    if !is_station(mac) {
+    claim.mac = claim.ether_source;
+    link_layer_option(
+        frame,
+        offset + size_of::<Message>(),
+        end,
+        wanted,
+        &mut claim.mac,
+    )?;
+    if !is_station(claim.mac) {
         return Err(RejectReason::HardwareAddress);
     }
-    Ok(Claim {
-        tag: TAG_NDP,
-        tentative: u8::from(detection),
-        vlan_outer: tags.outer,
-        ifindex: 0,
-        address,
-        mac,
-        ether_source,
-        vlan_inner: tags.inner,
-        reserved: 0,
-    })
+    Ok(())
 }
 
-/// The hardware address in the first option of type `wanted`. All options are checked, also those after it: a receiver
-/// discards the whole message for one bad length (RFC 4861, 7.1).
+/// Puts the hardware address in the first option of type `wanted` into `mac`. All options are checked, also those after it:
+/// a receiver discards the whole message for one bad length (RFC 4861, 7.1).
 #[inline(always)]
 fn link_layer_option<F: Frame>(
     frame: &F,
     start: usize,
     end: usize,
     wanted: u8,
-) -> Result<Option<[u8; 6]>, RejectReason> {
+    mac: &mut [u8; 6],
+) -> Result<(), RejectReason> {
     let mut offset = start;
-    let mut found = None;
-    for _ in 0..MAX_OPTIONS {
+    let mut found = false;
+    for index in 0..MAX_OPTIONS {
         if offset >= end {
-            return Ok(found);
+            return Ok(());
         }
         // A length is at least 8, so a shorter rest is out of bounds too.
         if end - offset < OPTION_UNIT {
             return Err(RejectReason::NdpOption);
         }
-        let [kind, units, mac @ ..] = frame
-            .read::<[u8; OPTION_UNIT]>(offset)
-            .ok_or(RejectReason::Truncated)?;
+        // The first one, which mostly is the only one, stands at a known place.
+        let option = if index == 0 {
+            frame.read::<[u8; OPTION_UNIT]>(start)
+        } else {
+            frame.load::<[u8; OPTION_UNIT]>(offset)
+        };
+        let [kind, units, address @ ..] = option.ok_or(RejectReason::Truncated)?;
         let length = usize::from(units) * OPTION_UNIT;
         if length == 0 || length > end - offset {
             return Err(RejectReason::NdpOption);
         }
-        if kind == wanted && found.is_none() {
+        if kind == wanted && !found {
             if length != OPTION_UNIT {
                 return Err(RejectReason::NdpOption);
             }
-            found = Some(mac);
+            found = true;
+            *mac = address;
         }
         offset += length;
     }
     if offset < end {
         Err(RejectReason::NdpOptionCount)
     } else {
-        Ok(found)
+        Ok(())
     }
 }
 

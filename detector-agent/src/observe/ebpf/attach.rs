@@ -247,10 +247,9 @@ impl Programs {
 /// Whether somebody else's program stands on TCX. A kernel without TCX says no.
 fn others_on_tcx(name: &str) -> bool {
     SchedClassifier::query_tcx(name, TcAttachType::Ingress).is_ok_and(|(_, programs)| {
-        // The kernel keeps the first 15 bytes of a program's name.
-        programs
-            .iter()
-            .any(|program| !PROGRAM.starts_with(program.name_as_str().unwrap_or("?")))
+        // The kernel keeps the first 15 bytes of a program's name; a program may have none.
+        let kept = PROGRAM.get(..15);
+        programs.iter().any(|program| program.name_as_str() != kept)
     })
 }
 

@@ -30,6 +30,8 @@ const RESTRICT: u32 = 11;
 const TYPE_TAG: u32 = 18;
 /// How deep anonymous structs may lie in one another, and modifiers around a type: a bound against broken input.
 const DEPTH: u32 = 16;
+/// How many members one search may look at: a struct of broken input may hold itself many times over.
+const STEPS: u32 = 100_000;
 
 /// The type information of a kernel.
 pub(super) struct Btf<'a> {
@@ -129,15 +131,18 @@ impl<'a> Btf<'a> {
         let no_struct = || BtfError::NoStruct(name.to_owned());
         let no_member = || BtfError::NoMember(name.to_owned(), path.join("."));
         let mut place = self.structure(name).ok_or_else(no_struct)?;
-        let mut bits = 0;
+        let mut bits = 0_u32;
+        let mut steps = STEPS;
         for (index, member) in path.iter().enumerate() {
-            let (at, member_type) = self.member(place, member, DEPTH).ok_or_else(no_member)?;
-            bits += at;
+            let (at, member_type) = self
+                .member(place, member, DEPTH, &mut steps)
+                .ok_or_else(no_member)?;
+            bits = bits.checked_add(at).ok_or_else(no_member)?;
             if index + 1 < path.len() {
                 place = self.aggregate(member_type).ok_or_else(no_member)?;
             }
         }
-        if bits % 8 != 0 {
+        if !bits.is_multiple_of(8) {
             return Err(BtfError::BitField(name.to_owned(), path.join(".")));
         }
         Ok(bits / 8)
@@ -197,9 +202,10 @@ impl<'a> Btf<'a> {
     }
 
     /// Bits to the member `name` of `place`, also where it lies in an anonymous struct or union; and its type.
-    fn member(&self, place: Type, name: &str, depth: u32) -> Option<(u32, u32)> {
+    fn member(&self, place: Type, name: &str, depth: u32, steps: &mut u32) -> Option<(u32, u32)> {
         let depth = depth.checked_sub(1)?;
         for index in 0..place.members() {
+            *steps = steps.checked_sub(1)?;
             let start = place.start + FIXED + index * FIXED;
             let member_name = word(self.types, start)?;
             let member_type = word(self.types, start + 4)?;
@@ -216,11 +222,201 @@ impl<'a> Btf<'a> {
             if self.is_named(member_name, "")
                 && let Some(inner) = self.aggregate(member_type)
                 && inner.is_aggregate()
-                && let Some((inside, found)) = self.member(inner, name, depth)
+                && let Some((inside, found)) = self.member(inner, name, depth, steps)
             {
                 return Some((bits.checked_add(inside)?, found));
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const INT: u32 = 1;
+    const BIT_FIELDS: u32 = 1 << 31;
+
+    /// Builds type information by hand.
+    struct Builder {
+        types: Vec<u8>,
+        strings: Vec<u8>,
+        count: u32,
+    }
+
+    impl Builder {
+        fn new() -> Self {
+            Self {
+                types: Vec::new(),
+                strings: vec![0],
+                count: 0,
+            }
+        }
+
+        fn name(&mut self, name: &str) -> u32 {
+            if name.is_empty() {
+                return 0;
+            }
+            let at = u32::try_from(self.strings.len()).unwrap();
+            self.strings.extend(name.bytes().chain([0]));
+            at
+        }
+
+        fn words(&mut self, words: &[u32]) {
+            self.types
+                .extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        }
+
+        /// A type without members; gives its id.
+        fn plain(&mut self, name: &str, kind: u32, size_or_type: u32, extra: &[u32]) -> u32 {
+            let name = self.name(name);
+            self.words(&[name, kind << 24, size_or_type]);
+            self.words(extra);
+            self.count += 1;
+            self.count
+        }
+
+        /// A struct or union of (name, type, offset in bits).
+        fn aggregate(&mut self, name: &str, kind: u32, members: &[(&str, u32, u32)]) -> u32 {
+            let name = self.name(name);
+            self.words(&[name, kind << 24 | u32::try_from(members.len()).unwrap(), 64]);
+            for (member, id, offset) in members {
+                let member = self.name(member);
+                self.words(&[member, *id, *offset]);
+            }
+            self.count += 1;
+            self.count
+        }
+
+        fn bytes(&self) -> Vec<u8> {
+            let mut bytes = MAGIC.to_ne_bytes().to_vec();
+            bytes.extend([1, 0]);
+            let types = u32::try_from(self.types.len()).unwrap();
+            let strings = u32::try_from(self.strings.len()).unwrap();
+            for word in [24, 0, types, types, strings] {
+                bytes.extend(u32::to_ne_bytes(word));
+            }
+            bytes.extend(&self.types);
+            bytes.extend(&self.strings);
+            bytes
+        }
+    }
+
+    /// `struct net_device`, with what it needs: members in an anonymous struct in an anonymous union, behind a typedef.
+    fn net_device() -> Builder {
+        let mut btf = Builder::new();
+        let int = btf.plain("int", INT, 4, &[32]);
+        let pointer = btf.plain("", 2, 0, &[]);
+        let possible = btf.aggregate("", STRUCT, &[("net", pointer, 0)]);
+        let typedef = btf.plain("possible_net_t", TYPEDEF, possible, &[]);
+        let constant = btf.plain("", CONST, typedef, &[]);
+        let inner = btf.aggregate("", STRUCT, &[("pad", int, 0), ("nd_net", constant, 64)]);
+        let union = btf.aggregate("", UNION, &[("other", int, 0), ("", inner, 0)]);
+        // A forward declaration's namesake must not be taken for the struct.
+        btf.aggregate("net_device", STRUCT, &[]);
+        btf.aggregate(
+            "net_device",
+            STRUCT,
+            &[("ifindex", int, 32), ("", union, 128)],
+        );
+        btf.plain("btf_trace_neigh_update_done", TYPEDEF, pointer, &[]);
+        btf
+    }
+
+    #[test]
+    fn members_are_found_directly_and_inside_anonymous_and_named_structs() {
+        let bytes = net_device().bytes();
+        let btf = Btf::parse(&bytes).unwrap();
+        assert_eq!(btf.offset("net_device", &["ifindex"]), Ok(4));
+        assert_eq!(btf.offset("net_device", &["other"]), Ok(16));
+        assert_eq!(btf.offset("net_device", &["nd_net"]), Ok(24));
+        assert_eq!(btf.offset("net_device", &["nd_net", "net"]), Ok(24));
+    }
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        let bytes = net_device().bytes();
+        let btf = Btf::parse(&bytes).unwrap();
+        assert_eq!(
+            btf.offset("net", &["ns"]),
+            Err(BtfError::NoStruct("net".to_owned()))
+        );
+        for path in [&["nd"][..], &["nd_net", "ns"], &["ifindex", "x"]] {
+            let error = BtfError::NoMember("net_device".to_owned(), path.join("."));
+            assert_eq!(btf.offset("net_device", path), Err(error));
+        }
+        assert!(btf.has_tracepoint("neigh_update_done"));
+        assert!(!btf.has_tracepoint("neigh_update"));
+    }
+
+    #[test]
+    fn in_a_struct_with_bit_fields_the_width_is_no_part_of_the_offset() {
+        let mut btf = Builder::new();
+        let int = btf.plain("int", INT, 4, &[32]);
+        let name = btf.name("neighbour");
+        btf.words(&[name, BIT_FIELDS | STRUCT << 24 | 2, 8]);
+        let (flag, state) = (btf.name("flag"), btf.name("nud_state"));
+        btf.words(&[flag, int, 3 << 24 | 5, state, int, 32]);
+        let bytes = btf.bytes();
+        let btf = Btf::parse(&bytes).unwrap();
+        assert_eq!(btf.offset("neighbour", &["nud_state"]), Ok(4));
+        let error = BtfError::BitField("neighbour".to_owned(), "flag".to_owned());
+        assert_eq!(btf.offset("neighbour", &["flag"]), Err(error));
+    }
+
+    #[test]
+    fn a_struct_that_holds_itself_ends_the_search() {
+        let mut btf = Builder::new();
+        btf.aggregate("net", STRUCT, &[("", 1, 0), ("", 1, 0)]);
+        let bytes = btf.bytes();
+        let found = Btf::parse(&bytes).unwrap().offset("net", &["ns"]);
+        assert_eq!(
+            found,
+            Err(BtfError::NoMember("net".to_owned(), "ns".to_owned()))
+        );
+    }
+
+    #[test]
+    fn what_is_no_type_information_is_refused() {
+        let whole = net_device().bytes();
+        for length in 0..whole.len() {
+            let cut = whole.get(..length).unwrap();
+            assert!(
+                Btf::parse(cut).is_err(),
+                "{length} of {} bytes",
+                whole.len()
+            );
+        }
+        let mut other_order = whole.clone();
+        other_order.swap(0, 1);
+        assert!(Btf::parse(&other_order).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic_or_loop(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..300),
+            changes in prop::collection::vec((0_usize..400, any::<u8>()), 0..8),
+        ) {
+            let mut broken = net_device().bytes();
+            for (at, byte) in changes {
+                if let Some(place) = broken.get_mut(at) {
+                    *place = byte;
+                }
+            }
+            if let Some(start) = bytes.first_chunk_mut() {
+                *start = MAGIC.to_ne_bytes();
+            }
+            for bytes in [bytes, broken] {
+                if let Ok(btf) = Btf::parse(&bytes) {
+                    let _ = btf.offset("net_device", &["nd_net", "net"]);
+                    let _ = btf.has_tracepoint("neigh_update_done");
+                }
+            }
+        }
     }
 }

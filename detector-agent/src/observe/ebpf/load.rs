@@ -1,7 +1,9 @@
 //! Loading the programs into the kernel.
 
 use std::{
-    fs, io,
+    fs,
+    hash::{BuildHasher, RandomState},
+    io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
@@ -102,7 +104,7 @@ impl From<BtfError> for BtfProblem {
 /// The loaded programs and what they are attached to. Dropping it detaches all.
 #[derive(Debug)]
 pub struct Programs {
-    ebpf: Ebpf,
+    pub(super) ebpf: Ebpf,
     pub(super) devices: Devices,
     counters: CounterReader,
     neighbour_problem: Option<String>,
@@ -192,6 +194,8 @@ fn create(
     let budget = Budget::new(options.budget_burst, options.budget_per_second);
     let republish = u64::try_from(options.republish_after.as_nanos()).unwrap_or(u64::MAX);
     let netns = own_netns_inode()?;
+    // The standard library's hash maps are seeded from the kernel's random numbers, each anew.
+    let seed = RandomState::new().hash_one(netns);
     let mut loader = EbpfLoader::new();
     loader
         .btf(Some(kernel))
@@ -199,7 +203,8 @@ fn create(
         .override_global("REPUBLISH_AFTER_NS", &republish, true)
         .override_global("BUDGET_INTERVAL_NS", &budget.interval_ns, true)
         .override_global("BUDGET_WINDOW_NS", &budget.window_ns, true)
-        .override_global("NETNS_INODE", &netns, true);
+        .override_global("NETNS_INODE", &netns, true)
+        .override_global("HASH_SEED", &seed, true);
     for (global, offset) in offsets {
         loader.override_global(global, offset, true);
     }

@@ -20,6 +20,7 @@ mod load;
 mod offsets;
 mod ring;
 mod tc;
+mod trial;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -28,6 +29,7 @@ pub use counters::{CounterReader, Counts, DeviceLosses, Losses, ReadError};
 pub use load::{BtfProblem, LoadError, Programs};
 pub use ring::{DrainOutcome, RingReader};
 pub use tc::TcError;
+pub use trial::{Subject, Trial, TrialError};
 
 /// Where to attach on a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

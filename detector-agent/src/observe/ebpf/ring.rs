@@ -128,3 +128,110 @@ fn address(bytes: [u8; 16], is_ipv4: bool) -> IpAddr {
 fn tag(id: u16) -> Option<u16> {
     (id != 0).then_some(id)
 }
+
+#[cfg(test)]
+mod tests {
+    use detector_common::{NEIGHBOUR_UPDATE, TAG_NDP};
+
+    use super::*;
+
+    const MAC: [u8; 6] = [2, 0x1c, 0, 0, 0, 1];
+
+    fn v4(address: [u8; 4]) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&address);
+        bytes
+    }
+
+    fn entry() -> NeighbourRecord {
+        NeighbourRecord {
+            at: 7,
+            tag: NEIGHBOUR_UPDATE,
+            ip_version: 4,
+            state: 0x80,
+            has_lladdr: 1,
+            ifindex: 3,
+            address: v4([10, 244, 2, 10]),
+            lladdr: MAC,
+            reserved: 0,
+        }
+    }
+
+    #[test]
+    fn an_arp_claim_is_of_ipv4_and_an_ndp_claim_of_ipv6() {
+        let claim = Claim {
+            tag: TAG_ARP,
+            tentative: 1,
+            vlan_outer: 100,
+            ifindex: 3,
+            address: v4([10, 244, 2, 10]),
+            mac: MAC,
+            ether_source: [2; 6],
+            vlan_inner: 0,
+            reserved: 0,
+        };
+        let arp = FrameClaim {
+            ifindex: 3,
+            kind: FrameKind::Arp,
+            tentative: true,
+            address: Ipv4Addr::new(10, 244, 2, 10).into(),
+            mac: Mac(MAC),
+            ether_source: Mac([2; 6]),
+            vlan: Vlan {
+                outer: Some(100),
+                inner: None,
+            },
+        };
+        let said = |claim| stamped(&Record::Frame(FrameRecord { at: 7, claim }));
+        let expected = |claim| Stamped {
+            at: Timestamp(7),
+            what: Observation::Frame(claim),
+        };
+        assert_eq!(said(claim), expected(arp));
+        let ndp = FrameClaim {
+            kind: FrameKind::Ndp,
+            address: Ipv6Addr::from(claim.address).into(),
+            ..arp
+        };
+        assert_eq!(
+            said(Claim {
+                tag: TAG_NDP,
+                ..claim
+            }),
+            expected(ndp)
+        );
+    }
+
+    #[test]
+    fn an_entry_without_hardware_address_has_none() {
+        let expected = Neighbour {
+            ifindex: 3,
+            address: Ipv4Addr::new(10, 244, 2, 10).into(),
+            lladdr: Some(Mac(MAC)),
+            state: NudState::Permanent,
+        };
+        assert_eq!(neighbour(&entry()), Observation::Neighbour(expected));
+        let failed = NeighbourRecord {
+            state: 0x20,
+            has_lladdr: 0,
+            ..entry()
+        };
+        let expected = Neighbour {
+            lladdr: None,
+            state: NudState::Invalid,
+            ..expected
+        };
+        assert_eq!(neighbour(&failed), Observation::Neighbour(expected));
+    }
+
+    #[test]
+    fn a_removed_entry_is_gone_whatever_its_state_was() {
+        let gone = NeighbourRecord {
+            tag: NEIGHBOUR_GONE,
+            ip_version: 6,
+            ..entry()
+        };
+        let address = Ipv6Addr::from(gone.address).into();
+        assert_eq!(neighbour(&gone), Observation::NeighbourGone(3, address));
+    }
+}

@@ -2,20 +2,25 @@
 //!
 //! Invariant: bounded. Each list keeps [`MAX_KEPT`] objects of what is wanted and counts the rest.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    os::fd::{AsRawFd as _, BorrowedFd},
+};
 
+use netlink_packet_core::Parseable as _;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressMessage},
     link::{LinkAttribute, LinkExtentMask, LinkMessage},
     neighbour::{NeighbourAttribute, NeighbourMessage},
+    nsid::{NsidAttribute, NsidMessage},
     route::{RouteMessage, RouteType},
 };
 use nix::errno::Errno;
 
 use super::{
     decode::{
-        Message, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWROUTE, Undecodable,
+        Message, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWNSID, RTM_NEWROUTE, Undecodable,
         address::{self, OnLink},
         link::{self, LinkFacts},
         neighbour::{self, Entry},
@@ -111,6 +116,37 @@ fn one_link(
     }
 }
 
+/// The id that the agent's namespace gives to the network namespace behind `namespace`; `None` where it gives it none,
+/// or where the descriptor is none of a network namespace.
+pub(super) fn namespace_id(
+    asking: &mut Asking,
+    namespace: BorrowedFd<'_>,
+) -> Result<Option<NsId>, ReadError> {
+    let mut request = NsidMessage::default();
+    let descriptor = u32::try_from(namespace.as_raw_fd()).unwrap_or(u32::MAX);
+    request.attributes.push(NsidAttribute::Fd(descriptor));
+    let request = RouteNetlinkMessage::GetNsId(request);
+    let answer = asking.one("a namespace's id", &request, |id, message| {
+        let read = read_as(message, RTM_NEWNSID, |payload| {
+            Ok(NsidMessage::parse(payload)?.attributes)
+        });
+        *id = read.iter().flatten().find_map(|attribute| match attribute {
+            // Not assigned: -1.
+            NsidAttribute::Id(id) => (*id >= 0).then_some(*id),
+            _ => None,
+        });
+        read.is_ok()
+    });
+    match answer {
+        // EINVAL: the file is of another kind. ESRCH: the namespace went while it was asked for.
+        Err(ReadError::Refused {
+            errno: Errno::EINVAL | Errno::ESRCH,
+            ..
+        }) => Ok(None),
+        other => other,
+    }
+}
+
 /// A request without counters in the answer, which are most of it.
 fn link_request() -> LinkMessage {
     let mut request = LinkMessage::default();
@@ -149,23 +185,19 @@ fn addresses(
         )),
         read => Ok(read),
     };
-    let mut all = Bounded::default();
-    for family in FAMILIES {
-        let mut request = AddressMessage::default();
-        request.header.family = family;
-        request
-            .attributes
-            .extend(nsid.map(AddressAttribute::TargetNetNsId));
-        let request = RouteNetlinkMessage::GetAddress(request);
-        all.append(asking.list(what, &request, |found, message| {
-            keep(
-                found,
-                read_as(message, RTM_NEWADDR, address::on_link).and_then(here),
-                &wanted,
-            )
-        })?);
-    }
-    Ok(all)
+    // Both families in one question: a pod costs two system calls less.
+    let mut request = AddressMessage::default();
+    request
+        .attributes
+        .extend(nsid.map(AddressAttribute::TargetNetNsId));
+    let request = RouteNetlinkMessage::GetAddress(request);
+    asking.list(what, &request, |found, message| {
+        keep(
+            found,
+            read_as(message, RTM_NEWADDR, address::on_link).and_then(here),
+            &wanted,
+        )
+    })
 }
 
 /// Neighbours of IPv4 and IPv6 that are wanted, on all links or on one.
@@ -231,6 +263,7 @@ pub(super) fn routes(
     let mut first = Bounded::default();
     let mut others = Bounded::default();
     for family in FAMILIES {
+        let ipv6 = family == AddressFamily::Inet6;
         let mut request = RouteMessage::default();
         request.header.address_family = family;
         request.header.kind = RouteType::Unicast;
@@ -239,6 +272,8 @@ pub(super) fn routes(
         let found: Both =
             asking.list("routes", &request, |(first, others): &mut Both, message| {
                 match read_as(message, RTM_NEWROUTE, route::route) {
+                    // A kernel without IPv6 answers the question for its routes with all those of IPv4.
+                    Ok(Some(route)) if route.destination.is_ipv6() != ipv6 => {}
                     Ok(Some(route)) if wanted.contains(&route.ifindex) => first.push(route),
                     Ok(Some(route)) => others.push(route),
                     Ok(None) => {}

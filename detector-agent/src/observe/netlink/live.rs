@@ -261,7 +261,11 @@ impl Interpreter {
                     tell(if message.kind == RTM_NEWADDR {
                         Observation::HostAddress(on_link.ifindex, on_link.address)
                     } else {
-                        Observation::HostAddressGone(on_link.ifindex, on_link.address.address)
+                        Observation::HostAddressGone(
+                            on_link.ifindex,
+                            on_link.address.address,
+                            on_link.address.prefix_len,
+                        )
                     });
                 }
             }
@@ -325,7 +329,7 @@ fn of_pods(
         tell(if message.kind == RTM_NEWADDR {
             Observation::PodAddress(peer, on_link.address)
         } else {
-            Observation::PodAddressGone(peer, on_link.address.address)
+            Observation::PodAddressGone(peer, on_link.address.address, on_link.address.prefix_len)
         });
     }
     Ok(())

@@ -11,7 +11,6 @@ mod selection;
 mod snapshot;
 mod socket;
 
-pub use decode::Undecodable;
 pub use lists::MAX_KEPT;
 pub use live::{Drained, Live, LiveError, LiveOptions, Source};
 pub use request::ReadError;

@@ -16,6 +16,9 @@ use super::{
 
 /// How often a dump is asked for that the kernel keeps interrupting.
 const ATTEMPTS: u32 = 5;
+/// Links come and go in bursts: before the second attempt the reader waits this long, before the third twice as long,
+/// and so on.
+const PAUSE: Duration = Duration::from_millis(2);
 /// How long one answer may take; the kernel writes it while it is asked, so this is only met when it is in trouble.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -113,7 +116,10 @@ impl Asking {
         flags: u16,
         mut each: impl FnMut(&mut T, Message<'_>) -> bool,
     ) -> Result<T, ReadError> {
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                std::thread::sleep(PAUSE * attempt);
+            }
             let mut answer = T::default();
             match self.attempt(request, flags, |message| each(&mut answer, message)) {
                 Ok(Attempt::Done) => return Ok(answer),
@@ -128,12 +134,15 @@ impl Asking {
                 Err(errno) => {
                     // The rest of the answer may still come: a socket that was left in the middle is of no use.
                     self.socket = RouteSocket::asking(PATIENCE)?;
-                    if errno != Errno::ENOBUFS {
-                        return Err(ReadError::System {
-                            what,
-                            source: errno.into(),
-                        });
-                    }
+                    let source = match errno {
+                        Errno::ENOBUFS => continue,
+                        Errno::EAGAIN => io::Error::new(
+                            io::ErrorKind::TimedOut,
+                            format!("no answer within {PATIENCE:?}"),
+                        ),
+                        errno => errno.into(),
+                    };
+                    return Err(ReadError::System { what, source });
                 }
             }
         }

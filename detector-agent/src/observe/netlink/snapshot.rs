@@ -5,7 +5,10 @@
 //! whatever the kernel holds; what is left out is counted. A namespace that vanishes meanwhile costs its own addresses
 //! only. Links are read first, so a pod that appears later is told by the live sockets alone.
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    os::fd::BorrowedFd,
+};
 
 use super::{
     DeviceSelector,
@@ -138,6 +141,16 @@ impl Requests {
         }
         snapshot.links.extend(link);
         Ok(self.reading(snapshot, left_out))
+    }
+
+    /// The id that the agent's namespace gives to the network namespace behind an open file; `None` where it gives it
+    /// none (no link leads there), or where the file is none of a network namespace. Takes no lock of the kernel's that
+    /// others hold for long.
+    ///
+    /// # Errors
+    /// Where the kernel does not answer.
+    pub fn namespace_id(&mut self, namespace: BorrowedFd<'_>) -> Result<Option<NsId>, ReadError> {
+        lists::namespace_id(&mut self.asking, namespace)
     }
 
     fn reading(&mut self, snapshot: Snapshot, left_out: LeftOut) -> Reading {

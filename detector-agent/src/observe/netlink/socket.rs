@@ -266,3 +266,37 @@ impl AsFd for RouteSocket {
         self.socket.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::time::Duration;
+
+    use super::RouteSocket;
+
+    /// `RTM_GETLINK` as a dump, of a namespace that has loopback at least.
+    const LIST_LINKS: [u8; 32] = {
+        let mut request = [0; 32];
+        request[0] = 32;
+        request[4] = 18;
+        (request[6], request[7]) = (1, 3);
+        request
+    };
+
+    #[test]
+    fn a_datagram_longer_than_the_buffer_is_truncated() {
+        let mut socket = RouteSocket::asking(Duration::from_secs(10)).unwrap();
+        socket.send(&LIST_LINKS).unwrap();
+        let received = socket.receive(&mut [0; 20]).unwrap();
+        assert!(received.truncated && received.from_kernel);
+        assert_eq!((received.length, received.nsid), (20, None));
+    }
+
+    #[test]
+    fn waiting_for_an_answer_ends() {
+        let mut socket = RouteSocket::asking(Duration::from_millis(1)).unwrap();
+        let outcome = socket.receive(&mut [0; 20]);
+        assert_eq!(outcome, Err(nix::errno::Errno::EAGAIN));
+    }
+}

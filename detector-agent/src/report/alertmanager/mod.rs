@@ -32,7 +32,7 @@ use super::{
     metrics::{Delivery, Metrics, Sink},
     retry::Backoff,
 };
-use crate::config::sinks::AlertmanagerSettings;
+use crate::{config::sinks::AlertmanagerSettings, health::Part};
 use alert::Alert;
 use board::Board;
 
@@ -99,16 +99,18 @@ pub struct Alertmanager {
     metrics: Arc<Metrics>,
     failures: u32,
     random: fastrand::Rng,
+    health: Part,
 }
 
 impl Alertmanager {
-    /// The task's state and the sink that feeds it.
+    /// The task's state and the sink that feeds it; `health` shows how the Alertmanager is.
     ///
     /// # Errors
     /// Where its files cannot be used.
     pub fn new(
         settings: &AlertmanagerSettings,
         metrics: &Arc<Metrics>,
+        health: Part,
     ) -> Result<(Self, AlertSink), RequestError> {
         let client = HttpClient::new(settings.endpoint.clone(), "/api/v2/alerts");
         client.check()?;
@@ -130,7 +132,9 @@ impl Alertmanager {
             metrics: Arc::clone(metrics),
             failures: 0,
             random: fastrand::Rng::new(),
+            health,
         };
+        task.health.works("nothing was to be told yet");
         Ok((task, sink))
     }
 
@@ -204,6 +208,7 @@ impl Alertmanager {
                     } else {
                         debug!(sink = self.name, "not delivered: {why}");
                     }
+                    self.health.failed(format!("takes no alerts: {why}"));
                     self.failures = self.failures.saturating_add(1);
                     self.count("failed", alerts.len());
                     return due;
@@ -214,6 +219,9 @@ impl Alertmanager {
             info!(sink = self.name, "the Alertmanager takes alerts again");
         }
         self.failures = 0;
+        if !alerts.is_empty() {
+            self.health.works("takes alerts");
+        }
         due
     }
 

@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Bounds, Outbox, Port, SinkSpec, worker::Worker};
 use crate::{
+    health::{Health, Role},
     report::{EventSink as _, event::Event, filter::Filter, metrics::Metrics},
     store::Store,
 };
@@ -24,8 +25,9 @@ impl ByHand {
             filter: Filter::default(),
         };
         let store = Arc::new(Store::in_memory());
+        let health = Health::default().part(Role::Sink, "outbox");
         let (outbox, worker) =
-            Outbox::assemble(&store, vec![spec], Bounds::default(), metrics).unwrap();
+            Outbox::assemble(&store, vec![spec], Bounds::default(), metrics, health).unwrap();
         Self { outbox, worker }
     }
 

@@ -60,6 +60,7 @@ use super::{
     metrics::{Delivery, Metrics},
 };
 use crate::{
+    health::Part,
     node,
     store::{Store, StoreError},
 };
@@ -123,7 +124,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Reads what waits from earlier runs, and starts the thread.
+    /// Reads what waits from earlier runs, and starts the thread; `health` shows whether it can store.
     ///
     /// # Errors
     /// Where the store cannot be read, or the thread not started.
@@ -132,8 +133,9 @@ impl Outbox {
         sinks: Vec<SinkSpec>,
         bounds: Bounds,
         metrics: &Arc<Metrics>,
+        health: Part,
     ) -> Result<Self, OutboxError> {
-        let (mut outbox, thread) = Self::assemble(store, sinks, bounds, metrics)?;
+        let (mut outbox, thread) = Self::assemble(store, sinks, bounds, metrics, health)?;
         let (end, ended) = mpsc::channel();
         thread::Builder::new()
             .name(NAME.to_owned())
@@ -152,6 +154,7 @@ impl Outbox {
         sinks: Vec<SinkSpec>,
         bounds: Bounds,
         metrics: &Arc<Metrics>,
+        health: Part,
     ) -> Result<(Self, Worker), OutboxError> {
         let mut ledger = Ledger::new(sinks, bounds, node::random());
         let loaded = {
@@ -202,6 +205,11 @@ impl Outbox {
             queued: AtomicUsize::new(0),
             behind: AtomicBool::new(true),
         });
+        health.works(if store.is_durable() {
+            "stores events before they are sent"
+        } else {
+            "keeps events in memory: --state-dir is not given"
+        });
         let thread = Worker {
             inputs,
             ledger,
@@ -210,6 +218,7 @@ impl Outbox {
             shared: Arc::clone(&shared),
             metrics: Arc::clone(metrics),
             due,
+            health,
             progress: Progress::default(),
         };
         let outbox = Self {

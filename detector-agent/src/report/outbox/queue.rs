@@ -261,7 +261,7 @@ impl Queue {
     /// What may be dropped at the bound, in this order, the oldest first: conflicts that are over and that the sink
     /// was never told of (those it was not even tried with before the others); updates that a later event of the same
     /// conflict has outdated; conflicts that the sink was not told of yet; other updates; at last the ends of conflicts
-    /// that it knows. Nothing is sent from then on, until [`Queue::thaw`].
+    /// that it knows, and what it may know of. Nothing is sent from then on, until [`Queue::thaw`].
     pub(super) fn victims(&mut self) -> VecDeque<Victim> {
         self.frozen = true;
         let mut ranked: Vec<(u8, Victim)> = Vec::new();
@@ -275,6 +275,7 @@ impl Queue {
             let has = |change| lane.entries.iter().any(|e| e.change == change);
             let rank = match (has(Change::Raised), has(Change::Resolved)) {
                 (true, true) => u8::from(lane.tried),
+                (true, false) if lane.tried => 5,
                 (true, false) => 3,
                 (false, false) => 4,
                 (false, true) => 5,
@@ -286,7 +287,8 @@ impl Queue {
                     ranked.push((2, victim(conflict, std::iter::once(entry), false)));
                 }
             }
-            let whole = victim(conflict, lane.entries.iter(), rank == 3);
+            let untold = has(Change::Raised) && !has(Change::Resolved);
+            let whole = victim(conflict, lane.entries.iter(), untold);
             let endless = matches!(rank, 1 | 5);
             ranked.push((rank, Victim { endless, ..whole }));
         }

@@ -23,6 +23,7 @@ use super::{
     port::Port,
 };
 use crate::{
+    health::Part,
     report::{
         metrics::{Delivery, Metrics},
         retry::Backoff,
@@ -67,6 +68,7 @@ pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) due: Due,
+    pub(super) health: Part,
     pub(super) progress: Progress,
 }
 
@@ -151,6 +153,7 @@ impl Worker {
                 Ok(()) => {
                     if self.progress.failures > 0 {
                         info!("the outbox can be written again");
+                        self.health.works("stores events before they are sent");
                     }
                     self.progress.failures = 0;
                     self.progress.batch.clear();
@@ -161,6 +164,7 @@ impl Worker {
                             "events cannot be stored, and are not sent before they are: {why}; detection goes on and the outbox tries again"
                         );
                     }
+                    self.health.failed(format!("cannot store events: {why}"));
                     self.progress.failures = self.progress.failures.saturating_add(1);
                     self.count("store_failed", 1);
                     return stopping;

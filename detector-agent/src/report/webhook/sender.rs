@@ -17,6 +17,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::{
     config::sinks::RetrySettings,
+    health::Part,
     report::{
         event::Event,
         outbox::{
@@ -79,16 +80,19 @@ pub struct Sender<A> {
     asked_until: Option<Instant>,
     gone: bool,
     running: HashMap<Id, Job>,
+    health: Part,
 }
 
 impl<A: Attempt> Sender<A> {
-    /// A sender from `port` to `target`. `random` decides the jitter.
+    /// A sender from `port` to `target`. `random` decides the jitter; `health` shows how the receiver is.
     pub fn new(
         port: Arc<Port>,
         target: Arc<A>,
         settings: RetrySettings,
         random: fastrand::Rng,
+        health: Part,
     ) -> Self {
+        health.works("nothing was to be sent yet");
         Self {
             port,
             target,
@@ -104,6 +108,7 @@ impl<A: Attempt> Sender<A> {
             asked_until: None,
             gone: false,
             running: HashMap::new(),
+            health,
         }
     }
 
@@ -179,6 +184,7 @@ impl<A: Attempt> Sender<A> {
                 self.failures = 0;
                 self.pauses = 0;
                 self.paused_until = None;
+                self.health.works("takes events");
                 self.port.delivered(job.seq);
             }
             Ended::Attempted(Attempted::Gone) => {
@@ -190,6 +196,8 @@ impl<A: Attempt> Sender<A> {
                     self.port.count("disabled", 1);
                 }
                 self.gone = true;
+                self.health
+                    .failed("answered 410 Gone: nothing is sent until the agent starts again");
                 self.port.put_back(job.seq);
             }
             Ended::Attempted(Attempted::Failed { wait, why }) => self.failed(&job, wait, &why),
@@ -210,6 +218,12 @@ impl<A: Attempt> Sender<A> {
         }
         let now = Instant::now();
         self.failures = self.failures.saturating_add(1);
+        if self.failures < PATIENCE {
+            self.health
+                .degraded(format!("an event is tried again: {why}"));
+        } else {
+            self.health.failed(format!("takes no events: {why}"));
+        }
         let asked = wait.map(|wait| now + wait);
         let own = now
             + self

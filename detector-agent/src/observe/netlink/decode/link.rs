@@ -91,7 +91,7 @@ pub(in super::super) fn appeared(payload: &[u8]) -> Result<Option<LinkFacts>, Un
             IFLA_ADDRESS => hardware = mac(value),
             IFLA_MASTER => master = if_index(parse_u32(value)?).ok(),
             IFLA_LINK => other_end = if_index(parse_u32(value)?).ok(),
-            IFLA_LINK_NETNSID => nsid = Some(parse_i32(value)?).filter(|nsid| *nsid >= 0),
+            IFLA_LINK_NETNSID => nsid = Some(parse_i32(value)?),
             IFLA_LINKINFO => driver = driver_of(value)?,
             IFLA_WIRELESS => partial = true,
             _ => {}
@@ -109,7 +109,8 @@ pub(in super::super) fn appeared(payload: &[u8]) -> Result<Option<LinkFacts>, Un
     }
     // Other drivers use the same attribute for the device they stand on (vlan, macvlan), which is no pod.
     let other_end = match (driver, other_end, nsid) {
-        (Driver::Veth | Driver::Netkit, Some(ifindex), Some(nsid)) => {
+        // A negative id is none: the namespace is being torn down.
+        (Driver::Veth | Driver::Netkit, Some(ifindex), Some(nsid)) if nsid >= 0 => {
             OtherEnd::Elsewhere(Peer { nsid, ifindex })
         }
         (Driver::Veth | Driver::Netkit, Some(ifindex), None) => OtherEnd::Here(ifindex),

@@ -23,6 +23,7 @@ use crate::detect::{IfIndex, Mac};
 pub(super) const RTM_NEWLINK: u16 = 16;
 pub(super) const RTM_DELLINK: u16 = 17;
 pub(super) const RTM_NEWADDR: u16 = 20;
+pub(super) const RTM_NEWNSID: u16 = 88;
 pub(super) const RTM_DELADDR: u16 = 21;
 pub(super) const RTM_NEWROUTE: u16 = 24;
 pub(super) const RTM_DELROUTE: u16 = 25;
@@ -32,7 +33,7 @@ pub(super) const RTM_DELNEIGH: u16 = 29;
 /// A message, or a part of one, that does not say what its type promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("undecodable netlink message: {0}")]
-pub struct Undecodable(pub(super) &'static str);
+pub(super) struct Undecodable(pub(super) &'static str);
 
 impl From<DecodeError> for Undecodable {
     fn from(_: DecodeError) -> Self {

@@ -165,7 +165,10 @@ fn an_unknown_namespace_of_the_peer_is_no_peer() {
     let mut bytes = payload("link_peer");
     let nsid = position(&bytes, 16, 37);
     bytes[nsid..nsid + 4].copy_from_slice(&(-1_i32).to_ne_bytes());
-    assert_eq!(link::appeared(&bytes).unwrap().unwrap().peer(), None);
+    assert_eq!(
+        link::appeared(&bytes).unwrap().unwrap().other_end,
+        OtherEnd::Unknown
+    );
 }
 
 #[test]

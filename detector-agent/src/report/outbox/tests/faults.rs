@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     super::{Bounds, CAPACITY, Outbox, SinkSpec},
-    world::{ALL, World, store_on},
+    world::{ALL, World, health, store_on},
 };
 use crate::{
     report::{EventSink as _, event::Change, filter::Filter, metrics::Metrics, samples},
@@ -108,7 +108,7 @@ fn a_conflict_that_lasts_too_short_is_not_told_and_a_longer_one_is_once_it_is_du
         },
     };
     let (outbox, mut worker) =
-        Outbox::assemble(&store, vec![patient], Bounds::default(), &metrics).unwrap();
+        Outbox::assemble(&store, vec![patient], Bounds::default(), &metrics, health()).unwrap();
     let mut sink = outbox.sink();
     let raised_at = jiff::Timestamp::now().to_string();
     let mut offer = |id: &str, change: &str, conflict: &str| {
@@ -145,15 +145,27 @@ fn a_sink_that_is_new_hears_of_what_is_active_and_one_that_is_gone_leaves_nothin
     let event = Arc::new(samples::raised("10.0.0.1"));
     {
         let store = Arc::new(Store::in_directory(directory.path()).unwrap());
-        let (outbox, mut worker) =
-            Outbox::assemble(&store, vec![spec("old")], Bounds::default(), &metrics).unwrap();
+        let (outbox, mut worker) = Outbox::assemble(
+            &store,
+            vec![spec("old")],
+            Bounds::default(),
+            &metrics,
+            health(),
+        )
+        .unwrap();
         outbox.sink().offer(&event);
         worker.turn(Some(Duration::ZERO));
         assert_eq!(outbox.ports()[0].pending(), 1);
     }
     let store = Arc::new(Store::in_directory(directory.path()).unwrap());
-    let (outbox, mut worker) =
-        Outbox::assemble(&store, vec![spec("new")], Bounds::default(), &metrics).unwrap();
+    let (outbox, mut worker) = Outbox::assemble(
+        &store,
+        vec![spec("new")],
+        Bounds::default(),
+        &metrics,
+        health(),
+    )
+    .unwrap();
     assert_eq!(outbox.ports()[0].pending(), 0);
     assert!(outbox.sink().is_behind(), "it asks for what is active");
     outbox.sink().catch_up(&[event]);
@@ -167,5 +179,5 @@ fn a_fresh_database_on_a_disk_without_room_is_an_error_not_a_panic() {
     disk.set_full(true);
     let store = store_on(&disk);
     let metrics = Arc::new(Metrics::new());
-    assert!(Outbox::start(&store, Vec::new(), Bounds::default(), &metrics).is_err());
+    assert!(Outbox::start(&store, Vec::new(), Bounds::default(), &metrics, health()).is_err());
 }

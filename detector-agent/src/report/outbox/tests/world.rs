@@ -14,6 +14,7 @@ use super::{
     disk::Disk,
 };
 use crate::{
+    health::{Health, Part, Role},
     report::{
         EventSink as _,
         event::{Change, Event},
@@ -49,6 +50,10 @@ pub(super) fn sinks() -> Vec<SinkSpec> {
             filter: certain,
         },
     ]
+}
+
+pub(super) fn health() -> Part {
+    Health::default().part(Role::Sink, "outbox")
 }
 
 pub(super) fn store_on(disk: &Disk) -> Arc<Store> {
@@ -113,8 +118,9 @@ impl World {
     /// Starts the agent; an error is the crash.
     pub(super) fn start(&mut self) -> Result<(), String> {
         let store = store_on(&self.disk);
-        let (outbox, worker) = Outbox::assemble(&store, sinks(), self.bounds, &self.metrics)
-            .map_err(|e| e.to_string())?;
+        let (outbox, worker) =
+            Outbox::assemble(&store, sinks(), self.bounds, &self.metrics, health())
+                .map_err(|e| e.to_string())?;
         self.run = Some(Run { outbox, worker });
         self.offered.clear();
         let events: Vec<_> = self

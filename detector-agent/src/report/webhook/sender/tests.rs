@@ -11,11 +11,14 @@ use std::{
 use tokio::{task::LocalSet, time::sleep};
 
 use super::*;
-use crate::report::{
-    event::Event,
-    metrics::{Delivery, Metrics},
-    outbox::by_hand::ByHand,
-    samples,
+use crate::{
+    health::{Health, Role},
+    report::{
+        event::Event,
+        metrics::{Delivery, Metrics},
+        outbox::by_hand::ByHand,
+        samples,
+    },
 };
 
 /// One attempt: when, which event, how many were under way with it.
@@ -94,7 +97,8 @@ fn send(
         });
         let random = fastrand::Rng::with_seed(1);
         let settings = RetrySettings::default();
-        let sender = Sender::new(outbox.port(), Arc::clone(&target), settings, random);
+        let health = Health::default().part(Role::Sink, "hook");
+        let sender = Sender::new(outbox.port(), Arc::clone(&target), settings, random, health);
         let (_stop, stopped) = watch::channel(false);
         tokio::task::spawn_local(async move {
             loop {

@@ -1,0 +1,181 @@
+//! What loading and attaching cost; and what a packet costs in the classifier, side by side with one that does nothing (`BPF_PROG_TEST_RUN`; needs root).
+//!
+//! Each figure is the least of many short batches, and the batches of all rows take turns: what else the machine does only
+//! ever adds, and a batch is short enough that some are left alone.
+
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use detector_agent::observe::ebpf::{
+    AttachMode, EbpfOptions, Losses, Programs, RingReader, Subject,
+};
+use detector_testkit::{Frame, Mac, NaFlags, Node};
+use nix::net::if_::if_nametoindex;
+
+const MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0x0a]);
+const BATCHES: u32 = 1_000;
+/// Runs of one batch: some 100 µs, and their new claims fit into the ring.
+const RUNS: u32 = 2_000;
+
+struct Row {
+    name: &'static str,
+    frame: Vec<u8>,
+    empty: Duration,
+    cost: Duration,
+}
+
+fn main() -> Result<()> {
+    let arp = Frame::announcement(MAC, Ipv4Addr::new(10, 244, 2, 10)).to_bytes();
+    let address = "fd00::a:b".parse()?;
+    let ndp = Frame::advertisement(MAC, address, Some(MAC), NaFlags::OVERRIDE).to_bytes();
+    let tagged = Frame::announcement(MAC, Ipv4Addr::new(10, 244, 2, 10))
+        .vlan(7)
+        .to_bytes();
+    let malformed = Frame::request(MAC, Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST).to_bytes();
+
+    loading_and_attaching()?;
+    println!(
+        "{:<24}{:>8}{:>8}{:>8}{:>8}",
+        "packet", "empty", "ours", "more", "ratio"
+    );
+    measure(
+        &EbpfOptions::default(),
+        vec![
+            row("IPv4 data", data_packet(0x0800, 0x45)),
+            row("IPv6 data", data_packet(0x86dd, 0x60)),
+            row("ARP, known claim", arp.clone()),
+            row("ARP, known, one tag", tagged),
+            row("NDP, known claim", ndp.clone()),
+            row("ARP, rejected", malformed),
+        ],
+    )?;
+    let every_claim_is_new = EbpfOptions {
+        republish_after: Duration::ZERO,
+        budget_per_second: 0,
+        ..EbpfOptions::default()
+    };
+    measure(
+        &every_claim_is_new,
+        vec![row("ARP, new claim", arp), row("NDP, new claim", ndp)],
+    )
+}
+
+/// How long it takes to load the programs, and to attach them to devices.
+fn loading_and_attaching() -> Result<()> {
+    const DEVICES: u32 = 100;
+    const DEVICES_BY_TCX: u32 = 5;
+    let node = Node::new("cost")?;
+    node.netns().ip_batch(
+        (0..DEVICES)
+            .map(|number| format!("link add veth{number} type veth peer name peer{number}")),
+    )?;
+    node.netns().run_in(|| {
+        let mut loading = Duration::MAX;
+        for _ in 0..5 {
+            let begin = Instant::now();
+            drop(Programs::load(&EbpfOptions::default())?);
+            loading = loading.min(begin.elapsed());
+        }
+        println!("loading and unloading the programs: {loading:.1?}");
+        for (attach, devices) in [
+            (AttachMode::Auto, DEVICES),
+            (AttachMode::Tcx, DEVICES_BY_TCX),
+        ] {
+            let options = EbpfOptions {
+                attach,
+                ..EbpfOptions::default()
+            };
+            let (mut programs, _) = Programs::load(&options)?;
+            let names: Vec<String> = (0..devices).map(|number| format!("veth{number}")).collect();
+            let mut indexes = Vec::new();
+            for name in &names {
+                indexes.push(if_nametoindex(name.as_str())?);
+            }
+            let mut attaching = Vec::new();
+            for (ifindex, name) in indexes.iter().zip(&names) {
+                let begin = Instant::now();
+                programs.attach(*ifindex, name)?;
+                attaching.push(begin.elapsed());
+            }
+            let mut detaching = Vec::new();
+            for ifindex in &indexes {
+                let begin = Instant::now();
+                programs.detach(*ifindex);
+                detaching.push(begin.elapsed());
+            }
+            println!(
+                "{attach:?}: attaching {}, detaching {}",
+                spread(attaching),
+                spread(detaching)
+            );
+        }
+        println!();
+        Ok(())
+    })
+}
+
+/// Median and maximum.
+fn spread(mut times: Vec<Duration>) -> String {
+    times.sort();
+    let median = times.get(times.len() / 2).copied().unwrap_or_default();
+    let most = times.last().copied().unwrap_or_default();
+    format!("{median:.1?} (at most {most:.1?})")
+}
+
+fn row(name: &'static str, frame: Vec<u8>) -> Row {
+    Row {
+        name,
+        frame,
+        empty: Duration::MAX,
+        cost: Duration::MAX,
+    }
+}
+
+fn measure(options: &EbpfOptions, mut rows: Vec<Row>) -> Result<()> {
+    let (mut programs, mut reader) = Programs::load(options)?;
+    for _ in 0..BATCHES {
+        for row in &mut rows {
+            let empty = programs.trial(Subject::Empty, &row.frame, RUNS)?;
+            let ours = programs.trial(Subject::ArpNdp, &row.frame, RUNS)?;
+            ensure!(ours.verdict == -1, "the program stopped a packet");
+            row.empty = row.empty.min(empty.each);
+            row.cost = row.cost.min(ours.each);
+            discard(&mut reader);
+        }
+    }
+    for row in rows {
+        let (empty, cost) = (row.empty.as_nanos(), row.cost.as_nanos());
+        #[expect(clippy::cast_precision_loss, reason = "nanoseconds of one packet")]
+        let ratio = cost as f64 / empty as f64;
+        println!(
+            "{:<24}{empty:>8}{cost:>8}{:>8}{ratio:>8.2}",
+            row.name,
+            cost.saturating_sub(empty)
+        );
+    }
+    let losses = programs.counters().read()?.losses();
+    ensure!(
+        losses == Losses::default(),
+        "claims were lost, the figures are not theirs: {losses:?}"
+    );
+    Ok(())
+}
+
+fn discard(reader: &mut RingReader) {
+    while reader.drain(100_000, drop).more {}
+}
+
+/// A UDP packet of 128 bytes, as far as the classifier looks.
+fn data_packet(ethertype: u16, first: u8) -> Vec<u8> {
+    const UDP: u8 = 17;
+    let mut bytes = vec![0; 128];
+    // Offsets of ethertype, first byte of the IP header, IPv6 next header, IPv4 protocol.
+    bytes[12..14].copy_from_slice(&ethertype.to_be_bytes());
+    bytes[14] = first;
+    bytes[20] = UDP;
+    bytes[23] = UDP;
+    bytes
+}

@@ -1,0 +1,384 @@
+//! What the kernel and the pods said, by address: the only place where evidence is kept.
+//!
+//! Invariants: an address without facts has no entry; `owners` lists exactly the addresses an owner has facts for;
+//! `behind` lists exactly the hardware addresses that bridges' neighbour entries give or lately gave; what a pod can
+//! make grow stays within [`Bounds::claims_per_device`], everything else within [`Bounds::kernel_entries`].
+
+mod frames;
+mod neighbours;
+mod removals;
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+};
+
+pub(super) use frames::FrameFact;
+pub(super) use neighbours::{NeighbourFact, Telling};
+
+use super::{
+    observation::{AssignedAddress, IfIndex, Mac, Peer, Timestamp, Vlan},
+    settings::Bounds,
+};
+use removals::Removals;
+
+/// The prefix lengths that one address stands with on one link: IPv4 allows several, and each comes and goes alone.
+#[derive(Clone, Debug)]
+struct Prefixes(Vec<u8>);
+
+impl Prefixes {
+    fn add(&mut self, length: u8) {
+        if !self.0.contains(&length) {
+            self.0.push(length);
+        }
+    }
+
+    /// Takes one away if another stays; `false` where the address is gone with it.
+    fn take_one_of(&mut self, length: u8) -> bool {
+        if self.0.iter().all(|known| *known == length) {
+            return false;
+        }
+        self.0.retain(|known| *known != length);
+        true
+    }
+}
+
+/// An address assigned inside a pod's namespace.
+#[derive(Clone, Debug)]
+pub(super) struct Assigned {
+    pub(super) peer: Peer,
+    /// As last told.
+    pub(super) info: AssignedAddress,
+    prefixes: Prefixes,
+    pub(super) first: Timestamp,
+    pub(super) last: Timestamp,
+}
+
+/// An address of the node itself.
+#[derive(Clone, Debug)]
+pub(super) struct HostAddress {
+    pub(super) ifindex: IfIndex,
+    prefixes: Prefixes,
+    pub(super) first: Timestamp,
+    pub(super) last: Timestamp,
+}
+
+/// Everything known of one address.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AddressFacts {
+    pub(super) assigned: Vec<Assigned>,
+    pub(super) host: Vec<HostAddress>,
+    pub(super) neighbours: Vec<NeighbourFact>,
+    pub(super) frames: Vec<FrameFact>,
+}
+
+impl AddressFacts {
+    fn is_empty(&self) -> bool {
+        self.assigned.is_empty()
+            && self.host.is_empty()
+            && self.neighbours.is_empty()
+            && self.frames.is_empty()
+    }
+
+    /// Whether these facts could make two claimants.
+    pub(super) fn may_conflict(&self) -> bool {
+        let by_neighbours = self.neighbours.iter().map(|n| 1 + n.former.len());
+        self.assigned.len() + self.host.len() + self.frames.len() + by_neighbours.sum::<usize>() > 1
+    }
+
+    pub(super) fn assigned_on(&self, peer: Peer) -> bool {
+        self.assigned.iter().any(|a| a.peer == peer)
+    }
+}
+
+/// Whose facts: those of a link of the node, or of a pod's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Owner {
+    Link(IfIndex),
+    Peer(Peer),
+}
+
+/// What storing a fact came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// The set of claimants may have changed.
+    Changed,
+    /// Only a time moved.
+    Refreshed,
+    /// A bound was reached.
+    Refused,
+}
+
+/// How many facts of one sort each link has.
+#[derive(Debug, Default)]
+struct PerLink(HashMap<IfIndex, usize>);
+
+impl PerLink {
+    fn of(&self, ifindex: IfIndex) -> usize {
+        self.0.get(&ifindex).copied().unwrap_or_default()
+    }
+
+    fn add(&mut self, ifindex: IfIndex) {
+        *self.0.entry(ifindex).or_default() += 1;
+    }
+
+    fn take(&mut self, ifindex: IfIndex, count: usize) {
+        if let Some(held) = self.0.get_mut(&ifindex) {
+            *held = held.saturating_sub(count);
+            if *held == 0 {
+                self.0.remove(&ifindex);
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    by_address: HashMap<IpAddr, AddressFacts>,
+    owners: HashMap<Owner, HashSet<IpAddr>>,
+    frames: PerLink,
+    neighbours: PerLink,
+    neighbour_count: usize,
+    host_count: usize,
+    /// Which addresses a bridge's neighbour entries give for a hardware address.
+    behind: HashMap<(IfIndex, Mac), HashSet<IpAddr>>,
+    /// What was taken out of `behind` since last asked.
+    unasked: Vec<(IfIndex, Mac)>,
+    removals: Removals,
+}
+
+impl Facts {
+    pub(super) fn get(&self, address: IpAddr) -> Option<&AddressFacts> {
+        self.by_address.get(&address)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_address.len()
+    }
+
+    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.by_address.keys().copied()
+    }
+
+    pub(super) fn owned_by(&self, owner: Owner) -> Vec<IpAddr> {
+        self.owners
+            .get(&owner)
+            .map(|set| set.iter().copied().collect())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn assign(
+        &mut self,
+        peer: Peer,
+        info: AssignedAddress,
+        at: Timestamp,
+        bounds: &Bounds,
+    ) -> Stored {
+        let owner = Owner::Peer(peer);
+        let held = self.owners.get(&owner).map_or(0, HashSet::len);
+        let entry = self.by_address.entry(info.address).or_default();
+        if let Some(known) = entry.assigned.iter_mut().find(|a| a.peer == peer) {
+            known.last = at;
+            known.prefixes.add(info.prefix_len);
+            let detection = |info: &AssignedAddress| (info.tentative, info.dad_failed);
+            let changed = detection(&known.info) != detection(&info);
+            known.info = info;
+            return if changed {
+                Stored::Changed
+            } else {
+                Stored::Refreshed
+            };
+        }
+        if held >= bounds.claims_per_device {
+            self.drop_if_empty(info.address);
+            return Stored::Refused;
+        }
+        entry.assigned.push(Assigned {
+            peer,
+            info,
+            prefixes: Prefixes(vec![info.prefix_len]),
+            first: at,
+            last: at,
+        });
+        self.owners.entry(owner).or_default().insert(info.address);
+        Stored::Changed
+    }
+
+    /// The address is no longer assigned on `peer` with this prefix length; `true` where it stays with another.
+    pub(super) fn unassign_one_of(&mut self, peer: Peer, address: IpAddr, prefix_len: u8) -> bool {
+        let entry = self.by_address.get_mut(&address);
+        entry
+            .and_then(|entry| entry.assigned.iter_mut().find(|a| a.peer == peer))
+            .is_some_and(|known| known.prefixes.take_one_of(prefix_len))
+    }
+
+    /// The addresses assigned on `peer`, once for each prefix length.
+    pub(super) fn assigned_with(&self, peer: Peer) -> Vec<(IpAddr, u8)> {
+        let addresses = self.owners.get(&Owner::Peer(peer)).into_iter().flatten();
+        let known = addresses.filter_map(|address| {
+            let assigned = &self.by_address.get(address)?.assigned;
+            Some((*address, assigned.iter().find(|a| a.peer == peer)?))
+        });
+        known
+            .flat_map(|(address, a)| a.prefixes.0.iter().map(move |length| (address, *length)))
+            .collect()
+    }
+
+    /// The address is no longer assigned on `peer`; `device` is the pod device there, whose untagged frames for it are
+    /// no longer believed. Says whether there was anything to forget.
+    pub(super) fn unassign(
+        &mut self,
+        peer: Peer,
+        address: IpAddr,
+        device: IfIndex,
+        at: Timestamp,
+    ) -> bool {
+        let mut forgotten = false;
+        if let Some(entry) = self.by_address.get_mut(&address) {
+            let before = entry.assigned.len();
+            entry.assigned.retain(|a| a.peer != peer);
+            forgotten = entry.assigned.len() != before;
+        }
+        self.unindex(Owner::Peer(peer), address);
+        self.removals.note(device, address, at);
+        forgotten |= self.forget_frames(device, address, |f| f.vlan == Vlan::default());
+        self.drop_if_empty(address);
+        forgotten
+    }
+
+    pub(super) fn host(
+        &mut self,
+        ifindex: IfIndex,
+        info: AssignedAddress,
+        at: Timestamp,
+        bounds: &Bounds,
+    ) -> Stored {
+        let address = info.address;
+        let entry = self.by_address.entry(address).or_default();
+        if let Some(known) = entry.host.iter_mut().find(|h| h.ifindex == ifindex) {
+            known.last = at;
+            known.prefixes.add(info.prefix_len);
+            return Stored::Refreshed;
+        }
+        if self.host_count >= bounds.kernel_entries {
+            self.drop_if_empty(address);
+            return Stored::Refused;
+        }
+        entry.host.push(HostAddress {
+            ifindex,
+            prefixes: Prefixes(vec![info.prefix_len]),
+            first: at,
+            last: at,
+        });
+        self.host_count += 1;
+        self.own(ifindex, address);
+        Stored::Changed
+    }
+
+    /// The node's address is gone from a link with this prefix length; `true` where it stays with another.
+    pub(super) fn unhost_one_of(
+        &mut self,
+        ifindex: IfIndex,
+        address: IpAddr,
+        prefix_len: u8,
+    ) -> bool {
+        let entry = self.by_address.get_mut(&address);
+        entry
+            .and_then(|entry| entry.host.iter_mut().find(|h| h.ifindex == ifindex))
+            .is_some_and(|known| known.prefixes.take_one_of(prefix_len))
+    }
+
+    pub(super) fn unhost(&mut self, ifindex: IfIndex, address: IpAddr) -> bool {
+        let Some(entry) = self.by_address.get_mut(&address) else {
+            return false;
+        };
+        let before = entry.host.len();
+        entry.host.retain(|h| h.ifindex != ifindex);
+        let gone = before - entry.host.len();
+        self.host_count -= gone;
+        self.unindex_link(ifindex, address);
+        self.drop_if_empty(address);
+        gone > 0
+    }
+
+    /// The node's own addresses, with the links they stand on, once for each prefix length.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = (IfIndex, IpAddr, u8)> + '_ {
+        self.by_address.iter().flat_map(|(address, facts)| {
+            facts.host.iter().flat_map(|h| {
+                let lengths = h.prefixes.0.iter();
+                lengths.map(|length| (h.ifindex, *address, *length))
+            })
+        })
+    }
+
+    /// Forgets what a link of the node said itself (frames, neighbours, node addresses).
+    pub(super) fn forget_link(&mut self, ifindex: IfIndex) -> Vec<IpAddr> {
+        let addresses = self.owned_by(Owner::Link(ifindex));
+        for address in &addresses {
+            self.forget_frames(ifindex, *address, |_| true);
+            self.forget_neighbour(ifindex, *address);
+            self.unhost(ifindex, *address);
+        }
+        addresses
+    }
+
+    /// Forgets what was believed of a link as a pod's device (frames, neighbours).
+    pub(super) fn forget_pod(&mut self, ifindex: IfIndex) -> Vec<IpAddr> {
+        let addresses = self.owned_by(Owner::Link(ifindex));
+        for address in &addresses {
+            self.forget_frames(ifindex, *address, |_| true);
+            self.forget_neighbour(ifindex, *address);
+        }
+        addresses
+    }
+
+    /// Forgets the addresses assigned on a pod's end.
+    pub(super) fn forget_peer(&mut self, peer: Peer) -> Vec<IpAddr> {
+        let addresses = self.owned_by(Owner::Peer(peer));
+        for address in &addresses {
+            if let Some(entry) = self.by_address.get_mut(address) {
+                entry.assigned.retain(|a| a.peer != peer);
+            }
+            self.drop_if_empty(*address);
+        }
+        self.owners.remove(&Owner::Peer(peer));
+        addresses
+    }
+
+    fn own(&mut self, ifindex: IfIndex, address: IpAddr) {
+        self.owners
+            .entry(Owner::Link(ifindex))
+            .or_default()
+            .insert(address);
+    }
+
+    fn unindex_link(&mut self, ifindex: IfIndex, address: IpAddr) {
+        let still = self.by_address.get(&address).is_some_and(|entry| {
+            entry.frames.iter().any(|f| f.ifindex == ifindex)
+                || entry.neighbours.iter().any(|n| n.ifindex == ifindex)
+                || entry.host.iter().any(|h| h.ifindex == ifindex)
+        });
+        if !still {
+            self.unindex(Owner::Link(ifindex), address);
+        }
+    }
+
+    fn unindex(&mut self, owner: Owner, address: IpAddr) {
+        if let Some(set) = self.owners.get_mut(&owner) {
+            set.remove(&address);
+            if set.is_empty() {
+                self.owners.remove(&owner);
+            }
+        }
+    }
+
+    fn drop_if_empty(&mut self, address: IpAddr) {
+        if self
+            .by_address
+            .get(&address)
+            .is_some_and(AddressFacts::is_empty)
+        {
+            self.by_address.remove(&address);
+        }
+    }
+}

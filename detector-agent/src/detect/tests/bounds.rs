@@ -1,0 +1,199 @@
+//! Rule 9: everything that others can make grow is bounded, counted, and heals.
+
+use super::*;
+
+fn bounded(bounds: Bounds) -> Node {
+    Node::with(Settings {
+        bounds,
+        ..Settings::default()
+    })
+}
+
+#[test]
+fn a_pods_flood_of_claims_is_cut_and_counted_and_hides_no_conflict_of_others() {
+    let mut node = bounded(Bounds {
+        claims_per_device: 10,
+        ..Bounds::default()
+    });
+    for ifindex in 1..=3 {
+        node.pod(ifindex);
+    }
+    for n in 0..100 {
+        node.frame(1, &format!("10.0.1.{n}"));
+        node.address(1, &format!("10.0.2.{n}"));
+        node.neighbour(1, &format!("10.0.3.{n}"), mac(1), NudState::Stale);
+    }
+    assert_eq!(node.engine.addresses().len(), 30);
+    assert_eq!(node.engine.losses().claims, 180);
+    assert_eq!(node.engine.losses().kernel_entries, 90);
+    node.frame(2, "10.0.0.1");
+    node.frame(3, "10.0.0.1");
+    assert_eq!(
+        node.said(),
+        ["raised 10.0.0.1 duplicate observed: veth2 veth3"]
+    );
+    // What was let in is heard on, and what ends makes room.
+    node.address_gone(1, "10.0.2.0");
+    node.address(1, "10.0.2.99");
+    node.neighbour_gone(1, "10.0.3.0");
+    node.neighbour(1, "10.0.3.99", mac(1), NudState::Stale);
+    node.wait_secs(601);
+    node.frame(1, "10.0.1.99");
+    assert_eq!(node.engine.addresses().len(), 21);
+    assert_eq!(node.engine.losses().claims, 180);
+}
+
+#[test]
+fn a_pods_flood_of_hardware_addresses_leaves_other_ports_their_entries() {
+    let mut node = bounded(Bounds {
+        claims_per_device: 10,
+        ..Bounds::default()
+    });
+    node.bridge(9);
+    node.port(1, 9);
+    node.port(2, 9);
+    for n in 0..100 {
+        node.fdb(9, 1, mac(100 + n));
+    }
+    assert_eq!(node.engine.losses().kernel_entries, 90);
+    node.fdb(9, 2, mac(2));
+    node.neighbour(9, "10.0.0.1", mac(2), NudState::Reachable);
+    node.frame(1, "10.0.0.1");
+    assert_eq!(node.said().len(), 1);
+    // A hardware address that moves to a port that is full stands nowhere that is known.
+    node.fdb(9, 1, mac(2));
+    assert_eq!(
+        node.said(),
+        ["resolved 10.0.0.1 duplicate observed: veth1 left veth2(expired)"]
+    );
+}
+
+#[test]
+fn an_entry_with_ever_new_hardware_addresses_leaves_nothing_behind() {
+    let mut node = Node::new();
+    node.bridge(9);
+    for n in 0..200u32 {
+        let [_, _, high, low] = n.to_be_bytes();
+        node.neighbour(9, "10.0.0.1", Mac([2, 0, 0, 1, high, low]), NudState::Stale);
+    }
+    assert!(node.engine.facts().remembered_hardware() <= 5);
+    node.neighbour_gone(9, "10.0.0.1");
+    assert_eq!(node.engine.facts().remembered_hardware(), 0);
+}
+
+#[test]
+fn links_beyond_the_bound_are_counted() {
+    let mut node = bounded(Bounds {
+        links: 2,
+        ..Bounds::default()
+    });
+    for ifindex in 1..=5 {
+        node.pod(ifindex);
+    }
+    node.pod(1);
+    assert_eq!(node.engine.devices().len(), 2);
+    assert_eq!(node.engine.losses().links, 3);
+}
+
+#[test]
+fn entries_of_the_kernel_beyond_the_bound_are_counted() {
+    let mut node = bounded(Bounds {
+        kernel_entries: 2,
+        ..Bounds::default()
+    });
+    node.bridge(9);
+    node.pod(1);
+    for n in 1..=4u8 {
+        let address = format!("10.0.0.{n}");
+        node.neighbour(9, &address, mac(n), NudState::Stale);
+        node.fdb(9, 1, mac(n));
+        node.route(&address, 9);
+        node.host(9, &address);
+    }
+    assert_eq!(node.engine.losses().kernel_entries, 8);
+}
+
+#[test]
+fn claimants_beyond_the_bound_are_counted_in_the_conflict() {
+    let mut node = bounded(Bounds {
+        claimants_per_conflict: 2,
+        ..Bounds::default()
+    });
+    for ifindex in 1..=4 {
+        node.pod(ifindex);
+        node.address(ifindex, "10.0.0.1");
+    }
+    assert_eq!(
+        node.said(),
+        [
+            "raised 10.0.0.1 duplicate certain: veth1 veth2",
+            "updated 10.0.0.1 duplicate certain: veth1 veth2 +1",
+            "updated 10.0.0.1 duplicate certain: veth1 veth2 +2",
+        ]
+    );
+    node.gone(1);
+    node.gone(4);
+    assert_eq!(
+        node.said(),
+        [
+            "updated 10.0.0.1 duplicate certain: veth2 veth3 +1 left veth1(device_removed)",
+            "updated 10.0.0.1 duplicate certain: veth2 veth3 left veth1(device_removed)",
+        ]
+    );
+}
+
+#[test]
+fn all_that_left_at_once_are_listed() {
+    let mut node = Node::new();
+    for ifindex in 1..=40 {
+        node.pod(ifindex);
+        node.address(ifindex, "10.0.0.1");
+    }
+    node.said();
+    node.read_node(Snapshot::default());
+    let resolved = node.conflicts_said().remove(0);
+    assert_eq!(resolved.claimants.len(), 40);
+    assert!(
+        resolved
+            .claimants
+            .iter()
+            .all(|c| c.left == Some(Left::DeviceRemoved))
+    );
+}
+
+#[test]
+fn a_conflict_turned_away_at_the_bound_is_raised_as_soon_as_there_is_room() {
+    let mut node = bounded(Bounds {
+        open_conflicts: 2,
+        ..Bounds::default()
+    });
+    node.pod(1);
+    node.pod(2);
+    for n in 1..=5 {
+        for ifindex in 1..=2 {
+            node.address(ifindex, &format!("10.0.0.{n}"));
+        }
+    }
+    assert_eq!(node.said().len(), 2);
+    // Looked at again, it is the same one.
+    node.frame(1, "10.0.0.3");
+    assert_eq!(node.engine.losses().conflicts, 3);
+    for n in 1..=5 {
+        node.address_gone(1, &format!("10.0.0.{n}"));
+    }
+    let said = node.said();
+    let starts: Vec<_> = said.iter().map(|s| &s[..17.min(s.len())]).collect();
+    assert_eq!(
+        starts,
+        [
+            "resolved 10.0.0.1",
+            "raised 10.0.0.3 d",
+            "resolved 10.0.0.2",
+            "raised 10.0.0.4 d",
+            "resolved 10.0.0.3",
+            "raised 10.0.0.5 d",
+            "resolved 10.0.0.4",
+            "resolved 10.0.0.5",
+        ]
+    );
+}

@@ -1,0 +1,146 @@
+//! Which claimant receives the traffic.
+
+use super::*;
+
+fn conflict() -> Node {
+    let mut node = Node::with_pods(2);
+    node.address(1, "10.0.0.1");
+    node.address(2, "10.0.0.1");
+    node
+}
+
+#[test]
+fn the_routes_device_receives() {
+    let mut node = Node::with_pods(2);
+    node.route("10.0.0.1", 2);
+    node.address(1, "10.0.0.1");
+    node.address(2, "10.0.0.1");
+    assert_eq!(
+        node.said(),
+        ["raised 10.0.0.1 duplicate certain: veth1 veth2 -> veth2"]
+    );
+}
+
+#[test]
+fn a_route_is_no_claim() {
+    let mut node = Node::with_pods(2);
+    node.address(1, "10.0.0.1");
+    node.route("10.0.0.1", 2);
+    assert!(node.said().is_empty());
+}
+
+#[test]
+fn a_moved_route_is_told() {
+    let mut node = conflict();
+    node.said();
+    node.route("10.0.0.1", 1);
+    node.route("10.0.0.2", 2);
+    node.route("10.0.0.1", 1);
+    node.route("10.0.0.1", 2);
+    node.route_gone("10.0.0.1", 1);
+    node.route_gone("10.0.0.1", 2);
+    assert_eq!(
+        node.said(),
+        [
+            "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1",
+            "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
+            "updated 10.0.0.1 duplicate certain: veth1 veth2",
+        ]
+    );
+}
+
+#[test]
+fn the_routes_of_a_link_that_goes_down_end_without_a_word() {
+    let mut node = conflict();
+    node.route("10.0.0.1", 2);
+    node.said();
+    node.link(Link {
+        up: false,
+        ..pod(2)
+    });
+    assert_eq!(
+        node.said(),
+        ["updated 10.0.0.1 duplicate certain: veth1 veth2"]
+    );
+    node.pod(2);
+    assert!(node.said().is_empty(), "up again, the routes are not back");
+}
+
+#[test]
+fn a_route_that_leads_to_no_claimant_gives_no_receiver() {
+    let mut node = conflict();
+    node.said();
+    node.pod(3);
+    node.route("10.0.0.1", 3);
+    assert!(node.said().is_empty());
+}
+
+#[test]
+fn behind_a_bridge_the_entrys_port_receives() {
+    let mut node = Node::new();
+    node.bridge(9);
+    for port in 1..=2u8 {
+        node.port(port.into(), 9);
+        node.fdb(9, port.into(), mac(port));
+        node.address(port.into(), "10.0.0.1");
+    }
+    node.tell(Observation::Route(Route {
+        prefix_len: 24,
+        ..route("10.0.0.0", 9)
+    }));
+    node.said();
+    node.neighbour(9, "10.0.0.1", mac(2), NudState::Reachable);
+    node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
+    node.fdb(9, 2, mac(1));
+    assert_eq!(
+        node.said(),
+        [
+            "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
+            "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1",
+            "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
+        ]
+    );
+}
+
+#[test]
+fn the_nodes_routes_say_nothing_of_tagged_claims() {
+    let mut node = Node::with_pods(2);
+    node.route("10.0.0.1", 1);
+    for ifindex in 1..=2 {
+        node.tell(Observation::Frame(FrameClaim {
+            vlan: Vlan {
+                outer: Some(5),
+                inner: None,
+            },
+            ..frame(ifindex, "10.0.0.1")
+        }));
+    }
+    assert_eq!(
+        node.said(),
+        ["raised 10.0.0.1@5 duplicate observed: veth1 veth2"]
+    );
+}
+
+#[test]
+fn a_link_local_addresss_receiver_is_the_bridges_entry_whatever_the_routes_say() {
+    let mut node = Node::new();
+    node.bridge(9);
+    node.pod(3);
+    node.tell(Observation::Route(Route {
+        prefix_len: 64,
+        ..route("fe80::", 3)
+    }));
+    for port in 1..=2u8 {
+        node.port(port.into(), 9);
+        node.fdb(9, port.into(), mac(port));
+        node.address(port.into(), "fe80::1");
+    }
+    node.neighbour(9, "fe80::1", mac(2), NudState::Stale);
+    assert_eq!(
+        node.said(),
+        [
+            "raised fe80::1 duplicate certain: veth1 veth2",
+            "updated fe80::1 duplicate certain: veth1 veth2 -> veth2",
+        ]
+    );
+}

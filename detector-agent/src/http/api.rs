@@ -1,0 +1,247 @@
+//! `/api/v1/conflicts` and `/api/v1/claims`: streamed, so that neither the agent nor detection ever holds all of it.
+
+use std::{net::IpAddr, sync::Arc};
+
+use bytes::Bytes;
+use hyper::{StatusCode, header};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use super::{
+    App, Sources,
+    ask::AskError,
+    respond::{Cut, JSON, Piece, Reply, error, head_only, pieces, with},
+};
+use crate::{
+    clock::Moment,
+    detect::{Claim, Claimant, Conflict},
+    identify::{PodAnswer, PodBook},
+    report::{
+        event::{ClaimantData, ConflictData},
+        metrics::{ClaimInfo, ClaimSeries},
+    },
+};
+
+/// Addresses asked about at once: some hundred microseconds of the detection thread's time.
+const CONFLICTS_AT_ONCE: usize = 32;
+const CLAIMS_AT_ONCE: usize = 256;
+
+/// One claim, as the API shows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct ClaimData {
+    address: String,
+    vlan: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    inner_vlan: Option<u16>,
+    #[serde(flatten)]
+    claimant: ClaimantData,
+}
+
+/// The answer where detection gave none.
+pub(super) fn unanswered(why: AskError) -> Reply {
+    let reply = error(StatusCode::SERVICE_UNAVAILABLE, &why.to_string());
+    with(reply, header::RETRY_AFTER, "5")
+}
+
+/// Refuses a query string.
+pub(super) fn no_parameters(query: Option<&str>) -> Result<(), Box<Reply>> {
+    match query.map(|q| form_urlencoded::parse(q.as_bytes()).next()) {
+        Some(Some((name, _))) => Err(unknown(&name)),
+        _ => Ok(()),
+    }
+}
+
+/// `address`, if given.
+pub(super) fn claims_parameters(query: Option<&str>) -> Result<Option<IpAddr>, Box<Reply>> {
+    let mut address = None;
+    for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+        if name != "address" {
+            return Err(unknown(&name));
+        }
+        let Ok(parsed) = value.parse() else {
+            let reply = error(
+                StatusCode::BAD_REQUEST,
+                "`address` is no IP address; give one such as 10.244.2.10",
+            );
+            return Err(Box::new(reply));
+        };
+        if address.replace(parsed).is_some() {
+            let reply = error(StatusCode::BAD_REQUEST, "`address` is given twice");
+            return Err(Box::new(reply));
+        }
+    }
+    Ok(address)
+}
+
+fn unknown(name: &str) -> Box<Reply> {
+    let name: String = name.chars().take(40).collect();
+    Box::new(error(
+        StatusCode::BAD_REQUEST,
+        &format!("`{name}` is no parameter of this endpoint"),
+    ))
+}
+
+/// The active conflicts, and the last that were resolved.
+pub(super) async fn conflicts(app: Arc<App>, head: bool) -> Reply {
+    // Asked before the answer begins: without detection there is an error, not half an answer.
+    let addresses = match app.ask.conflict_addresses().await {
+        Ok(addresses) => addresses,
+        Err(e) => return unanswered(e),
+    };
+    if head {
+        return head_only(JSON);
+    }
+    let (to, from) = mpsc::channel(2);
+    tokio::spawn(async move {
+        let mut list = List::begin(&app, "conflicts");
+        for some in addresses.chunks(CONFLICTS_AT_ONCE) {
+            let moment = Moment::now();
+            let Ok(found) = app.ask.conflicts(some).await else {
+                return list.cut(&to).await;
+            };
+            for conflict in &found {
+                list.add(&conflict_data(&app.sources, &moment, conflict));
+            }
+            if !list.send(&to).await {
+                return;
+            }
+        }
+        let resolved = app.sources.feed.resolved();
+        let resolved: Vec<_> = resolved.iter().map(|event| &event.data).collect();
+        list.end_with("resolved", &resolved, &to).await;
+    });
+    pieces(JSON, from)
+}
+
+/// Every claim, or those of one address.
+pub(super) async fn claims(app: Arc<App>, address: Option<IpAddr>, head: bool) -> Reply {
+    let addresses = match address {
+        Some(address) => vec![address],
+        None => match app.ask.addresses().await {
+            Ok(addresses) => addresses,
+            Err(e) => return unanswered(e),
+        },
+    };
+    if head {
+        return head_only(JSON);
+    }
+    let (to, from) = mpsc::channel(2);
+    tokio::spawn(async move {
+        let mut list = List::begin(&app, "claims");
+        for some in addresses.chunks(CLAIMS_AT_ONCE) {
+            let moment = Moment::now();
+            let Ok(found) = app.ask.claims(some).await else {
+                return list.cut(&to).await;
+            };
+            for claim in &found {
+                list.add(&claim_data(&app.sources.pods, &moment, claim));
+            }
+            if !list.send(&to).await {
+                return;
+            }
+        }
+        list.end(&to).await;
+    });
+    pieces(JSON, from)
+}
+
+/// Every claimed address, for the metrics.
+pub(super) async fn claim_series(app: &App) -> Result<ClaimSeries, AskError> {
+    let mut series = ClaimSeries::default();
+    for some in app.ask.addresses().await?.chunks(CLAIMS_AT_ONCE) {
+        let found = app.ask.claims(some).await?;
+        let mut named: Vec<_> = found
+            .iter()
+            .map(|claim| match app.sources.pods.pod_of(&claim.claimant) {
+                PodAnswer::Known(pod) => (claim, Some(pod)),
+                PodAnswer::Unknown(_) => (claim, None),
+            })
+            .collect();
+        // Of several claimants of one address the one whose pod is known stands for it, then the oldest.
+        named.sort_by_key(|(claim, pod)| (claim.address, pod.is_none(), claim.claimant.since));
+        for (claim, pod) in named {
+            series.add(ClaimInfo {
+                address: claim.address.to_string(),
+                namespace: pod
+                    .as_ref()
+                    .map(|p| p.namespace.clone())
+                    .unwrap_or_default(),
+                pod: pod.as_ref().map(|p| p.name.clone()).unwrap_or_default(),
+            });
+        }
+    }
+    Ok(series)
+}
+
+fn conflict_data(sources: &Sources, moment: &Moment, conflict: &Conflict) -> ConflictData {
+    let pod_of = |claimant: &Claimant| sources.pods.pod_of(claimant);
+    let mut data = ConflictData::new(&sources.node, moment, conflict, pod_of);
+    // Of the change that was told last, not of this answer.
+    let latency = conflict.updated_at.since(conflict.decided_at).as_micros();
+    data.latency_us = u64::try_from(latency).unwrap_or(u64::MAX);
+    data
+}
+
+fn claim_data(pods: &PodBook, moment: &Moment, claim: &Claim) -> ClaimData {
+    ClaimData {
+        address: claim.address.to_string(),
+        vlan: claim.vlan.outer,
+        inner_vlan: claim.vlan.inner,
+        claimant: ClaimantData::new(&claim.claimant, moment, pods.pod_of(&claim.claimant)),
+    }
+}
+
+/// A JSON object with one long list in it, written piece by piece.
+struct List {
+    text: String,
+    first: bool,
+}
+
+impl List {
+    fn begin(app: &App, name: &str) -> Self {
+        let moment = Moment::now();
+        let head = serde_json::json!({
+            "node": app.sources.node,
+            "at": moment.rfc3339(moment.monotonic()),
+            "ready": app.sources.readiness.is_ready(),
+        });
+        let mut text = head.to_string();
+        text.pop();
+        text.push_str(&format!(",\"{name}\":["));
+        Self { text, first: true }
+    }
+
+    fn add(&mut self, item: &impl Serialize) {
+        // These types always serialize.
+        let Ok(json) = serde_json::to_string(item) else {
+            return;
+        };
+        if !self.first {
+            self.text.push(',');
+        }
+        self.first = false;
+        self.text.push_str(&json);
+    }
+
+    /// Whether the client still takes it.
+    async fn send(&mut self, to: &mpsc::Sender<Piece>) -> bool {
+        let text = std::mem::take(&mut self.text);
+        text.is_empty() || to.send(Ok(Bytes::from(text))).await.is_ok()
+    }
+
+    async fn end(mut self, to: &mpsc::Sender<Piece>) {
+        self.text.push_str("]}\n");
+        self.send(to).await;
+    }
+
+    async fn end_with(mut self, name: &str, last: &impl Serialize, to: &mpsc::Sender<Piece>) {
+        let last = serde_json::to_string(last).unwrap_or_else(|_| "[]".to_owned());
+        self.text.push_str(&format!("],\"{name}\":{last}}}\n"));
+        self.send(to).await;
+    }
+
+    async fn cut(self, to: &mpsc::Sender<Piece>) {
+        // Where the client is gone already, nobody is deceived.
+        let _ = to.send(Err(Cut)).await;
+    }
+}

@@ -1,0 +1,26 @@
+//! The status page: three files of this agent, nothing from elsewhere.
+
+use hyper::{StatusCode, header};
+
+use super::respond::{Reply, whole, with};
+
+/// Nothing but our own files, and nobody frames them.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// The file of this path, if it is one.
+pub(super) fn file(path: &str) -> Option<Reply> {
+    let (content_type, text) = match path {
+        "/" => ("text/html; charset=utf-8", include_str!("page/index.html")),
+        "/page.css" => ("text/css; charset=utf-8", include_str!("page/page.css")),
+        "/page.js" => (
+            "text/javascript; charset=utf-8",
+            include_str!("page/page.js"),
+        ),
+        "/icon.svg" => ("image/svg+xml", include_str!("page/icon.svg")),
+        _ => return None,
+    };
+    let reply = whole(StatusCode::OK, content_type, text);
+    let reply = with(reply, header::CONTENT_SECURITY_POLICY, POLICY);
+    Some(with(reply, header::X_FRAME_OPTIONS, "DENY"))
+}

@@ -1,0 +1,113 @@
+//! What is known now of the pods behind devices, readable from any thread at once.
+
+use std::{collections::HashMap, sync::Arc};
+
+use arc_swap::ArcSwap;
+use tokio::sync::mpsc;
+
+use super::{Pod, PodAnswer, SourceStatus, task::Note};
+use crate::{
+    detect::{Claimant, ClaimantId, Device, IfIndex},
+    report::PodNames,
+};
+
+/// A device by index and generation.
+pub(super) type DeviceId = (IfIndex, u64);
+
+/// What is known of one device.
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    Known(Arc<Pod>),
+    Unknown(Arc<str>),
+}
+
+/// What is known now, and how the sources fare. One writer (the task), any number of readers, none of whom waits.
+#[derive(Debug, Default)]
+pub struct PodBook {
+    answers: ArcSwap<HashMap<DeviceId, Answer>>,
+    sources: ArcSwap<Vec<SourceStatus>>,
+}
+
+impl PodBook {
+    /// The pod behind a claimant, or why it is not known.
+    #[must_use]
+    pub fn pod_of(&self, claimant: &Claimant) -> PodAnswer {
+        match claimant.id {
+            ClaimantId::Host => PodAnswer::Unknown("it is the node itself".into()),
+            ClaimantId::BehindBridge(..) => PodAnswer::Unknown(
+                format!("no port of {} is known to lead there", claimant.device).into(),
+            ),
+            ClaimantId::Device(ifindex, generation) => self.pod_behind(ifindex, generation),
+        }
+    }
+
+    /// The pod behind a device, or why it is not known.
+    #[must_use]
+    pub fn pod_behind(&self, ifindex: IfIndex, generation: u64) -> PodAnswer {
+        match self.answers.load().get(&(ifindex, generation)) {
+            Some(Answer::Known(pod)) => PodAnswer::Known(Arc::clone(pod)),
+            Some(Answer::Unknown(because)) => PodAnswer::Unknown(because.to_string().into()),
+            None => PodAnswer::Unknown("it is being looked up".into()),
+        }
+    }
+
+    /// How the sources fare, best first.
+    #[must_use]
+    pub fn sources(&self) -> Arc<Vec<SourceStatus>> {
+        self.sources.load_full()
+    }
+
+    pub(super) fn publish_answers(&self, answers: HashMap<DeviceId, Answer>) {
+        self.answers.store(Arc::new(answers));
+    }
+
+    pub(super) fn publish_sources(&self, sources: Vec<SourceStatus>) {
+        self.sources.store(Arc::new(sources));
+    }
+}
+
+/// The detection thread's end: answers from the book, and tells the task of devices.
+#[derive(Debug)]
+pub struct Names {
+    book: Arc<PodBook>,
+    notes: mpsc::Sender<Note>,
+}
+
+impl Names {
+    /// Answers from `book`; `notes` lead to the task that keeps it.
+    #[must_use]
+    pub fn new(book: Arc<PodBook>, notes: mpsc::Sender<Note>) -> Self {
+        Self { book, notes }
+    }
+
+    fn note(&self, note: Note) {
+        // Full: the task is far behind. A device that is lost so is told again when a conflict names it.
+        let _ = self.notes.try_send(note);
+    }
+}
+
+impl PodNames for Names {
+    fn pod_of(&self, claimant: &Claimant) -> PodAnswer {
+        let answer = self.book.pod_of(claimant);
+        if let (PodAnswer::Unknown(_), ClaimantId::Device(ifindex, generation), None) =
+            (&answer, claimant.id, claimant.left)
+        {
+            self.note(Note::Wanted(Device {
+                ifindex,
+                generation,
+                name: claimant.device.clone(),
+                alias: None,
+                peer: claimant.peer,
+            }));
+        }
+        answer
+    }
+
+    fn device_appeared(&self, device: &Device) {
+        self.note(Note::Appeared(device.clone()));
+    }
+
+    fn device_gone(&self, ifindex: IfIndex, generation: u64) {
+        self.note(Note::Gone(ifindex, generation));
+    }
+}

@@ -1,0 +1,56 @@
+//! From a namespace's file to the id that the agent's namespace gives it: what ties a pod to its device.
+
+use std::{
+    fs::{File, OpenOptions},
+    os::{fd::AsFd as _, unix::fs::OpenOptionsExt as _},
+    path::Path,
+};
+
+use nix::libc;
+use tracing::debug;
+
+use crate::{
+    detect::NsId,
+    observe::netlink::{OpenError, Requests},
+};
+
+/// Asks the kernel for namespaces' ids; opens its socket when it is first asked.
+#[derive(Debug, Default)]
+pub(super) struct Namespaces {
+    requests: Option<Requests>,
+}
+
+impl Namespaces {
+    /// The id of the namespace at a path; `None` where there is none (any more), or the agent may not look at it.
+    pub(super) fn id_at(&mut self, path: &Path) -> Option<NsId> {
+        let file = open(path)?;
+        let id = self
+            .requests()
+            .map_err(|error| error.to_string())
+            .and_then(|requests| {
+                requests
+                    .namespace_id(file.as_fd())
+                    .map_err(|error| error.to_string())
+            });
+        id.unwrap_or_else(|error| {
+            debug!("the id of {} is not known: {error}", path.display());
+            None
+        })
+    }
+
+    fn requests(&mut self) -> Result<&mut Requests, OpenError> {
+        match &mut self.requests {
+            Some(requests) => Ok(requests),
+            none => Ok(none.insert(Requests::open()?)),
+        }
+    }
+}
+
+/// Opens without ever waiting, whatever stands there.
+fn open(path: &Path) -> Option<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY)
+        .open(path)
+        .ok()
+}

@@ -1,0 +1,122 @@
+//! What every Prometheus dashboard expects of a process, read from `/proc` at each scrape.
+
+use std::fmt;
+
+use procfs::process::{LimitValue, Process};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{counter::ConstCounter, gauge::ConstGauge},
+    registry::Unit,
+};
+
+/// This process.
+#[derive(Debug)]
+pub(super) struct ThisProcess {
+    /// Seconds since 1970; does not change while the process lives.
+    started: Option<f64>,
+}
+
+impl ThisProcess {
+    pub(super) fn new() -> Self {
+        Self {
+            started: started().ok(),
+        }
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // ticks and seconds are far below 2^52
+fn started() -> procfs::ProcResult<f64> {
+    let ticks = Process::myself()?.stat()?.starttime;
+    let boot = procfs::boot_time_secs()?;
+    Ok(boot as f64 + ticks as f64 / procfs::ticks_per_second() as f64)
+}
+
+struct Figures {
+    cpu_seconds: f64,
+    resident_bytes: u64,
+    virtual_bytes: u64,
+    threads: i64,
+    open_fds: u64,
+    max_fds: Option<u64>,
+}
+
+#[allow(clippy::cast_precision_loss)] // as above
+fn figures() -> procfs::ProcResult<Figures> {
+    let process = Process::myself()?;
+    let stat = process.stat()?;
+    let max_fds = match process.limits()?.max_open_files.soft_limit {
+        LimitValue::Value(limit) => Some(limit),
+        LimitValue::Unlimited => None,
+    };
+    Ok(Figures {
+        cpu_seconds: (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64,
+        resident_bytes: stat.rss * procfs::page_size(),
+        virtual_bytes: stat.vsize,
+        threads: stat.num_threads,
+        open_fds: process.fd_count()? as u64,
+        max_fds,
+    })
+}
+
+impl Collector for ThisProcess {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        // Without /proc there is nothing to tell; the rest of the answer stands.
+        let Ok(figures) = figures() else {
+            return Ok(());
+        };
+        let cpu = ConstCounter::new(figures.cpu_seconds);
+        cpu.encode(encoder.encode_descriptor(
+            "process_cpu",
+            "User and system CPU time spent",
+            Some(&Unit::Seconds),
+            cpu.metric_type(),
+        )?)?;
+        let mut gauge = |name: &str, help: &str, unit: Option<&Unit>, value: f64| {
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, unit, gauge.metric_type())?)
+        };
+        #[allow(clippy::cast_precision_loss)] // memory of a process is far below 2^52 bytes
+        let float = |value: u64| value as f64;
+        gauge(
+            "process_resident_memory",
+            "Resident memory size",
+            Some(&Unit::Bytes),
+            float(figures.resident_bytes),
+        )?;
+        gauge(
+            "process_virtual_memory",
+            "Virtual memory size",
+            Some(&Unit::Bytes),
+            float(figures.virtual_bytes),
+        )?;
+        if let Some(started) = self.started {
+            gauge(
+                "process_start_time",
+                "Start of the process since the Unix epoch",
+                Some(&Unit::Seconds),
+                started,
+            )?;
+        }
+        gauge(
+            "process_open_fds",
+            "Open file descriptors",
+            None,
+            float(figures.open_fds),
+        )?;
+        if let Some(limit) = figures.max_fds {
+            gauge(
+                "process_max_fds",
+                "Most file descriptors that may be open",
+                None,
+                float(limit),
+            )?;
+        }
+        gauge(
+            "process_threads",
+            "Threads of the process",
+            None,
+            float(figures.threads.unsigned_abs()),
+        )
+    }
+}

@@ -1,0 +1,248 @@
+//! What pods claim with frames on a real veth.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use detector_agent::{
+    detect::{FrameClaim, FrameKind, Mac, Observation, Timestamp, Vlan},
+    observe::ebpf::EbpfOptions,
+};
+use detector_common::{Counter, RecordKind, RejectReason};
+use detector_testkit::{ArpOperation, Frame, Mac as WireMac, NaFlags};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::world::{MAC, World};
+
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 10);
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 1);
+const OTHER_MAC: WireMac = WireMac([0x02, 0, 0, 0, 0, 0x0b]);
+
+fn v6() -> Ipv6Addr {
+    "fd00::a:b".parse().unwrap()
+}
+
+#[test]
+fn a_gratuitous_arp_comes_out_as_a_claim() {
+    let mut world = World::new(&EbpfOptions::default());
+    let claims = world.claims_of(&[Frame::announcement(MAC, ADDRESS)]);
+    assert_eq!(claims, [world.arp(ADDRESS)]);
+}
+
+#[test]
+fn a_claim_bears_the_time_of_the_frame() {
+    let now = || {
+        let time = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
+        Timestamp(u64::try_from(time.tv_sec() * 1_000_000_000 + time.tv_nsec()).unwrap())
+    };
+    let mut world = World::new(&EbpfOptions::default());
+    let before = now();
+    world
+        .sender
+        .send(&Frame::announcement(MAC, ADDRESS))
+        .unwrap();
+    let at =
+        world.wait(|stamped| matches!(stamped.what, Observation::Frame(_)).then_some(stamped.at));
+    assert!(before <= at && at <= now(), "{before:?} {at:?}");
+}
+
+#[test]
+fn every_kind_of_arp_claims_what_it_should() {
+    let mut world = World::new(&EbpfOptions::default());
+    let at = |last| Ipv4Addr::new(10, 244, 2, last);
+    let claims = world.claims_of(&[
+        Frame::request(MAC, at(1), GATEWAY),
+        Frame::probe(MAC, at(2)),
+        Frame::gratuitous_reply(MAC, at(3)),
+        Frame::arp(
+            ArpOperation::Reply,
+            OTHER_MAC,
+            (MAC, at(4)),
+            (OTHER_MAC, GATEWAY),
+        ),
+        Frame::announcement(MAC, at(5)).ether_source(OTHER_MAC),
+    ]);
+    let expected = [
+        world.arp(at(1)),
+        FrameClaim {
+            tentative: true,
+            ..world.arp(at(2))
+        },
+        world.arp(at(3)),
+        world.arp(at(4)),
+        FrameClaim {
+            ether_source: Mac(OTHER_MAC.0),
+            ..world.arp(at(5))
+        },
+    ];
+    assert_eq!(claims, expected);
+}
+
+#[test]
+fn every_kind_of_neighbour_discovery_claims_what_it_should() {
+    let mut world = World::new(&EbpfOptions::default());
+    let at = |last| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last);
+    let claims = world.claims_of(&[
+        Frame::solicitation(MAC, at(1), v6()),
+        Frame::dad(MAC, at(2)),
+        Frame::advertisement(MAC, at(3), Some(MAC), NaFlags::OVERRIDE),
+        Frame::advertisement(MAC, at(4), None, NaFlags::SOLICITED.and(NaFlags::OVERRIDE)),
+        Frame::advertisement(MAC, at(5), Some(OTHER_MAC), NaFlags::OVERRIDE),
+    ]);
+    let claim = |last| FrameClaim {
+        kind: FrameKind::Ndp,
+        address: at(last).into(),
+        ..world.arp(ADDRESS)
+    };
+    let expected = [
+        claim(1),
+        FrameClaim {
+            tentative: true,
+            ..claim(2)
+        },
+        claim(3),
+        claim(4),
+        FrameClaim {
+            mac: Mac(OTHER_MAC.0),
+            ..claim(5)
+        },
+    ];
+    assert_eq!(claims, expected);
+}
+
+#[test]
+fn vlan_tags_are_part_of_the_claim() {
+    let mut world = World::new(&EbpfOptions::default());
+    let advertisement = || Frame::advertisement(MAC, v6(), Some(MAC), NaFlags::OVERRIDE);
+    let claims = world.claims_of(&[
+        Frame::announcement(MAC, ADDRESS).vlan(100),
+        Frame::announcement(MAC, ADDRESS).vlan(100).vlan(7),
+        Frame::announcement(MAC, ADDRESS).vlan(0),
+        advertisement().vlan(100),
+        advertisement().vlan(100).vlan(7),
+    ]);
+    let vlans: Vec<Vlan> = claims.iter().map(|claim| claim.vlan).collect();
+    let vlan = |outer, inner| Vlan { outer, inner };
+    let expected = [
+        vlan(Some(100), None),
+        vlan(Some(100), Some(7)),
+        vlan(None, None),
+        vlan(Some(100), None),
+        vlan(Some(100), Some(7)),
+    ];
+    assert_eq!(vlans, expected);
+}
+
+#[test]
+fn malformed_frames_are_counted_by_reason_and_never_published() {
+    let mut world = World::new(&EbpfOptions::default());
+    let good_arp = || Frame::announcement(MAC, ADDRESS);
+    let good_ndp = || Frame::advertisement(MAC, v6(), Some(MAC), NaFlags::OVERRIDE);
+    // What follows the Ethernet header, with one byte replaced.
+    let broken = |mut frame: Frame, at: usize, value: u8| {
+        *frame.payload_mut().get_mut(at).unwrap() = value;
+        frame
+    };
+    let short = |mut frame: Frame, length: usize| {
+        frame.payload_mut().truncate(length);
+        frame
+    };
+    let many_options = {
+        let mut body = vec![0; 4];
+        body.extend(v6().octets());
+        for _ in 0..9 {
+            body.extend([14, 1, 0, 0, 0, 0, 0, 0]);
+        }
+        let all_nodes = "ff02::1".parse().unwrap();
+        Frame::icmpv6(
+            MAC,
+            WireMac([0x33, 0x33, 0, 0, 0, 1]),
+            v6(),
+            all_nodes,
+            136,
+            &body,
+        )
+    };
+    let fragment = {
+        let mut frame = broken(good_ndp(), 6, 44);
+        let payload = frame.payload_mut();
+        payload[5] += 8;
+        payload.splice(40..40, [58, 0, 0, 0, 0, 0, 0, 1]);
+        frame
+    };
+    let cases = [
+        (short(good_arp(), 27), RejectReason::Truncated),
+        (good_arp().vlan(0xfff), RejectReason::Vlan),
+        (broken(good_arp(), 5, 16), RejectReason::ArpFormat),
+        (broken(good_arp(), 7, 3), RejectReason::ArpOperation),
+        (
+            Frame::announcement(MAC, Ipv4Addr::LOCALHOST),
+            RejectReason::Address,
+        ),
+        (
+            Frame::announcement(WireMac::ZERO, ADDRESS).ether_source(MAC),
+            RejectReason::HardwareAddress,
+        ),
+        (broken(good_ndp(), 0, 0x40), RejectReason::IpVersion),
+        (broken(good_ndp(), 7, 64), RejectReason::HopLimit),
+        (broken(good_ndp(), 41, 1), RejectReason::IcmpCode),
+        (broken(good_ndp(), 5, 8), RejectReason::IcmpLength),
+        (fragment, RejectReason::Fragment),
+        (broken(good_ndp(), 65, 0), RejectReason::NdpOption),
+        (many_options, RejectReason::NdpOptionCount),
+    ];
+    for (frame, reason) in cases {
+        let before = world.counts();
+        assert_eq!(world.claims_of(&[frame]), [], "{reason:?}");
+        let after = world.counts();
+        for other in RejectReason::ALL {
+            let more = after.get(Counter::Rejected(other)) - before.get(Counter::Rejected(other));
+            assert_eq!(
+                more,
+                u64::from(other == reason),
+                "{reason:?} counted {other:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn other_traffic_is_neither_published_nor_counted() {
+    let mut world = World::new(&EbpfOptions::default());
+    // An echo request is ICMPv6 but no Neighbour Discovery.
+    let echo = Frame::icmpv6(
+        MAC,
+        OTHER_MAC,
+        v6(),
+        "fd00::1".parse().unwrap(),
+        128,
+        &[0; 4],
+    );
+    assert_eq!(world.claims_of(&[echo]), []);
+    let counts = world.counts();
+    assert!(counts.rejected().all(|(_, count)| count == 0));
+    // The marker alone.
+    assert_eq!(counts.get(Counter::Published(RecordKind::Arp)), 1);
+    assert_eq!(counts.get(Counter::Published(RecordKind::Ndp)), 0);
+}
+
+#[test]
+fn a_frame_that_was_seen_still_reaches_the_stack() {
+    let mut world = World::new(&EbpfOptions::default());
+    world
+        .node
+        .netns()
+        .ip(&format!(
+            "address add {GATEWAY}/24 dev {}",
+            crate::world::DEVICE
+        ))
+        .unwrap();
+    world
+        .sender
+        .send(&Frame::request(MAC, ADDRESS, GATEWAY))
+        .unwrap();
+    // The kernel learns the asker of an address of its own.
+    let lladdr = world.wait(|stamped| match stamped.what {
+        Observation::Neighbour(found) if found.address == ADDRESS => Some(found.lladdr),
+        _ => None,
+    });
+    assert_eq!(lladdr, Some(Mac(MAC.0)));
+}

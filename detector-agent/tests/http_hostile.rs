@@ -1,0 +1,510 @@
+//! What clients send that they should not: every request gets its answer or its end, and the next client is served.
+//!
+//! The endpoints run here without an agent around them: nothing answers their questions, so lists are 503.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::{Shutdown, SocketAddr, TcpStream},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use detector_agent::{
+    detection::Inbox,
+    health::{Health, Role},
+    http::{Endpoints, Feed, Listen, Options, Server, Sources},
+    report::metrics::Metrics,
+};
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+
+/// Well above every patience of the server's.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+struct Served {
+    address: SocketAddr,
+    _server: Server,
+}
+
+fn serve() -> Served {
+    let endpoints = Endpoints::open(&Options {
+        listen: Listen::At("127.0.0.1:0".parse().unwrap()),
+        token_file: None,
+        tls_chain: None,
+        tls_key: None,
+    })
+    .unwrap()
+    .unwrap();
+    let address = endpoints.address();
+    let (inbox, _ended) = Inbox::new().unwrap();
+    let health = Arc::new(Health::default());
+    health.part(Role::Source, "netlink").works("test");
+    let server = endpoints
+        .serve(Sources {
+            node: "test".to_owned(),
+            metrics: Arc::new(Metrics::new()),
+            readiness: Arc::default(),
+            health,
+            pods: Arc::default(),
+            inbox,
+            feed: Feed::default(),
+            export_claims: false,
+        })
+        .unwrap();
+    Served {
+        address,
+        _server: server,
+    }
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.set_write_timeout(Some(DEADLINE)).unwrap();
+    stream
+}
+
+/// Sends it and reads to the end of the connection; says that no more comes where the server waits for more.
+fn exchange_within(address: SocketAddr, request: &[u8], patience: Duration) -> Vec<u8> {
+    let mut stream = connect(address);
+    // The server may have answered and closed before it read all of it.
+    let _ = stream.write_all(request);
+    let mut answer = Vec::new();
+    for patience in [patience, DEADLINE] {
+        stream.set_read_timeout(Some(patience)).unwrap();
+        match stream.read_to_end(&mut answer) {
+            Ok(_) => return answer,
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => return answer,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+    panic!("neither an answer nor an end: {}", request.escape_ascii());
+}
+
+fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
+    exchange_within(address, request, Duration::from_secs(2))
+}
+
+/// The status of the first answer; 0 where the connection was ended without one.
+fn status(address: SocketAddr, request: &[u8]) -> u16 {
+    status_of(&exchange(address, request))
+}
+
+fn status_of(answer: &[u8]) -> u16 {
+    let text = String::from_utf8_lossy(answer);
+    let Some(rest) = text.strip_prefix("HTTP/1.") else {
+        assert!(answer.is_empty(), "{text}");
+        return 0;
+    };
+    rest[2..5].parse().unwrap()
+}
+
+fn assert_alive(address: SocketAddr) {
+    let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    assert_eq!(status(address, request), 200);
+}
+
+fn request(line: &str, headers: &str) -> Vec<u8> {
+    format!("{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{headers}\r\n").into_bytes()
+}
+
+#[test]
+fn every_endpoint_answers_malformed_requests_with_the_right_status() {
+    let served = serve();
+    let address = served.address;
+    let get = |path: &str| request(&format!("GET {path}"), "");
+    let long = "a".repeat(40_000);
+    let many = "X-Same: y\r\n".repeat(200);
+    let mut table: Vec<(String, Vec<u8>, &[u16])> = vec![
+        ("unknown path".into(), get("/nothing"), &[404]),
+        (
+            "path above the root".into(),
+            get("/../../etc/passwd"),
+            &[404],
+        ),
+        (
+            "encoded path above the root".into(),
+            get("/%2e%2e/%2e%2e/etc/passwd"),
+            &[404],
+        ),
+        (
+            "bytes that are no text in the path".into(),
+            get("/%ff%fe%00"),
+            &[404],
+        ),
+        ("a longer path".into(), get("/metrics/"), &[404]),
+        ("another case".into(), get("/Metrics"), &[404]),
+        ("empty".into(), Vec::new(), &[0]),
+        (
+            "only line breaks".into(),
+            b"\r\n\r\n\r\n".to_vec(),
+            &[0, 400],
+        ),
+        ("no version".into(), b"GET /\r\n\r\n".to_vec(), &[400]),
+        (
+            "unknown version".into(),
+            b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n".to_vec(),
+            &[400, 505],
+        ),
+        (
+            "HTTP/2 preface".into(),
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+            &[0, 400, 505],
+        ),
+        (
+            "TLS to a plain port".into(),
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
+            &[0, 400],
+        ),
+        (
+            "a header without colon".into(),
+            request("GET /", "nonsense\r\n"),
+            &[400],
+        ),
+        (
+            "a space before the colon".into(),
+            request("GET /", "X : y\r\n"),
+            &[400],
+        ),
+        (
+            "a header of control bytes".into(),
+            request("GET /", "X: \u{1}\u{2}\r\n"),
+            &[400],
+        ),
+        (
+            "a folded header".into(),
+            request("GET /", "X: y\r\n z\r\n"),
+            &[400],
+        ),
+        (
+            "a bad content length".into(),
+            request("GET /", "Content-Length: -1\r\n"),
+            &[400],
+        ),
+        (
+            "two content lengths".into(),
+            request("GET /", "Content-Length: 1\r\nContent-Length: 2\r\n"),
+            &[400],
+        ),
+        (
+            "a body".into(),
+            request("GET /", "Content-Length: 5\r\n\r\nhello"),
+            &[413],
+        ),
+        (
+            "a body that never comes".into(),
+            request("GET /", "Content-Length: 99999999999\r\n"),
+            &[413],
+        ),
+        (
+            "a chunked body".into(),
+            request("GET /", "Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
+            &[400, 413],
+        ),
+        (
+            "smuggling".into(),
+            request(
+                "GET /",
+                "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            ),
+            &[400, 413],
+        ),
+        (
+            "too long a path".into(),
+            get(&format!("/{long}")),
+            &[414, 431],
+        ),
+        (
+            "a path beyond every bound".into(),
+            get(&format!("/{}", "b".repeat(200_000))),
+            &[414, 431],
+        ),
+        (
+            "too long a header".into(),
+            request("GET /", &format!("X: {long}\r\n")),
+            &[431],
+        ),
+        ("too many headers".into(), request("GET /", &many), &[431]),
+        ("no host".into(), b"GET / HTTP/1.1\r\n\r\n".to_vec(), &[400]),
+        (
+            "two hosts".into(),
+            request("GET /", "Host: localhost\r\n"),
+            &[400],
+        ),
+        (
+            "somebody else's host".into(),
+            b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n".to_vec(),
+            &[421],
+        ),
+        (
+            "HTTP/1.0 without a host".into(),
+            b"GET /healthz HTTP/1.0\r\n\r\n".to_vec(),
+            &[200],
+        ),
+        (
+            "an unknown parameter".into(),
+            get("/api/v1/claims?adress=10.0.0.1"),
+            &[400],
+        ),
+        (
+            "a parameter that is no address".into(),
+            get("/api/v1/claims?address=10.0.0.0/8"),
+            &[400],
+        ),
+        (
+            "a parameter given twice".into(),
+            get("/api/v1/claims?address=::1&address=::1"),
+            &[400],
+        ),
+        (
+            "a parameter of bytes".into(),
+            get("/api/v1/claims?address=%ff%00%zz"),
+            &[400],
+        ),
+        (
+            "a parameter where there is none".into(),
+            get("/api/v1/conflicts?all"),
+            &[400],
+        ),
+        (
+            "a parameter to the stream".into(),
+            get("/api/v1/events?since=1"),
+            &[400],
+        ),
+    ];
+    for path in [
+        "/",
+        "/metrics",
+        "/healthz",
+        "/readyz",
+        "/api/v1/conflicts",
+        "/api/v1/claims",
+        "/api/v1/events",
+        "/nothing",
+    ] {
+        for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"] {
+            table.push((
+                format!("{method} {path}"),
+                request(&format!("{method} {path}"), ""),
+                &[405],
+            ));
+        }
+    }
+    let wrong: Vec<_> = table
+        .iter()
+        .map(|(what, bytes, expected)| (what, status(address, bytes), expected))
+        .filter(|(_, status, expected)| !expected.contains(status))
+        .collect();
+    assert!(wrong.is_empty(), "what, status, expected: {wrong:#?}");
+    for (path, expected) in [
+        ("/", 200),
+        ("/page.css", 200),
+        ("/page.js", 200),
+        ("/icon.svg", 200),
+        ("/metrics", 200),
+        ("/healthz", 200),
+        // Nothing is ready and nobody answers questions here.
+        ("/readyz", 503),
+        ("/api/v1/conflicts", 503),
+        ("/api/v1/claims", 503),
+    ] {
+        for method in ["GET", "HEAD"] {
+            assert_eq!(
+                status(address, &request(&format!("{method} {path}"), "")),
+                expected,
+                "{method} {path}"
+            );
+        }
+    }
+    assert_eq!(status(address, &request("HEAD /api/v1/events", "")), 200);
+}
+
+#[test]
+fn a_refused_method_names_those_that_are_allowed() {
+    let served = serve();
+    let answer = exchange(served.address, &request("DELETE /api/v1/conflicts", ""));
+    let text = String::from_utf8_lossy(&answer).to_lowercase();
+    assert!(text.contains("\r\nallow: get, head\r\n"), "{text}");
+}
+
+#[test]
+fn head_has_the_headers_of_get_and_no_body() {
+    let served = serve();
+    let get = exchange(served.address, &request("GET /page.js", ""));
+    let head = exchange(served.address, &request("HEAD /page.js", ""));
+    let headers = |answer: &[u8]| {
+        let text = String::from_utf8_lossy(answer).into_owned();
+        let (headers, body) = text.split_once("\r\n\r\n").unwrap();
+        let headers: Vec<_> = headers
+            .lines()
+            .filter(|l| !l.starts_with("date"))
+            .map(str::to_owned)
+            .collect();
+        (headers, body.len())
+    };
+    let (of_get, body) = headers(&get);
+    assert!(body > 1000);
+    assert_eq!(headers(&head), (of_get, 0));
+}
+
+#[test]
+fn the_page_allows_nothing_from_elsewhere() {
+    let served = serve();
+    for path in ["/", "/page.js", "/page.css"] {
+        let answer = exchange(served.address, &request(&format!("GET {path}"), ""));
+        let text = String::from_utf8_lossy(&answer);
+        let policy = text
+            .lines()
+            .find_map(|l| l.strip_prefix("content-security-policy: "))
+            .unwrap();
+        assert!(
+            policy.contains("default-src 'none'") && !policy.contains("unsafe"),
+            "{policy}"
+        );
+        let (_, body) = text.split_once("\r\n\r\n").unwrap();
+        for foreign in [
+            "http://",
+            "https://",
+            "innerHTML",
+            "eval(",
+            "onclick",
+            " style=",
+        ] {
+            assert!(!body.contains(foreign), "{path} has {foreign}");
+        }
+    }
+}
+
+#[test]
+fn random_bytes_never_end_or_hang_the_server() {
+    let served = serve();
+    let address = served.address;
+    let mut runner = TestRunner::new(Config {
+        cases: 300,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let anything = prop_oneof![
+        proptest::collection::vec(any::<u8>(), 0..600),
+        // Near misses: a request with random bytes in one of its places.
+        (
+            proptest::collection::vec(any::<u8>(), 0..80),
+            0..4usize,
+            prop_oneof![
+                Just("/"),
+                Just("/metrics"),
+                Just("/readyz"),
+                Just("/api/v1/claims?address="),
+                Just("/api/v1/conflicts")
+            ],
+        )
+            .prop_map(|(noise, place, path)| {
+                let parts: [&[u8]; 4] = [
+                    b"GET ",
+                    path.as_bytes(),
+                    b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: ",
+                    b"\r\n\r\n",
+                ];
+                let mut bytes = Vec::new();
+                for (number, part) in parts.iter().enumerate() {
+                    bytes.extend_from_slice(part);
+                    if number == place {
+                        bytes.extend_from_slice(&noise);
+                    }
+                }
+                bytes
+            }),
+    ];
+    runner
+        .run(&anything, |bytes| {
+            // Most of it is no whole request: then it is the end that tells.
+            let status = status_of(&exchange_within(address, &bytes, Duration::from_millis(20)));
+            prop_assert!(
+                [0, 200, 400, 404, 405, 413, 414, 421, 431, 503, 505].contains(&status),
+                "{status}"
+            );
+            Ok(())
+        })
+        .unwrap();
+    assert_alive(address);
+}
+
+#[test]
+fn streams_of_events_are_bounded_and_a_place_is_free_again_when_one_ends() {
+    let served = serve();
+    let open = || {
+        let mut stream = connect(served.address);
+        stream
+            .write_all(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).unwrap();
+        (stream, String::from_utf8_lossy(&head[9..]).into_owned())
+    };
+    let mut streams: Vec<_> = (0..64).map(|_| open()).collect();
+    assert!(streams.iter().all(|(_, status)| status == "200"));
+    assert_eq!(open().1, "503");
+    assert_alive(served.address);
+    drop(streams.pop());
+    let until = Instant::now() + DEADLINE;
+    while open().1 != "200" {
+        assert!(Instant::now() < until, "the place is not free again");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn clients_that_send_or_read_nothing_are_cut_off_while_others_are_served() {
+    let served = serve();
+    let address = served.address;
+    let silent = connect(address);
+    let mut halfway = connect(address);
+    halfway.write_all(b"GET / HTTP/1.1\r\nHost: local").unwrap();
+    // Answers that nobody reads: the server's writes come to a halt.
+    let mut deaf = connect(address);
+    deaf.set_nonblocking(true).unwrap();
+    let wanted = request("GET /page.js", "")
+        .repeat(1)
+        .into_iter()
+        .collect::<Vec<_>>();
+    let keep_alive = String::from_utf8(wanted)
+        .unwrap()
+        .replace("Connection: close\r\n", "");
+    for _ in 0..20_000 {
+        if deaf.write(keep_alive.as_bytes()).is_err() {
+            break;
+        }
+    }
+    assert_alive(address);
+    for (what, mut stream) in [("silent", silent), ("halfway", halfway)] {
+        let mut rest = Vec::new();
+        let ended = stream.read_to_end(&mut rest);
+        assert!(
+            ended.is_ok() || ended.is_err_and(|e| e.kind() == ErrorKind::ConnectionReset),
+            "the {what} client is still connected"
+        );
+    }
+    // Not reading, it sees the end as an error of its own writing.
+    let until = Instant::now() + DEADLINE;
+    loop {
+        match deaf.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") {
+            Err(e) if e.kind() != ErrorKind::WouldBlock => break,
+            _ => {
+                assert!(Instant::now() < until, "the deaf client is still connected");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+    assert_alive(address);
+}

@@ -1,0 +1,261 @@
+//! What one hostile pod costs: it sends ARP frames with random senders as fast as it can, while two other pods come into
+//! conflict again and again. Memory and processor time of the agent are looked at all the while.
+
+use std::{
+    fmt, fs,
+    net::Ipv4Addr,
+    path::Path,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::unistd::{SysconfVar, sysconf};
+
+use crate::{
+    agent::{Agent, AgentCommand, DEADLINE},
+    bench_latency::percentile,
+    frames::{Frame, FrameSender},
+    mac::Mac,
+    node::{Node, Pod, PodSpec},
+};
+
+/// Frames in one system call.
+const BATCH: usize = 256;
+/// How often memory is looked at.
+const SAMPLE: Duration = Duration::from_millis(20);
+
+/// What to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Frames of the flood, at least; it goes on until the last conflict is named.
+    pub frames: u64,
+    /// Conflicts between two other pods while it lasts.
+    pub conflicts: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            frames: 2_000_000,
+            conflicts: 100,
+        }
+    }
+}
+
+/// What it came to.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Frames sent.
+    pub frames: u64,
+    /// How long that took.
+    pub took: Duration,
+    /// Resident memory before the flood, KiB.
+    pub before_kib: u64,
+    /// The most resident memory from then on, KiB.
+    pub most_kib: u64,
+    /// Processor seconds the agent used meanwhile.
+    pub processor: Duration,
+    /// `latency_us` of each raising event.
+    pub agent_us: Vec<f64>,
+    /// From just before the deciding frame was sent to the event line in the reader's hands.
+    pub outside_us: Vec<f64>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.took.as_secs_f64();
+        let rate = self.frames as f64 / seconds;
+        writeln!(
+            f,
+            "{} ARP frames with random senders from one pod in {seconds:.1} s ({rate:.0} a second)",
+            self.frames
+        )?;
+        writeln!(
+            f,
+            "{:<42}{:>9} KiB, most {} KiB, growth {:.1} MiB",
+            "the agent's resident memory before",
+            self.before_kib,
+            self.most_kib,
+            self.most_kib.saturating_sub(self.before_kib) as f64 / 1024.0
+        )?;
+        writeln!(
+            f,
+            "{:<42}{:>9.2} of one core",
+            "the agent's processor time",
+            self.processor.as_secs_f64() / seconds
+        )?;
+        writeln!(
+            f,
+            "{} conflicts of two other pods meanwhile, microseconds",
+            self.agent_us.len()
+        )?;
+        writeln!(f, "{:<42}{:>9}{:>9}{:>9}", "", "p50", "p99", "max")?;
+        for (name, sample) in [
+            ("kernel timestamp to event (latency_us)", &self.agent_us),
+            ("frame sent to event line read", &self.outside_us),
+        ] {
+            let [p50, p99, max] = [50.0, 99.0, 100.0].map(|percent| percentile(sample, percent));
+            writeln!(f, "{name:<42}{p50:>9.0}{p99:>9.0}{max:>9.0}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Measures the agent of this path on a node of its own.
+///
+/// # Errors
+/// Where a namespace cannot be made, or the agent misses a conflict.
+pub fn run(agent: &Path, options: Options) -> Result<Report> {
+    ensure!(
+        (1..=10_000).contains(&options.conflicts),
+        "conflicts must be between 1 and 10000"
+    );
+    let node = Node::new("flood")?;
+    let pods = node.add_pods(&["vethflood", "vetha", "vethb"].map(PodSpec::new))?;
+    let [flooder, first, second] = pods.as_slice() else {
+        bail!("three pods were asked for");
+    };
+    let agent = Agent::start_ready(&node, &AgentCommand::run(agent))?;
+    let pid = agent.pid();
+    let before_kib = resident_kib(pid)?;
+    let processor_before = processor_time(pid)?;
+    let begun = Instant::now();
+    let (sent, most) = (AtomicU64::new(0), AtomicU64::new(before_kib));
+    let (named_all, flooded) = (AtomicBool::new(false), AtomicBool::new(false));
+    let mut latencies = (Vec::new(), Vec::new());
+    thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let outcome = flood(flooder, options.frames, &named_all, &sent);
+            flooded.store(true, Ordering::Release);
+            outcome
+        });
+        let watch = scope.spawn(|| -> Result<()> {
+            while !flooded.load(Ordering::Acquire) {
+                most.fetch_max(resident_kib(pid)?, Ordering::Relaxed);
+                thread::sleep(SAMPLE);
+            }
+            Ok(())
+        });
+        let conflicts = conflicts(&agent, first, second, options, &sent);
+        named_all.store(true, Ordering::Release);
+        let over = |panic| std::panic::resume_unwind(panic);
+        flood.join().unwrap_or_else(over)?;
+        watch.join().unwrap_or_else(over)?;
+        latencies = conflicts?;
+        Ok::<(), anyhow::Error>(())
+    })?;
+    let took = begun.elapsed();
+    let (agent_us, outside_us) = latencies;
+    Ok(Report {
+        frames: sent.into_inner(),
+        took,
+        before_kib,
+        most_kib: most.into_inner().max(resident_kib(pid)?),
+        processor: processor_time(pid)?.saturating_sub(processor_before),
+        agent_us,
+        outside_us,
+    })
+}
+
+/// Sends until both the frames are sent and `enough` is set.
+fn flood(pod: &Pod, frames: u64, enough: &AtomicBool, sent: &AtomicU64) -> Result<()> {
+    let sender = FrameSender::open(pod)?;
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut batch = vec![Frame::announcement(pod.mac(), Ipv4Addr::UNSPECIFIED).to_bytes(); BATCH];
+    while sent.load(Ordering::Relaxed) < frames || !enough.load(Ordering::Acquire) {
+        for frame in &mut batch {
+            let number = random.next();
+            let [_, a, b, c, d, e, f, g] = number.to_be_bytes();
+            // 10.0.0.0/8 and a locally administered station.
+            let announcement =
+                Frame::announcement(Mac([0x02, d, e, f, g, a]), Ipv4Addr::new(10, a, b, c));
+            *frame = announcement.to_bytes();
+        }
+        sender.send_all(&batch)?;
+        sent.fetch_add(BATCH as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Makes the conflicts, spread over the flood, and times each.
+fn conflicts(
+    agent: &Agent,
+    first: &Pod,
+    second: &Pod,
+    options: Options,
+    sent: &AtomicU64,
+) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (first_sender, second_sender) = (FrameSender::open(first)?, FrameSender::open(second)?);
+    let (mut agent_us, mut outside_us) = (Vec::new(), Vec::new());
+    for number in 0..options.conflicts {
+        let due = options.frames / u64::from(options.conflicts + 1) * u64::from(number + 1);
+        while sent.load(Ordering::Relaxed) < due {
+            thread::sleep(Duration::from_millis(1));
+        }
+        // Outside of the flood's addresses.
+        let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(172, 16, 0, 0)) + number);
+        first_sender.send(&Frame::announcement(first.mac(), address))?;
+        let frame = Frame::announcement(second.mac(), address).to_bytes();
+        let subject = address.to_string();
+        let seen = agent.count();
+        let at = Instant::now();
+        second_sender.send_bytes(&frame)?;
+        let received = agent
+            .wait_event_after(seen, DEADLINE, |event| event.raises(&subject))
+            .with_context(|| format!("conflict {number} on {address}"))?;
+        let conflict = received
+            .event
+            .conflict()
+            .context("a raising event holds a conflict")?;
+        agent_us.push(
+            conflict
+                .latency_us
+                .context("a raising event holds its latency")?,
+        );
+        outside_us.push(received.at.saturating_duration_since(at).as_secs_f64() * 1e6);
+    }
+    Ok((agent_us, outside_us))
+}
+
+/// `VmRSS` of a process.
+fn resident_kib(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse().ok())
+        .with_context(|| format!("no VmRSS in {path}"))
+}
+
+/// Time that a process ran, in its own code and in the kernel (proc_pid_stat(5), fields 14 and 15).
+fn processor_time(pid: u32) -> Result<Duration> {
+    let path = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    // The second field is the name in parentheses, which may hold anything.
+    let (_, fields) = text
+        .rsplit_once(')')
+        .with_context(|| format!("{path} is not as it should be"))?;
+    let ticks: u64 = fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
+    let per_second = sysconf(SysconfVar::CLK_TCK)?.context("no clock tick")?;
+    Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
+}
+
+/// SplitMix64: the same flood every time.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
