@@ -19,7 +19,7 @@ use crate::{
     cli::{Attach, RunArgs},
     detect::{Engine, Settings},
     detection::{Detection, Inbox, Message, Parts, Readiness},
-    identify::{self, Identifier, Names, PodBook},
+    identify::{self, Identifier, KubeEvents, Names, PodBook, Sources},
     instance::{Instance, InstanceError},
     node::{self, NodeNameError},
     observe::{
@@ -121,7 +121,13 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let (notes, noted) = tokio::sync::mpsc::channel(identify::NOTES);
     let names = Names::new(Arc::clone(&pods), notes);
     let identifier = Identifier::new(pods, Arc::clone(&metrics));
-    let reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
+    let sources = Sources::new(&args.common.identify, &node);
+    let mut reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
+    let kube_events = sources.kube().map(|kube| {
+        let (sink, posting) = KubeEvents::new(kube.clone(), node.clone(), Arc::clone(&metrics));
+        reporter.add_sink(Box::new(sink));
+        posting
+    });
     let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
     let (jobs, asked) = mpsc::channel();
     let detection = Detection::new(Parts {
@@ -170,7 +176,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             // Nobody listens any more while the agent stops.
             known.send(Message::PodsKnown(devices));
         };
-        tokio::spawn(identifier.run(args.common.identify.clone(), noted, tell));
+        tokio::spawn(identifier.run(sources, noted, tell));
+        kube_events.map(tokio::spawn);
         tokio::select! {
             () = stop.received() => {}
             _ = &mut end => {}
