@@ -84,6 +84,11 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         .block_on(async { StopSignals::listen() })
         .map_err(AgentError::Start)?;
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
+    if args.state_dir.is_some() {
+        warn!(
+            "--state-dir is not used yet: an open conflict gets a new id when the agent restarts"
+        );
+    }
     let node = node::name(args.common.node_name.as_deref())?;
     let _instance = Instance::take()?;
     let endpoints = Endpoints::open(&http_options(args))?;
