@@ -45,7 +45,7 @@ fn events_come_in_order_and_are_typed() {
         READY.to_owned(),
         format!("echo '{}'", event(1)),
         format!("echo '{}'", event(2)),
-        "read x".to_owned(),
+        "exec sleep 60".to_owned(),
     ];
     let agent = script(&netns, &lines.each_ref().map(String::as_str));
     agent.wait_ready(DEADLINE).unwrap();
