@@ -18,4 +18,5 @@ pub mod node;
 pub mod observe;
 pub mod query;
 pub mod report;
+pub mod store;
 pub mod watch;
