@@ -4,6 +4,7 @@
 //! main thread (tokio)        signals, and everything that talks to people and machines
 //! thread "detection"         kernel → engine → events; never blocks
 //! thread "kernel-worker"     attaches and reads; may wait for the kernel's locks
+//! thread "outbox"            stores events before they are sent; waits for the disk
 //! thread "http"              the endpoints; a scrape or a client makes nobody wait
 //! ```
 
@@ -11,6 +12,7 @@ use std::{
     io,
     sync::{Arc, mpsc},
     thread,
+    time::Duration,
 };
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -30,8 +32,18 @@ use crate::{
         netlink::{DeviceSelector, Live, LiveOptions, OpenError, PatternError, Requests},
         worker::Worker,
     },
-    report::{Reporter, event::EventMaker, lines::Lines, metrics::Metrics},
+    report::{
+        Reporter,
+        event::EventMaker,
+        lines::Lines,
+        metrics::Metrics,
+        sinks::{Senders, SinksError, open_store},
+    },
+    store::StoreError,
 };
+
+/// Time to deliver what waits when the agent is told to stop.
+const DRAIN: Duration = Duration::from_secs(5);
 
 /// Why the agent did not start, or ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +74,12 @@ pub enum AgentError {
         /// Why.
         source: io::Error,
     },
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A webhook or Alertmanager cannot be used.
+    #[error(transparent)]
+    Sinks(#[from] SinksError),
     /// The system refused something basic.
     #[error("cannot start: {0}")]
     Start(io::Error),
@@ -84,16 +102,15 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         .block_on(async { StopSignals::listen() })
         .map_err(AgentError::Start)?;
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
-    if args.state_dir.is_some() {
-        warn!(
-            "--state-dir is not used yet: an open conflict gets a new id when the agent restarts"
-        );
-    }
     let node = node::name(args.common.node_name.as_deref())?;
     let _instance = Instance::take()?;
     let endpoints = Endpoints::open(&http_options(args))?;
     let lines = lines(args)?;
+    let metrics = Arc::new(Metrics::new());
+    let store = open_store(args.state_dir.as_deref())?;
     let health = Arc::new(Health::default());
+    let (senders, sinks) =
+        Senders::start(&args.sinks, &store, &metrics, &health, runtime.handle())?;
 
     let mut ring = None;
     let mut programs = None;
@@ -129,7 +146,6 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let live = Live::open(selector.clone(), options)?;
     let requests = Requests::open()?;
 
-    let metrics = Arc::new(Metrics::new());
     let readiness = Arc::new(Readiness::default());
     let maker = EventMaker::new(node.clone(), node::random());
     let pods = Arc::new(PodBook::default());
@@ -146,6 +162,9 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let feed = http::Feed::default();
     if endpoints.is_some() {
         reporter.add_sink(Box::new(feed.clone()));
+    }
+    for sink in sinks {
+        reporter.add_sink(sink);
     }
     let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
     let (jobs, asked) = mpsc::channel();
@@ -226,6 +245,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let detected = join(detection, "detection");
     // The worker ends when detection has dropped its end of the jobs.
     let worked = join(worker, "kernel-worker").map(Ok);
+    runtime.block_on(senders.stop(DRAIN));
     // A look-up that hangs is left behind.
     runtime.shutdown_background();
     detected

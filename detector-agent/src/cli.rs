@@ -6,7 +6,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
-use crate::{http::Listen, identify::IdentifySettings};
+use crate::{config::sinks::Sinks, http::Listen, identify::IdentifySettings};
 
 /// Names, the instant it happens, every IP address that two pods claim.
 #[derive(Clone, Debug, Parser)]
@@ -104,7 +104,7 @@ pub struct RunArgs {
     #[arg(long, env = "IPCONFLICT_EXPORT_CLAIMS", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub export_claims: bool,
 
-    /// Directory that is to keep open conflicts over a restart; not used yet.
+    /// Directory that keeps open conflicts, and events that wait to be delivered, over a restart.
     #[arg(long, value_name = "DIR", env = "IPCONFLICT_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
 
@@ -151,6 +151,10 @@ pub struct RunArgs {
         hide = true
     )]
     pub netlink_bytes: usize,
+
+    /// Webhooks and Alertmanagers; in the configuration file only.
+    #[arg(skip)]
+    pub sinks: Sinks,
 }
 
 /// Settings of a single look.
