@@ -152,7 +152,7 @@ fn nothing_is_lost_over_fifty_kills_and_a_receiver_that_fails_in_every_way() {
     let path = |name: &str| directory.path().join(name);
     let (state, secret, config) = (path("state"), path("secret"), path("config.yaml"));
     fs::write(&secret, SECRET).unwrap();
-    let mut receiver = node.run_in(Receiver::start).unwrap();
+    let receiver = node.run_in(Receiver::start).unwrap();
     let text = format!(
         "state-dir: {}\nwebhooks:\n- name: hook\n  url: {}\n  secret-files: [{}]\n  timeout: 300ms\n  \
          retry: {{first: 20ms, longest: 200ms}}\n",
