@@ -37,9 +37,9 @@ use crate::{
         event::EventMaker,
         lines::Lines,
         metrics::Metrics,
-        sinks::{Senders, SinksError, open_store},
+        sinks::{Senders, SinksError},
     },
-    store::StoreError,
+    store::Store,
 };
 
 /// Time to deliver what waits when the agent is told to stop.
@@ -74,9 +74,6 @@ pub enum AgentError {
         /// Why.
         source: io::Error,
     },
-    /// The state directory cannot be used.
-    #[error(transparent)]
-    Store(#[from] StoreError),
     /// A webhook or Alertmanager cannot be used.
     #[error(transparent)]
     Sinks(#[from] SinksError),
@@ -107,10 +104,16 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let endpoints = Endpoints::open(&http_options(args))?;
     let lines = lines(args)?;
     let metrics = Arc::new(Metrics::new());
-    let store = open_store(args.state_dir.as_deref())?;
     let health = Arc::new(Health::default());
-    let (senders, sinks) =
-        Senders::start(&args.sinks, &store, &metrics, &health, runtime.handle())?;
+    // Opened once, and shared by all that keep something.
+    let store = args.state_dir.as_deref().map(|d| Arc::new(Store::at(d)));
+    let (senders, sinks) = Senders::start(
+        &args.sinks,
+        store.as_ref(),
+        &metrics,
+        &health,
+        runtime.handle(),
+    )?;
 
     let mut ring = None;
     let mut programs = None;

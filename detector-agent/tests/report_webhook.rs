@@ -22,9 +22,10 @@ use detector_agent::{
         EventSink,
         event::{ConflictData, Event},
         metrics::{Delivery, Metrics},
-        sinks::{Senders, SinksError, open_store},
+        sinks::{Senders, SinksError},
         webhook::sign::{Secret, signature},
     },
+    store::Store,
 };
 use detector_testkit::{
     DEADLINE, Mood, Posted, Receiver,
@@ -68,10 +69,15 @@ impl Running {
             .build()
             .unwrap();
         let metrics = Arc::new(Metrics::new());
-        let store = open_store(Some(&path.join("state"))).unwrap();
+        let store = Arc::new(Store::at(&path.join("state")));
         let health = Health::default();
-        let (senders, sinks) =
-            Senders::start(&args.sinks, &store, &metrics, &health, runtime.handle())?;
+        let (senders, sinks) = Senders::start(
+            &args.sinks,
+            Some(&store),
+            &metrics,
+            &health,
+            runtime.handle(),
+        )?;
         Ok(Self {
             directory,
             metrics,

@@ -1,6 +1,6 @@
 //! Everything that sends: built from the configuration, started on the runtime, stopped with a deadline.
 
-use std::{future::Future, path::Path, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::{runtime::Handle, sync::watch, task::JoinSet, time::timeout};
 use tracing::warn;
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     config::sinks::Sinks,
     health::{Health, Role},
-    store::{Store, StoreError},
+    store::Store,
 };
 
 /// Why nothing can be sent.
@@ -25,9 +25,6 @@ pub enum SinksError {
     /// Files that the configuration names.
     #[error("cannot use {} of the configured sinks:\n  {}", .0.len(), .0.join("\n  "))]
     Unusable(Vec<String>),
-    /// The store.
-    #[error(transparent)]
-    Store(#[from] StoreError),
     /// The outbox.
     #[error(transparent)]
     Outbox(#[from] OutboxError),
@@ -41,26 +38,15 @@ pub struct Senders {
     stop: watch::Sender<bool>,
 }
 
-/// Opens the store: in `directory`, or in memory.
-///
-/// # Errors
-/// Where it cannot be opened.
-pub fn open_store(directory: Option<&Path>) -> Result<Arc<Store>, StoreError> {
-    let store = match directory {
-        Some(directory) => Store::in_directory(directory)?,
-        None => Store::in_memory(),
-    };
-    Ok(Arc::new(store))
-}
-
 impl Senders {
-    /// Starts a sender for every sink. Gives what the detection thread feeds.
+    /// Starts a sender for every sink. Gives what the detection thread feeds. Without a `store`, events that are not
+    /// delivered yet end with the process.
     ///
     /// # Errors
     /// As [`SinksError`] says; of the sinks' files all that is wrong is told at once.
     pub fn start(
         sinks: &Sinks,
-        store: &Arc<Store>,
+        store: Option<&Arc<Store>>,
         metrics: &Arc<Metrics>,
         health: &Health,
         runtime: &Handle,
@@ -144,15 +130,18 @@ impl Senders {
 
 fn outbox(
     sinks: &Sinks,
-    store: &Arc<Store>,
+    store: Option<&Arc<Store>>,
     metrics: &Arc<Metrics>,
     health: &Health,
 ) -> Result<Outbox, SinksError> {
-    if !store.is_durable() {
+    let store = if let Some(store) = store {
+        Arc::clone(store)
+    } else {
         warn!(
             "webhooks without --state-dir: events that are not delivered when the agent ends are lost; give a directory to keep them"
         );
-    }
+        Arc::new(Store::in_memory())
+    };
     let specs = sinks
         .webhooks
         .iter()
@@ -163,7 +152,7 @@ fn outbox(
         .collect();
     let part = health.part(Role::Sink, "outbox");
     Ok(Outbox::start(
-        store,
+        &store,
         specs,
         Bounds::default(),
         metrics,

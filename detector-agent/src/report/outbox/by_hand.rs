@@ -27,7 +27,7 @@ impl ByHand {
         let store = Arc::new(Store::in_memory());
         let health = Health::default().part(Role::Sink, "outbox");
         let (outbox, worker) =
-            Outbox::assemble(&store, vec![spec], Bounds::default(), metrics, health).unwrap();
+            Outbox::assemble(&store, vec![spec], Bounds::default(), metrics, health);
         Self { outbox, worker }
     }
 

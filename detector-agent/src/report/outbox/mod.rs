@@ -21,7 +21,7 @@
 //!    for all active conflicts, and what differs from what is stored becomes an event: a conflict that is open here and
 //!    no longer active is resolved, one that is active and not open here is raised. The same happens once after each
 //!    start, when the first snapshot is merged, so what a crash took between detection and the disk heals too.
-//! 7. Where the disk is full or broken, events wait in memory within the same bound and the store is tried again;
+//! 7. Where the disk is full or broken, also at the start, events wait in memory within the same bound and the store is tried again;
 //!    whether a commit that failed has reached the disk is read back from there, not guessed.
 //!
 //! Without `--state-dir` the same tables live in memory: all of this holds but for the end of the process.
@@ -48,7 +48,7 @@ use std::{
 };
 
 use prometheus_client::metrics::counter::Counter;
-use tokio::{sync::oneshot, time::Instant};
+use tokio::sync::oneshot;
 use tracing::{error, warn};
 
 pub use port::Port;
@@ -59,12 +59,9 @@ use super::{
     filter::Filter,
     metrics::{Delivery, Metrics},
 };
-use crate::{
-    health::Part,
-    node,
-    store::{Store, StoreError},
-};
-use ledger::{Input, Ledger, Now};
+use crate::{health::Part, node, store::Store};
+use ledger::{Input, Ledger};
+use queue::Queue;
 use worker::{Due, Message, Progress, Shared, Worker};
 
 /// Events that wait to be stored at most.
@@ -105,9 +102,6 @@ impl Default for Bounds {
 /// Why there is no outbox.
 #[derive(Debug, thiserror::Error)]
 pub enum OutboxError {
-    /// The store does not work.
-    #[error(transparent)]
-    Store(#[from] StoreError),
     /// The system gives no thread.
     #[error("cannot start the outbox: {0}")]
     Thread(io::Error),
@@ -124,10 +118,11 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Reads what waits from earlier runs, and starts the thread; `health` shows whether it can store.
+    /// Reads what waits from earlier runs, and starts the thread; `health` shows whether it can store. Where the store
+    /// cannot be read now, the thread goes on trying.
     ///
     /// # Errors
-    /// Where the store cannot be read, or the thread not started.
+    /// Where the thread cannot be started.
     pub fn start(
         store: &Arc<Store>,
         sinks: Vec<SinkSpec>,
@@ -135,7 +130,7 @@ impl Outbox {
         metrics: &Arc<Metrics>,
         health: Part,
     ) -> Result<Self, OutboxError> {
-        let (mut outbox, thread) = Self::assemble(store, sinks, bounds, metrics, health)?;
+        let (mut outbox, thread) = Self::assemble(store, sinks, bounds, metrics, health);
         let (end, ended) = mpsc::channel();
         thread::Builder::new()
             .name(NAME.to_owned())
@@ -155,72 +150,47 @@ impl Outbox {
         bounds: Bounds,
         metrics: &Arc<Metrics>,
         health: Part,
-    ) -> Result<(Self, Worker), OutboxError> {
-        let mut ledger = Ledger::new(sinks, bounds, node::random());
-        let loaded = {
-            let database = store.database()?;
-            ledger.load(&database, Now::get())?
+    ) -> (Self, Worker) {
+        let ledger = Ledger::new(sinks, bounds, node::random());
+        let labels = Delivery {
+            sink: NAME.to_owned(),
+            outcome: "dropped",
         };
-        if loaded.orphaned > 0 {
-            warn!(
-                "dropped {} events that waited for sinks that are no longer configured",
-                loaded.orphaned
-            );
-        }
-        let counter = |outcome, count: usize| {
-            let labels = Delivery {
-                sink: NAME.to_owned(),
-                outcome,
-            };
-            let counter = metrics.deliveries.get_or_create(&labels).clone();
-            counter.inc_by(count as u64);
-            counter
-        };
-        let dropped = counter("dropped", 0);
-        counter("orphaned", loaded.orphaned);
-        counter("unreadable", loaded.unreadable);
+        let dropped = metrics.deliveries.get_or_create(&labels).clone();
         let (worker, inputs) = mpsc::channel();
-        let ports: Vec<_> = loaded
-            .queues
-            .into_iter()
-            .zip(ledger.sinks())
+        let ports: Vec<_> = ledger
+            .sinks()
+            .iter()
             .enumerate()
-            .map(|(index, (queue, spec))| {
+            .map(|(index, spec)| {
                 Arc::new(Port::new(
                     spec.name.clone(),
                     index,
-                    queue,
+                    Queue::default(),
                     worker.clone(),
                     Arc::clone(store),
                     Arc::clone(metrics),
                 ))
             })
             .collect();
-        let mut due = Due::default();
-        let now = Instant::now();
-        for held in loaded.held {
-            due.add(now + held.wait, held.sink, held.conflict);
-        }
         let shared = Arc::new(Shared {
             queued: AtomicUsize::new(0),
             behind: AtomicBool::new(true),
         });
-        health.works(if store.is_durable() {
-            "stores events before they are sent"
-        } else {
-            "keeps events in memory: --state-dir is not given"
-        });
-        let thread = Worker {
+        let mut thread = Worker {
             inputs,
             ledger,
             store: Arc::clone(store),
             ports: ports.clone(),
             shared: Arc::clone(&shared),
             metrics: Arc::clone(metrics),
-            due,
+            due: Due::default(),
             health,
             progress: Progress::default(),
+            loaded: false,
         };
+        // Where that fails it is said, and the thread tries again.
+        let _ = thread.load();
         let outbox = Self {
             ports,
             worker,
@@ -228,7 +198,7 @@ impl Outbox {
             ended: None,
             dropped,
         };
-        Ok((outbox, thread))
+        (outbox, thread)
     }
 
     /// The senders' side, in the order of the sinks.

@@ -8,13 +8,14 @@ use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashSet},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc::{Receiver, RecvTimeoutError},
     },
     time::Duration,
 };
 
+use redb::Database;
 use tokio::{sync::oneshot, time::Instant};
 use tracing::{error, info, warn};
 
@@ -70,6 +71,8 @@ pub(super) struct Worker {
     pub(super) due: Due,
     pub(super) health: Part,
     pub(super) progress: Progress,
+    /// What earlier runs left was read; nothing is stored before.
+    pub(super) loaded: bool,
 }
 
 /// What is under way.
@@ -77,8 +80,10 @@ pub(super) struct Worker {
 pub(super) struct Progress {
     /// Not committed yet.
     batch: Vec<Input>,
-    /// Removals that a crash would undo.
+    /// Removals that a crash would undo, and so would opening the database anew after somebody's error.
     unsynced: Vec<Input>,
+    /// The database as it was open at the last commit.
+    last: Weak<Database>,
     /// A commit that failed, and may be on the disk all the same.
     pub(super) doubt: Option<Changes>,
     /// Commits that failed since the last one that did not.
@@ -140,6 +145,65 @@ impl Worker {
         }
     }
 
+    /// Reads what waits from earlier runs.
+    ///
+    /// # Errors
+    /// Where the store cannot be opened or read; it is tried again before the next commit.
+    pub(super) fn load(&mut self) -> Result<(), StoreError> {
+        let outcome = self.store.database().and_then(|database| {
+            let loaded = self.ledger.load(&database, Now::get());
+            if loaded.is_err() {
+                self.store.failed(database);
+            }
+            loaded
+        });
+        let loaded = match outcome {
+            Ok(loaded) => loaded,
+            Err(why) => {
+                self.failed(&why);
+                return Err(why);
+            }
+        };
+        if loaded.orphaned > 0 {
+            warn!(
+                "dropped {} events that waited for sinks that are no longer configured",
+                loaded.orphaned
+            );
+        }
+        self.count("orphaned", loaded.orphaned as u64);
+        self.count("unreadable", loaded.unreadable as u64);
+        for (port, queue) in self.ports.iter().zip(loaded.queues) {
+            *locked(&port.queue) = queue;
+            port.tell();
+        }
+        let now = Instant::now();
+        for held in loaded.held {
+            self.due.add(now + held.wait, held.sink, held.conflict);
+        }
+        self.loaded = true;
+        self.works();
+        Ok(())
+    }
+
+    fn works(&self) {
+        self.health.works(if self.store.is_durable() {
+            "stores events before they are sent"
+        } else {
+            "keeps events in memory: --state-dir is not given"
+        });
+    }
+
+    fn failed(&mut self, why: &StoreError) {
+        if self.progress.failures == 0 {
+            error!(
+                "events cannot be stored, and are not sent before they are: {why}; detection goes on and the outbox tries again"
+            );
+        }
+        self.health.failed(format!("cannot store events: {why}"));
+        self.progress.failures = self.progress.failures.saturating_add(1);
+        self.count("store_failed", 1);
+    }
+
     /// Waits for inputs as long as `wait` says and commits them; `true` at the end.
     pub(super) fn turn(&mut self, wait: Option<Duration>) -> bool {
         let stopping = self.collect(wait);
@@ -148,28 +212,22 @@ impl Worker {
         {
             self.progress.batch.push(due);
         }
+        if !self.loaded && self.load().is_err() {
+            return stopping;
+        }
         if !self.progress.batch.is_empty() || !self.progress.unsynced.is_empty() {
             match self.commit() {
-                Ok(()) => {
-                    if self.progress.failures > 0 {
-                        info!("the outbox can be written again");
-                        self.health.works("stores events before they are sent");
-                    }
-                    self.progress.failures = 0;
-                    self.progress.batch.clear();
-                }
+                Ok(()) => self.progress.batch.clear(),
                 Err(why) => {
-                    if self.progress.failures == 0 {
-                        error!(
-                            "events cannot be stored, and are not sent before they are: {why}; detection goes on and the outbox tries again"
-                        );
-                    }
-                    self.health.failed(format!("cannot store events: {why}"));
-                    self.progress.failures = self.progress.failures.saturating_add(1);
-                    self.count("store_failed", 1);
+                    self.failed(&why);
                     return stopping;
                 }
             }
+        }
+        if self.progress.failures > 0 {
+            info!("the outbox can be written again");
+            self.works();
+            self.progress.failures = 0;
         }
         for waiting in self.progress.waiting.drain(..) {
             // Whoever waited may have gone.
@@ -232,11 +290,12 @@ impl Worker {
             }
             _ => {
                 let queues: Vec<_> = self.ports.iter().map(|port| &port.queue).collect();
-                // After an error the store has forgotten what was not synced.
-                let again = if progress.failures > 0 {
-                    progress.unsynced.as_slice()
-                } else {
+                // A store that was opened anew has forgotten what was not synced, whoever met the error.
+                let same = Weak::ptr_eq(&progress.last, &Arc::downgrade(&database));
+                let again = if same {
                     &[]
+                } else {
+                    progress.unsynced.as_slice()
                 };
                 let inputs: Vec<_> = again.iter().chain(&progress.batch).cloned().collect();
                 let force = progress.batch.is_empty() || !again.is_empty();
@@ -249,6 +308,7 @@ impl Worker {
             self.store.failed(database);
             return Err(why);
         }
+        progress.last = Arc::downgrade(&database);
         self.ledger.applied(&changes);
         if changes.durable {
             progress.unsynced.clear();

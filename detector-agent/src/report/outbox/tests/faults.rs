@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     super::{Bounds, CAPACITY, Outbox, SinkSpec},
-    world::{ALL, World, health, store_on},
+    world::{ALL, World, health, sinks, store_on},
 };
 use crate::{
     report::{EventSink as _, event::Change, filter::Filter, metrics::Metrics, samples},
@@ -108,7 +108,7 @@ fn a_conflict_that_lasts_too_short_is_not_told_and_a_longer_one_is_once_it_is_du
         },
     };
     let (outbox, mut worker) =
-        Outbox::assemble(&store, vec![patient], Bounds::default(), &metrics, health()).unwrap();
+        Outbox::assemble(&store, vec![patient], Bounds::default(), &metrics, health());
     let mut sink = outbox.sink();
     let raised_at = jiff::Timestamp::now().to_string();
     let mut offer = |id: &str, change: &str, conflict: &str| {
@@ -151,8 +151,7 @@ fn a_sink_that_is_new_hears_of_what_is_active_and_one_that_is_gone_leaves_nothin
             Bounds::default(),
             &metrics,
             health(),
-        )
-        .unwrap();
+        );
         outbox.sink().offer(&event);
         worker.turn(Some(Duration::ZERO));
         assert_eq!(outbox.ports()[0].pending(), 1);
@@ -164,8 +163,7 @@ fn a_sink_that_is_new_hears_of_what_is_active_and_one_that_is_gone_leaves_nothin
         Bounds::default(),
         &metrics,
         health(),
-    )
-    .unwrap();
+    );
     assert_eq!(outbox.ports()[0].pending(), 0);
     assert!(outbox.sink().is_behind(), "it asks for what is active");
     outbox.sink().catch_up(&[event]);
@@ -174,10 +172,61 @@ fn a_sink_that_is_new_hears_of_what_is_active_and_one_that_is_gone_leaves_nothin
 }
 
 #[test]
-fn a_fresh_database_on_a_disk_without_room_is_an_error_not_a_panic() {
+fn an_outbox_that_finds_no_room_at_its_start_begins_when_there_is_some() {
     let disk = super::disk::Disk::default();
     disk.set_full(true);
     let store = store_on(&disk);
     let metrics = Arc::new(Metrics::new());
-    assert!(Outbox::start(&store, Vec::new(), Bounds::default(), &metrics, health()).is_err());
+    let (outbox, mut worker) =
+        Outbox::assemble(&store, sinks(), Bounds::default(), &metrics, health());
+    outbox.sink().offer(&Arc::new(samples::raised("10.0.0.1")));
+    worker.turn(Some(Duration::ZERO));
+    assert_eq!(outbox.ports()[ALL].pending(), 0);
+    disk.set_full(false);
+    worker.turn(Some(Duration::ZERO));
+    assert_eq!(outbox.ports()[ALL].pending(), 1);
+}
+
+#[test]
+fn what_earlier_runs_left_is_sent_also_where_it_could_not_be_read_at_the_start() {
+    let mut world = World::new(5, Bounds::default());
+    world.start().unwrap();
+    let conflict = world.raise();
+    assert!(world.store());
+    world.die();
+    world.disk.set_full(true);
+    assert!(world.start().is_err());
+    world.disk.set_full(false);
+    world.start().unwrap();
+    world.resolve(&conflict);
+    world.finish();
+    world.check_order();
+    world.check_complete();
+}
+
+#[test]
+fn another_writers_error_does_not_bring_back_what_was_delivered() {
+    let mut world = World::new(6, Bounds::default());
+    world.start().unwrap();
+    let conflict = world.raise();
+    assert!(world.store());
+    world.deliver(10, 0);
+    // The removal is committed, and not synced: nothing follows it.
+    assert!(world.store());
+    let store = Arc::clone(&world.run().worker.store);
+    world.disk.set_full(true);
+    let database = store.database().unwrap();
+    store.failed(database);
+    drop(store);
+    world.disk.set_full(false);
+    world.update(&conflict);
+    assert!(world.store());
+    world.deliver(10, 0);
+    assert!(world.store());
+    world.die();
+    world.start().unwrap();
+    world.resolve(&conflict);
+    world.finish();
+    world.check_order();
+    world.check_complete();
 }

@@ -119,8 +119,10 @@ impl World {
     pub(super) fn start(&mut self) -> Result<(), String> {
         let store = store_on(&self.disk);
         let (outbox, worker) =
-            Outbox::assemble(&store, sinks(), self.bounds, &self.metrics, health())
-                .map_err(|e| e.to_string())?;
+            Outbox::assemble(&store, sinks(), self.bounds, &self.metrics, health());
+        if !worker.loaded {
+            return Err("what is stored cannot be read".to_owned());
+        }
         self.run = Some(Run { outbox, worker });
         self.offered.clear();
         let events: Vec<_> = self
