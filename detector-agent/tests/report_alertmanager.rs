@@ -116,7 +116,7 @@ fn an_alertmanager_shows_silences_and_resolves_a_conflict() {
     let config = directory.path().join("config.yaml");
     // The second one is down, which must not matter to the first.
     let text = format!(
-        "alertmanagers:\n- {{name: first, url: 'http://{ALERTMANAGER}', labels: {{cluster: east}}}}\n\
+        "alertmanagers:\n- {{name: first, url: 'http://{ALERTMANAGER}', labels: {{cluster: east}}, resend-every: 1s}}\n\
          - {{name: down, url: 'http://127.0.0.1:1'}}\n"
     );
     fs::write(&config, text).unwrap();
@@ -152,6 +152,16 @@ fn an_alertmanager_shows_silences_and_resolves_a_conflict() {
         "{summary}"
     );
 
+    // It is told again and again, and would lapse without that.
+    let ends_at =
+        |alert: &Value| -> jiff::Timestamp { alert["endsAt"].as_str().unwrap().parse().unwrap() };
+    let lapse = ends_at(alert);
+    eventually("the alert is told again", || {
+        Ok(query(&node, &[])?
+            .iter()
+            .any(|alert| ends_at(alert) > lapse))
+    });
+
     let matcher = format!("address={ADDRESS}");
     let add = [
         "silence",
@@ -178,5 +188,24 @@ fn an_alertmanager_shows_silences_and_resolves_a_conflict() {
         .wait_until(PATIENCE, |posted| notified(posted, "resolved"))
         .unwrap();
     eventually("the alert is gone", || Ok(query(&node, &[])?.is_empty()));
+    // The end is the conflict's own, not the time of the request.
+    let told = receiver.posted();
+    let resolved = told
+        .iter()
+        .filter_map(|p| p.json().ok())
+        .flat_map(|n| n["alerts"].as_array().cloned().unwrap_or_default())
+        .find(|a| a["status"] == "resolved")
+        .unwrap();
+    let end = agent
+        .events()
+        .into_iter()
+        .find(|r| r.event.resolves(ADDRESS))
+        .and_then(|r| r.event.conflict())
+        .and_then(|c| c.resolved_at)
+        .unwrap();
+    let end: jiff::Timestamp = end.parse().unwrap();
+    // The Alertmanager keeps milliseconds.
+    let apart = ends_at(&resolved).duration_since(end).abs();
+    assert!(apart.as_millis() <= 1, "{resolved}, {end}");
     agent.terminate(PATIENCE).unwrap();
 }

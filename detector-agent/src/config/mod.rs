@@ -313,7 +313,7 @@ mod tests {
             "webhooks:\n- name: ops\n  url: https://example.org/hook\n  secret-files: [/s]\n  header-files: {Authorization: /h}\n  \
              only: {kinds: [host], namespaces: [a], confidence: certain, min-duration: 30s}\n  retry: {first: 2s}\n\
              - {name: chat, url-file: /u, format: slack}\n- {name: pager, format: pagerduty, routing-key-file: /k}\n\
-             alertmanagers:\n- {name: am, url: 'http://am:9093', labels: {cluster: east}, timeout: 3s}\n",
+             alertmanagers:\n- {name: am, url: 'http://am:9093', labels: {cluster: east}, timeout: 3s, resend-every: 30s}\n",
             &[],
         )
         .unwrap();
@@ -328,6 +328,7 @@ mod tests {
         assert_eq!(pager.format, Format::Pagerduty);
         assert_eq!(args.sinks.alertmanagers[0].labels["cluster"], "east");
         assert_eq!(args.sinks.alertmanagers[0].endpoint.timeout.as_secs(), 3);
+        assert_eq!(args.sinks.alertmanagers[0].resend_every.as_secs(), 30);
     }
 
     #[test]

@@ -104,12 +104,17 @@ pub struct AlertmanagerSettings {
     pub name: String,
     /// Where it is, without `/api/v2/alerts`.
     pub endpoint: Endpoint,
+    /// How often it is told of everything that is active; an alert that it does not hear of for four times as long is
+    /// over.
+    pub resend_every: Duration,
     /// Labels put on every alert, such as the cluster's name.
     pub labels: BTreeMap<String, String>,
     /// Which conflicts it gets.
     pub only: Filter,
 }
 
+/// As often as Prometheus tells an alert again.
+const RESEND_EVERY: Duration = Duration::from_secs(60);
 /// Longest name of a sink.
 const NAME: usize = 63;
 /// Names that the metrics use themselves.
@@ -190,8 +195,10 @@ fn alertmanager(fields: &mut Fields<'_>) -> Option<AlertmanagerSettings> {
             );
         }
     }
+    let resend_every = time(fields, "resend-every", Duration::from_secs(1));
     Some(AlertmanagerSettings {
         labels,
+        resend_every: resend_every.unwrap_or(RESEND_EVERY),
         only: fields.nested("only", only).unwrap_or_default(),
         name: name?,
         endpoint: endpoint?,

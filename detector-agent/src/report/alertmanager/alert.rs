@@ -12,9 +12,6 @@ use crate::report::{
     summary::{claimants, line},
 };
 
-/// An alert that is not told again for so long is over: the agent is gone.
-pub(super) const LAPSE: Duration = Duration::from_secs(240);
-
 /// One alert as it is posted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -27,18 +24,20 @@ pub(super) struct Alert {
 }
 
 impl Alert {
-    /// The alert that tells `data`, with labels that the operator adds.
+    /// The alert that tells `data`, with labels that the operator adds. Where it is not told again for as long as
+    /// `lapse`, it is over: the agent is gone.
     pub(super) fn new(
         data: &ConflictData,
         extra: &BTreeMap<String, String>,
         now: jiff::Timestamp,
+        lapse: Duration,
     ) -> Self {
         let ends_at = data.resolved_at.clone();
         Self {
             labels: labels(data, extra),
             annotations: annotations(data),
             starts_at: data.raised_at.clone(),
-            ends_at: ends_at.unwrap_or_else(|| lapse(now)),
+            ends_at: ends_at.unwrap_or_else(|| after(now, lapse)),
         }
     }
 
@@ -47,18 +46,10 @@ impl Alert {
         self.ends_at = now.to_string();
         self
     }
-
-    /// The same, heard of at `now`.
-    pub(super) fn renewed(&self, now: jiff::Timestamp) -> Self {
-        Self {
-            ends_at: lapse(now),
-            ..self.clone()
-        }
-    }
 }
 
-fn lapse(now: jiff::Timestamp) -> String {
-    now.checked_add(LAPSE).unwrap_or(now).to_string()
+fn after(now: jiff::Timestamp, wait: Duration) -> String {
+    now.checked_add(wait).unwrap_or(now).to_string()
 }
 
 fn labels(data: &ConflictData, extra: &BTreeMap<String, String>) -> BTreeMap<String, String> {

@@ -43,6 +43,8 @@ struct Ended {
 pub(super) struct Board {
     filter: Filter,
     extra: BTreeMap<String, String>,
+    /// An active alert that is not told again for so long is over.
+    lapse: Duration,
     active: HashMap<String, Standing>,
     /// By labels: what is raised again under the same ones is not over.
     ended: HashMap<BTreeMap<String, String>, Ended>,
@@ -51,10 +53,11 @@ pub(super) struct Board {
 }
 
 impl Board {
-    pub(super) fn new(filter: Filter, extra: BTreeMap<String, String>) -> Self {
+    pub(super) fn new(filter: Filter, extra: BTreeMap<String, String>, lapse: Duration) -> Self {
         Self {
             filter,
             extra,
+            lapse,
             active: HashMap::new(),
             ended: HashMap::new(),
             news: false,
@@ -135,7 +138,7 @@ impl Board {
                 continue;
             }
             standing.news = false;
-            let alert = Alert::new(&standing.data, &self.extra, wall).renewed(wall);
+            let alert = Alert::new(&standing.data, &self.extra, wall, self.lapse);
             self.ended.remove(&alert.labels);
             if let Some(before) = standing.told.replace(alert.clone())
                 && before.labels != alert.labels
@@ -174,7 +177,9 @@ impl Board {
     ) {
         let Some(told) = standing.told else { return };
         let alert = match last {
-            Some(data) if data.kind == standing.data.kind => Alert::new(data, &self.extra, wall),
+            Some(data) if data.kind == standing.data.kind => {
+                Alert::new(data, &self.extra, wall, self.lapse)
+            }
             _ => told.ended(wall),
         };
         self.remember(alert, now);
@@ -202,6 +207,7 @@ mod tests {
         Board::new(
             filter,
             BTreeMap::from([("cluster".to_owned(), "east".to_owned())]),
+            Duration::from_secs(240),
         )
     }
 

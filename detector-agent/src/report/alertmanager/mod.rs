@@ -1,9 +1,9 @@
-//! Alertmanagers: each is told of all active conflicts, at once when one changes and every minute besides.
+//! Alertmanagers: each is told of all active conflicts, at once when one changes and every minute (`resend-every`) besides.
 //!
 //! Unlike webhooks this is a state, not a queue: what could not be told is told at the next turn, so nothing is stored.
 //! Each Alertmanager has a task of its own; one that is down costs the others nothing. They deduplicate among themselves,
 //! so every one of a cluster is given, as for Prometheus. While the agent is away its alerts lapse after
-//! 4 minutes, and the next agent raises what still stands.
+//! [`LAPSE`] times that, and the next agent raises what still stands.
 
 mod alert;
 mod board;
@@ -36,8 +36,8 @@ use crate::{config::sinks::AlertmanagerSettings, health::Part};
 use alert::Alert;
 use board::Board;
 
-/// How often everything is told.
-const TURN: Duration = Duration::from_secs(60);
+/// An alert that was not told again for so many turns is over, as with Prometheus.
+const LAPSE: u32 = 4;
 /// Alerts of one request, as Prometheus sends them.
 const CHUNK: usize = 64;
 /// Changes that wait to be taken up.
@@ -94,6 +94,8 @@ impl EventSink for AlertSink {
 pub struct Alertmanager {
     name: String,
     client: HttpClient,
+    /// How often everything is told.
+    every: Duration,
     board: Board,
     changes: mpsc::Receiver<Change>,
     metrics: Arc<Metrics>,
@@ -127,7 +129,12 @@ impl Alertmanager {
         let task = Self {
             name: settings.name.clone(),
             client,
-            board: Board::new(settings.only.clone(), settings.labels.clone()),
+            every: settings.resend_every,
+            board: Board::new(
+                settings.only.clone(),
+                settings.labels.clone(),
+                settings.resend_every.saturating_mul(LAPSE),
+            ),
             changes,
             metrics: Arc::clone(metrics),
             failures: 0,
@@ -140,7 +147,7 @@ impl Alertmanager {
 
     /// Tells until `stop` says true, then what is new once more. The caller sets the deadline.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
-        let mut turn = Instant::now() + TURN;
+        let mut turn = Instant::now() + self.every;
         loop {
             tokio::select! {
                 change = self.changes.recv() => match change {
@@ -165,7 +172,7 @@ impl Alertmanager {
                 if self.failures > 0 {
                     turn = now + RETRY.wait(self.failures, &mut self.random);
                 } else {
-                    let full = if now >= turn { now + TURN } else { turn };
+                    let full = if now >= turn { now + self.every } else { turn };
                     turn = next.map_or(full, |due| full.min(now + due));
                 }
             }
