@@ -8,6 +8,7 @@ pub mod barrier;
 pub mod bench_flood;
 pub mod bench_identify;
 pub mod bench_latency;
+pub mod bench_report;
 pub mod browser;
 pub mod cni;
 pub mod containerd;

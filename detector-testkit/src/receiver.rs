@@ -231,11 +231,25 @@ impl Receiver {
         deadline: Duration,
         enough: impl Fn(&[Posted]) -> bool,
     ) -> Result<Vec<Posted>> {
+        self.wait(deadline, |posted| enough(posted).then(|| posted.to_vec()))
+    }
+
+    /// Waits for a request that `wanted` accepts; the newest is looked at first.
+    ///
+    /// # Errors
+    /// Where none comes by the deadline.
+    pub fn wait_for(&self, deadline: Duration, wanted: impl Fn(&Posted) -> bool) -> Result<Posted> {
+        self.wait(deadline, |posted| {
+            posted.iter().rev().find(|request| wanted(request)).cloned()
+        })
+    }
+
+    fn wait<T>(&self, deadline: Duration, done: impl Fn(&[Posted]) -> Option<T>) -> Result<T> {
         let until = Instant::now() + deadline;
         let mut posted = lock(&self.shared.posted);
         loop {
-            if enough(&posted) {
-                return Ok(posted.clone());
+            if let Some(done) = done(&posted) {
+                return Ok(done);
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {

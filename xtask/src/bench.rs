@@ -1,4 +1,4 @@
-//! `bench`: how long the agent takes to name a conflict, what a flood from one pod costs it, and what the kernel program
+//! `bench`: how long the agent takes to name a conflict and to tell it, what a flood from one pod costs it, and what the kernel program
 //! costs a packet.
 
 use anyhow::{Result, bail};
@@ -29,6 +29,8 @@ pub(crate) struct Args {
 enum Bench {
     /// Detection latency of an idle agent
     Latency,
+    /// From a raised conflict to its event line and its webhook request
+    Report,
     /// Memory, processor time and latency while one pod floods
     Flood,
     /// What the kernel program costs a packet
@@ -44,13 +46,19 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         bail!("the benches make network namespaces and load kernel programs: run them as root");
     }
     setup::ensure(workspace, &[Group::Build, Group::Demo])?;
-    let all = [Bench::Latency, Bench::Flood, Bench::PacketCost];
+    let all = [
+        Bench::Latency,
+        Bench::Report,
+        Bench::Flood,
+        Bench::PacketCost,
+    ];
     for bench in all {
         if args.only.is_some_and(|only| only != bench) {
             continue;
         }
         match bench {
             Bench::Latency => of_agent(workspace, "bench_latency", &args.bench)?,
+            Bench::Report => of_agent(workspace, "bench_report", &args.bench)?,
             Bench::Flood => of_agent(workspace, "bench_flood", &args.bench)?,
             Bench::PacketCost => packet_cost(workspace, &args.bench)?,
         }
