@@ -13,12 +13,9 @@ use std::{
     hash::{BuildHasher, RandomState},
 };
 
-use proptest::{
-    collection::vec,
-    test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
-};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use script::{Script, op};
+use script::{Script, ops};
 
 #[test]
 fn open_conflicts_equal_a_plain_recomputation() {
@@ -37,7 +34,7 @@ fn open_conflicts_equal_a_plain_recomputation() {
     };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let mut runner = TestRunner::new_with_rng(config, rng);
-    let result = runner.run(&vec(op(), 1..80), |ops| {
+    let result = runner.run(&ops(), |ops| {
         let mut script = Script::new();
         for op in ops {
             script.run(op)?;
