@@ -70,10 +70,16 @@ impl Store {
     /// # Errors
     /// Where it cannot be opened.
     pub fn in_directory(directory: &Path) -> Result<Self, StoreError> {
-        let path = directory.join(FILE);
-        let store = Self::new(true, Box::new(move || open_file(&path)));
+        let store = Self::at(directory);
         store.database()?;
         Ok(store)
+    }
+
+    /// The same, opened when it is first asked for, and tried again each time until it can be opened.
+    #[must_use]
+    pub fn at(directory: &Path) -> Self {
+        let path = directory.join(FILE);
+        Self::new(true, Box::new(move || open_file(&path)))
     }
 
     /// Keeps everything in memory: it ends with the process.

@@ -23,6 +23,14 @@ pub struct OpenConflict {
     pub(super) moves: Option<KeptMoves>,
 }
 
+impl OpenConflict {
+    /// Whether the next agent can read all of its evidence from the kernel.
+    #[must_use]
+    pub fn is_in_kernel(&self) -> bool {
+        self.frames.is_empty() && self.former.is_empty() && self.moves.is_none()
+    }
+}
+
 /// A link that is found again by both: indices and names are given anew, both together hardly are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LinkName {

@@ -152,7 +152,10 @@ impl Engine {
                 }
                 self.moves.go_on(address, scope, moves);
             }
-            self.lifecycle.go_on(scope, kept.conflict);
+            // A damaged file may name one twice.
+            if self.lifecycle.open_of(address).all(|(s, _)| s != scope) {
+                self.lifecycle.go_on(scope, kept.conflict);
+            }
             // What is over by now ends, and the next look is planned.
             self.lapse(address, at);
         }
