@@ -46,11 +46,19 @@ fn two_pods(prefix: &str, address: &str) -> (Node, Vec<Pod>) {
     (node, pods)
 }
 
-fn raised(agent: &Agent, address: &str) -> Conflict {
-    let received = agent
+fn wait_raised(agent: &Agent, address: &str) -> Received {
+    agent
         .wait_event(DEADLINE, |event| event.raises(address))
-        .unwrap();
-    received.event.conflict().unwrap()
+        .unwrap()
+}
+
+fn raised(agent: &Agent, address: &str) -> Conflict {
+    wait_raised(agent, address).event.conflict().unwrap()
+}
+
+/// As it is written, to the microsecond.
+fn raised_at(received: &Received) -> &str {
+    received.event.data["raised_at"].as_str().unwrap()
 }
 
 /// The event lines of one run after the other, as a reader has them.
@@ -65,7 +73,8 @@ fn a_killed_agents_conflict_keeps_its_id_and_is_not_raised_again() {
     let barrier = Barrier::prepare(&node).unwrap();
     let mut runs = Vec::new();
     let mut first = Agent::start_ready(&node, &keeping(directory.path())).unwrap();
-    let conflict = raised(&first, ADDRESS);
+    let before = wait_raised(&first, ADDRESS);
+    let conflict = before.event.conflict().unwrap();
     wait_kept(&first, 1);
     first.kill().unwrap();
     runs.push(first.events());
@@ -88,15 +97,15 @@ fn a_killed_agents_conflict_keeps_its_id_and_is_not_raised_again() {
                 .is_some_and(|c| c.devices().contains(&"vethc"))
         })
         .unwrap();
+    assert_eq!(raised_at(&update), raised_at(&before));
     let update = update.event.conflict().unwrap();
     assert_eq!(update.conflict_id, conflict.conflict_id);
-    assert_eq!(update.raised_at, conflict.raised_at);
     // Also where the agent ends in good order.
     let (_, events) = second.terminate(DEADLINE).unwrap();
     runs.pop();
     runs.push(events);
     let third = Agent::start_ready(&node, &keeping(directory.path())).unwrap();
-    node.delete_pods([joined, pods.pop().unwrap()]).unwrap();
+    node.delete_pods(vec![joined, pods.pop().unwrap()]).unwrap();
     let resolved = third
         .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
         .unwrap();
@@ -111,7 +120,8 @@ fn what_ended_while_the_agent_was_down_is_resolved_and_what_began_is_raised() {
     let directory = tempfile::tempdir().unwrap();
     let (node, pods) = two_pods("meanwhile", ADDRESS);
     let mut first = Agent::start_ready(&node, &keeping(directory.path())).unwrap();
-    let conflict = raised(&first, ADDRESS);
+    let before = wait_raised(&first, ADDRESS);
+    let conflict = before.event.conflict().unwrap();
     wait_kept(&first, 1);
     first.kill().unwrap();
 
@@ -123,9 +133,9 @@ fn what_ended_while_the_agent_was_down_is_resolved_and_what_began_is_raised() {
     let resolved = second
         .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
         .unwrap();
+    assert_eq!(raised_at(&resolved), raised_at(&before));
     let resolved = resolved.event.conflict().unwrap();
     assert_eq!(resolved.conflict_id, conflict.conflict_id);
-    assert_eq!(resolved.raised_at, conflict.raised_at);
     let left = resolved.claimant("vethb").unwrap();
     assert_eq!(left.left.as_deref(), Some("address_removed"));
     let other = raised(&second, OTHER);
