@@ -6,20 +6,16 @@
     reason = "tests fail by panicking"
 )]
 
-use std::{
-    fs,
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-};
+use std::{fs, net::Ipv4Addr, path::Path};
 
 use detector_testkit::{
     Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Netns, Node, Pod, PodSpec,
-    Received,
+    PrivateMounts, Received,
     event::{Conflict, RAISED},
     http::Client,
     open_conflicts,
 };
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::mount::{MsFlags, mount};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
 const ADDRESS: &str = "10.244.2.10";
@@ -204,38 +200,53 @@ fn a_damaged_file_is_put_aside_and_the_agent_begins_anew() {
     assert_eq!(aside.count(), 1);
 }
 
-/// A directory on a file system of this size.
-struct Small(PathBuf);
+/// A state directory on a small file system that nobody else sees.
+struct Small {
+    mounts: PrivateMounts,
+    directory: &'static Path,
+}
 
 impl Small {
-    fn mount(at: &Path, size: &str) -> Self {
-        let options = format!("size={size}");
-        mount(
-            Some("tmpfs"),
-            at,
-            Some("tmpfs"),
-            MsFlags::empty(),
-            Some(options.as_str()),
-        )
-        .unwrap();
-        Self(at.to_owned())
+    fn new(size: &str) -> Self {
+        let mounts = PrivateMounts::new().unwrap();
+        let directory = Path::new("/var/lib/ipconflict");
+        mounts
+            .run_in(None, || {
+                fs::create_dir(directory)?;
+                let options = format!("size={size}");
+                let options = Some(options.as_str());
+                mount(
+                    Some("tmpfs"),
+                    directory,
+                    Some("tmpfs"),
+                    MsFlags::empty(),
+                    options,
+                )?;
+                Ok(())
+            })
+            .unwrap();
+        Self { mounts, directory }
+    }
+
+    fn start(&self, node: &Node) -> Agent {
+        let start = || Agent::start_ready(node, &keeping(self.directory));
+        self.mounts.run_in(None, start).unwrap()
     }
 
     /// Leaves no room for another byte.
     fn fill(&self) {
-        let mut file = fs::File::create(self.0.join("fill")).unwrap();
-        let block = [0; 4096];
-        while std::io::Write::write_all(&mut file, &block).is_ok() {}
+        let fill = || {
+            let mut file = fs::File::create(self.directory.join("fill"))?;
+            let block = [0; 4096];
+            while std::io::Write::write_all(&mut file, &block).is_ok() {}
+            Ok(())
+        };
+        self.mounts.run_in(None, fill).unwrap();
     }
 
     fn make_room(&self) {
-        fs::remove_file(self.0.join("fill")).unwrap();
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        umount2(&self.0, MntFlags::MNT_DETACH).unwrap();
+        let remove = || Ok(fs::remove_file(self.directory.join("fill"))?);
+        self.mounts.run_in(None, remove).unwrap();
     }
 }
 
@@ -264,10 +275,9 @@ fn part(netns: &Netns) -> serde_json::Value {
 
 #[test]
 fn a_full_disk_is_told_and_counted_and_detection_goes_on_until_there_is_room() {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = Small::mount(directory.path(), "4m");
+    let disk = Small::new("4m");
     let (node, pods) = two_pods("full", ADDRESS);
-    let mut first = Agent::start_ready(&node, &keeping(directory.path())).unwrap();
+    let mut first = disk.start(&node);
     let conflict = raised(&first, ADDRESS);
     wait_kept(&first, 1);
     disk.fill();
@@ -298,7 +308,7 @@ fn a_full_disk_is_told_and_counted_and_detection_goes_on_until_there_is_room() {
     wait_kept(&first, 201);
     assert_eq!(part(&node)["state"], "works");
     first.kill().unwrap();
-    let second = Agent::start_ready(&node, &keeping(directory.path())).unwrap();
+    let second = disk.start(&node);
     node.delete_pods(pods).unwrap();
     let resolved = second
         .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
