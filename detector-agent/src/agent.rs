@@ -331,6 +331,7 @@ fn ebpf_options(args: &RunArgs) -> EbpfOptions {
         republish_after: EbpfOptions::default()
             .republish_after
             .min(args.claim_ttl / 2),
+        shared: args.common.allow.clone(),
         ..EbpfOptions::default()
     }
 }
