@@ -18,6 +18,9 @@ pub(crate) const PRIVILEGED_FEATURES: &str =
 /// Arguments of `test`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Random sequences of the engine's model test; 2,000 where not given, 200,000 take some ten minutes
+    #[arg(long, value_name = "N")]
+    model_sequences: Option<u32>,
     /// Passed on to `cargo test`: a filter, then after a second `--` what the test harness takes
     #[arg(last = true)]
     cargo: Vec<String>,
@@ -36,9 +39,13 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     setup::ensure(workspace, &[Group::Build, Group::Demo, Group::Test])?;
     let object = ebpf::build(workspace)?;
+    let sequences = args
+        .model_sequences
+        .map(|n| ("MODEL_SEQUENCES", n.to_string()));
     process::run(
         workspace
             .cargo()
+            .envs(sequences)
             .args(["test", "--workspace", "--exclude", "detector-ebpf"])
             // One run shows every test that fails, not only the first binary with one.
             .arg("--no-fail-fast")

@@ -123,7 +123,11 @@ impl Programs {
     /// One of [`LoadError`]; nothing stays loaded then. That the neighbour tables cannot be watched is no error, see
     /// [`Self::neighbour_events`].
     pub fn load(options: &EbpfOptions) -> Result<(Self, RingReader), LoadError> {
-        if OBJECT.is_empty() {
+        Self::load_object(OBJECT, options)
+    }
+
+    fn load_object(object: &[u8], options: &EbpfOptions) -> Result<(Self, RingReader), LoadError> {
+        if object.is_empty() {
             return Err(LoadError::Stub);
         }
         if let Some(name) = capability::missing() {
@@ -144,7 +148,7 @@ impl Programs {
         let kernel = aya::Btf::parse(&bytes, Endianness::default())
             .map_err(|error| unusable(BtfProblem::Unusable(error.to_string())))?;
 
-        let mut ebpf = create(options, &kernel, &offsets)?;
+        let mut ebpf = create(object, options, &kernel, &offsets)?;
         let ring =
             RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(|error| map_error(&error))?;
         let counts =
@@ -193,6 +197,7 @@ impl Programs {
 }
 
 fn create(
+    object: &[u8],
     options: &EbpfOptions,
     kernel: &aya::Btf,
     offsets: &[(&'static str, u32)],
@@ -220,7 +225,7 @@ fn create(
     for (global, offset) in offsets {
         loader.override_global(global, offset, true);
     }
-    loader.load(OBJECT).map_err(|error| match error {
+    loader.load(object).map_err(|error| match error {
         EbpfError::MapError(error) => map_error(&error),
         error => LoadError::Kernel(chain(&error)),
     })
@@ -399,4 +404,18 @@ fn raise_memory_lock_limit() {
 )]
 fn is_send(programs: Programs, reader: RingReader, counters: CounterReader) -> impl Send {
     (programs, reader, counters)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `cargo build` leaves it on a machine without a BPF toolchain. Whoever runs it, root or not, is told that first.
+    #[test]
+    fn an_agent_built_without_kernel_programs_refuses_to_run_and_says_what_helps() {
+        let refused = Programs::load_object(&[], &EbpfOptions::default());
+        let error = refused.map(drop).map_err(|error| error.to_string());
+        let said = "this agent was built without its kernel programs: build it with `cargo xtask build`, or run it with --no-ebpf";
+        assert_eq!(error, Err(said.to_owned()));
+    }
 }
