@@ -308,3 +308,39 @@ fn what_only_frames_told_is_kept_anew_as_time_passes() {
     site.end();
     assert_eq!(site.delivered("delivered"), 2);
 }
+
+#[test]
+fn no_damage_to_the_file_keeps_the_next_agent_from_keeping_conflicts() {
+    const PIECE: usize = 256;
+    let directory = tempfile::tempdir().unwrap();
+    two_kept(directory.path());
+    let path = directory.path().join("state.redb");
+    let whole = std::fs::read(&path).unwrap();
+    let mut put_aside = 0;
+    for (number, piece) in whole.chunks(PIECE).enumerate() {
+        if piece.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let mut damaged = whole.clone();
+        for byte in damaged.iter_mut().skip(number * PIECE).take(PIECE) {
+            *byte ^= 0x5a;
+        }
+        std::fs::write(directory.path().join("state.redb"), damaged).unwrap();
+        let mut site = Site::at(directory.path());
+        let kept = site.kept().len();
+        assert!(kept == 0 || kept == 2, "piece {number}");
+        put_aside += usize::from(kept == 0);
+        site.heard(1);
+        let (keeper, engine) = site.keeper();
+        keeper.tell_all();
+        keeper.tick(engine, clock::now());
+        site.end();
+        assert_eq!(
+            site.part(),
+            (PartState::Works, "1 open conflict is kept".to_owned()),
+            "piece {number}"
+        );
+    }
+    assert!(put_aside > 0);
+}
