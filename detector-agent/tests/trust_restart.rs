@@ -6,7 +6,7 @@
     reason = "tests fail by panicking"
 )]
 
-use std::{fs, net::Ipv4Addr, path::Path};
+use std::{fs, net::Ipv4Addr, path::Path, time::Instant};
 
 use detector_testkit::{
     Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Netns, Node, Pod, PodSpec,
@@ -250,15 +250,19 @@ impl Small {
     }
 }
 
-fn metric(netns: &Netns, series: &str) -> u64 {
-    let answer = Client::new(netns, "http://127.0.0.1:9842")
-        .get("/metrics")
-        .unwrap();
-    let value = answer
-        .body
-        .lines()
-        .find_map(|line| line.strip_prefix(series));
-    value.map_or(0, |value| value.trim().parse().unwrap())
+/// Waits until this series is above zero: what is counted on another thread may come a moment after what it logs.
+fn wait_counted(netns: &Netns, series: &str) {
+    let client = Client::new(netns, "http://127.0.0.1:9842");
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let answer = client.get("/metrics").unwrap();
+        let mut values = answer.body.lines().filter_map(|l| l.strip_prefix(series));
+        if values.any(|value| value.trim() != "0") {
+            return;
+        }
+        assert!(Instant::now() < until, "{series}: {}", answer.body);
+        std::thread::yield_now();
+    }
 }
 
 fn part(netns: &Netns) -> serde_json::Value {
@@ -295,11 +299,9 @@ fn a_full_disk_is_told_and_counted_and_detection_goes_on_until_there_is_room() {
         .unwrap();
     assert!(told.contains("ERROR"), "{told}");
     assert_eq!(part(&node)["state"], "failed");
-    assert!(
-        metric(
-            &node,
-            "ipconflict_deliveries_total{sink=\"state\",outcome=\"failed\"}"
-        ) > 0
+    wait_counted(
+        &node,
+        "ipconflict_deliveries_total{sink=\"state\",outcome=\"failed\"}",
     );
     disk.make_room();
     first
@@ -331,10 +333,8 @@ fn a_directory_that_cannot_be_written_is_told_and_detection_goes_on() {
         "{told}"
     );
     assert_eq!(part(&node)["state"], "failed");
-    assert!(
-        metric(
-            &node,
-            "ipconflict_deliveries_total{sink=\"state\",outcome=\"dropped\"}"
-        ) > 0
+    wait_counted(
+        &node,
+        "ipconflict_deliveries_total{sink=\"state\",outcome=\"dropped\"}",
     );
 }
