@@ -5,6 +5,7 @@
 //! thread "detection"         kernel → engine → events; never blocks
 //! thread "kernel-worker"     attaches and reads; may wait for the kernel's locks
 //! thread "outbox"            stores events before they are sent; waits for the disk
+//! thread "state"             keeps open conflicts over a restart; waits for the disk
 //! thread "http"              the endpoints; a scrape or a client makes nobody wait
 //! ```
 
@@ -39,11 +40,14 @@ use crate::{
         metrics::Metrics,
         sinks::{Senders, SinksError},
     },
+    state::State,
     store::Store,
 };
 
 /// Time to deliver what waits when the agent is told to stop.
 const DRAIN: Duration = Duration::from_secs(5);
+/// How often what only frames said of an open conflict is kept anew, at most.
+const REFRESH: Duration = Duration::from_secs(30);
 
 /// Why the agent did not start, or ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -169,15 +173,36 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     for sink in sinks {
         reporter.add_sink(sink);
     }
+    let mut engine = Engine::new(settings(args));
+    let (state, keeper) = match store {
+        None => (None, None),
+        Some(store) => {
+            let part = health.part(Role::Sink, "open conflicts");
+            // What was only heard must not look lapsed to the next agent.
+            let refresh = (args.claim_ttl / 4).min(REFRESH);
+            let started =
+                State::start(store, refresh, part, &metrics).map_err(AgentError::Start)?;
+            let kept = started.kept.len();
+            if kept > 0 {
+                info!(
+                    kept,
+                    "going on with {kept} conflicts that an earlier agent left open"
+                );
+            }
+            engine.restore(started.kept);
+            (Some(started.state), Some(started.keeper))
+        }
+    };
     let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
     let (jobs, asked) = mpsc::channel();
     let detection = Detection::new(Parts {
-        engine: Engine::new(settings(args)),
+        engine,
         live,
         ring,
         jobs,
         mailbox,
         reporter,
+        keeper,
         metrics: Arc::clone(&metrics),
         readiness: Arc::clone(&readiness),
         health: SourceHealth::new(
@@ -246,6 +271,10 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     info!("stopping");
     inbox.send(Message::Stop);
     let detected = join(detection, "detection");
+    // The keeper is gone with detection.
+    if let Some(state) = state {
+        state.finish();
+    }
     // The worker ends when detection has dropped its end of the jobs.
     let worked = join(worker, "kernel-worker").map(Ok);
     runtime.block_on(senders.stop(DRAIN));
@@ -326,6 +355,7 @@ fn ebpf_options(args: &RunArgs) -> EbpfOptions {
         republish_after: EbpfOptions::default()
             .republish_after
             .min(args.claim_ttl / 2),
+        shared: args.common.allow.clone(),
         ..EbpfOptions::default()
     }
 }

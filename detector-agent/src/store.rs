@@ -9,6 +9,7 @@ use std::{
     fmt,
     fs::{self, OpenOptions},
     os::unix::fs::OpenOptionsExt as _,
+    panic::catch_unwind,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -170,7 +171,17 @@ fn open_file(path: &Path) -> Result<Database, StoreError> {
             .truncate(false)
             .mode(0o600)
             .open(path)?;
-        builder().create_file(file)
+        let mut database = builder().create_file(file)?;
+        // Damage that is met later, in the middle of a transaction, makes redb panic.
+        database.check_integrity()?;
+        Ok(database)
+    };
+    let create = || {
+        // It makes redb panic here, too, where it stands in a page that is read to open the file at all.
+        catch_unwind(create).unwrap_or_else(|_| {
+            let what = "its pages do not fit together".to_owned();
+            Err(StorageError::Corrupted(what).into())
+        })
     };
     match create() {
         Err(why) if is_damaged(&why) => {
