@@ -332,6 +332,15 @@ mod tests {
     }
 
     #[test]
+    fn the_readmes_example_is_a_file_that_the_agent_takes() {
+        let readme = include_str!("../../../README.md");
+        let (_, rest) = readme.split_once("```yaml\n").unwrap();
+        let (yaml, _) = rest.split_once("```").unwrap();
+        let sinks = run_with(yaml, &[]).unwrap().sinks;
+        assert_eq!((sinks.webhooks.len(), sinks.alertmanagers.len()), (3, 2));
+    }
+
+    #[test]
     fn every_error_of_every_sink_is_named_at_once() {
         let error = run_with(
             "flap-moves: 1\nwebhooks:\n- {name: Ops!, url: 'ftp://x', format: teams, colour: red}\n\

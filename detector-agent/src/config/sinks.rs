@@ -118,7 +118,7 @@ const RESEND_EVERY: Duration = Duration::from_secs(60);
 /// Longest name of a sink.
 const NAME: usize = 63;
 /// Names that the metrics use themselves.
-const RESERVED: [&str; 2] = ["lines", "outbox"];
+const RESERVED: [&str; 3] = ["lines", "outbox", "state"];
 /// Labels that the alerts set themselves.
 pub const ALERT_LABELS: [&str; 6] = ["alertname", "address", "node", "kind", "vlan", "inner_vlan"];
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::event::{ConflictData, Event};
+use super::event::ConflictData;
 
 /// The least confidence a sink asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,10 +53,4 @@ impl Filter {
         let lasted = Duration::try_from(now.duration_since(raised)).unwrap_or_default();
         self.min_duration.saturating_sub(lasted)
     }
-}
-
-/// Whether the event ends its conflict.
-#[must_use]
-pub fn is_over(event: &Event) -> bool {
-    event.data.state == "resolved"
 }

@@ -14,6 +14,7 @@ pub mod retry;
 #[cfg(test)]
 pub(crate) mod samples;
 pub mod sinks;
+mod story;
 pub mod summary;
 pub mod text;
 pub mod webhook;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::alert::Alert;
 use crate::report::{
     event::{ConflictData, Event},
-    filter::{Filter, is_over},
+    filter::Filter,
 };
 
 /// An ended alert is told for so long.
@@ -66,8 +66,8 @@ impl Board {
 
     /// A conflict changed.
     pub(super) fn take(&mut self, event: &Event, now: Instant, wall: jiff::Timestamp) {
-        let id = &event.data.conflict_id;
-        if is_over(event) {
+        let id = event.story();
+        if event.is_over() {
             if let Some(standing) = self.active.remove(id) {
                 self.end(standing, Some(&event.data), now, wall);
             }
@@ -85,7 +85,7 @@ impl Board {
                     told: None,
                     news: true,
                 };
-                self.active.insert(id.clone(), standing);
+                self.active.insert(id.to_owned(), standing);
             }
             None => return,
         }
@@ -97,7 +97,7 @@ impl Board {
         let over: Vec<_> = self
             .active
             .keys()
-            .filter(|id| !events.iter().any(|e| e.data.conflict_id == **id))
+            .filter(|id| !events.iter().any(|e| e.story() == id.as_str()))
             .cloned()
             .collect();
         for id in over {

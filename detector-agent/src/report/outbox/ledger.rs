@@ -22,10 +22,7 @@ use super::{
     queue::{Entry, Queue, Victim},
 };
 use crate::{
-    report::{
-        event::{Change, Event},
-        filter::is_over,
-    },
+    report::event::{Change, Event},
     store::StoreError,
 };
 
@@ -321,20 +318,12 @@ fn entry(seq: u64, record: &QueuedRecord, bytes: usize, now: Now) -> Entry {
     let age = now.wall.as_millisecond().saturating_sub(record.at);
     Entry {
         seq,
-        conflict: Arc::from(record.event.data.conflict_id.as_str()),
-        change: change(&record.event),
+        conflict: Arc::from(record.event.story()),
+        change: record.event.change(),
         bytes,
         age: Duration::from_millis(u64::try_from(age).unwrap_or(0)),
         since: now.steady,
         event: None,
-    }
-}
-
-fn change(event: &Event) -> Change {
-    match event.event_type.rsplit('.').next() {
-        Some("raised") => Change::Raised,
-        Some("resolved") => Change::Resolved,
-        _ => Change::Updated,
     }
 }
 
@@ -358,7 +347,7 @@ struct Step<'l, 't> {
 impl Step<'_, '_> {
     fn take(&mut self, input: &Input, queues: &Queues<'_>) -> Result<(), StoreError> {
         match input {
-            Input::Event(event) if is_over(event) => self.over(event, queues),
+            Input::Event(event) if event.is_over() => self.over(event, queues),
             Input::Event(event) => self.active(event, false, queues),
             Input::Active(events) => self.all_active(events, queues),
             Input::Due(sink, conflict) => self.due(*sink, conflict, queues),
@@ -373,7 +362,7 @@ impl Step<'_, '_> {
         repeated: bool,
         queues: &Queues<'_>,
     ) -> Result<(), StoreError> {
-        let conflict = event.data.conflict_id.as_str();
+        let conflict = event.story();
         let known = self.record(conflict)?;
         if known.is_none() && self.changes.open >= self.ledger.bounds.open {
             self.changes.refused += 1;
@@ -381,7 +370,7 @@ impl Step<'_, '_> {
         }
         self.changes.open += usize::from(known.is_none());
         let same = |known: &OpenRecord| {
-            known.event.id == event.id || (repeated && same_story(&known.event, event))
+            known.event.id == event.id || (repeated && known.event.tells_the_same(event))
         };
         let news = !known.as_ref().is_some_and(same);
         let mut changed = news;
@@ -422,7 +411,7 @@ impl Step<'_, '_> {
     }
 
     fn over(&mut self, event: &Arc<Event>, queues: &Queues<'_>) -> Result<(), StoreError> {
-        let conflict = event.data.conflict_id.as_str();
+        let conflict = event.story();
         let Some(record) = self.record(conflict)? else {
             return Ok(());
         };
@@ -438,7 +427,7 @@ impl Step<'_, '_> {
 
     /// What is open here and not among `events` is over, only nobody said so.
     fn all_active(&mut self, events: &[Arc<Event>], queues: &Queues<'_>) -> Result<(), StoreError> {
-        let active: HashSet<&str> = events.iter().map(|e| e.data.conflict_id.as_str()).collect();
+        let active: HashSet<&str> = events.iter().map(|e| e.story()).collect();
         let mut over = Vec::new();
         for item in self.open.iter()? {
             let (key, value) = item?;
@@ -455,7 +444,7 @@ impl Step<'_, '_> {
                 self.ledger.run,
                 self.ledger.batch + 1
             );
-            let event = Arc::new(ended_unseen(event, id, self.now.wall));
+            let event = Arc::new(event.ended_unseen(id, self.now.wall));
             self.over(&event, queues)?;
         }
         for event in events {
@@ -488,14 +477,18 @@ impl Step<'_, '_> {
         change: Change,
         queues: &Queues<'_>,
     ) -> Result<(), StoreError> {
-        let told = as_told(event, change);
+        let told = if event.change() == change {
+            Arc::clone(event)
+        } else {
+            Arc::new(event.told_as(change))
+        };
         let record = QueuedRecord {
             at: self.now.wall.as_millisecond(),
             event: (*told).clone(),
         };
         let text = serde_json::to_vec(&record).unwrap_or_default();
         self.make_room(sink, text.len(), queues)?;
-        let conflict = Arc::from(event.data.conflict_id.as_str());
+        let conflict = Arc::from(event.story());
         if change == Change::Raised {
             self.untold.remove(&(sink, conflict));
         } else if self.untold.contains(&(sink, conflict)) {
@@ -592,58 +585,4 @@ impl Step<'_, '_> {
         self.open.insert(conflict, text.as_slice())?;
         Ok(())
     }
-}
-
-/// The event as a sink is told it: the first it hears of a conflict is that it was raised.
-fn as_told(event: &Arc<Event>, change: Change) -> Arc<Event> {
-    if self::change(event) == change {
-        return Arc::clone(event);
-    }
-    let stem = event
-        .event_type
-        .rsplit_once('.')
-        .map_or("", |(stem, _)| stem);
-    Arc::new(Event {
-        event_type: format!("{stem}.{}", change.name()),
-        ..(**event).clone()
-    })
-}
-
-/// Whether two events tell the same of a conflict, whenever they were made.
-fn same_story(one: &Event, other: &Event) -> bool {
-    let (one, other) = (&one.data, &other.data);
-    let claimant = |c: &crate::report::event::ClaimantData| {
-        (c.device.clone(), c.ifindex, c.left.clone(), c.pod.clone())
-    };
-    one.kind == other.kind
-        && one.confidence == other.confidence
-        && one.traffic_goes_to == other.traffic_goes_to
-        && one.claimants_omitted == other.claimants_omitted
-        && one
-            .claimants
-            .iter()
-            .map(claimant)
-            .eq(other.claimants.iter().map(claimant))
-}
-
-/// The end of a conflict that nobody saw: it ended while the agent was away, or its last event was lost on the way.
-fn ended_unseen(mut event: Event, id: String, now: jiff::Timestamp) -> Event {
-    let now = now.round(jiff::Unit::Microsecond).unwrap_or(now);
-    let now = format!("{now:.6}");
-    let stem = event
-        .event_type
-        .rsplit_once('.')
-        .map_or("", |(stem, _)| stem);
-    event.event_type = format!("{stem}.resolved");
-    event.id = id;
-    event.time.clone_from(&now);
-    event.data.state = "resolved".to_owned();
-    event.data.updated_at.clone_from(&now);
-    event.data.resolved_at = Some(now);
-    event.data.latency_us = 0;
-    event.data.traffic_goes_to = None;
-    for claimant in &mut event.data.claimants {
-        claimant.left.get_or_insert_with(|| "expired".to_owned());
-    }
-    event
 }

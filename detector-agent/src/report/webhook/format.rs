@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     config::sinks::Format,
     report::{
-        event::Event,
-        filter::is_over,
+        event::{Change, Event},
         summary::{claimant, line, place},
     },
 };
@@ -44,10 +43,10 @@ impl Format {
 
 fn slack(event: &Event) -> Value {
     let data = &event.data;
-    let (mark, word) = match event.event_type.rsplit('.').next() {
-        Some("resolved") => (":white_check_mark:", "resolved"),
-        Some("updated") => (":warning:", "changed"),
-        _ => (":rotating_light:", "found"),
+    let (mark, word) = match event.change() {
+        Change::Resolved => (":white_check_mark:", "resolved"),
+        Change::Updated => (":warning:", "changed"),
+        Change::Raised => (":rotating_light:", "found"),
     };
     let headline = format!("{mark} *IP conflict {word}*: {}", slack_text(&line(data)));
     let claimants: Vec<String> = data
@@ -90,7 +89,11 @@ fn slack_text(text: &str) -> String {
 
 fn pagerduty(event: &Event, routing_key: &str) -> Value {
     let data = &event.data;
-    let action = if is_over(event) { "resolve" } else { "trigger" };
+    let action = if event.is_over() {
+        "resolve"
+    } else {
+        "trigger"
+    };
     let severity = if data.confidence == "certain" {
         "critical"
     } else {
@@ -99,7 +102,7 @@ fn pagerduty(event: &Event, routing_key: &str) -> Value {
     json!({
         "routing_key": routing_key,
         "event_action": action,
-        "dedup_key": data.conflict_id,
+        "dedup_key": event.story(),
         "client": "IP Conflict Detector",
         "payload": {
             "summary": cut(&format!("IP conflict: {}", line(data)), PAGERDUTY_SUMMARY),
