@@ -206,3 +206,77 @@ fn without_room_on_the_disk_detection_goes_on_and_events_wait_also_over_a_start(
     wait_metric(&client, r#"ipconflict_outbox_pending{sink="hook"} 0"#);
     agent.terminate(DEADLINE).unwrap();
 }
+
+#[test]
+fn over_a_kill_a_conflict_stays_one_story_to_a_webhook() {
+    let node = Node::new("story").unwrap();
+    let receiver = node.run_in(Receiver::start).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config.yaml");
+    let text = format!(
+        "state-dir: {}\nwebhooks:\n- {{name: hook, url: '{}'}}\n",
+        directory.path().join("state").display(),
+        receiver.url()
+    );
+    fs::write(&config, text).unwrap();
+    let client = Client::new(&node, ORIGIN);
+    let pods = two_pods(&node);
+    let conflict = |address: &str| {
+        for pod in &pods {
+            pod.add_address(&format!("{address}/32")).unwrap();
+        }
+    };
+    let told = |kind: &str, address: &str| {
+        receiver
+            .wait_until(DEADLINE, |posted| tells(posted, kind, address))
+            .unwrap();
+    };
+    let (stays, ends, comes) = ("10.0.0.1", "10.0.0.2", "10.0.0.3");
+
+    let mut agent = Agent::start_ready(&node, &command(&config)).unwrap();
+    for address in [stays, ends] {
+        conflict(address);
+        told("raised", address);
+    }
+    // Kept, and gone from the outbox.
+    wait_metric(&client, r#"ipconflict_outbox_pending{sink="hook"} 0"#);
+    until(DEADLINE, || {
+        let kept = wait_part(&client, "open conflicts", "works");
+        anyhow::ensure!(kept == "2 open conflicts are kept", "{kept}");
+        Ok(())
+    })
+    .unwrap();
+    agent.kill().unwrap();
+    pods[1].remove_address(&format!("{ends}/32")).unwrap();
+    let mut agent = Agent::start_ready(&node, &command(&config)).unwrap();
+    told("resolved", ends);
+    conflict(comes);
+    told("raised", comes);
+    pods[1].remove_address(&format!("{stays}/32")).unwrap();
+    told("resolved", stays);
+    agent.terminate(DEADLINE).unwrap();
+
+    for address in [stays, ends] {
+        let mut story: Vec<(String, String)> = receiver
+            .posted()
+            .iter()
+            .filter_map(|p| p.json().ok())
+            .filter(|e| e["subject"] == address)
+            .map(|e| {
+                let text = |v: &serde_json::Value| v.as_str().unwrap().to_owned();
+                (text(&e["data"]["conflict_id"]), text(&e["type"]))
+            })
+            .collect();
+        story.dedup();
+        let kinds: Vec<_> = story.iter().map(|(_, kind)| kind.as_str()).collect();
+        assert_eq!(
+            kinds,
+            [
+                "io.ipconflict.conflict.raised",
+                "io.ipconflict.conflict.resolved"
+            ],
+            "{address}: {story:?}"
+        );
+        assert_eq!(story[0].0, story[1].0, "{address}: another id");
+    }
+}

@@ -42,21 +42,23 @@ impl Event {
         }
     }
 
-    /// Whether both tell the same of their story, whenever they were made.
+    /// Whether `newer` tells nothing that this one does not. A pod that is not known (any more, or yet) is no news: after
+    /// a start all of them are unknown for a moment.
     #[must_use]
-    pub fn tells_the_same(&self, other: &Self) -> bool {
-        let (one, other) = (&self.data, &other.data);
-        let claimant =
-            |c: &ClaimantData| (c.device.clone(), c.ifindex, c.left.clone(), c.pod.clone());
+    pub fn says_all_of(&self, newer: &Self) -> bool {
+        let (one, other) = (&self.data, &newer.data);
+        let same = |(one, other): (&ClaimantData, &ClaimantData)| {
+            one.device == other.device
+                && one.ifindex == other.ifindex
+                && one.left == other.left
+                && (other.pod.is_none() || one.pod == other.pod)
+        };
         one.kind == other.kind
             && one.confidence == other.confidence
             && one.traffic_goes_to == other.traffic_goes_to
             && one.claimants_omitted == other.claimants_omitted
-            && one
-                .claimants
-                .iter()
-                .map(claimant)
-                .eq(other.claimants.iter().map(claimant))
+            && one.claimants.len() == other.claimants.len()
+            && one.claimants.iter().zip(&other.claimants).all(same)
     }
 
     /// The end of a story that nobody saw: it ended while the agent was away, or its last event was lost on the way.
@@ -76,5 +78,42 @@ impl Event {
             claimant.left.get_or_insert_with(|| "expired".to_owned());
         }
         event
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::samples;
+
+    #[test]
+    fn a_pod_that_is_not_known_yet_is_no_news_and_one_that_became_known_is() {
+        let known = samples::raised("10.0.0.1");
+        let mut unknown = known.clone();
+        unknown.data.claimants[0].pod = None;
+        assert!(known.says_all_of(&known));
+        assert!(known.says_all_of(&unknown));
+        assert!(!unknown.says_all_of(&known));
+    }
+
+    #[test]
+    fn another_claimant_is_news() {
+        let known = samples::raised("10.0.0.1");
+        let mut more = known.clone();
+        let mut third = more.data.claimants[0].clone();
+        third.ifindex += 100;
+        more.data.claimants.push(third);
+        assert!(!known.says_all_of(&more));
+        assert!(!more.says_all_of(&known));
+    }
+
+    #[test]
+    fn an_end_that_nobody_saw_is_told_under_the_same_story() {
+        let known = samples::raised("10.0.0.1");
+        let end = known.ended_unseen("other".to_owned(), jiff::Timestamp::UNIX_EPOCH);
+        assert_eq!(end.story(), known.story());
+        assert_eq!(end.change(), Change::Resolved);
+        assert!(end.is_over() && !known.is_over());
+        assert!(end.data.claimants.iter().all(|c| c.left.is_some()));
     }
 }

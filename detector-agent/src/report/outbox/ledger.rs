@@ -370,7 +370,7 @@ impl Step<'_, '_> {
         }
         self.changes.open += usize::from(known.is_none());
         let same = |known: &OpenRecord| {
-            known.event.id == event.id || (repeated && known.event.tells_the_same(event))
+            known.event.id == event.id || (repeated && known.event.says_all_of(event))
         };
         let news = !known.as_ref().is_some_and(same);
         let mut changed = news;
