@@ -22,7 +22,7 @@ use crate::{
     detection::{Detection, Inbox, Message, Parts, Readiness},
     health::{Health, Role, SourceHealth},
     http::{self, Endpoints, HttpError},
-    identify::{self, Identifier, Names, PodBook},
+    identify::{self, Identifier, KubeEvents, Names, PodBook, Sources},
     instance::{Instance, InstanceError},
     node::{self, NodeNameError},
     observe::{
@@ -136,6 +136,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let (notes, noted) = tokio::sync::mpsc::channel(identify::NOTES);
     let names = Names::new(Arc::clone(&pods), notes);
     let identifier = Identifier::new(Arc::clone(&pods), Arc::clone(&metrics));
+    let sources = Sources::new(&args.common.identify, &node);
     let events_wanted = lines.is_some();
     let mut reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
     if events_wanted {
@@ -147,6 +148,11 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     if endpoints.is_some() {
         reporter.add_sink(Box::new(feed.clone()));
     }
+    let kube_events = sources.kube().map(|kube| {
+        let (sink, posting) = KubeEvents::new(kube.clone(), node.clone(), Arc::clone(&metrics));
+        reporter.add_sink(Box::new(sink));
+        posting
+    });
     let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
     let (jobs, asked) = mpsc::channel();
     let detection = Detection::new(Parts {
@@ -214,7 +220,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             // Nobody listens any more while the agent stops.
             known.send(Message::PodsKnown(devices));
         };
-        tokio::spawn(identifier.run(args.common.identify.clone(), noted, tell));
+        tokio::spawn(identifier.run(sources, noted, tell));
+        kube_events.map(tokio::spawn);
         tokio::select! {
             () = stop.received() => {}
             _ = &mut end => {}

@@ -13,7 +13,7 @@ use crate::{
     detect::{
         Conflict, Device, Engine, IfIndex, Observation, ReadScope, ReadToken, Settings, Stamped,
     },
-    identify,
+    identify::{self, Sources},
     node::{self, NodeNameError},
     observe::netlink::{
         DeviceSelector, LeftOut, OpenError, PatternError, ReadError, Reading, Requests,
@@ -99,7 +99,10 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
         .into_iter()
         .filter_map(|ifindex| engine.device(ifindex))
         .collect();
-    let pods = identify::look_once(wanted, &args.common.identify).map_err(CheckError::Identify)?;
+    let settings = &args.common.identify;
+    let sources = Sources::new(settings, &node);
+    let pods = identify::look_once(wanted, sources, settings.lookup_timeout)
+        .map_err(CheckError::Identify)?;
     let moment = Moment::now();
     let conflicts: Vec<ConflictData> = conflicts
         .iter()

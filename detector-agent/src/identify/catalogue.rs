@@ -1,7 +1,9 @@
 //! What a source knows, and joining it with devices. Pure.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
+    hash::Hash,
+    net::IpAddr,
     sync::{Arc, OnceLock},
 };
 
@@ -17,6 +19,10 @@ pub struct Record {
     pub namespace: Option<NsId>,
     /// The names of its devices' host ends.
     pub devices: Vec<String>,
+    /// The pod's addresses, where its namespace and devices are not known.
+    pub addresses: Vec<IpAddr>,
+    /// Another uid that the container runtime knows it by.
+    pub known_as: Option<String>,
     /// Whether it runs. Of one that does not, only the namespace counts: its device's name may be another's by now.
     pub running: bool,
     /// Orders the records of one source by age; of two that fit, the newer is right.
@@ -29,6 +35,8 @@ pub struct Catalogue {
     records: Vec<Record>,
     by_namespace: HashMap<NsId, usize>,
     by_device: HashMap<String, usize>,
+    by_name: HashMap<String, usize>,
+    by_address: HashMap<IpAddr, Vec<usize>>,
     hashed: OnceLock<HashedNames>,
 }
 
@@ -40,9 +48,15 @@ impl Catalogue {
         records.sort_by_key(|record| (record.running, record.created));
         let mut by_namespace = HashMap::new();
         let mut by_device = HashMap::new();
+        let mut by_name = HashMap::new();
+        let mut by_address: HashMap<IpAddr, Vec<usize>> = HashMap::new();
         for (index, record) in records.iter().enumerate() {
             by_namespace.extend(record.namespace.map(|namespace| (namespace, index)));
+            by_name.insert(full_name(&record.pod.namespace, &record.pod.name), index);
             if record.running {
+                for address in &record.addresses {
+                    by_address.entry(*address).or_default().push(index);
+                }
                 by_device.extend(record.devices.iter().cloned().map(|name| (name, index)));
             }
         }
@@ -50,6 +64,8 @@ impl Catalogue {
             records,
             by_namespace,
             by_device,
+            by_name,
+            by_address,
             hashed: OnceLock::new(),
         }
     }
@@ -89,11 +105,91 @@ impl Catalogue {
     /// The pod of this name.
     #[must_use]
     pub fn by_pod_name(&self, namespace: &str, name: &str) -> Option<&Pod> {
-        self.records
-            .iter()
-            .rfind(|record| record.pod.namespace == namespace && record.pod.name == name)
+        self.record_by_name(namespace, name)
             .map(|record| &record.pod)
     }
+
+    fn record_by_name(&self, namespace: &str, name: &str) -> Option<&Record> {
+        let index = self.by_name.get(&full_name(namespace, name))?;
+        self.records.get(*index)
+    }
+
+    /// The pods all of whose addresses stand on a device.
+    fn by_addresses(&self, addresses: &[IpAddr]) -> BTreeSet<usize> {
+        let at_least_one = addresses.iter().filter_map(|a| self.by_address.get(a));
+        at_least_one
+            .flatten()
+            .copied()
+            .filter(|index| {
+                let record = self.records.get(*index);
+                record.is_some_and(|r| r.addresses.iter().all(|a| addresses.contains(a)))
+            })
+            .collect()
+    }
+
+    /// Which device is whose by the addresses alone: a device and a pod that fit each other and nobody else. `devices`
+    /// are all there are, each with its pod where that is known already. Gives for each of the others the pod, or
+    /// the reason why it cannot be said.
+    pub(super) fn by_address<D: Copy + Eq + Hash>(
+        &self,
+        devices: &[(D, Vec<IpAddr>, Option<Arc<Pod>>)],
+    ) -> HashMap<D, Result<&Pod, String>> {
+        let name = |index: usize| {
+            let record = self.records.get(index);
+            record.map_or_else(String::new, |r| full_name(&r.pod.namespace, &r.pod.name))
+        };
+        let taken: BTreeSet<usize> = devices
+            .iter()
+            .filter_map(|(_, _, pod)| {
+                let pod = pod.as_ref()?;
+                self.by_name
+                    .get(&full_name(&pod.namespace, &pod.name))
+                    .copied()
+            })
+            .collect();
+        let fitting: Vec<(D, BTreeSet<usize>)> = devices
+            .iter()
+            .filter(|(_, _, pod)| pod.is_none())
+            .map(|(device, addresses, _)| (*device, &self.by_addresses(addresses) - &taken))
+            .collect();
+        let mut wanted: HashMap<usize, usize> = HashMap::new();
+        for index in fitting.iter().flat_map(|(_, pods)| pods) {
+            *wanted.entry(*index).or_default() += 1;
+        }
+        let mut outcome = HashMap::new();
+        for (device, pods) in fitting {
+            let mut pods = pods.into_iter();
+            let verdict = match (pods.next(), pods.next()) {
+                (None, _) => continue,
+                (Some(only), None) if wanted.get(&only) == Some(&1) => {
+                    match self.records.get(only) {
+                        Some(record) => Ok(&record.pod),
+                        None => continue,
+                    }
+                }
+                (Some(only), None) => Err(format!(
+                    "{} has its address, and so has another device",
+                    name(only)
+                )),
+                (Some(one), Some(two)) => {
+                    let more = pods.count();
+                    let more = (more > 0).then(|| format!(" and {more} more"));
+                    Err(format!(
+                        "{}, {}{} have its address",
+                        name(one),
+                        name(two),
+                        more.unwrap_or_default()
+                    ))
+                }
+            };
+            outcome.insert(device, verdict);
+        }
+        outcome
+    }
+}
+
+fn full_name(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}")
 }
 
 /// The catalogues of all sources, each with the round it was read in.
@@ -111,6 +207,36 @@ struct Dated {
 }
 
 impl Catalogues {
+    /// What the Kubernetes API told, where it told anything.
+    pub(super) fn kube(&self) -> Option<&Catalogue> {
+        Some(&self.kube.catalogue).filter(|catalogue| !catalogue.records.is_empty())
+    }
+
+    /// Adds what the Kubernetes API knows of the same pod.
+    pub(super) fn complete(&self, pod: Arc<Pod>) -> Arc<Pod> {
+        let record = self
+            .kube
+            .catalogue
+            .record_by_name(&pod.namespace, &pod.name);
+        let Some(record) = record else {
+            return pod;
+        };
+        let known = &record.pod;
+        let same = pod.uid.is_none() || pod.uid == known.uid || pod.uid == record.known_as;
+        let complete = Pod {
+            uid: known.uid.clone(),
+            labels: known.labels.clone(),
+            owner: known.owner.clone(),
+            terminating: known.terminating,
+            ..Pod::clone(&pod)
+        };
+        if same && complete != *pod {
+            Arc::new(complete)
+        } else {
+            pod
+        }
+    }
+
     pub(super) fn set(&mut self, via: Via, round: u64, catalogue: Catalogue) {
         let dated = Dated { catalogue, round };
         match via {
@@ -125,6 +251,10 @@ impl Catalogues {
     /// The pod behind a device, by the best source that knows it. A catalogue read before round `since` says nothing
     /// of the device's network: what it holds may be of an earlier device.
     pub(super) fn name(&self, device: &Device, since: u64) -> Option<Arc<Pod>> {
+        self.told(device, since).map(|pod| self.complete(pod))
+    }
+
+    fn told(&self, device: &Device, since: u64) -> Option<Arc<Pod>> {
         for dated in [&self.cri, &self.cni_cache] {
             let fresh = Some(&dated.catalogue).filter(|_| dated.round >= since);
             if let Some(pod) = fresh.and_then(|catalogue| catalogue.by_network(device)) {
@@ -149,15 +279,8 @@ impl Catalogues {
                 return Some(Arc::new(Pod { via, ..pod.clone() }));
             }
         }
-        spelled.map(|(namespace, name)| {
-            Arc::new(Pod {
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-                uid: None,
-                container_id: None,
-                via: Via::NameHash,
-            })
-        })
+        let (namespace, name) = spelled?;
+        Some(Arc::new(Pod::named(namespace, name, Via::NameHash)))
     }
 }
 
@@ -184,11 +307,9 @@ mod tests {
 
     fn pod(name: &str, via: Via) -> Pod {
         Pod {
-            namespace: "default".to_owned(),
-            name: name.to_owned(),
             uid: Some(format!("uid-{name}")),
             container_id: Some(format!("cid-{name}")),
-            via,
+            ..Pod::named("default", name, via)
         }
     }
 
@@ -197,6 +318,8 @@ mod tests {
             pod: pod(name, Via::Cri),
             namespace,
             devices: vec![device.to_owned()],
+            addresses: Vec::new(),
+            known_as: None,
             running: true,
             created,
         }
@@ -302,5 +425,122 @@ mod tests {
         for alias in ["link-pod /x", "link-pod x", "link-pod a/b c", "uplink a/b"] {
             assert_eq!(spelled_out(alias), None, "{alias}");
         }
+    }
+
+    fn with_addresses(name: &str, addresses: &[&str]) -> Record {
+        Record {
+            addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+            devices: Vec::new(),
+            ..record(name, None, "", 1)
+        }
+    }
+
+    /// Each device's pod, or why it is not known.
+    fn by_address(
+        records: Vec<Record>,
+        devices: &[(u8, &[&str], Option<&str>)],
+    ) -> Vec<(u8, Result<String, String>)> {
+        let catalogue = Catalogue::new(records);
+        let devices: Vec<_> = devices
+            .iter()
+            .map(|(device, addresses, known)| {
+                let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
+                (
+                    *device,
+                    addresses,
+                    known.map(|name| Arc::new(pod(name, Via::Cri))),
+                )
+            })
+            .collect();
+        let mut found: Vec<_> = catalogue
+            .by_address(&devices)
+            .into_iter()
+            .map(|(device, verdict)| (device, verdict.map(|pod| pod.name.clone())))
+            .collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn an_address_that_one_pod_has_and_one_device_tells_the_pod() {
+        let records = vec![
+            with_addresses("a", &["10.0.0.1", "fd00::1"]),
+            with_addresses("b", &["10.0.0.2"]),
+        ];
+        let devices: [(u8, &[&str], _); 3] = [
+            (1, &["fd00::1", "10.0.0.1", "fe80::1"], None),
+            (2, &["10.0.0.2"], None),
+            (3, &["10.0.0.3"], None),
+        ];
+        let expected = [(1, Ok("a".to_owned())), (2, Ok("b".to_owned()))];
+        assert_eq!(by_address(records, &devices), expected);
+    }
+
+    #[test]
+    fn two_pods_of_one_address_are_told_apart_by_another_address_or_not_at_all() {
+        let twice = ["10.0.0.1"];
+        let records = vec![with_addresses("a", &twice), with_addresses("b", &twice)];
+        let found = by_address(records.clone(), &[(1, &twice, None), (2, &twice, None)]);
+        let because = Err("default/a, default/b have its address".to_owned());
+        assert_eq!(found, [(1, because.clone()), (2, because)]);
+        // One of them is known by a better source: the other is the other.
+        let found = by_address(records, &[(1, &twice, Some("a")), (2, &twice, None)]);
+        assert_eq!(found, [(2, Ok("b".to_owned()))]);
+        let records = vec![
+            with_addresses("a", &["10.0.0.1", "fd00::1"]),
+            with_addresses("b", &["10.0.0.1", "fd00::2"]),
+        ];
+        let devices: [(u8, &[&str], _); 2] = [
+            (1, &["10.0.0.1", "fd00::1"], None),
+            (2, &["10.0.0.1", "fd00::2"], None),
+        ];
+        let expected = [(1, Ok("a".to_owned())), (2, Ok("b".to_owned()))];
+        assert_eq!(by_address(records, &devices), expected);
+    }
+
+    #[test]
+    fn a_stolen_address_names_neither_the_thief_nor_the_owner() {
+        let records = vec![with_addresses("a", &["10.0.0.1"])];
+        let found = by_address(
+            records,
+            &[(1, &["10.0.0.1"], None), (2, &["10.0.0.1"], None)],
+        );
+        assert!(
+            found.iter().all(|(_, verdict)| verdict.is_err()),
+            "{found:?}"
+        );
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn a_pod_that_ended_has_no_address() {
+        let mut ended = with_addresses("a", &["10.0.0.1"]);
+        ended.running = false;
+        let records = vec![ended, with_addresses("b", &["10.0.0.1"])];
+        let found = by_address(records, &[(1, &["10.0.0.1"], None)]);
+        assert_eq!(found, [(1, Ok("b".to_owned()))]);
+    }
+
+    #[test]
+    fn kubernetes_completes_what_another_source_told_of_the_same_pod_only() {
+        let mut catalogues = Catalogues::default();
+        let mut told = with_addresses("a", &[]);
+        told.pod.terminating = true;
+        told.known_as = Some("static".to_owned());
+        catalogues.set(Via::Kube, 1, Catalogue::new(vec![told]));
+        let complete = |uid: Option<&str>| {
+            let uid = uid.map(str::to_owned);
+            let pod = Pod {
+                uid,
+                ..Pod::named("default", "a", Via::Cri)
+            };
+            catalogues.complete(Arc::new(pod))
+        };
+        for uid in [None, Some("uid-a"), Some("static")] {
+            let pod = complete(uid);
+            assert_eq!((pod.uid.as_deref(), pod.terminating), (Some("uid-a"), true));
+            assert_eq!(pod.via, Via::Cri);
+        }
+        assert!(!complete(Some("earlier")).terminating);
     }
 }

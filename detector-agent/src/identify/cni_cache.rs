@@ -197,6 +197,8 @@ impl Reader {
                         .as_deref()
                         .and_then(|path| namespaces.id_at(path)),
                     devices: entry.devices.clone(),
+                    addresses: Vec::new(),
+                    known_as: None,
                     running: true,
                     created: seconds
                         .saturating_mul(1_000_000_000)
@@ -293,11 +295,9 @@ fn parse(text: &[u8]) -> Result<Entry, Unusable> {
     let namespace = file.netns.iter().chain(sandbox);
     Ok(Entry {
         pod: Pod {
-            namespace: pod_namespace,
-            name,
             uid: arg("K8S_POD_UID"),
             container_id: container_id.filter(|id| is_name(id)),
-            via: Via::CniCache,
+            ..Pod::named(pod_namespace, name, Via::CniCache)
         },
         namespace: namespace
             .filter(|path| path.starts_with('/') && path.len() <= 4096)

@@ -19,10 +19,10 @@ use tokio::{
 use tracing::debug;
 
 use super::{
-    Catalogue, IdentifySettings, Pod, PodBook, SourceState, SourceStatus, Via,
+    Catalogue, Pod, PodBook, SourceState, SourceStatus, Sources, Via,
     book::{Answer, DeviceId},
     catalogue::Catalogues,
-    once::Sources,
+    namespaces::Namespaces,
     source::{Change, Report},
 };
 use crate::{
@@ -47,6 +47,8 @@ const PAUSES: [Duration; 8] = [
     Duration::from_secs(7),
     Duration::from_secs(20),
 ];
+/// More devices than these are not told apart by their addresses: each costs the kernel some 40 µs.
+const BY_ADDRESS: usize = 1_024;
 /// A device that was looked up in vain is looked up again for a conflict no sooner than this.
 const AGAIN: Duration = Duration::from_secs(10);
 
@@ -68,6 +70,8 @@ struct Followed {
     /// The first round that can tell of it.
     since: u64,
     pod: Option<Arc<Pod>>,
+    /// What is known without being enough.
+    hint: Option<String>,
     /// Rounds it had.
     attempts: usize,
     /// When it was last looked up.
@@ -80,6 +84,24 @@ struct Followed {
 impl Followed {
     fn via(&self) -> Option<Via> {
         self.pod.as_ref().map(|pod| pod.via)
+    }
+
+    /// Takes over a pod; `true` where it is another than before.
+    fn becomes(&mut self, pod: Arc<Pod>) -> bool {
+        debug!(
+            device = self.device.name,
+            via = pod.via.name(),
+            "is of {}/{}",
+            pod.namespace,
+            pod.name
+        );
+        if pod.via == Via::Cri {
+            // There is nothing better.
+            self.due = None;
+        }
+        let another = !self.pod.as_ref().is_some_and(|old| old.is_same_pod(&pod));
+        self.pod = Some(pod);
+        another
     }
 
     /// Whether this source could name it, or name it better.
@@ -96,6 +118,7 @@ pub struct Identifier {
     devices: HashMap<DeviceId, Followed>,
     gone: VecDeque<DeviceId>,
     catalogues: Catalogues,
+    namespaces: Namespaces,
     sources: Vec<SourceStatus>,
     round: u64,
     /// Devices whose pod became known, or is another now, since it was last told.
@@ -115,6 +138,7 @@ impl Identifier {
             devices: HashMap::new(),
             gone: VecDeque::new(),
             catalogues: Catalogues::default(),
+            namespaces: Namespaces::default(),
             sources: Vec::new(),
             round: 0,
             news: Vec::new(),
@@ -134,13 +158,13 @@ impl Identifier {
     /// Keeps the book until nobody takes notes any more. `tell` says which devices' pods became known, or better known.
     pub async fn run(
         mut self,
-        settings: IdentifySettings,
+        sources: Sources,
         mut notes: mpsc::Receiver<Note>,
         tell: impl Fn(Vec<(IfIndex, u64)>),
     ) {
         let (rounds, watched) = watch::channel(0);
         let (sender, mut reports) = mpsc::channel(8);
-        self.use_sources(Sources::new(&settings).serve(settings.lookup_timeout, &watched, &sender));
+        self.use_sources(sources.serve(&watched, &sender));
         loop {
             let due = self.next_due();
             tokio::select! {
@@ -205,6 +229,7 @@ impl Identifier {
                 device,
                 since,
                 pod: None,
+                hint: None,
                 attempts: 0,
                 looked_up: None,
                 due: Some(now),
@@ -274,6 +299,10 @@ impl Identifier {
             self.stale |= followed.due.is_none();
         }
         self.round += u64::from(begun);
+        if begun {
+            // What the devices say themselves needs no answer.
+            self.name_devices(None);
+        }
         begun
     }
 
@@ -314,7 +343,7 @@ impl Identifier {
             Ok(told) => {
                 self.catalogues
                     .set(via, round, Catalogue::new(told.records));
-                self.name_devices(via, round);
+                self.name_devices(Some((via, round)));
             }
             Err(_) => {
                 let asked = self.asked(via, round);
@@ -344,48 +373,87 @@ impl Identifier {
             .count()
     }
 
-    fn name_devices(&mut self, via: Via, round: u64) {
+    /// Names what can be named now; `told` is the source that just told, and its round.
+    fn name_devices(&mut self, told: Option<(Via, u64)>) {
         let mut named: BTreeMap<Via, usize> = BTreeMap::new();
         let mut not_found = 0;
         for (id, followed) in &mut self.devices {
-            if !followed.could_do_with(via) && !followed.could_do_with(Via::NameHash) {
+            if followed.gone {
                 continue;
             }
-            let asked = followed.since <= round;
+            let asked = told
+                .is_some_and(|(via, round)| followed.since <= round && followed.could_do_with(via));
             let pod = self
                 .catalogues
                 .name(&followed.device, followed.since)
-                .filter(|pod| followed.could_do_with(pod.via));
-            match pod {
-                Some(pod) => {
-                    debug!(
-                        device = followed.device.name,
-                        via = pod.via.name(),
-                        "is of {}/{}",
-                        pod.namespace,
-                        pod.name
-                    );
-                    *named.entry(pod.via).or_default() += 1;
-                    let known = followed
-                        .pod
-                        .as_ref()
-                        .is_some_and(|old| old.is_same_pod(&pod));
-                    if !known {
-                        self.news.push(*id);
-                    }
-                    if pod.via == Via::Cri {
-                        followed.due = None;
-                    }
-                    followed.pod = Some(pod);
-                    self.stale = true;
-                }
-                None => not_found += usize::from(asked),
+                .filter(|pod| followed.could_do_with(pod.via))
+                .or_else(|| {
+                    let pod = followed.pod.as_ref()?;
+                    let complete = self.catalogues.complete(Arc::clone(pod));
+                    (!Arc::ptr_eq(pod, &complete)).then_some(complete)
+                });
+            let Some(pod) = pod else {
+                not_found += usize::from(asked);
+                continue;
+            };
+            if followed.via() != Some(pod.via) {
+                *named.entry(pod.via).or_default() += 1;
             }
+            if followed.becomes(pod) {
+                self.news.push(*id);
+            }
+            self.stale = true;
+        }
+        if self.catalogues.kube().is_some() {
+            let by_address = self.name_by_address();
+            *named.entry(Via::Kube).or_default() += by_address;
+            not_found -= by_address.min(not_found);
         }
         for (via, devices) in named {
             self.count(via, "named", devices);
         }
-        self.count(via, "not_found", not_found);
+        if let Some((via, _)) = told {
+            self.count(via, "not_found", not_found);
+        }
+    }
+
+    /// Names devices that only their addresses can tell of; gives how many.
+    fn name_by_address(&mut self) -> usize {
+        let Some(kube) = self.catalogues.kube() else {
+            return 0;
+        };
+        let live = || self.devices.iter().filter(|(_, followed)| !followed.gone);
+        if live().all(|(_, followed)| followed.pod.is_some()) || live().count() > BY_ADDRESS {
+            return 0;
+        }
+        let namespaces = &mut self.namespaces;
+        let mut devices = Vec::new();
+        for (id, followed) in live() {
+            let addresses = match (followed.device.peer, &followed.pod) {
+                // What is known is not asked for again.
+                (Some(peer), None) => namespaces.addresses_at(peer),
+                _ => Vec::new(),
+            };
+            devices.push((*id, addresses, followed.pod.clone()));
+        }
+        let mut named = 0;
+        for (id, verdict) in kube.by_address(&devices) {
+            let Some(followed) = self.devices.get_mut(&id) else {
+                continue;
+            };
+            match verdict {
+                Ok(pod) => {
+                    named += 1;
+                    followed.hint = None;
+                    if followed.becomes(Arc::new(pod.clone())) {
+                        self.news.push(id);
+                    }
+                }
+                Err(why) => followed.hint = Some(why),
+            }
+            self.stale = true;
+        }
+        named
     }
 
     /// A source is back: what it might name is looked up once more.
@@ -422,8 +490,16 @@ impl Identifier {
         let answers = self.devices.iter().map(|(id, followed)| {
             let answer = match &followed.pod {
                 Some(pod) => Answer::Known(Arc::clone(pod)),
-                None if followed.due.is_some() => Answer::Unknown(Arc::clone(&looking)),
-                None => Answer::Unknown(Arc::clone(&in_vain)),
+                None => {
+                    let because = match followed.due {
+                        Some(_) => &looking,
+                        None => &in_vain,
+                    };
+                    Answer::Unknown(match &followed.hint {
+                        Some(hint) => format!("{hint}; {because}").into(),
+                        None => Arc::clone(because),
+                    })
+                }
             };
             (*id, answer)
         });
@@ -574,14 +650,13 @@ mod tests {
     fn record(via: Via, name: &str, namespace: i32) -> Record {
         Record {
             pod: Pod {
-                namespace: "default".to_owned(),
-                name: name.to_owned(),
                 uid: Some(format!("uid-{name}")),
-                container_id: None,
-                via,
+                ..Pod::named("default", name, via)
             },
             namespace: Some(namespace),
             devices: Vec::new(),
+            addresses: Vec::new(),
+            known_as: None,
             running: true,
             created: 0,
         }
