@@ -149,7 +149,12 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         reporter.add_sink(Box::new(feed.clone()));
     }
     let kube_events = sources.kube().map(|kube| {
-        let (sink, posting) = KubeEvents::new(kube.clone(), node.clone(), Arc::clone(&metrics));
+        let (sink, posting) = KubeEvents::new(
+            kube.clone(),
+            node.clone(),
+            Arc::clone(&metrics),
+            health.part(Role::Sink, "kubernetes events"),
+        );
         reporter.add_sink(Box::new(sink));
         posting
     });

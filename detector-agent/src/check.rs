@@ -3,6 +3,8 @@
 use std::{
     collections::HashSet,
     io::{self, Write as _},
+    thread,
+    time::Duration,
 };
 
 use serde::Serialize;
@@ -23,6 +25,12 @@ use crate::{
         text::{Colour, conflict_table, reasons},
     },
 };
+
+/// Readings at most, where one misses namespaces: one that vanished between being listed and being read is the ordinary
+/// end of a pod, and the next reading does not list it any more.
+const READINGS: usize = 5;
+/// Between two readings.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why the check could not tell.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +66,8 @@ struct Answer<'a> {
     conflicts: Vec<ConflictData>,
 }
 
-/// Looks once and prints what it finds. Gives the exit code: 0 no conflict, 1 conflicts.
+/// Looks once and prints what it finds. Gives the exit code: 0 no conflict, 1 conflicts, 2 no conflict among what could
+/// be read, where that was not everything.
 ///
 /// # Errors
 /// Where it could not tell (exit code 2). What is printed is a whole JSON document then, too, if one was asked for.
@@ -74,7 +83,8 @@ pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
 fn look(args: &CheckArgs) -> Result<u8, CheckError> {
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let node = node::name(args.common.node_name.as_deref())?;
-    let Reading { snapshot, left_out } = Requests::open()?.read_node(&selector)?;
+    let mut requests = Requests::open()?;
+    let Reading { snapshot, left_out } = settled(PAUSE, || requests.read_node(&selector))?;
     let now = clock::now();
     let mut engine = Engine::new(Settings {
         allow: args.common.allow.clone(),
@@ -126,7 +136,26 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
         }
     };
     io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(u8::from(!conflicts.is_empty()))
+    Ok(
+        match (conflicts.is_empty(), left_out == LeftOut::default()) {
+            (false, _) => 1,
+            (true, true) => 0,
+            (true, false) => 2,
+        },
+    )
+}
+
+/// Reads again where namespaces were missed, a few times.
+fn settled<E>(pause: Duration, mut read: impl FnMut() -> Result<Reading, E>) -> Result<Reading, E> {
+    let mut reading = read()?;
+    for _ in 1..READINGS {
+        if reading.left_out.namespaces == 0 {
+            break;
+        }
+        thread::sleep(pause);
+        reading = read()?;
+    }
+    Ok(reading)
 }
 
 fn incomplete(left_out: LeftOut) -> Option<String> {
@@ -146,6 +175,9 @@ fn text(
     colour: Colour,
 ) -> String {
     let mut text = match conflicts {
+        [] if incomplete.is_some() => {
+            format!("could not tell: no conflict seen on {devices} pod devices, but not all read\n")
+        }
         [] => format!("no IP address conflict on {devices} pod devices\n"),
         [one] => format!("1 IP address conflict: {}\n", one.address),
         many => format!(
@@ -173,12 +205,49 @@ fn text(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::convert::Infallible;
+
+    use super::*;
+
+    /// What `settled` gives where the readings miss so many namespaces each, and how many it took.
+    fn settle(missed: &[u64]) -> (u64, usize) {
+        let mut readings = 0;
+        let read = || {
+            let namespaces = missed[readings.min(missed.len() - 1)];
+            readings += 1;
+            let left_out = LeftOut {
+                namespaces,
+                ..LeftOut::default()
+            };
+            Ok::<_, Infallible>(Reading {
+                left_out,
+                ..Reading::default()
+            })
+        };
+        let reading = settled(Duration::ZERO, read).unwrap();
+        (reading.left_out.namespaces, readings)
+    }
+
+    #[test]
+    fn a_namespace_that_vanished_is_read_over_and_one_that_stays_unreadable_is_told() {
+        assert_eq!(settle(&[0]), (0, 1));
+        assert_eq!(settle(&[2, 1, 0]), (0, 3));
+        assert_eq!(settle(&[1]), (1, READINGS));
+    }
+
     #[test]
     fn the_first_line_fits_eighty_bytes_for_the_longest_address() {
         let address = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255";
         for line in [
             format!("{} IP address conflicts, first {address}", 65_536),
             format!("no IP address conflict on {} pod devices", usize::MAX),
+            text(&[], 1_000_000, Some(String::new()), Colour::Off)
+                .lines()
+                .next()
+                .unwrap()
+                .to_owned(),
         ] {
             assert!(line.len() <= 80, "{line}: {}", line.len());
         }

@@ -10,7 +10,7 @@ use detector_testkit::{
     Agent, AgentCommand, DEADLINE, KubeApi, Node, Pod, PodSpec, event::Conflict, kube_api::pod,
 };
 use k8s_openapi::api::events::v1::Event as ApiEvent;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
 const NODE: &str = "testkit";
@@ -20,10 +20,14 @@ const WEB: &str = "cali0d7763386da";
 const DNS: &str = "cali3d5d6ab04b5";
 
 fn agent(node: &Node, api: &KubeApi) -> Agent {
+    agent_with(node, api, "on")
+}
+
+fn agent_with(node: &Node, api: &KubeApi, kube: &str) -> Agent {
     let command = AgentCommand::run(AGENT)
         .arg("--cri-endpoint=off")
         .arg("--cni-cache-dir=off")
-        .arg("--kube=on")
+        .arg(format!("--kube={kube}"))
         .arg("--pod-labels=app")
         .env("KUBECONFIG", api.kubeconfig());
     Agent::start_ready(node, &command).unwrap()
@@ -97,7 +101,12 @@ fn of_reason(events: &[Value], reason: &str) -> Vec<ApiEvent> {
 fn both_pods_are_named_completely_and_told_by_events_of_their_own() {
     let node = Node::new("kube").unwrap();
     let api = KubeApi::start(&node).unwrap();
-    both_pods(&api);
+    let mut web = pod(NODE, "default", "web-0", &[ADDRESS]);
+    web["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web",
+        "uid": "uid-web", "controller": true}]);
+    web["metadata"]["deletionTimestamp"] = "2026-03-21T09:20:11Z".into();
+    api.apply(web);
+    api.apply(pod(NODE, "kube-system", "coredns-abc", &[ADDRESS]));
     let agent = agent(&node, &api);
     let mut pods = devices(&node, &[WEB, DNS]);
     let conflict = wait(&agent, all_named);
@@ -107,6 +116,10 @@ fn both_pods_are_named_completely_and_told_by_events_of_their_own() {
     assert_eq!(web["uid"], "uid-web-0");
     assert_eq!(web["via"], "kube");
     assert_eq!(web["labels"]["app"], "web-0");
+    assert_eq!(web["owner"], json!({"kind": "StatefulSet", "name": "web"}));
+    assert_eq!(web["terminating"], true);
+    let dns = conflict.claimant(DNS).unwrap().pod.clone().unwrap();
+    assert_eq!((dns.get("owner"), dns.get("terminating")), (None, None));
 
     let posted = api
         .wait_events(DEADLINE, |events| {
@@ -334,4 +347,110 @@ fn check_asks_the_api_once() {
     let conflict: Conflict = serde_json::from_value(document["conflicts"][0].clone()).unwrap();
     assert!(all_named(&conflict), "{conflict:?}");
     assert_eq!(api.requests().len(), 1, "{:?}", api.requests());
+}
+
+#[test]
+fn with_kube_off_nothing_is_contacted_nor_by_auto_outside_a_cluster() {
+    for kube in ["off", "auto"] {
+        let node = Node::new(&format!("kube{kube}")).unwrap();
+        let api = KubeApi::start(&node).unwrap();
+        both_pods(&api);
+        let agent = agent_with(&node, &api, kube);
+        let _pods = devices(&node, &[WEB, DNS]);
+        let raised = agent
+            .wait_event(DEADLINE, |event| event.raises(ADDRESS))
+            .unwrap();
+        for claimant in raised.event.conflict().unwrap().claimants {
+            let because = claimant.pod_unknown_because.unwrap();
+            assert!(because.contains("kube is off"), "{because}");
+        }
+        assert_eq!(api.connections(), 0);
+    }
+}
+
+#[test]
+fn a_server_that_is_absent_at_the_start_is_found_when_it_appears() {
+    let node = Node::new("kubeabsent").unwrap();
+    let api = KubeApi::absent(&node).unwrap();
+    both_pods(&api);
+    let agent = agent(&node, &api);
+    agent.wait_log(DEADLINE, "nobody listens at").unwrap();
+    let _pods = devices(&node, &[WEB, DNS]);
+    let raised = agent
+        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
+        .unwrap();
+    assert!(!all_named(&raised.event.conflict().unwrap()));
+    api.appear(&node).unwrap();
+    wait(&agent, all_named);
+    api.wait_events(DEADLINE, |events| {
+        of_reason(events, "IPConflict").len() == 2
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_token_that_was_replaced_is_read_again() {
+    let node = Node::new("kubetoken").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    api.apply(pod(NODE, "default", "web-0", &[ADDRESS]));
+    api.apply(pod(NODE, "kube-system", "coredns-abc", &[ADDRESS]));
+    let agent = agent(&node, &api);
+    let mut pods = devices(&node, &[WEB, DNS]);
+    api.wait_events(DEADLINE, |events| {
+        of_reason(events, "IPConflict").len() == 2
+    })
+    .unwrap();
+    api.replace_token("token-2").unwrap();
+    // Both the watch and the events go on with the new one.
+    pods.pop().unwrap().delete().unwrap();
+    api.wait_events(DEADLINE, |events| {
+        of_reason(events, "IPConflictResolved").len() == 2
+    })
+    .unwrap();
+    api.wait_requests(DEADLINE, |requests| {
+        watched_from(requests).len() >= 2 && lists(requests) >= 2
+    })
+    .unwrap();
+    agent.wait_log(DEADLINE, "(401)").unwrap();
+}
+
+#[test]
+fn an_answer_without_end_is_cut_off_and_costs_nothing_else() {
+    let node = Node::new("kubeendless").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    api.endless(true);
+    both_pods(&api);
+    let agent = agent(&node, &api);
+    agent.wait_log(DEADLINE, "in one answer").unwrap();
+    let _pods = devices(&node, &[WEB, DNS]);
+    agent
+        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
+        .unwrap();
+    api.endless(false);
+    wait(&agent, all_named);
+}
+
+#[test]
+fn an_address_that_is_handed_on_takes_the_earlier_pods_name_off_the_device() {
+    let node = Node::new("kubehanded").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    api.apply(pod(NODE, "default", "old", &[ADDRESS, "fd00::1"]));
+    api.apply(pod(NODE, "default", "two", &[ADDRESS, "fd00::2"]));
+    let agent = agent(&node, &api);
+    let specs = [("veth1", "fd00::1"), ("veth2", "fd00::2")].map(|(device, ipv6)| {
+        PodSpec::new(device)
+            .address(format!("{ADDRESS}/24"))
+            .address(format!("{ipv6}/64"))
+    });
+    let _pods = node.add_pods(&specs).unwrap();
+    wait(&agent, all_named);
+    // The API told late that the pod has another address and that its own is another pod's by now.
+    api.apply(pod(NODE, "default", "new", &[ADDRESS, "fd00::1"]));
+    api.apply(pod(NODE, "default", "old", &["10.244.2.77", "fd00::77"]));
+    let corrected = wait(&agent, |conflict| {
+        let first = conflict.claimant("veth1").and_then(|c| c.pod.as_ref());
+        first.is_some_and(|pod| pod["name"] == "new")
+    });
+    let second = corrected.claimant("veth2").unwrap().pod.clone().unwrap();
+    assert_eq!(second["name"], "two");
 }

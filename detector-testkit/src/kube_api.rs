@@ -38,6 +38,11 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     version: u64,
+    token: String,
+    connections: usize,
+    /// Bytes of answers that do not end.
+    endless_bytes: u64,
+    endless: bool,
     pods: BTreeMap<String, Value>,
     /// What watches are told: version, type, object.
     history: Vec<(u64, &'static str, Value)>,
@@ -76,9 +81,21 @@ impl KubeApi {
     /// # Errors
     /// Where the namespace has no loopback that is up.
     pub fn start(node: &Netns) -> Result<Self> {
-        let listener =
-            node.run_in(|| TcpListener::bind("127.0.0.1:0").context("listening on loopback"))?;
-        let address = listener.local_addr()?;
+        let api = Self::absent(node)?;
+        api.appear(node)?;
+        Ok(api)
+    }
+
+    /// One that does not listen yet.
+    ///
+    /// # Errors
+    /// Where the namespace has no loopback that is up.
+    pub fn absent(node: &Netns) -> Result<Self> {
+        // In the test's own namespace nobody else takes the port meanwhile.
+        let address = node.run_in(|| {
+            let listener = TcpListener::bind("127.0.0.1:0").context("listening on loopback")?;
+            Ok(listener.local_addr()?)
+        })?;
         let shared = Arc::<Shared>::default();
         // Versions of a real server do not begin at 1 either.
         shared.lock().version = 1000;
@@ -87,22 +104,66 @@ impl KubeApi {
             .tempdir()?;
         let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "test",
             "clusters": [{"name": "test", "cluster": {"server": format!("http://{address}")}}],
-            "users": [{"name": "test", "user": {"token": "a-token"}}],
+            "users": [{"name": "test", "user": {"tokenFile": directory.path().join("token")}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}]});
         fs::write(directory.path().join("config"), config.to_string())?;
-        let served = Arc::clone(&shared);
+        let api = Self {
+            address,
+            shared,
+            directory,
+        };
+        api.replace_token("token-1")?;
+        Ok(api)
+    }
+
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// Where it does so already.
+    pub fn appear(&self, node: &Netns) -> Result<()> {
+        let address = self.address;
+        let listener =
+            node.run_in(|| TcpListener::bind(address).context("listening on loopback"))?;
+        let served = Arc::clone(&self.shared);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
+                served.change(|state| state.connections += 1);
                 let shared = Arc::clone(&served);
                 // A client that goes away is no matter.
                 thread::spawn(move || drop(serve(stream, &shared)));
             }
         });
-        Ok(Self {
-            address,
-            shared,
-            directory,
-        })
+        Ok(())
+    }
+
+    /// Writes another token for clients and takes only that one from now on.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn replace_token(&self, token: &str) -> Result<()> {
+        fs::write(self.directory.path().join("token"), token)?;
+        self.shared.change(|state| {
+            token.clone_into(&mut state.token);
+            state.streams += 1;
+        });
+        Ok(())
+    }
+
+    /// Answers lists without end from now on, or no longer.
+    pub fn endless(&self, is: bool) {
+        self.shared.change(|state| state.endless = is);
+    }
+
+    /// Bytes of answers without end that clients took.
+    #[must_use]
+    pub fn endless_bytes(&self) -> u64 {
+        self.shared.lock().endless_bytes
+    }
+
+    /// Connections so far.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.lock().connections
     }
 
     /// A kubeconfig that leads here.
@@ -277,6 +338,7 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> Result<()> {
         let mut words = line.split_whitespace();
         let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
         let mut length = 0;
+        let mut token = String::new();
         loop {
             let mut header = String::new();
             if reader.read_line(&mut header)? == 0 || header.trim().is_empty() {
@@ -287,6 +349,14 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> Result<()> {
             {
                 length = value.trim().parse().context("content-length")?;
             }
+            if let Some((name, value)) = header.split_once(':')
+                && name.eq_ignore_ascii_case("authorization")
+            {
+                value
+                    .trim()
+                    .trim_start_matches("Bearer ")
+                    .clone_into(&mut token);
+            }
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
@@ -295,7 +365,8 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> Result<()> {
         while state.hanging {
             state = shared.wait(state, Duration::from_secs(60));
         }
-        let unauthorized = state.unauthorized;
+        let unauthorized = state.unauthorized || state.token != token;
+        let endless = state.endless;
         drop(state);
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let query = parameters(query);
@@ -306,6 +377,8 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> Result<()> {
             Some((401, status(401, "Unauthorized")))
         } else if method == "GET" && path == "/api/v1/pods" && watch {
             None
+        } else if method == "GET" && path == "/api/v1/pods" && endless {
+            return without_end(stream, shared);
         } else if method == "GET" && path == "/api/v1/pods" {
             Some((200, list(&shared.lock(), &query)))
         } else if path.starts_with("/apis/events.k8s.io/v1/namespaces/") {
@@ -327,6 +400,24 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> Result<()> {
             None => return watch_pods(stream, shared, &query),
         }
     }
+}
+
+/// A list that goes on until the client goes away, or a test has seen enough.
+fn without_end(mut stream: TcpStream, shared: &Shared) -> Result<()> {
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )?;
+    let start = r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":["#;
+    write!(stream, "{:x}\r\n{start}\r\n", start.len())?;
+    let blank = vec![b' '; 1 << 20];
+    while shared.lock().endless {
+        write!(stream, "{:x}\r\n", blank.len())?;
+        stream.write_all(&blank)?;
+        stream.write_all(b"\r\n")?;
+        shared.change(|state| state.endless_bytes += blank.len() as u64);
+    }
+    Ok(())
 }
 
 fn status(code: u16, message: &str) -> Value {

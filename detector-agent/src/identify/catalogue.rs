@@ -114,6 +114,17 @@ impl Catalogue {
         self.records.get(*index)
     }
 
+    /// Whether this pod still runs and has no other addresses than these.
+    pub(super) fn gives(&self, pod: &Pod, addresses: &[IpAddr]) -> bool {
+        let record = self.record_by_name(&pod.namespace, &pod.name);
+        record.is_some_and(|record| {
+            record.running
+                && record.pod.uid == pod.uid
+                && !record.addresses.is_empty()
+                && record.addresses.iter().all(|a| addresses.contains(a))
+        })
+    }
+
     /// The pods all of whose addresses stand on a device.
     fn by_addresses(&self, addresses: &[IpAddr]) -> BTreeSet<usize> {
         let at_least_one = addresses.iter().filter_map(|a| self.by_address.get(a));

@@ -8,18 +8,27 @@
 //! - {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]}
 //! ```
 //!
-//! Invariants: only pods of this node are asked for; of each only what is used is kept; a server that is slow, silent
-//! or away costs its own words only.
+//! Invariants: only pods of this node are asked for; of each only what is used is kept; the pods that are kept and the
+//! bytes of one answer are bounded; a server that is slow, silent or away costs its own words only.
 
 mod events;
+mod limit;
+mod notices;
 mod pods;
 mod watch;
 
 use std::{io, time::Duration};
 
-use ::kube::{Api, Client, Config, Error, api::ListParams};
+use ::http::Response;
+use ::kube::{
+    Api, Client, Config, Error,
+    api::ListParams,
+    client::{ClientBuilder, DynBody},
+};
+use http_body_util::{LengthLimitError, Limited};
 use k8s_openapi::api::core::v1::Pod as ApiPod;
 use tokio::time::{Instant, timeout_at};
+use tower::util::MapResponseLayer;
 
 use super::{
     KubeSetting, Via,
@@ -30,8 +39,12 @@ pub(super) use watch::watch;
 
 /// Longest that connecting to the server may take.
 const CONNECT: Duration = Duration::from_secs(5);
+/// Longest that an answer's next piece may be waited for: a quiet watch is ended by the server after 290 s.
+const READ: Duration = Duration::from_secs(300);
 /// Pods of one page of a list.
-const PAGE: u32 = 500;
+const PAGE: u32 = 100;
+/// Bytes of one answer. A pod has a few thousand, so a page, or a watch of some minutes, stays far below it.
+const MAX_BODY: usize = 32 << 20;
 /// Pods that are kept; kubelet runs 110 of them by default.
 const MAX_PODS: usize = 8_192;
 
@@ -64,7 +77,7 @@ impl Kube {
 
     /// A client, and the server's address.
     async fn client(&self) -> Result<(Client, String), Problem> {
-        let mut config = if self.kubeconfig {
+        let config = if self.kubeconfig {
             Config::infer().await.map_err(|error| {
                 Problem::Missing(format!("no way to the Kubernetes API is known: {error}"))
             })?
@@ -75,9 +88,8 @@ impl Kube {
                 ))
             })?
         };
-        config.connect_timeout = Some(CONNECT);
         let server = config.cluster_url.to_string();
-        let client = Client::try_from(config).map_err(|error| problem(&server, &error))?;
+        let client = client(config).map_err(|error| problem(&server, &error))?;
         Ok((client, server))
     }
 
@@ -85,6 +97,18 @@ impl Kube {
     fn selector(&self) -> String {
         format!("spec.nodeName={}", self.node)
     }
+}
+
+/// A client with the bounds above.
+fn client(mut config: Config) -> Result<Client, Error> {
+    config.connect_timeout = Some(CONNECT);
+    config.read_timeout = Some(READ);
+    let bounded = MapResponseLayer::new(|answer: Response<Box<DynBody>>| {
+        answer.map(|body| Limited::new(body, MAX_BODY))
+    });
+    Ok(ClientBuilder::try_from(config)?
+        .with_layer(&bounded)
+        .build())
 }
 
 /// A single list, for `check`; an agent that stays watches.
@@ -149,6 +173,11 @@ fn problem(server: &str, error: &Error) -> Problem {
                 _ => Problem::Failing(format!("{server}: {io}")),
             };
         }
+        if error.is::<LengthLimitError>() {
+            return Problem::Failing(format!(
+                "{server} sends more than {MAX_BODY} bytes in one answer"
+            ));
+        }
         innermost = error.to_string();
         cause = error.source();
     }
@@ -157,5 +186,74 @@ fn problem(server: &str, error: &Error) -> Problem {
             "{server} does not answer as a Kubernetes API: {innermost}"
         )),
         _ => Problem::Failing(format!("{server}: {innermost}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::Arc;
+
+    use rustls::{ServerConfig, crypto::ring};
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+
+    /// Serves one empty list over TLS with a certificate of its own making.
+    async fn server() -> (Config, tokio::task::JoinHandle<()>) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let provider = Arc::new(ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![made.cert.der().clone()],
+                made.signing_key.serialize_der().try_into().unwrap(),
+            )
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut client = Config::new(format!("https://localhost:{port}").parse().unwrap());
+        client.root_cert = Some(vec![made.cert.der().to_vec()]);
+        let serving = tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let Ok(mut stream) = TlsAcceptor::from(Arc::new(config)).accept(stream).await else {
+                return;
+            };
+            let mut request = vec![0; 8192];
+            let _ = stream.read(&mut request).await.unwrap();
+            let body = r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[]}"#;
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+        });
+        (client, serving)
+    }
+
+    #[tokio::test]
+    async fn the_client_speaks_tls_with_the_clusters_own_authority() {
+        let (config, serving) = server().await;
+        let api: Api<ApiPod> = Api::all(client(config).unwrap());
+        let list = api.list(&ListParams::default()).await.unwrap();
+        assert!(list.items.is_empty());
+        serving.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_server_of_another_authority_is_not_spoken_to() {
+        let (mut config, _serving) = server().await;
+        let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        config.root_cert = Some(vec![other.cert.der().to_vec()]);
+        let api: Api<ApiPod> = Api::all(client(config).unwrap());
+        assert!(api.list(&ListParams::default()).await.is_err());
     }
 }

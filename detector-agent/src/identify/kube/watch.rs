@@ -1,9 +1,9 @@
 //! The watch on this node's pods, for as long as the agent runs.
 
-use std::{collections::HashMap, pin::pin, time::Duration};
+use std::{collections::HashMap, ops::ControlFlow, pin::pin, time::Duration};
 
 use ::kube::{
-    Api, ResourceExt as _,
+    Api, Client, ResourceExt as _,
     runtime::watcher::{self, Config, Event},
 };
 use futures_util::StreamExt as _;
@@ -104,80 +104,101 @@ fn key(pod: &ApiPod) -> String {
 
 /// Reports the node's pods whenever they change, and how the server fares, until nobody listens any more.
 pub(in crate::identify) async fn watch(kube: Kube, reports: mpsc::Sender<Report>) {
-    let mut pause = FIRST_PAUSE;
-    let mut reporting = Reporting {
-        reports,
-        target: "the Kubernetes API".to_owned(),
+    let mut following = Following {
+        kube,
+        pods: Pods::default(),
+        pause: FIRST_PAUSE,
+        reporting: Reporting {
+            reports,
+            target: "the Kubernetes API".to_owned(),
+        },
     };
-    let client = loop {
-        match kube.client().await {
-            Ok((client, server)) => {
-                reporting.target = server;
-                break client;
-            }
-            Err(problem) => {
-                if !reporting.say(Err(problem)).await {
-                    return;
-                }
-                sleep(pause).await;
-                pause = longer(pause);
-            }
-        }
-    };
-    let api: Api<ApiPod> = Api::all(client);
-    let config = Config::default().fields(&kube.selector()).page_size(PAGE);
-    let mut stream = pin!(watcher::watcher(api, config));
-    let mut pods = Pods::default();
-    pause = FIRST_PAUSE;
-    let mut say_at: Option<Instant> = None;
-    let mut mended_at: Option<Instant> = None;
-    let mut silent_at = Some(Instant::now() + FIRST_LIST);
     loop {
-        let said = tokio::select! {
-            event = stream.next() => match event {
-                Some(Ok(event)) => {
-                    let changed = pods.take(event, &kube.labels);
-                    if changed && pods.ready {
-                        pause = FIRST_PAUSE;
-                        silent_at = None;
-                        mended_at = None;
-                        say_at.get_or_insert_with(|| Instant::now() + TOGETHER);
-                    }
-                    true
-                }
-                Some(Err(error)) => {
-                    let expired = matches!(&error, watcher::Error::WatchError(status) if status.code == 410);
-                    silent_at = None;
-                    if expired {
-                        // Part of the protocol: everything is listed anew.
-                        true
-                    } else {
-                        say_at = None;
-                        mended_at = Some(Instant::now() + pause + MENDED);
-                        let said = reporting.say(Err(meaning(&reporting.target, &error))).await;
-                        sleep(pause).await;
-                        pause = longer(pause);
-                        said
-                    }
-                }
-                None => return,
-            },
-            () = at(say_at) => {
-                say_at = None;
-                reporting.say(Ok(pods.told())).await
+        // Anew after a 401, too: a token that was replaced is read again then.
+        let end = match following.kube.client().await {
+            Ok((client, server)) => {
+                following.reporting.target = server;
+                following.follow(client).await
             }
-            () = at(mended_at), if pods.ready => {
-                mended_at = None;
-                reporting.say(Ok(pods.told())).await
-            }
-            () = at(silent_at) => {
-                silent_at = None;
-                let problem = Problem::Silent(format!("{} does not answer", reporting.target));
-                reporting.say(Err(problem)).await
-            }
+            Err(problem) => following.trouble(problem).await,
         };
-        if !said {
+        if end.is_break() {
             return;
+        }
+    }
+}
+
+struct Following {
+    kube: Kube,
+    pods: Pods,
+    pause: Duration,
+    reporting: Reporting,
+}
+
+impl Following {
+    /// Says what is wrong and rests; breaks where nobody listens any more.
+    async fn trouble(&mut self, problem: Problem) -> ControlFlow<()> {
+        self.reporting.say(Err(problem)).await?;
+        sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        ControlFlow::Continue(())
+    }
+
+    /// Follows with one client, until another is needed or nobody listens any more.
+    async fn follow(&mut self, client: Client) -> ControlFlow<()> {
+        let api: Api<ApiPod> = Api::all(client);
+        let config = Config::default()
+            .fields(&self.kube.selector())
+            .page_size(PAGE);
+        let mut stream = pin!(watcher::watcher(api, config));
+        let mut say_at: Option<Instant> = None;
+        let mut mended_at: Option<Instant> = None;
+        let mut silent_at = Some(Instant::now() + FIRST_LIST);
+        loop {
+            tokio::select! {
+                event = stream.next() => match event {
+                    Some(Ok(event)) => {
+                        let changed = self.pods.take(event, &self.kube.labels);
+                        if changed && self.pods.ready {
+                            self.pause = FIRST_PAUSE;
+                            silent_at = None;
+                            mended_at = None;
+                            say_at.get_or_insert_with(|| Instant::now() + TOGETHER);
+                        }
+                    }
+                    Some(Err(error)) => {
+                        silent_at = None;
+                        let problem = match code(&error) {
+                            // Part of the protocol: everything is listed anew.
+                            Some(410) => {
+                                sleep(self.pause).await;
+                                continue;
+                            }
+                            _ => meaning(&self.reporting.target, &error),
+                        };
+                        say_at = None;
+                        mended_at = Some(Instant::now() + self.pause + MENDED);
+                        self.trouble(problem).await?;
+                        if code(&error) == Some(401) {
+                            return ControlFlow::Continue(());
+                        }
+                    }
+                    None => return ControlFlow::Continue(()),
+                },
+                () = at(say_at) => {
+                    say_at = None;
+                    self.reporting.say(Ok(self.pods.told())).await?;
+                }
+                () = at(mended_at), if self.pods.ready => {
+                    mended_at = None;
+                    self.reporting.say(Ok(self.pods.told())).await?;
+                }
+                () = at(silent_at) => {
+                    silent_at = None;
+                    let problem = Problem::Silent(format!("{} does not answer", self.reporting.target));
+                    self.reporting.say(Err(problem)).await?;
+                }
+            }
         }
     }
 }
@@ -188,8 +209,8 @@ struct Reporting {
 }
 
 impl Reporting {
-    /// `false` where nobody listens any more.
-    async fn say(&self, outcome: Result<Told, Problem>) -> bool {
+    /// Breaks where nobody listens any more.
+    async fn say(&self, outcome: Result<Told, Problem>) -> ControlFlow<()> {
         let report = Report {
             via: Via::Kube,
             target: self.target.clone(),
@@ -197,7 +218,10 @@ impl Reporting {
             round: u64::MAX,
             outcome,
         };
-        self.reports.send(report).await.is_ok()
+        match self.reports.send(report).await {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
     }
 }
 
@@ -213,8 +237,15 @@ fn meaning(server: &str, error: &watcher::Error) -> Problem {
     }
 }
 
-fn longer(pause: Duration) -> Duration {
-    (pause * 2).min(LONGEST_PAUSE)
+/// The server's status code, where it gave one.
+fn code(error: &watcher::Error) -> Option<u16> {
+    match error {
+        watcher::Error::InitialListFailed(::kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(::kube::Error::Api(status))
+        | watcher::Error::WatchFailed(::kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => Some(status.code),
+        _ => None,
+    }
 }
 
 async fn at(time: Option<Instant>) {
