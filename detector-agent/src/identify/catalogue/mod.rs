@@ -32,6 +32,9 @@ pub struct Record {
     pub created: i64,
 }
 
+/// A device, the addresses on its pod's end, and its pod where that is known.
+type Standing<D> = (D, Vec<IpAddr>, Option<Arc<Pod>>);
+
 /// Everything one source told at one time, ready to be asked by device.
 #[derive(Debug, Default)]
 pub struct Catalogue {
@@ -146,7 +149,7 @@ impl Catalogue {
     /// the reason why it cannot be said.
     pub(super) fn by_address<D: Copy + Eq + Hash>(
         &self,
-        devices: &[(D, Vec<IpAddr>, Option<Arc<Pod>>)],
+        devices: &[Standing<D>],
     ) -> HashMap<D, Result<&Pod, String>> {
         let name = |index: usize| {
             let record = self.records.get(index);

@@ -54,7 +54,6 @@ pub struct KubeEvents {
 
 impl KubeEvents {
     /// A sink, and the task that posts what it takes. `instance` names this agent among others (the node).
-    #[must_use]
     pub fn new(
         kube: Kube,
         instance: String,
