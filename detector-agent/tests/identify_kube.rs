@@ -454,3 +454,42 @@ fn an_address_that_is_handed_on_takes_the_earlier_pods_name_off_the_device() {
     let second = corrected.claimant("veth2").unwrap().pod.clone().unwrap();
     assert_eq!(second["name"], "two");
 }
+
+#[test]
+fn a_better_source_names_the_pod_and_the_api_adds_what_it_knows_of_it() {
+    let node = Node::new("kubeboth").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    both_pods(&api);
+    let cache = tempfile::tempdir().unwrap();
+    let entry = json!({"kind": "cniCacheV1", "containerId": "cid-web-0", "config": "e30=", "ifName": "eth0",
+        "networkName": "calico", "netns": "/gone",
+        "cniArgs": [["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", "web-0"], ["K8S_POD_UID", "uid-web-0"]],
+        "result": {"cniVersion": "0.3.1", "interfaces": [{"name": WEB}, {"name": "eth0", "sandbox": "/gone"}]}});
+    std::fs::write(cache.path().join("calico-1-eth0"), entry.to_string()).unwrap();
+    let _pods = devices(&node, &[WEB, DNS]);
+    // `check` waits for every source, in whatever order they answer.
+    let args = [
+        "check",
+        "--format=json",
+        "--node-name=testkit",
+        "--cri-endpoint=off",
+        "--kube=on",
+        "--pod-labels=app",
+        "--cni-cache-dir",
+    ];
+    let outcome = AgentCommand::new(AGENT, args)
+        .arg(cache.path())
+        .env("KUBECONFIG", api.kubeconfig())
+        .run_to_end(&node, DEADLINE)
+        .unwrap();
+    let document: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let conflict: Conflict = serde_json::from_value(document["conflicts"][0].clone()).unwrap();
+    let pod = |device| conflict.claimant(device).unwrap().pod.clone().unwrap();
+    let (web, dns) = (pod(WEB), pod(DNS));
+    assert_eq!(
+        (&web["via"], &dns["via"]),
+        (&"cni-cache".into(), &"kube".into())
+    );
+    assert_eq!(web["container_id"], "cid-web-0");
+    assert_eq!(web["labels"]["app"], "web-0");
+}
