@@ -493,3 +493,41 @@ fn a_better_source_names_the_pod_and_the_api_adds_what_it_knows_of_it() {
     assert_eq!(web["container_id"], "cid-web-0");
     assert_eq!(web["labels"]["app"], "web-0");
 }
+
+#[test]
+fn the_same_conflict_again_is_counted_in_the_event_that_is_there() {
+    let node = Node::new("kubeseries").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    both_pods(&api);
+    let agent = agent(&node, &api);
+    // Both pods are known before there is a conflict, so each is told of the other at once.
+    agent.wait_log(DEADLINE, "kube names pods").unwrap();
+    let mut pods = devices(&node, &[WEB, DNS]);
+    api.wait_events(DEADLINE, |events| {
+        of_reason(events, "IPConflict").len() == 2
+    })
+    .unwrap();
+    pods.pop().unwrap().delete().unwrap();
+    api.wait_events(DEADLINE, |events| {
+        of_reason(events, "IPConflictResolved").len() == 2
+    })
+    .unwrap();
+    let _again = devices(&node, &[DNS]);
+    let posted = api
+        .wait_events(DEADLINE, |events| {
+            of_reason(events, "IPConflict").len() == 4
+        })
+        .unwrap();
+    let posted = of_reason(&posted, "IPConflict");
+    for again in &posted[2..] {
+        let first = posted
+            .iter()
+            .find(|first| first.regarding == again.regarding)
+            .unwrap();
+        assert_eq!(first.metadata.name, again.metadata.name);
+        assert_eq!(again.series.as_ref().unwrap().count, 2);
+    }
+    let patches = api.requests();
+    let patches = patches.iter().filter(|line| line.starts_with("PATCH "));
+    assert_eq!(patches.count(), 2);
+}
