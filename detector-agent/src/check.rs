@@ -4,7 +4,7 @@ use std::{
     collections::HashSet,
     io::{self, Write as _},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde::Serialize;
@@ -13,7 +13,8 @@ use crate::{
     cli::{CheckArgs, CheckFormat},
     clock::{self, Moment},
     detect::{
-        Conflict, Device, Engine, IfIndex, Observation, ReadScope, ReadToken, Settings, Stamped,
+        Conflict, Device, Engine, IfIndex, Observation, ReadScope, ReadToken, Settings, Snapshot,
+        Stamped,
     },
     identify::{self, Sources},
     node::{self, NodeNameError},
@@ -26,9 +27,9 @@ use crate::{
     },
 };
 
-/// Readings at most, where one misses namespaces: one that vanished between being listed and being read is the ordinary
-/// end of a pod, and the next reading does not list it any more.
-const READINGS: usize = 5;
+/// How long a device whose namespace cannot be read may be on its way out: the kernel takes a namespace's id away first
+/// and the devices that lead there later, in its own time. It is the ordinary end of a pod.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// Between two readings.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -84,7 +85,16 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let node = node::name(args.common.node_name.as_deref())?;
     let mut requests = Requests::open()?;
-    let Reading { snapshot, left_out } = settled(PAUSE, || requests.read_node(&selector))?;
+    let (reading, stuck) = settled(PATIENCE, || {
+        let reading = requests.read_node(&selector)?;
+        let missed = missed(&reading.snapshot);
+        Ok::<_, ReadError>((reading, missed))
+    })?;
+    let Reading { snapshot, left_out } = reading;
+    let left_out = LeftOut {
+        namespaces: stuck as u64,
+        ..left_out
+    };
     let now = clock::now();
     let mut engine = Engine::new(Settings {
         allow: args.common.allow.clone(),
@@ -145,17 +155,34 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
     )
 }
 
-/// Reads again where namespaces were missed, a few times.
-fn settled<E>(pause: Duration, mut read: impl FnMut() -> Result<Reading, E>) -> Result<Reading, E> {
-    let mut reading = read()?;
-    for _ in 1..READINGS {
-        if reading.left_out.namespaces == 0 {
-            break;
-        }
-        thread::sleep(pause);
-        reading = read()?;
+/// Reads, again while a device whose namespace the first reading missed is still there and still cannot be read. Gives
+/// the last reading and how many such devices are left.
+fn settled<R, E>(
+    patience: Duration,
+    mut read: impl FnMut() -> Result<(R, HashSet<IfIndex>), E>,
+) -> Result<(R, usize), E> {
+    let until = Instant::now() + patience;
+    let (mut reading, mut stuck) = read()?;
+    while !stuck.is_empty() && Instant::now() < until {
+        thread::sleep(PAUSE);
+        let (next, missed) = read()?;
+        reading = next;
+        stuck.retain(|ifindex| missed.contains(ifindex));
     }
-    Ok(reading)
+    Ok((reading, stuck.len()))
+}
+
+/// The devices that lead to a namespace that could not be read.
+fn missed(snapshot: &Snapshot) -> HashSet<IfIndex> {
+    let unreadable = |peer| {
+        let mut pods = snapshot.pods.iter();
+        pods.any(|pod| pod.addresses.is_none() && pod.peer == peer)
+    };
+    let links = snapshot.links.iter();
+    links
+        .filter(|link| link.peer.is_some_and(unreadable))
+        .map(|link| link.ifindex)
+        .collect()
 }
 
 fn incomplete(left_out: LeftOut) -> Option<String> {
@@ -211,30 +238,26 @@ mod tests {
 
     use super::*;
 
-    /// What `settled` gives where the readings miss so many namespaces each, and how many it took.
-    fn settle(missed: &[u64]) -> (u64, usize) {
+    /// How many devices `settled` gives up on where the readings miss these, and how many readings it took.
+    fn settle(patience: Duration, missed: &[&[IfIndex]]) -> (usize, usize) {
         let mut readings = 0;
         let read = || {
-            let namespaces = missed[readings.min(missed.len() - 1)];
+            let missed = missed[readings.min(missed.len() - 1)];
             readings += 1;
-            let left_out = LeftOut {
-                namespaces,
-                ..LeftOut::default()
-            };
-            Ok::<_, Infallible>(Reading {
-                left_out,
-                ..Reading::default()
-            })
+            Ok::<_, Infallible>(((), missed.iter().copied().collect()))
         };
-        let reading = settled(Duration::ZERO, read).unwrap();
-        (reading.left_out.namespaces, readings)
+        let ((), stuck) = settled(patience, read).unwrap();
+        (stuck, readings)
     }
 
     #[test]
-    fn a_namespace_that_vanished_is_read_over_and_one_that_stays_unreadable_is_told() {
-        assert_eq!(settle(&[0]), (0, 1));
-        assert_eq!(settle(&[2, 1, 0]), (0, 3));
-        assert_eq!(settle(&[1]), (1, READINGS));
+    fn pods_that_went_meanwhile_are_read_over_and_one_that_stays_unreadable_is_told() {
+        let long = Duration::from_secs(60);
+        assert_eq!(settle(long, &[&[]]), (0, 1));
+        assert_eq!(settle(long, &[&[7, 8], &[8], &[]]), (0, 3));
+        // Others are going by now.
+        assert_eq!(settle(long, &[&[7], &[8, 9]]), (0, 2));
+        assert_eq!(settle(Duration::from_millis(100), &[&[7, 8], &[7]]).0, 1);
     }
 
     #[test]
