@@ -25,7 +25,7 @@ use crate::{
     detection::{Detection, Inbox, Message, Parts, Readiness},
     health::{Health, Role, SourceHealth},
     http::{self, Endpoints, HttpError},
-    identify::{self, Identifier, Names, PodBook},
+    identify::{self, Identifier, KubeEvents, Names, PodBook, Sources},
     instance::{Instance, InstanceError},
     node::{self, NodeNameError},
     observe::{
@@ -159,6 +159,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let (notes, noted) = tokio::sync::mpsc::channel(identify::NOTES);
     let names = Names::new(Arc::clone(&pods), notes);
     let identifier = Identifier::new(Arc::clone(&pods), Arc::clone(&metrics));
+    let sources = Sources::new(&args.common.identify, &node);
     let events_wanted = lines.is_some();
     let mut reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
     if events_wanted {
@@ -173,6 +174,16 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     for sink in sinks {
         reporter.add_sink(sink);
     }
+    let kube_events = sources.kube().map(|kube| {
+        let (sink, posting) = KubeEvents::new(
+            kube.clone(),
+            node.clone(),
+            Arc::clone(&metrics),
+            health.part(Role::Sink, "kubernetes events"),
+        );
+        reporter.add_sink(Box::new(sink));
+        posting
+    });
     let mut engine = Engine::new(settings(args));
     let (state, keeper) = match store {
         None => (None, None),
@@ -261,7 +272,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             // Nobody listens any more while the agent stops.
             known.send(Message::PodsKnown(devices));
         };
-        tokio::spawn(identifier.run(args.common.identify.clone(), noted, tell));
+        tokio::spawn(identifier.run(sources, noted, tell));
+        kube_events.map(tokio::spawn);
         tokio::select! {
             () = stop.received() => {}
             _ = &mut end => {}

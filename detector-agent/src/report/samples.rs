@@ -12,13 +12,7 @@ fn claimant(name: &str) -> ClaimantData {
         mac: Some("02:00:00:00:00:01".to_owned()),
         master: None,
         since: TIME.to_owned(),
-        pod: Some(Pod {
-            namespace: "default".to_owned(),
-            name: name.to_owned(),
-            uid: None,
-            container_id: None,
-            via: Via::Cri,
-        }),
+        pod: Some(Pod::named("default", name, Via::Cri)),
         pod_unknown_because: None,
         evidence: vec![EvidenceData {
             kind: "address".to_owned(),
