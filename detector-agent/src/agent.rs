@@ -4,6 +4,7 @@
 //! main thread (tokio)        signals, and everything that talks to people and machines
 //! thread "detection"         kernel → engine → events; never blocks
 //! thread "kernel-worker"     attaches and reads; may wait for the kernel's locks
+//! thread "ipam"              reads IPAM's books; may wait for a disk or an API
 //! thread "http"              the endpoints; a scrape or a client makes nobody wait
 //! ```
 
@@ -18,12 +19,13 @@ use tracing::{info, warn};
 
 use crate::{
     cli::{Attach, RunArgs},
-    detect::{Engine, Settings},
+    detect::{AnomalyRules, Engine, Settings},
     detection::{Detection, Inbox, Message, Parts, Readiness},
     health::{Health, Role, SourceHealth},
     http::{self, Endpoints, HttpError},
     identify::{self, Identifier, Names, PodBook},
     instance::{Instance, InstanceError},
+    ipam,
     node::{self, NodeNameError},
     observe::{
         ebpf::{AttachMode, EbpfOptions, LoadError, Programs, leftovers},
@@ -149,12 +151,14 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     }
     let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
     let (jobs, asked) = mpsc::channel();
+    let (wanted, asked_for) = tokio::sync::mpsc::unbounded_channel();
     let detection = Detection::new(Parts {
         engine: Engine::new(settings(args)),
         live,
         ring,
         jobs,
         mailbox,
+        books: Some(wanted),
         reporter,
         metrics: Arc::clone(&metrics),
         readiness: Arc::clone(&readiness),
@@ -181,6 +185,15 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let worker = thread::Builder::new()
         .name("kernel-worker".to_owned())
         .spawn(move || worker.run(&asked, tell))
+        .map_err(AgentError::Start)?;
+    let books = {
+        let inbox = inbox.clone();
+        let tell = move |news| inbox.send(Message::Books(news));
+        ipam::Books::new(args.common.ipam.clone(), Arc::clone(&health), tell)
+    };
+    thread::Builder::new()
+        .name("ipam".to_owned())
+        .spawn(move || read_books(books.run(asked_for)))
         .map_err(AgentError::Start)?;
     let (ended, mut end) = tokio::sync::oneshot::channel();
     let detection = thread::Builder::new()
@@ -234,6 +247,17 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     worked
         .and_then(|result| result)
         .map_err(AgentError::Detection)
+}
+
+/// Runs the reader of IPAM's books. Nobody waits for its end: it only reads, and ends when detection has.
+fn read_books(books: impl Future<Output = ()>) {
+    match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime.block_on(books),
+        Err(error) => warn!("IPAM's books are not read: {error}"),
+    }
 }
 
 /// SIGTERM and SIGINT.
@@ -314,6 +338,10 @@ fn settings(args: &RunArgs) -> Settings {
         flap_moves: args.flap_moves as usize,
         flap_window: args.flap_window,
         id_seed: node::random(),
+        anomalies: AnomalyRules {
+            leak_after: args.common.ipam.ipam_leak_after,
+            ..AnomalyRules::default()
+        },
         ..Settings::default()
     }
 }

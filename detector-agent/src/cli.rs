@@ -6,7 +6,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
-use crate::{http::Listen, identify::IdentifySettings};
+use crate::{http::Listen, identify::IdentifySettings, ipam::IpamSettings};
 
 /// Names, the instant it happens, every IP address that two pods claim.
 #[derive(Clone, Debug, Parser)]
@@ -57,6 +57,10 @@ pub struct CommonArgs {
     /// Where to look for pods.
     #[command(flatten)]
     pub identify: IdentifySettings,
+
+    /// Where IPAM's books are.
+    #[command(flatten)]
+    pub ipam: IpamSettings,
 
     /// Form of the log lines on stderr.
     #[arg(

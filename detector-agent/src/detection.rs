@@ -23,9 +23,11 @@ use tracing::{error, info, warn};
 use crate::{
     clock,
     detect::{
-        Conflict, Effect, Engine, IfIndex, Observation, ReadScope, ReadToken, Stamped, Timestamp,
+        AnomalyKind, Conflict, Effect, Engine, IfIndex, Observation, PoolNews, ReadScope,
+        ReadToken, Said, Stamped, Timestamp,
     },
     health::{Situation, SourceHealth},
+    ipam::Wanted,
     observe::{
         ebpf::{CounterReader, Counts, Losses, RingReader},
         netlink::{Live, Source},
@@ -56,6 +58,8 @@ pub enum Message {
     Query(Query),
     /// The pods behind these devices (index and generation) became known, or are known better.
     PodsKnown(Vec<(IfIndex, u64)>),
+    /// IPAM's books were read.
+    Books(PoolNews),
     /// End.
     Stop,
 }
@@ -131,6 +135,8 @@ pub struct Parts {
     pub jobs: mpsc::Sender<Job>,
     /// What others say.
     pub mailbox: Mailbox,
+    /// The way to the reader of IPAM's books, where there is one.
+    pub books: Option<tokio::sync::mpsc::UnboundedSender<Wanted>>,
     /// Where events go.
     pub reporter: Reporter,
     /// Counters.
@@ -284,6 +290,12 @@ impl Detection {
                 Message::Kernel(outcome) => self.kernel(outcome),
                 Message::Query(query) => self.answer(query),
                 Message::PodsKnown(devices) => self.pods_known(&devices),
+                Message::Books(news) => {
+                    self.parts
+                        .engine
+                        .books(clock::now(), news, &mut self.effects);
+                    self.act();
+                }
                 Message::Stop => self.stopping = true,
             }
         }
@@ -329,6 +341,23 @@ impl Detection {
                     self.ask(Job::Detach(device.ifindex));
                 }
                 Effect::ReadAgain => self.want_resync("read_outdated"),
+                Effect::Anomaly(said) => self.anomaly(said),
+            }
+        }
+    }
+
+    fn anomaly(&mut self, said: Said) {
+        match said {
+            Said::Raised(anomaly) => self.parts.reporter.report_anomaly(Change::Raised, &anomaly),
+            Said::Resolved(anomaly) => self
+                .parts
+                .reporter
+                .report_anomaly(Change::Resolved, &anomaly),
+            Said::ReadBooks(pool) => {
+                if let Some(books) = &self.parts.books {
+                    // Where the reader has ended, nothing is raised by books that are too old.
+                    let _ = books.send(Wanted::Pool(pool));
+                }
             }
         }
     }
@@ -501,6 +530,7 @@ impl Detection {
             ("links", losses.links),
             ("kernel_entries", losses.kernel_entries),
             ("open_conflicts", losses.conflicts),
+            ("open_anomalies", self.parts.engine.anomalies_refused()),
             ("unknown_device", losses.unknown_device),
         ] {
             Metrics::set_total(&metrics.dropped.get_or_create(&Reason { reason }), total);
@@ -509,6 +539,13 @@ impl Detection {
             let open = self.parts.engine.open_conflicts(kind);
             metrics
                 .active
+                .get_or_create(&Kind { kind: kind.name() })
+                .set(open.try_into().unwrap_or(i64::MAX));
+        }
+        for kind in AnomalyKind::ALL {
+            let open = self.parts.engine.open_anomalies(kind);
+            metrics
+                .anomalies
                 .get_or_create(&Kind { kind: kind.name() })
                 .set(open.try_into().unwrap_or(i64::MAX));
         }

@@ -3,6 +3,7 @@
 //! The detection thread makes each event here and offers it to every sink. A sink takes it at once or not at all: none
 //! can make another, or detection, wait.
 
+mod anomaly;
 pub mod event;
 pub mod lines;
 pub mod metrics;
@@ -13,11 +14,11 @@ use std::{fmt, sync::Arc};
 use tracing::{info, warn};
 
 use crate::{
-    detect::{Claimant, Conflict, Device, IfIndex},
+    detect::{Anomaly, Claimant, Conflict, Device, IfIndex},
     health::Part,
     identify::PodAnswer,
 };
-use event::{Change, Event, EventMaker};
+use event::{AnomalyEvent, Change, Event, EventMaker};
 use lines::{Lines, Written};
 use metrics::{Delivery, Metrics};
 
@@ -25,6 +26,8 @@ use metrics::{Delivery, Metrics};
 pub trait EventSink: Send + fmt::Debug {
     /// Takes, or drops and counts, one event.
     fn offer(&mut self, event: &Arc<Event>);
+    /// The same with an event about an anomaly.
+    fn offer_anomaly(&mut self, event: &Arc<AnomalyEvent>);
 }
 
 /// Names the pod behind a claimant at once, or says why it cannot.
@@ -96,8 +99,58 @@ impl Reporter {
         let event = self
             .maker
             .event(change, conflict, |claimant| self.pods.pod_of(claimant));
+        self.write_line(&event);
+        self.metrics
+            .conflict(change, &event.data, conflict.kind.name());
+        let event = Arc::new(event);
+        for sink in &mut self.sinks {
+            sink.offer(&event);
+        }
+        let data = &event.data;
+        let devices: Vec<_> = data
+            .claimants
+            .iter()
+            .filter(|c| c.left.is_none())
+            .map(|c| c.device.as_str())
+            .collect();
+        info!(
+            conflict_id = data.conflict_id,
+            kind = data.kind,
+            confidence = data.confidence,
+            traffic_goes_to = data.traffic_goes_to,
+            latency_us = data.latency_us,
+            "{} {}: claimed by {}",
+            data.address,
+            change.name(),
+            devices.join(", ")
+        );
+    }
+
+    /// Reports that an anomaly was raised or resolved.
+    pub fn report_anomaly(&mut self, change: Change, anomaly: &Anomaly) {
+        let event = self
+            .maker
+            .anomaly_event(change, anomaly, |holder| self.pods.pod_of(holder));
+        self.write_line(&event);
+        let event = Arc::new(event);
+        for sink in &mut self.sinks {
+            sink.offer_anomaly(&event);
+        }
+        let data = &event.data;
+        info!(
+            anomaly_id = data.anomaly_id,
+            kind = data.kind,
+            device = data.device,
+            "{} {}: {}",
+            data.kind,
+            change.name(),
+            data.detail
+        );
+    }
+
+    fn write_line<D: serde::Serialize>(&mut self, event: &Event<D>) {
         if let Some(lines) = &mut self.lines {
-            let written = match serde_json::to_string(&event) {
+            let written = match serde_json::to_string(event) {
                 Ok(line) => lines.write(&line),
                 Err(e) => Err(e.into()),
             };
@@ -123,30 +176,6 @@ impl Reporter {
             };
             self.metrics.deliveries.get_or_create(&labels).inc();
         }
-        self.metrics
-            .conflict(change, &event.data, conflict.kind.name());
-        let event = Arc::new(event);
-        for sink in &mut self.sinks {
-            sink.offer(&event);
-        }
-        let data = &event.data;
-        let devices: Vec<_> = data
-            .claimants
-            .iter()
-            .filter(|c| c.left.is_none())
-            .map(|c| c.device.as_str())
-            .collect();
-        info!(
-            conflict_id = data.conflict_id,
-            kind = data.kind,
-            confidence = data.confidence,
-            traffic_goes_to = data.traffic_goes_to,
-            latency_us = data.latency_us,
-            "{} {}: claimed by {}",
-            data.address,
-            change.name(),
-            devices.join(", ")
-        );
     }
 
     /// A device appeared, or something about it changed.

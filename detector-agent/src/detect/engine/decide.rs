@@ -18,6 +18,7 @@ impl Engine {
         loop {
             while let Some(address) = self.dirty.pop_first() {
                 self.decide(address, at, effects);
+                self.judge_anomalies(address, at, effects);
             }
             match self.lifecycle.room(&self.settings.bounds) {
                 Some(Room::For(address)) => {

@@ -1,0 +1,153 @@
+//! Where facts and IPAM's books meet: who holds an address, for [`Anomalies`](crate::detect::anomaly) to judge.
+
+use std::net::IpAddr;
+
+use super::{Effect, Engine};
+use crate::detect::{
+    anomaly::{Anomaly, AnomalyKind, PoolNews},
+    conflict::{Claimant, ClaimantId},
+    lifecycle::Moment,
+    links::LinkState,
+    observation::{Timestamp, Vlan},
+    scope::Scope,
+};
+
+/// Claims in no VLAN, of addresses that mean the same on the whole node: what IPAM hands out.
+const NODE_WIDE: Scope = Scope {
+    vlan: Vlan {
+        outer: None,
+        inner: None,
+    },
+    domain: None,
+};
+
+impl Engine {
+    /// Takes IPAM's books at `now` and appends what follows to `effects`.
+    pub fn books(&mut self, now: Timestamp, news: PoolNews, effects: &mut Vec<Effect>) {
+        let decided_at = match &news {
+            PoolNews::Read(pool, _) => pool.read_at,
+            PoolNews::Gone(_) => now,
+        };
+        let at = Moment { now, decided_at };
+        let before = matches!(news, PoolNews::Gone(_)).then(|| self.anomalies.addresses());
+        let touched = self.anomalies.read(news);
+        if !self.first_read {
+            return;
+        }
+        match touched {
+            Some(addresses) => {
+                for address in addresses {
+                    self.judge_anomalies(address, at, effects);
+                }
+            }
+            None => self.judge_all(before.unwrap_or_default(), at, effects),
+        }
+    }
+
+    /// Goes on with what an earlier agent left open. To be called before the first observation.
+    pub fn restore_anomalies(&mut self, held: Vec<Anomaly>) {
+        self.anomalies.restore(held);
+    }
+
+    /// The open anomalies, the one raised first at the front; those of an earlier agent included that may go on.
+    #[must_use]
+    pub fn anomalies(&self) -> Vec<Anomaly> {
+        let mut open: Vec<_> = self.anomalies.open().cloned().collect();
+        open.sort_by_key(|a| (a.raised_at, a.address, a.kind));
+        open
+    }
+
+    /// How many anomalies of `kind` are open.
+    #[must_use]
+    pub fn open_anomalies(&self, kind: AnomalyKind) -> usize {
+        self.anomalies.open().filter(|a| a.kind == kind).count()
+    }
+
+    /// Anomalies that a bound turned away.
+    #[must_use]
+    pub fn anomalies_refused(&self) -> u64 {
+        self.anomalies.refused()
+    }
+
+    /// The whole of the kernel's state is merged: from now on what is not known is not there.
+    pub(super) fn all_was_read(&mut self, at: Timestamp) {
+        if !self.first_read {
+            self.first_read = true;
+            self.anomalies.first_read(at);
+            self.dirty.extend(self.facts.addresses());
+            self.dirty.extend(self.anomalies.addresses());
+        }
+    }
+
+    pub(super) fn expire_anomalies(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        let at = Moment {
+            now,
+            decided_at: now,
+        };
+        while let Some(address) = self.anomalies.due(now) {
+            self.judge_anomalies(address, at, effects);
+        }
+        let mut said = Vec::new();
+        self.anomalies.end_held(now, &mut said);
+        effects.extend(said.into_iter().map(Effect::Anomaly));
+    }
+
+    fn judge_all(
+        &mut self,
+        more: impl IntoIterator<Item = IpAddr>,
+        at: Moment,
+        effects: &mut Vec<Effect>,
+    ) {
+        let mut addresses = self.anomalies.addresses();
+        addresses.extend(self.facts.addresses());
+        addresses.extend(more);
+        for address in addresses {
+            self.judge_anomalies(address, at, effects);
+        }
+    }
+
+    /// Compares what is known of one address with the books.
+    pub(super) fn judge_anomalies(
+        &mut self,
+        address: IpAddr,
+        at: Moment,
+        effects: &mut Vec<Effect>,
+    ) {
+        if !self.first_read || !self.anomalies.has_pools() {
+            return;
+        }
+        // Shared addresses come from no pool.
+        let holders = if self.settings.is_allowed(address) {
+            Vec::new()
+        } else {
+            self.holders(address, at.now)
+        };
+        let links = &self.links;
+        let blind = || links.iter().any(|l| l.is_pod() && !l.namespace_readable);
+        let mut said = Vec::new();
+        let bounds = &self.settings.bounds;
+        self.anomalies
+            .drift(address, &holders, at, bounds, &mut said);
+        self.anomalies
+            .leak(address, !holders.is_empty(), blind, at, bounds, &mut said);
+        effects.extend(said.into_iter().map(Effect::Anomaly));
+    }
+
+    /// The pods that surely hold an address: those it is assigned in, those the node has a permanent entry for, and, where
+    /// a namespace cannot be read, those that were heard to claim it.
+    fn holders(&self, address: IpAddr, now: Timestamp) -> Vec<Claimant> {
+        let mut derived = self.world().derive(address, now);
+        let mut holders = derived.remove(&NODE_WIDE).unwrap_or_default();
+        holders.retain(|claimant| match claimant.id {
+            ClaimantId::Device(ifindex, _) => {
+                claimant.is_certain()
+                    || self
+                        .links
+                        .pod(ifindex)
+                        .is_some_and(|link: &LinkState| !link.namespace_readable)
+            }
+            ClaimantId::BehindBridge(..) | ClaimantId::Host => false,
+        });
+        holders
+    }
+}
