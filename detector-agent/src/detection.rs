@@ -353,6 +353,7 @@ impl Detection {
                 .parts
                 .reporter
                 .report_anomaly(Change::Resolved, &anomaly),
+            Said::LookInside(look) => self.ask(Job::LookInside(look)),
             Said::ReadBooks(pool) => {
                 if let Some(books) = &self.parts.books {
                     // Where the reader has ended, nothing is raised by books that are too old.
@@ -386,6 +387,12 @@ impl Detection {
                 self.attaching = self.attaching.saturating_sub(1);
                 self.attached.insert(ifindex, ok);
                 self.perhaps_ready();
+            }
+            Outcome::Inside(look, inside) => {
+                self.parts
+                    .engine
+                    .looked_inside(clock::now(), &look, inside, &mut self.effects);
+                self.act();
             }
             Outcome::Observed(stamped, left_out) => {
                 let node = match &stamped.what {
@@ -641,6 +648,7 @@ fn kind(what: &Observation) -> Option<&'static str> {
             crate::detect::FrameKind::Arp => "arp",
             crate::detect::FrameKind::Ndp => "ndp",
         }),
+        Observation::Question(_) => Some("question"),
         Observation::Read(..) => Some("snapshot"),
         Observation::ReadBegun(_) | Observation::ReadFailed(_) => None,
     }

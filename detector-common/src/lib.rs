@@ -15,6 +15,6 @@ mod record;
 pub use budget::{Budget, DeviceBudget};
 pub use counter::{COUNTERS, Counter, DropReason, RecordKind, RejectReason};
 pub use record::{
-    Claim, DecodeError, FrameRecord, NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord, Record,
-    TAG_ARP, TAG_NDP,
+    Claim, DecodeError, FrameRecord, NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord,
+    QUESTION_ARP, QUESTION_NDP, QuestionRecord, Record, TAG_ARP, TAG_NDP,
 };

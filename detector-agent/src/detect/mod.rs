@@ -27,8 +27,8 @@ mod settings;
 mod tests;
 
 pub use anomaly::{
-    Allocation, Anomaly, AnomalyId, AnomalyKind, Books, Cause, Coverage, Ipam, OverReason, Pool,
-    PoolId, PoolNews, PoolSource, Said, Touched,
+    Allocation, Anomaly, AnomalyId, AnomalyKind, Books, Cause, Coverage, Inside, Ipam, Look,
+    OverReason, Pool, PoolId, PoolNews, PoolSource, Said, Touched,
 };
 pub use conflict::*;
 pub use engine::{Claim, Effect, Engine, Losses};

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     clock,
-    detect::{Device, IfIndex, Observation, ReadScope, ReadToken, Stamped},
+    detect::{Device, IfIndex, Inside, Look, Observation, ReadScope, ReadToken, Stamped},
 };
 
 /// What the thread is asked to do.
@@ -23,6 +23,8 @@ pub enum Job {
     Attach(Device, Option<ReadToken>),
     /// A device is gone or none of ours any more.
     Detach(IfIndex),
+    /// Look what a pod's own tables say of an address that it asks for.
+    LookInside(Look),
     /// Read everything.
     ReadNode(ReadToken),
 }
@@ -32,6 +34,8 @@ pub enum Job {
 pub enum Outcome {
     /// An attach is done; `false` where the device cannot be watched (it is gone, or the kernel refused).
     Attached(IfIndex, bool),
+    /// A pod was looked into; `None` where that cannot be done.
+    Inside(Look, Option<Inside>),
     /// A reading is done, or failed.
     Observed(Stamped, LeftOut),
 }
@@ -68,6 +72,10 @@ impl Worker {
                     if let Some(programs) = &mut self.programs {
                         programs.detach(ifindex);
                     }
+                }
+                Job::LookInside(look) => {
+                    let inside = self.requests.look_inside(&look);
+                    tell(Outcome::Inside(look, inside));
                 }
                 Job::ReadNode(token) => {
                     let reading = self.requests.read_node(&self.selector);

@@ -8,10 +8,13 @@
 //! Invariants: no I/O and no clock; an anomaly is raised once and resolved once and keeps its id in between; nothing is
 //! raised by books that were read before the address they are compared with was seen; everything is bounded.
 
+mod gateways;
 mod lifecycle;
 mod model;
 mod pools;
 
-pub(super) use lifecycle::Anomalies;
+pub use gateways::{Inside, Look};
+pub(super) use gateways::{LOOK_AGAIN, QUIET};
+pub(super) use lifecycle::{Anomalies, Key, News};
 pub use model::{Anomaly, AnomalyId, AnomalyKind, Cause, OverReason, Said};
 pub use pools::{Allocation, Books, Coverage, Ipam, Pool, PoolId, PoolNews, PoolSource, Touched};

@@ -7,6 +7,7 @@ use super::{
         conflict::Claimant,
         observation::{Timestamp, Vlan},
     },
+    gateways::Look,
     pools::{PoolId, PoolSource},
 };
 
@@ -172,4 +173,6 @@ pub enum Said {
     Resolved(Box<Anomaly>),
     /// The books of this pool are too old to compare with: read them now, and say so even where nothing changed.
     ReadBooks(PoolId),
+    /// Look into this pod and say what was found.
+    LookInside(Look),
 }

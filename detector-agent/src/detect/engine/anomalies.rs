@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use super::{Effect, Engine};
 use crate::detect::{
-    anomaly::{Anomaly, AnomalyKind, PoolNews},
+    anomaly::{Anomaly, AnomalyKind, PoolNews, Said},
     conflict::{Claimant, ClaimantId},
     lifecycle::Moment,
     links::LinkState,
-    observation::{Timestamp, Vlan},
+    observation::{IfIndex, Timestamp, Vlan},
     scope::Scope,
 };
 
@@ -106,25 +106,34 @@ impl Engine {
         }
     }
 
-    /// Compares what is known of one address with the books.
+    /// Judges everything about one address that is no conflict.
     pub(super) fn judge_anomalies(
         &mut self,
         address: IpAddr,
         at: Moment,
         effects: &mut Vec<Effect>,
     ) {
-        if !self.first_read || !self.anomalies.has_pools() {
+        if !self.first_read {
             return;
         }
-        // Shared addresses come from no pool.
-        let holders = if self.settings.is_allowed(address) {
-            Vec::new()
+        self.judge_gateways(address, at, effects);
+        let host_route = self.routes.host_route(address);
+        let routes_matter = host_route.is_some() || self.anomalies.follows_route(address);
+        if !routes_matter && !self.anomalies.has_pools() {
+            return;
+        }
+        // Shared addresses come from no pool, and move.
+        let (holders, receives) = if self.settings.is_allowed(address) {
+            (Vec::new(), false)
         } else {
             self.holders(address, at.now)
         };
+        let mut said = Vec::new();
+        if routes_matter {
+            self.judge_route(address, host_route, &holders, receives, at, &mut said);
+        }
         let links = &self.links;
         let blind = || links.iter().any(|l| l.is_pod() && !l.namespace_readable);
-        let mut said = Vec::new();
         let bounds = &self.settings.bounds;
         self.anomalies
             .drift(address, &holders, at, bounds, &mut said);
@@ -133,11 +142,47 @@ impl Engine {
         effects.extend(said.into_iter().map(Effect::Anomaly));
     }
 
+    /// Whether the host's own route leads past whoever has the address. Wider routes are not judged: many plugins have no
+    /// route for each pod.
+    fn judge_route(
+        &mut self,
+        address: IpAddr,
+        host_route: Option<IfIndex>,
+        holders: &[Claimant],
+        receives: bool,
+        at: Moment,
+        said: &mut Vec<Said>,
+    ) {
+        let bounds = &self.settings.bounds;
+        if holders.is_empty() {
+            self.anomalies.route_over(address, at, said);
+            return;
+        }
+        let instead = host_route.and_then(|out| self.links.get(out));
+        // Who is behind a bridge, or in a pod that cannot be looked into, is not known well enough.
+        let vague = instead.is_some_and(|link| {
+            self.links.is_bridge(link.link.ifindex) || (link.is_pod() && !link.namespace_readable)
+        });
+        if receives || vague {
+            let by_host_route = receives && host_route.is_some();
+            self.anomalies
+                .route_right(address, by_host_route, at, bounds, said);
+            return;
+        }
+        let instead = instead.map(|link| link.link.name.clone());
+        self.anomalies
+            .route_astray(address, instead, holders, at, bounds, said);
+    }
+
     /// The pods that surely hold an address: those it is assigned in, those the node has a permanent entry for, and, where
-    /// a namespace cannot be read, those that were heard to claim it.
-    fn holders(&self, address: IpAddr, now: Timestamp) -> Vec<Claimant> {
+    /// a namespace cannot be read, those that were heard to claim it. And whether any claimant receives the node's packets.
+    fn holders(&self, address: IpAddr, now: Timestamp) -> (Vec<Claimant>, bool) {
         let mut derived = self.world().derive(address, now);
         let mut holders = derived.remove(&NODE_WIDE).unwrap_or_default();
+        let receives = self
+            .world()
+            .receives(address, NODE_WIDE, &holders)
+            .is_some();
         holders.retain(|claimant| match claimant.id {
             ClaimantId::Device(ifindex, _) => {
                 claimant.is_certain()
@@ -148,6 +193,6 @@ impl Engine {
             }
             ClaimantId::BehindBridge(..) | ClaimantId::Host => false,
         });
-        holders
+        (holders, receives)
     }
 }

@@ -3,6 +3,7 @@
 mod anomalies;
 mod claims;
 mod decide;
+mod gateways;
 mod merge;
 mod topology;
 
@@ -173,6 +174,7 @@ impl Engine {
                 self.route_gone(&route);
             }
             Observation::Frame(frame) => self.frame(frame, at),
+            Observation::Question(question) => self.asked(&question, at, effects),
             Observation::ReadBegun(token) => self.reads.begin(token),
             Observation::ReadFailed(token) => self.reads.fail(token),
             Observation::Read(token, scope, snapshot) => {
