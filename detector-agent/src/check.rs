@@ -3,6 +3,8 @@
 use std::{
     collections::HashSet,
     io::{self, Write as _},
+    thread,
+    time::{Duration, Instant},
 };
 
 use serde::Serialize;
@@ -11,18 +13,29 @@ use crate::{
     cli::{CheckArgs, CheckFormat},
     clock::{self, Moment},
     detect::{
-        Conflict, Device, Engine, IfIndex, Observation, ReadScope, ReadToken, Settings, Stamped,
+        AnomalyRules, Conflict, Device, Engine, IfIndex, Observation, PoolNews, ReadScope,
+        ReadToken, Settings, Snapshot, Stamped, Timestamp, Touched,
     },
-    identify,
+    identify::{self, Sources},
+    ipam,
     node::{self, NodeNameError},
     observe::netlink::{
         DeviceSelector, LeftOut, OpenError, PatternError, ReadError, Reading, Requests,
     },
     report::{
-        event::ConflictData,
-        text::{Colour, conflict_table, reasons},
+        event::{AnomalyData, ConflictData},
+        text::{Colour, clean, conflict_table, reasons},
     },
 };
+
+/// How long a device whose namespace cannot be read may be on its way out: the kernel takes a namespace's id away first
+/// and the devices that lead there later, in its own time. It is the ordinary end of a pod.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Between two readings.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Drift that is still there after this long is none that a plugin makes in passing.
+const ANOMALY_LASTS: Duration = Duration::from_secs(2);
 
 /// Why the check could not tell.
 #[derive(Debug, thiserror::Error)]
@@ -56,9 +69,14 @@ struct Answer<'a> {
     /// Not everything could be read: no conflict among what was read does not mean none.
     incomplete: Option<String>,
     conflicts: Vec<ConflictData>,
+    /// What is not yet a conflict.
+    anomalies: Vec<AnomalyData>,
+    /// Which IPAM was recognised, what was read and what not.
+    ipam: Vec<String>,
 }
 
-/// Looks once and prints what it finds. Gives the exit code: 0 no conflict, 1 conflicts.
+/// Looks once and prints what it finds. Gives the exit code: 0 no conflict, 1 conflicts, 2 no conflict among what could
+/// be read, where that was not everything.
 ///
 /// # Errors
 /// Where it could not tell (exit code 2). What is printed is a whole JSON document then, too, if one was asked for.
@@ -72,13 +90,118 @@ pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
 }
 
 fn look(args: &CheckArgs) -> Result<u8, CheckError> {
-    let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
+    let Look {
+        engine,
+        now,
+        left_out,
+        ipam,
+    } = look_at_node(args)?;
+    let mut anomalies = engine.anomalies();
+    if !anomalies.is_empty() {
+        // A pod that is being made or deleted may look like drift for a moment.
+        thread::sleep(ANOMALY_LASTS);
+        let again = look_at_node(args)?.engine.anomalies();
+        anomalies.retain(|a| {
+            let mut still = again.iter();
+            still.any(|b| (a.kind, a.address) == (b.kind, b.address))
+        });
+    }
     let node = node::name(args.common.node_name.as_deref())?;
-    let Reading { snapshot, left_out } = Requests::open()?.read_node(&selector)?;
+    let conflicts = engine.conflicts(now);
+    let in_conflict: HashSet<IfIndex> = conflicts
+        .iter()
+        .flat_map(Conflict::present)
+        .map(|claimant| claimant.ifindex)
+        .collect();
+    let wanted: Vec<Device> = in_conflict
+        .into_iter()
+        .chain(
+            anomalies
+                .iter()
+                .filter_map(|a| a.holder.as_ref())
+                .map(|h| h.ifindex),
+        )
+        .collect::<HashSet<_>>()
+        .into_iter()
+        .filter_map(|ifindex| engine.device(ifindex))
+        .collect();
+    let settings = &args.common.identify;
+    let sources = Sources::new(settings, &node);
+    let pods = identify::look_once(wanted, sources, settings.lookup_timeout)
+        .map_err(CheckError::Identify)?;
+    let moment = Moment::now();
+    let conflicts: Vec<ConflictData> = conflicts
+        .iter()
+        .map(|conflict| ConflictData::new(&node, &moment, conflict, |c| pods.pod_of(c)))
+        .collect();
+    let anomalies: Vec<AnomalyData> = anomalies
+        .iter()
+        .map(|anomaly| AnomalyData::new(&node, &moment, anomaly, |c| pods.pod_of(c)))
+        .collect();
+    let strict = args.strict && !anomalies.is_empty();
+    let devices = engine.devices().len();
+    let text = match args.format {
+        CheckFormat::Json => {
+            let answer = Answer {
+                node: &node,
+                checked_at: moment.rfc3339(now),
+                devices,
+                incomplete: incomplete(left_out),
+                conflicts: conflicts.clone(),
+                anomalies,
+                ipam,
+            };
+            serde_json::to_string_pretty(&answer).map_err(io::Error::from)? + "\n"
+        }
+        CheckFormat::Text => {
+            let colour = Colour::for_output(&io::stdout());
+            let mut text = text(&conflicts, devices, incomplete(left_out), colour);
+            anomaly_section(&mut text, &anomalies, &ipam);
+            text
+        }
+    };
+    io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(
+        match (conflicts.is_empty(), left_out == LeftOut::default()) {
+            (false, _) => 1,
+            (true, _) if strict => 1,
+            (true, true) => 0,
+            (true, false) => 2,
+        },
+    )
+}
+
+/// What one look at the node gave.
+struct Look {
+    engine: Engine,
+    now: Timestamp,
+    left_out: LeftOut,
+    ipam: Vec<String>,
+}
+
+fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
+    let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
+    let mut requests = Requests::open()?;
+    let (reading, stuck) = settled(PATIENCE, || {
+        let reading = requests.read_node(&selector)?;
+        let missed = missed(&reading.snapshot);
+        Ok::<_, ReadError>((reading, missed))
+    })?;
+    let Reading { snapshot, left_out } = reading;
+    let left_out = LeftOut {
+        namespaces: stuck as u64,
+        ..left_out
+    };
     let now = clock::now();
     let mut engine = Engine::new(Settings {
         allow: args.common.allow.clone(),
         id_seed: node::random(),
+        // What lasts is told apart by a second look; how long an address was idle one look cannot know.
+        anomalies: AnomalyRules {
+            drift_grace: Duration::ZERO,
+            leak_after: Duration::MAX,
+            astray_grace: Duration::ZERO,
+        },
         ..Settings::default()
     });
     let token = ReadToken(0);
@@ -89,41 +212,73 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
         // Conflicts are asked for below; what else follows from a snapshot is for an agent that stays.
         engine.step(now, Stamped { at: now, what }, &mut Vec::new());
     }
-    let conflicts = engine.conflicts(now);
-    let in_conflict: HashSet<IfIndex> = conflicts
-        .iter()
-        .flat_map(Conflict::present)
-        .map(|claimant| claimant.ifindex)
-        .collect();
-    let wanted: Vec<Device> = in_conflict
-        .into_iter()
-        .filter_map(|ifindex| engine.device(ifindex))
-        .collect();
-    let pods = identify::look_once(wanted, &args.common.identify).map_err(CheckError::Identify)?;
-    let moment = Moment::now();
-    let conflicts: Vec<ConflictData> = conflicts
-        .iter()
-        .map(|conflict| ConflictData::new(&node, &moment, conflict, |c| pods.pod_of(c)))
-        .collect();
-    let devices = engine.devices().len();
-    let text = match args.format {
-        CheckFormat::Json => {
-            let answer = Answer {
-                node: &node,
-                checked_at: moment.rfc3339(now),
-                devices,
-                incomplete: incomplete(left_out),
-                conflicts: conflicts.clone(),
-            };
-            serde_json::to_string_pretty(&answer).map_err(io::Error::from)? + "\n"
-        }
-        CheckFormat::Text => {
-            let colour = Colour::for_output(&io::stdout());
-            text(&conflicts, devices, incomplete(left_out), colour)
-        }
+    // After the kernel: IPAM writes first, so what is live by then stands in its books.
+    let books = ipam::look_once(&args.common.ipam);
+    for pool in books.pools {
+        let news = PoolNews::Read(pool, Touched::All);
+        engine.books(clock::now(), news, &mut Vec::new());
+    }
+    Ok(Look {
+        engine,
+        now,
+        left_out,
+        ipam: books.told,
+    })
+}
+
+/// What is no conflict, after all that is.
+fn anomaly_section(text: &mut String, anomalies: &[AnomalyData], ipam: &[String]) {
+    if !anomalies.is_empty() {
+        text.push_str(&format!(
+            "\n{} anomalies, no conflict yet:\n",
+            anomalies.len()
+        ));
+    }
+    for anomaly in anomalies {
+        let pod = anomaly
+            .pod
+            .as_ref()
+            .map(|pod| format!(" (pod {}/{})", clean(&pod.namespace), clean(&pod.name)));
+        text.push_str(&format!(
+            "{} {}{}\n",
+            clean(&anomaly.kind),
+            clean(&anomaly.detail),
+            pod.unwrap_or_default()
+        ));
+    }
+    for told in ipam {
+        text.push_str(&format!("ipam: {}\n", clean(told)));
+    }
+}
+
+/// Reads, again while a device whose namespace the first reading missed is still there and still cannot be read. Gives
+/// the last reading and how many such devices are left.
+fn settled<R, E>(
+    patience: Duration,
+    mut read: impl FnMut() -> Result<(R, HashSet<IfIndex>), E>,
+) -> Result<(R, usize), E> {
+    let until = Instant::now() + patience;
+    let (mut reading, mut stuck) = read()?;
+    while !stuck.is_empty() && Instant::now() < until {
+        thread::sleep(PAUSE);
+        let (next, missed) = read()?;
+        reading = next;
+        stuck.retain(|ifindex| missed.contains(ifindex));
+    }
+    Ok((reading, stuck.len()))
+}
+
+/// The devices that lead to a namespace that could not be read.
+fn missed(snapshot: &Snapshot) -> HashSet<IfIndex> {
+    let unreadable = |peer| {
+        let mut pods = snapshot.pods.iter();
+        pods.any(|pod| pod.addresses.is_none() && pod.peer == peer)
     };
-    io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(u8::from(!conflicts.is_empty()))
+    let links = snapshot.links.iter();
+    links
+        .filter(|link| link.peer.is_some_and(unreadable))
+        .map(|link| link.ifindex)
+        .collect()
 }
 
 fn incomplete(left_out: LeftOut) -> Option<String> {
@@ -143,6 +298,9 @@ fn text(
     colour: Colour,
 ) -> String {
     let mut text = match conflicts {
+        [] if incomplete.is_some() => {
+            format!("could not tell: no conflict seen on {devices} pod devices, but not all read\n")
+        }
         [] => format!("no IP address conflict on {devices} pod devices\n"),
         [one] => format!("1 IP address conflict: {}\n", one.address),
         many => format!(
@@ -170,12 +328,45 @@ fn text(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::convert::Infallible;
+
+    use super::*;
+
+    /// How many devices `settled` gives up on where the readings miss these, and how many readings it took.
+    fn settle(patience: Duration, missed: &[&[IfIndex]]) -> (usize, usize) {
+        let mut readings = 0;
+        let read = || {
+            let missed = missed[readings.min(missed.len() - 1)];
+            readings += 1;
+            Ok::<_, Infallible>(((), missed.iter().copied().collect()))
+        };
+        let ((), stuck) = settled(patience, read).unwrap();
+        (stuck, readings)
+    }
+
+    #[test]
+    fn pods_that_went_meanwhile_are_read_over_and_one_that_stays_unreadable_is_told() {
+        let long = Duration::from_secs(60);
+        assert_eq!(settle(long, &[&[]]), (0, 1));
+        assert_eq!(settle(long, &[&[7, 8], &[8], &[]]), (0, 3));
+        // Others are going by now.
+        assert_eq!(settle(long, &[&[7], &[8, 9]]), (0, 2));
+        assert_eq!(settle(Duration::from_millis(100), &[&[7, 8], &[7]]).0, 1);
+    }
+
     #[test]
     fn the_first_line_fits_eighty_bytes_for_the_longest_address() {
         let address = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255";
         for line in [
             format!("{} IP address conflicts, first {address}", 65_536),
             format!("no IP address conflict on {} pod devices", usize::MAX),
+            text(&[], 1_000_000, Some(String::new()), Colour::Off)
+                .lines()
+                .next()
+                .unwrap()
+                .to_owned(),
         ] {
             assert!(line.len() <= 80, "{line}: {}", line.len());
         }

@@ -23,7 +23,7 @@ use tracing::{error, info, warn};
 use crate::{
     clock,
     detect::{
-        AnomalyKind, Conflict, Effect, Engine, IfIndex, Observation, PoolNews, ReadScope,
+        Anomaly, AnomalyKind, Conflict, Effect, Engine, IfIndex, Observation, PoolNews, ReadScope,
         ReadToken, Said, Stamped, Timestamp,
     },
     health::{Situation, SourceHealth},
@@ -39,6 +39,7 @@ use crate::{
         event::Change,
         metrics::{Kind, Metrics, Reason},
     },
+    state::{AnomalyKeeper, Keeper},
 };
 
 /// How often loss counters are looked at and gauges are set; never on the way of an event.
@@ -139,6 +140,10 @@ pub struct Parts {
     pub books: Option<tokio::sync::mpsc::UnboundedSender<Wanted>>,
     /// Where events go.
     pub reporter: Reporter,
+    /// Keeps what is open over a restart, with `--state-dir`.
+    pub keeper: Option<Keeper>,
+    /// The same for anomalies.
+    pub anomaly_keeper: Option<AnomalyKeeper>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Start-up.
@@ -223,6 +228,9 @@ impl Detection {
             }
             more = self.round()?;
             self.watch_lines(&epoll, &mut waiting_for_room)?;
+        }
+        if let Some(keeper) = &mut self.parts.anomaly_keeper {
+            keeper.tick(&self.parts.engine);
         }
         self.parts.reporter.flush();
         Ok(())
@@ -320,11 +328,9 @@ impl Detection {
     fn act(&mut self) {
         for effect in std::mem::take(&mut self.effects) {
             match effect {
-                Effect::Raised(conflict) => self.parts.reporter.report(Change::Raised, &conflict),
-                Effect::Updated(conflict) => self.parts.reporter.report(Change::Updated, &conflict),
-                Effect::Resolved(conflict) => {
-                    self.parts.reporter.report(Change::Resolved, &conflict)
-                }
+                Effect::Raised(conflict) => self.changed(Change::Raised, &conflict),
+                Effect::Updated(conflict) => self.changed(Change::Updated, &conflict),
+                Effect::Resolved(conflict) => self.changed(Change::Resolved, &conflict),
                 Effect::Attach(device) => {
                     self.attaching += 1;
                     self.parts.reporter.device_appeared(&device);
@@ -348,11 +354,8 @@ impl Detection {
 
     fn anomaly(&mut self, said: Said) {
         match said {
-            Said::Raised(anomaly) => self.parts.reporter.report_anomaly(Change::Raised, &anomaly),
-            Said::Resolved(anomaly) => self
-                .parts
-                .reporter
-                .report_anomaly(Change::Resolved, &anomaly),
+            Said::Raised(anomaly) => self.anomaly_changed(Change::Raised, &anomaly),
+            Said::Resolved(anomaly) => self.anomaly_changed(Change::Resolved, &anomaly),
             Said::LookInside(look) => self.ask(Job::LookInside(look)),
             Said::ReadBooks(pool) => {
                 if let Some(books) = &self.parts.books {
@@ -360,6 +363,20 @@ impl Detection {
                     let _ = books.send(Wanted::Pool(pool));
                 }
             }
+        }
+    }
+
+    fn changed(&mut self, change: Change, conflict: &Conflict) {
+        self.parts.reporter.report(change, conflict);
+        if let Some(keeper) = &mut self.parts.keeper {
+            keeper.changed(&self.parts.engine, conflict);
+        }
+    }
+
+    fn anomaly_changed(&mut self, change: Change, anomaly: &Anomaly) {
+        self.parts.reporter.report_anomaly(change, anomaly);
+        if let Some(keeper) = &mut self.parts.anomaly_keeper {
+            keeper.changed();
         }
     }
 
@@ -394,6 +411,7 @@ impl Detection {
                     .looked_inside(clock::now(), &look, inside, &mut self.effects);
                 self.act();
             }
+            Outcome::Displaced(_) => self.want_resync("displaced"),
             Outcome::Observed(stamped, left_out) => {
                 let node = match &stamped.what {
                     Observation::Read(token, ReadScope::Node, _)
@@ -415,9 +433,22 @@ impl Detection {
                 } else if node && !self.first_read {
                     self.first_read = true;
                     self.warn_of_patterns_without_device();
+                    self.go_on();
                 }
                 self.perhaps_ready();
             }
+        }
+    }
+
+    /// The first reading of everything is merged: what an earlier agent left open and is still there goes on.
+    fn go_on(&mut self) {
+        let Some(keeper) = &mut self.parts.keeper else {
+            return;
+        };
+        keeper.tell_all();
+        let now = clock::now();
+        for conflict in self.parts.engine.conflicts(now) {
+            self.parts.reporter.show(&conflict);
         }
     }
 
@@ -453,6 +484,8 @@ impl Detection {
                 let conflicts = addresses.iter().flat_map(|a| engine.conflicts_of(*a, now));
                 drop(reply.send(conflicts.collect()));
             }
+            Query::AnomalyIds(reply) => drop(reply.send(engine.anomaly_ids())),
+            Query::Anomalies(ids, reply) => drop(reply.send(engine.anomalies_of(&ids))),
             Query::Addresses(reply) => drop(reply.send(engine.addresses())),
             Query::Claims(addresses, reply) => {
                 let claims = addresses.iter().flat_map(|a| engine.claims_of(*a, now));
@@ -515,6 +548,12 @@ impl Detection {
     fn keep_house(&mut self, now: Timestamp) {
         self.next_housekeeping = now + HOUSEKEEPING;
         self.tell_health(now);
+        if let Some(keeper) = &mut self.parts.keeper {
+            keeper.tick(&self.parts.engine, now);
+        }
+        if let Some(keeper) = &mut self.parts.anomaly_keeper {
+            keeper.tick(&self.parts.engine);
+        }
         if let Some((_, counters)) = &self.parts.ring {
             match counters.read() {
                 Ok(counts) => {

@@ -13,6 +13,7 @@ mod arp_ndp;
 mod asks;
 mod emit;
 mod empty;
+mod holder;
 mod maps;
 mod neigh_cleanup;
 mod neigh_timer;

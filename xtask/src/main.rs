@@ -20,6 +20,7 @@ mod say;
 mod setup;
 mod test;
 mod tools;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;

@@ -99,7 +99,8 @@ impl Aws {
                     .await
                     .unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")))
                     .and_then(|bytes| of_port(&bytes));
-                let missing = |why| format!("{} is not there, and {place}: {why}", self.file.display());
+                let missing =
+                    |why| format!("{} is not there, and {place}: {why}", self.file.display());
                 (place.clone(), found.map_err(missing))
             }
             Err(why) => (self.file.display().to_string(), Err(why.to_string())),
@@ -193,8 +194,8 @@ fn has_branches() -> bool {
 
 /// The file's allocations.
 fn of_file(bytes: &[u8]) -> Result<BTreeMap<IpAddr, Allocation>, String> {
-    let value: Value =
-        serde_json::from_slice(bytes).map_err(|error| format!("ipamd's file is no JSON: {error}"))?;
+    let value: Value = serde_json::from_slice(bytes)
+        .map_err(|error| format!("ipamd's file is no JSON: {error}"))?;
     match value.get("version").and_then(Value::as_str) {
         Some(VERSION) => {}
         other => {
@@ -207,7 +208,10 @@ fn of_file(bytes: &[u8]) -> Result<BTreeMap<IpAddr, Allocation>, String> {
     let allocations = value
         .get("allocations")
         .filter(|a| !a.is_null())
-        .map(|a| a.as_array().ok_or("ipamd's file has no list of allocations"))
+        .map(|a| {
+            a.as_array()
+                .ok_or("ipamd's file has no list of allocations")
+        })
         .transpose()?;
     let mut found = BTreeMap::new();
     for allocation in allocations.into_iter().flatten().take(MAX_ADDRESSES) {
@@ -321,7 +325,12 @@ mod tests {
 
     fn aws() -> Aws {
         let network = ("aws-cni".to_owned(), "eni".to_owned());
-        Aws::new(PoolId(0), network, "/x/ipam.json".into(), ([127, 0, 0, 1], 1).into())
+        Aws::new(
+            PoolId(0),
+            network,
+            "/x/ipam.json".into(),
+            ([127, 0, 0, 1], 1).into(),
+        )
     }
 
     #[test]
@@ -333,8 +342,17 @@ mod tests {
         let addresses: Vec<_> = found.keys().map(ToString::to_string).collect();
         assert_eq!(addresses, ["10.0.10.40"]);
         assert!(of_file(br#"{"version":"vpc-cni-ipam/2","allocations":[]}"#).is_err());
-        for broken in [&b"{"[..], b"", b"[]", br#"{"version":"vpc-cni-ipam/1","allocations":7}"#] {
-            assert!(of_file(broken).is_err(), "{}", String::from_utf8_lossy(broken));
+        for broken in [
+            &b"{"[..],
+            b"",
+            b"[]",
+            br#"{"version":"vpc-cni-ipam/1","allocations":7}"#,
+        ] {
+            assert!(
+                of_file(broken).is_err(),
+                "{}",
+                String::from_utf8_lossy(broken)
+            );
         }
     }
 
@@ -358,13 +376,18 @@ mod tests {
     #[test]
     fn unreadable_books_conclude_nothing_and_keep_what_was_read() {
         let mut aws = aws();
-        let found = of_file(br#"{"version":"vpc-cni-ipam/1","allocations":[{"ipv4":"10.0.10.40"}]}"#);
+        let found =
+            of_file(br#"{"version":"vpc-cni-ipam/1","allocations":[{"ipv4":"10.0.10.40"}]}"#);
         let first = aws.take("f".to_owned(), found, false, Timestamp(1));
         assert_eq!(first.pool.books, Books::Whole);
         let broken = aws.take("f".to_owned(), of_file(b"{"), false, Timestamp(2));
         assert_eq!(broken.pool.books, Books::Unknown);
         assert_eq!(broken.pool.allocated.len(), 1);
-        assert!(!broken.works && broken.told.contains("no JSON"), "{}", broken.told);
+        assert!(
+            !broken.works && broken.told.contains("no JSON"),
+            "{}",
+            broken.told
+        );
         let branches = aws.take("f".to_owned(), Ok(BTreeMap::new()), true, Timestamp(3));
         assert_eq!(branches.pool.books, Books::Unknown);
     }

@@ -98,10 +98,6 @@ impl HostLocal {
         }
     }
 
-    pub(super) fn id(&self) -> PoolId {
-        self.id
-    }
-
     /// Reads the directory. `thoroughly`: also the content of files that look unchanged.
     pub(super) fn read(&mut self, thoroughly: bool) -> Read {
         let read_at = clock::now();

@@ -13,6 +13,7 @@
 //! is a regular one; books that cannot be read are told as unknown, never as empty; what was recognised and what was
 //! not is said in one place each: the health part, the log once, `check`.
 
+mod aws;
 mod config;
 mod files;
 mod host_local;

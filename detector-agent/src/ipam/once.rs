@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{
+    aws::Aws,
     config,
     host_local::{HostLocal, State},
     settings::{IpamSettings, IpamSwitch},
@@ -29,7 +30,9 @@ pub fn look_once(settings: &IpamSettings) -> Recognised {
     let config = config::read(&settings.cni_conf_dir);
     seen.told
         .push(tell_config(&settings.cni_conf_dir, &config).1);
-    for (number, network) in (0..).zip(config.unwrap_or_default().host_local) {
+    let config = config.unwrap_or_default();
+    let aws = config.aws;
+    for (number, network) in (0..).zip(config.host_local) {
         let mut reader = HostLocal::new(PoolId(number), network);
         let read = reader.read(true);
         let place = reader.directory.display();
@@ -42,6 +45,22 @@ pub fn look_once(settings: &IpamSettings) -> Recognised {
             }
         });
         seen.pools.push(read.pool);
+    }
+    if let Some(network) = aws {
+        let id = PoolId(u32::MAX);
+        let file = settings.aws_ipam_file.clone();
+        let mut reader = Aws::new(id, network, file, settings.aws_introspection);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        match runtime {
+            Ok(runtime) => {
+                let read = runtime.block_on(reader.read());
+                seen.told.push(read.told);
+                seen.pools.push(read.pool);
+            }
+            Err(error) => seen.told.push(format!("ipamd is not read: {error}")),
+        }
     }
     seen
 }

@@ -1,6 +1,6 @@
 //! What to read of IPAM, as the operator says.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
@@ -33,6 +33,26 @@ pub struct IpamSettings {
         default_value = "/etc/cni/net.d"
     )]
     pub cni_conf_dir: PathBuf,
+
+    /// The file in which the AWS VPC CNI's ipamd keeps what it assigned; where it is absent, its introspection port is
+    /// asked.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "IPCONFLICT_AWS_IPAM_FILE",
+        default_value = "/var/run/aws-node/ipam.json"
+    )]
+    pub aws_ipam_file: PathBuf,
+
+    /// ipamd's introspection port.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "IPCONFLICT_AWS_INTROSPECTION",
+        default_value = "127.0.0.1:61679",
+        hide = true
+    )]
+    pub aws_introspection: SocketAddr,
 
     /// How long IPAM may hold an address that no pod has before that is reported.
     #[arg(long, value_name = "TIME", env = "IPCONFLICT_IPAM_LEAK_AFTER", default_value = "10m", value_parser = leak_after)]

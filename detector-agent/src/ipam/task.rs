@@ -15,6 +15,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
+    aws::Aws,
     config::{self, Config},
     host_local::{HostLocal, State},
     settings::{IpamSettings, IpamSwitch},
@@ -27,10 +28,15 @@ use crate::{
 
 /// Everything is read again so often, whatever inotify said.
 const RECHECK: Duration = Duration::from_secs(30);
+/// The same where ipamd may have to be asked: nobody tells when what it answers changes.
+const RECHECK_AWS: Duration = Duration::from_secs(5);
 /// The same where there is no inotify.
 const RECHECK_BLIND: Duration = Duration::from_millis(500);
 /// Between two rounds of reading: one round takes in all that happened meanwhile.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// The name of ipamd's part.
+const AWS: &str = "aws-ipamd";
 
 /// What the reader is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +61,8 @@ pub struct Books<F> {
     parts: HashMap<String, Part>,
     host_local: BTreeMap<PoolId, HostLocal>,
     states: HashMap<PoolId, State>,
+    aws: Option<(PoolId, (String, String), Aws)>,
+    aws_told: Option<String>,
     watcher: Option<Watcher<Subject>>,
     next_id: u32,
     config: Option<Result<Config, String>>,
@@ -71,6 +79,8 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
             parts: HashMap::new(),
             host_local: BTreeMap::new(),
             states: HashMap::new(),
+            aws: None,
+            aws_told: None,
             watcher: None,
             next_id: 0,
             config: None,
@@ -94,11 +104,13 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
         let mut thoroughly = true;
         let mut recheck = Instant::now();
         loop {
-            if !self.round(&mut dirty, thoroughly) {
+            if !self.round(&mut dirty, thoroughly).await {
                 return;
             }
             thoroughly = false;
-            let every = if self.watcher.is_some() {
+            let every = if self.watcher.is_some() && self.aws.is_some() {
+                RECHECK_AWS
+            } else if self.watcher.is_some() {
                 RECHECK
             } else {
                 RECHECK_BLIND
@@ -135,16 +147,23 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
     fn all(&self, dirty: &mut BTreeSet<Subject>) {
         dirty.insert(Subject::Config);
         dirty.extend(self.host_local.keys().copied().map(Subject::Pool));
+        dirty.extend(self.aws.iter().map(|(id, ..)| Subject::Pool(*id)));
     }
 
     /// Reads what may have changed; `false` where nobody listens any more.
-    fn round(&mut self, dirty: &mut BTreeSet<Subject>, thoroughly: bool) -> bool {
+    async fn round(&mut self, dirty: &mut BTreeSet<Subject>, thoroughly: bool) -> bool {
         if dirty.remove(&Subject::Config) && !self.read_config(dirty) {
             return false;
         }
         while let Some(subject) = dirty.pop_first() {
             let Subject::Pool(id) = subject else { continue };
-            if !self.read_pool(id, thoroughly) {
+            let is_aws = self.aws.as_ref().is_some_and(|(aws, ..)| *aws == id);
+            let heard = if is_aws {
+                self.read_aws(id).await
+            } else {
+                self.read_pool(id, thoroughly)
+            };
+            if !heard {
                 return false;
             }
         }
@@ -185,6 +204,23 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
             self.host_local.insert(id, HostLocal::new(id, network));
             dirty.insert(Subject::Pool(id));
         }
+        if self.aws.as_ref().map(|(_, network, _)| network) != found.aws.as_ref() {
+            if let Some((id, ..)) = self.aws.take() {
+                self.part(AWS)
+                    .off("the CNI configuration no longer has this network");
+                if !(self.tell)(PoolNews::Gone(id)) {
+                    return false;
+                }
+            }
+            if let Some(network) = found.aws {
+                let id = PoolId(self.next_id);
+                self.next_id += 1;
+                let file = self.settings.aws_ipam_file.clone();
+                let port = self.settings.aws_introspection;
+                self.aws = Some((id, network.clone(), Aws::new(id, network, file, port)));
+                dirty.insert(Subject::Pool(id));
+            }
+        }
         let (works, told) = tell_config(&directory, &config);
         info!("{told}");
         let part = self.part("CNI configuration");
@@ -210,6 +246,35 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
         let read = pool.read(thoroughly);
         let name = part_name(pool);
         self.show(id, &name, &directory, read.state);
+        (self.tell)(PoolNews::Read(read.pool, read.touched))
+    }
+
+    async fn read_aws(&mut self, id: PoolId) -> bool {
+        let Some((_, _, aws)) = &self.aws else {
+            return true;
+        };
+        let directory = aws.directory().to_owned();
+        self.watch(Subject::Pool(id), &directory);
+        let Some((_, _, aws)) = &mut self.aws else {
+            return true;
+        };
+        let read = aws.read().await;
+        let part = self.part(AWS);
+        if read.works {
+            part.works(read.told.clone());
+        } else {
+            part.failed(read.told.clone());
+        }
+        // Counts change all the time.
+        let gist = read.told.trim_start_matches(|c: char| c.is_ascii_digit());
+        if self.aws_told.as_deref() != Some(gist) {
+            if read.works {
+                info!("{AWS}: {}", read.told);
+            } else {
+                warn!("{AWS}: {}", read.told);
+            }
+            self.aws_told = Some(gist.to_owned());
+        }
         (self.tell)(PoolNews::Read(read.pool, read.touched))
     }
 

@@ -75,6 +75,17 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Every cause.
+    pub const ALL: [Self; 7] = [
+        Self::NotAllocated,
+        Self::TwoOwners,
+        Self::SharedOwner,
+        Self::NoLiveOwner,
+        Self::NoAnswer,
+        Self::OtherDevice,
+        Self::RouteGone,
+    ];
+
     /// One word for machines.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -21,6 +21,9 @@ pub enum Ipam {
 }
 
 impl Ipam {
+    /// Every IPAM that is known.
+    pub const ALL: [Self; 3] = [Self::HostLocal, Self::Calico, Self::Aws];
+
     /// What people call it.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{Effect, Engine};
 use crate::detect::{
-    anomaly::{Anomaly, AnomalyKind, PoolNews, Said},
+    anomaly::{Anomaly, AnomalyId, AnomalyKind, PoolNews, Said},
     conflict::{Claimant, ClaimantId},
     lifecycle::Moment,
     links::LinkState,
@@ -55,6 +55,31 @@ impl Engine {
         let mut open: Vec<_> = self.anomalies.open().cloned().collect();
         open.sort_by_key(|a| (a.raised_at, a.address, a.kind));
         open
+    }
+
+    /// The ids of the open anomalies in the same order: ask [`Engine::anomalies_of`] about some at a time.
+    #[must_use]
+    pub fn anomaly_ids(&self) -> Vec<AnomalyId> {
+        let mut open: Vec<_> = self
+            .anomalies
+            .open()
+            .map(|a| (a.raised_at, a.address, a.kind, a.id))
+            .collect();
+        open.sort_unstable();
+        open.into_iter().map(|(.., id)| id).collect()
+    }
+
+    /// Those of these anomalies that are open.
+    #[must_use]
+    pub fn anomalies_of(&self, ids: &[AnomalyId]) -> Vec<Anomaly> {
+        let mut found: Vec<_> = self
+            .anomalies
+            .open()
+            .filter(|a| ids.contains(&a.id))
+            .cloned()
+            .collect();
+        found.sort_by_key(|a| (a.raised_at, a.address, a.kind));
+        found
     }
 
     /// How many anomalies of `kind` are open.

@@ -5,6 +5,7 @@ mod claims;
 mod decide;
 mod gateways;
 mod merge;
+mod restore;
 mod topology;
 
 use std::{collections::BTreeSet, net::IpAddr};
@@ -94,6 +95,8 @@ pub struct Engine {
     dirty: BTreeSet<IpAddr>,
     /// Links that are not known, but that a neighbour was told on: a bridge among them has to be read when it is known.
     unheeded: BTreeSet<IfIndex>,
+    /// Open conflicts of an earlier agent, until the first reading of everything.
+    held: restore::Held,
 }
 
 impl Engine {
@@ -115,6 +118,7 @@ impl Engine {
             losses: Losses::default(),
             dirty: BTreeSet::new(),
             unheeded: BTreeSet::new(),
+            held: restore::Held::default(),
         }
     }
 
