@@ -6,7 +6,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
-use crate::{config::sinks::Sinks, http::Listen, identify::IdentifySettings};
+use crate::{config::sinks::Sinks, http::Listen, identify::IdentifySettings, ipam::IpamSettings};
 
 /// Names, the instant it happens, every IP address that two pods claim.
 #[derive(Clone, Debug, Parser)]
@@ -58,6 +58,10 @@ pub struct CommonArgs {
     /// Where to look for pods.
     #[command(flatten)]
     pub identify: IdentifySettings,
+
+    /// Where IPAM's books are.
+    #[command(flatten)]
+    pub ipam: IpamSettings,
 
     /// Form of the log lines on stderr.
     #[arg(
@@ -173,6 +177,10 @@ pub struct CheckArgs {
         default_value = "text"
     )]
     pub format: CheckFormat,
+
+    /// Exit with 1 also where there are only anomalies, such as drift of IPAM's books.
+    #[arg(long, env = "IPCONFLICT_STRICT", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub strict: bool,
 }
 
 /// Settings of the live view.
