@@ -358,6 +358,7 @@ impl Detection {
                 self.attached.insert(ifindex, ok);
                 self.perhaps_ready();
             }
+            Outcome::Displaced(_) => self.want_resync("displaced"),
             Outcome::Observed(stamped, left_out) => {
                 let node = match &stamped.what {
                     Observation::Read(token, ReadScope::Node, _)

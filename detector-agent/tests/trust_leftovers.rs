@@ -10,6 +10,8 @@
 use std::{
     io,
     os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    thread,
+    time::{Duration, Instant},
 };
 
 use aya::programs::{SchedClassifier, TcAttachType};
@@ -109,6 +111,15 @@ fn bpf(command: libc::c_long, attributes: &[u64]) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(i32::try_from(descriptor).unwrap()) }
 }
 
+/// Waits until the agent, of which nothing is heard then, has done something to a device.
+fn wait_for(done: impl Fn() -> bool) {
+    let until = Instant::now() + DEADLINE;
+    while !done() {
+        assert!(Instant::now() < until, "not within {DEADLINE:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn two_pods(prefix: &str) -> (Node, Vec<Pod>, Barrier) {
     let node = Node::new(prefix).unwrap();
     let pods = node
@@ -195,6 +206,36 @@ fn auto_sees_frames_beside_a_program_that_ends_the_line() {
     assert_frames_are_seen(&pods, &agent, 10);
 }
 
+/// As Cilium on a new pod: its program comes some time after the device, and so after our filter.
+#[test]
+fn auto_moves_before_a_program_that_came_later_to_end_the_line() {
+    let (node, pods, _barrier) = two_pods("later");
+    let agent = Agent::start_ready(&node, &command("auto")).unwrap();
+    let _foreign = ["vetha", "vethb"].map(|device| ForeignTcx::attach(&node, device));
+    wait_for(|| {
+        ["vetha", "vethb"]
+            .iter()
+            .all(|device| on_tcx(&node, device).len() == 2)
+    });
+    assert_frames_are_seen(&pods, &agent, 10);
+}
+
+#[test]
+fn a_filter_that_somebody_removed_is_there_again_soon() {
+    let (node, pods, _barrier) = two_pods("removed");
+    let agent = Agent::start_ready(&node, &command("tc")).unwrap();
+    for device in ["vetha", "vethb"] {
+        node.exec(&["tc", "qdisc", "del", "dev", device, "clsact"])
+            .unwrap();
+    }
+    wait_for(|| {
+        ["vetha", "vethb"]
+            .iter()
+            .all(|device| ours(&filters(&node, device)) == 1)
+    });
+    assert_frames_are_seen(&pods, &agent, 10);
+}
+
 #[test]
 fn auto_takes_clsact_where_nobody_stands_on_tcx() {
     let (node, pods, _barrier) = two_pods("plain");
@@ -219,12 +260,11 @@ fn tcx_sees_frames_and_goes_with_the_agent() {
     let later = ["vethc", "vethd"].map(PodSpec::new);
     let later = node.add_pods(&later).unwrap();
     assert_eq!(barrier.pass(&node, &agent).unwrap().len(), 1);
-    let attached = |device: &str| on_tcx(&node, device).len() == 1;
-    let until = std::time::Instant::now() + DEADLINE;
-    while !(attached("vethc") && attached("vethd")) {
-        assert!(std::time::Instant::now() < until, "not attached to");
-        std::thread::yield_now();
-    }
+    wait_for(|| {
+        ["vethc", "vethd"]
+            .iter()
+            .all(|device| on_tcx(&node, device).len() == 1)
+    });
     assert_frames_are_seen(&later, &agent, 11);
     agent.kill().unwrap();
     for device in ["vetha", "vethb", "vethc", "vethd"] {

@@ -25,7 +25,7 @@ use serde_json::Value;
 use crate::{contract::violations, event::Event, netns::Netns};
 
 /// Longest that a test waits for something that must come. Generous: the machine may be busy.
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Lines of the log kept for messages.
 const LOG_LINES: usize = 400;

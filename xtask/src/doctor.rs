@@ -58,6 +58,7 @@ fn groups(groups: &[Group]) -> String {
             Group::Build => "build",
             Group::Demo => "demo",
             Group::Test => "test",
+            Group::Vm => "test --vm",
             Group::Lint => "lint",
         })
         .collect::<Vec<_>>()

@@ -21,6 +21,7 @@ mod say;
 mod setup;
 mod test;
 mod tools;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;

@@ -14,6 +14,7 @@ use crate::{
     host::{find_program, is_executable},
     linker, process, python,
     tools::{self, Tool},
+    vm,
     workspace::Workspace,
 };
 
@@ -26,6 +27,8 @@ pub(crate) enum Group {
     Demo,
     /// `test`, besides what building needs.
     Test,
+    /// `test --vm`, besides what testing needs.
+    Vm,
     /// `lint`.
     Lint,
 }
@@ -160,6 +163,21 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         installer: None,
     },
     Requirement {
+        name: "virtual machines",
+        purpose: "the tests run on other kernels in an emulator that shares this file system",
+        groups: &[Group::Vm],
+        probe: |_| probe_virtual_machines(),
+        packages: &[
+            "qemu-system-x86",
+            "busybox-static",
+            "cpio",
+            "kmod",
+            "xz-utils",
+        ],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
         name: "kubectl",
         purpose: "the tests build the manifests with its kustomize",
         groups: &[Group::Test],
@@ -276,6 +294,22 @@ fn probe_containerd() -> Result<String, Missing> {
         probe_program(program, package)?;
     }
     probe_program("containerd", "containerd")
+}
+
+fn probe_virtual_machines() -> Result<String, Missing> {
+    for (program, package) in [
+        ("busybox", "busybox-static"),
+        ("cpio", "cpio"),
+        ("depmod", "kmod"),
+        ("xz", "xz-utils"),
+    ] {
+        probe_program(program, package)?;
+    }
+    if !is_executable(Path::new(vm::FILE_SERVER)) {
+        let what = format!("{} is not there", vm::FILE_SERVER);
+        return Err(Missing::absent(what, apt("qemu-system-x86")));
+    }
+    probe_program(vm::EMULATOR, "qemu-system-x86")
 }
 
 fn probe_go() -> Result<String, Missing> {

@@ -7,7 +7,7 @@ use crate::{
     host::Host,
     process,
     requirements::Group,
-    setup,
+    setup, vm,
     workspace::{OBJECT_VARIABLE, Workspace},
 };
 
@@ -18,6 +18,12 @@ pub(crate) const PRIVILEGED_FEATURES: &str =
 /// Arguments of `test`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// In virtual machines with other kernels instead of on this one: `core` (minutes) or `full`
+    #[arg(long, value_enum, value_name = "SUITE", num_args = 0..=1, default_missing_value = "full")]
+    vm: Option<vm::Suite>,
+    /// Only the kernel of this series, as `6.1`; repeatable
+    #[arg(long, requires = "vm", value_name = "SERIES")]
+    kernel: Vec<String>,
     /// Passed on to `cargo test`: a filter, then after a second `--` what the test harness takes
     #[arg(last = true)]
     cargo: Vec<String>,
@@ -28,6 +34,9 @@ pub(crate) struct Args {
 /// # Errors
 /// Not root, a build failed, or a test did.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    if let Some(suite) = args.vm {
+        return vm::run(workspace, suite, &args.kernel);
+    }
     if !Host::inspect().root {
         bail!(
             "the tests load kernel programs into network namespaces of their own, which needs root; \

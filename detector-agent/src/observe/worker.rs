@@ -1,9 +1,14 @@
 //! The thread that may wait: attaches the programs to devices and reads the kernel's tables.
 //!
-//! Jobs are done in order. A device's namespace is read only after the attach, so what was set in between is in the
+//! Every few seconds it looks whether the programs still stand where they see frames, for the kernel does not tell when
+//! somebody removes a filter or comes to stand before it. Jobs are done in order. A device's namespace is read only after the attach, so what was set in between is in the
 //! reading.
 
-use std::{collections::HashMap, sync::mpsc::Receiver};
+use std::{
+    collections::HashMap,
+    sync::mpsc::{Receiver, RecvTimeoutError},
+    time::{Duration, Instant},
+};
 
 use tracing::{debug, warn};
 
@@ -15,6 +20,9 @@ use crate::{
     clock,
     detect::{Device, IfIndex, Observation, ReadScope, ReadToken, Stamped},
 };
+
+/// Between two looks at whether the programs still see frames. One look costs a few microseconds a device.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// What the thread is asked to do.
 #[derive(Debug)]
@@ -32,9 +40,14 @@ pub enum Job {
 pub enum Outcome {
     /// An attach is done; `false` where the device cannot be watched (it is gone, or the kernel refused).
     Attached(IfIndex, bool),
+    /// A device had to be attached to anew; its frames were not seen for a while.
+    Displaced(IfIndex),
     /// A reading is done, or failed.
     Observed(Stamped, LeftOut),
 }
+
+/// What is attached to: each device's generation and name.
+type Attached = HashMap<IfIndex, (u64, String)>;
 
 /// The thread's own things.
 #[derive(Debug)]
@@ -50,8 +63,20 @@ pub struct Worker {
 impl Worker {
     /// Works until no one can ask any more, then detaches from every device.
     pub fn run(mut self, jobs: &Receiver<Job>, tell: impl Fn(Outcome)) {
-        let mut attached = HashMap::<IfIndex, u64>::new();
-        while let Ok(job) = jobs.recv() {
+        let mut attached = Attached::new();
+        let mut next_look = Instant::now() + LOOK;
+        loop {
+            let wait = next_look.saturating_duration_since(Instant::now());
+            let job = jobs.recv_timeout(wait);
+            if Instant::now() >= next_look {
+                self.look_again(&attached, &tell);
+                next_look = Instant::now() + LOOK;
+            }
+            let job = match job {
+                Ok(job) => job,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
             match job {
                 Job::Attach(device, read) => {
                     let ok = self.attach(&mut attached, &device);
@@ -80,16 +105,40 @@ impl Worker {
         }
     }
 
-    fn attach(&mut self, attached: &mut HashMap<IfIndex, u64>, device: &Device) -> bool {
+    fn look_again(&mut self, attached: &Attached, tell: &impl Fn(Outcome)) {
+        let Some(programs) = &mut self.programs else {
+            return;
+        };
+        for (ifindex, (_, name)) in attached {
+            match programs.look_again(*ifindex, name) {
+                Ok(false) | Err(AttachError::Vanished { .. }) => {}
+                Ok(true) => {
+                    warn!(
+                        device = name,
+                        "somebody removed our filter, or came to stand before it: attached anew, and reading what was missed"
+                    );
+                    tell(Outcome::Displaced(*ifindex));
+                }
+                Err(error) => warn!(
+                    device = name,
+                    "{error}; frames of this device may not be seen, it is tried again in {} s",
+                    LOOK.as_secs()
+                ),
+            }
+        }
+    }
+
+    fn attach(&mut self, attached: &mut Attached, device: &Device) -> bool {
         let Some(programs) = &mut self.programs else {
             return true;
         };
-        if attached.get(&device.ifindex) == Some(&device.generation) {
+        let known = attached.get(&device.ifindex);
+        if known.is_some_and(|(generation, _)| *generation == device.generation) {
             return true;
         }
         match programs.attach(device.ifindex, &device.name) {
             Ok(_) => {
-                attached.insert(device.ifindex, device.generation);
+                attached.insert(device.ifindex, (device.generation, device.name.clone()));
                 true
             }
             Err(AttachError::Vanished { .. }) => {

@@ -15,7 +15,7 @@ use detector_testkit::{Frame, FrameSender, Mac as WireMac, Node, Pod, PodSpec};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// How long anything may take before a test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The first pod's device.
 pub(crate) const DEVICE: &str = "veth0";
 /// The first pod's hardware address.

@@ -120,6 +120,28 @@ impl Devices {
         Ok(wanted)
     }
 
+    /// Whether our filter sees nothing where it is: somebody removed it with its `clsact`, or came to stand before it on
+    /// TCX. The kernel tells of neither.
+    fn is_displaced(&mut self, ifindex: IfIndex, name: &str) -> Result<bool, AttachError> {
+        match self.attached.get(&ifindex) {
+            Some(Attachment::Clsact { .. }) => {}
+            Some(Attachment::Tcx(_)) => return Ok(false),
+            // Attaching anew failed the last time.
+            None => return Ok(true),
+        }
+        if self.mode == AttachMode::Auto && others_on_tcx(name) {
+            return Ok(true);
+        }
+        let filters = self.tc.ingress_filters(ifindex);
+        let filters = filters.map_err(|error| tc_error(name, &error))?;
+        let there = filters.iter().any(|filter| filter.is_named(PROGRAM));
+        if !there {
+            // Nothing is left to take back.
+            self.attached.remove(&ifindex);
+        }
+        Ok(!there)
+    }
+
     fn attach_clsact(
         &mut self,
         program: &SchedClassifier,
@@ -225,6 +247,19 @@ impl Programs {
             });
         };
         devices.attach(program, ifindex, name)
+    }
+
+    /// Looks whether the program still stands where it sees the device's frames, and attaches anew where it does not. Says
+    /// whether it had to: frames were missed then.
+    ///
+    /// # Errors
+    /// As [`Programs::attach`].
+    pub fn look_again(&mut self, ifindex: IfIndex, name: &str) -> Result<bool, AttachError> {
+        let displaced = self.devices.is_displaced(ifindex, name)?;
+        if displaced {
+            self.attach(ifindex, name)?;
+        }
+        Ok(displaced)
     }
 
     /// Takes back what was attached to a device; nothing where there is nothing.

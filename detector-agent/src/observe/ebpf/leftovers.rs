@@ -32,7 +32,7 @@ pub fn remove() -> Result<Vec<IfIndex>, TcError> {
 fn remove_from(tc: &mut Tc, ifindex: IfIndex) -> Result<bool, TcError> {
     let mut any = false;
     for filter in tc.ingress_filters(ifindex)? {
-        if filter.name.as_deref() == Some(PROGRAM) && filter.is_for_any_bpf() {
+        if filter.is_named(PROGRAM) {
             tc.remove_filter(ifindex, filter.priority, filter.handle)?;
             any = true;
         }

@@ -87,6 +87,11 @@ impl Filter {
     pub(super) fn is_for_any_bpf(&self) -> bool {
         self.kind == "bpf" && self.protocol == ALL_PROTOCOLS
     }
+
+    /// Whether it is the program of that name, for frames of any protocol.
+    pub(super) fn is_named(&self, program: &str) -> bool {
+        self.name.as_deref() == Some(program) && self.is_for_any_bpf()
+    }
 }
 
 /// A conversation with the kernel, in the network namespace it was opened in.
