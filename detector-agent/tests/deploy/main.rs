@@ -10,6 +10,7 @@
 )]
 
 mod chart;
+mod image;
 mod manifests;
 mod rules;
 mod tools;

@@ -28,7 +28,7 @@ const KUBERNETES: [&str; 2] = ["1.25.0", "1.37.0"];
 /// Kinds of the Prometheus Operator's; Kubernetes has no schema of them.
 const OPERATOR: [&str; 2] = ["PodMonitor", "PrometheusRule"];
 
-fn build(folder: &str) -> Vec<Value> {
+pub(crate) fn build(folder: &str) -> Vec<Value> {
     let built = stdout(
         Command::new("kubectl")
             .arg("kustomize")
