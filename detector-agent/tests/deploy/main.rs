@@ -10,6 +10,7 @@
 )]
 
 mod chart;
+mod dashboards;
 mod image;
 mod manifests;
 mod rules;
