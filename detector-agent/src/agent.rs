@@ -4,6 +4,7 @@
 //! main thread (tokio)        signals, and everything that talks to people and machines
 //! thread "detection"         kernel → engine → events; never blocks
 //! thread "kernel-worker"     attaches and reads; may wait for the kernel's locks
+//! thread "state"             keeps open conflicts over a restart; waits for the disk
 //! thread "http"              the endpoints; a scrape or a client makes nobody wait
 //! ```
 
@@ -11,6 +12,7 @@ use std::{
     io,
     sync::{Arc, mpsc},
     thread,
+    time::Duration,
 };
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -22,7 +24,7 @@ use crate::{
     detection::{Detection, Inbox, Message, Parts, Readiness},
     health::{Health, Role, SourceHealth},
     http::{self, Endpoints, HttpError},
-    identify::{self, Identifier, Names, PodBook},
+    identify::{self, Identifier, KubeEvents, Names, PodBook, Sources},
     instance::{Instance, InstanceError},
     node::{self, NodeNameError},
     observe::{
@@ -31,7 +33,12 @@ use crate::{
         worker::Worker,
     },
     report::{Reporter, event::EventMaker, lines::Lines, metrics::Metrics},
+    state::State,
+    store::Store,
 };
+
+/// How often what only frames said of an open conflict is kept anew, at most.
+const REFRESH: Duration = Duration::from_secs(30);
 
 /// Why the agent did not start, or ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -84,11 +91,6 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         .block_on(async { StopSignals::listen() })
         .map_err(AgentError::Start)?;
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
-    if args.state_dir.is_some() {
-        warn!(
-            "--state-dir is not used yet: an open conflict gets a new id when the agent restarts"
-        );
-    }
     let node = node::name(args.common.node_name.as_deref())?;
     let _instance = Instance::take()?;
     let endpoints = Endpoints::open(&http_options(args))?;
@@ -136,6 +138,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let (notes, noted) = tokio::sync::mpsc::channel(identify::NOTES);
     let names = Names::new(Arc::clone(&pods), notes);
     let identifier = Identifier::new(Arc::clone(&pods), Arc::clone(&metrics));
+    let sources = Sources::new(&args.common.identify, &node);
     let events_wanted = lines.is_some();
     let mut reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
     if events_wanted {
@@ -147,15 +150,47 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     if endpoints.is_some() {
         reporter.add_sink(Box::new(feed.clone()));
     }
+    let kube_events = sources.kube().map(|kube| {
+        let (sink, posting) = KubeEvents::new(
+            kube.clone(),
+            node.clone(),
+            Arc::clone(&metrics),
+            health.part(Role::Sink, "kubernetes events"),
+        );
+        reporter.add_sink(Box::new(sink));
+        posting
+    });
+    let store = args.state_dir.as_deref().map(|d| Arc::new(Store::at(d)));
+    let mut engine = Engine::new(settings(args));
+    let (state, keeper) = match store {
+        None => (None, None),
+        Some(store) => {
+            let part = health.part(Role::Sink, "open conflicts");
+            // What was only heard must not look lapsed to the next agent.
+            let refresh = (args.claim_ttl / 4).min(REFRESH);
+            let started =
+                State::start(store, refresh, part, &metrics).map_err(AgentError::Start)?;
+            let kept = started.kept.len();
+            if kept > 0 {
+                info!(
+                    kept,
+                    "going on with {kept} conflicts that an earlier agent left open"
+                );
+            }
+            engine.restore(started.kept);
+            (Some(started.state), Some(started.keeper))
+        }
+    };
     let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
     let (jobs, asked) = mpsc::channel();
     let detection = Detection::new(Parts {
-        engine: Engine::new(settings(args)),
+        engine,
         live,
         ring,
         jobs,
         mailbox,
         reporter,
+        keeper,
         metrics: Arc::clone(&metrics),
         readiness: Arc::clone(&readiness),
         health: SourceHealth::new(
@@ -214,7 +249,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             // Nobody listens any more while the agent stops.
             known.send(Message::PodsKnown(devices));
         };
-        tokio::spawn(identifier.run(args.common.identify.clone(), noted, tell));
+        tokio::spawn(identifier.run(sources, noted, tell));
+        kube_events.map(tokio::spawn);
         tokio::select! {
             () = stop.received() => {}
             _ = &mut end => {}
@@ -225,6 +261,10 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     inbox.send(Message::Stop);
     let detected = join(detection, "detection");
     // The worker ends when detection has dropped its end of the jobs.
+    // The keeper is gone with detection.
+    if let Some(state) = state {
+        state.finish();
+    }
     let worked = join(worker, "kernel-worker").map(Ok);
     // A look-up that hangs is left behind.
     runtime.shutdown_background();
@@ -303,6 +343,7 @@ fn ebpf_options(args: &RunArgs) -> EbpfOptions {
         republish_after: EbpfOptions::default()
             .republish_after
             .min(args.claim_ttl / 2),
+        shared: args.common.allow.clone(),
         ..EbpfOptions::default()
     }
 }

@@ -104,7 +104,7 @@ pub struct RunArgs {
     #[arg(long, env = "IPCONFLICT_EXPORT_CLAIMS", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub export_claims: bool,
 
-    /// Directory that is to keep open conflicts over a restart; not used yet.
+    /// Directory that keeps open conflicts over a restart of the agent.
     #[arg(long, value_name = "DIR", env = "IPCONFLICT_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
 

@@ -30,6 +30,21 @@ pub struct Moment {
 /// Nanoseconds from the monotonic clock's zero to the wall clock's; `i64::MIN` before the first look.
 static OFFSET: AtomicI64 = AtomicI64::new(i64::MIN);
 
+/// Takes over the offset that an earlier agent of this boot showed its times with, unless the clock was set since.
+pub fn resume(offset: i64) {
+    let seen = self::offset();
+    if seen.abs_diff(offset) < CLOCK_WAS_SET.unsigned_abs() {
+        OFFSET.store(offset, Ordering::Relaxed);
+    }
+}
+
+/// Nanoseconds from the monotonic clock's zero to the wall clock's, as times are shown now.
+#[must_use]
+pub fn offset() -> i64 {
+    let _now = Moment::now();
+    OFFSET.load(Ordering::Relaxed)
+}
+
 /// A difference smaller than this is how long it takes to look at two clocks, a larger one is a clock that was set.
 const CLOCK_WAS_SET: i64 = 10_000_000;
 

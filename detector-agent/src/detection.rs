@@ -37,6 +37,7 @@ use crate::{
         event::Change,
         metrics::{Kind, Metrics, Reason},
     },
+    state::Keeper,
 };
 
 /// How often loss counters are looked at and gauges are set; never on the way of an event.
@@ -133,6 +134,8 @@ pub struct Parts {
     pub mailbox: Mailbox,
     /// Where events go.
     pub reporter: Reporter,
+    /// Keeps what is open over a restart, with `--state-dir`.
+    pub keeper: Option<Keeper>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Start-up.
@@ -308,11 +311,9 @@ impl Detection {
     fn act(&mut self) {
         for effect in std::mem::take(&mut self.effects) {
             match effect {
-                Effect::Raised(conflict) => self.parts.reporter.report(Change::Raised, &conflict),
-                Effect::Updated(conflict) => self.parts.reporter.report(Change::Updated, &conflict),
-                Effect::Resolved(conflict) => {
-                    self.parts.reporter.report(Change::Resolved, &conflict)
-                }
+                Effect::Raised(conflict) => self.changed(Change::Raised, &conflict),
+                Effect::Updated(conflict) => self.changed(Change::Updated, &conflict),
+                Effect::Resolved(conflict) => self.changed(Change::Resolved, &conflict),
                 Effect::Attach(device) => {
                     self.attaching += 1;
                     self.parts.reporter.device_appeared(&device);
@@ -330,6 +331,13 @@ impl Detection {
                 }
                 Effect::ReadAgain => self.want_resync("read_outdated"),
             }
+        }
+    }
+
+    fn changed(&mut self, change: Change, conflict: &Conflict) {
+        self.parts.reporter.report(change, conflict);
+        if let Some(keeper) = &mut self.parts.keeper {
+            keeper.changed(&self.parts.engine, conflict);
         }
     }
 
@@ -380,9 +388,22 @@ impl Detection {
                 } else if node && !self.first_read {
                     self.first_read = true;
                     self.warn_of_patterns_without_device();
+                    self.go_on();
                 }
                 self.perhaps_ready();
             }
+        }
+    }
+
+    /// The first reading of everything is merged: what an earlier agent left open and is still there goes on.
+    fn go_on(&mut self) {
+        let Some(keeper) = &mut self.parts.keeper else {
+            return;
+        };
+        keeper.tell_all();
+        let now = clock::now();
+        for conflict in self.parts.engine.conflicts(now) {
+            self.parts.reporter.show(&conflict);
         }
     }
 
@@ -480,6 +501,9 @@ impl Detection {
     fn keep_house(&mut self, now: Timestamp) {
         self.next_housekeeping = now + HOUSEKEEPING;
         self.tell_health(now);
+        if let Some(keeper) = &mut self.parts.keeper {
+            keeper.tick(&self.parts.engine, now);
+        }
         if let Some((_, counters)) = &self.parts.ring {
             match counters.read() {
                 Ok(counts) => {

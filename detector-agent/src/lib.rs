@@ -18,5 +18,6 @@ pub mod node;
 pub mod observe;
 pub mod query;
 pub mod report;
+pub mod state;
 pub mod store;
 pub mod watch;

@@ -9,6 +9,7 @@ use std::{
     fmt,
     fs::{self, OpenOptions},
     os::unix::fs::OpenOptionsExt as _,
+    panic::catch_unwind,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -70,10 +71,16 @@ impl Store {
     /// # Errors
     /// Where it cannot be opened.
     pub fn in_directory(directory: &Path) -> Result<Self, StoreError> {
-        let path = directory.join(FILE);
-        let store = Self::new(true, Box::new(move || open_file(&path)));
+        let store = Self::at(directory);
         store.database()?;
         Ok(store)
+    }
+
+    /// The same, opened when it is first asked for, and tried again each time until it can be opened.
+    #[must_use]
+    pub fn at(directory: &Path) -> Self {
+        let path = directory.join(FILE);
+        Self::new(true, Box::new(move || open_file(&path)))
     }
 
     /// Keeps everything in memory: it ends with the process.
@@ -164,7 +171,17 @@ fn open_file(path: &Path) -> Result<Database, StoreError> {
             .truncate(false)
             .mode(0o600)
             .open(path)?;
-        builder().create_file(file)
+        let mut database = builder().create_file(file)?;
+        // Damage that is met later, in the middle of a transaction, makes redb panic.
+        database.check_integrity()?;
+        Ok(database)
+    };
+    let create = || {
+        // It makes redb panic here, too, where it stands in a page that is read to open the file at all.
+        catch_unwind(create).unwrap_or_else(|_| {
+            let what = "its pages do not fit together".to_owned();
+            Err(StorageError::Corrupted(what).into())
+        })
     };
     match create() {
         Err(why) if is_damaged(&why) => {

@@ -103,6 +103,37 @@ fn five_moves_within_the_window_are_flapping_until_it_is_over() {
     assert_eq!(raised, 1);
 }
 
+/// As a load balancer's speaker announces: nothing is assigned, all there is are gratuitous frames.
+#[test]
+fn five_moves_by_gratuitous_frames_alone_are_flapping() {
+    let site = site("announced", true);
+    let senders: Vec<_> = site
+        .pods
+        .iter()
+        .map(|pod| FrameSender::open(pod).unwrap())
+        .collect();
+    let announce = |number: usize| {
+        let pod = &site.pods[number % 2];
+        let frame = Frame::gratuitous_reply(pod.mac(), VIP.parse().unwrap());
+        senders[number % 2].send(&frame).unwrap();
+    };
+    for number in 0..5 {
+        announce(number);
+        // Once more, as speakers do: no move.
+        announce(number);
+    }
+    let said = site.barrier.pass(&site.node, &site.agent).unwrap();
+    assert!(said.is_empty(), "four moves: {said:#?}");
+    announce(5);
+    let raised = site
+        .agent
+        .wait_event(DEADLINE, |event| event.raises(VIP))
+        .unwrap();
+    let conflict = raised.event.conflict().unwrap();
+    assert_eq!(conflict.kind, "flapping");
+    assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+}
+
 #[test]
 fn an_address_that_is_not_allowed_is_a_duplicate_as_soon_as_two_have_it() {
     let site = site("strict", false);

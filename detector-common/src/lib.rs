@@ -16,5 +16,5 @@ pub use budget::{Budget, DeviceBudget};
 pub use counter::{COUNTERS, Counter, DropReason, RecordKind, RejectReason};
 pub use record::{
     Claim, DecodeError, FrameRecord, NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord, Record,
-    TAG_ARP, TAG_NDP,
+    SHARED_KIND_BITS, SharedAddress, TAG_ARP, TAG_NDP, shared_address,
 };

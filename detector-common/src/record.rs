@@ -36,6 +36,21 @@ pub struct Claim {
     pub reserved: u16,
 }
 
+/// A claimed address as the networks of shared addresses are looked up: the kind of address first, since both kinds
+/// stand in one table; see [`shared_address`].
+pub type SharedAddress = [u8; 20];
+
+/// Bits of a [`SharedAddress`] before those of the address.
+pub const SHARED_KIND_BITS: u32 = 32;
+
+/// `tag` and `address` as in [`Claim`].
+#[must_use]
+#[inline(always)]
+pub const fn shared_address(tag: u8, address: [u8; 16]) -> SharedAddress {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = address;
+    [tag, 0, 0, 0, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+}
+
 /// A claim and when it was seen.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

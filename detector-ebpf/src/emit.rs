@@ -7,6 +7,7 @@ use detector_common::{
 };
 
 use crate::{
+    holder,
     maps::{
         BUDGET_INTERVAL_NS, BUDGET_WINDOW_NS, BUDGETS, EVENTS, NEIGHBOURS, NeighbourKey,
         NeighbourSaid, REPUBLISH_AFTER_NS, count,
@@ -28,8 +29,10 @@ pub(crate) fn claim(claim: &Claim) {
     let Some(recent) = recent::look_up(claim, now) else {
         return;
     };
-    let Recent::New(place) = recent else {
-        return count(Counter::Known(kind));
+    let place = match recent {
+        Recent::Known(place) if holder::is_move(claim) => place,
+        Recent::Known(_) => return count(Counter::Known(kind)),
+        Recent::New(place) => place,
     };
     // SAFETY: the helper takes nothing.
     let at = unsafe { bpf_ktime_get_ns() };
@@ -41,6 +44,7 @@ pub(crate) fn claim(claim: &Claim) {
         return count(Counter::Dropped(DropReason::RingFull));
     }
     place.note(now);
+    holder::note(claim);
     count(Counter::Published(kind));
 }
 

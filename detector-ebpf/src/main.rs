@@ -12,6 +12,7 @@
 mod arp_ndp;
 mod emit;
 mod empty;
+mod holder;
 mod maps;
 mod neigh_cleanup;
 mod neigh_timer;

@@ -52,7 +52,7 @@ pub(crate) struct Place {
 /// What is known about a claim.
 pub(crate) enum Recent {
     /// It was published a short while ago.
-    Known,
+    Known(Place),
     /// It was not, or too long ago.
     New(Place),
 }
@@ -69,10 +69,11 @@ pub(crate) fn look_up(claim: &Claim, now: u64) -> Option<Recent> {
         for entry in [first, second] {
             if is_equal(&(*entry).claim, &claim) {
                 let is_recent = now.wrapping_sub((*entry).at) < REPUBLISH_AFTER_NS.load();
+                let place = Place { entry, claim };
                 return Some(if is_recent {
-                    Recent::Known
+                    Recent::Known(place)
                 } else {
-                    Recent::New(Place { entry, claim })
+                    Recent::New(place)
                 });
             }
         }

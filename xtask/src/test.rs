@@ -18,6 +18,9 @@ pub(crate) const PRIVILEGED_FEATURES: &str =
 /// Arguments of `test`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Random sequences of the engine's model test; 2,000 where not given, 200,000 take some ten minutes
+    #[arg(long, value_name = "N")]
+    model_sequences: Option<u32>,
     /// In virtual machines with other kernels instead of on this one: `core` (minutes) or `full`
     #[arg(long, value_enum, value_name = "SUITE", num_args = 0..=1, default_missing_value = "full")]
     vm: Option<vm::Suite>,
@@ -45,9 +48,13 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     setup::ensure(workspace, &[Group::Build, Group::Demo, Group::Test])?;
     let object = ebpf::build(workspace)?;
+    let sequences = args
+        .model_sequences
+        .map(|n| ("MODEL_SEQUENCES", n.to_string()));
     process::run(
         workspace
             .cargo()
+            .envs(sequences)
             .args(["test", "--workspace", "--exclude", "detector-ebpf"])
             // One run shows every test that fails, not only the first binary with one.
             .arg("--no-fail-fast")

@@ -2,10 +2,13 @@
 
 use std::{fmt, net::IpAddr};
 
+use serde::{Deserialize, Serialize};
+
 use super::observation::{IfIndex, Mac, Peer, Timestamp, Vlan};
 
 /// Identifies a conflict for its whole life, also across restarts of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct ConflictId(pub u128);
 
 impl fmt::Display for ConflictId {
@@ -14,8 +17,22 @@ impl fmt::Display for ConflictId {
     }
 }
 
+impl From<ConflictId> for String {
+    fn from(id: ConflictId) -> Self {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for ConflictId {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        u128::from_str_radix(&text, 16).map(Self)
+    }
+}
+
 /// What kind of conflict it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ConflictKind {
     /// Two or more pod devices claim the address.
     Duplicate,
@@ -41,7 +58,7 @@ impl ConflictKind {
 }
 
 /// How sure the evidence makes us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Confidence {
     /// Claims were seen on the wire or in the neighbour table.
     Observed,
@@ -61,7 +78,7 @@ impl Confidence {
 }
 
 /// Who claims an address. Never the name alone: names are reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ClaimantId {
     /// The node itself.
     Host,
@@ -72,7 +89,7 @@ pub enum ClaimantId {
 }
 
 /// The kinds of evidence, in the Contract's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum EvidenceKind {
     /// Assigned inside the pod's namespace (or on the node itself).
     Address,
@@ -98,7 +115,7 @@ impl EvidenceKind {
 }
 
 /// One reason to believe a claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Its kind.
     pub kind: EvidenceKind,
@@ -113,7 +130,7 @@ pub struct Evidence {
 }
 
 /// Why a claimant is no longer one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Left {
     /// Its device is gone.
     DeviceRemoved,
@@ -136,7 +153,7 @@ impl Left {
 }
 
 /// One side of a conflict.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claimant {
     /// Its identity.
     pub id: ClaimantId,
@@ -159,7 +176,7 @@ pub struct Claimant {
 }
 
 /// A conflict as it is at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conflict {
     /// Its identity.
     pub id: ConflictId,

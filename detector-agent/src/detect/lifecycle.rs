@@ -104,6 +104,14 @@ impl Lifecycle {
         self.open.contains_key(&address)
     }
 
+    /// Makes a conflict of an earlier agent open again.
+    pub(super) fn go_on(&mut self, scope: Scope, conflict: Conflict) {
+        let ids = conflict.present().map(|c| c.id).collect();
+        self.count += 1;
+        let open = self.open.entry(conflict.address).or_default();
+        open.push((scope, Open { conflict, ids }));
+    }
+
     /// Brings the conflicts of one address to what `verdicts` say; in scopes not named there nobody claims it any more.
     /// Gives how many conflicts were turned away at the bound.
     pub(super) fn settle(

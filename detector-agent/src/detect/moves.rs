@@ -11,6 +11,7 @@ use std::{
 use super::{
     conflict::{Claimant, ClaimantId},
     observation::Timestamp,
+    record::KeptMoves,
     scope::Scope,
     settings::Settings,
 };
@@ -79,6 +80,41 @@ impl Moves {
         }
         held.lapse(at, settings.flap_window);
         moved
+    }
+
+    /// What is to be kept over a restart.
+    pub(super) fn kept(&self, address: IpAddr, scope: Scope) -> Option<KeptMoves> {
+        let mut scopes = self.held.get(&address)?.iter();
+        let (_, held) = scopes.find(|(known, _)| *known == scope)?;
+        Some(KeptMoves {
+            moves: held.moves.iter().copied().collect(),
+            participants: held.participants.iter().cloned().collect(),
+        })
+    }
+
+    /// Goes on with what was kept, before what happened since.
+    pub(super) fn go_on(&mut self, address: IpAddr, scope: Scope, kept: KeptMoves) {
+        let Some((last, holder)) = kept.participants.last() else {
+            return;
+        };
+        let scopes = self.held.entry(address).or_default();
+        let since = scopes.iter().position(|(known, _)| *known == scope);
+        let since = since.map(|position| scopes.swap_remove(position).1);
+        let mut held = Held {
+            holder: holder.id,
+            last: *last,
+            moves: kept.moves.into(),
+            participants: kept.participants.into(),
+        };
+        if let Some(since) = since {
+            held.holder = since.holder;
+            held.last = since.last;
+            held.moves.extend(since.moves);
+            let news = |c: &Claimant| since.participants.iter().any(|(_, s)| s.id == c.id);
+            held.participants.retain(|(_, c)| !news(c));
+            held.participants.extend(since.participants);
+        }
+        scopes.push((scope, held));
     }
 
     /// The scopes in which `address` flaps at `now`, with those that took part.

@@ -10,8 +10,12 @@
 
 use std::{fmt, net::IpAddr};
 
+use serde::{Deserialize, Serialize};
+
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
@@ -34,7 +38,9 @@ impl std::ops::Add<std::time::Duration> for Timestamp {
 }
 
 /// A hardware (link-layer) address of six bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Mac(pub [u8; 6]);
 
 impl fmt::Display for Mac {
@@ -52,7 +58,9 @@ pub type NsId = i32;
 
 /// VLAN tags of a claim: `outer` is the only tag or the outer one, `inner` is set for QinQ alone. VLAN ids, 1 to 4094
 /// (a priority tag, id 0, counts as untagged).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Vlan {
     /// The only tag, or the outer of two.
     pub outer: Option<u16>,
@@ -61,7 +69,7 @@ pub struct Vlan {
 }
 
 /// Where the other end of a veth or netkit stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Peer {
     /// The peer's namespace, as the agent's namespace numbers it.
     pub nsid: NsId,
@@ -205,7 +213,7 @@ pub struct Route {
 }
 
 /// What protocol a frame's claim came in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FrameKind {
     /// ARP, RFC 826 and RFC 5227.
     Arp,

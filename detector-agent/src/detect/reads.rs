@@ -80,6 +80,11 @@ pub(super) enum Outcome {
 }
 
 impl Finished {
+    /// Whether a pod's address was told live since this reading began, with whatever prefix length.
+    pub(super) fn told_of(&self, peer: Peer, address: IpAddr) -> bool {
+        (0..=128).any(|length| self.outdated(&Key::Pod(peer, address, length)))
+    }
+
     /// Whether the live word about `key` is newer than this reading.
     pub(super) fn outdated(&self, key: &Key) -> bool {
         self.touched.get(key).is_some_and(|at| *at > self.begun)

@@ -149,6 +149,15 @@ impl Reporter {
         );
     }
 
+    /// Shows a conflict that an earlier agent raised and that goes on: in the metrics of what is active, nowhere else.
+    pub fn show(&mut self, conflict: &Conflict) {
+        let event = self.maker.event(Change::Updated, conflict, |claimant| {
+            self.pods.pod_of(claimant)
+        });
+        self.metrics
+            .conflict(Change::Updated, &event.data, conflict.kind.name());
+    }
+
     /// A device appeared, or something about it changed.
     pub fn device_appeared(&self, device: &Device) {
         self.pods.device_appeared(device);

@@ -63,6 +63,49 @@ fn a_claim_is_published_again_after_the_interval() {
 }
 
 #[test]
+fn a_shared_address_is_published_each_time_that_another_device_claims_it() {
+    const BESIDE: Ipv4Addr = Ipv4Addr::new(10, 244, 3, 10);
+    let mut world = World::new(&EbpfOptions {
+        shared: vec![
+            "10.244.2.0/24".parse().unwrap(),
+            "fd00::/16".parse().unwrap(),
+        ],
+        ..EbpfOptions::default()
+    });
+    let other = world
+        .node
+        .add_pod(&PodSpec::new("veth1").mac(OTHER_MAC))
+        .unwrap();
+    let ifindex = world.node.netns().ifindex("veth1").unwrap();
+    world.attach_to(ifindex, "veth1").unwrap();
+    let other = FrameSender::open(&other).unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        for address in [ADDRESS, ADDRESS, BESIDE] {
+            world
+                .sender
+                .send(&Frame::announcement(MAC, address))
+                .unwrap();
+            other
+                .send(&Frame::announcement(OTHER_MAC, address))
+                .unwrap();
+            // Asking is no claim.
+            other.send(&Frame::probe(OTHER_MAC, address)).unwrap();
+        }
+        seen.extend(world.claims_so_far());
+    }
+    let claimed = |address: Ipv4Addr| {
+        let claims = seen.iter().filter(|c| c.address == address && !c.tentative);
+        claims.count()
+    };
+    assert_eq!(claimed(ADDRESS), 12);
+    assert_eq!(claimed(BESIDE), 2, "it may not move");
+    // Who has it and says so again tells nothing new.
+    let frames: Vec<Frame> = (0..5).map(|_| Frame::announcement(MAC, ADDRESS)).collect();
+    assert_eq!(world.claims_of(&frames).len(), 1);
+}
+
+#[test]
 fn a_device_beyond_its_budget_is_turned_away_and_another_is_not() {
     let mut world = World::new(&EbpfOptions {
         budget_burst: 8,

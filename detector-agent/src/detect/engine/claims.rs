@@ -153,6 +153,10 @@ impl Engine {
         if frame.tentative && !self.is_contested(frame, generation, at) {
             return;
         }
+        if frame.tentative {
+            // A probe makes nothing live again that is over.
+            self.lapse(frame.address, at);
+        }
         let fact = FrameFact {
             ifindex: frame.ifindex,
             vlan: frame.vlan,

@@ -39,6 +39,9 @@ impl Engine {
     }
 
     fn decide(&mut self, address: IpAddr, at: Moment, effects: &mut Vec<Effect>) {
+        if self.held.holds(address) {
+            return;
+        }
         let facts = self.facts.get(address);
         let may_conflict = facts.is_some_and(|f| f.may_conflict());
         let allowed = self.settings.is_allowed(address);

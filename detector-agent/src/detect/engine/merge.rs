@@ -7,8 +7,8 @@ use super::{Effect, Engine};
 use crate::detect::{
     facts::Owner,
     observation::{
-        AssignedAddress, FdbEntry, IfIndex, LinkKind, Neighbour, Peer, PodAddresses, ReadScope,
-        ReadToken, Route, Snapshot, Timestamp,
+        AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, PodAddresses, ReadScope, ReadToken,
+        Route, Snapshot, Timestamp,
     },
     reads::{Finished, Key, Outcome},
 };
@@ -59,10 +59,7 @@ impl Engine {
             .iter()
             .filter_map(|l| Some((l.peer?, l.ifindex)))
             .collect();
-        // Bridges first, so that ports find theirs.
-        let mut links = snapshot.links;
-        links.sort_by_key(|l| l.kind != LinkKind::Bridge);
-        for mut link in links {
+        for mut link in snapshot.links {
             if finished.outdated(&Key::Link(link.ifindex)) {
                 continue;
             }
@@ -81,6 +78,7 @@ impl Engine {
         self.merge_pods(finished, snapshot.pods, same, at);
         let followed: Vec<_> = self.links.iter().map(|l| l.link.ifindex).collect();
         self.merge_neighbours(finished, &followed, &snapshot.neighbours, at);
+        self.adopt(finished, at);
     }
 
     fn merge_device(

@@ -3,6 +3,7 @@
 mod claims;
 mod decide;
 mod merge;
+mod restore;
 mod topology;
 
 use std::{collections::BTreeSet, net::IpAddr};
@@ -86,6 +87,8 @@ pub struct Engine {
     dirty: BTreeSet<IpAddr>,
     /// Links that are not known, but that a neighbour was told on: a bridge among them has to be read when it is known.
     unheeded: BTreeSet<IfIndex>,
+    /// Open conflicts of an earlier agent, until the first reading of everything.
+    held: restore::Held,
 }
 
 impl Engine {
@@ -105,6 +108,7 @@ impl Engine {
             losses: Losses::default(),
             dirty: BTreeSet::new(),
             unheeded: BTreeSet::new(),
+            held: restore::Held::default(),
         }
     }
 

@@ -40,6 +40,7 @@ impl Facts {
             // A real claim after a tentative one makes the claim real; never the other way round.
             let mut changed = known.tentative && !fact.tentative;
             known.tentative &= fact.tentative;
+            known.first = known.first.min(fact.first);
             if fact.last >= known.last {
                 // Which hardware address it gives may tell it from, or make it one with, another claimant.
                 changed |= known.mac != fact.mac;

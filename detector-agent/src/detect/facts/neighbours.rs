@@ -177,6 +177,35 @@ impl Facts {
         touched
     }
 
+    /// A bridge's entry went back and forth with this hardware address before the agent was started again.
+    pub(in crate::detect) fn held_before(
+        &mut self,
+        bridge: IfIndex,
+        address: IpAddr,
+        mac: Mac,
+        (first, last): (Timestamp, Timestamp),
+    ) {
+        let entry = self.by_address.get_mut(&address);
+        let Some(entry) = entry.and_then(|e| e.neighbours.iter_mut().find(|n| n.ifindex == bridge))
+        else {
+            return;
+        };
+        if entry.lladdr == mac {
+            entry.returned = true;
+        } else if entry.former.len() < FORMER && entry.former.iter().all(|f| f.mac != mac) {
+            entry.former.insert(
+                0,
+                FormerLladdr {
+                    mac,
+                    first,
+                    last,
+                    flapped: true,
+                },
+            );
+            self.ask(bridge, mac, address);
+        }
+    }
+
     fn ask(&mut self, bridge: IfIndex, mac: Mac, address: IpAddr) {
         self.behind
             .entry((bridge, mac))

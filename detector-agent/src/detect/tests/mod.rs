@@ -20,6 +20,7 @@ mod neighbours;
 mod prefixes;
 mod reads;
 mod receivers;
+mod restart;
 mod same_pod;
 mod tentative;
 

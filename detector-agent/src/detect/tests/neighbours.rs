@@ -70,6 +70,16 @@ fn an_unreadable_namespace_speaks_against_nothing() {
 }
 
 #[test]
+fn an_address_removed_before_the_namespace_is_read_refutes_its_entry() {
+    let mut node = Node::with_pods(2);
+    node.address(1, "10.0.0.1");
+    node.neighbour(1, "10.0.0.1", mac(1), NudState::Stale);
+    node.address_gone(1, "10.0.0.1");
+    node.address(2, "10.0.0.1");
+    assert!(node.said().is_empty());
+}
+
+#[test]
 fn a_reading_that_refutes_an_entry_resolves() {
     let mut node = Node::with_pods(2);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Stale);

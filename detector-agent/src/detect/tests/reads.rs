@@ -184,20 +184,31 @@ fn a_device_reading_begun_before_a_node_reading_says_nothing_after_it() {
 #[test]
 fn a_reading_says_nothing_of_a_device_that_came_while_it_ran() {
     let mut node = Node::with_pods(2);
+    node.bridge(9);
     node.address(2, "10.0.0.1");
     let mut old = snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]);
-    old.neighbours = vec![neighbour(1, "10.0.0.1", mac(1), NudState::Permanent)];
+    old.links.push(bridge(9));
+    old.neighbours = vec![
+        neighbour(1, "10.0.0.1", mac(1), NudState::Permanent),
+        neighbour(9, "10.0.0.1", mac(7), NudState::Reachable),
+    ];
     old.host = vec![(1, assigned("10.0.0.1"))];
-    old.fdb = vec![fdb(9, 1, mac(1))];
+    old.fdb = vec![fdb(9, 1, mac(7))];
     old.routes = vec![route("10.0.0.1", 1)];
     let whole = node.begin();
     let device = node.begin();
     node.gone(1);
     // The index and the namespace's number are given anew.
-    node.pod(1);
+    node.port(1, 9);
     node.finish_device(device, 1, old.clone());
     node.finish_node(whole, old);
     assert!(node.said().is_empty());
+    node.address(1, "10.0.0.1");
+    assert_eq!(
+        node.said(),
+        ["raised 10.0.0.1 duplicate certain: veth2 veth1"],
+        "nor do the routes lead there"
+    );
 }
 
 #[test]

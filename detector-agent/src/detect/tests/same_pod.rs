@@ -39,6 +39,19 @@ fn what_is_heard_on_another_interface_of_the_owner_is_no_claim() {
 }
 
 #[test]
+fn the_interface_that_has_the_address_is_the_claimant_whichever_came_first() {
+    let mut node = two_interfaces();
+    node.frame(1, "10.0.0.1");
+    node.tell(Observation::PodAddress(second_peer(), assigned("10.0.0.1")));
+    assert!(node.said().is_empty());
+    node.frame(3, "10.0.0.1");
+    assert_eq!(
+        node.said(),
+        ["raised 10.0.0.1 duplicate observed: veth2 veth3"]
+    );
+}
+
+#[test]
 fn what_is_heard_on_two_interfaces_of_a_pod_that_has_it_on_neither_is_one_claim() {
     let mut node = two_interfaces();
     node.frame(2, "10.0.0.1");

@@ -4,20 +4,25 @@ use std::{
     fs,
     hash::{BuildHasher, RandomState},
     io,
+    net::IpAddr,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use aya::{
     Ebpf, EbpfError, EbpfLoader, Endianness,
-    maps::{HashMap, MapError, PerCpuArray, RingBuf},
+    maps::{
+        HashMap, MapError, PerCpuArray, RingBuf,
+        lpm_trie::{Key, LpmTrie},
+    },
     programs::{BtfTracePoint, ProgramError, SchedClassifier},
 };
-use detector_common::Budget;
+use detector_common::{Budget, SHARED_KIND_BITS, SharedAddress, TAG_ARP, TAG_NDP, shared_address};
+use ipnet::IpNet;
 use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 
 use super::{
-    CounterReader, EbpfOptions, RingReader,
+    CounterReader, EbpfOptions, RingReader, SHARED_NETWORKS,
     attach::Devices,
     btf::{Btf, BtfError},
     capability,
@@ -118,7 +123,11 @@ impl Programs {
     /// One of [`LoadError`]; nothing stays loaded then. That the neighbour tables cannot be watched is no error, see
     /// [`Self::neighbour_events`].
     pub fn load(options: &EbpfOptions) -> Result<(Self, RingReader), LoadError> {
-        if OBJECT.is_empty() {
+        Self::load_object(OBJECT, options)
+    }
+
+    fn load_object(object: &[u8], options: &EbpfOptions) -> Result<(Self, RingReader), LoadError> {
+        if object.is_empty() {
             return Err(LoadError::Stub);
         }
         if let Some(name) = capability::missing() {
@@ -139,7 +148,7 @@ impl Programs {
         let kernel = aya::Btf::parse(&bytes, Endianness::default())
             .map_err(|error| unusable(BtfProblem::Unusable(error.to_string())))?;
 
-        let mut ebpf = create(options, &kernel, &offsets)?;
+        let mut ebpf = create(object, options, &kernel, &offsets)?;
         let ring =
             RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(|error| map_error(&error))?;
         let counts =
@@ -147,6 +156,7 @@ impl Programs {
         let budgets =
             HashMap::try_from(take(&mut ebpf, "BUDGETS")?).map_err(|error| map_error(&error))?;
         let counters = CounterReader::new(counts, budgets);
+        tell_shared(&mut ebpf, options)?;
         load_classifier(&mut ebpf)?;
         let neighbour_problem = watch_neighbours(&mut ebpf, &types, &kernel).err();
         let devices = Devices::new(Tc::open()?, options.attach);
@@ -187,6 +197,7 @@ impl Programs {
 }
 
 fn create(
+    object: &[u8],
     options: &EbpfOptions,
     kernel: &aya::Btf,
     offsets: &[(&'static str, u32)],
@@ -196,10 +207,16 @@ fn create(
     let netns = own_netns_inode()?;
     // The standard library's hash maps are seeded from the kernel's random numbers, each anew.
     let seed = RandomState::new().hash_one(netns);
+    let shared = shared_networks(options);
+    let shared_addresses = u32::from(!shared.is_empty());
+    // A map has at least one entry.
+    let shared = u32::try_from(shared.len().max(1)).unwrap_or(u32::MAX);
     let mut loader = EbpfLoader::new();
     loader
         .btf(Some(kernel))
         .map_max_entries("EVENTS", ring_size(options.ring_bytes))
+        .map_max_entries("SHARED", shared)
+        .override_global("SHARED_ADDRESSES", &shared_addresses, true)
         .override_global("REPUBLISH_AFTER_NS", &republish, true)
         .override_global("BUDGET_INTERVAL_NS", &budget.interval_ns, true)
         .override_global("BUDGET_WINDOW_NS", &budget.window_ns, true)
@@ -208,10 +225,37 @@ fn create(
     for (global, offset) in offsets {
         loader.override_global(global, offset, true);
     }
-    loader.load(OBJECT).map_err(|error| match error {
+    loader.load(object).map_err(|error| match error {
         EbpfError::MapError(error) => map_error(&error),
         error => LoadError::Kernel(chain(&error)),
     })
+}
+
+fn shared_networks(options: &EbpfOptions) -> &[IpNet] {
+    let heeded = options.shared.len().min(SHARED_NETWORKS);
+    options.shared.get(..heeded).unwrap_or_default()
+}
+
+/// Tells the classifier which addresses may move.
+fn tell_shared(ebpf: &mut Ebpf, options: &EbpfOptions) -> Result<(), LoadError> {
+    // Borrowed: a map that is taken is gone before the program that uses it is loaded.
+    let map = ebpf.map_mut("SHARED").ok_or_else(|| no_map("SHARED"))?;
+    let mut trie: LpmTrie<_, SharedAddress, u32> =
+        LpmTrie::try_from(map).map_err(|error| map_error(&error))?;
+    for network in shared_networks(options) {
+        let address = match network.network() {
+            IpAddr::V4(v4) => {
+                let mut bytes = [0; 16];
+                bytes[..4].copy_from_slice(&v4.octets());
+                shared_address(TAG_ARP, bytes)
+            }
+            IpAddr::V6(v6) => shared_address(TAG_NDP, v6.octets()),
+        };
+        let bits = SHARED_KIND_BITS + u32::from(network.prefix_len());
+        trie.insert(&Key::new(bits, address), 1, 0)
+            .map_err(|error| map_error(&error))?;
+    }
+    Ok(())
 }
 
 fn load_classifier(ebpf: &mut Ebpf) -> Result<(), LoadError> {
@@ -259,8 +303,11 @@ fn tracing_program<'a>(
 }
 
 fn take(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map, LoadError> {
-    ebpf.take_map(name)
-        .ok_or_else(|| LoadError::Kernel(format!("the object has no map {name}")))
+    ebpf.take_map(name).ok_or_else(|| no_map(name))
+}
+
+fn no_map(name: &str) -> LoadError {
+    LoadError::Kernel(format!("the object has no map {name}"))
 }
 
 fn map_error(error: &MapError) -> LoadError {
@@ -357,4 +404,18 @@ fn raise_memory_lock_limit() {
 )]
 fn is_send(programs: Programs, reader: RingReader, counters: CounterReader) -> impl Send {
     (programs, reader, counters)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `cargo build` leaves it on a machine without a BPF toolchain. Whoever runs it, root or not, is told that first.
+    #[test]
+    fn an_agent_built_without_kernel_programs_refuses_to_run_and_says_what_helps() {
+        let refused = Programs::load_object(&[], &EbpfOptions::default());
+        let error = refused.map(drop).map_err(|error| error.to_string());
+        let said = "this agent was built without its kernel programs: build it with `cargo xtask build`, or run it with --no-ebpf";
+        assert_eq!(error, Err(said.to_owned()));
+    }
 }

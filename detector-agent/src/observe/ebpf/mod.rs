@@ -24,6 +24,8 @@ mod trial;
 
 use std::{path::PathBuf, time::Duration};
 
+use ipnet::IpNet;
+
 pub use attach::{AttachError, Attached};
 pub use counters::{CounterReader, Counts, DeviceLosses, Losses, ReadError};
 pub use load::{BtfProblem, LoadError, Programs};
@@ -43,6 +45,9 @@ pub enum AttachMode {
     Tcx,
 }
 
+/// See [`EbpfOptions::shared`]; the table takes memory in the kernel.
+pub const SHARED_NETWORKS: usize = 4096;
+
 /// How the programs are loaded.
 #[derive(Clone, Debug)]
 pub struct EbpfOptions {
@@ -56,6 +61,9 @@ pub struct EbpfOptions {
     pub republish_after: Duration,
     /// New claims that a device may make at once; as many neighbour entries may appear on it.
     pub budget_burst: u32,
+    /// Networks of shared addresses: of these each move from device to device is published. At most
+    /// [`SHARED_NETWORKS`] are heeded.
+    pub shared: Vec<IpNet>,
     /// New claims that a device may make each second after that; zero means no limit.
     pub budget_per_second: u32,
 }
@@ -67,6 +75,7 @@ impl Default for EbpfOptions {
             attach: AttachMode::Auto,
             btf: None,
             republish_after: Duration::from_secs(30),
+            shared: Vec::new(),
             budget_burst: 512,
             budget_per_second: 256,
         }

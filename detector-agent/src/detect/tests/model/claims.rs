@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::*;
-use super::world::{Device, Entry, Past, WINDOW, World};
+use super::world::{Device, Entry, Heard, Past, WINDOW, World};
 
 const CLAIM_TTL: Duration = Duration::from_secs(600);
 const PROBE_TTL: Duration = Duration::from_secs(60);
@@ -86,6 +86,15 @@ impl World {
             .any(|(w, _)| *w != Who::Device(claim.ifindex))
     }
 
+    /// Whether what was heard is still a claim.
+    pub(super) fn counts(&self, heard: &Heard) -> bool {
+        let c = &heard.claim;
+        let ttl = if c.tentative { PROBE_TTL } else { CLAIM_TTL };
+        let assigned = self.pod(c.ifindex).is_some_and(|d| has(d, c.address));
+        let supported = !c.tentative && c.vlan == Vlan::default() && assigned;
+        supported || self.now < heard.last + ttl
+    }
+
     fn claims(&self, address: IpAddr) -> Claims {
         let mut claims = Claims::new();
         let mut claim = |scope: Scope, who: Who, certain: bool, firm: bool, mac: Option<Mac>| {
@@ -119,9 +128,7 @@ impl World {
                 if (c.ifindex, c.address) != (*ifindex, address) {
                     continue;
                 }
-                let ttl = if c.tentative { PROBE_TTL } else { CLAIM_TTL };
-                let supported = !c.tentative && c.vlan == untagged && has(device, address);
-                if supported || self.now < heard.last + ttl {
+                if self.counts(heard) {
                     let scope = self.scope(address, c.vlan, *ifindex);
                     claim(scope, who, false, !c.tentative, Some(c.mac));
                 }

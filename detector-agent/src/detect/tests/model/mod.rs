@@ -1,8 +1,8 @@
 //! The engine against a plain recomputation: random sequences of what happens on a node, with words lost, readings that
 //! overlap live words, and restarts; after each word that was not lost the open conflicts are those of the [`world`].
 //!
-//! `MODEL_SEQUENCES` sets how many sequences are run (2,000 by default; 200,000 take minutes), `MODEL_SEED` (64 hex
-//! digits, printed at the start) repeats a run.
+//! `MODEL_SEQUENCES` (`cargo xtask test --model-sequences N`) sets how many sequences are run: 2,000 by default. `MODEL_SEED`
+//! (64 hex digits, printed at the start and with a failure) repeats a run.
 
 mod claims;
 mod script;
@@ -14,11 +14,11 @@ use std::{
 };
 
 use proptest::{
-    collection::vec,
+    strategy::{Strategy as _, ValueTree as _},
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
 
-use script::{Script, op};
+use script::{Script, ops};
 
 #[test]
 fn open_conflicts_equal_a_plain_recomputation() {
@@ -29,15 +29,8 @@ fn open_conflicts_equal_a_plain_recomputation() {
     let shown: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
     eprintln!("{sequences} sequences, MODEL_SEED={shown}");
 
-    let config = Config {
-        cases: sequences,
-        failure_persistence: None,
-        max_shrink_iters: 20_000,
-        ..Config::default()
-    };
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
-    let mut runner = TestRunner::new_with_rng(config, rng);
-    let result = runner.run(&vec(op(), 1..80), |ops| {
+    let mut runner = runner(sequences, &seed);
+    let result = runner.run(&ops(), |ops| {
         let mut script = Script::new();
         for op in ops {
             script.run(op)?;
@@ -47,6 +40,32 @@ fn open_conflicts_equal_a_plain_recomputation() {
     if let Err(error) = result {
         panic!("MODEL_SEED={shown} MODEL_SEQUENCES={sequences}\n{error}");
     }
+}
+
+/// What a failure prints is worth nothing otherwise.
+#[test]
+fn a_seed_repeats_its_sequences() {
+    let sequences = |seed: &[u8; 32]| {
+        let mut runner = runner(20, seed);
+        let next = |_| {
+            let tree = ops().new_tree(&mut runner).expect("a sequence");
+            format!("{:?}", tree.current())
+        };
+        (0..20).map(next).collect::<Vec<_>>()
+    };
+    let seed = random_seed();
+    assert_eq!(sequences(&seed), sequences(&seed));
+    assert_ne!(sequences(&seed), sequences(&random_seed()));
+}
+
+fn runner(sequences: u32, seed: &[u8; 32]) -> TestRunner {
+    let config = Config {
+        cases: sequences,
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        ..Config::default()
+    };
+    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, seed))
 }
 
 fn random_seed() -> [u8; 32] {

@@ -64,7 +64,8 @@ pub(super) enum Op {
     Wait(u64),
     /// From here on nothing reaches the agent.
     Lose,
-    Restart,
+    /// The agent is down for this many seconds.
+    Restart(u64),
     /// The next step on the way back from a loss or a restart.
     Recover,
 }
@@ -73,16 +74,105 @@ fn addresses() -> [IpAddr; 4] {
     ["10.0.0.1", "10.0.0.2", "2001:db8::1", "fe80::1"].map(ip)
 }
 
-pub(super) fn op() -> impl Strategy<Value = Op> {
-    let pod = || select(PODS.collect::<Vec<_>>());
+/// What a sequence is mostly about: few enough things happen to few enough devices that they meet.
+#[derive(Clone, Copy, Debug)]
+struct Theme {
+    pods: IfIndex,
+    addresses: usize,
+    hardware: u8,
+    topology: u32,
+    assigned: u32,
+    host: u32,
+    neighbours: u32,
+    forwarding: u32,
+    frames: u32,
+    readings: u32,
+    waits: u32,
+    lapses: u32,
+}
+
+const EVERYTHING: Theme = Theme {
+    pods: 5,
+    addresses: 4,
+    hardware: 4,
+    topology: 10,
+    assigned: 8,
+    host: 4,
+    neighbours: 7,
+    forwarding: 6,
+    frames: 5,
+    readings: 6,
+    waits: 2,
+    lapses: 6,
+};
+
+const THEMES: [Theme; 5] = [
+    EVERYTHING,
+    // Pods behind bridges.
+    Theme {
+        pods: 3,
+        addresses: 1,
+        hardware: 3,
+        topology: 4,
+        neighbours: 14,
+        forwarding: 10,
+        frames: 2,
+        lapses: 1,
+        ..EVERYTHING
+    },
+    // What is heard, asked, and lapses.
+    Theme {
+        pods: 3,
+        addresses: 1,
+        topology: 3,
+        neighbours: 2,
+        forwarding: 1,
+        frames: 20,
+        waits: 5,
+        lapses: 1,
+        ..EVERYTHING
+    },
+    // Devices that come and go, with everything on them read and lost.
+    Theme {
+        pods: 2,
+        addresses: 1,
+        topology: 14,
+        forwarding: 3,
+        readings: 14,
+        waits: 1,
+        lapses: 10,
+        ..EVERYTHING
+    },
+    // Pods without bridges.
+    Theme {
+        pods: 3,
+        addresses: 2,
+        hardware: 2,
+        topology: 5,
+        assigned: 12,
+        neighbours: 12,
+        forwarding: 0,
+        lapses: 2,
+        ..EVERYTHING
+    },
+];
+
+pub(super) fn ops() -> impl Strategy<Value = Vec<Op>> {
+    select(THEMES.to_vec()).prop_flat_map(|theme| proptest::collection::vec(op(theme), 1..80))
+}
+
+fn op(theme: Theme) -> impl Strategy<Value = Op> {
+    let pod = move || 1..=theme.pods;
     let bridge = || select(BRIDGES.to_vec());
-    let anywhere = || select(PODS.chain([UPLINK]).chain(BRIDGES).collect::<Vec<_>>());
-    let followed = || select(PODS.chain(BRIDGES).chain(BRIDGES).collect::<Vec<_>>());
-    let address = || {
-        let [a, b, c, d] = addresses();
-        select(vec![a, a, a, b, c, d, d])
+    let anywhere = move || prop_oneof![2 => pod(), 1 => Just(UPLINK), 1 => bridge()];
+    let followed =
+        move || prop_oneof![u32::from(theme.forwarding > 0) => bridge(), 1 => pod()].boxed();
+    let address = move || select(addresses()[4 - theme.addresses..].to_vec());
+    let address = move || {
+        // The first is a plain one in every theme.
+        prop_oneof![1 => Just(addresses()[0]), 1 => address()]
     };
-    let hardware = || select(vec![mac(1), mac(2), mac(3), mac(4)]);
+    let hardware = move || (1..=theme.hardware).prop_map(mac);
     let vlan = select(vec![
         Vlan::default(),
         Vlan::default(),
@@ -103,7 +193,6 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         NudState::Stale,
         NudState::Delay,
         NudState::Probe,
-        NudState::Permanent,
         NudState::Permanent,
         NudState::NoArp,
     ]);
@@ -133,38 +222,60 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         2 => bridge().prop_map(Op::CreateBridge),
         1 => (bridge(), any::<bool>()).prop_map(|(b, first)| Op::DeleteBridge(b, first)),
     ];
-    let claims = prop_oneof![
-        6 => (pod(), address()).prop_map(|(i, a)| Op::Assign(i, a)),
-        4 => (pod(), address()).prop_map(|(i, a)| Op::Unassign(i, a)),
+    let assigned = prop_oneof![
+        3 => (pod(), address()).prop_map(|(i, a)| Op::Assign(i, a)),
+        2 => (pod(), address()).prop_map(|(i, a)| Op::Unassign(i, a)),
+    ];
+    let host = prop_oneof![
         2 => (anywhere(), address()).prop_map(|(i, a)| Op::Host(i, a)),
-        1 => (anywhere(), address()).prop_map(|(i, a)| Op::Unhost(i, a)),
-        8 => (followed(), address(), hardware(), state)
-            .prop_map(|(i, a, m, s)| Op::Neighbour(i, a, m, s)),
-        2 => (followed(), address()).prop_map(|(i, a)| Op::NeighbourGone(i, a)),
-        5 => (bridge(), pod(), hardware()).prop_map(|(b, p, m)| Op::Learn(b, p, m)),
-        2 => (bridge(), hardware()).prop_map(|(b, m)| Op::Age(b, m)),
+        2 => (anywhere(), address()).prop_map(|(i, a)| Op::Unhost(i, a)),
         2 => (address(), anywhere()).prop_map(|(a, i)| Op::Route(a, i)),
         1 => address().prop_map(Op::RouteGone),
-        6 => (pod(), address(), vlan, proptest::bool::weighted(0.25), 0..4u64).prop_map(
-            |(ifindex, address, vlan, tentative, late)| Op::Frame {
-                ifindex, address, vlan, tentative, late,
-            }
-        ),
     ];
+    let neighbours = prop_oneof![
+        4 => (followed(), address(), hardware(), state)
+            .prop_map(|(i, a, m, s)| Op::Neighbour(i, a, m, s)),
+        1 => (followed(), address()).prop_map(|(i, a)| Op::NeighbourGone(i, a)),
+    ];
+    let forwarding = prop_oneof![
+        5 => (bridge(), pod(), hardware()).prop_map(|(b, p, m)| Op::Learn(b, p, m)),
+        2 => (bridge(), hardware()).prop_map(|(b, m)| Op::Age(b, m)),
+    ];
+    let frames = (
+        pod(),
+        address(),
+        vlan,
+        proptest::bool::weighted(0.4),
+        0..4u64,
+    )
+        .prop_map(|(ifindex, address, vlan, tentative, late)| Op::Frame {
+            ifindex,
+            address,
+            vlan,
+            tentative,
+            late,
+        });
     let readings = prop_oneof![
         2 => scope.prop_map(Op::Begin),
         2 => (0..3usize).prop_map(Op::Dump),
         2 => (0..3usize).prop_map(Op::Finish),
         1 => (0..3usize).prop_map(Op::Fail),
     ];
-    prop_oneof![
-        10 => topology,
-        30 => claims,
-        7 => readings,
-        2 => select(vec![1, 30, 61, 120, 181, 301, 601]).prop_map(Op::Wait),
+    let lapses = prop_oneof![
         1 => Just(Op::Lose),
-        1 => Just(Op::Restart),
+        1 => select(vec![0, 30, 120, 650]).prop_map(Op::Restart),
         4 => Just(Op::Recover),
+    ];
+    prop_oneof![
+        theme.topology => topology,
+        theme.assigned => assigned,
+        theme.host => host,
+        theme.neighbours => neighbours,
+        theme.forwarding => forwarding,
+        theme.frames => frames,
+        theme.readings => readings,
+        theme.waits => select(vec![1, 30, 61, 120, 181, 301, 601]).prop_map(Op::Wait),
+        theme.lapses => lapses,
     ]
 }
 
@@ -233,7 +344,7 @@ impl Script {
     /// All is put right, and then once more by an agent that knows nothing of the past.
     pub(super) fn finish(mut self) -> TestCaseResult {
         self.recover_fully()?;
-        self.run(Op::Restart)?;
+        self.run(Op::Restart(1))?;
         self.recover_fully()
     }
 
@@ -354,9 +465,9 @@ impl Script {
                 }
                 Ok(())
             }
-            Op::Restart => {
+            Op::Restart(secs) => {
                 if self.stage == Stage::Synced {
-                    self.restart()?;
+                    self.restart(Duration::from_secs(secs))?;
                 }
                 Ok(())
             }
@@ -555,19 +666,26 @@ impl Script {
         self.finish_reading(last)
     }
 
-    fn restart(&mut self) -> TestCaseResult {
+    fn restart(&mut self, down: Duration) -> TestCaseResult {
         self.starts += 1;
         self.restarted = true;
         self.attach.clear();
         self.read_again = false;
+        self.pending.clear();
+        self.newest = 0;
+        let kept = self.engine.open_records(self.world.now);
+        prop_assert_eq!(kept.len(), self.open.len());
+        self.world.forget_history(&addresses());
         self.engine = Engine::new(Settings {
             id_seed: self.starts,
             ..Settings::default()
         });
-        self.closed.extend(self.open.drain().map(|(id, _)| id));
-        self.pending.clear();
-        self.newest = 0;
-        self.world.forget_history();
+        // As it comes back from the disk.
+        let text = serde_json::to_vec(&kept).expect("plain data");
+        let back: Vec<OpenConflict> = serde_json::from_slice(&text).expect("the same data");
+        prop_assert_eq!(&kept, &back);
+        self.engine.restore(back);
+        self.world.now = self.world.now + down;
         self.stage = Stage::Noticed;
         let token = self.begin(ReadScope::Node)?;
         self.stage = Stage::Reading(token);
@@ -646,6 +764,12 @@ impl Script {
                 Effect::Raised(conflict) => {
                     prop_assert!(!self.closed.contains(&conflict.id), "raised again");
                     prop_assert!(conflict.resolved_at.is_none());
+                    let key = |c: &Conflict| (c.address, c.vlan);
+                    let elsewhere = conflict.address == ip("fe80::1");
+                    prop_assert!(
+                        elsewhere || self.open.values().all(|c| key(c) != key(&conflict)),
+                        "raised although it is open"
+                    );
                     let before = self.open.insert(conflict.id, conflict);
                     prop_assert!(before.is_none(), "raised twice");
                 }
@@ -672,6 +796,9 @@ impl Script {
                 Effect::Renamed(_) | Effect::Detach(_) => {}
                 Effect::ReadAgain => self.read_again = true,
             }
+        }
+        if self.engine.is_restoring() {
+            return Ok(());
         }
         let mut shown: Vec<_> = self.open.values().map(seen).collect();
         shown.sort();

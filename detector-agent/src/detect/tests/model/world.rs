@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::*;
+use super::claims::Expected;
 
 pub(super) const PODS: std::ops::RangeInclusive<IfIndex> = 1..=5;
 pub(super) const UPLINK: IfIndex = 7;
@@ -227,11 +228,7 @@ impl World {
     pub(super) fn unhost(&mut self, ifindex: IfIndex, address: IpAddr) -> Option<Observation> {
         self.hosts
             .remove(&(ifindex, address))
-            .then_some(Observation::HostAddressGone(
-                ifindex,
-                address,
-                info(address).prefix_len,
-            ))
+            .then(|| Observation::HostAddressGone(ifindex, address, info(address).prefix_len))
     }
 
     // ---- neighbours, forwarding, routes ----
@@ -340,6 +337,11 @@ impl World {
         let removed = device.removed.get(&claim.address);
         let untagged = claim.vlan == Vlan::default();
         let refuted = untagged && removed.is_some_and(|removed| at <= *removed);
+        let over = |h: &Heard| !self.counts(h);
+        let over: Vec<_> = self.heard.iter().map(over).collect();
+        let mut over = over.into_iter();
+        self.heard.retain(|_| over.next() == Some(false));
+        let device = self.pod(claim.ifindex)?;
         if at >= device.since && !refuted && (!claim.tentative || contested) {
             let key = |c: &FrameClaim| (c.ifindex, c.address, c.vlan, c.kind);
             match self.heard.iter_mut().find(|h| key(&h.claim) == key(&claim)) {
@@ -371,6 +373,7 @@ impl World {
         });
         let neighbours = self.neighbours.iter().filter(|((i, _), _)| of(*i));
         let mut snapshot = Snapshot {
+            links: devices.clone().map(|(_, d)| d.link.clone()).collect(),
             pods: pods.collect(),
             neighbours: neighbours
                 .map(|((ifindex, address), e)| Neighbour {
@@ -384,7 +387,6 @@ impl World {
         };
         if scope == ReadScope::Node {
             let live = self.fdb.iter().filter(|(_, s)| !s.aged);
-            snapshot.links = self.links.values().map(|d| d.link.clone()).collect();
             snapshot.host = self.hosts.iter().map(|(i, a)| (*i, info(*a))).collect();
             snapshot.fdb = live
                 .map(|((bridge, mac), s)| fdb(*bridge, s.port, *mac))
@@ -420,9 +422,18 @@ impl World {
         }
     }
 
-    /// Another agent starts: what only the former one knew is gone.
-    pub(super) fn forget_history(&mut self) {
-        self.heard.clear();
+    /// Another agent starts: what only the former one knew is gone, but for what it kept of open conflicts.
+    pub(super) fn forget_history(&mut self, addresses: &[IpAddr]) {
+        let open = self.expected(addresses);
+        let heard = std::mem::take(&mut self.heard);
+        let kept = heard.into_iter().filter(|h| {
+            let c = &h.claim;
+            let name = &self.links[&c.ifindex].link.name;
+            let vlan = (c.vlan.outer, c.vlan.inner);
+            let of = |e: &Expected| e.address == c.address && e.vlan == vlan;
+            open.iter().any(|e| of(e) && e.claimants.contains(name))
+        });
+        self.heard = kept.collect();
         self.fdb.retain(|_, s| !s.aged);
         for device in self.links.values_mut() {
             device.read = false;
