@@ -13,5 +13,6 @@ mod chart;
 mod dashboards;
 mod image;
 mod manifests;
+mod problem_detector;
 mod rules;
 mod tools;
