@@ -385,3 +385,31 @@ fn without_any_one_of_its_capabilities_it_says_which_one_is_missing() {
         cluster.containerd.remove_container(&agent).unwrap();
     }
 }
+
+/// What docs/security.md says is left of it: without the kernel programs it needs no right to load any.
+#[test]
+fn without_kernel_programs_two_capabilities_do_and_the_cni_cache_names_the_pods() {
+    let mut cluster = Cluster::new("imagefew");
+    let mut spec = cluster.spec.clone();
+    spec.capabilities
+        .retain(|capability| !["BPF", "PERFMON"].contains(&capability.as_str()));
+    spec.env.push(("IPCONFLICT_NO_EBPF".into(), "true".into()));
+    // As with the chart's `runtime.mountSocket: false`.
+    spec.mounts
+        .retain(|mount| mount.container != "/run/containerd");
+    spec.env
+        .push(("IPCONFLICT_CRI_ENDPOINT".into(), "off".into()));
+    let agent = cluster.containerd.run_container(&spec).unwrap();
+    cluster.wait_ready(&agent);
+    cluster.containerd.run_pods(["old"]).unwrap();
+    cluster.containerd.wipe_ipam().unwrap();
+    cluster.containerd.run_pods(["new"]).unwrap();
+    until(DEADLINE, || {
+        let answer = cluster.client().get("/api/v1/conflicts")?.body;
+        let named = answer.matches("cni-cache").count() == 2;
+        anyhow::ensure!(named && answer.contains("10.244.2.2"), "{answer}");
+        Ok(())
+    })
+    .unwrap();
+    cluster.containerd.remove_container(&agent).unwrap();
+}

@@ -11,6 +11,7 @@
 
 mod chart;
 mod dashboards;
+mod docs;
 mod image;
 mod manifests;
 mod problem_detector;
