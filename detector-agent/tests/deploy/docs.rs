@@ -74,8 +74,14 @@ fn row(text: &mut String, argument: &Arg) {
     let Some(long) = argument.get_long() else {
         return;
     };
+    let values: Vec<_> = argument
+        .get_possible_values()
+        .iter()
+        .map(|value| format!("`{}`", value.get_name()))
+        .collect();
+    let switch = values == ["`true`", "`false`"];
     let name = match argument.get_value_names() {
-        Some(names) if argument.get_action().takes_values() => {
+        Some(names) if argument.get_action().takes_values() && !switch => {
             format!("`--{long}` {}", names[0].replace('|', "\\|"))
         }
         _ => format!("`--{long}`"),
@@ -94,16 +100,10 @@ fn row(text: &mut String, argument: &Arg) {
         .replace('\n', " ")
         .replace('|', "\\|")
         .replace('<', "&lt;");
-    let values: Vec<_> = argument
-        .get_possible_values()
-        .iter()
-        .map(|value| format!("`{}`", value.get_name()))
-        .collect();
-    let switch = values == ["`true`", "`false`"];
     let values = if values.is_empty() || switch {
         String::new()
     } else {
-        format!(" One of {}.", values.join(", "))
+        format!("; one of {}", values.join(", "))
     };
     writeln!(
         text,

@@ -14,13 +14,14 @@ use std::{
 
 use detector_testkit::{
     Container, ContainerSpec, Containerd, DEADLINE, HostMount, Node, Seccomp,
+    browser::Browser,
     http::{Client, until},
 };
 use serde_yaml_ng::Value;
 
 use crate::{
     manifests::build,
-    tools::{deploy, scratch, stdout},
+    tools::{deploy, root, scratch, stdout, updating},
 };
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
@@ -205,7 +206,7 @@ fn spec(containerd: &Containerd, files: &Path) -> ContainerSpec {
                 value.replace(&format!("$({name})"), set)
             }),
             None => match text(&variable["valueFrom"]["fieldRef"]["fieldPath"]).as_str() {
-                "spec.nodeName" => "testkit".to_owned(),
+                "spec.nodeName" => "worker-7".to_owned(),
                 "status.hostIP" => NODE_IP.to_owned(),
                 other => panic!("{other}"),
             },
@@ -321,9 +322,15 @@ fn from_the_image_as_the_manifest_runs_it_a_conflict_of_two_sandboxes_is_named()
         .find(|line| line.split(' ').nth(1) == Some("/"));
     let options = root.and_then(|line| line.split(' ').nth(3)).unwrap();
     assert!(options.split(',').any(|option| option == "ro"), "{options}");
-    let old = cluster.containerd.run_pods(["old"]).unwrap();
+    let old = cluster
+        .containerd
+        .run_pods(["web-7d9fc8b6f4-x2k4q"])
+        .unwrap();
     cluster.containerd.wipe_ipam().unwrap();
-    let new = cluster.containerd.run_pods(["new"]).unwrap();
+    let new = cluster
+        .containerd
+        .run_pods(["checkout-5c6b8d7f9-mz8tn"])
+        .unwrap();
     let named = until(DEADLINE, || {
         let answer = cluster.client().get("/api/v1/conflicts")?.body;
         let named = [&old[0], &new[0]]
@@ -355,7 +362,25 @@ fn from_the_image_as_the_manifest_runs_it_a_conflict_of_two_sandboxes_is_named()
         "{said}"
     );
     assert!(!said.contains("pod unknown"), "{said}");
+    picture(&cluster);
     cluster.containerd.remove_container(&agent).unwrap();
+}
+
+/// The README's picture: the status page of this moment.
+fn picture(cluster: &Cluster) {
+    let browser = Browser::start(&cluster.node).unwrap();
+    browser.look_like(1100, 460, false).unwrap();
+    browser.open(&format!("http://{NODE_IP}:9842/")).unwrap();
+    for pod in ["web-7d9fc8b6f4-x2k4q", "checkout-5c6b8d7f9-mz8tn"] {
+        browser
+            .wait(&format!("document.body.innerText.includes({pod:?})"))
+            .unwrap();
+    }
+    let file = scratch().join("status-page.png");
+    browser.screenshot(&file).unwrap();
+    if updating() {
+        fs::copy(&file, root().join("docs/images/status-page.png")).unwrap();
+    }
 }
 
 /// Each capability is there for a reason: without it the agent ends at once, with one sentence that names it.

@@ -121,9 +121,14 @@ pub(crate) fn documents(yaml: &str) -> Vec<Value> {
         .collect()
 }
 
+/// Is what is made of other files to be written anew?
+pub(crate) fn updating() -> bool {
+    std::env::var_os(UPDATE).is_some()
+}
+
 /// The file says this; with `DEPLOY_UPDATE=1` it is made to.
 pub(crate) fn assert_current(file: &Path, text: &str) {
-    if std::env::var_os(UPDATE).is_some() {
+    if updating() {
         fs::write(file, text).unwrap();
         return;
     }
