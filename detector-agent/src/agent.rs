@@ -139,6 +139,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let names = Names::new(Arc::clone(&pods), notes);
     let identifier = Identifier::new(Arc::clone(&pods), Arc::clone(&metrics));
     let sources = Sources::new(&args.common.identify, &node);
+    pods.announce(&sources);
     let events_wanted = lines.is_some();
     let mut reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
     if events_wanted {
