@@ -155,7 +155,7 @@ impl Containerd {
     pub fn run_container(&mut self, spec: &ContainerSpec) -> Result<Container> {
         let logs = self.directory().join("logs");
         fs::create_dir_all(&logs)?;
-        let (sandbox, config) = self.run_node_pod(&spec.name, &logs)?;
+        let (sandbox, config) = self.run_node_pod(&spec.name, &logs, spec.privileged)?;
         let log = format!("{}.log", sandbox.id);
         let request = CreateContainerRequest {
             sandbox_id: sandbox.id.clone(),

@@ -315,10 +315,13 @@ impl Containerd {
         &mut self,
         name: &str,
         logs: &Path,
+        privileged: bool,
     ) -> Result<(Sandbox, PodSandboxConfig)> {
         let uid = format!("uid-{name}-{}", self.sandboxes.len());
         let namespace = "ip-conflict-detector".to_owned();
-        let (id, config) = self.client()?.run_on_node(&namespace, name, &uid, logs)?;
+        let (id, config) = self
+            .client()?
+            .run_on_node(&namespace, name, &uid, logs, privileged)?;
         let sandbox = Sandbox {
             id,
             namespace,

@@ -55,6 +55,8 @@ struct LinuxPodSandboxConfig {
 struct LinuxSandboxSecurityContext {
     #[prost(message, optional, tag = "1")]
     namespaces: Option<NamespaceOption>,
+    #[prost(bool, tag = "6")]
+    privileged: bool,
 }
 
 /// `NamespaceMode.NODE`: the node's own.
@@ -293,12 +295,14 @@ impl Client {
         name: &str,
         uid: &str,
         logs: &Path,
+        privileged: bool,
     ) -> Result<(String, PodSandboxConfig)> {
         let context = LinuxSandboxSecurityContext {
             namespaces: Some(NamespaceOption {
                 network: NODE_NETWORK,
                 pid: 1,
             }),
+            privileged,
         };
         let logs = logs.display().to_string();
         self.run_config(config(namespace, name, uid, logs, Some(context)))

@@ -127,14 +127,14 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new(name: &str) -> Self {
+    fn new(name: &str, folder: &str) -> Self {
         let node = Node::new(name).unwrap();
         node.ip(&format!("address add {NODE_IP}/32 dev lo"))
             .unwrap();
         let containerd = Containerd::ptp(&node, SUBNET).unwrap();
         containerd.import(archive()).unwrap();
         let files = tempfile::tempdir().unwrap();
-        let spec = spec(&containerd, files.path());
+        let spec = spec(&containerd, files.path(), folder);
         containerd.prepare_mounts(&spec.mounts).unwrap();
         Self {
             node,
@@ -183,8 +183,8 @@ impl Cluster {
 
 /// The container as kubelet would make it of the plain manifest. Only directories that are the machine's own are put
 /// elsewhere.
-fn spec(containerd: &Containerd, files: &Path) -> ContainerSpec {
-    let documents = build("base");
+fn spec(containerd: &Containerd, files: &Path, folder: &str) -> ContainerSpec {
+    let documents = build(folder);
     let of_kind = |kind: &str| {
         let found = documents.iter().find(|document| document["kind"] == kind);
         found.unwrap_or_else(|| panic!("no {kind}"))
@@ -196,8 +196,18 @@ fn spec(containerd: &Containerd, files: &Path) -> ContainerSpec {
     let texts =
         |value: &Value| -> Vec<String> { value.as_sequence().unwrap().iter().map(text).collect() };
     assert_eq!(pod["hostNetwork"], true);
-    assert_eq!(texts(&context["capabilities"]["drop"]), ["ALL"]);
-    assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
+    let privileged = context["privileged"] == true;
+    let (capabilities, seccomp) = if privileged {
+        assert_eq!(context.get("capabilities"), None);
+        (Vec::new(), Seccomp::Unconfined)
+    } else {
+        assert_eq!(texts(&context["capabilities"]["drop"]), ["ALL"]);
+        assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
+        (
+            texts(&context["capabilities"]["add"]),
+            Seccomp::RuntimeDefault,
+        )
+    };
 
     let mut env: Vec<(String, String)> = Vec::new();
     for variable in container["env"].as_sequence().unwrap() {
@@ -254,13 +264,15 @@ fn spec(containerd: &Containerd, files: &Path) -> ContainerSpec {
         args: texts(&container["args"]),
         env,
         mounts,
-        capabilities: texts(&context["capabilities"]["add"]),
-        privileged: context["privileged"] == true,
+        capabilities,
+        privileged,
         user: context["runAsUser"].as_i64().unwrap(),
         group: context["runAsGroup"].as_i64().unwrap(),
         read_only_root: context["readOnlyRootFilesystem"] == true,
-        no_new_privileges: context["allowPrivilegeEscalation"] == false,
-        seccomp: Seccomp::RuntimeDefault,
+        no_new_privileges: context
+            .get("allowPrivilegeEscalation")
+            .is_some_and(|value| *value == false),
+        seccomp,
     }
 }
 
@@ -299,7 +311,7 @@ fn the_image_says_what_it_is_and_holds_the_agent_and_nothing_to_change_it_with()
 
 #[test]
 fn from_the_image_as_the_manifest_runs_it_a_conflict_of_two_sandboxes_is_named() {
-    let mut cluster = Cluster::new("image");
+    let mut cluster = Cluster::new("image", "base");
     let spec = cluster.spec.clone();
     let agent = cluster.containerd.run_container(&spec).unwrap();
     cluster.wait_ready(&agent);
@@ -386,7 +398,7 @@ fn picture(cluster: &Cluster) {
 /// Each capability is there for a reason: without it the agent ends at once, with one sentence that names it.
 #[test]
 fn without_any_one_of_its_capabilities_it_says_which_one_is_missing() {
-    let mut cluster = Cluster::new("imagecaps");
+    let mut cluster = Cluster::new("imagecaps", "base");
     let whole = cluster.spec.clone();
     for missing in &whole.capabilities {
         let spec = ContainerSpec {
@@ -414,7 +426,7 @@ fn without_any_one_of_its_capabilities_it_says_which_one_is_missing() {
 /// What docs/security.md says is left of it: without the kernel programs it needs no right to load any.
 #[test]
 fn without_kernel_programs_two_capabilities_do_and_the_cni_cache_names_the_pods() {
-    let mut cluster = Cluster::new("imagefew");
+    let mut cluster = Cluster::new("imagefew", "base");
     let mut spec = cluster.spec.clone();
     spec.capabilities
         .retain(|capability| !["BPF", "PERFMON"].contains(&capability.as_str()));
@@ -436,5 +448,15 @@ fn without_kernel_programs_two_capabilities_do_and_the_cni_cache_names_the_pods(
         Ok(())
     })
     .unwrap();
+    cluster.containerd.remove_container(&agent).unwrap();
+}
+
+#[test]
+fn the_privileged_overlay_runs_as_well() {
+    let mut cluster = Cluster::new("imagepriv", "overlays/privileged");
+    let spec = cluster.spec.clone();
+    assert!(spec.privileged);
+    let agent = cluster.containerd.run_container(&spec).unwrap();
+    cluster.wait_ready(&agent);
     cluster.containerd.remove_container(&agent).unwrap();
 }
