@@ -15,7 +15,7 @@ use crate::{
         Capability, ContainerConfig, ContainerId, ContainerMetadata, ContainerStatusRequest,
         ContainerStatusResponse, CreateContainerRequest, ExecSyncRequest, ExecSyncResponse,
         ImageSpec, Int64Value, KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext,
-        Mount, NODE_NETWORK, NamespaceOption, Nothing, SecurityProfile,
+        Mount, NODE_NETWORK, NamespaceOption, Nothing, SecurityProfile, StopContainerRequest,
     },
 };
 
@@ -228,6 +228,19 @@ impl Containerd {
         // <time> stdout F <line>
         let lines = text.lines().filter_map(|line| line.splitn(4, ' ').nth(3));
         Ok(lines.fold(String::new(), |text, line| text + line + "\n"))
+    }
+
+    /// SIGTERM, and SIGKILL after the grace period, as kubelet does it; gives the exit code.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub fn stop_container(&self, container: &Container, grace_seconds: i64) -> Result<i32> {
+        let request = StopContainerRequest {
+            id: container.id.clone(),
+            timeout: grace_seconds,
+        };
+        let _: Nothing = self.client()?.call("StopContainer", request)?;
+        self.exit_code(container)?.context("it still runs")
     }
 
     /// Stops and removes it with its pod.

@@ -190,6 +190,14 @@ pub(crate) struct SecurityProfile {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct StopContainerRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) id: String,
+    #[prost(int64, tag = "2")]
+    pub(crate) timeout: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ContainerStatusRequest {
     #[prost(string, tag = "1")]
     pub(crate) id: String,

@@ -375,6 +375,20 @@ fn from_the_image_as_the_manifest_runs_it_a_conflict_of_two_sandboxes_is_named()
     );
     assert!(!said.contains("pod unknown"), "{said}");
     picture(&cluster);
+    // kubelet's SIGTERM is enough, and leaves nothing on the devices.
+    let code = cluster.containerd.stop_container(&agent, 30).unwrap();
+    let log = cluster.containerd.container_log(&agent).unwrap();
+    assert_eq!(code, 0, "{log}");
+    for line in cluster
+        .node
+        .ip("-oneline link show type veth")
+        .unwrap()
+        .lines()
+    {
+        let device = line.split([':', '@']).nth(1).unwrap().trim();
+        let show = ["tc", "filter", "show", "dev", device, "ingress"];
+        assert_eq!(cluster.node.exec(&show).unwrap(), "", "{device}");
+    }
     cluster.containerd.remove_container(&agent).unwrap();
 }
 
