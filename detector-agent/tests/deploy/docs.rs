@@ -67,7 +67,16 @@ allow: [10.0.0.10, 10.0.1.0/28]
 exclude-interfaces: [\"tap-test*\"]
 claim-ttl: 5m
 export-claims: true
+
+webhooks:
+- {name: ops, url: 'https://hooks.example.org/ip', secret-files: [/etc/ip-conflict-detector/secrets/ops/key]}
+- {name: chat, format: slack, url-file: /etc/ip-conflict-detector/secrets/slack/url, only: {min-duration: 30s}}
+alertmanagers:
+- {name: am-0, url: 'http://alertmanager-0:9093', labels: {cluster: east}}
 ```
+
+`webhooks` and `alertmanagers` stand in the file only; the [README](../README.md#webhooks-and-alertmanagers) has all of their fields. With the
+chart, `secrets` mounts a Secret's keys under /etc/ip-conflict-detector/secrets.
 ";
 
 fn row(text: &mut String, argument: &Arg) {
