@@ -46,6 +46,8 @@ fn buildah(command: &str) -> Command {
 fn archive() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
+        // Of an earlier run; each leaves some hundred megabytes.
+        let _ = fs::remove_dir_all(scratch().join("images"));
         let context = tempfile::tempdir().unwrap();
         let base = context.path().join("base");
         for library in libraries() {
