@@ -152,6 +152,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     if endpoints.is_some() {
         reporter.add_sink(Box::new(feed.clone()));
     }
+    let kube = sources.kube().cloned();
     let kube_events = sources.kube().map(|kube| {
         let (sink, posting) = KubeEvents::new(
             kube.clone(),
@@ -234,7 +235,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let books = {
         let inbox = inbox.clone();
         let tell = move |news| inbox.send(Message::Books(news));
-        ipam::Books::new(args.common.ipam.clone(), Arc::clone(&health), tell)
+        let settings = args.common.ipam.clone();
+        ipam::Books::new(settings, node.clone(), kube, Arc::clone(&health), tell)
     };
     thread::Builder::new()
         .name("ipam".to_owned())
