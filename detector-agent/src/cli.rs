@@ -6,7 +6,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
-use crate::{http::Listen, identify::IdentifySettings, ipam::IpamSettings};
+use crate::{config::sinks::Sinks, http::Listen, identify::IdentifySettings, ipam::IpamSettings};
 
 /// Names, the instant it happens, every IP address that two pods claim.
 #[derive(Clone, Debug, Parser)]
@@ -23,7 +23,7 @@ pub enum Command {
     /// Watch this node and report every conflict as it happens.
     Run(Box<RunArgs>),
     /// Look at the kernel's state once: exit 0 without a conflict, 1 with one, 2 when it could not tell.
-    Check(CheckArgs),
+    Check(Box<CheckArgs>),
     /// Show what a running agent sees, live: a table in a terminal, else one line for each event.
     Watch(WatchArgs),
     /// Remove what an agent that was killed left on the devices.
@@ -33,7 +33,8 @@ pub enum Command {
 /// How to choose the devices and what the rules are; the same for every command.
 #[derive(Args, Clone, Debug)]
 pub struct CommonArgs {
-    /// YAML file with the same settings as the flags, one key for each.
+    /// YAML file with the same settings as the flags, one key for each; for `run` also `webhooks` and `alertmanagers`, as
+    /// the README shows.
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_CONFIG")]
     pub config: Option<PathBuf>,
 
@@ -108,7 +109,7 @@ pub struct RunArgs {
     #[arg(long, env = "IPCONFLICT_EXPORT_CLAIMS", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub export_claims: bool,
 
-    /// Directory that keeps open conflicts over a restart of the agent.
+    /// Directory that keeps open conflicts, and events that wait to be delivered, over a restart.
     #[arg(long, value_name = "DIR", env = "IPCONFLICT_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
 
@@ -155,6 +156,10 @@ pub struct RunArgs {
         hide = true
     )]
     pub netlink_bytes: usize,
+
+    /// Webhooks and Alertmanagers; in the configuration file only.
+    #[arg(skip)]
+    pub sinks: Sinks,
 }
 
 /// Settings of a single look.

@@ -1,5 +1,5 @@
-//! `bench`: how long the agent takes to name a conflict and the pods in it, what a flood from one pod costs it, and what
-//! the kernel program costs a packet.
+//! `bench`: how long the agent takes to name a conflict, to tell it and to name the pods in it, what a flood from one pod
+//! costs it, and what the kernel program costs a packet.
 
 use anyhow::{Result, bail};
 
@@ -29,6 +29,8 @@ pub(crate) struct Args {
 enum Bench {
     /// Detection latency of an idle agent
     Latency,
+    /// From a raised conflict to its event line and its webhook request
+    Report,
     /// Naming all pods of a node at start; latency with a container runtime that hangs and without
     Identify,
     /// Memory, processor time and latency while one pod floods
@@ -53,6 +55,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     setup::ensure(workspace, groups)?;
     let all = [
         Bench::Latency,
+        Bench::Report,
         Bench::Identify,
         Bench::Flood,
         Bench::PacketCost,
@@ -63,6 +66,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         }
         match bench {
             Bench::Latency => of_agent(workspace, "bench_latency", &args.bench)?,
+            Bench::Report => of_agent(workspace, "bench_report", &args.bench)?,
             Bench::Identify => of_agent(workspace, "bench_identify", &args.bench)?,
             Bench::Flood => of_agent(workspace, "bench_flood", &args.bench)?,
             Bench::PacketCost => packet_cost(workspace, &args.bench)?,

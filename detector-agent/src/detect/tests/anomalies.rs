@@ -303,15 +303,15 @@ fn a_pod_that_knows_its_neighbour_or_looks_for_a_peer_raises_nothing() {
 fn a_host_route_that_leads_past_the_pod_is_told_after_a_while() {
     let mut node = node();
     node.address(1, "10.0.0.2");
-    node.route("10.0.0.2/32", 1);
-    node.route_gone("10.0.0.2/32", 1);
-    node.route("10.0.0.2/32", 2);
+    node.route("10.0.0.2", 1);
+    node.route_gone("10.0.0.2", 1);
+    node.route("10.0.0.2", 2);
     node.wait_secs(4);
     assert!(node.told_of_anomalies().is_empty());
     node.wait_secs(2);
     assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.2"]);
-    node.route_gone("10.0.0.2/32", 2);
-    node.route("10.0.0.2/32", 1);
+    node.route_gone("10.0.0.2", 2);
+    node.route("10.0.0.2", 1);
     assert_eq!(
         node.told_of_anomalies(),
         ["resolved route_astray 10.0.0.2 route_right"]
