@@ -17,7 +17,7 @@ use std::{
 use detector_testkit::{
     Agent, AgentCommand, Barrier, DEADLINE, Node, PodSpec, Received,
     event::{ANOMALY_RAISED, ANOMALY_RESOLVED, Anomaly, RAISED},
-    http::Client,
+    http::{Client, until},
     scenario::AwsLostRuntime,
 };
 use serde_json::{Value, json};
@@ -255,6 +255,21 @@ fn an_anomaly_keeps_its_id_over_a_restart_and_shows_in_check_and_api() {
         listed["anomalies"][0]["anomaly_id"],
         raised[0].anomaly_id.as_str()
     );
+    let ready = client.get("/readyz").unwrap().json().unwrap();
+    let parts = ready["parts"].as_array().unwrap();
+    let names: Vec<_> = parts
+        .iter()
+        .filter(|part| part["role"] == "ipam")
+        .map(|part| part["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["CNI configuration", "host-local: net"]);
+    until(DEADLINE, || {
+        let metrics = client.get("/metrics")?.body;
+        let line = "ipconflict_anomalies_active{kind=\"ipam_drift\"} 1";
+        anyhow::ensure!(metrics.contains(line), "{metrics}");
+        Ok(())
+    })
+    .unwrap();
     reserve(&network, "10.72.0.2");
     let over = wait_for(&agent, ANOMALY_RESOLVED, "ipam_drift", 1);
     assert_eq!(over[0].anomaly_id, raised[0].anomaly_id);
