@@ -50,6 +50,9 @@ pub fn look_once(
         seen.told.push(match read.state {
             State::Read { reservations, .. } => format!("{reservations} reservations in {place}"),
             State::Deleted => format!("{place} is not there: no address is reserved"),
+            State::Orphaned => {
+                format!("{place} was deleted on the node; restart the container that checks")
+            }
             State::NeverSeen(why) => why,
             State::Unreadable(why) => {
                 format!("{place} cannot be read: {why}; drift is not judged by it")

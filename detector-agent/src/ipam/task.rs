@@ -377,6 +377,13 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
                 part.degraded(told.clone());
                 told
             }
+            State::Orphaned => {
+                let told = format!(
+                    "{shown} was deleted on the node, and the agent's mount still shows the deleted one: addresses handed out since are not judged; restart the agent, or mount the directory above"
+                );
+                part.failed(told.clone());
+                told
+            }
             State::Unreadable(why) => {
                 let told = format!("{shown} cannot be read: {why}; drift is not judged by it");
                 part.failed(told.clone());
@@ -388,7 +395,9 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
         // Counts change all the time.
         if kind != self.states.get(&id).map(std::mem::discriminant) {
             match self.states.get(&id) {
-                Some(State::Unreadable(_) | State::Deleted) => warn!("{name}: {told}"),
+                Some(State::Unreadable(_) | State::Deleted | State::Orphaned) => {
+                    warn!("{name}: {told}")
+                }
                 _ => info!("{name}: {told}"),
             }
         }
