@@ -174,6 +174,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     if endpoints.is_some() {
         reporter.add_sink(Box::new(feed.clone()));
     }
+    let kube = sources.kube().cloned();
     for sink in sinks {
         reporter.add_sink(sink);
     }
@@ -258,7 +259,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let books = {
         let inbox = inbox.clone();
         let tell = move |news| inbox.send(Message::Books(news));
-        ipam::Books::new(args.common.ipam.clone(), Arc::clone(&health), tell)
+        let settings = args.common.ipam.clone();
+        ipam::Books::new(settings, node.clone(), kube, Arc::clone(&health), tell)
     };
     thread::Builder::new()
         .name("ipam".to_owned())

@@ -16,7 +16,7 @@ use crate::{
         AnomalyRules, Conflict, Device, Engine, IfIndex, Observation, PoolNews, ReadScope,
         ReadToken, Settings, Snapshot, Stamped, Timestamp, Touched,
     },
-    identify::{self, Sources},
+    identify::{self, Kube, Sources},
     ipam,
     node::{self, NodeNameError},
     observe::netlink::{
@@ -213,7 +213,10 @@ fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
         engine.step(now, Stamped { at: now, what }, &mut Vec::new());
     }
     // After the kernel: IPAM writes first, so what is live by then stands in its books.
-    let books = ipam::look_once(&args.common.ipam);
+    let settings = &args.common.identify;
+    let node = node::name(args.common.node_name.as_deref())?;
+    let kube = Kube::new(settings.kube, &node, &[]);
+    let books = ipam::look_once(&args.common.ipam, &node, kube, settings.lookup_timeout);
     for pool in books.pools {
         let news = PoolNews::Read(pool, Touched::All);
         engine.books(clock::now(), news, &mut Vec::new());

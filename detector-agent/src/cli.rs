@@ -23,7 +23,7 @@ pub enum Command {
     /// Watch this node and report every conflict as it happens.
     Run(Box<RunArgs>),
     /// Look at the kernel's state once: exit 0 without a conflict, 1 with one, 2 when it could not tell.
-    Check(CheckArgs),
+    Check(Box<CheckArgs>),
     /// Show what a running agent sees, live: a table in a terminal, else one line for each event.
     Watch(WatchArgs),
     /// Remove what an agent that was killed left on the devices.

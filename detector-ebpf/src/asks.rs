@@ -68,13 +68,13 @@ pub(crate) fn heed(skb: &Skb, claim: &Claim) {
     // SAFETY: the helper takes nothing.
     let now = unsafe { bpf_ktime_get_coarse_ns() };
     let mixed = (target[0] ^ target[1].rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let place = Place {
+    let place = &Place {
         ifindex: claim.ifindex,
         place: (mixed >> 32) as u32 & (PLACES - 1),
     };
-    let Some(asked) = QUESTIONS.get_ptr_mut(&place) else {
+    let Some(asked) = QUESTIONS.get_ptr_mut(place) else {
         // A full map makes room; a failure only counts anew.
-        let _ = QUESTIONS.insert(&place, first(target, claim, now), 0);
+        let _ = QUESTIONS.insert(place, first(target, claim, now), 0);
         return;
     };
     // SAFETY: the value lives as long as the program runs; what two CPUs do to it at once is described above.

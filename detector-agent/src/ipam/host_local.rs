@@ -10,7 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     net::IpAddr,
-    os::unix::fs::DirEntryExt as _,
+    os::unix::fs::{DirEntryExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -59,6 +59,8 @@ pub(super) enum State {
     NeverSeen(String),
     /// The directory was deleted.
     Deleted,
+    /// What is seen was deleted on the node, and what stands there now is not seen: the agent's mount shows the old one.
+    Orphaned,
     /// It cannot be read.
     Unreadable(String),
 }
@@ -117,18 +119,22 @@ impl HostLocal {
                 };
                 (held, books)
             }
-            None if matches!(state, State::Deleted) => (BTreeMap::new(), Books::Lost),
+            None if matches!(state, State::Deleted | State::Orphaned) => {
+                (BTreeMap::new(), Books::Lost)
+            }
             // What was read last still stands; nothing is concluded from what it lacks.
             None => (self.known.clone(), Books::Unknown),
         };
         let touched = self.replace(found, books);
+        let orphaned = state == State::Orphaned;
         let judged = self.network.is_first || !self.formerly.is_empty() || !self.known.is_empty();
         let pool = Pool {
             id: self.id,
             source: Arc::clone(&self.source),
             coverage: Coverage {
                 // A configuration that nobody uses may have the subnet of the one in use.
-                ranges: if judged {
+                // Nor is anything known of what was handed out since, where only a deleted directory is seen.
+                ranges: if judged && !orphaned {
                     self.network.ranges.clone()
                 } else {
                     Vec::new()
@@ -178,6 +184,10 @@ impl HostLocal {
     }
 
     fn list(&mut self, thoroughly: bool) -> (Option<Listing>, State) {
+        let is_orphan = |path: &Path| fs::metadata(path).is_ok_and(|m| m.nlink() == 0);
+        if is_orphan(&self.network.data_dir) || is_orphan(&self.directory) {
+            return (None, State::Orphaned);
+        }
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -14,6 +14,7 @@
 //! not is said in one place each: the health part, the log once, `check`.
 
 mod aws;
+mod calico;
 mod config;
 mod files;
 mod host_local;

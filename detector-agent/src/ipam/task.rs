@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use super::{
     aws::Aws,
+    calico::Calico,
     config::{self, Config},
     host_local::{HostLocal, State},
     settings::{IpamSettings, IpamSwitch},
@@ -24,6 +25,7 @@ use super::{
 use crate::{
     detect::{PoolId, PoolNews},
     health::{Health, Part, Role},
+    identify::Kube,
 };
 
 /// Everything is read again so often, whatever inotify said.
@@ -37,6 +39,10 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// The name of ipamd's part.
 const AWS: &str = "aws-ipamd";
+/// The name of Calico's part.
+const CALICO: &str = "calico-ipam";
+/// Blocks are listed no more often.
+const CALICO_PAUSE: Duration = Duration::from_secs(60);
 
 /// What the reader is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +68,13 @@ pub struct Books<F> {
     host_local: BTreeMap<PoolId, HostLocal>,
     states: HashMap<PoolId, State>,
     aws: Option<(PoolId, (String, String), Aws)>,
-    aws_told: Option<String>,
+    calico: Option<(PoolId, String, Calico)>,
+    /// What was last said of each, without its counts.
+    said: HashMap<&'static str, String>,
+    node: String,
+    kube: Option<Kube>,
+    /// Blocks are not listed again before.
+    calico_next: Instant,
     watcher: Option<Watcher<Subject>>,
     next_id: u32,
     config: Option<Result<Config, String>>,
@@ -71,7 +83,13 @@ pub struct Books<F> {
 impl<F: Fn(PoolNews) -> bool> Books<F> {
     /// A reader that tells by `tell`, which is `false` once nobody listens.
     #[must_use]
-    pub fn new(settings: IpamSettings, health: Arc<Health>, tell: F) -> Self {
+    pub fn new(
+        settings: IpamSettings,
+        node: String,
+        kube: Option<Kube>,
+        health: Arc<Health>,
+        tell: F,
+    ) -> Self {
         Self {
             settings,
             tell,
@@ -80,7 +98,11 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
             host_local: BTreeMap::new(),
             states: HashMap::new(),
             aws: None,
-            aws_told: None,
+            calico: None,
+            said: HashMap::new(),
+            node,
+            kube,
+            calico_next: Instant::now(),
             watcher: None,
             next_id: 0,
             config: None,
@@ -138,6 +160,7 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
                     thoroughly = true;
                 }
             }
+            // Blocks that were asked for too soon are listed when their time comes.
             while let Ok(Wanted::Pool(id)) = wanted.try_recv() {
                 dirty.insert(Subject::Pool(id));
             }
@@ -147,6 +170,7 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
     fn all(&self, dirty: &mut BTreeSet<Subject>) {
         dirty.insert(Subject::Config);
         dirty.extend(self.host_local.keys().copied().map(Subject::Pool));
+        dirty.extend(self.calico.iter().map(|(id, ..)| Subject::Pool(*id)));
         dirty.extend(self.aws.iter().map(|(id, ..)| Subject::Pool(*id)));
     }
 
@@ -157,6 +181,13 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
         }
         while let Some(subject) = dirty.pop_first() {
             let Subject::Pool(id) = subject else { continue };
+            let is_calico = self.calico.as_ref().is_some_and(|(c, ..)| *c == id);
+            if is_calico {
+                if !self.read_calico(id).await {
+                    return false;
+                }
+                continue;
+            }
             let is_aws = self.aws.as_ref().is_some_and(|(aws, ..)| *aws == id);
             let heard = if is_aws {
                 self.read_aws(id).await
@@ -221,6 +252,22 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
                 dirty.insert(Subject::Pool(id));
             }
         }
+        if self.calico.as_ref().map(|(_, network, _)| network) != found.calico.as_ref() {
+            if let Some((id, ..)) = self.calico.take() {
+                self.part(CALICO)
+                    .off("the CNI configuration no longer has this network");
+                if !(self.tell)(PoolNews::Gone(id)) {
+                    return false;
+                }
+            }
+            if let Some(network) = found.calico {
+                let id = PoolId(self.next_id);
+                self.next_id += 1;
+                let reader = Calico::new(id, network.clone(), self.node.clone(), self.kube.clone());
+                self.calico = Some((id, network, reader));
+                dirty.insert(Subject::Pool(id));
+            }
+        }
         let (works, told) = tell_config(&directory, &config);
         info!("{told}");
         let part = self.part("CNI configuration");
@@ -259,23 +306,42 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
             return true;
         };
         let read = aws.read().await;
-        let part = self.part(AWS);
-        if read.works {
-            part.works(read.told.clone());
-        } else {
-            part.failed(read.told.clone());
-        }
-        // Counts change all the time.
-        let gist = read.told.trim_start_matches(|c: char| c.is_ascii_digit());
-        if self.aws_told.as_deref() != Some(gist) {
-            if read.works {
-                info!("{AWS}: {}", read.told);
-            } else {
-                warn!("{AWS}: {}", read.told);
-            }
-            self.aws_told = Some(gist.to_owned());
-        }
+        self.say(AWS, read.works, read.told);
         (self.tell)(PoolNews::Read(read.pool, read.touched))
+    }
+
+    async fn read_calico(&mut self, id: PoolId) -> bool {
+        // Blocks of the whole cluster: not for each pod that comes.
+        if self.calico_next > Instant::now() {
+            return true;
+        }
+        self.calico_next = Instant::now() + CALICO_PAUSE;
+        let Some((_, _, calico)) = &mut self.calico else {
+            return true;
+        };
+        debug_assert_eq!(id, calico.id());
+        let read = calico.read().await;
+        self.say(CALICO, read.works, read.told);
+        (self.tell)(PoolNews::Read(read.pool, read.touched))
+    }
+
+    fn say(&mut self, name: &'static str, works: bool, told: String) {
+        let part = self.part(name);
+        // Counts change all the time.
+        let gist: String = told.chars().filter(|c| !c.is_ascii_digit()).collect();
+        if self.said.get(name) != Some(&gist) {
+            if works {
+                info!("{name}: {told}");
+            } else {
+                warn!("{name}: {told}");
+            }
+            self.said.insert(name, gist);
+        }
+        if works {
+            part.works(told);
+        } else {
+            part.failed(told);
+        }
     }
 
     fn show(&mut self, id: PoolId, name: &str, directory: &Path, state: State) {
@@ -311,6 +377,13 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
                 part.degraded(told.clone());
                 told
             }
+            State::Orphaned => {
+                let told = format!(
+                    "{shown} was deleted on the node, and the agent's mount still shows the deleted one: addresses handed out since are not judged; restart the agent, or mount the directory above"
+                );
+                part.failed(told.clone());
+                told
+            }
             State::Unreadable(why) => {
                 let told = format!("{shown} cannot be read: {why}; drift is not judged by it");
                 part.failed(told.clone());
@@ -322,7 +395,9 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
         // Counts change all the time.
         if kind != self.states.get(&id).map(std::mem::discriminant) {
             match self.states.get(&id) {
-                Some(State::Unreadable(_) | State::Deleted) => warn!("{name}: {told}"),
+                Some(State::Unreadable(_) | State::Deleted | State::Orphaned) => {
+                    warn!("{name}: {told}")
+                }
                 _ => info!("{name}: {told}"),
             }
         }

@@ -39,13 +39,13 @@ pub trait EventSink: Send + fmt::Debug {
     /// Takes, or drops and counts, one event.
     fn offer(&mut self, event: &Arc<Event>);
 
+    /// The same with an event about an anomaly.
+    fn offer_anomaly(&mut self, event: &Arc<AnomalyEvent>);
+
     /// Whether it dropped something, has room again, and wants [`EventSink::catch_up`].
     fn is_behind(&self) -> bool {
         false
     }
-
-    /// The same with an event about an anomaly.
-    fn offer_anomaly(&mut self, event: &Arc<AnomalyEvent>);
 
     /// Takes all conflicts and anomalies that are active now, as events of type `updated`; what it knows of besides is
     /// over.

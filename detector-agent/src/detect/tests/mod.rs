@@ -7,6 +7,7 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod anomalies;
 mod bounds;
 mod bridge;
 mod duplicates;
