@@ -9,6 +9,7 @@ mod compiler;
 mod demo;
 mod doctor;
 mod ebpf;
+mod fuzz;
 mod host;
 mod linker;
 mod lint;
@@ -55,6 +56,8 @@ enum Task {
     Lint,
     /// Measure how fast conflicts are named and what a packet costs
     Bench(bench::Args),
+    /// Throw inputs at every parser that reads what others wrote
+    Fuzz(fuzz::Args),
     /// Say what is there and what is missing for building, running and testing
     Doctor,
 }
@@ -78,6 +81,7 @@ fn dispatch(task: Task) -> anyhow::Result<()> {
         Task::Test(args) => test::run(&workspace, &args),
         Task::Lint => lint::run(&workspace),
         Task::Bench(args) => bench::run(&workspace, &args),
+        Task::Fuzz(args) => fuzz::run(&workspace, &args),
         Task::Doctor => doctor::run(&workspace),
     }
 }

@@ -117,15 +117,15 @@ struct Known {
 
 /// What one file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
-    pod: Pod,
-    namespace: Option<PathBuf>,
-    devices: Vec<String>,
+pub(super) struct Entry {
+    pub(super) pod: Pod,
+    pub(super) namespace: Option<PathBuf>,
+    pub(super) devices: Vec<String>,
 }
 
 /// Why a file names no pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unusable {
+pub(super) enum Unusable {
     /// It cannot be read, is half written, or is none of libcni's.
     Broken,
     /// A pod's network without the pod's name: another user of CNI, or a libcni of before 0.8.
@@ -266,7 +266,7 @@ struct CacheInterface {
     sandbox: String,
 }
 
-fn parse(text: &[u8]) -> Result<Entry, Unusable> {
+pub(super) fn parse(text: &[u8]) -> Result<Entry, Unusable> {
     let file: CacheFile = serde_json::from_slice(text).map_err(|_| Unusable::Broken)?;
     if file.kind.as_deref() != Some("cniCacheV1") {
         return Err(Unusable::Nameless);

@@ -17,6 +17,7 @@ mod capability;
 mod counters;
 pub mod leftovers;
 mod load;
+pub(crate) mod fuzzing;
 mod offsets;
 mod ring;
 mod tc;
