@@ -41,12 +41,18 @@ fn every_target_takes_its_whole_corpus() {
             }
         }
     }
-    assert!(failed.is_empty(), "these inputs break something: {failed:?}");
+    assert!(
+        failed.is_empty(),
+        "these inputs break something: {failed:?}"
+    );
 }
 
 #[test]
 fn every_target_has_a_corpus_and_every_corpus_a_target() {
-    let targets: BTreeSet<String> = TARGETS.iter().map(|target| target.name.to_owned()).collect();
+    let targets: BTreeSet<String> = TARGETS
+        .iter()
+        .map(|target| target.name.to_owned())
+        .collect();
     assert_eq!(targets, names(&corpus()));
     for target in &targets {
         assert!(!names(&corpus().join(target)).is_empty(), "{target}");

@@ -67,7 +67,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let queue = Mutex::new(targets.iter());
     let jobs = args
         .jobs
-        .map_or_else(thread::available_parallelism, |jobs| usize::from(jobs).try_into().map_err(std::io::Error::other))
+        .map_or_else(thread::available_parallelism, |jobs| {
+            usize::from(jobs).try_into().map_err(std::io::Error::other)
+        })
         .map_or(1, usize::from);
     say(Outcome::HEADING)?;
     let failed = Mutex::new(Vec::new());
@@ -77,7 +79,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
                     let Some(target) = next else { break };
-                    let outcome = site.fuzz(target, args).and_then(|outcome| say(outcome.row(target)));
+                    let outcome = site
+                        .fuzz(target, args)
+                        .and_then(|outcome| say(outcome.row(target)));
                     if let Err(error) = outcome {
                         let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                         failed.push(format!("{}: {error:#}", target));
@@ -100,7 +104,10 @@ fn choose(corpus: &Path, asked: &[String]) -> Result<Vec<String>> {
     }
     all.sort_unstable();
     if let Some(unknown) = asked.iter().find(|name| !all.contains(name)) {
-        bail!("`{unknown}` is no target; the targets are {}", all.join(", "));
+        bail!(
+            "`{unknown}` is no target; the targets are {}",
+            all.join(", ")
+        );
     }
     all.retain(|name| asked.is_empty() || asked.contains(name));
     Ok(all)
@@ -155,8 +162,13 @@ impl Site {
             // A broken input is written straight into the corpus, where the test finds it.
             .arg(format!("-artifact_prefix={}/", committed.display()))
             .args([&found, &committed]);
-        process::run(&mut fuzz)
-            .with_context(|| format!("an input broke it: see {}, mend it, and commit the input that was added to {}", log.display(), committed.display()))?;
+        process::run(&mut fuzz).with_context(|| {
+            format!(
+                "an input broke it: see {}, mend it, and commit the input that was added to {}",
+                log.display(),
+                committed.display()
+            )
+        })?;
         let outcome = Outcome::read(&log)?;
         if args.keep {
             let log = self.work.join(format!("{}.merge.log", target));
@@ -172,7 +184,10 @@ impl Site {
         let mut command = Command::new(&self.binary);
         command
             .env("FUZZ_TARGET", target)
-            .arg(format!("-max_len={}", 2 * longest(&self.corpus.join(target))?))
+            .arg(format!(
+                "-max_len={}",
+                2 * longest(&self.corpus.join(target))?
+            ))
             .arg(format!("-timeout={INPUT_SECONDS}"))
             .arg(format!("-rss_limit_mb={MEMORY_MIB}"))
             .args(["-print_final_stats=1", "-detect_leaks=0"])
@@ -223,7 +238,10 @@ impl Outcome {
         let status = log.lines().rfind(|line| line.contains(" cov: "))?;
         let number = |key: &str| -> Option<u64> {
             let (_, rest) = status.split_once(key)?;
-            let digits = rest.trim_start().split(|c: char| !c.is_ascii_digit()).next()?;
+            let digits = rest
+                .trim_start()
+                .split(|c: char| !c.is_ascii_digit())
+                .next()?;
             digits.parse().ok()
         };
         let done = log.lines().find_map(|line| line.strip_prefix("Done "))?;

@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask setup | build | run | test | lint | bench | doctor`.
+//! Project tasks: `cargo xtask setup | build | run | test | lint | bench | fuzz | soak | doctor`.
 //!
 //! One file per task. Everything that a task needs of another (the eBPF object, the machine's
 //! packages) it asks for itself, so each command works on a fresh clone with nothing typed before it.
@@ -19,6 +19,7 @@ mod requirements;
 mod run;
 mod say;
 mod setup;
+mod soak;
 mod test;
 mod tools;
 mod vm;
@@ -58,6 +59,8 @@ enum Task {
     Bench(bench::Args),
     /// Throw inputs at every parser that reads what others wrote
     Fuzz(fuzz::Args),
+    /// Let an agent live through churn and faults, and look whether it leaks or forgets
+    Soak(soak::Args),
     /// Say what is there and what is missing for building, running and testing
     Doctor,
 }
@@ -82,6 +85,7 @@ fn dispatch(task: Task) -> anyhow::Result<()> {
         Task::Lint => lint::run(&workspace),
         Task::Bench(args) => bench::run(&workspace, &args),
         Task::Fuzz(args) => fuzz::run(&workspace, &args),
+        Task::Soak(args) => soak::run(&workspace, &args),
         Task::Doctor => doctor::run(&workspace),
     }
 }

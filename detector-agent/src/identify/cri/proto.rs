@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 pub(in crate::identify) const VERSION: &str = "/runtime.v1.RuntimeService/Version";
 pub(in crate::identify) const LIST_POD_SANDBOX: &str = "/runtime.v1.RuntimeService/ListPodSandbox";
-pub(in crate::identify) const POD_SANDBOX_STATUS: &str = "/runtime.v1.RuntimeService/PodSandboxStatus";
+pub(in crate::identify) const POD_SANDBOX_STATUS: &str =
+    "/runtime.v1.RuntimeService/PodSandboxStatus";
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(in crate::identify) struct VersionRequest {

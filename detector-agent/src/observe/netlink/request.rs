@@ -210,9 +210,7 @@ impl Asking {
 /// The code with which a message ends its answer, negative for an error; `None` where more is to come.
 pub(super) fn end_of_answer(message: Message<'_>) -> Option<i32> {
     match message.kind {
-        NLMSG_DONE => {
-            Some(DoneBuffer::new_checked(message.payload).map_or(0, |done| done.code()))
-        }
+        NLMSG_DONE => Some(DoneBuffer::new_checked(message.payload).map_or(0, |done| done.code())),
         NLMSG_ERROR => Some(
             ErrorBuffer::new_checked(message.payload).map_or(-(Errno::EPROTO as i32), |error| {
                 error.code().map_or(0, i32::from)
