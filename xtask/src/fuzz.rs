@@ -26,8 +26,9 @@ const MIN_INPUT: u64 = 32;
 const MAX_INPUT: u64 = 8192;
 
 /// Coverage that libFuzzer reads, as cargo-fuzz asks for it without a sanitizer.
-const COVERAGE: [&str; 6] = [
-    "--cfg=fuzzing",
+const COVERAGE: [&str; 7] = [
+    "--cfg",
+    "fuzzing",
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
