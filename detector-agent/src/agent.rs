@@ -4,6 +4,7 @@
 //! main thread (tokio)        signals, and everything that talks to people and machines
 //! thread "detection"         kernel → engine → events; never blocks
 //! thread "kernel-worker"     attaches and reads; may wait for the kernel's locks
+//! thread "outbox"            stores events before they are sent; waits for the disk
 //! thread "state"             keeps open conflicts over a restart; waits for the disk
 //! thread "http"              the endpoints; a scrape or a client makes nobody wait
 //! ```
@@ -24,7 +25,7 @@ use crate::{
     detection::{Detection, Inbox, Message, Parts, Readiness},
     health::{Health, Role, SourceHealth},
     http::{self, Endpoints, HttpError},
-    identify::{self, Identifier, Names, PodBook},
+    identify::{self, Identifier, KubeEvents, Names, PodBook, Sources},
     instance::{Instance, InstanceError},
     node::{self, NodeNameError},
     observe::{
@@ -32,11 +33,19 @@ use crate::{
         netlink::{DeviceSelector, Live, LiveOptions, OpenError, PatternError, Requests},
         worker::Worker,
     },
-    report::{Reporter, event::EventMaker, lines::Lines, metrics::Metrics},
+    report::{
+        Reporter,
+        event::EventMaker,
+        lines::Lines,
+        metrics::Metrics,
+        sinks::{Senders, SinksError},
+    },
     state::State,
     store::Store,
 };
 
+/// Time to deliver what waits when the agent is told to stop.
+const DRAIN: Duration = Duration::from_secs(5);
 /// How often what only frames said of an open conflict is kept anew, at most.
 const REFRESH: Duration = Duration::from_secs(30);
 
@@ -69,6 +78,9 @@ pub enum AgentError {
         /// Why.
         source: io::Error,
     },
+    /// A webhook or Alertmanager cannot be used.
+    #[error(transparent)]
+    Sinks(#[from] SinksError),
     /// The system refused something basic.
     #[error("cannot start: {0}")]
     Start(io::Error),
@@ -95,7 +107,17 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let _instance = Instance::take()?;
     let endpoints = Endpoints::open(&http_options(args))?;
     let lines = lines(args)?;
+    let metrics = Arc::new(Metrics::new());
     let health = Arc::new(Health::default());
+    // Opened once, and shared by all that keep something.
+    let store = args.state_dir.as_deref().map(|d| Arc::new(Store::at(d)));
+    let (senders, sinks) = Senders::start(
+        &args.sinks,
+        store.as_ref(),
+        &metrics,
+        &health,
+        runtime.handle(),
+    )?;
 
     let mut ring = None;
     let mut programs = None;
@@ -131,13 +153,14 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let live = Live::open(selector.clone(), options)?;
     let requests = Requests::open()?;
 
-    let metrics = Arc::new(Metrics::new());
     let readiness = Arc::new(Readiness::default());
     let maker = EventMaker::new(node.clone(), node::random());
     let pods = Arc::new(PodBook::default());
     let (notes, noted) = tokio::sync::mpsc::channel(identify::NOTES);
     let names = Names::new(Arc::clone(&pods), notes);
     let identifier = Identifier::new(Arc::clone(&pods), Arc::clone(&metrics));
+    let sources = Sources::new(&args.common.identify, &node);
+    pods.announce(&sources);
     let events_wanted = lines.is_some();
     let mut reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
     if events_wanted {
@@ -149,7 +172,19 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     if endpoints.is_some() {
         reporter.add_sink(Box::new(feed.clone()));
     }
-    let store = args.state_dir.as_deref().map(|d| Arc::new(Store::at(d)));
+    for sink in sinks {
+        reporter.add_sink(sink);
+    }
+    let kube_events = sources.kube().map(|kube| {
+        let (sink, posting) = KubeEvents::new(
+            kube.clone(),
+            node.clone(),
+            Arc::clone(&metrics),
+            health.part(Role::Sink, "kubernetes events"),
+        );
+        reporter.add_sink(Box::new(sink));
+        posting
+    });
     let mut engine = Engine::new(settings(args));
     let (state, keeper) = match store {
         None => (None, None),
@@ -238,7 +273,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             // Nobody listens any more while the agent stops.
             known.send(Message::PodsKnown(devices));
         };
-        tokio::spawn(identifier.run(args.common.identify.clone(), noted, tell));
+        tokio::spawn(identifier.run(sources, noted, tell));
+        kube_events.map(tokio::spawn);
         tokio::select! {
             () = stop.received() => {}
             _ = &mut end => {}
@@ -248,12 +284,13 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     info!("stopping");
     inbox.send(Message::Stop);
     let detected = join(detection, "detection");
-    // The worker ends when detection has dropped its end of the jobs.
     // The keeper is gone with detection.
     if let Some(state) = state {
         state.finish();
     }
+    // The worker ends when detection has dropped its end of the jobs.
     let worked = join(worker, "kernel-worker").map(Ok);
+    runtime.block_on(senders.stop(DRAIN));
     // A look-up that hangs is left behind.
     runtime.shutdown_background();
     detected

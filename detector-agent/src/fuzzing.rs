@@ -8,6 +8,8 @@ pub use crate::{
     config::fuzzing::settings,
     detect::fuzzing::open_conflicts,
     http::fuzzing::requests as http_requests,
-    identify::fuzzing::{cni_cache, cri_sandboxes, cri_status},
+    identify::fuzzing::{cni_cache, cri_sandboxes, cri_status, kube_pod},
     observe::{ebpf::fuzzing::ring_record, netlink::fuzzing::datagram as netlink_datagram},
+    report::fuzzing::retry_after_header,
+    watch::fuzzing::event_block,
 };

@@ -6,6 +6,8 @@
     reason = "tests fail by panicking"
 )]
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use detector_testkit::{AgentCommand, DEADLINE, Node, Outcome, Pod, PodSpec};
 use serde_json::Value;
 
@@ -141,4 +143,77 @@ fn a_check_that_may_not_look_exits_2_with_whole_json() {
         outcome.stderr
     );
     assert!(document(&outcome).is_object());
+}
+
+/// A pod with more addresses than a reading keeps of one.
+fn beyond_the_bound(node: &Node) -> Pod {
+    let pod = node.add_pod(&PodSpec::new("vethmany")).unwrap();
+    let lines =
+        (0..1100).map(|n| format!("address add 10.99.{}.{}/32 dev eth0", n / 250, n % 250 + 1));
+    pod.netns().ip_batch(lines).unwrap();
+    pod
+}
+
+#[test]
+fn no_conflict_in_what_is_not_everything_exits_2_and_says_so() {
+    let node = Node::new("checkpart").unwrap();
+    let _pod = beyond_the_bound(&node);
+    let text = check(&node, "text");
+    assert_eq!(text.code().unwrap(), 2, "{text:?}");
+    let first = text.stdout.lines().next().unwrap();
+    assert!(
+        first.len() <= 80 && first.contains("could not tell"),
+        "{first}"
+    );
+    assert!(text.stdout.contains("beyond a bound"), "{}", text.stdout);
+    let json = check(&node, "json");
+    assert_eq!(json.code().unwrap(), 2, "{json:?}");
+    let document = document(&json);
+    assert!(
+        document["incomplete"].as_str().unwrap().contains("bound"),
+        "{document}"
+    );
+    assert_eq!(document["conflicts"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_conflict_in_what_is_not_everything_exits_1() {
+    let node = Node::new("checkpartly").unwrap();
+    let _many = beyond_the_bound(&node);
+    let _pods = duplicate(&node);
+    let outcome = check(&node, "json");
+    assert_eq!(outcome.code().unwrap(), 1, "{outcome:?}");
+    assert!(document(&outcome)["incomplete"].is_string(), "{outcome:?}");
+}
+
+#[test]
+fn pods_that_come_and_go_meanwhile_are_no_reason_not_to_tell() {
+    let node = Node::new("checkchurn").unwrap();
+    let _stays = node
+        .add_pod(&PodSpec::new("vethstays").address("10.244.2.1/24"))
+        .unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let churn = scope.spawn(|| {
+            let mut rounds = 0_u32;
+            while !done.load(Ordering::Relaxed) {
+                let (high, low) = (rounds / 250 % 250, rounds % 250);
+                let spec = |n| {
+                    PodSpec::new(format!("vethgo{rounds}n{n}"))
+                        .address(format!("10.{}.{low}.{n}/32", high + 1))
+                };
+                let specs: Vec<_> = (1..=5).map(spec).collect();
+                // Dropping them deletes their namespaces, and the kernel the devices after that, in its own time.
+                drop(node.add_pods(&specs).unwrap());
+                rounds += 1;
+            }
+            rounds
+        });
+        let outcomes: Vec<_> = (0..30).map(|_| check(&node, "text")).collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(churn.join().unwrap() > 0);
+        for outcome in outcomes {
+            assert_eq!(outcome.code().unwrap(), 0, "{outcome:?}");
+        }
+    });
 }

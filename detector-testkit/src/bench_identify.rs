@@ -1,16 +1,21 @@
 //! How long the first look-up of all pods takes: real pods by containerd, every address twice, then an agent is started.
+//! And that no look-up is on the way of an event: the same conflicts without a source of names, and with a runtime's
+//! socket that takes every connection and never answers.
 
 use std::{
     collections::HashMap,
     fmt,
+    os::unix::net::UnixListener,
     path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
 
 use crate::{
-    agent::{Agent, DEADLINE, Received},
+    agent::{Agent, AgentCommand, DEADLINE, Received},
+    bench_latency::{self, Options},
     containerd::Containerd,
     node::Node,
 };
@@ -66,6 +71,45 @@ pub fn run(agent: &Path, pairs: u32) -> Result<Report> {
         pods: 2 * pairs,
         first_event: first - begun,
         all_named: last - first,
+    })
+}
+
+/// Latency without a source of names, and with a socket that hangs.
+#[derive(Clone, Debug)]
+pub struct Hanging {
+    /// Without any source.
+    pub without: bench_latency::Report,
+    /// With the socket.
+    pub hanging: bench_latency::Report,
+}
+
+impl fmt::Display for Hanging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "without a source of names: {}", self.without)?;
+        write!(f, "with a CRI socket that hangs: {}", self.hanging)
+    }
+}
+
+/// Measures the latency of the same conflicts without a source of names and with a socket that hangs.
+///
+/// # Errors
+/// As [`bench_latency::run`].
+pub fn run_hanging(agent: &Path, options: Options) -> Result<Hanging> {
+    let directory = tempfile::tempdir()?;
+    let socket = directory.path().join("hanging.sock");
+    let listener = UnixListener::bind(&socket).context("the socket that hangs")?;
+    // Ends with the process. What is taken is kept open and never read.
+    thread::spawn(move || listener.incoming().flatten().collect::<Vec<_>>());
+    let command = |cri: &Path| {
+        AgentCommand::run(agent)
+            .arg("--cni-cache-dir=off")
+            .arg("--kube=off")
+            .arg("--cri-endpoint")
+            .arg(cri)
+    };
+    Ok(Hanging {
+        without: bench_latency::run_command(&command(Path::new("off")), options)?,
+        hanging: bench_latency::run_command(&command(&socket), options)?,
     })
 }
 

@@ -85,6 +85,14 @@ pub fn percentile(sample: &[f64], percent: f64) -> f64 {
 /// # Errors
 /// Where a namespace cannot be made, or the agent misses a conflict.
 pub fn run(agent: &Path, options: Options) -> Result<Report> {
+    run_command(&AgentCommand::run(agent), options)
+}
+
+/// Measures an agent that is started so.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_command(command: &AgentCommand, options: Options) -> Result<Report> {
     ensure!(
         options.pairs > 0 && options.pairs <= 200,
         "pairs must be between 1 and 200"
@@ -102,7 +110,7 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
         .iter()
         .map(FrameSender::open)
         .collect::<Result<Vec<_>>>()?;
-    let agent = Agent::start_ready(&node, &AgentCommand::run(agent))?;
+    let agent = Agent::start_ready(&node, command)?;
     let pairs: Vec<(&[Pod], &[FrameSender])> = pods.chunks(2).zip(senders.chunks(2)).collect();
     let mut report = Report {
         agent_us: Vec::new(),

@@ -39,12 +39,20 @@ pub const TARGETS: &[Target] = &[
         run: fuzzing::cri_status,
     },
     Target {
+        name: "event_block",
+        run: fuzzing::event_block,
+    },
+    Target {
         name: "frames",
         run: frames::compare,
     },
     Target {
         name: "http",
         run: fuzzing::http_requests,
+    },
+    Target {
+        name: "kube_pod",
+        run: fuzzing::kube_pod,
     },
     Target {
         name: "netlink",
@@ -57,6 +65,10 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "ring_records",
         run: |bytes| drop(fuzzing::ring_record(bytes)),
+    },
+    Target {
+        name: "retry_after",
+        run: fuzzing::retry_after_header,
     },
 ];
 

@@ -1,5 +1,5 @@
-//! `bench`: how long the agent takes to name a conflict, what a flood from one pod costs it, and what the kernel program
-//! costs a packet.
+//! `bench`: how long the agent takes to name a conflict, to tell it and to name the pods in it, what a flood from one pod
+//! costs it, and what the kernel program costs a packet.
 
 use anyhow::{Result, bail};
 
@@ -29,6 +29,10 @@ pub(crate) struct Args {
 enum Bench {
     /// Detection latency of an idle agent
     Latency,
+    /// From a raised conflict to its event line and its webhook request
+    Report,
+    /// Naming all pods of a node at start; latency with a container runtime that hangs and without
+    Identify,
     /// Memory, processor time and latency while one pod floods
     Flood,
     /// What the kernel program costs a packet
@@ -43,14 +47,27 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if !Host::inspect().root {
         bail!("the benches make network namespaces and load kernel programs: run them as root");
     }
-    setup::ensure(workspace, &[Group::Build, Group::Demo])?;
-    let all = [Bench::Latency, Bench::Flood, Bench::PacketCost];
+    // Pods are made with a real runtime.
+    let groups: &[Group] = match args.only {
+        None | Some(Bench::Identify) => &[Group::Build, Group::Demo, Group::Test],
+        Some(_) => &[Group::Build, Group::Demo],
+    };
+    setup::ensure(workspace, groups)?;
+    let all = [
+        Bench::Latency,
+        Bench::Report,
+        Bench::Identify,
+        Bench::Flood,
+        Bench::PacketCost,
+    ];
     for bench in all {
         if args.only.is_some_and(|only| only != bench) {
             continue;
         }
         match bench {
             Bench::Latency => of_agent(workspace, "bench_latency", &args.bench)?,
+            Bench::Report => of_agent(workspace, "bench_report", &args.bench)?,
+            Bench::Identify => of_agent(workspace, "bench_identify", &args.bench)?,
             Bench::Flood => of_agent(workspace, "bench_flood", &args.bench)?,
             Bench::PacketCost => packet_cost(workspace, &args.bench)?,
         }

@@ -3,12 +3,14 @@
 use prost::Message as _;
 
 use super::{
-    CriSetting, Record, cni_cache as cache,
+    CriSetting, Record,
+    cni_cache::file as cache,
     cri::{
         Cri,
         proto::{ListPodSandboxResponse, PodSandboxStatusResponse, VersionResponse},
         sandbox::Network,
     },
+    kube::pods,
 };
 
 /// Longer names are not believed.
@@ -30,6 +32,13 @@ pub fn cni_cache(bytes: &[u8]) {
         entry.devices.iter().all(|name| name.len() <= 15),
         "{entry:?}"
     );
+}
+
+/// Reads a pod as the Kubernetes API tells of it.
+pub fn kube_pod(bytes: &[u8]) {
+    if let Ok(pod) = serde_json::from_slice(bytes) {
+        let _ = pods::record(&pod, &["app".to_owned()]);
+    }
 }
 
 /// Reads the list of sandboxes, and makes records of it.

@@ -20,14 +20,16 @@ mod catalogue;
 mod cni_cache;
 mod cri;
 pub(crate) mod fuzzing;
+mod kube;
 mod name_hash;
 mod namespaces;
 mod once;
 mod settings;
 mod source;
+mod sources;
 mod task;
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -35,9 +37,11 @@ pub use book::{Names, PodBook};
 pub use catalogue::{Catalogue, Record};
 pub use cni_cache::CniCache;
 pub use cri::Cri;
+pub use kube::{Kube, KubeEvents};
 pub use once::look_once;
-pub use settings::{CriSetting, IdentifySettings, PathSetting};
+pub use settings::{CriSetting, IdentifySettings, KubeSetting, PathSetting};
 pub use source::{Problem, Source, SourceState, SourceStatus, Told};
+pub use sources::Sources;
 pub use task::{Identifier, NOTES, Note};
 
 /// Which source told of a pod, best first.
@@ -90,9 +94,42 @@ pub struct Pod {
     pub container_id: Option<String>,
     /// Which source told.
     pub via: Via,
+    /// Those of its labels that the operator asked for. From the Kubernetes API only, as are the next two.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// What it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// It is being deleted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub terminating: bool,
+}
+
+/// What a pod belongs to: a Deployment, a StatefulSet, ….
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// Its kind.
+    pub kind: String,
+    /// Its name, in the pod's namespace.
+    pub name: String,
 }
 
 impl Pod {
+    /// A pod of which only the name is known.
+    #[must_use]
+    pub fn named(namespace: impl Into<String>, name: impl Into<String>, via: Via) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+            uid: None,
+            container_id: None,
+            via,
+            labels: BTreeMap::new(),
+            owner: None,
+            terminating: false,
+        }
+    }
+
     /// Whether both are the same pod, whoever told.
     #[must_use]
     pub fn is_same_pod(&self, other: &Self) -> bool {

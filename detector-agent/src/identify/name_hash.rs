@@ -102,11 +102,8 @@ mod tests {
 
     fn pod(namespace: &str, name: &str, container_id: Option<&str>) -> Pod {
         Pod {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            uid: None,
             container_id: container_id.map(str::to_owned),
-            via: Via::Kube,
+            ..Pod::named(namespace, name, Via::Kube)
         }
     }
 

@@ -1,7 +1,9 @@
-//! From a namespace's file to the id that the agent's namespace gives it: what ties a pod to its device.
+//! From a namespace's file to the id that the agent's namespace gives it, which ties a pod to its device; and what stands
+//! on a pod's end of a device.
 
 use std::{
     fs::{File, OpenOptions},
+    net::IpAddr,
     os::{fd::AsFd as _, unix::fs::OpenOptionsExt as _},
     path::Path,
 };
@@ -10,11 +12,11 @@ use nix::libc;
 use tracing::debug;
 
 use crate::{
-    detect::NsId,
+    detect::{NsId, Peer},
     observe::netlink::{OpenError, Requests},
 };
 
-/// Asks the kernel for namespaces' ids; opens its socket when it is first asked.
+/// Asks the kernel about namespaces; opens its socket when it is first asked.
 #[derive(Debug, Default)]
 pub(super) struct Namespaces {
     requests: Option<Requests>,
@@ -35,6 +37,22 @@ impl Namespaces {
         id.unwrap_or_else(|error| {
             debug!("the id of {} is not known: {error}", path.display());
             None
+        })
+    }
+
+    /// The addresses on a pod's end of a device; none where they cannot be read.
+    pub(super) fn addresses_at(&mut self, peer: Peer) -> Vec<IpAddr> {
+        let read = self
+            .requests()
+            .map_err(|error| error.to_string())
+            .and_then(|requests| {
+                requests
+                    .addresses_at(peer)
+                    .map_err(|error| error.to_string())
+            });
+        read.unwrap_or_else(|error| {
+            debug!("the addresses of a pod are not known: {error}");
+            Vec::new()
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, fmt, path::PathBuf, str::FromStr, time::Duration};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 /// A path, or `off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +73,17 @@ impl fmt::Display for CriSetting {
     }
 }
 
+/// Whether to use the Kubernetes API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KubeSetting {
+    /// In a pod of a cluster.
+    Auto,
+    /// With a kubeconfig (`KUBECONFIG`, `~/.kube/config`), else as in a pod.
+    On,
+    /// Not to be used.
+    Off,
+}
+
 /// Where to look for the pods behind devices; the same for every command.
 #[derive(Args, Clone, Debug)]
 pub struct IdentifySettings {
@@ -94,6 +105,25 @@ pub struct IdentifySettings {
         default_value = "/var/lib/cni/results"
     )]
     pub cni_cache_dir: PathSetting,
+
+    /// The Kubernetes API, to name pods and to tell conflicts as events on them: in a cluster (`auto`), also with a
+    /// kubeconfig (`on`), or `off`.
+    #[arg(
+        long,
+        value_name = "MODE",
+        env = "IPCONFLICT_KUBE",
+        default_value = "auto"
+    )]
+    pub kube: KubeSetting,
+
+    /// Labels of pods to show in events, when the Kubernetes API is used. Repeatable.
+    #[arg(
+        long,
+        value_name = "LABEL",
+        env = "IPCONFLICT_POD_LABELS",
+        value_delimiter = ','
+    )]
+    pub pod_labels: Vec<String>,
 
     /// How long one look-up of pods may take. No event waits for it; `check` prints what it has by then.
     #[arg(long, value_name = "TIME", env = "IPCONFLICT_LOOKUP_TIMEOUT", default_value = "2s", value_parser = lookup_timeout)]

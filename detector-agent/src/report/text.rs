@@ -239,13 +239,7 @@ mod tests {
             mac: Some("02:00:00:00:00:01".to_owned()),
             master: None,
             since: at.clone(),
-            pod: name.map(|name| Pod {
-                namespace: "default".to_owned(),
-                name: name.to_owned(),
-                uid: None,
-                container_id: None,
-                via: Via::Cri,
-            }),
+            pod: name.map(|name| Pod::named("default", name, Via::Cri)),
             pod_unknown_because: None,
             evidence: vec![EvidenceData {
                 kind: "address".to_owned(),

@@ -148,14 +148,14 @@ impl Cri {
             }
             records.push(Record {
                 pod: Pod {
-                    namespace: metadata.namespace,
-                    name: metadata.name,
                     uid: Some(metadata.uid).filter(|uid| !uid.is_empty()),
                     container_id: Some(sandbox.id),
-                    via: Via::Cri,
+                    ..Pod::named(metadata.namespace, metadata.name, Via::Cri)
                 },
                 namespace,
                 devices: network.map(|n| n.devices.clone()).unwrap_or_default(),
+                addresses: Vec::new(),
+                known_as: None,
                 running,
                 created: sandbox.created_at,
             });

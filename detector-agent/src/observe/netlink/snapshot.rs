@@ -7,6 +7,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    net::IpAddr,
     os::fd::BorrowedFd,
 };
 
@@ -151,6 +152,18 @@ impl Requests {
     /// Where the kernel does not answer.
     pub fn namespace_id(&mut self, namespace: BorrowedFd<'_>) -> Result<Option<NsId>, ReadError> {
         lists::namespace_id(&mut self.asking, namespace)
+    }
+
+    /// The addresses on one link of a pod.
+    ///
+    /// # Errors
+    /// Where the kernel does not answer, or the namespace is gone.
+    pub fn addresses_at(&mut self, peer: Peer) -> Result<Vec<IpAddr>, ReadError> {
+        let found = lists::pod_addresses(&mut self.asking, peer.nsid, |ifindex| {
+            ifindex == peer.ifindex
+        })?;
+        let addresses = found.kept.into_iter().map(|found| found.address.address);
+        Ok(addresses.take(MAX_PER_POD).collect())
     }
 
     fn reading(&mut self, snapshot: Snapshot, left_out: LeftOut) -> Reading {

@@ -1,0 +1,197 @@
+//! The server in good and bad days.
+
+use super::{events::of_reason, *};
+
+/// The version of the newest watch that was asked for.
+fn watched_from(requests: &[String]) -> Vec<u64> {
+    let watches = requests
+        .iter()
+        .filter(|request| request.contains("watch=true"));
+    watches
+        .filter_map(|request| {
+            request
+                .split("resourceVersion=")
+                .nth(1)?
+                .split('&')
+                .next()?
+                .parse()
+                .ok()
+        })
+        .collect()
+}
+
+fn lists(requests: &[String]) -> usize {
+    let listed =
+        |request: &&String| request.contains("/api/v1/pods?") && !request.contains("watch=");
+    requests.iter().filter(listed).count()
+}
+
+#[test]
+fn a_broken_watch_is_resumed_where_a_bookmark_left_it_without_a_new_list() {
+    let node = Node::new("kubebroken").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    let agent = agent(&node, &api);
+    api.wait_requests(DEADLINE, |requests| watched_from(requests).len() == 1)
+        .unwrap();
+    let begun = watched_from(&api.requests())[0];
+    api.bookmark();
+    api.apply(pod(NODE, "kube-system", "coredns-abc", &[ADDRESS]));
+    let _pods = devices(&node, &[WEB, DNS]);
+    wait(&agent, |conflict| {
+        conflict.claimant(DNS).is_some_and(|c| c.pod.is_some())
+    });
+    api.break_streams();
+    api.wait_requests(DEADLINE, |requests| watched_from(requests).len() == 2)
+        .unwrap();
+    assert!(watched_from(&api.requests())[1] > begun);
+    api.apply(pod(NODE, "default", "web-0", &[ADDRESS]));
+    wait(&agent, all_named);
+    assert_eq!(lists(&api.requests()), 1);
+}
+
+#[test]
+fn a_version_that_is_too_old_leads_to_a_new_list() {
+    let node = Node::new("kubegone").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    let agent = agent(&node, &api);
+    api.wait_requests(DEADLINE, |requests| watched_from(requests).len() == 1)
+        .unwrap();
+    api.compact();
+    api.wait_requests(DEADLINE, |requests| lists(requests) == 2)
+        .unwrap();
+    both_pods(&api);
+    let _pods = devices(&node, &[WEB, DNS]);
+    wait(&agent, all_named);
+}
+
+#[test]
+fn a_refused_token_is_said_and_forgotten_when_it_is_taken_again() {
+    let node = Node::new("kube401").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    api.unauthorized(true);
+    both_pods(&api);
+    let agent = agent(&node, &api);
+    agent.wait_log(DEADLINE, "(401)").unwrap();
+    let _pods = devices(&node, &[WEB, DNS]);
+    let raised = agent
+        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
+        .unwrap();
+    let because = raised.event.conflict().unwrap().claimants[0]
+        .pod_unknown_because
+        .clone();
+    assert!(because.as_ref().unwrap().contains("(401)"), "{because:?}");
+    api.unauthorized(false);
+    wait(&agent, all_named);
+    agent.wait_log(DEADLINE, "kube names pods").unwrap();
+}
+
+#[test]
+fn a_server_that_hangs_delays_no_event_and_names_the_pods_when_it_answers() {
+    let node = Node::new("kubehang").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    api.hang(true);
+    both_pods(&api);
+    let agent = agent(&node, &api);
+    let _pods = devices(&node, &[WEB, DNS]);
+    let raised = agent
+        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
+        .unwrap();
+    assert!(!all_named(&raised.event.conflict().unwrap()));
+    api.hang(false);
+    wait(&agent, all_named);
+}
+
+#[test]
+fn a_slow_stream_is_read_to_its_end() {
+    let node = Node::new("kubeslow").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    api.slow();
+    let agent = agent(&node, &api);
+    let _pods = devices(&node, &[WEB, DNS]);
+    both_pods(&api);
+    wait(&agent, all_named);
+}
+
+#[test]
+fn with_kube_off_nothing_is_contacted_nor_by_auto_outside_a_cluster() {
+    for kube in ["off", "auto"] {
+        let node = Node::new(&format!("kube{kube}")).unwrap();
+        let api = KubeApi::start(&node).unwrap();
+        both_pods(&api);
+        let agent = agent_with(&node, &api, kube);
+        let _pods = devices(&node, &[WEB, DNS]);
+        let raised = agent
+            .wait_event(DEADLINE, |event| event.raises(ADDRESS))
+            .unwrap();
+        for claimant in raised.event.conflict().unwrap().claimants {
+            let because = claimant.pod_unknown_because.unwrap();
+            assert!(because.contains("kube is off"), "{because}");
+        }
+        assert_eq!(api.connections(), 0);
+    }
+}
+
+#[test]
+fn a_server_that_is_absent_at_the_start_is_found_when_it_appears() {
+    let node = Node::new("kubeabsent").unwrap();
+    let api = KubeApi::absent(&node).unwrap();
+    both_pods(&api);
+    let agent = agent(&node, &api);
+    agent.wait_log(DEADLINE, "nobody listens at").unwrap();
+    let _pods = devices(&node, &[WEB, DNS]);
+    let raised = agent
+        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
+        .unwrap();
+    assert!(!all_named(&raised.event.conflict().unwrap()));
+    api.appear(&node).unwrap();
+    wait(&agent, all_named);
+    api.wait_events(DEADLINE, |events| {
+        of_reason(events, "IPConflict").len() == 2
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_token_that_was_replaced_is_read_again() {
+    let node = Node::new("kubetoken").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    api.apply(pod(NODE, "default", "web-0", &[ADDRESS]));
+    api.apply(pod(NODE, "kube-system", "coredns-abc", &[ADDRESS]));
+    let agent = agent(&node, &api);
+    let mut pods = devices(&node, &[WEB, DNS]);
+    api.wait_events(DEADLINE, |events| {
+        of_reason(events, "IPConflict").len() == 2
+    })
+    .unwrap();
+    api.replace_token("token-2").unwrap();
+    // Both the watch and the events go on with the new one.
+    pods.pop().unwrap().delete().unwrap();
+    api.wait_events(DEADLINE, |events| {
+        of_reason(events, "IPConflictResolved").len() == 2
+    })
+    .unwrap();
+    api.wait_requests(DEADLINE, |requests| {
+        watched_from(requests).len() >= 2 && lists(requests) >= 2
+    })
+    .unwrap();
+    agent.wait_log(DEADLINE, "(401)").unwrap();
+}
+
+#[test]
+fn an_answer_without_end_is_cut_off_and_costs_nothing_else() {
+    let node = Node::new("kubeendless").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    api.endless(true);
+    both_pods(&api);
+    let agent = agent(&node, &api);
+    agent.wait_log(DEADLINE, "in one answer").unwrap();
+    // 32 MiB a try, and what the sockets hold; tries come ever further apart.
+    let taken = api.endless_bytes();
+    assert!(taken < 200 << 20, "{taken}");
+    let _pods = devices(&node, &[WEB, DNS]);
+    agent
+        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
+        .unwrap();
+    api.endless(false);
+    wait(&agent, all_named);
+}
