@@ -1,15 +1,15 @@
 //! A long run of an agent on a node where pods come and go, some with an address that another one has, while things fail:
-//! the runtime hangs, the ring buffer overflows, the agent is stopped, killed and started anew.
+//! the runtime and the webhook hang or refuse, the ring buffer overflows, the agent is stopped, killed and started anew.
 //!
-//! In the end three things must hold: its memory and its descriptors do not grow with time, and what it says is what an agent
-//! that looks afresh says.
+//! In the end four things must hold: its memory and its descriptors do not grow with time, what it says is what an agent that
+//! looks afresh says, and the webhook has got every event.
 
 mod churn;
 mod faults;
 mod measure;
 
 use std::{
-    fmt,
+    fmt, fs,
     path::Path,
     sync::atomic::Ordering,
     thread,
@@ -25,6 +25,7 @@ use crate::{
     node::{Node, PodSpec},
     open::{fresh_look, told_open},
     random::Random,
+    receiver::{Mood, Receiver},
 };
 use churn::{Churn, Tally};
 use faults::{DeafRuntime, burst};
@@ -67,6 +68,8 @@ pub struct Report {
     stops: u32,
     bursts: u32,
     restarts: u32,
+    moods: u32,
+    delivered: usize,
     lost: u64,
     resyncs: u64,
     open: usize,
@@ -114,6 +117,14 @@ impl fmt::Display for Report {
             ),
             ("SIGSTOP and SIGCONT", self.stops.to_string()),
             ("killed and started anew", self.restarts.to_string()),
+            (
+                "webhook and runtime failing, or well again",
+                self.moods.to_string(),
+            ),
+            (
+                "requests that the webhook accepted",
+                self.delivered.to_string(),
+            ),
             (
                 "resident memory, warm to end",
                 format!(
@@ -179,7 +190,16 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
     let place = tempfile::tempdir().context("a directory for the agent")?;
     let socket = place.path().join("cri.sock");
     let runtime = DeafRuntime::at(&socket)?;
+    let receiver = node.run_in(Receiver::start)?;
+    let config = place.path().join("config.yaml");
+    let text = format!(
+        "webhooks:\n- {{name: soak, url: '{}', timeout: 2s, retry: {{first: 100ms, longest: 2s}}}}\n",
+        receiver.url()
+    );
+    fs::write(&config, text).context("the agent's configuration")?;
     let command = AgentCommand::run(agent)
+        .arg("--config")
+        .arg(&config)
         .arg("--ring-bytes")
         .arg(RING_BYTES.to_string())
         .arg("--state-dir")
@@ -190,6 +210,7 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
         node: &node,
         command,
         runtime,
+        receiver,
         noisy: &noisy,
         tally: &tally,
     };
@@ -212,11 +233,19 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
         }
         let life = lived?;
         let client = Client::new(&node, ORIGIN);
+        // Everything is well again.
+        site.receiver.be(Mood::status(200));
+        site.receiver.hang_up();
         let quiet = Instant::now();
         let open = agreed(agent, &node, &client)?;
         let agreed_after = quiet.elapsed();
         let trend = life.series.trend().context("too short for a trend")?;
-        let metrics = client.get("/metrics")?.body;
+        let metrics = until(DEADLINE, || {
+            let metrics = client.get("/metrics")?.body;
+            let waiting = total(&metrics, "ipconflict_outbox_pending");
+            ensure!(waiting == 0, "{waiting} events wait for the webhook");
+            Ok(metrics)
+        })?;
         let report = Report {
             options,
             took,
@@ -231,6 +260,13 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
             stops: life.stops,
             bursts: life.bursts,
             restarts: life.restarts,
+            moods: life.moods,
+            delivered: site
+                .receiver
+                .posted()
+                .iter()
+                .filter(|posted| posted.is_accepted())
+                .count(),
             lost: total(&metrics, "ipconflict_observations_dropped_total"),
             resyncs: total(&metrics, "ipconflict_resyncs_total"),
             open,
@@ -276,6 +312,7 @@ struct Site<'a> {
     node: &'a Node,
     command: AgentCommand,
     runtime: DeafRuntime,
+    receiver: Receiver,
     noisy: &'a crate::node::Pod,
     tally: &'a Tally,
 }
@@ -287,6 +324,7 @@ struct Life {
     stops: u32,
     bursts: u32,
     restarts: u32,
+    moods: u32,
 }
 
 impl Site<'_> {
@@ -302,6 +340,7 @@ impl Site<'_> {
             stops: 0,
             bursts: 0,
             restarts: 0,
+            moods: 0,
         };
         let mut deaths = [0.1, 0.2]
             .map(|part| options.duration.mul_f64(part))
@@ -343,8 +382,19 @@ impl Site<'_> {
                 life.agent.signal(Signal::SIGCONT)?;
                 sent?;
             }
-            2 => self.runtime.hang(true),
-            _ => self.runtime.hang(false),
+            2 => {
+                life.moods += 1;
+                self.runtime.hang(random.below(2) == 0);
+            }
+            _ => {
+                life.moods += 1;
+                self.receiver.be(match random.below(4) {
+                    0 => Mood::Hang,
+                    1 => Mood::ResetUnread,
+                    2 => Mood::status(503),
+                    _ => Mood::status(200),
+                });
+            }
         }
         Ok(())
     }
