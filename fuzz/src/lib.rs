@@ -5,7 +5,8 @@
 //! every test run. An input that broke something goes into the corpus under the name of what it broke.
 //!
 //! To add a target: a row in [`TARGETS`] (its function in `detector_agent::fuzzing` where it needs what is private there) and a
-//! first input. Inputs that the fuzzer makes are at most twice as long as the longest of the corpus.
+//! first input. What IPAM plugins keep in files (host-local, AWS) has no target yet: it belongs here as soon as `detector_agent`
+//! reads it. Inputs that the fuzzer makes are at most twice as long as the longest of the corpus.
 
 pub mod frames;
 pub mod reference;
