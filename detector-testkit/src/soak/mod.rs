@@ -35,6 +35,8 @@ use measure::{Series, Trend};
 const LANES: u8 = 3;
 /// A ring buffer that a burst of frames overflows.
 const RING_BYTES: u32 = 16 * 1024;
+/// Short, so that what bursts of frames leave behind comes and goes many times, and is level after the warm-up.
+const CLAIM_TTL: &str = "20s";
 /// How often memory and descriptors are looked at.
 const LOOK: Duration = Duration::from_millis(500);
 /// Growth from the first to the last quarter after the warm-up that is not yet a leak: the allocator's.
@@ -202,6 +204,8 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
         .arg(&config)
         .arg("--ring-bytes")
         .arg(RING_BYTES.to_string())
+        .arg("--claim-ttl")
+        .arg(CLAIM_TTL)
         .arg("--state-dir")
         .arg(place.path().join("state"))
         .arg("--cri-endpoint")
