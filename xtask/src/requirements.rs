@@ -12,7 +12,7 @@ use anyhow::Result;
 use crate::{
     compiler,
     host::{find_program, is_executable},
-    linker, process,
+    linker, process, python,
     tools::{self, Tool},
     vm,
     workspace::Workspace,
@@ -201,6 +201,46 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         installer: None,
     },
     Requirement {
+        name: "kubectl",
+        purpose: "the tests build the manifests with its kustomize",
+        groups: &[Group::Test],
+        probe: |_| probe_program("kubectl", "kubernetes-client"),
+        packages: &["kubernetes-client"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "Go",
+        purpose: "the tests render the Helm chart with Go's templates and sprig",
+        groups: &[Group::Test],
+        probe: |_| probe_go(),
+        packages: &[
+            "golang-go",
+            "golang-github-masterminds-sprig-dev",
+            "golang-gopkg-yaml.v3-dev",
+        ],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "kubernetes-validate",
+        purpose: "the tests hold the manifests against Kubernetes' schemas",
+        groups: &[Group::Test],
+        probe: python::probe,
+        packages: python::PACKAGES,
+        wants_packages: || !python::can_be_made(),
+        installer: Some(python::install),
+    },
+    Requirement {
+        name: "buildah",
+        purpose: "the tests build the container image",
+        groups: &[Group::Test],
+        probe: |_| probe_program("buildah", "buildah"),
+        packages: &["buildah"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
         name: "rustfmt",
         purpose: "checks the format of the sources",
         groups: &[Group::Lint],
@@ -293,6 +333,24 @@ fn probe_virtual_machines() -> Result<String, Missing> {
         return Err(Missing::absent(what, apt("qemu-system-x86")));
     }
     probe_program(vm::EMULATOR, "qemu-system-x86")
+}
+
+fn probe_go() -> Result<String, Missing> {
+    const LIBRARIES: [(&str, &str); 2] = [
+        (
+            "github.com/Masterminds/sprig",
+            "golang-github-masterminds-sprig-dev",
+        ),
+        ("gopkg.in/yaml.v3", "golang-gopkg-yaml.v3-dev"),
+    ];
+    let go = probe_program("go", "golang-go")?;
+    for (library, package) in LIBRARIES {
+        if !Path::new("/usr/share/gocode/src").join(library).is_dir() {
+            let what = format!("Go's library {library} is not in /usr/share/gocode");
+            return Err(Missing::absent(what, apt(package)));
+        }
+    }
+    Ok(go)
 }
 
 fn probe_static_c() -> Result<String, Missing> {
