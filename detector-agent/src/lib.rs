@@ -9,6 +9,8 @@ pub mod clock;
 pub mod config;
 pub mod detect;
 pub mod detection;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod health;
 pub mod http;
 pub mod identify;

@@ -2,7 +2,7 @@
 //! conflict again and again. Memory and processor time of the agent are looked at all the while.
 
 use std::{
-    fmt, fs,
+    fmt,
     net::Ipv4Addr,
     path::Path,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -11,7 +11,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use nix::unistd::{SysconfVar, sysconf};
 
 use crate::{
     agent::{Agent, AgentCommand, DEADLINE},
@@ -19,6 +18,8 @@ use crate::{
     frames::{Frame, FrameSender},
     mac::Mac,
     node::{Node, Pod, PodSpec},
+    process::{processor_time, resident_kib},
+    random::Random,
 };
 
 /// Frames in one system call.
@@ -162,11 +163,12 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
 /// Sends until both the frames are sent and `enough` is set.
 fn flood(pod: &Pod, frames: u64, enough: &AtomicBool, sent: &AtomicU64) -> Result<()> {
     let sender = FrameSender::open(pod)?;
+    // The same flood every time.
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut batch = vec![Frame::announcement(pod.mac(), Ipv4Addr::UNSPECIFIED).to_bytes(); BATCH];
     while sent.load(Ordering::Relaxed) < frames || !enough.load(Ordering::Acquire) {
         for frame in &mut batch {
-            let number = random.next();
+            let number = random.next_number();
             let [_, a, b, c, d, e, f, g] = number.to_be_bytes();
             // 10.0.0.0/8 and a locally administered station.
             let announcement =
@@ -217,45 +219,4 @@ fn conflicts(
         outside_us.push(received.at.saturating_duration_since(at).as_secs_f64() * 1e6);
     }
     Ok((agent_us, outside_us))
-}
-
-/// `VmRSS` of a process.
-fn resident_kib(pid: u32) -> Result<u64> {
-    let path = format!("/proc/{pid}/status");
-    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    text.lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse().ok())
-        .with_context(|| format!("no VmRSS in {path}"))
-}
-
-/// Time that a process ran, in its own code and in the kernel (proc_pid_stat(5), fields 14 and 15).
-fn processor_time(pid: u32) -> Result<Duration> {
-    let path = format!("/proc/{pid}/stat");
-    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    // The second field is the name in parentheses, which may hold anything.
-    let (_, fields) = text
-        .rsplit_once(')')
-        .with_context(|| format!("{path} is not as it should be"))?;
-    let ticks: u64 = fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .filter_map(|field| field.parse::<u64>().ok())
-        .sum();
-    let per_second = sysconf(SysconfVar::CLK_TCK)?.context("no clock tick")?;
-    Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
-}
-
-/// SplitMix64: the same flood every time.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 }

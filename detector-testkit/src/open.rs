@@ -9,6 +9,7 @@ use crate::{
     agent::{AgentCommand, Received},
     barrier,
     event::{Conflict, RAISED, RESOLVED, UPDATED},
+    http::Client,
     netns::Netns,
 };
 
@@ -59,6 +60,20 @@ pub fn fresh_look(agent: &Path, netns: &Netns, deadline: Duration) -> Result<Ope
         document.get("incomplete").is_some_and(Value::is_null),
         "an incomplete look: {document}"
     );
+    listed(&document)
+}
+
+/// What a running agent says at `/api/v1/conflicts`; `client` leads to it.
+///
+/// # Errors
+/// Where it does not answer.
+pub fn told_open(client: &Client<'_>) -> Result<Open> {
+    let answer = client.get("/api/v1/conflicts")?;
+    ensure!(answer.status == 200, "{answer:?}");
+    listed(&answer.json()?)
+}
+
+fn listed(document: &Value) -> Result<Open> {
     let conflicts = document
         .get("conflicts")
         .and_then(Value::as_array)

@@ -60,6 +60,7 @@ fn groups(groups: &[Group]) -> String {
             Group::Test => "test",
             Group::Vm => "test --vm",
             Group::Lint => "lint",
+            Group::Fuzz => "fuzz",
         })
         .collect::<Vec<_>>()
         .join(", ")

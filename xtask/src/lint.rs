@@ -16,6 +16,9 @@ use crate::{
     workspace::Workspace,
 };
 
+/// The feature without which the fuzzer itself is not built.
+const FUZZER_FEATURE: &str = "detector-fuzz/libfuzzer";
+
 /// A check and the command that makes it.
 struct Check {
     name: &'static str,
@@ -52,7 +55,10 @@ fn checks(workspace: &Workspace) -> Result<Vec<Check>> {
     let kernel = ["--package", "detector-ebpf", "--bins"];
 
     let mut clippy = cargo(&["clippy", "--all-targets", "--features", PRIVILEGED_FEATURES]);
-    clippy.args(host).args(["--", "--deny", "warnings"]);
+    clippy
+        .args(["--features", FUZZER_FEATURE])
+        .args(host)
+        .args(["--", "--deny", "warnings"]);
     let mut clippy_kernel = cargo(&["clippy"]);
     clippy_kernel
         .args(kernel)

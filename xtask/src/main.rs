@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask setup | build | run | test | lint | bench | doctor`.
+//! Project tasks: `cargo xtask setup | build | run | test | lint | bench | fuzz | soak | doctor`.
 //!
 //! One file per task. Everything that a task needs of another (the eBPF object, the machine's
 //! packages) it asks for itself, so each command works on a fresh clone with nothing typed before it.
@@ -9,6 +9,7 @@ mod compiler;
 mod demo;
 mod doctor;
 mod ebpf;
+mod fuzz;
 mod host;
 mod linker;
 mod lint;
@@ -19,6 +20,7 @@ mod requirements;
 mod run;
 mod say;
 mod setup;
+mod soak;
 mod test;
 mod tools;
 mod vm;
@@ -56,6 +58,10 @@ enum Task {
     Lint,
     /// Measure how fast conflicts are named and what a packet costs
     Bench(bench::Args),
+    /// Throw inputs at every parser that reads what others wrote
+    Fuzz(fuzz::Args),
+    /// Let an agent live through churn and faults, and look whether it leaks or forgets
+    Soak(soak::Args),
     /// Say what is there and what is missing for building, running and testing
     Doctor,
 }
@@ -79,6 +85,8 @@ fn dispatch(task: Task) -> anyhow::Result<()> {
         Task::Test(args) => test::run(&workspace, &args),
         Task::Lint => lint::run(&workspace),
         Task::Bench(args) => bench::run(&workspace, &args),
+        Task::Fuzz(args) => fuzz::run(&workspace, &args),
+        Task::Soak(args) => soak::run(&workspace, &args),
         Task::Doctor => doctor::run(&workspace),
     }
 }

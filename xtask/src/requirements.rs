@@ -31,6 +31,8 @@ pub(crate) enum Group {
     Vm,
     /// `lint`.
     Lint,
+    /// `fuzz`.
+    Fuzz,
 }
 
 /// One row.
@@ -138,6 +140,15 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         groups: &[Group::Test],
         probe: |_| probe_static_c(),
         packages: &["gcc", "libc6-dev"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "C++ compiler",
+        purpose: "builds libFuzzer, which drives the fuzz targets",
+        groups: &[Group::Fuzz, Group::Lint],
+        probe: |_| probe_program("g++", "g++"),
+        packages: &["g++"],
         wants_packages: always,
         installer: None,
     },

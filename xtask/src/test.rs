@@ -12,8 +12,8 @@ use crate::{
 };
 
 /// The features that gate tests which need root and network namespaces.
-pub(crate) const PRIVILEGED_FEATURES: &str =
-    "detector-agent/privileged-tests,detector-testkit/privileged-tests,xtask/privileged-tests";
+pub(crate) const PRIVILEGED_FEATURES: &str = "detector-agent/privileged-tests,detector-fuzz/privileged-tests,\
+     detector-testkit/privileged-tests,xtask/privileged-tests";
 
 /// Arguments of `test`.
 #[derive(clap::Args)]

@@ -93,11 +93,15 @@ fn read(path: &Path, shown: &str) -> Result<serde_yaml_ng::Mapping, ConfigError>
     file.take(FILE_LIMIT)
         .read_to_string(&mut text)
         .map_err(unreadable)?;
+    mapping(&text, shown)
+}
+
+fn mapping(text: &str, shown: &str) -> Result<serde_yaml_ng::Mapping, ConfigError> {
     let malformed = |reason: String| ConfigError::Malformed {
         path: shown.to_owned(),
         reason,
     };
-    match serde_yaml_ng::from_str(&text).map_err(|e| malformed(e.to_string()))? {
+    match serde_yaml_ng::from_str(text).map_err(|e| malformed(e.to_string()))? {
         Value::Mapping(mapping) => Ok(mapping),
         Value::Null => Ok(serde_yaml_ng::Mapping::new()),
         other => Err(malformed(format!("found {}", kind(&other)))),
@@ -248,6 +252,38 @@ fn nearest(command: &Clap, key: &str) -> String {
     match names.iter().find(|name| like(name)) {
         Some(name) => format!("did you mean `{name}`?"),
         None => format!("the settings are {}", names.join(", ")),
+    }
+}
+
+/// Files of any content; see [`crate::fuzzing`].
+pub(crate) mod fuzzing {
+    use clap::CommandFactory as _;
+
+    use super::{Cli, mapping, settings_from};
+
+    /// Reads a configuration file for each command that takes one.
+    pub fn settings(bytes: &[u8]) {
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            return;
+        };
+        let Ok(file) = mapping(text, "fuzz.yaml") else {
+            return;
+        };
+        let command = Cli::command();
+        for name in ["run", "check"] {
+            let words = ["detector-agent", name];
+            let Ok(matches) = command.clone().try_get_matches_from(words) else {
+                continue;
+            };
+            let Some((_, given)) = matches.subcommand() else {
+                continue;
+            };
+            // Whatever is accepted makes a command line.
+            if let Ok((flags, _)) = settings_from(&command, name, given, &file, "fuzz.yaml") {
+                let words = words.map(Into::into).into_iter().chain(flags);
+                let _ = command.clone().try_get_matches_from(words);
+            }
+        }
     }
 }
 

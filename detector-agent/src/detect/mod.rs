@@ -14,6 +14,7 @@ mod engine;
 mod evidence;
 mod expiry;
 mod facts;
+pub(crate) mod fuzzing;
 mod lifecycle;
 mod links;
 mod moves;

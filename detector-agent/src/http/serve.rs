@@ -76,7 +76,10 @@ async fn connection(stream: TcpStream, tls: Option<&Tls>, app: Arc<App>) -> io::
     }
 }
 
-async fn requests(stream: impl AsyncRead + AsyncWrite + Unpin, app: Arc<App>) -> io::Result<()> {
+pub(super) async fn requests(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    app: Arc<App>,
+) -> io::Result<()> {
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_PATIENCE)

@@ -19,6 +19,7 @@ mod book;
 mod catalogue;
 mod cni_cache;
 mod cri;
+pub(crate) mod fuzzing;
 mod kube;
 mod name_hash;
 mod namespaces;

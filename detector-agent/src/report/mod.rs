@@ -8,6 +8,7 @@ mod anomaly;
 pub mod client;
 pub mod event;
 pub mod filter;
+pub(crate) mod fuzzing;
 pub mod lines;
 pub mod metrics;
 pub mod outbox;

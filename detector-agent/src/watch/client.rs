@@ -342,7 +342,7 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
 }
 
 /// One block of the stream; `None` for what this version does not know.
-fn parse(block: &[u8]) -> Result<Option<Message>, String> {
+pub(super) fn parse(block: &[u8]) -> Result<Option<Message>, String> {
     let text = String::from_utf8_lossy(block);
     let (mut kind, mut id, mut data) = ("", "", String::new());
     for line in text.lines() {

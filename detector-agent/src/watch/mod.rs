@@ -5,6 +5,7 @@
 
 mod board;
 mod client;
+pub(crate) mod fuzzing;
 mod lines;
 mod screen;
 

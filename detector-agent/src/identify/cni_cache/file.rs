@@ -21,15 +21,15 @@ const MAX_INTERFACES: usize = 64;
 
 /// What one file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) pod: Pod,
+pub(in crate::identify) struct Entry {
+    pub(in crate::identify) pod: Pod,
     pub(super) namespace: Option<PathBuf>,
-    pub(super) devices: Vec<String>,
+    pub(in crate::identify) devices: Vec<String>,
 }
 
 /// Why a file names no pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unusable {
+pub(in crate::identify) enum Unusable {
     /// It cannot be read, is half written, or is none of libcni's.
     Broken,
     /// A pod's network without the pod's name: another user of CNI, or a libcni of before 0.8.
@@ -78,7 +78,7 @@ struct CacheInterface {
     sandbox: String,
 }
 
-fn parse(text: &[u8]) -> Result<Entry, Unusable> {
+pub(in crate::identify) fn parse(text: &[u8]) -> Result<Entry, Unusable> {
     let file: CacheFile = serde_json::from_slice(text).map_err(|_| Unusable::Broken)?;
     if file.kind.as_deref() != Some("cniCacheV1") {
         return Err(Unusable::Nameless);

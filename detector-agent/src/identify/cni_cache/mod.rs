@@ -5,7 +5,7 @@
 //! regular files are opened); a file is read once and again when it changed; one that cannot be read or is half written
 //! costs itself only, and is counted. Reading happens on a thread that may wait for the disk.
 
-mod file;
+pub(super) mod file;
 
 use std::{collections::HashMap, fs, io, os::unix::fs::MetadataExt as _, path::PathBuf};
 

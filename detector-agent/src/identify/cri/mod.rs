@@ -8,8 +8,8 @@
 //! life), the files are looked at anew every time, because a namespace's id is given away again.
 
 mod client;
-mod proto;
-mod sandbox;
+pub(super) mod proto;
+pub(super) mod sandbox;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -121,7 +121,7 @@ impl Cri {
         }
     }
 
-    fn records(&mut self, sandboxes: Vec<PodSandbox>) -> Vec<Record> {
+    pub(super) fn records(&mut self, sandboxes: Vec<PodSandbox>) -> Vec<Record> {
         let mut records = Vec::with_capacity(sandboxes.len());
         for sandbox in sandboxes {
             let Some(metadata) = sandbox.metadata else {

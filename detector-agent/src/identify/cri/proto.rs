@@ -6,75 +6,76 @@
 
 use std::collections::HashMap;
 
-pub(super) const VERSION: &str = "/runtime.v1.RuntimeService/Version";
-pub(super) const LIST_POD_SANDBOX: &str = "/runtime.v1.RuntimeService/ListPodSandbox";
-pub(super) const POD_SANDBOX_STATUS: &str = "/runtime.v1.RuntimeService/PodSandboxStatus";
+pub(in crate::identify) const VERSION: &str = "/runtime.v1.RuntimeService/Version";
+pub(in crate::identify) const LIST_POD_SANDBOX: &str = "/runtime.v1.RuntimeService/ListPodSandbox";
+pub(in crate::identify) const POD_SANDBOX_STATUS: &str =
+    "/runtime.v1.RuntimeService/PodSandboxStatus";
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct VersionRequest {
+pub(in crate::identify) struct VersionRequest {
     #[prost(string, tag = "1")]
-    pub(super) version: String,
+    pub(in crate::identify) version: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct VersionResponse {
+pub(in crate::identify) struct VersionResponse {
     #[prost(string, tag = "2")]
-    pub(super) runtime_name: String,
+    pub(in crate::identify) runtime_name: String,
     #[prost(string, tag = "3")]
-    pub(super) runtime_version: String,
+    pub(in crate::identify) runtime_version: String,
 }
 
 /// Without its filter: everything is listed.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct ListPodSandboxRequest {}
+pub(in crate::identify) struct ListPodSandboxRequest {}
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct ListPodSandboxResponse {
+pub(in crate::identify) struct ListPodSandboxResponse {
     #[prost(message, repeated, tag = "1")]
-    pub(super) items: Vec<PodSandbox>,
+    pub(in crate::identify) items: Vec<PodSandbox>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct PodSandbox {
+pub(in crate::identify) struct PodSandbox {
     #[prost(string, tag = "1")]
-    pub(super) id: String,
+    pub(in crate::identify) id: String,
     #[prost(message, optional, tag = "2")]
-    pub(super) metadata: Option<PodSandboxMetadata>,
+    pub(in crate::identify) metadata: Option<PodSandboxMetadata>,
     #[prost(enumeration = "PodSandboxState", tag = "3")]
-    pub(super) state: i32,
+    pub(in crate::identify) state: i32,
     /// Nanoseconds since the epoch.
     #[prost(int64, tag = "4")]
-    pub(super) created_at: i64,
+    pub(in crate::identify) created_at: i64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct PodSandboxMetadata {
+pub(in crate::identify) struct PodSandboxMetadata {
     #[prost(string, tag = "1")]
-    pub(super) name: String,
+    pub(in crate::identify) name: String,
     #[prost(string, tag = "2")]
-    pub(super) uid: String,
+    pub(in crate::identify) uid: String,
     #[prost(string, tag = "3")]
-    pub(super) namespace: String,
+    pub(in crate::identify) namespace: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum PodSandboxState {
+pub(in crate::identify) enum PodSandboxState {
     Ready = 0,
     NotReady = 1,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct PodSandboxStatusRequest {
+pub(in crate::identify) struct PodSandboxStatusRequest {
     #[prost(string, tag = "1")]
-    pub(super) pod_sandbox_id: String,
+    pub(in crate::identify) pod_sandbox_id: String,
     #[prost(bool, tag = "2")]
-    pub(super) verbose: bool,
+    pub(in crate::identify) verbose: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct PodSandboxStatusResponse {
+pub(in crate::identify) struct PodSandboxStatusResponse {
     /// Of a verbose answer: `info` holds JSON of the runtime's own making.
     #[prost(map = "string, string", tag = "2")]
-    pub(super) info: HashMap<String, String>,
+    pub(in crate::identify) info: HashMap<String, String>,
 }

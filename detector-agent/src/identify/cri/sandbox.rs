@@ -10,13 +10,13 @@ const MAX_DEVICES: usize = 64;
 
 /// How the network of a sandbox is found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Network {
+pub(in crate::identify) struct Network {
     /// The file of its namespace, as the runtime sees it; `None` for a pod in the node's own network.
-    pub(super) namespace: Option<PathBuf>,
+    pub(in crate::identify) namespace: Option<PathBuf>,
     /// The sandbox's process.
-    pub(super) pid: Option<u32>,
+    pub(in crate::identify) pid: Option<u32>,
     /// The host ends that the runtime's CNI result names (containerd).
-    pub(super) devices: Vec<String>,
+    pub(in crate::identify) devices: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -62,7 +62,7 @@ struct Interface {
 
 impl Network {
     /// Reads the runtime's words; `None` where they do not tell (yet), so that it is to be asked again.
-    pub(super) fn parse(info: &str) -> Option<Self> {
+    pub(in crate::identify) fn parse(info: &str) -> Option<Self> {
         let info: Info = serde_json::from_str(info).ok()?;
         let namespaces = info.runtime_spec?.linux?.namespaces;
         let namespace = namespaces

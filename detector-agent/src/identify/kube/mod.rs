@@ -14,7 +14,7 @@
 mod events;
 mod limit;
 mod notices;
-mod pods;
+pub(super) mod pods;
 mod watch;
 
 use std::{io, time::Duration};

@@ -14,7 +14,7 @@ const MAX_LABEL: usize = 63;
 const STATIC_UID: &str = "kubernetes.io/config.hash";
 
 /// What is kept of a pod; `None` where it has no name, or runs in the node's own network.
-pub(super) fn record(pod: &ApiPod, labels: &[String]) -> Option<Record> {
+pub(in crate::identify) fn record(pod: &ApiPod, labels: &[String]) -> Option<Record> {
     let spec = pod.spec.as_ref()?;
     if spec.host_network == Some(true) {
         return None;

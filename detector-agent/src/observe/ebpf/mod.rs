@@ -15,6 +15,7 @@ mod attach;
 mod btf;
 mod capability;
 mod counters;
+pub(crate) mod fuzzing;
 pub mod leftovers;
 mod load;
 mod offsets;

@@ -78,7 +78,7 @@ impl AsRawFd for RingReader {
     }
 }
 
-fn stamped(record: &Record) -> Stamped {
+pub(crate) fn stamped(record: &Record) -> Stamped {
     match record {
         Record::Frame(FrameRecord { at, claim }) => Stamped {
             at: Timestamp(*at),

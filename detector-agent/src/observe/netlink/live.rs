@@ -139,10 +139,7 @@ impl Live {
                 socket: pods,
                 lost: false,
             },
-            interpreter: Interpreter {
-                selector,
-                pairs: HashMap::new(),
-            },
+            interpreter: Interpreter::new(selector),
             buffer: vec![0; DATAGRAM].into_boxed_slice(),
         })
     }
@@ -223,7 +220,7 @@ fn now() -> Result<Timestamp, Errno> {
 
 /// Makes observations of the node's messages.
 #[derive(Debug)]
-struct Interpreter {
+pub(super) struct Interpreter {
     selector: DeviceSelector,
     /// Links whose other end is in the agent's namespace too. When that end moves to a pod, the kernel says so only in
     /// the message that it left; nothing is told about the end that stays until its carrier changes.
@@ -231,7 +228,14 @@ struct Interpreter {
 }
 
 impl Interpreter {
-    fn of_node(
+    pub(super) fn new(selector: DeviceSelector) -> Self {
+        Self {
+            selector,
+            pairs: HashMap::new(),
+        }
+    }
+
+    pub(super) fn of_node(
         &mut self,
         message: Message<'_>,
         mut tell: impl FnMut(Observation),
@@ -313,7 +317,7 @@ impl Interpreter {
 }
 
 /// Makes an observation of a message from another namespace.
-fn of_pods(
+pub(super) fn of_pods(
     message: Message<'_>,
     nsid: NsId,
     mut tell: impl FnMut(Observation),

@@ -5,6 +5,7 @@
 //! What is told is what the kernel says, in its order; meaning is made of it in [`crate::detect`].
 
 mod decode;
+pub(crate) mod fuzzing;
 mod inside;
 mod lists;
 mod live;

@@ -181,21 +181,13 @@ impl Asking {
                     continue;
                 }
                 interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
-                let end = match message.kind {
-                    NLMSG_DONE => {
-                        Some(DoneBuffer::new_checked(message.payload).map_or(0, |done| done.code()))
-                    }
-                    NLMSG_ERROR => Some(
-                        ErrorBuffer::new_checked(message.payload)
-                            .map_or(-(Errno::EPROTO as i32), |error| {
-                                error.code().map_or(0, i32::from)
-                            }),
-                    ),
-                    NLMSG_OVERRUN => {
+                let end = match end_of_answer(message) {
+                    Some(code) => Some(code),
+                    None if message.kind == NLMSG_OVERRUN => {
                         interrupted = true;
                         None
                     }
-                    _ => {
+                    None => {
                         if !each(message) {
                             self.undecodable += 1;
                         }
@@ -212,6 +204,19 @@ impl Asking {
                 }
             }
         }
+    }
+}
+
+/// The code with which a message ends its answer, negative for an error; `None` where more is to come.
+pub(super) fn end_of_answer(message: Message<'_>) -> Option<i32> {
+    match message.kind {
+        NLMSG_DONE => Some(DoneBuffer::new_checked(message.payload).map_or(0, |done| done.code())),
+        NLMSG_ERROR => Some(
+            ErrorBuffer::new_checked(message.payload).map_or(-(Errno::EPROTO as i32), |error| {
+                error.code().map_or(0, i32::from)
+            }),
+        ),
+        _ => None,
     }
 }
 

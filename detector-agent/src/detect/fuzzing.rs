@@ -1,0 +1,53 @@
+//! Kept conflicts of any content; see [`crate::fuzzing`].
+
+use super::{
+    Engine, Link, LinkKind, Observation, OpenConflict, ReadScope, ReadToken, Settings, Snapshot,
+    Stamped, Timestamp,
+};
+
+/// Reads a kept conflict and goes on with it, on a node whose links have the names and indices that the record gives.
+pub fn open_conflicts(bytes: &[u8]) {
+    let Ok(record) = serde_json::from_slice::<OpenConflict>(bytes) else {
+        return;
+    };
+    let written = serde_json::to_vec(&record).unwrap_or_default();
+    assert_eq!(
+        serde_json::from_slice(&written).ok().as_ref(),
+        Some(&record),
+        "a record does not survive being written"
+    );
+    let links: Vec<Link> = record
+        .frames
+        .iter()
+        .map(|frame| (&frame.device, frame.peer))
+        .chain(record.former.iter().map(|former| (&former.bridge, None)))
+        .take(16)
+        .map(|(name, peer)| Link {
+            ifindex: name.ifindex,
+            name: name.name.clone(),
+            peer,
+            alias: None,
+            kind: LinkKind::Pod,
+            mac: None,
+            master: None,
+            up: true,
+        })
+        .collect();
+    let mut engine = Engine::new(Settings::default());
+    engine.restore(vec![record]);
+    let mut effects = Vec::new();
+    let snapshot = Snapshot {
+        links,
+        ..Snapshot::default()
+    };
+    let told = [
+        Observation::ReadBegun(ReadToken(1)),
+        Observation::Read(ReadToken(1), ReadScope::Node, Box::new(snapshot)),
+    ];
+    for (time, what) in (1..).zip(told) {
+        let at = Timestamp(time);
+        engine.step(at, Stamped { at, what }, &mut effects);
+    }
+    let _ = engine.open_records(Timestamp(3));
+    engine.expire(Timestamp(u64::MAX), &mut effects);
+}

@@ -1,0 +1,15 @@
+//! The parsers that read what others wrote, each behind a function that takes any bytes: for the fuzz targets and for the
+//! test that replays their corpus. Nothing in the agent calls them.
+//!
+//! Each function returns for every input, in time and memory bounded by the input's length; it panics where an invariant
+//! is broken that no input may break.
+
+pub use crate::{
+    config::fuzzing::settings,
+    detect::fuzzing::open_conflicts,
+    http::fuzzing::requests as http_requests,
+    identify::fuzzing::{cni_cache, cri_sandboxes, cri_status, kube_pod},
+    observe::{ebpf::fuzzing::ring_record, netlink::fuzzing::datagram as netlink_datagram},
+    report::fuzzing::retry_after_header,
+    watch::fuzzing::event_block,
+};

@@ -1,0 +1,84 @@
+//! Words of runtimes and files of any content; see [`crate::fuzzing`].
+
+use prost::Message as _;
+
+use super::{
+    CriSetting, Record,
+    cni_cache::file as cache,
+    cri::{
+        Cri,
+        proto::{ListPodSandboxResponse, PodSandboxStatusResponse, VersionResponse},
+        sandbox::Network,
+    },
+    kube::pods,
+};
+
+/// Longer names are not believed.
+const MAX_NAME: usize = 253;
+
+/// Reads a file of the CNI result cache.
+pub fn cni_cache(bytes: &[u8]) {
+    let Ok(entry) = cache::parse(bytes) else {
+        return;
+    };
+    let pod = &entry.pod;
+    assert!(
+        [&pod.namespace, &pod.name]
+            .iter()
+            .all(|name| (1..=MAX_NAME).contains(&name.len())),
+        "a name out of bounds was believed: {pod:?}"
+    );
+    assert!(
+        entry.devices.iter().all(|name| name.len() <= 15),
+        "{entry:?}"
+    );
+}
+
+/// Reads a pod as the Kubernetes API tells of it.
+pub fn kube_pod(bytes: &[u8]) {
+    if let Ok(pod) = serde_json::from_slice(bytes) {
+        let _ = pods::record(&pod, &["app".to_owned()]);
+    }
+}
+
+/// Reads the list of sandboxes, and makes records of it.
+pub fn cri_sandboxes(bytes: &[u8]) {
+    let _ = VersionResponse::decode(bytes);
+    let (Ok(answer), Some(mut cri)) = (
+        ListPodSandboxResponse::decode(bytes),
+        Cri::new(&CriSetting::Auto),
+    ) else {
+        return;
+    };
+    let listed = answer.items.len();
+    let records: Vec<Record> = cri.records(answer.items);
+    assert!(records.len() <= listed, "records were invented");
+    for record in records {
+        let pod = &record.pod;
+        assert!(
+            (1..=MAX_NAME).contains(&pod.name.len()) && pod.namespace.len() <= MAX_NAME,
+            "a name out of bounds was believed: {pod:?}"
+        );
+    }
+}
+
+/// Reads the status of a sandbox: as protobuf, and as the JSON inside it.
+pub fn cri_status(bytes: &[u8]) {
+    if let Ok(mut answer) = PodSandboxStatusResponse::decode(bytes)
+        && let Some(info) = answer.info.remove("info")
+    {
+        network(&info);
+    }
+    if let Ok(info) = std::str::from_utf8(bytes) {
+        network(info);
+    }
+}
+
+fn network(info: &str) {
+    if let Some(network) = Network::parse(info) {
+        assert!(
+            network.devices.iter().all(|name| name.len() <= 15),
+            "{network:?}"
+        );
+    }
+}

@@ -1,0 +1,8 @@
+//! Events of any content; see [`crate::fuzzing`].
+
+use super::client::parse;
+
+/// Reads one block of the agent's stream of events.
+pub fn event_block(bytes: &[u8]) {
+    let _ = parse(bytes);
+}

@@ -1,0 +1,253 @@
+//! A second reader of ARP and Neighbour Discovery frames, written from the RFCs alone, to compare the one in the kernel with.
+//!
+//! It shares no code with that one, and works another way: it lists every fault of a frame instead of leaving at the first,
+//! over slices and vectors, with no thought for a verifier or for speed.
+//!
+//! Two rules are the detector's own, not an RFC's: a message of more than eight options is none, and what stands behind more
+//! than two VLAN tags, or behind an IPv6 extension header other than a fragment header, is not looked at. Of the validity
+//! rules of RFC 4861 §7.1 those are left out that need more than the message says of itself: the checksum, the destination of a
+//! solicitation, and the flags of an advertisement.
+
+use std::collections::BTreeSet;
+
+/// Which protocol made a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// RFC 826.
+    Arp,
+    /// RFC 4861.
+    Ndp,
+}
+
+/// A claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// Made by.
+    pub protocol: Protocol,
+    /// A probe (RFC 5227 §2.1.1) or a solicitation of duplicate address detection (RFC 4862 §5.4.2): not yet held.
+    pub tentative: bool,
+    /// The address, four or sixteen bytes.
+    pub address: Vec<u8>,
+    /// The hardware address it is claimed for.
+    pub mac: [u8; 6],
+    /// Source of the Ethernet header.
+    pub ether_source: [u8; 6],
+    /// VLAN ids, outermost first; priority tags are no VLAN (802.1Q: id 0).
+    pub vlans: Vec<u16>,
+}
+
+/// What a frame says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// Nothing about who has an address.
+    Other,
+    /// It would, but for these faults.
+    Faulty(BTreeSet<&'static str>),
+    /// This.
+    Claim(Claimed),
+}
+
+/// Ethertypes (IANA).
+const ARP: [u8; 2] = [0x08, 0x06];
+const IPV6: [u8; 2] = [0x86, 0xdd];
+/// 802.1Q's customer tag and 802.1ad's service tag.
+const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
+
+/// Reads a frame; `apart` is the control information of a tag that was taken off it.
+#[must_use]
+pub fn read(frame: &[u8], apart: Option<u16>) -> Said {
+    let Some((header, mut rest)) = frame.split_at_checked(14) else {
+        return Said::Other;
+    };
+    let mut ethertype = [header[12], header[13]];
+    let mut tags: Vec<u16> = apart.into_iter().collect();
+    for _ in 0..2 {
+        if !TAGS.contains(&ethertype) {
+            break;
+        }
+        let Some((tag, behind)) = rest.split_at_checked(4) else {
+            return Said::Faulty(BTreeSet::from(["truncated"]));
+        };
+        tags.push(u16::from_be_bytes([tag[0], tag[1]]));
+        ethertype = [tag[2], tag[3]];
+        rest = behind;
+    }
+    let mut found = Found {
+        faults: BTreeSet::new(),
+        claim: Claimed {
+            protocol: Protocol::Arp,
+            tentative: false,
+            address: Vec::new(),
+            mac: [0; 6],
+            ether_source: bytes(header, 6),
+            // The low twelve bits are the id; above it stand priority and drop eligibility.
+            vlans: tags
+                .iter()
+                .map(|tag| tag & 0x0fff)
+                .filter(|id| *id != 0)
+                .collect(),
+        },
+    };
+    // 802.1Q table 9-2: 0xfff is reserved.
+    let vlans = &found.claim.vlans;
+    if vlans.len() > 2 || vlans.contains(&0x0fff) {
+        found.fault("vlan");
+    }
+    match ethertype {
+        ARP => found.arp(rest),
+        IPV6 if is_neighbour_discovery(rest) => found.ndp(rest),
+        _ => return Said::Other,
+    }
+    if found.faults.is_empty() {
+        Said::Claim(found.claim)
+    } else {
+        Said::Faulty(found.faults)
+    }
+}
+
+/// ICMPv6 (58) of type 135 or 136, right behind the IPv6 header or behind a fragment header (44, eight bytes).
+fn is_neighbour_discovery(packet: &[u8]) -> bool {
+    let at = |offset: usize| packet.get(offset).copied();
+    let kind = match at(6) {
+        Some(58) => at(40),
+        Some(44) if at(40) == Some(58) => at(48),
+        _ => None,
+    };
+    matches!(kind, Some(135 | 136))
+}
+
+struct Found {
+    faults: BTreeSet<&'static str>,
+    claim: Claimed,
+}
+
+impl Found {
+    fn fault(&mut self, label: &'static str) {
+        self.faults.insert(label);
+    }
+
+    /// RFC 826's packet: hardware and protocol, lengths, operation, sender's and target's addresses.
+    fn arp(&mut self, packet: &[u8]) {
+        if packet.len() < 28 {
+            self.fault("truncated");
+            return;
+        }
+        let field = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+        // Ethernet, or IEEE 802 networks, which hosts must accept too (RFC 1122 §2.3.3 names both encapsulations).
+        let hardware_is_ethernet = [1, 6].contains(&field(0));
+        if !hardware_is_ethernet || field(2) != 0x0800 || packet[4] != 6 || packet[5] != 4 {
+            self.fault("arp_format");
+        }
+        let operation = field(6);
+        if operation != 1 && operation != 2 {
+            self.fault("arp_operation");
+        }
+        let (sender, target) = (&packet[14..18], &packet[24..28]);
+        self.claim.protocol = Protocol::Arp;
+        self.claim.mac = bytes(packet, 8);
+        // RFC 5227 §1.1: a probe is a request with an all-zero sender address.
+        self.claim.tentative = operation == 1 && sender.iter().all(|byte| *byte == 0);
+        self.claim.address = if self.claim.tentative { target } else { sender }.to_vec();
+        self.hardware_address();
+        // "This host" (RFC 1122 §3.2.1.3), loopback, and what is no host's from 224 up.
+        let first = self.claim.address[0];
+        if first == 0 || first == 127 || first >= 224 {
+            self.fault("address");
+        }
+    }
+
+    /// RFC 4861 §4.3, §4.4 and the rules of §7.1.
+    fn ndp(&mut self, packet: &[u8]) {
+        if packet.len() < 64 {
+            self.fault("truncated");
+            return;
+        }
+        if packet[0] >> 4 != 6 {
+            self.fault("ip_version");
+        }
+        // RFC 6980 §5: silently ignored when fragmented.
+        if packet[6] == 44 {
+            self.fault("fragment");
+        }
+        if packet[7] != 255 {
+            self.fault("hop_limit");
+        }
+        if packet[41] != 0 {
+            self.fault("icmp_code");
+        }
+        // "ICMP length (derived from the IP length) is 24 or more octets."
+        let length = usize::from(u16::from_be_bytes([packet[4], packet[5]]));
+        if length < 24 {
+            self.fault("icmp_length");
+        }
+        if 40 + length > packet.len() {
+            self.fault("truncated");
+        }
+        let solicitation = packet[40] == 135;
+        let (source, target) = (&packet[8..24], &packet[48..64]);
+        // "Target Address is not a multicast address."
+        if target[0] == 0xff {
+            self.fault("address");
+        }
+        self.claim.protocol = Protocol::Ndp;
+        // RFC 4862 §5.4.3: a solicitation from the unspecified address is duplicate address detection of its target.
+        self.claim.tentative = solicitation && source.iter().all(|byte| *byte == 0);
+        let holds_source = solicitation && !self.claim.tentative;
+        self.claim.address = if holds_source { source } else { target }.to_vec();
+        let (last, before) = (self.claim.address[15], &self.claim.address[..15]);
+        let unspecified_or_loopback = last <= 1 && before.iter().all(|byte| *byte == 0);
+        if unspecified_or_loopback || self.claim.address[0] == 0xff {
+            self.fault("address");
+        }
+        self.claim.mac = self.claim.ether_source;
+        if let Some(options) = packet.get(64..40 + length) {
+            // Source link-layer address (1) of a solicitation, target link-layer address (2) of an advertisement.
+            self.options(options, if solicitation { 1 } else { 2 });
+        }
+        self.hardware_address();
+    }
+
+    /// RFC 4861 §4.6: type, length in units of eight bytes, value. "All included options have a length that is greater
+    /// than zero."
+    fn options(&mut self, mut rest: &[u8], wanted: u8) {
+        let mut seen = 0;
+        let mut found = false;
+        while !rest.is_empty() {
+            seen += 1;
+            let length = rest.get(1).map_or(0, |units| usize::from(*units) * 8);
+            let Some((option, behind)) = rest.split_at_checked(length) else {
+                self.fault("ndp_option");
+                break;
+            };
+            if option.is_empty() {
+                self.fault("ndp_option");
+                break;
+            }
+            if option[0] == wanted && !found {
+                found = true;
+                if option.len() == 8 {
+                    self.claim.mac = bytes(option, 2);
+                } else {
+                    self.fault("ndp_option");
+                }
+            }
+            rest = behind;
+        }
+        if seen > 8 {
+            self.fault("ndp_option_count");
+        }
+    }
+
+    /// One station's: the group bit is clear (802), and it is not zero.
+    fn hardware_address(&mut self) {
+        let mac = self.claim.mac;
+        if mac[0] & 1 == 1 || mac == [0; 6] {
+            self.fault("hardware_address");
+        }
+    }
+}
+
+/// Six bytes from `at` on, which the caller knows to be there.
+fn bytes(from: &[u8], at: usize) -> [u8; 6] {
+    std::array::from_fn(|index| from[at + index])
+}
