@@ -2,7 +2,7 @@
 //! conflict again and again. Memory and processor time of the agent are looked at all the while.
 
 use std::{
-    fmt, fs,
+    fmt,
     net::Ipv4Addr,
     path::Path,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -11,11 +11,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use nix::unistd::{SysconfVar, sysconf};
 
 use crate::{
     agent::{Agent, AgentCommand, DEADLINE},
-    bench_latency::percentile,
+    bench::{
+        statistics::percentile,
+        usage::{processor_time, resident_kib},
+    },
     frames::{Frame, FrameSender},
     mac::Mac,
     node::{Node, Pod, PodSpec},
@@ -217,34 +219,6 @@ fn conflicts(
         outside_us.push(received.at.saturating_duration_since(at).as_secs_f64() * 1e6);
     }
     Ok((agent_us, outside_us))
-}
-
-/// `VmRSS` of a process.
-fn resident_kib(pid: u32) -> Result<u64> {
-    let path = format!("/proc/{pid}/status");
-    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    text.lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse().ok())
-        .with_context(|| format!("no VmRSS in {path}"))
-}
-
-/// Time that a process ran, in its own code and in the kernel (proc_pid_stat(5), fields 14 and 15).
-fn processor_time(pid: u32) -> Result<Duration> {
-    let path = format!("/proc/{pid}/stat");
-    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    // The second field is the name in parentheses, which may hold anything.
-    let (_, fields) = text
-        .rsplit_once(')')
-        .with_context(|| format!("{path} is not as it should be"))?;
-    let ticks: u64 = fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .filter_map(|field| field.parse::<u64>().ok())
-        .sum();
-    let per_second = sysconf(SysconfVar::CLK_TCK)?.context("no clock tick")?;
-    Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
 }
 
 /// SplitMix64: the same flood every time.

@@ -53,7 +53,7 @@ enum Task {
     Test(test::Args),
     /// Check format, lints, documentation, licences and unused dependencies
     Lint,
-    /// Measure how fast conflicts are named and what a packet costs
+    /// Measure every figure that the project promises, into one table and docs/benchmarks.md
     Bench(bench::Args),
     /// Say what is there and what is missing for building, running and testing
     Doctor,

@@ -29,6 +29,8 @@ pub(crate) enum Group {
     Test,
     /// `test --vm`, besides what testing needs.
     Vm,
+    /// `bench`, besides what testing needs.
+    Bench,
     /// `lint`.
     Lint,
 }
@@ -178,6 +180,15 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         installer: None,
     },
     Requirement {
+        name: "programs to compare with",
+        purpose: "the benches show them the same conflicts",
+        groups: &[Group::Bench],
+        probe: |_| probe_peers(),
+        packages: &["arpwatch", "arpalert", "tcpdump", "bpftrace"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
         name: "rustfmt",
         purpose: "checks the format of the sources",
         groups: &[Group::Lint],
@@ -270,6 +281,13 @@ fn probe_virtual_machines() -> Result<String, Missing> {
         return Err(Missing::absent(what, apt("qemu-system-x86")));
     }
     probe_program(vm::EMULATOR, "qemu-system-x86")
+}
+
+fn probe_peers() -> Result<String, Missing> {
+    for program in ["arpwatch", "arpalert", "bpftrace"] {
+        probe_program(program, program)?;
+    }
+    probe_program("tcpdump", "tcpdump")
 }
 
 fn probe_static_c() -> Result<String, Missing> {
