@@ -26,6 +26,7 @@ use crate::{
     http::{self, Endpoints, HttpError},
     identify::{self, Identifier, KubeEvents, Names, PodBook, Sources},
     instance::{Instance, InstanceError},
+    memory,
     node::{self, NodeNameError},
     observe::{
         ebpf::{AttachMode, EbpfOptions, LoadError, Programs, leftovers},
@@ -122,6 +123,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         }
         ring = Some((reader, loaded.counters()));
         programs = Some(loaded);
+        memory::give_back();
     }
     let options = LiveOptions {
         receive_buffer: args.netlink_bytes,

@@ -14,6 +14,7 @@ pub mod http;
 pub mod identify;
 pub mod instance;
 pub mod logging;
+pub mod memory;
 pub mod node;
 pub mod observe;
 pub mod query;
