@@ -4,6 +4,7 @@
 //! main thread (tokio)        signals, and everything that talks to people and machines
 //! thread "detection"         kernel → engine → events; never blocks
 //! thread "kernel-worker"     attaches and reads; may wait for the kernel's locks
+//! thread "outbox"            stores events before they are sent; waits for the disk
 //! thread "state"             keeps open conflicts over a restart; waits for the disk
 //! thread "http"              the endpoints; a scrape or a client makes nobody wait
 //! ```
@@ -33,11 +34,19 @@ use crate::{
         netlink::{DeviceSelector, Live, LiveOptions, OpenError, PatternError, Requests},
         worker::Worker,
     },
-    report::{Reporter, event::EventMaker, lines::Lines, metrics::Metrics},
+    report::{
+        Reporter,
+        event::EventMaker,
+        lines::Lines,
+        metrics::Metrics,
+        sinks::{Senders, SinksError},
+    },
     state::State,
     store::Store,
 };
 
+/// Time to deliver what waits when the agent is told to stop.
+const DRAIN: Duration = Duration::from_secs(5);
 /// How often what only frames said of an open conflict is kept anew, at most.
 const REFRESH: Duration = Duration::from_secs(30);
 
@@ -70,6 +79,9 @@ pub enum AgentError {
         /// Why.
         source: io::Error,
     },
+    /// A webhook or Alertmanager cannot be used.
+    #[error(transparent)]
+    Sinks(#[from] SinksError),
     /// The system refused something basic.
     #[error("cannot start: {0}")]
     Start(io::Error),
@@ -96,7 +108,17 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let _instance = Instance::take()?;
     let endpoints = Endpoints::open(&http_options(args))?;
     let lines = lines(args)?;
+    let metrics = Arc::new(Metrics::new());
     let health = Arc::new(Health::default());
+    // Opened once, and shared by all that keep something.
+    let store = args.state_dir.as_deref().map(|d| Arc::new(Store::at(d)));
+    let (senders, sinks) = Senders::start(
+        &args.sinks,
+        store.as_ref(),
+        &metrics,
+        &health,
+        runtime.handle(),
+    )?;
 
     let mut ring = None;
     let mut programs = None;
@@ -133,7 +155,6 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let live = Live::open(selector.clone(), options)?;
     let requests = Requests::open()?;
 
-    let metrics = Arc::new(Metrics::new());
     let readiness = Arc::new(Readiness::default());
     let maker = EventMaker::new(node.clone(), node::random());
     let pods = Arc::new(PodBook::default());
@@ -141,6 +162,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let names = Names::new(Arc::clone(&pods), notes);
     let identifier = Identifier::new(Arc::clone(&pods), Arc::clone(&metrics));
     let sources = Sources::new(&args.common.identify, &node);
+    pods.announce(&sources);
     let events_wanted = lines.is_some();
     let mut reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
     if events_wanted {
@@ -152,6 +174,9 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     if endpoints.is_some() {
         reporter.add_sink(Box::new(feed.clone()));
     }
+    for sink in sinks {
+        reporter.add_sink(sink);
+    }
     let kube_events = sources.kube().map(|kube| {
         let (sink, posting) = KubeEvents::new(
             kube.clone(),
@@ -162,7 +187,6 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         reporter.add_sink(Box::new(sink));
         posting
     });
-    let store = args.state_dir.as_deref().map(|d| Arc::new(Store::at(d)));
     let mut engine = Engine::new(settings(args));
     let (state, keeper) = match store {
         None => (None, None),
@@ -262,12 +286,13 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     info!("stopping");
     inbox.send(Message::Stop);
     let detected = join(detection, "detection");
-    // The worker ends when detection has dropped its end of the jobs.
     // The keeper is gone with detection.
     if let Some(state) = state {
         state.finish();
     }
+    // The worker ends when detection has dropped its end of the jobs.
     let worked = join(worker, "kernel-worker").map(Ok);
+    runtime.block_on(senders.stop(DRAIN));
     // A look-up that hangs is left behind.
     runtime.shutdown_background();
     detected

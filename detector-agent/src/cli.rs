@@ -6,7 +6,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
-use crate::{http::Listen, identify::IdentifySettings};
+use crate::{config::sinks::Sinks, http::Listen, identify::IdentifySettings};
 
 /// Names, the instant it happens, every IP address that two pods claim.
 #[derive(Clone, Debug, Parser)]
@@ -33,7 +33,8 @@ pub enum Command {
 /// How to choose the devices and what the rules are; the same for every command.
 #[derive(Args, Clone, Debug)]
 pub struct CommonArgs {
-    /// YAML file with the same settings as the flags, one key for each.
+    /// YAML file with the same settings as the flags, one key for each; for `run` also `webhooks` and `alertmanagers`, as
+    /// the README shows.
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_CONFIG")]
     pub config: Option<PathBuf>,
 
@@ -104,7 +105,7 @@ pub struct RunArgs {
     #[arg(long, env = "IPCONFLICT_EXPORT_CLAIMS", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub export_claims: bool,
 
-    /// Directory that keeps open conflicts over a restart of the agent.
+    /// Directory that keeps open conflicts, and events that wait to be delivered, over a restart.
     #[arg(long, value_name = "DIR", env = "IPCONFLICT_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
 
@@ -151,6 +152,10 @@ pub struct RunArgs {
         hide = true
     )]
     pub netlink_bytes: usize,
+
+    /// Webhooks and Alertmanagers; in the configuration file only.
+    #[arg(skip)]
+    pub sinks: Sinks,
 }
 
 /// Settings of a single look.

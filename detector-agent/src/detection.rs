@@ -548,6 +548,10 @@ impl Detection {
                 .try_into()
                 .unwrap_or(i64::MAX),
         );
+        if self.parts.readiness.is_ready() {
+            let engine = &self.parts.engine;
+            self.parts.reporter.catch_up(|| engine.conflicts(now));
+        }
     }
 
     fn tell_health(&mut self, now: Timestamp) {

@@ -81,6 +81,8 @@ pub struct Conflict {
     pub confidence: String,
     /// `active` or `resolved`.
     pub state: String,
+    /// RFC 3339; in a resolving event.
+    pub resolved_at: Option<String>,
     /// Kernel timestamp of the deciding observation to the event's creation, in microseconds.
     pub latency_us: Option<f64>,
     /// The device whose pod receives the traffic.

@@ -119,6 +119,7 @@ mod tests {
             kind: "duplicate".to_owned(),
             confidence: "certain".to_owned(),
             state: state.to_owned(),
+            resolved_at: None,
             latency_us: Some(37.0),
             traffic_goes_to: Some("veth1".to_owned()),
             claimants,

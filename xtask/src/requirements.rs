@@ -165,6 +165,18 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         installer: None,
     },
     Requirement {
+        name: "prometheus-alertmanager",
+        purpose: "the tests send alerts to the real one and ask its amtool",
+        groups: &[Group::Test],
+        probe: |_| {
+            probe_program("prometheus-alertmanager", "prometheus-alertmanager")?;
+            probe_program("amtool", "prometheus-alertmanager")
+        },
+        packages: &["prometheus-alertmanager"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
         name: "virtual machines",
         purpose: "the tests run on other kernels in an emulator that shares this file system",
         groups: &[Group::Vm],

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
-use super::{Pod, PodAnswer, SourceStatus, task::Note};
+use super::{Pod, PodAnswer, SourceState, SourceStatus, Sources, task::Note};
 use crate::{
     detect::{Claimant, ClaimantId, Device, IfIndex},
     report::PodNames,
@@ -47,14 +47,29 @@ impl PodBook {
         match self.answers.load().get(&(ifindex, generation)) {
             Some(Answer::Known(pod)) => PodAnswer::Known(Arc::clone(pod)),
             Some(Answer::Unknown(because)) => PodAnswer::Unknown(because.to_string().into()),
-            None => PodAnswer::Unknown("it is being looked up".into()),
+            None => PodAnswer::Unknown(self.unlisted().into()),
         }
+    }
+
+    /// Why nothing is said of a device that the task has not heard of yet.
+    fn unlisted(&self) -> String {
+        let sources = self.sources.load();
+        if sources.is_empty() || sources.iter().any(|s| s.state != SourceState::Off) {
+            return "it is being looked up".to_owned();
+        }
+        let off = sources.iter().map(|s| format!("{} is off", s.via));
+        off.collect::<Vec<_>>().join("; ")
     }
 
     /// How the sources fare, best first.
     #[must_use]
     pub fn sources(&self) -> Arc<Vec<SourceStatus>> {
         self.sources.load_full()
+    }
+
+    /// Shows which sources there will be, before the first is asked.
+    pub fn announce(&self, sources: &Sources) {
+        self.publish_sources(sources.statuses());
     }
 
     pub(super) fn publish_answers(&self, answers: HashMap<DeviceId, Answer>) {

@@ -3,10 +3,21 @@
 //! The detection thread makes each event here and offers it to every sink. A sink takes it at once or not at all: none
 //! can make another, or detection, wait.
 
+pub mod alertmanager;
+pub mod client;
 pub mod event;
+pub mod filter;
 pub mod lines;
 pub mod metrics;
+pub mod outbox;
+pub mod retry;
+#[cfg(test)]
+pub(crate) mod samples;
+pub mod sinks;
+mod story;
+pub mod summary;
 pub mod text;
+pub mod webhook;
 
 use std::{fmt, sync::Arc};
 
@@ -25,6 +36,14 @@ use metrics::{Delivery, Metrics};
 pub trait EventSink: Send + fmt::Debug {
     /// Takes, or drops and counts, one event.
     fn offer(&mut self, event: &Arc<Event>);
+
+    /// Whether it dropped something, has room again, and wants [`EventSink::catch_up`].
+    fn is_behind(&self) -> bool {
+        false
+    }
+
+    /// Takes all conflicts that are active now, as events of type `updated`; what it knows of besides is over.
+    fn catch_up(&mut self, _active: &[Arc<Event>]) {}
 }
 
 /// Names the pod behind a claimant at once, or says why it cannot.
@@ -147,6 +166,24 @@ impl Reporter {
             change.name(),
             devices.join(", ")
         );
+    }
+
+    /// Tells the sinks that dropped something what is active now. Call it only where that is known: not before the first
+    /// snapshot is merged.
+    pub fn catch_up(&mut self, active: impl FnOnce() -> Vec<Conflict>) {
+        if !self.sinks.iter().any(|sink| sink.is_behind()) {
+            return;
+        }
+        let events: Vec<_> = active()
+            .iter()
+            .map(|conflict| {
+                let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
+                Arc::new(self.maker.event(Change::Updated, conflict, pods))
+            })
+            .collect();
+        for sink in self.sinks.iter_mut().filter(|sink| sink.is_behind()) {
+            sink.catch_up(&events);
+        }
     }
 
     /// Shows a conflict that an earlier agent raised and that goes on: in the metrics of what is active, nowhere else.

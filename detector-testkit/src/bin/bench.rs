@@ -8,7 +8,7 @@ use detector_testkit::{
     bench::{
         Figure, Goal, cni, figure::record, path, peers, scale, statistics::latencies, throughput,
     },
-    bench_flood, bench_identify, bench_latency,
+    bench_flood, bench_identify, bench_latency, bench_report,
 };
 
 /// Measures the agent.
@@ -31,6 +31,15 @@ enum Bench {
         /// How many.
         #[arg(long)]
         conflicts: Option<u32>,
+    },
+    /// From a raised conflict to its event line and to a webhook's request.
+    Report {
+        /// How many.
+        #[arg(long)]
+        conflicts: Option<u32>,
+        /// Directory on the disk to measure, which the agent keeps its state in.
+        #[arg(long)]
+        state: Option<PathBuf>,
     },
     /// The same with 250 pods and an ARP storm from one more.
     Storm {
@@ -120,6 +129,24 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
                     p99: None,
                 },
             ))
+        }
+        Bench::Report { conflicts, state } => {
+            let options = bench_report::Options {
+                conflicts: conflicts.unwrap_or(by_size(500, 200)),
+                state: state.clone(),
+                ..bench_report::Options::default()
+            };
+            let report = bench_report::run(agent, &options)?;
+            let group = "Telling";
+            let mut figures = Vec::new();
+            for (name, sample) in [
+                ("raised to event line read", &report.line_us),
+                ("raised to webhook request received", &report.webhook_us),
+                ("frame sent to webhook request received", &report.outside_us),
+            ] {
+                figures.extend(latencies(group, name, sample));
+            }
+            Ok(figures)
         }
         Bench::Storm { conflicts, rate } => {
             let options = bench_latency::Options {

@@ -50,6 +50,8 @@ enum Bench {
     PacketCost,
     /// Detection latency of an idle agent
     Latency,
+    /// From a raised conflict to its event line and its webhook request
+    Report,
     /// Detection latency with 250 pods and an ARP storm
     Storm,
     /// The same conflicts for the agent and for Debian's programs
@@ -69,9 +71,10 @@ enum Bench {
 }
 
 impl Bench {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::PacketCost,
         Self::Latency,
+        Self::Report,
         Self::Storm,
         Self::Peers,
         Self::Path,
@@ -93,7 +96,8 @@ impl Bench {
     fn deadline(self, quick: bool) -> Duration {
         let (full, short) = match self {
             Self::PacketCost => (60, 60),
-            Self::Latency => (90, 30),
+            Self::Latency => (90, 40),
+            Self::Report => (60, 30),
             Self::Storm => (90, 40),
             Self::Peers => (90, 50),
             Self::Path => (150, 50),

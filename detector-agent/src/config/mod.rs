@@ -1,14 +1,19 @@
-//! The configuration file: one YAML mapping with a key for every flag, named as the flag.
+//! The configuration file: one YAML mapping with a key for every flag, named as the flag, and the sections that no
+//! flag could hold (`webhooks`, `alertmanagers`; see [`sinks`]).
 //!
 //! Each value goes through the flag's own parser, so a file cannot hold what the command line would refuse; every
 //! error of the file is found, not only the first.
+
+pub mod fields;
+pub mod sinks;
 
 use std::{ffi::OsString, path::Path};
 
 use clap::{ArgMatches, Command as Clap, CommandFactory, FromArgMatches, parser::ValueSource};
 use serde_yaml_ng::Value;
 
-use crate::cli::Cli;
+use crate::cli::{Cli, Command};
+use sinks::{SECTIONS, Sinks};
 
 /// Why there are no settings.
 #[derive(Debug, thiserror::Error)]
@@ -67,12 +72,14 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
     };
     let shown = path.display().to_string();
     let file = read(path, &shown)?;
-    let flags = flags_from(&command, name, given, &file, &shown)?;
+    let (flags, sinks) = settings_from(&command, name, given, &file, &shown)?;
     let mut merged = args;
     merged.extend(flags);
-    Ok(Cli::from_arg_matches(
-        &command.try_get_matches_from(merged)?,
-    )?)
+    let mut cli = Cli::from_arg_matches(&command.try_get_matches_from(merged)?)?;
+    if let Command::Run(args) = &mut cli.command {
+        args.sinks = sinks;
+    }
+    Ok(cli)
 }
 
 fn read(path: &Path, shown: &str) -> Result<serde_yaml_ng::Mapping, ConfigError> {
@@ -97,22 +104,27 @@ fn read(path: &Path, shown: &str) -> Result<serde_yaml_ng::Mapping, ConfigError>
     }
 }
 
-/// The file's settings as flags, leaving out those that the command line or the environment already gives.
-fn flags_from(
+/// The file's settings: flags, leaving out those that the command line or the environment already gives, and sinks.
+fn settings_from(
     command: &Clap,
     subcommand: &str,
     given: &ArgMatches,
     file: &serde_yaml_ng::Mapping,
     shown: &str,
-) -> Result<Vec<OsString>, ConfigError> {
+) -> Result<(Vec<OsString>, Sinks), ConfigError> {
     let mut errors = Vec::new();
     let mut flags = Vec::new();
+    let mut sinks = Sinks::default();
     let here = command.find_subcommand(subcommand);
     for (key, value) in file {
         let Some(key) = key.as_str() else {
             errors.push(format!("a key is {}, not a name", kind(key)));
             continue;
         };
+        if SECTIONS.contains(&key) {
+            sinks.read(key, value, &mut errors);
+            continue;
+        }
         let known_here = here.is_some_and(|c| has_flag(c, key));
         if key == "config" || !command.get_subcommands().any(|c| has_flag(c, key)) {
             errors.push(format!(
@@ -149,8 +161,9 @@ fn flags_from(
             flags.extend(as_flags);
         }
     }
+    sinks.check(&mut errors);
     if errors.is_empty() {
-        Ok(flags)
+        Ok((flags, sinks))
     } else {
         Err(ConfigError::Settings {
             path: shown.to_owned(),
@@ -223,6 +236,7 @@ fn nearest(command: &Clap, key: &str) -> String {
                 .filter_map(|a| a.get_long())
         })
         .filter(|name| !["config", "help", "version"].contains(name))
+        .chain(SECTIONS)
         .collect();
     names.sort_unstable();
     names.dedup();
@@ -244,7 +258,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::cli::{Command, RunArgs};
+    use crate::{cli::RunArgs, config::sinks::Format};
 
     fn run_with(file: &str, flags: &[&str]) -> Result<RunArgs, ConfigError> {
         let mut config = tempfile::NamedTempFile::new().unwrap();
@@ -291,6 +305,76 @@ mod tests {
         ] {
             assert!(error.contains(word), "{word}: {error}");
         }
+    }
+
+    #[test]
+    fn webhooks_and_alertmanagers_are_read() {
+        let args = run_with(
+            "webhooks:\n- name: ops\n  url: https://example.org/hook\n  secret-files: [/s]\n  header-files: {Authorization: /h}\n  \
+             only: {kinds: [host], namespaces: [a], confidence: certain, min-duration: 30s}\n  retry: {first: 2s}\n\
+             - {name: chat, url-file: /u, format: slack}\n- {name: pager, format: pagerduty, routing-key-file: /k}\n\
+             alertmanagers:\n- {name: am, url: 'http://am:9093', labels: {cluster: east}, timeout: 3s, resend-every: 30s}\n",
+            &[],
+        )
+        .unwrap();
+        let [ops, chat, pager] = &args.sinks.webhooks[..] else {
+            panic!("{:?}", args.sinks);
+        };
+        assert_eq!(ops.only.kinds, ["host"]);
+        assert_eq!(ops.only.min_duration.as_secs(), 30);
+        assert_eq!(ops.retry.first.as_secs(), 2);
+        assert_eq!(ops.retry.give_up_after.as_secs(), 24 * 3600);
+        assert_eq!(chat.format, Format::Slack);
+        assert_eq!(pager.format, Format::Pagerduty);
+        assert_eq!(args.sinks.alertmanagers[0].labels["cluster"], "east");
+        assert_eq!(args.sinks.alertmanagers[0].endpoint.timeout.as_secs(), 3);
+        assert_eq!(args.sinks.alertmanagers[0].resend_every.as_secs(), 30);
+    }
+
+    #[test]
+    fn the_readmes_example_is_a_file_that_the_agent_takes() {
+        let readme = include_str!("../../../README.md");
+        let (_, rest) = readme.split_once("```yaml\n").unwrap();
+        let (yaml, _) = rest.split_once("```").unwrap();
+        let sinks = run_with(yaml, &[]).unwrap().sinks;
+        assert_eq!((sinks.webhooks.len(), sinks.alertmanagers.len()), (3, 2));
+    }
+
+    #[test]
+    fn every_error_of_every_sink_is_named_at_once() {
+        let error = run_with(
+            "flap-moves: 1\nwebhooks:\n- {name: Ops!, url: 'ftp://x', format: teams, colour: red}\n\
+             - {name: lines, url: 'http://a:secret@b/'}\n\
+             - {name: a, url: 'http://b', only: {kinds: [double], min-duration: soon, what: 1}, retry: {first: 2m, longest: 1m}}\n\
+             - {name: a, url: 'http://b', client-key-file: /k, header-files: {Content-Type: /f}}\n\
+             - {name: p, format: pagerduty}\n- 7\n\
+             alertmanagers: {name: am}\n",
+            &[],
+        )
+        .unwrap_err()
+        .to_string();
+        for word in [
+            "flap-moves",
+            "`webhooks[0].name`: `Ops!`",
+            "`webhooks[0].url`: is no http",
+            "`webhooks[0].format`: unknown variant `teams`",
+            "`webhooks[0].colour` is not a setting",
+            "`webhooks[1].name`: `lines` is the agent's own",
+            "`webhooks[1].url`: holds a password",
+            "`webhooks[2].only.kinds`: `double`",
+            "`webhooks[2].only.min-duration`",
+            "`webhooks[2].only.what` is not a setting; the settings here are kinds",
+            "`webhooks[2].retry.longest`",
+            "two sinks are named `a`",
+            "`webhooks[3].client-cert-file`",
+            "`webhooks[3].header-files.Content-Type`",
+            "`webhooks[4].routing-key-file`",
+            "`webhooks[5]` is a number",
+            "`alertmanagers` is a mapping; expected a list",
+        ] {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+        assert!(!error.contains("secret@"), "{error}");
     }
 
     #[test]

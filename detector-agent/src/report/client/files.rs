@@ -1,0 +1,134 @@
+//! Credentials from files.
+
+use std::{
+    fmt,
+    fs::File,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use hyper::{
+    Uri,
+    header::{HeaderMap, HeaderName},
+};
+
+use super::sensitive;
+use crate::config::sinks::{Endpoint, UrlSource, url};
+
+/// No credential is larger.
+const LIMIT: u64 = 1 << 20;
+
+/// What is wrong with a file. Never holds any of its content.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("cannot read {}: {source}", .path.display())]
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It holds something else than it should.
+    #[error("{} {why}", .path.display())]
+    Wrong {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// What all files of an endpoint hold.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Material {
+    pub(super) url: Uri,
+    pub(super) headers: HeaderMap,
+    pub(super) ca: Option<Pem>,
+    pub(super) certificate: Option<(Pem, Pem)>,
+}
+
+impl fmt::Debug for Material {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Material").finish_non_exhaustive()
+    }
+}
+
+/// One PEM file.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Pem {
+    pub(super) path: PathBuf,
+    pub(super) content: Vec<u8>,
+}
+
+/// Reads them all.
+pub(super) fn read(endpoint: &Endpoint) -> Result<Material, FileError> {
+    let url = match &endpoint.url {
+        UrlSource::Given(uri) => uri.clone(),
+        UrlSource::File(path) => url(&secret(path)?).map_err(|why| wrong(path, why))?,
+    };
+    let mut headers = HeaderMap::new();
+    for (name, path) in &endpoint.header_files {
+        let value = secret(path)?;
+        let value = sensitive(&value)
+            .map_err(|_| wrong(path, "holds characters that a header cannot have"))?;
+        let name: HeaderName = name
+            .parse()
+            .map_err(|_| wrong(path, "belongs to a header whose name is none"))?;
+        headers.insert(name, value);
+    }
+    let certificate = match (&endpoint.client_cert_file, &endpoint.client_key_file) {
+        (Some(certificate), Some(key)) => Some((pem(certificate)?, pem(key)?)),
+        _ => None,
+    };
+    Ok(Material {
+        url,
+        headers,
+        ca: endpoint.ca_file.as_deref().map(pem).transpose()?,
+        certificate,
+    })
+}
+
+/// A secret, without the space around it.
+///
+/// # Errors
+/// Where the file cannot be read, is empty or no text.
+pub fn secret(path: &Path) -> Result<Arc<str>, FileError> {
+    let content = String::from_utf8(bytes(path)?).map_err(|_| wrong(path, "is no text"))?;
+    match content.trim() {
+        "" => Err(wrong(path, "is empty")),
+        text => Ok(Arc::from(text)),
+    }
+}
+
+fn pem(path: &Path) -> Result<Pem, FileError> {
+    Ok(Pem {
+        path: path.to_owned(),
+        content: bytes(path)?,
+    })
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>, FileError> {
+    let unreadable = |source| FileError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let mut content = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(LIMIT + 1)
+        .read_to_end(&mut content)
+        .map_err(unreadable)?;
+    if content.len() as u64 > LIMIT {
+        return Err(wrong(path, "is larger than 1 MiB"));
+    }
+    Ok(content)
+}
+
+/// A file holds something else than it should.
+pub(super) fn wrong(path: &Path, why: impl Into<String>) -> FileError {
+    FileError::Wrong {
+        path: path.to_owned(),
+        why: why.into(),
+    }
+}

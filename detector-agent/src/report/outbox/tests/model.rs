@@ -1,0 +1,114 @@
+//! Random lives of conflicts, with the power cut at every single write.
+
+use super::{super::Bounds, world::World};
+
+/// Conflicts open at a time.
+const OPEN: usize = 4;
+
+/// A bound that is met, yet leaves room for the ends of all conflicts that a sink knows of.
+const TIGHT: Bounds = Bounds {
+    events: 12,
+    bytes: 1 << 20,
+    open: 100,
+};
+
+/// A life with one crash at the operation `crash_at`; `false` where it never came to that.
+fn live(seed: u64, crash_at: usize, bounds: Bounds, ambiguous: bool) -> (World, bool) {
+    let mut world = World::new(seed, bounds);
+    world.ambiguous = ambiguous;
+    world.disk.crash_at(crash_at);
+    let mut crashed = false;
+    let mut steps = 0;
+    while steps < 12 {
+        if world.run.is_none()
+            && let Err(why) = world.start()
+        {
+            assert!(
+                world.disk.is_off(),
+                "seed {seed}, crash at {crash_at}: {why}"
+            );
+            crashed = true;
+            let mut random = world.random.fork();
+            world.disk.power_on(&mut random);
+            continue;
+        }
+        for _ in 0..world.random.usize(1..6) {
+            world.happen(OPEN);
+        }
+        world.store();
+        let failing = if world.random.u8(..3) == 0 { 8 } else { 2 };
+        world.deliver(6, failing);
+        if world.disk.is_off() {
+            crashed = true;
+            world.die();
+            let mut random = world.random.fork();
+            world.disk.power_on(&mut random);
+        }
+        steps += 1;
+    }
+    if world.run.is_none() {
+        world.start().unwrap();
+    }
+    world.disk.come_back();
+    world.finish();
+    (world, crashed)
+}
+
+#[test]
+fn nothing_stored_is_lost_and_order_is_kept_over_a_crash_at_every_write() {
+    for (seed, step) in [(0, 1), (1, 5)] {
+        let mut crash_at = 0;
+        loop {
+            let (world, crashed) = live(seed, crash_at, Bounds::default(), true);
+            world.check_order();
+            world.check_complete();
+            if !crashed {
+                println!("seed {seed}: {crash_at} writes");
+                assert!(crash_at > 50, "only {crash_at} writes");
+                break;
+            }
+            crash_at += step;
+        }
+    }
+}
+
+#[test]
+fn at_the_bound_a_sink_still_sees_whole_conflicts() {
+    let mut evicted = 0;
+    let mut whole = 0;
+    for seed in 0..60 {
+        let (world, _) = live(seed, usize::MAX, TIGHT, false);
+        evicted += world.counted("all", "evicted");
+        if !world.lost_an_end {
+            world.check_order();
+            whole += 1;
+        }
+    }
+    assert!(evicted > 100, "the bound was hardly met: {evicted}");
+    assert!(
+        whole > 50,
+        "ends were dropped in {} of 60 lives",
+        60 - whole
+    );
+}
+
+#[test]
+fn at_the_bound_order_is_kept_over_a_crash_at_every_write() {
+    let (mut lives, mut whole) = (0, 0);
+    for crash_at in (0..).step_by(3) {
+        let (world, crashed) = live(7, crash_at, TIGHT, false);
+        lives += 1;
+        if !world.lost_an_end {
+            world.check_order();
+            whole += 1;
+        }
+        if !crashed {
+            break;
+        }
+    }
+    assert!(
+        whole > lives / 2,
+        "ends were dropped in {} of {lives} lives",
+        lives - whole
+    );
+}

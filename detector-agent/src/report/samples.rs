@@ -1,0 +1,67 @@
+//! Events for the tests of this folder.
+
+use super::event::{ClaimantData, ConflictData, Event, EvidenceData};
+use crate::identify::{Pod, Via};
+
+const TIME: &str = "2026-11-21T01:02:03.123456Z";
+
+fn claimant(name: &str) -> ClaimantData {
+    ClaimantData {
+        device: format!("veth-{name}"),
+        ifindex: 12,
+        mac: Some("02:00:00:00:00:01".to_owned()),
+        master: None,
+        since: TIME.to_owned(),
+        pod: Some(Pod::named("default", name, Via::Cri)),
+        pod_unknown_because: None,
+        evidence: vec![EvidenceData {
+            kind: "address".to_owned(),
+            first_seen: TIME.to_owned(),
+            last_seen: TIME.to_owned(),
+            mac: None,
+            detail: None,
+        }],
+        left: None,
+    }
+}
+
+/// An event about the conflict `conflict`; `change` is the last word of its type.
+pub(crate) fn event(id: &str, change: &str, conflict: &str, address: &str) -> Event {
+    let over = change == "resolved";
+    Event {
+        specversion: "1.0".to_owned(),
+        id: id.to_owned(),
+        source: "ip-conflict-detector/node-1".to_owned(),
+        event_type: format!("io.ipconflict.conflict.{change}"),
+        subject: address.to_owned(),
+        time: TIME.to_owned(),
+        datacontenttype: "application/json".to_owned(),
+        data: ConflictData {
+            conflict_id: conflict.to_owned(),
+            node: "node-1".to_owned(),
+            address: address.to_owned(),
+            vlan: None,
+            inner_vlan: None,
+            kind: "duplicate".to_owned(),
+            confidence: "certain".to_owned(),
+            state: if over { "resolved" } else { "active" }.to_owned(),
+            raised_at: TIME.to_owned(),
+            updated_at: TIME.to_owned(),
+            resolved_at: over.then(|| TIME.to_owned()),
+            latency_us: 40,
+            traffic_goes_to: Some("veth-a".to_owned()),
+            claimants: vec![claimant("a"), claimant("b")],
+            claimants_omitted: 0,
+        },
+    }
+}
+
+/// Raised for an address; the conflict is named after it.
+pub(crate) fn raised(address: &str) -> Event {
+    event("1", "raised", address, address)
+}
+
+/// Resolved for an address.
+pub(crate) fn resolved(address: &str) -> Event {
+    event("2", "resolved", address, address)
+}

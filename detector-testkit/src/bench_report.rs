@@ -1,0 +1,165 @@
+//! How long after a conflict is raised people and machines have it: its event line, and the request of a webhook on
+//! loopback, whose event is on the disk (fsync) before it is sent.
+//!
+//! Raised is when the event was made, as its `time` says; both clocks are this machine's.
+
+use std::{
+    fmt, fs,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{
+    agent::{Agent, AgentCommand, DEADLINE},
+    bench_latency::percentile,
+    frames::{Frame, FrameSender},
+    node::{Node, Pod, PodSpec},
+    receiver::Receiver,
+};
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many conflicts, one after another.
+    pub conflicts: u32,
+    /// Pairs of pods that take turns, as in [`crate::bench_latency`].
+    pub pairs: u32,
+    /// Rest between two frames.
+    pub rest: Duration,
+    /// Where the agent keeps its state: the disk that is measured. `None` for the directory of temporary files.
+    pub state: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            conflicts: 500,
+            pairs: 50,
+            rest: Duration::from_millis(2),
+            state: None,
+        }
+    }
+}
+
+/// All measurements, in microseconds, in the order they were made.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// From the event made to its line in the reader's hands.
+    pub line_us: Vec<f64>,
+    /// From the event made to the request read by the receiver.
+    pub webhook_us: Vec<f64>,
+    /// From just before the frame was sent to the request read by the receiver.
+    pub outside_us: Vec<f64>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} conflicts, microseconds", self.line_us.len())?;
+        writeln!(f, "{:<42}{:>9}{:>9}{:>9}", "", "p50", "p99", "max")?;
+        for (name, sample) in [
+            ("raised to event line read", &self.line_us),
+            ("raised to webhook request received", &self.webhook_us),
+            ("frame sent to webhook request received", &self.outside_us),
+        ] {
+            let [p50, p99, max] = [50.0, 99.0, 100.0].map(|percent| percentile(sample, percent));
+            writeln!(f, "{name:<42}{p50:>9.0}{p99:>9.0}{max:>9.0}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The wall clock at an instant.
+struct Wall {
+    wall: jiff::Timestamp,
+    instant: Instant,
+}
+
+impl Wall {
+    fn now() -> Self {
+        Self {
+            wall: jiff::Timestamp::now(),
+            instant: Instant::now(),
+        }
+    }
+
+    /// Microseconds from `time` (RFC 3339) to `at`.
+    fn since(&self, time: &str, at: Instant) -> Result<f64> {
+        let time: jiff::Timestamp = time.parse().context("the event's time")?;
+        let ahead = at.saturating_duration_since(self.instant).as_secs_f64();
+        let behind = self.instant.saturating_duration_since(at).as_secs_f64();
+        Ok((self.wall.duration_since(time).as_secs_f64() + ahead - behind) * 1e6)
+    }
+}
+
+/// Measures the agent of this path on a node of its own.
+///
+/// # Errors
+/// Where a namespace cannot be made, or the agent or the webhook misses a conflict.
+pub fn run(agent: &Path, options: &Options) -> Result<Report> {
+    ensure!(
+        options.pairs > 0 && options.pairs <= 200,
+        "pairs must be between 1 and 200"
+    );
+    ensure!(
+        options.conflicts <= 16_384,
+        "at most 16384 conflicts: the agent keeps no more open"
+    );
+    let node = Node::new("bench")?;
+    let specs: Vec<_> = (0..options.pairs * 2)
+        .map(|number| PodSpec::new(format!("vethbench{number}")))
+        .collect();
+    let pods = node.add_pods(&specs)?;
+    let senders = pods
+        .iter()
+        .map(FrameSender::open)
+        .collect::<Result<Vec<_>>>()?;
+    let receiver = node.run_in(Receiver::start)?;
+    let temporary = tempfile::tempdir().context("a directory for the configuration")?;
+    let state = options
+        .state
+        .clone()
+        .unwrap_or_else(|| temporary.path().join("state"));
+    let config = temporary.path().join("config.yaml");
+    let text = format!(
+        "state-dir: {}\nwebhooks:\n- {{name: bench, url: '{}'}}\n",
+        state.display(),
+        receiver.url()
+    );
+    fs::write(&config, text).context("writing the configuration")?;
+    let command = AgentCommand::run(agent).arg("--config").arg(&config);
+    let agent = Agent::start_ready(&node, &command)?;
+    let pairs: Vec<(&[Pod], &[FrameSender])> = pods.chunks(2).zip(senders.chunks(2)).collect();
+    let mut report = Report::default();
+    for (number, (pods, senders)) in (0..options.conflicts).zip(pairs.iter().cycle()) {
+        let ([first, second], [first_sender, second_sender]) = (pods, senders) else {
+            continue;
+        };
+        let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 99, 0, 0)) + number);
+        first_sender.send(&Frame::announcement(first.mac(), address))?;
+        thread::sleep(options.rest);
+        let frame = Frame::announcement(second.mac(), address).to_bytes();
+        let subject = address.to_string();
+        let seen = agent.count();
+        let wall = Wall::now();
+        second_sender.send_bytes(&frame)?;
+        let line = agent
+            .wait_event_after(seen, DEADLINE, |event| event.raises(&subject))
+            .with_context(|| format!("conflict {number} on {address}"))?;
+        let id = line.event.id.as_str();
+        let request = receiver
+            .wait_for(DEADLINE, |request| request.header("webhook-id") == id)
+            .with_context(|| format!("the webhook's request about {address}"))?;
+        report.line_us.push(wall.since(&line.event.time, line.at)?);
+        report
+            .webhook_us
+            .push(wall.since(&line.event.time, request.at)?);
+        let outside = request.at.saturating_duration_since(wall.instant);
+        report.outside_us.push(outside.as_secs_f64() * 1e6);
+        thread::sleep(options.rest);
+    }
+    Ok(report)
+}
