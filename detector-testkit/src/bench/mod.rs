@@ -3,6 +3,7 @@
 
 pub mod cni;
 pub mod figure;
+pub mod floor;
 pub mod path;
 pub mod peers;
 pub mod scale;

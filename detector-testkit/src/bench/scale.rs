@@ -49,15 +49,16 @@ pub struct Options {
 /// # Errors
 /// Where a namespace cannot be made, or the agent does not become ready.
 pub fn run(agent: &Path, options: &Options) -> Result<Vec<Figure>> {
-    let begun = Instant::now();
     let node = Node::new("scale")?;
+    let mut making = Duration::ZERO;
+    let begun = Instant::now();
     let mut pods: Vec<Pod> = Vec::new();
     let mut figures = Vec::new();
     let mut memory: Vec<(usize, f64)> = Vec::new();
     let command = AgentCommand::run(agent);
     for &count in &options.pods {
         // Pods are made at a pace of their own; a guess from those before.
-        let each = begun.elapsed() / u32::try_from(pods.len().max(1))?;
+        let each = making / u32::try_from(pods.len().max(1))?;
         let expected = each * u32::try_from(count.saturating_sub(pods.len()))?;
         if !pods.is_empty() && begun.elapsed() + expected > options.deadline {
             figures.push(Figure::absent(
@@ -67,11 +68,13 @@ pub fn run(agent: &Path, options: &Options) -> Result<Vec<Figure>> {
             ));
             continue;
         }
+        let at = Instant::now();
         while pods.len() < count {
             let chunk = (count - pods.len()).min(500);
             let specs: Vec<_> = (pods.len()..pods.len() + chunk).map(spec).collect();
             pods.extend(node.add_pods(&specs)?);
         }
+        making += at.elapsed();
         let mut ready = Vec::new();
         for start in 1..=options.starts {
             let at = Instant::now();

@@ -6,7 +6,8 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Parser, Subcommand};
 use detector_testkit::{
     bench::{
-        Figure, Goal, cni, figure::record, path, peers, scale, statistics::latencies, throughput,
+        Figure, Goal, cni, figure::record, floor, path, peers, scale, statistics::latencies,
+        throughput,
     },
     bench_flood, bench_identify, bench_latency, bench_report,
 };
@@ -121,14 +122,18 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
                 ..bench_latency::Options::default()
             };
             let report = bench_latency::run(agent, options)?;
-            Ok(latency(
+            let floor = floor::run(by_size(1000, 300), options.rest)?;
+            let mut figures = latency(
                 &report,
                 "idle",
                 Goals {
                     p50: Some(60.0),
                     p99: None,
                 },
-            ))
+            );
+            let name = "a thread that only passes the frame on";
+            figures.extend(latencies(LATENCY, name, &floor));
+            Ok(figures)
         }
         Bench::Report { conflicts, state } => {
             let options = bench_report::Options {
