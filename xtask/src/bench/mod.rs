@@ -38,6 +38,9 @@ pub(crate) struct Args {
     /// Fewer repetitions: the shape of the table in less than five minutes; docs/benchmarks.md stays as it is
     #[arg(long)]
     quick: bool,
+    /// Measure this agent instead of building one; the kernel program's cost, which takes a build, is then left out
+    #[arg(long, value_name = "PATH")]
+    agent: Option<PathBuf>,
     /// Passed on to the bench, as `--only latency --conflicts 1000`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, requires = "only")]
     bench: Vec<String>,
@@ -125,7 +128,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         // They are reported as absent, and everything else is measured.
         eprintln!("bench: not all programs to compare with are there: {error:#}");
     }
-    let programs = Programs::build(workspace, args.only)?;
+    let programs = Programs::build(workspace, args)?;
     let machine = Machine::inspect()?;
     let begun = Instant::now();
     let folder = workspace.target().join("bench");
@@ -142,7 +145,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
             continue;
         }
         eprintln!("bench: {}", bench.name());
-        let mut command = programs.command(bench, args);
+        let Some(mut command) = programs.command(bench, args) else {
+            continue;
+        };
         command.env(FIGURES_VARIABLE, &collected);
         let outcome = process::run_for(&mut command, bench.deadline(args.quick));
         if let Err(error) = outcome {
@@ -182,16 +187,19 @@ struct Programs {
 
 impl Programs {
     /// Builds before anything is measured, so that no deadline counts a compiler's time.
-    fn build(workspace: &Workspace, only: Option<Bench>) -> Result<Self> {
-        let agent = build::agent(workspace, Profile::Release)?;
+    fn build(workspace: &Workspace, args: &Args) -> Result<Self> {
+        let agent = match &args.agent {
+            Some(agent) => agent.clone(),
+            None => build::agent(workspace, Profile::Release)?,
+        };
         let mut bench = workspace.cargo();
         bench
             .args(["build", "--release", "--package", "detector-testkit"])
             .args(["--bin", "bench"]);
         process::run(&mut bench)?;
-        let packet_cost = match only {
-            None | Some(Bench::PacketCost) => Some(packet_cost(workspace)?),
-            Some(_) => None,
+        let packet_cost = match args.only {
+            None | Some(Bench::PacketCost) if args.agent.is_none() => Some(packet_cost(workspace)?),
+            _ => None,
         };
         Ok(Self {
             agent,
@@ -200,9 +208,10 @@ impl Programs {
         })
     }
 
-    fn command(&self, bench: Bench, args: &Args) -> Command {
-        if let (Bench::PacketCost, Some(program)) = (bench, &self.packet_cost) {
-            return Command::new(program);
+    /// Nothing where it was not built.
+    fn command(&self, bench: Bench, args: &Args) -> Option<Command> {
+        if bench == Bench::PacketCost {
+            return self.packet_cost.as_ref().map(Command::new);
         }
         let mut command = Command::new(&self.bench);
         command.arg("--agent").arg(&self.agent);
@@ -210,9 +219,7 @@ impl Programs {
             command.arg("--quick");
         }
         command.arg(bench.name()).args(&args.bench);
-        // The program of the pods is built by the test kit, which asks for nothing of cargo's then.
-        command.env_remove("LD_LIBRARY_PATH");
-        command
+        Some(command)
     }
 }
 
