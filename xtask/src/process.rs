@@ -10,7 +10,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::{
+        prctl::set_child_subreaper,
+        signal::{Signal, kill},
+    },
     unistd::Pid,
 };
 
@@ -70,6 +73,18 @@ pub(crate) fn run_for(command: &mut Command, deadline: Duration) -> Result<()> {
     }
 }
 
+/// Lets what a program that is killed leaves behind become children of this process, for [`kill_children`].
+pub(crate) fn adopt_orphans() -> Result<()> {
+    set_child_subreaper(true).context("becoming the parent of orphans")
+}
+
+/// Kills every child of this process with all its descendants.
+pub(crate) fn kill_children() {
+    for child in children(std::process::id()) {
+        kill_tree(child);
+    }
+}
+
 /// Kills a child of this process and all its descendants, children last, so that none can start another one meanwhile.
 fn kill_tree(root: u32) {
     let mut found = vec![root];
@@ -78,19 +93,25 @@ fn kill_tree(root: u32) {
         looked_at += 1;
         // It stands still while its children are looked for.
         signal(parent, Signal::SIGSTOP);
-        let threads = fs::read_dir(format!("/proc/{parent}/task"));
-        for thread in threads.into_iter().flatten().flatten() {
-            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-            found.extend(
-                children
-                    .split_whitespace()
-                    .filter_map(|pid| pid.parse::<u32>().ok()),
-            );
-        }
+        found.extend(children(parent));
     }
     for pid in found {
         signal(pid, Signal::SIGKILL);
     }
+}
+
+fn children(parent: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{parent}/task"));
+    let mut found = Vec::new();
+    for thread in threads.into_iter().flatten().flatten() {
+        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        found.extend(
+            children
+                .split_whitespace()
+                .filter_map(|pid| pid.parse::<u32>().ok()),
+        );
+    }
+    found
 }
 
 fn signal(pid: u32, signal: Signal) {

@@ -30,8 +30,11 @@ pub fn median(sample: &[f64]) -> f64 {
 pub fn latencies(group: &str, name: &str, sample: &[f64]) -> [Figure; 3] {
     [("p50", 50.0), ("p99", 99.0), ("max", 100.0)].map(|(rank, percent)| {
         let value = percentile(sample, percent);
-        Figure::new(group, format!("{name}, {rank}"), value, "µs")
-            .note(format!("of {}", sample.len()))
+        Figure::new(group, format!("{name}, {rank}"), value, "µs").note(format!(
+            "of {}; a tenth within {:.0} µs",
+            sample.len(),
+            percentile(sample, 10.0)
+        ))
     })
 }
 

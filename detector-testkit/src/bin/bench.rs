@@ -219,7 +219,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
         }
         Bench::Cni => cni::run(agent, by_size(60, 12), seconds(60.0, 20.0)),
         Bench::Identify { pairs, conflicts } => {
-            let named = bench_identify::run(agent, pairs.unwrap_or(by_size(125, 30)))?;
+            let named = bench_identify::run(agent, pairs.unwrap_or(by_size(125, 12)))?;
             println!("{named}");
             let options = bench_latency::Options {
                 conflicts: conflicts.unwrap_or(by_size(1000, 200)),

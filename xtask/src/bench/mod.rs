@@ -139,6 +139,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     {
         return Err(error).with_context(|| format!("removing {}", collected.display()));
     }
+    process::adopt_orphans()?;
     let mut failed = Vec::new();
     for bench in Bench::ALL {
         if args.only.is_some_and(|only| only != bench) {
@@ -152,6 +153,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         let outcome = process::run_for(&mut command, bench.deadline(args.quick));
         if let Err(error) = outcome {
             eprintln!("bench: {} failed: {error:#}", bench.name());
+            // A container runtime's shims outlive it.
+            process::kill_children();
             failed.push(Figure::absent("Failed", bench.name(), format!("{error:#}")));
         }
     }
