@@ -17,7 +17,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::{
-    mount::{MsFlags, mount},
+    mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, setns, unshare},
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -25,7 +25,13 @@ use nix::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{agent::AgentCommand, cni::PLUGIN_DIRECTORY, cri::Client, netns::Netns, pause};
+use crate::{
+    agent::AgentCommand,
+    cni::PLUGIN_DIRECTORY,
+    cri::{Client, PodSandboxConfig},
+    netns::Netns,
+    pause,
+};
 
 const IMAGE: &str = "localhost/ipconflict-pause:1";
 /// Every pause program's name begins so; the process id of its maker follows.
@@ -294,7 +300,39 @@ impl Containerd {
         }
     }
 
-    fn run_inside<T: Send>(&self, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    /// Where all of it is kept.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn client(&self) -> Result<&Client> {
+        self.client.as_ref().context("containerd is stopped")
+    }
+
+    /// A pod in the node's network, which no CNI plugin sees.
+    pub(crate) fn run_node_pod(
+        &mut self,
+        name: &str,
+        logs: &Path,
+        privileged: bool,
+    ) -> Result<(Sandbox, PodSandboxConfig)> {
+        let uid = format!("uid-{name}-{}", self.sandboxes.len());
+        let namespace = "ip-conflict-detector".to_owned();
+        let (id, config) = self
+            .client()?
+            .run_on_node(&namespace, name, &uid, logs, privileged)?;
+        let sandbox = Sandbox {
+            id,
+            namespace,
+            name: name.to_owned(),
+            uid,
+        };
+        self.sandboxes.push(sandbox.clone());
+        Ok((sandbox, config))
+    }
+
+    pub(crate) fn run_inside<T: Send>(&self, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let netns = File::open(&self.netns).context("opening the node's namespace")?;
         let mounts = &self.mounts;
         thread::scope(|scope| {
@@ -349,6 +387,9 @@ fn private_mounts() -> Result<File> {
             let none = None::<&str>;
             mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
                 .context("making mounts private")?;
+            // What lies below the empty ones stays in the list of mounts, where containerd would find it by its path.
+            // One that is not there is as good as one that is gone.
+            while umount2("/run/netns", MntFlags::MNT_DETACH).is_ok() {}
             for path in ["/run", "/var/lib"] {
                 mount(
                     Some("tmpfs"),

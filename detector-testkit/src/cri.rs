@@ -24,11 +24,13 @@ struct RunPodSandboxRequest {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct PodSandboxConfig {
+pub(crate) struct PodSandboxConfig {
     #[prost(message, optional, tag = "1")]
     metadata: Option<PodSandboxMetadata>,
     #[prost(string, tag = "2")]
     hostname: String,
+    #[prost(string, tag = "3")]
+    log_directory: String,
     #[prost(message, optional, tag = "8")]
     linux: Option<LinuxPodSandboxConfig>,
 }
@@ -44,7 +46,198 @@ struct PodSandboxMetadata {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct LinuxPodSandboxConfig {}
+struct LinuxPodSandboxConfig {
+    #[prost(message, optional, tag = "2")]
+    security_context: Option<LinuxSandboxSecurityContext>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LinuxSandboxSecurityContext {
+    #[prost(message, optional, tag = "1")]
+    namespaces: Option<NamespaceOption>,
+    #[prost(bool, tag = "6")]
+    privileged: bool,
+}
+
+/// `NamespaceMode.NODE`: the node's own.
+pub(crate) const NODE_NETWORK: i32 = 2;
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct NamespaceOption {
+    #[prost(int32, tag = "1")]
+    pub(crate) network: i32,
+    #[prost(int32, tag = "2")]
+    pub(crate) pid: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct CreateContainerRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) sandbox_id: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) config: Option<ContainerConfig>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) sandbox_config: Option<PodSandboxConfig>,
+}
+
+/// The id alone: the first field of `CreateContainerResponse` and `StartContainerRequest`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ContainerId {
+    #[prost(string, tag = "1")]
+    pub(crate) id: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ContainerConfig {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) metadata: Option<ContainerMetadata>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) image: Option<ImageSpec>,
+    #[prost(string, repeated, tag = "4")]
+    pub(crate) args: Vec<String>,
+    #[prost(message, repeated, tag = "6")]
+    pub(crate) env: Vec<KeyValue>,
+    #[prost(message, repeated, tag = "7")]
+    pub(crate) mounts: Vec<Mount>,
+    #[prost(string, tag = "11")]
+    pub(crate) log_path: String,
+    #[prost(message, optional, tag = "15")]
+    pub(crate) linux: Option<LinuxContainerConfig>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ContainerMetadata {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ImageSpec {
+    #[prost(string, tag = "1")]
+    pub(crate) image: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct KeyValue {
+    #[prost(string, tag = "1")]
+    pub(crate) key: String,
+    #[prost(string, tag = "2")]
+    pub(crate) value: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Mount {
+    #[prost(string, tag = "1")]
+    pub(crate) container_path: String,
+    #[prost(string, tag = "2")]
+    pub(crate) host_path: String,
+    #[prost(bool, tag = "3")]
+    pub(crate) read_only: bool,
+    #[prost(int32, tag = "5")]
+    pub(crate) propagation: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct LinuxContainerConfig {
+    #[prost(message, optional, tag = "2")]
+    pub(crate) security_context: Option<LinuxContainerSecurityContext>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct LinuxContainerSecurityContext {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) capabilities: Option<Capability>,
+    #[prost(bool, tag = "2")]
+    pub(crate) privileged: bool,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) namespaces: Option<NamespaceOption>,
+    #[prost(message, optional, tag = "5")]
+    pub(crate) run_as_user: Option<Int64Value>,
+    #[prost(bool, tag = "7")]
+    pub(crate) read_only_root: bool,
+    #[prost(bool, tag = "11")]
+    pub(crate) no_new_privileges: bool,
+    #[prost(message, optional, tag = "12")]
+    pub(crate) run_as_group: Option<Int64Value>,
+    #[prost(string, repeated, tag = "13")]
+    pub(crate) masked_paths: Vec<String>,
+    #[prost(string, repeated, tag = "14")]
+    pub(crate) read_only_paths: Vec<String>,
+    #[prost(message, optional, tag = "15")]
+    pub(crate) seccomp: Option<SecurityProfile>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Capability {
+    #[prost(string, repeated, tag = "1")]
+    pub(crate) add: Vec<String>,
+    #[prost(string, repeated, tag = "2")]
+    pub(crate) drop: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Int64Value {
+    #[prost(int64, tag = "1")]
+    pub(crate) value: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct SecurityProfile {
+    #[prost(int32, tag = "1")]
+    pub(crate) kind: i32,
+    #[prost(string, tag = "2")]
+    pub(crate) file: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct StopContainerRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) id: String,
+    #[prost(int64, tag = "2")]
+    pub(crate) timeout: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ContainerStatusRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) id: String,
+    #[prost(bool, tag = "2")]
+    pub(crate) verbose: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ContainerStatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) status: Option<ContainerStatus>,
+    #[prost(map = "string, string", tag = "2")]
+    pub(crate) info: std::collections::HashMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ContainerStatus {
+    #[prost(int32, tag = "3")]
+    pub(crate) state: i32,
+    #[prost(int32, tag = "7")]
+    pub(crate) exit_code: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ExecSyncRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) id: String,
+    #[prost(string, repeated, tag = "2")]
+    pub(crate) command: Vec<String>,
+    #[prost(int64, tag = "3")]
+    pub(crate) timeout: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ExecSyncResponse {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) stdout: Vec<u8>,
+    #[prost(int32, tag = "3")]
+    pub(crate) exit_code: i32,
+}
 
 /// The id alone: the first field of `RunPodSandboxResponse`, `StopPodSandboxRequest`, `RemovePodSandboxRequest`.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -54,7 +247,7 @@ struct SandboxId {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Nothing {}
+pub(crate) struct Nothing {}
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct PodSandboxStatusRequest {
@@ -97,20 +290,38 @@ impl Client {
 
     /// `RunPodSandbox`; gives the sandbox's id.
     pub(crate) fn run(&self, namespace: &str, name: &str, uid: &str) -> Result<String> {
-        let config = PodSandboxConfig {
-            metadata: Some(PodSandboxMetadata {
-                name: name.to_owned(),
-                uid: uid.to_owned(),
-                namespace: namespace.to_owned(),
+        let context = None;
+        self.run_config(config(namespace, name, uid, String::new(), context))
+            .map(|(id, _)| id)
+    }
+
+    /// The same in the node's network; the logs of its containers go to `logs`. Gives the configuration, too, which
+    /// the runtime wants to see again with each container.
+    pub(crate) fn run_on_node(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        logs: &Path,
+        privileged: bool,
+    ) -> Result<(String, PodSandboxConfig)> {
+        let context = LinuxSandboxSecurityContext {
+            namespaces: Some(NamespaceOption {
+                network: NODE_NETWORK,
+                pid: 1,
             }),
-            hostname: name.to_owned(),
-            linux: Some(LinuxPodSandboxConfig {}),
+            privileged,
         };
+        let logs = logs.display().to_string();
+        self.run_config(config(namespace, name, uid, logs, Some(context)))
+    }
+
+    fn run_config(&self, config: PodSandboxConfig) -> Result<(String, PodSandboxConfig)> {
         let request = RunPodSandboxRequest {
-            config: Some(config),
+            config: Some(config.clone()),
         };
         let answer: SandboxId = self.call("RunPodSandbox", request)?;
-        Ok(answer.id)
+        Ok((answer.id, config))
     }
 
     /// `StopPodSandbox`, which removes its network, and `RemovePodSandbox`.
@@ -134,7 +345,8 @@ impl Client {
             .context("the runtime says nothing")
     }
 
-    fn call<Q, A>(&self, method: &str, request: Q) -> Result<A>
+    /// One call of the runtime's service.
+    pub(crate) fn call<Q, A>(&self, method: &str, request: Q) -> Result<A>
     where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
@@ -149,5 +361,28 @@ impl Client {
                 .map(tonic::Response::into_inner)
                 .with_context(|| format!("CRI {method}"))
         })
+    }
+}
+
+fn config(
+    namespace: &str,
+    name: &str,
+    uid: &str,
+    log_directory: String,
+    security_context: Option<LinuxSandboxSecurityContext>,
+) -> PodSandboxConfig {
+    PodSandboxConfig {
+        metadata: Some(PodSandboxMetadata {
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            namespace: namespace.to_owned(),
+        }),
+        // In the node's network the node's name stands, as kubelet has it.
+        hostname: match security_context {
+            None => name.to_owned(),
+            Some(_) => String::new(),
+        },
+        log_directory,
+        linux: Some(LinuxPodSandboxConfig { security_context }),
     }
 }

@@ -28,14 +28,30 @@ impl<'n> Prometheus<'n> {
     /// # Errors
     /// Where it is not installed, or does not get ready.
     pub fn start(netns: &'n Netns, target: &str) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let config = folder.path().join("prometheus.yml");
-        fs::write(
-            &config,
-            format!(
+        Self::start_with(
+            netns,
+            &format!(
                 "global: {{scrape_interval: 1s}}\nscrape_configs:\n- job_name: agent\n  static_configs: [{{targets: ['{target}']}}]\n"
             ),
-        )?;
+            &[],
+        )
+    }
+
+    /// Starts it with this configuration; the files lie beside it.
+    ///
+    /// # Errors
+    /// As [`Prometheus::start`].
+    pub fn start_with(
+        netns: &'n Netns,
+        configuration: &str,
+        files: &[(&str, &str)],
+    ) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let config = folder.path().join("prometheus.yml");
+        fs::write(&config, configuration)?;
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text)?;
+        }
         let mut command = Command::new("prometheus");
         command
             .arg(format!("--config.file={}", config.display()))

@@ -14,6 +14,7 @@ mod linker;
 mod lint;
 mod narrate;
 mod process;
+mod python;
 mod requirements;
 mod run;
 mod say;

@@ -12,7 +12,7 @@ use anyhow::Result;
 use crate::{
     compiler,
     host::{find_program, is_executable},
-    linker, process,
+    linker, process, python,
     tools::{self, Tool},
     vm,
     workspace::Workspace,
@@ -29,7 +29,7 @@ pub(crate) enum Group {
     Test,
     /// `test --vm`, besides what testing needs.
     Vm,
-    /// `bench`, besides what testing needs.
+    /// `bench`, besides what the demo needs.
     Bench,
     /// `lint`.
     Lint,
@@ -119,7 +119,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "CNI plugins",
         purpose: "the tests make pods with the real ptp, bridge and host-local",
-        groups: &[Group::Test],
+        groups: &[Group::Test, Group::Bench],
         probe: |_| probe_cni_plugins(),
         packages: &["containernetworking-plugins"],
         wants_packages: always,
@@ -128,7 +128,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "containerd",
         purpose: "the tests name real pods: a runtime with its CRI, runc, and iptables for the plugins",
-        groups: &[Group::Test],
+        groups: &[Group::Test, Group::Bench],
         probe: |_| probe_containerd(),
         packages: &["containerd", "runc", "iptables"],
         wants_packages: always,
@@ -137,7 +137,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "C compiler",
         purpose: "the tests build the program of their smallest pod, static",
-        groups: &[Group::Test],
+        groups: &[Group::Test, Group::Bench],
         probe: |_| probe_static_c(),
         packages: &["gcc", "libc6-dev"],
         wants_packages: always,
@@ -197,6 +197,46 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         groups: &[Group::Bench],
         probe: |_| probe_peers(),
         packages: &["arpwatch", "arpalert", "tcpdump", "bpftrace"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "kubectl",
+        purpose: "the tests build the manifests with its kustomize",
+        groups: &[Group::Test],
+        probe: |_| probe_program("kubectl", "kubernetes-client"),
+        packages: &["kubernetes-client"],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "Go",
+        purpose: "the tests render the Helm chart with Go's templates and sprig",
+        groups: &[Group::Test],
+        probe: |_| probe_go(),
+        packages: &[
+            "golang-go",
+            "golang-github-masterminds-sprig-dev",
+            "golang-gopkg-yaml.v3-dev",
+        ],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "kubernetes-validate",
+        purpose: "the tests hold the manifests against Kubernetes' schemas",
+        groups: &[Group::Test],
+        probe: python::probe,
+        packages: python::PACKAGES,
+        wants_packages: || !python::can_be_made(),
+        installer: Some(python::install),
+    },
+    Requirement {
+        name: "buildah",
+        purpose: "the tests build the container image",
+        groups: &[Group::Test],
+        probe: |_| probe_program("buildah", "buildah"),
+        packages: &["buildah"],
         wants_packages: always,
         installer: None,
     },
@@ -300,6 +340,24 @@ fn probe_peers() -> Result<String, Missing> {
         probe_program(program, program)?;
     }
     probe_program("tcpdump", "tcpdump")
+}
+
+fn probe_go() -> Result<String, Missing> {
+    const LIBRARIES: [(&str, &str); 2] = [
+        (
+            "github.com/Masterminds/sprig",
+            "golang-github-masterminds-sprig-dev",
+        ),
+        ("gopkg.in/yaml.v3", "golang-gopkg-yaml.v3-dev"),
+    ];
+    let go = probe_program("go", "golang-go")?;
+    for (library, package) in LIBRARIES {
+        if !Path::new("/usr/share/gocode/src").join(library).is_dir() {
+            let what = format!("Go's library {library} is not in /usr/share/gocode");
+            return Err(Missing::absent(what, apt(package)));
+        }
+    }
+    Ok(go)
 }
 
 fn probe_static_c() -> Result<String, Missing> {

@@ -35,6 +35,12 @@ enum Unless {
 /// Each line is printed with the verdict, so that nothing is left out in silence.
 const LEFT_OUT: &[(&str, &str, Unless, &str)] = &[
     (
+        "deploy",
+        "",
+        Unless::Never,
+        "builds images and reads files; the kernel is the same to it",
+    ),
+    (
         "ebpf_programs",
         "attaching::tcx_is_used_when_asked_for_and_vanishes_with_the_programs",
         Unless::Tcx,

@@ -1,0 +1,202 @@
+//! The chart: rendered, and its values checked by its schema.
+//!
+//! The real Helm is not run; `helm-render` does with Go's templates and sprig what Helm does with this chart.
+
+use std::{fs, process::Command};
+
+use crate::tools::{assert_current, deploy, documents, python, render, stdout};
+
+/// Says whether values pass the schema, and if not, why.
+fn refused(values: &str) -> Option<String> {
+    const CHECK: &str = "
+import json, sys, yaml, jsonschema
+chart, values = sys.argv[1:]
+def merge(under, over):
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(under.get(key), dict):
+            merge(under[key], value)
+        else:
+            under[key] = value
+    return under
+schema = json.load(open(chart + '/values.schema.json'))
+jsonschema.Draft7Validator.check_schema(schema)
+merged = merge(yaml.safe_load(open(chart + '/values.yaml')), yaml.safe_load(values) or {})
+errors = [f'{error.json_path}: {error.message}' for error in jsonschema.Draft7Validator(schema).iter_errors(merged)]
+print('\\n'.join(errors))
+";
+    let said = stdout(
+        Command::new(python())
+            .args(["-c", CHECK])
+            .arg(deploy("helm/ip-conflict-detector"))
+            .arg(values),
+    );
+    Some(said.trim().to_owned()).filter(|said| !said.is_empty())
+}
+
+#[test]
+fn the_plain_manifests_are_the_chart_with_its_default_values() {
+    let rendered = render("").unwrap();
+    let mut files = Vec::new();
+    for (name, text) in &rendered {
+        if name != "NOTES.txt" && !text.is_empty() {
+            files.push(name.clone());
+            assert_current(&deploy("manifests/base").join(name), &manifest(text));
+        }
+    }
+    assert_eq!(
+        files,
+        [
+            "configmap.yaml",
+            "daemonset.yaml",
+            "priorityclass.yaml",
+            "rbac.yaml",
+            "serviceaccount.yaml"
+        ]
+    );
+    let monitoring = render(
+        "{podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboards: {enabled: true}}",
+    )
+    .unwrap();
+    for name in ["podmonitor.yaml", "prometheusrule.yaml", "dashboards.yaml"] {
+        assert_current(
+            &deploy("manifests/monitoring").join(name),
+            &manifest(&monitoring[name]),
+        );
+    }
+}
+
+fn manifest(text: &str) -> String {
+    format!("# Rendered from deploy/helm/ip-conflict-detector with its default values.\n{text}")
+}
+
+#[test]
+fn the_schema_takes_the_default_values_and_what_the_docs_show() {
+    assert_eq!(refused(""), None);
+    for values in [
+        "{seccomp: {type: Localhost, localhostProfile: profiles/agent.json}}",
+        "{listen: {address: '[$(NODE_IP)]', port: 9000, tokenSecret: {name: token}, tlsSecret: tls}}",
+        "{secrets: [{name: slack, secretName: slack-webhook}], config: {allow: [10.0.0.10], export-claims: true}}",
+        "{ipam: {hostLocalDirectories: [/run/cni-ipam-state], calico: true, aws: true}}",
+        "{runtime: {mountSocket: false}, stateDirectory: ''}",
+        "{priorityClass: {create: false, name: system-node-critical}}",
+    ] {
+        assert_eq!(refused(values), None, "{values}");
+        let rendered = render(values).unwrap();
+        for (name, text) in rendered {
+            if name != "NOTES.txt" {
+                drop(documents(&text));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_schema_refuses_wrong_values_and_names_them() {
+    for (values, named) in [
+        ("{imgae: {tag: x}}", "imgae"),
+        ("{image: {pullPolicy: Sometimes}}", "image.pullPolicy"),
+        ("{image: {digest: sha256:123}}", "image.digest"),
+        ("{listen: {port: '9842'}}", "listen.port"),
+        ("{listen: {port: 70000}}", "listen.port"),
+        ("{kube: {enabled: 'yes'}}", "kube.enabled"),
+        (
+            "{runtime: {socketDirectory: run/containerd}}",
+            "socketDirectory",
+        ),
+        (
+            "{ipam: {hostLocalDirectories: [/]}}",
+            "hostLocalDirectories",
+        ),
+        ("{secrets: [{name: slack}]}", "secretName"),
+        ("{secrets: [{name: Sl/ack, secretName: x}]}", "Sl/ack"),
+        ("{seccomp: {type: runtime-default}}", "seccomp.type"),
+        ("{seccomp: {type: Localhost}}", "localhostProfile"),
+        ("{updateStrategy: {type: Recreate}}", "updateStrategy.type"),
+        ("{podMonitor: {interval: 30}}", "podMonitor.interval"),
+        ("{config: {listen: '0.0.0.0:1'}}", "listen"),
+        ("{config: {Claim_TTL: 1m}}", "Claim_TTL"),
+        (
+            "{priorityClass: {value: 2000000000}}",
+            "priorityClass.value",
+        ),
+        ("{nodeSelector: {a: 1}}", "nodeSelector"),
+    ] {
+        let why = refused(values).unwrap_or_else(|| panic!("{values} passes"));
+        assert!(why.contains(named), "{values}: {why}");
+    }
+}
+
+#[test]
+fn every_value_has_a_place_in_the_schema_and_is_used_by_a_template() {
+    let values =
+        documents(&fs::read_to_string(deploy("helm/ip-conflict-detector/values.yaml")).unwrap());
+    let mut templates = String::new();
+    for entry in fs::read_dir(deploy("helm/ip-conflict-detector/templates")).unwrap() {
+        templates += &fs::read_to_string(entry.unwrap().path()).unwrap();
+    }
+    for (key, value) in values[0].as_mapping().unwrap() {
+        let key = key.as_str().unwrap();
+        assert!(templates.contains(&format!(".Values.{key}")), "{key}");
+        let free = ["nodeSelector", "resources", "updateStrategy", "config"];
+        if let (Some(inner), false) = (value.as_mapping(), free.contains(&key)) {
+            for (inner, _) in inner {
+                let path = format!(".Values.{key}.{}", inner.as_str().unwrap());
+                assert!(templates.contains(&path), "{path}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_secret_is_mounted_and_never_written_into_an_object() {
+    let rendered = render(
+        "{secrets: [{name: slack, secretName: slack-webhook}], listen: {tokenSecret: {name: agent-token}, tlsSecret: agent-tls},
+          podMonitor: {enabled: true}}",
+    )
+    .unwrap();
+    let daemonset = &rendered["daemonset.yaml"];
+    for line in [
+        "secret: {secretName: slack-webhook}",
+        "mountPath: /etc/ip-conflict-detector/secrets/slack",
+        "secret: {secretName: agent-token}",
+        "value: \"/etc/ip-conflict-detector/token/token\"",
+        "secret: {secretName: agent-tls}",
+        "scheme: HTTPS",
+        "value: \"https://$(NODE_IP):9842\"",
+    ] {
+        assert!(daemonset.contains(line), "{line} in\n{daemonset}");
+    }
+    let monitor = &rendered["podmonitor.yaml"];
+    assert!(
+        monitor.contains("credentials: {name: agent-token, key: token}")
+            && monitor.contains("scheme: https"),
+        "{monitor}"
+    );
+}
+
+/// Without the Kubernetes API the agent has no rights there and no token.
+#[test]
+fn without_kube_there_is_no_role_and_no_token() {
+    let rendered = render("{kube: {enabled: false}}").unwrap();
+    assert_eq!(rendered["rbac.yaml"], "");
+    let daemonset = &rendered["daemonset.yaml"];
+    assert!(daemonset.contains("automountServiceAccountToken: false"));
+    assert!(daemonset.contains("name: IPCONFLICT_KUBE\n              value: \"off\""));
+}
+
+#[test]
+fn a_localhost_profile_without_its_name_is_refused_by_the_chart_itself() {
+    let why = render("{seccomp: {type: Localhost}}").unwrap_err();
+    assert!(why.contains("needs seccomp.localhostProfile"), "{why}");
+}
+
+#[test]
+fn the_chart_names_itself_as_helm_wants_it() {
+    let chart =
+        &documents(&fs::read_to_string(deploy("helm/ip-conflict-detector/Chart.yaml")).unwrap())[0];
+    assert_eq!(chart["apiVersion"], "v2");
+    assert_eq!(chart["name"], "ip-conflict-detector");
+    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+    let image = render("{image: {digest: 'sha256:abc'}}").unwrap();
+    assert!(image["daemonset.yaml"].contains("ip-conflict-detector@sha256:abc\""));
+}

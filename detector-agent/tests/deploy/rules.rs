@@ -1,0 +1,70 @@
+//! The alert rules: promtool takes them, they fire and rest when they should, and each has a runbook.
+
+use std::{fs, process::Command};
+
+use serde_yaml_ng::Value;
+
+use crate::tools::{deploy, documents, render, root, stdout};
+
+fn rules() -> Vec<Value> {
+    let text = fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap();
+    documents(&text)[0]["groups"]
+        .as_sequence()
+        .unwrap()
+        .iter()
+        .flat_map(|group| group["rules"].as_sequence().unwrap().clone())
+        .collect()
+}
+
+fn alerts() -> Vec<Value> {
+    rules()
+        .into_iter()
+        .filter(|rule| rule.get("alert").is_some())
+        .collect()
+}
+
+#[test]
+fn promtool_takes_the_rules_and_they_fire_and_rest_when_they_should() {
+    for verb in ["check", "test"] {
+        let file = ["rules.yaml", "rules.test.yaml"][usize::from(verb == "test")];
+        stdout(
+            Command::new("promtool")
+                .args([verb, "rules", file])
+                .current_dir(deploy("prometheus")),
+        );
+    }
+}
+
+#[test]
+fn every_alert_is_tested_and_has_a_runbook_of_its_own_or_a_kins() {
+    let tests = fs::read_to_string(deploy("prometheus/rules.test.yaml")).unwrap();
+    let mut used = Vec::new();
+    for alert in alerts() {
+        let name = alert["alert"].as_str().unwrap();
+        let fires = format!("alertname: {name}\n        exp_alerts:\n          - exp_labels");
+        assert!(tests.contains(&fires), "{name} fires in no test");
+        let url = alert["annotations"]["runbook_url"].as_str().unwrap();
+        let (_, path) = url.split_once("/blob/main/").unwrap();
+        let text = fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+        assert!(text.contains(name), "{path} does not speak of {name}");
+        for key in ["summary", "description"] {
+            assert!(
+                alert["annotations"].get(key).is_some(),
+                "{name} has no {key}"
+            );
+        }
+        used.push(path.rsplit('/').next().unwrap().to_owned());
+    }
+    for entry in fs::read_dir(root().join("docs/runbooks")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(used.contains(&name), "no alert leads to {name}");
+    }
+}
+
+#[test]
+fn the_operators_object_holds_the_same_rules() {
+    let rendered = render("{prometheusRule: {enabled: true}}").unwrap();
+    let object = &documents(&rendered["prometheusrule.yaml"])[0];
+    let file = &documents(&fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap())[0];
+    assert_eq!(object["spec"], *file);
+}
