@@ -213,7 +213,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
         Bench::Path => {
             let options = path::Options {
                 slice: seconds(0.2, 0.1),
-                rounds: by_size(40, 20),
+                rounds: by_size(25, 20),
             };
             path::run(agent, options)
         }

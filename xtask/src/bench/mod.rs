@@ -108,7 +108,7 @@ impl Bench {
             Self::Throughput => (90, 45),
             Self::Flood => (60, 30),
             Self::Identify => (150, 60),
-            Self::Scale => (220, 90),
+            Self::Scale => (260, 90),
         };
         Duration::from_secs(if quick { short } else { full })
     }
