@@ -5,6 +5,7 @@
 //! thread "detection"         kernel → engine → events; never blocks
 //! thread "kernel-worker"     attaches and reads; may wait for the kernel's locks
 //! thread "outbox"            stores events before they are sent; waits for the disk
+//! thread "ipam"              reads IPAM's books; may wait for a disk or an API
 //! thread "state"             keeps open conflicts over a restart; waits for the disk
 //! thread "http"              the endpoints; a scrape or a client makes nobody wait
 //! ```
@@ -21,13 +22,13 @@ use tracing::{info, warn};
 
 use crate::{
     cli::{Attach, RunArgs},
-    detect::{Engine, Settings},
+    detect::{AnomalyRules, Engine, Settings},
     detection::{Detection, Inbox, Message, Parts, Readiness},
     health::{Health, Role, SourceHealth},
     http::{self, Endpoints, HttpError},
     identify::{self, Identifier, KubeEvents, Names, PodBook, Sources},
     instance::{Instance, InstanceError},
-    memory,
+    ipam, memory,
     node::{self, NodeNameError},
     observe::{
         ebpf::{AttachMode, EbpfOptions, LoadError, Programs, leftovers},
@@ -41,7 +42,7 @@ use crate::{
         metrics::Metrics,
         sinks::{Senders, SinksError},
     },
-    state::State,
+    state::{AnomalyKeeper, State},
     store::Store,
 };
 
@@ -174,6 +175,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     if endpoints.is_some() {
         reporter.add_sink(Box::new(feed.clone()));
     }
+    let kube = sources.kube().cloned();
     for sink in sinks {
         reporter.add_sink(sink);
     }
@@ -188,6 +190,15 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         posting
     });
     let mut engine = Engine::new(settings(args));
+    let (anomaly_state, anomaly_keeper) = match &store {
+        None => (None, None),
+        Some(store) => {
+            let (keeper, state, kept) =
+                AnomalyKeeper::start(Arc::clone(store)).map_err(AgentError::Start)?;
+            engine.restore_anomalies(kept);
+            (Some(state), Some(keeper))
+        }
+    };
     let (state, keeper) = match store {
         None => (None, None),
         Some(store) => {
@@ -209,14 +220,17 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     };
     let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
     let (jobs, asked) = mpsc::channel();
+    let (wanted, asked_for) = tokio::sync::mpsc::unbounded_channel();
     let detection = Detection::new(Parts {
         engine,
         live,
         ring,
         jobs,
         mailbox,
+        books: Some(wanted),
         reporter,
         keeper,
+        anomaly_keeper,
         metrics: Arc::clone(&metrics),
         readiness: Arc::clone(&readiness),
         health: SourceHealth::new(
@@ -242,6 +256,16 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let worker = thread::Builder::new()
         .name("kernel-worker".to_owned())
         .spawn(move || worker.run(&asked, tell))
+        .map_err(AgentError::Start)?;
+    let books = {
+        let inbox = inbox.clone();
+        let tell = move |news| inbox.send(Message::Books(news));
+        let settings = args.common.ipam.clone();
+        ipam::Books::new(settings, node.clone(), kube, Arc::clone(&health), tell)
+    };
+    thread::Builder::new()
+        .name("ipam".to_owned())
+        .spawn(move || read_books(books.run(asked_for)))
         .map_err(AgentError::Start)?;
     let (ended, mut end) = tokio::sync::oneshot::channel();
     let detection = thread::Builder::new()
@@ -290,6 +314,9 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     if let Some(state) = state {
         state.finish();
     }
+    if let Some(state) = anomaly_state {
+        state.finish();
+    }
     // The worker ends when detection has dropped its end of the jobs.
     let worked = join(worker, "kernel-worker").map(Ok);
     runtime.block_on(senders.stop(DRAIN));
@@ -301,6 +328,17 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     worked
         .and_then(|result| result)
         .map_err(AgentError::Detection)
+}
+
+/// Runs the reader of IPAM's books. Nobody waits for its end: it only reads, and ends when detection has.
+fn read_books(books: impl Future<Output = ()>) {
+    match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime.block_on(books),
+        Err(error) => warn!("IPAM's books are not read: {error}"),
+    }
 }
 
 /// SIGTERM and SIGINT.
@@ -382,6 +420,10 @@ fn settings(args: &RunArgs) -> Settings {
         flap_moves: args.flap_moves as usize,
         flap_window: args.flap_window,
         id_seed: node::random(),
+        anomalies: AnomalyRules {
+            leak_after: args.common.ipam.ipam_leak_after,
+            ..AnomalyRules::default()
+        },
         ..Settings::default()
     }
 }

@@ -13,17 +13,18 @@ use crate::{
     cli::{CheckArgs, CheckFormat},
     clock::{self, Moment},
     detect::{
-        Conflict, Device, Engine, IfIndex, Observation, ReadScope, ReadToken, Settings, Snapshot,
-        Stamped,
+        AnomalyRules, Conflict, Device, Engine, IfIndex, Observation, PoolNews, ReadScope,
+        ReadToken, Settings, Snapshot, Stamped, Timestamp, Touched,
     },
-    identify::{self, Sources},
+    identify::{self, Kube, Sources},
+    ipam,
     node::{self, NodeNameError},
     observe::netlink::{
         DeviceSelector, LeftOut, OpenError, PatternError, ReadError, Reading, Requests,
     },
     report::{
-        event::ConflictData,
-        text::{Colour, conflict_table, reasons},
+        event::{AnomalyData, ConflictData},
+        text::{Colour, clean, conflict_table, reasons},
     },
 };
 
@@ -32,6 +33,9 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Between two readings.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Drift that is still there after this long is none that a plugin makes in passing.
+const ANOMALY_LASTS: Duration = Duration::from_secs(2);
 
 /// Why the check could not tell.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +69,10 @@ struct Answer<'a> {
     /// Not everything could be read: no conflict among what was read does not mean none.
     incomplete: Option<String>,
     conflicts: Vec<ConflictData>,
+    /// What is not yet a conflict.
+    anomalies: Vec<AnomalyData>,
+    /// Which IPAM was recognised, what was read and what not.
+    ipam: Vec<String>,
 }
 
 /// Looks once and prints what it finds. Gives the exit code: 0 no conflict, 1 conflicts, 2 no conflict among what could
@@ -82,8 +90,97 @@ pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
 }
 
 fn look(args: &CheckArgs) -> Result<u8, CheckError> {
-    let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
+    let Look {
+        engine,
+        now,
+        left_out,
+        ipam,
+    } = look_at_node(args)?;
+    let mut anomalies = engine.anomalies();
+    if !anomalies.is_empty() {
+        // A pod that is being made or deleted may look like drift for a moment.
+        thread::sleep(ANOMALY_LASTS);
+        let again = look_at_node(args)?.engine.anomalies();
+        anomalies.retain(|a| {
+            let mut still = again.iter();
+            still.any(|b| (a.kind, a.address) == (b.kind, b.address))
+        });
+    }
     let node = node::name(args.common.node_name.as_deref())?;
+    let conflicts = engine.conflicts(now);
+    let in_conflict: HashSet<IfIndex> = conflicts
+        .iter()
+        .flat_map(Conflict::present)
+        .map(|claimant| claimant.ifindex)
+        .collect();
+    let wanted: Vec<Device> = in_conflict
+        .into_iter()
+        .chain(
+            anomalies
+                .iter()
+                .filter_map(|a| a.holder.as_ref())
+                .map(|h| h.ifindex),
+        )
+        .collect::<HashSet<_>>()
+        .into_iter()
+        .filter_map(|ifindex| engine.device(ifindex))
+        .collect();
+    let settings = &args.common.identify;
+    let sources = Sources::new(settings, &node);
+    let pods = identify::look_once(wanted, sources, settings.lookup_timeout)
+        .map_err(CheckError::Identify)?;
+    let moment = Moment::now();
+    let conflicts: Vec<ConflictData> = conflicts
+        .iter()
+        .map(|conflict| ConflictData::new(&node, &moment, conflict, |c| pods.pod_of(c)))
+        .collect();
+    let anomalies: Vec<AnomalyData> = anomalies
+        .iter()
+        .map(|anomaly| AnomalyData::new(&node, &moment, anomaly, |c| pods.pod_of(c)))
+        .collect();
+    let strict = args.strict && !anomalies.is_empty();
+    let devices = engine.devices().len();
+    let text = match args.format {
+        CheckFormat::Json => {
+            let answer = Answer {
+                node: &node,
+                checked_at: moment.rfc3339(now),
+                devices,
+                incomplete: incomplete(left_out),
+                conflicts: conflicts.clone(),
+                anomalies,
+                ipam,
+            };
+            serde_json::to_string_pretty(&answer).map_err(io::Error::from)? + "\n"
+        }
+        CheckFormat::Text => {
+            let colour = Colour::for_output(&io::stdout());
+            let mut text = text(&conflicts, devices, incomplete(left_out), colour);
+            anomaly_section(&mut text, &anomalies, &ipam);
+            text
+        }
+    };
+    io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(
+        match (conflicts.is_empty(), left_out == LeftOut::default()) {
+            (false, _) => 1,
+            (true, _) if strict => 1,
+            (true, true) => 0,
+            (true, false) => 2,
+        },
+    )
+}
+
+/// What one look at the node gave.
+struct Look {
+    engine: Engine,
+    now: Timestamp,
+    left_out: LeftOut,
+    ipam: Vec<String>,
+}
+
+fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
+    let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let mut requests = Requests::open()?;
     let (reading, stuck) = settled(PATIENCE, || {
         let reading = requests.read_node(&selector)?;
@@ -99,6 +196,12 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
     let mut engine = Engine::new(Settings {
         allow: args.common.allow.clone(),
         id_seed: node::random(),
+        // What lasts is told apart by a second look; how long an address was idle one look cannot know.
+        anomalies: AnomalyRules {
+            drift_grace: Duration::ZERO,
+            leak_after: Duration::MAX,
+            astray_grace: Duration::ZERO,
+        },
         ..Settings::default()
     });
     let token = ReadToken(0);
@@ -109,50 +212,46 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
         // Conflicts are asked for below; what else follows from a snapshot is for an agent that stays.
         engine.step(now, Stamped { at: now, what }, &mut Vec::new());
     }
-    let conflicts = engine.conflicts(now);
-    let in_conflict: HashSet<IfIndex> = conflicts
-        .iter()
-        .flat_map(Conflict::present)
-        .map(|claimant| claimant.ifindex)
-        .collect();
-    let wanted: Vec<Device> = in_conflict
-        .into_iter()
-        .filter_map(|ifindex| engine.device(ifindex))
-        .collect();
+    // After the kernel: IPAM writes first, so what is live by then stands in its books.
     let settings = &args.common.identify;
-    let sources = Sources::new(settings, &node);
-    let pods = identify::look_once(wanted, sources, settings.lookup_timeout)
-        .map_err(CheckError::Identify)?;
-    let moment = Moment::now();
-    let conflicts: Vec<ConflictData> = conflicts
-        .iter()
-        .map(|conflict| ConflictData::new(&node, &moment, conflict, |c| pods.pod_of(c)))
-        .collect();
-    let devices = engine.devices().len();
-    let text = match args.format {
-        CheckFormat::Json => {
-            let answer = Answer {
-                node: &node,
-                checked_at: moment.rfc3339(now),
-                devices,
-                incomplete: incomplete(left_out),
-                conflicts: conflicts.clone(),
-            };
-            serde_json::to_string_pretty(&answer).map_err(io::Error::from)? + "\n"
-        }
-        CheckFormat::Text => {
-            let colour = Colour::for_output(&io::stdout());
-            text(&conflicts, devices, incomplete(left_out), colour)
-        }
-    };
-    io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(
-        match (conflicts.is_empty(), left_out == LeftOut::default()) {
-            (false, _) => 1,
-            (true, true) => 0,
-            (true, false) => 2,
-        },
-    )
+    let node = node::name(args.common.node_name.as_deref())?;
+    let kube = Kube::new(settings.kube, &node, &[]);
+    let books = ipam::look_once(&args.common.ipam, &node, kube, settings.lookup_timeout);
+    for pool in books.pools {
+        let news = PoolNews::Read(pool, Touched::All);
+        engine.books(clock::now(), news, &mut Vec::new());
+    }
+    Ok(Look {
+        engine,
+        now,
+        left_out,
+        ipam: books.told,
+    })
+}
+
+/// What is no conflict, after all that is.
+fn anomaly_section(text: &mut String, anomalies: &[AnomalyData], ipam: &[String]) {
+    if !anomalies.is_empty() {
+        text.push_str(&format!(
+            "\n{} anomalies, no conflict yet:\n",
+            anomalies.len()
+        ));
+    }
+    for anomaly in anomalies {
+        let pod = anomaly
+            .pod
+            .as_ref()
+            .map(|pod| format!(" (pod {}/{})", clean(&pod.namespace), clean(&pod.name)));
+        text.push_str(&format!(
+            "{} {}{}\n",
+            clean(&anomaly.kind),
+            clean(&anomaly.detail),
+            pod.unwrap_or_default()
+        ));
+    }
+    for told in ipam {
+        text.push_str(&format!("ipam: {}\n", clean(told)));
+    }
 }
 
 /// Reads, again while a device whose namespace the first reading missed is still there and still cannot be read. Gives

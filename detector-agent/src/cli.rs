@@ -6,7 +6,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
-use crate::{config::sinks::Sinks, http::Listen, identify::IdentifySettings};
+use crate::{config::sinks::Sinks, http::Listen, identify::IdentifySettings, ipam::IpamSettings};
 
 /// Names, the instant it happens, every IP address that two pods claim.
 #[derive(Clone, Debug, Parser)]
@@ -23,7 +23,7 @@ pub enum Command {
     /// Watch this node and report every conflict as it happens.
     Run(Box<RunArgs>),
     /// Look at the kernel's state once: exit 0 without a conflict, 1 with one, 2 when it could not tell.
-    Check(CheckArgs),
+    Check(Box<CheckArgs>),
     /// Show what a running agent sees, live: a table in a terminal, else one line for each event.
     Watch(WatchArgs),
     /// Remove what an agent that was killed left on the devices.
@@ -58,6 +58,10 @@ pub struct CommonArgs {
     /// Where to look for pods.
     #[command(flatten)]
     pub identify: IdentifySettings,
+
+    /// Where IPAM's books are.
+    #[command(flatten)]
+    pub ipam: IpamSettings,
 
     /// Form of the log lines on stderr.
     #[arg(
@@ -173,6 +177,10 @@ pub struct CheckArgs {
         default_value = "text"
     )]
     pub format: CheckFormat,
+
+    /// Exit with 1 also where there are only anomalies, such as drift of IPAM's books.
+    #[arg(long, env = "IPCONFLICT_STRICT", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub strict: bool,
 }
 
 /// Settings of the live view.

@@ -23,9 +23,11 @@ use tracing::{error, info, warn};
 use crate::{
     clock,
     detect::{
-        Conflict, Effect, Engine, IfIndex, Observation, ReadScope, ReadToken, Stamped, Timestamp,
+        Anomaly, AnomalyKind, Conflict, Effect, Engine, IfIndex, Observation, PoolNews, ReadScope,
+        ReadToken, Said, Stamped, Timestamp,
     },
     health::{Situation, SourceHealth},
+    ipam::Wanted,
     observe::{
         ebpf::{CounterReader, Counts, Losses, RingReader},
         netlink::{Live, Source},
@@ -37,7 +39,7 @@ use crate::{
         event::Change,
         metrics::{Kind, Metrics, Reason},
     },
-    state::Keeper,
+    state::{AnomalyKeeper, Keeper},
 };
 
 /// How often loss counters are looked at and gauges are set; never on the way of an event.
@@ -57,6 +59,8 @@ pub enum Message {
     Query(Query),
     /// The pods behind these devices (index and generation) became known, or are known better.
     PodsKnown(Vec<(IfIndex, u64)>),
+    /// IPAM's books were read.
+    Books(PoolNews),
     /// End.
     Stop,
 }
@@ -132,10 +136,14 @@ pub struct Parts {
     pub jobs: mpsc::Sender<Job>,
     /// What others say.
     pub mailbox: Mailbox,
+    /// The way to the reader of IPAM's books, where there is one.
+    pub books: Option<tokio::sync::mpsc::UnboundedSender<Wanted>>,
     /// Where events go.
     pub reporter: Reporter,
     /// Keeps what is open over a restart, with `--state-dir`.
     pub keeper: Option<Keeper>,
+    /// The same for anomalies.
+    pub anomaly_keeper: Option<AnomalyKeeper>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Start-up.
@@ -221,6 +229,9 @@ impl Detection {
             more = self.round()?;
             self.watch_lines(&epoll, &mut waiting_for_room)?;
         }
+        if let Some(keeper) = &mut self.parts.anomaly_keeper {
+            keeper.tick(&self.parts.engine);
+        }
         self.parts.reporter.flush();
         Ok(())
     }
@@ -287,6 +298,12 @@ impl Detection {
                 Message::Kernel(outcome) => self.kernel(outcome),
                 Message::Query(query) => self.answer(query),
                 Message::PodsKnown(devices) => self.pods_known(&devices),
+                Message::Books(news) => {
+                    self.parts
+                        .engine
+                        .books(clock::now(), news, &mut self.effects);
+                    self.act();
+                }
                 Message::Stop => self.stopping = true,
             }
         }
@@ -330,6 +347,21 @@ impl Detection {
                     self.ask(Job::Detach(device.ifindex));
                 }
                 Effect::ReadAgain => self.want_resync("read_outdated"),
+                Effect::Anomaly(said) => self.anomaly(said),
+            }
+        }
+    }
+
+    fn anomaly(&mut self, said: Said) {
+        match said {
+            Said::Raised(anomaly) => self.anomaly_changed(Change::Raised, &anomaly),
+            Said::Resolved(anomaly) => self.anomaly_changed(Change::Resolved, &anomaly),
+            Said::LookInside(look) => self.ask(Job::LookInside(look)),
+            Said::ReadBooks(pool) => {
+                if let Some(books) = &self.parts.books {
+                    // Where the reader has ended, nothing is raised by books that are too old.
+                    let _ = books.send(Wanted::Pool(pool));
+                }
             }
         }
     }
@@ -338,6 +370,13 @@ impl Detection {
         self.parts.reporter.report(change, conflict);
         if let Some(keeper) = &mut self.parts.keeper {
             keeper.changed(&self.parts.engine, conflict);
+        }
+    }
+
+    fn anomaly_changed(&mut self, change: Change, anomaly: &Anomaly) {
+        self.parts.reporter.report_anomaly(change, anomaly);
+        if let Some(keeper) = &mut self.parts.anomaly_keeper {
+            keeper.changed();
         }
     }
 
@@ -365,6 +404,12 @@ impl Detection {
                 self.attaching = self.attaching.saturating_sub(1);
                 self.attached.insert(ifindex, ok);
                 self.perhaps_ready();
+            }
+            Outcome::Inside(look, inside) => {
+                self.parts
+                    .engine
+                    .looked_inside(clock::now(), &look, inside, &mut self.effects);
+                self.act();
             }
             Outcome::Displaced(_) => self.want_resync("displaced"),
             Outcome::Observed(stamped, left_out) => {
@@ -439,6 +484,8 @@ impl Detection {
                 let conflicts = addresses.iter().flat_map(|a| engine.conflicts_of(*a, now));
                 drop(reply.send(conflicts.collect()));
             }
+            Query::AnomalyIds(reply) => drop(reply.send(engine.anomaly_ids())),
+            Query::Anomalies(ids, reply) => drop(reply.send(engine.anomalies_of(&ids))),
             Query::Addresses(reply) => drop(reply.send(engine.addresses())),
             Query::Claims(addresses, reply) => {
                 let claims = addresses.iter().flat_map(|a| engine.claims_of(*a, now));
@@ -504,6 +551,9 @@ impl Detection {
         if let Some(keeper) = &mut self.parts.keeper {
             keeper.tick(&self.parts.engine, now);
         }
+        if let Some(keeper) = &mut self.parts.anomaly_keeper {
+            keeper.tick(&self.parts.engine);
+        }
         if let Some((_, counters)) = &self.parts.ring {
             match counters.read() {
                 Ok(counts) => {
@@ -526,6 +576,7 @@ impl Detection {
             ("links", losses.links),
             ("kernel_entries", losses.kernel_entries),
             ("open_conflicts", losses.conflicts),
+            ("open_anomalies", self.parts.engine.anomalies_refused()),
             ("unknown_device", losses.unknown_device),
         ] {
             Metrics::set_total(&metrics.dropped.get_or_create(&Reason { reason }), total);
@@ -534,6 +585,13 @@ impl Detection {
             let open = self.parts.engine.open_conflicts(kind);
             metrics
                 .active
+                .get_or_create(&Kind { kind: kind.name() })
+                .set(open.try_into().unwrap_or(i64::MAX));
+        }
+        for kind in AnomalyKind::ALL {
+            let open = self.parts.engine.open_anomalies(kind);
+            metrics
+                .anomalies
                 .get_or_create(&Kind { kind: kind.name() })
                 .set(open.try_into().unwrap_or(i64::MAX));
         }
@@ -550,7 +608,9 @@ impl Detection {
         );
         if self.parts.readiness.is_ready() {
             let engine = &self.parts.engine;
-            self.parts.reporter.catch_up(|| engine.conflicts(now));
+            self.parts
+                .reporter
+                .catch_up(|| (engine.conflicts(now), engine.anomalies()));
         }
     }
 
@@ -633,6 +693,7 @@ fn kind(what: &Observation) -> Option<&'static str> {
             crate::detect::FrameKind::Arp => "arp",
             crate::detect::FrameKind::Ndp => "ndp",
         }),
+        Observation::Question(_) => Some("question"),
         Observation::Read(..) => Some("snapshot"),
         Observation::ReadBegun(_) | Observation::ReadFailed(_) => None,
     }

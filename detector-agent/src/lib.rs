@@ -13,6 +13,7 @@ pub mod health;
 pub mod http;
 pub mod identify;
 pub mod instance;
+pub mod ipam;
 pub mod logging;
 pub mod memory;
 pub mod node;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use tokio::sync::oneshot;
 
-use crate::detect::{Claim, Conflict};
+use crate::detect::{Anomaly, AnomalyId, Claim, Conflict};
 
 /// A question. Lists are asked for by address, a few hundred at a time, so that no answer takes long.
 #[derive(Debug)]
@@ -13,6 +13,10 @@ pub enum Query {
     ConflictAddresses(oneshot::Sender<Vec<IpAddr>>),
     /// The open conflicts of these addresses.
     Conflicts(Vec<IpAddr>, oneshot::Sender<Vec<Conflict>>),
+    /// The open anomalies, the one raised first at the front.
+    AnomalyIds(oneshot::Sender<Vec<AnomalyId>>),
+    /// These anomalies, as far as they are open.
+    Anomalies(Vec<AnomalyId>, oneshot::Sender<Vec<Anomaly>>),
     /// Every address something is known of.
     Addresses(oneshot::Sender<Vec<IpAddr>>),
     /// The claims of these addresses.

@@ -15,6 +15,7 @@ mod record;
 pub use budget::{Budget, DeviceBudget};
 pub use counter::{COUNTERS, Counter, DropReason, RecordKind, RejectReason};
 pub use record::{
-    Claim, DecodeError, FrameRecord, NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord, Record,
-    SHARED_KIND_BITS, SharedAddress, TAG_ARP, TAG_NDP, shared_address,
+    Claim, DecodeError, FrameRecord, NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord,
+    QUESTION_ARP, QUESTION_NDP, QuestionRecord, Record, SHARED_KIND_BITS, SharedAddress, TAG_ARP,
+    TAG_NDP, shared_address,
 };

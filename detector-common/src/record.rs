@@ -11,6 +11,11 @@ pub const NEIGHBOUR_UPDATE: u8 = 3;
 /// Discriminant of a [`NeighbourRecord`] of an entry the kernel removed.
 pub const NEIGHBOUR_GONE: u8 = 4;
 
+/// Discriminant of a [`QuestionRecord`] that ARP made.
+pub const QUESTION_ARP: u8 = 5;
+/// Discriminant of a [`QuestionRecord`] that Neighbour Discovery made.
+pub const QUESTION_NDP: u8 = 6;
+
 /// A claim as a frame made it. It is also the key under which the kernel remembers what it published, so there is no
 /// padding in it and every byte is set.
 #[repr(C, align(8))]
@@ -85,6 +90,32 @@ pub struct NeighbourRecord {
     pub reserved: u16,
 }
 
+/// That a pod asked everybody for one address again and again.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuestionRecord {
+    /// `CLOCK_MONOTONIC` nanoseconds.
+    pub at: u64,
+    /// [`QUESTION_ARP`] or [`QUESTION_NDP`].
+    pub tag: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// As in [`Claim`].
+    pub vlan_outer: u16,
+    /// The device the frame came in on.
+    pub ifindex: u32,
+    /// The address asked for, in network order; for ARP the first four bytes, the rest zero.
+    pub target: [u8; 16],
+    /// The address that asks.
+    pub asker: [u8; 16],
+    /// As in [`Claim`].
+    pub vlan_inner: u16,
+    /// How often it was asked for within the time that counts.
+    pub times: u16,
+    /// Zero.
+    pub reserved_too: u32,
+}
+
 impl Claim {
     /// Sets every byte to zero, word by word: of anything else a compiler for the kernel makes a call of a loop.
     #[inline(always)]
@@ -127,6 +158,15 @@ const _: () = {
         offset_of!(NeighbourRecord, address) == 16 && offset_of!(NeighbourRecord, lladdr) == 32
     );
     assert!(offset_of!(NeighbourRecord, reserved) == 38);
+    assert!(size_of::<QuestionRecord>() == 56 && align_of::<QuestionRecord>() == 8);
+    assert!(offset_of!(QuestionRecord, tag) == 8 && offset_of!(QuestionRecord, vlan_outer) == 10);
+    assert!(offset_of!(QuestionRecord, ifindex) == 12 && offset_of!(QuestionRecord, target) == 16);
+    assert!(
+        offset_of!(QuestionRecord, asker) == 32 && offset_of!(QuestionRecord, vlan_inner) == 48
+    );
+    assert!(
+        offset_of!(QuestionRecord, times) == 50 && offset_of!(QuestionRecord, reserved_too) == 52
+    );
 };
 
 /// A record that was checked: its discriminants are ones this version knows.
@@ -136,6 +176,8 @@ pub enum Record {
     Frame(FrameRecord),
     /// A neighbour entry.
     Neighbour(NeighbourRecord),
+    /// A question that was asked again and again.
+    Question(QuestionRecord),
 }
 
 /// Why bytes of the ring buffer are no record.
@@ -174,6 +216,7 @@ impl Record {
         match tag {
             TAG_ARP | TAG_NDP => frame(bytes).map(Self::Frame),
             NEIGHBOUR_UPDATE | NEIGHBOUR_GONE => neighbour(bytes).map(Self::Neighbour),
+            QUESTION_ARP | QUESTION_NDP => question(bytes).map(Self::Question),
             _ => Err(DecodeError::Tag(tag)),
         }
     }
@@ -211,13 +254,40 @@ fn frame(bytes: &[u8]) -> Result<FrameRecord, DecodeError> {
     if claim.tentative > 1 {
         return Err(DecodeError::Field("tentative"));
     }
-    if claim.vlan_outer > 4094
-        || claim.vlan_inner > 4094
-        || (claim.vlan_inner != 0 && claim.vlan_outer == 0)
-    {
+    if !are_tags(claim.vlan_outer, claim.vlan_inner) {
         return Err(DecodeError::Field("vlan"));
     }
     if claim.ifindex == 0 {
+        return Err(DecodeError::Field("ifindex"));
+    }
+    Ok(record)
+}
+
+fn are_tags(outer: u16, inner: u16) -> bool {
+    outer <= 4094 && inner <= 4094 && (inner == 0 || outer != 0)
+}
+
+fn question(bytes: &[u8]) -> Result<QuestionRecord, DecodeError> {
+    if bytes.len() != size_of::<QuestionRecord>() {
+        return Err(DecodeError::Length(bytes.len()));
+    }
+    let [tag, reserved] = at(bytes, 8)?;
+    let record = QuestionRecord {
+        at: u64::from_ne_bytes(at(bytes, 0)?),
+        tag,
+        reserved,
+        vlan_outer: u16::from_ne_bytes(at(bytes, 10)?),
+        ifindex: u32::from_ne_bytes(at(bytes, 12)?),
+        target: at(bytes, 16)?,
+        asker: at(bytes, 32)?,
+        vlan_inner: u16::from_ne_bytes(at(bytes, 48)?),
+        times: u16::from_ne_bytes(at(bytes, 50)?),
+        reserved_too: u32::from_ne_bytes(at(bytes, 52)?),
+    };
+    if !are_tags(record.vlan_outer, record.vlan_inner) {
+        return Err(DecodeError::Field("vlan"));
+    }
+    if record.ifindex == 0 {
         return Err(DecodeError::Field("ifindex"));
     }
     Ok(record)
@@ -331,9 +401,43 @@ mod tests {
         );
     }
 
+    /// 169.254.1.1 on interface 2, asked for three times by 192.168.156.177.
+    const QUESTION: [u8; 56] = [
+        0x15, 0xcd, 0x5b, 0x07, 0, 0, 0, 0, // at
+        5, 0, 0, 0, 2, 0, 0, 0, // tag, reserved, outer VLAN, interface
+        169, 254, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // target
+        192, 168, 156, 177, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // asker
+        0, 0, 3, 0, 0, 0, 0, 0, // inner VLAN, times, reserved
+    ];
+
+    #[test]
+    fn a_question_is_decoded() {
+        let mut target = [0; 16];
+        target[..4].copy_from_slice(&[169, 254, 1, 1]);
+        let mut asker = [0; 16];
+        asker[..4].copy_from_slice(&[192, 168, 156, 177]);
+        let question = QuestionRecord {
+            at: 123_456_789,
+            tag: QUESTION_ARP,
+            reserved: 0,
+            vlan_outer: 0,
+            ifindex: 2,
+            target,
+            asker,
+            vlan_inner: 0,
+            times: 3,
+            reserved_too: 0,
+        };
+        assert_eq!(Record::decode(&QUESTION), Ok(Record::Question(question)));
+        for (at, value, field) in [(11, 0x10, "vlan"), (49, 0xff, "vlan"), (12, 0, "ifindex")] {
+            let refused = Err(DecodeError::Field(field));
+            assert_eq!(Record::decode(&with(&QUESTION, at, value)), refused);
+        }
+    }
+
     #[test]
     fn another_length_is_refused() {
-        for record in [&FRAME[..], &NEIGHBOUR[..]] {
+        for record in [&FRAME[..], &NEIGHBOUR[..], &QUESTION[..]] {
             for length in 0..record.len() {
                 let error = Record::decode(record.get(..length).unwrap());
                 assert_eq!(error, Err(DecodeError::Length(length)));
@@ -346,7 +450,7 @@ mod tests {
 
     #[test]
     fn values_no_program_writes_are_refused() {
-        for tag in [0, 5, 6, 255] {
+        for tag in [0, 7, 8, 255] {
             assert_eq!(
                 Record::decode(&with(&FRAME, 8, tag)),
                 Err(DecodeError::Tag(tag))

@@ -8,7 +8,7 @@ use detector_common::{
     frame::{Seen, examine},
 };
 
-use crate::{emit, maps::count, skb::Skb};
+use crate::{asks, emit, maps::count, skb::Skb};
 
 /// `TC_ACT_UNSPEC`, which is `TCX_NEXT` too: the next filter or program decides, as if this one were not there.
 const GO_ON: i32 = -1;
@@ -25,6 +25,7 @@ pub(crate) fn ipconflict_arp_ndp(ctx: TcContext) -> i32 {
             let claim = unsafe { claim.assume_init_mut() };
             claim.ifindex = skb.ifindex();
             emit::claim(claim);
+            asks::heed(&skb, claim);
         }
         Seen::Rejected(reason) => count(Counter::Rejected(reason)),
     }

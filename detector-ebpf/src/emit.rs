@@ -95,14 +95,14 @@ pub(crate) fn neighbour(record: &mut NeighbourRecord, validity: u8) {
 
 /// Which of a device's budgets pays.
 #[derive(Clone, Copy, PartialEq)]
-enum Purse {
+pub(crate) enum Purse {
     Frames,
     Neighbours,
 }
 
 /// Spends one token of a device's budget; `false` where there is none, which is then counted for the device too.
 #[inline(always)]
-fn spend(ifindex: &u32, now: u64, purse: Purse) -> bool {
+pub(crate) fn spend(ifindex: &u32, now: u64, purse: Purse) -> bool {
     let budget = Budget {
         interval_ns: BUDGET_INTERVAL_NS.load(),
         window_ns: BUDGET_WINDOW_NS.load(),

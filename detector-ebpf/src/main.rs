@@ -10,6 +10,7 @@
 #![no_main]
 
 mod arp_ndp;
+mod asks;
 mod emit;
 mod empty;
 mod holder;

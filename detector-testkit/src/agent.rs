@@ -82,7 +82,11 @@ impl AgentCommand {
         Self {
             binary: binary.as_ref().to_owned(),
             args: args.into_iter().map(Into::into).collect(),
-            env: vec![("RUST_LOG".to_owned(), "info".into())],
+            env: vec![
+                ("RUST_LOG".to_owned(), "info".into()),
+                // The machine's own CNI configuration is none of a test's; `--ipam auto` looks at one that it names.
+                ("IPCONFLICT_IPAM".to_owned(), "off".into()),
+            ],
         }
     }
 

@@ -209,6 +209,23 @@ impl Cni {
         }
     }
 
+    /// Writes the configuration as a container runtime reads it: a list of plugins in a file of `directory`.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn write_config(&self, directory: &Path) -> Result<PathBuf> {
+        let mut plugin = self.config.clone();
+        let object = plugin.as_object_mut().context("the plugin is no object")?;
+        let name = object.remove("name").unwrap_or_default();
+        let version = object.remove("cniVersion").unwrap_or_default();
+        let list = json!({"cniVersion": version, "name": name, "plugins": [plugin,
+            {"type": "portmap", "capabilities": {"portMappings": true}}]});
+        let path = directory.join("10-testkit.conflist");
+        std::fs::write(&path, list.to_string())
+            .with_context(|| format!("writing {}", path.display()))?;
+        Ok(path)
+    }
+
     /// What IPAM has handed out, by its own books: the addresses it holds a file for.
     ///
     /// # Errors

@@ -37,11 +37,11 @@ pub fn violations(event: &Value) -> Vec<String> {
     check.field("data", |data| {
         if is_conflict {
             conflict(data, kind == RESOLVED);
-        } else if !data.value.is_object() {
-            data.report("an object");
+        } else {
+            anomaly(data, kind == ANOMALY_RESOLVED);
         }
     });
-    if is_conflict && event.get("subject") != event.pointer("/data/address") {
+    if event.get("subject") != event.pointer("/data/address") {
         found.push("subject is not data.address".to_owned());
     }
     found
@@ -137,6 +137,41 @@ fn conflict(data: &mut Check<'_>, resolved: bool) {
         data.report(&format!(
             "two claimants or more in an active duplicate, not {present}"
         ));
+    }
+}
+
+fn anomaly(data: &mut Check<'_>, resolved: bool) {
+    data.field("anomaly_id", filled);
+    data.field("node", filled);
+    data.field("address", address);
+    data.field("kind", |field| {
+        field.one_of(&[
+            "ipam_drift",
+            "ipam_leak",
+            "gateway_unresolved",
+            "route_astray",
+        ])
+    });
+    data.field("cause", filled);
+    data.field("detail", filled);
+    data.field("state", |field| {
+        field.one_of(&[if resolved { "resolved" } else { "active" }])
+    });
+    data.field("raised_at", time);
+    data.field("resolved_at", |field| {
+        if resolved {
+            time(field);
+        } else if !field.value.is_null() {
+            field.report("null while active");
+        }
+    });
+    for name in ["device", "ipam", "network", "source", "owner"] {
+        data.field(name, |field| field.or_null(filled));
+    }
+    data.field("pod", |field| field.or_null(pod));
+    let value = |name| data.value.get(name).is_some_and(|v| !v.is_null());
+    if value("device") && !value("pod") && !value("pod_unknown_because") {
+        data.report("a pod, or why it is unknown");
     }
 }
 

@@ -45,6 +45,15 @@ impl Event {
         serde_json::from_value(self.data.clone()).ok()
     }
 
+    /// The anomaly it tells of; `None` for a conflict or a line that breaks the contract.
+    #[must_use]
+    pub fn anomaly(&self) -> Option<Anomaly> {
+        if !self.kind.starts_with("io.ipconflict.anomaly.") {
+            return None;
+        }
+        serde_json::from_value(self.data.clone()).ok()
+    }
+
     /// Raised for this address?
     #[must_use]
     pub fn raises(&self, address: &str) -> bool {
@@ -62,6 +71,35 @@ impl Event {
     pub fn resolves(&self, address: &str) -> bool {
         self.kind == RESOLVED && self.subject == address
     }
+}
+
+/// Not yet a conflict.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Anomaly {
+    /// Stable for the life of the anomaly.
+    pub anomaly_id: String,
+    /// `ipam_drift`, `ipam_leak`, `gateway_unresolved` or `route_astray`.
+    pub kind: String,
+    /// What exactly is wrong.
+    pub cause: String,
+    /// `active` or `resolved`.
+    pub state: String,
+    /// The address in question.
+    pub address: String,
+    /// The pod device.
+    pub device: Option<String>,
+    /// Its pod.
+    pub pod: Option<Value>,
+    /// Whose books.
+    pub ipam: Option<String>,
+    /// The data directory, file or resource.
+    pub source: Option<String>,
+    /// Whom the books hold the address for.
+    pub owner: Option<String>,
+    /// One sentence.
+    pub detail: String,
+    /// Why it is over.
+    pub resolved_because: Option<String>,
 }
 
 /// One address, more than one claimant.

@@ -90,6 +90,75 @@ pub struct KindnetExpect {
     pub drift_after_wipe: Vec<Ipv4Addr>,
 }
 
+/// A pod whose gateway does not answer.
+#[derive(Clone, Debug, Deserialize)]
+pub struct CalicoGatewayUnresolved {
+    /// The host end of the pod's veth.
+    pub device: String,
+    /// The pod's address.
+    pub pod_address: Ipv4Addr,
+    /// The pod's MAC.
+    pub pod_mac: String,
+    /// The gateway that does not answer.
+    pub gateway: Ipv4Addr,
+}
+
+/// ipamd lost its runtime: its pool counts every address as free while pods run.
+#[derive(Clone, Debug, Deserialize)]
+pub struct AwsLostRuntime {
+    /// The running pods.
+    #[serde(rename = "pods_the_kubelet_reported")]
+    pub pods: Vec<NamedPod>,
+    /// What must be said.
+    pub expect: AwsExpect,
+}
+
+/// A pod with its namespace.
+#[derive(Clone, Debug, Deserialize)]
+pub struct NamedPod {
+    /// The pod's name.
+    pub pod: String,
+    /// Its Kubernetes namespace.
+    pub namespace: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+}
+
+/// What must be said of [`AwsLostRuntime`].
+#[derive(Clone, Debug, Deserialize)]
+pub struct AwsExpect {
+    /// Live addresses that ipamd counts as free.
+    pub drift: Vec<Ipv4Addr>,
+    /// Addresses that two pods have.
+    pub conflicts: Vec<Ipv4Addr>,
+}
+
+impl CalicoGatewayUnresolved {
+    /// The incident's facts.
+    ///
+    /// # Errors
+    /// Where the fixture is not as this type has it.
+    pub fn load() -> Result<Self> {
+        serde_json::from_str(include_str!(
+            "../fixtures/scenarios/calico-gateway-unresolved.json"
+        ))
+        .context("calico-gateway-unresolved.json")
+    }
+}
+
+impl AwsLostRuntime {
+    /// The incident's facts.
+    ///
+    /// # Errors
+    /// Where the fixture is not as this type has it.
+    pub fn load() -> Result<Self> {
+        serde_json::from_str(include_str!(
+            "../fixtures/scenarios/aws-ipamd-lost-runtime.json"
+        ))
+        .context("aws-ipamd-lost-runtime.json")
+    }
+}
+
 impl CalicoElevenDevices {
     /// The incident's facts.
     ///

@@ -7,7 +7,10 @@ use serde::Deserialize;
 use serde_yaml_ng::Value;
 
 use super::fields::{Fields, list};
-use crate::report::filter::{Filter, Threshold};
+use crate::{
+    detect::{AnomalyKind, ConflictKind},
+    report::filter::{Filter, Threshold},
+};
 
 /// Where events are sent besides the event lines.
 #[derive(Clone, Debug, Default)]
@@ -275,7 +278,9 @@ fn endpoint(fields: &mut Fields<'_>, default: Option<Uri>) -> Option<Endpoint> {
 
 fn only(fields: &mut Fields<'_>) -> Filter {
     let kinds: Vec<String> = fields.take("kinds").unwrap_or_default();
-    let words = crate::detect::ConflictKind::ALL.map(crate::detect::ConflictKind::name);
+    let conflicts = ConflictKind::ALL.map(ConflictKind::name);
+    let anomalies = AnomalyKind::ALL.map(AnomalyKind::name);
+    let words = [&conflicts[..], &anomalies[..]].concat();
     for kind in &kinds {
         if !words.contains(&kind.as_str()) {
             fields.refuse(

@@ -6,6 +6,7 @@
 //! effects ([`lifecycle`], [`moves`]). Claims are never stored: whatever order facts arrive in, the same facts give
 //! the same claims, which is what makes a resync equal to a fresh start.
 
+mod anomaly;
 mod bridge;
 mod claimants;
 mod conflict;
@@ -26,9 +27,13 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use anomaly::{
+    Allocation, Anomaly, AnomalyId, AnomalyKind, Books, Cause, Coverage, Inside, Ipam, Look,
+    OverReason, Pool, PoolId, PoolNews, PoolSource, Said, Touched,
+};
 pub use conflict::*;
 pub use engine::{Claim, Effect, Engine, Losses};
 pub use links::Device;
 pub use observation::*;
 pub use record::OpenConflict;
-pub use settings::{Bounds, Settings};
+pub use settings::{AnomalyRules, Bounds, Settings};

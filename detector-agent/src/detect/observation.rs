@@ -240,6 +240,21 @@ pub struct FrameClaim {
     pub vlan: Vlan,
 }
 
+/// A pod asked everybody for one address again and again, as it does where nothing answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Question {
+    /// The device it came in on.
+    pub ifindex: IfIndex,
+    /// The address asked for.
+    pub target: IpAddr,
+    /// The address that asks.
+    pub asker: IpAddr,
+    /// The frames' VLAN tags.
+    pub vlan: Vlan,
+    /// How often within five seconds.
+    pub times: u16,
+}
+
 /// Which reading of the kernel's state a snapshot answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadToken(pub u64);
@@ -312,6 +327,8 @@ pub enum Observation {
     RouteGone(Route),
     /// A pod sent a claim.
     Frame(FrameClaim),
+    /// A pod asked for one address again and again.
+    Question(Question),
     /// A reading of the kernel's state starts now: it will hold everything said before this point.
     ReadBegun(ReadToken),
     /// That reading is done.

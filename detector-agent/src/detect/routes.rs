@@ -111,6 +111,16 @@ impl Routes {
         })
     }
 
+    /// The device of the route for this address alone: main table first, lowest metric.
+    pub(super) fn host_route(&self, address: IpAddr) -> Option<IfIndex> {
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        let routes = self.by_prefix.get(&(address, length))?;
+        let best = routes
+            .iter()
+            .min_by_key(|r| (r.table != MAIN, r.metric, r.table));
+        best.map(|r| r.ifindex)
+    }
+
     /// Whether a route for `destination/prefix_len` matters to `address`.
     pub(super) fn covers(route: &Route, address: IpAddr) -> bool {
         route.destination.is_ipv4() == address.is_ipv4()

@@ -15,6 +15,8 @@ pub struct Settings {
     pub flap_moves: usize,
     /// Within which time (RFC 7432 §15.1: 180 s).
     pub flap_window: Duration,
+    /// What makes an anomaly.
+    pub anomalies: AnomalyRules,
     /// Memory bounds.
     pub bounds: Bounds,
     /// Seed of the conflict ids; random in production, fixed in tests.
@@ -28,6 +30,7 @@ impl Default for Settings {
             claim_ttl: Duration::from_secs(600),
             flap_moves: 5,
             flap_window: Duration::from_secs(180),
+            anomalies: AnomalyRules::default(),
             bounds: Bounds::default(),
             id_seed: 0,
         }
@@ -39,6 +42,28 @@ impl Settings {
     #[must_use]
     pub fn is_allowed(&self, address: IpAddr) -> bool {
         self.allow.iter().any(|net| net.contains(&address))
+    }
+}
+
+/// How long something has to be so before it is an anomaly.
+#[derive(Clone, Copy, Debug)]
+pub struct AnomalyRules {
+    /// A live address that the books lack, where single ones may lack for a moment: some plugins (ptp, AWS) free an
+    /// address before they remove the device. Books that were deleted as a whole are believed at once.
+    pub drift_grace: Duration,
+    /// An address in the books that no pod has.
+    pub leak_after: Duration,
+    /// A host route that leads to no claimant: plugins change address, device and route one after the other.
+    pub astray_grace: Duration,
+}
+
+impl Default for AnomalyRules {
+    fn default() -> Self {
+        Self {
+            drift_grace: Duration::from_secs(2),
+            leak_after: Duration::from_secs(600),
+            astray_grace: Duration::from_secs(5),
+        }
     }
 }
 

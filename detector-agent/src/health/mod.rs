@@ -35,6 +35,8 @@ pub enum Role {
     Source,
     /// It names the pods; without it conflicts are seen all the same.
     Names,
+    /// Its books are compared with the live addresses; without it conflicts are seen all the same.
+    Ipam,
     /// It takes the events.
     Sink,
 }

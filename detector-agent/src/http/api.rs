@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    detect::{Claim, Claimant, Conflict},
+    detect::{Anomaly, Claim, Claimant, Conflict},
     identify::{PodAnswer, PodBook},
     report::{
-        event::{ClaimantData, ConflictData},
+        event::{AnomalyData, ClaimantData, ConflictData},
         metrics::{ClaimInfo, ClaimSeries},
     },
 };
@@ -25,6 +25,7 @@ use crate::{
 /// Addresses asked about at once: some hundred microseconds of the detection thread's time.
 const CONFLICTS_AT_ONCE: usize = 32;
 const CLAIMS_AT_ONCE: usize = 256;
+const ANOMALIES_AT_ONCE: usize = 128;
 
 /// One claim, as the API shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -111,6 +112,44 @@ pub(super) async fn conflicts(app: Arc<App>, head: bool) -> Reply {
         list.end_with("resolved", &resolved, &to).await;
     });
     pieces(JSON, from)
+}
+
+/// The open anomalies.
+pub(super) async fn anomalies(app: Arc<App>, head: bool) -> Reply {
+    let ids = match app.ask.anomaly_ids().await {
+        Ok(ids) => ids,
+        Err(e) => return unanswered(e),
+    };
+    if head {
+        return head_only(JSON);
+    }
+    let (to, from) = mpsc::channel(2);
+    tokio::spawn(async move {
+        let mut list = List::begin(&app, "anomalies");
+        for some in ids.chunks(ANOMALIES_AT_ONCE) {
+            let moment = Moment::now();
+            let Ok(found) = app.ask.anomalies(some).await else {
+                return list.cut(&to).await;
+            };
+            for anomaly in &found {
+                list.add(&anomaly_data(&app.sources, &moment, anomaly));
+            }
+            if !list.send(&to).await {
+                return;
+            }
+        }
+        list.end(&to).await;
+    });
+    pieces(JSON, from)
+}
+
+fn anomaly_data(sources: &Sources, moment: &Moment, anomaly: &Anomaly) -> AnomalyData {
+    let pod_of = |holder: &Claimant| sources.pods.pod_of(holder);
+    let mut data = AnomalyData::new(&sources.node, moment, anomaly, pod_of);
+    // Of the event that told it, not of this answer.
+    let latency = anomaly.raised_at.since(anomaly.decided_at).as_micros();
+    data.latency_us = u64::try_from(latency).unwrap_or(u64::MAX);
+    data
 }
 
 /// Every claim, or those of one address.

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    detect::{Claim, Conflict},
+    detect::{Anomaly, AnomalyId, Claim, Conflict},
     detection::{Inbox, Message},
     query::Query,
 };
@@ -51,6 +51,17 @@ impl Ask {
     /// The open conflicts of these addresses.
     pub(super) async fn conflicts(&self, addresses: &[IpAddr]) -> Result<Vec<Conflict>, AskError> {
         self.ask(|reply| Query::Conflicts(addresses.to_vec(), reply))
+            .await
+    }
+
+    /// The open anomalies, the one raised first at the front.
+    pub(super) async fn anomaly_ids(&self) -> Result<Vec<AnomalyId>, AskError> {
+        self.ask(Query::AnomalyIds).await
+    }
+
+    /// These anomalies, as far as they are open.
+    pub(super) async fn anomalies(&self, ids: &[AnomalyId]) -> Result<Vec<Anomaly>, AskError> {
+        self.ask(|reply| Query::Anomalies(ids.to_vec(), reply))
             .await
     }
 

@@ -11,7 +11,10 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
-use crate::report::{EventSink, event::Event};
+use crate::report::{
+    EventSink,
+    event::{AnomalyEvent, Event},
+};
 
 /// Events kept for those who come back, and that a slow one may be behind.
 const KEPT: usize = 256;
@@ -23,15 +26,41 @@ const FOLLOWERS: usize = 64;
 /// An event, and its JSON once somebody wanted it.
 #[derive(Debug)]
 pub(super) struct Kept {
-    pub(super) event: Arc<Event>,
+    said: Said,
     json: OnceLock<String>,
 }
 
+#[derive(Debug)]
+enum Said {
+    Conflict(Arc<Event>),
+    Anomaly(Arc<AnomalyEvent>),
+}
+
 impl Kept {
+    fn new(said: Said) -> Arc<Self> {
+        Arc::new(Self {
+            said,
+            json: OnceLock::new(),
+        })
+    }
+
+    /// The event's id.
+    pub(super) fn id(&self) -> &str {
+        match &self.said {
+            Said::Conflict(event) => &event.id,
+            Said::Anomaly(event) => &event.id,
+        }
+    }
+
     /// The event as one line of JSON.
     pub(super) fn json(&self) -> &str {
-        self.json
-            .get_or_init(|| serde_json::to_string(self.event.as_ref()).unwrap_or_default())
+        self.json.get_or_init(|| {
+            let json = match &self.said {
+                Said::Conflict(event) => serde_json::to_string(event.as_ref()),
+                Said::Anomaly(event) => serde_json::to_string(event.as_ref()),
+            };
+            json.unwrap_or_default()
+        })
     }
 }
 
@@ -64,17 +93,24 @@ impl Default for Feed {
 
 impl EventSink for Feed {
     fn offer(&mut self, event: &Arc<Event>) {
-        let kept = Arc::new(Kept {
-            event: Arc::clone(event),
-            json: OnceLock::new(),
-        });
         let mut recent = self.lock();
         if event.event_type == "io.ipconflict.conflict.resolved" {
             push(&mut recent.resolved, Arc::clone(event), HISTORY);
         }
-        push(&mut recent.events, Arc::clone(&kept), KEPT);
+        recent.keep(Said::Conflict(Arc::clone(event)));
+    }
+
+    fn offer_anomaly(&mut self, event: &Arc<AnomalyEvent>) {
+        self.lock().keep(Said::Anomaly(Arc::clone(event)));
+    }
+}
+
+impl Recent {
+    fn keep(&mut self, said: Said) {
+        let kept = Kept::new(said);
+        push(&mut self.events, Arc::clone(&kept), KEPT);
         // Nobody may be there to take it.
-        let _ = recent.sender.send(kept);
+        let _ = self.sender.send(kept);
     }
 }
 
@@ -107,7 +143,7 @@ impl Feed {
     pub(super) fn follow(&self, last_id: Option<&str>) -> Option<Follower> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         let recent = self.lock();
-        let known = last_id.and_then(|id| recent.events.iter().position(|k| k.event.id == id));
+        let known = last_id.and_then(|id| recent.events.iter().position(|k| k.id() == id));
         Some(Follower {
             missed: known
                 .map(|at| recent.events.iter().skip(at + 1).cloned().collect())
@@ -170,10 +206,10 @@ mod tests {
         }
         let mut follower = feed.follow(Some(&events[0].id)).unwrap();
         assert!(follower.resumed);
-        let missed: Vec<_> = follower.missed.iter().map(|k| k.event.id.clone()).collect();
+        let missed: Vec<_> = follower.missed.iter().map(|k| k.id().to_owned()).collect();
         assert_eq!(missed, [events[1].id.clone(), events[2].id.clone()]);
         feed.offer(&events[3]);
-        assert_eq!(follower.receiver.try_recv().unwrap().event.id, events[3].id);
+        assert_eq!(follower.receiver.try_recv().unwrap().id(), events[3].id);
         let stranger = feed.follow(Some("unknown")).unwrap();
         assert!(!stranger.resumed && stranger.missed.is_empty());
     }

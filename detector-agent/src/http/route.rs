@@ -46,6 +46,10 @@ pub(super) async fn answer(app: Arc<App>, request: Request<Incoming>) -> Served 
             Ok(()) => api::conflicts(app, head).await,
             Err(reply) => *reply,
         },
+        "/api/v1/anomalies" => match api::no_parameters(query) {
+            Ok(()) => api::anomalies(app, head).await,
+            Err(reply) => *reply,
+        },
         "/api/v1/claims" => match api::claims_parameters(query) {
             Ok(address) => api::claims(app, address, head).await,
             Err(reply) => *reply,
@@ -56,7 +60,7 @@ pub(super) async fn answer(app: Arc<App>, request: Request<Incoming>) -> Served 
         },
         _ => error(
             StatusCode::NOT_FOUND,
-            "nothing here; there are /, /metrics, /healthz, /readyz, /api/v1/conflicts, /api/v1/claims and /api/v1/events",
+            "nothing here; there are /, /metrics, /healthz, /readyz, /api/v1/conflicts, /api/v1/anomalies, /api/v1/claims and /api/v1/events",
         ),
     })
 }

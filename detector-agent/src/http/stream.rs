@@ -95,7 +95,7 @@ async fn feed(mut follower: Follower, node: &str, to: mpsc::Sender<Piece>) -> Re
 
 fn append(text: &mut String, kept: &Kept) {
     // Writing to a string does not fail. JSON has no line breaks, ids neither.
-    let _ = write!(text, "id: {}\ndata: {}\n\n", kept.event.id, kept.json());
+    let _ = write!(text, "id: {}\ndata: {}\n\n", kept.id(), kept.json());
 }
 
 async fn send(to: &mpsc::Sender<Piece>, text: String) -> Result<(), Gone> {

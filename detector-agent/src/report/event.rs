@@ -1,7 +1,10 @@
 //! The event of the Contract: CloudEvents 1.0, structured JSON.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
+pub use super::anomaly::AnomalyData;
 use crate::{
     clock::Moment,
     detect::{self, Conflict, Timestamp},
@@ -31,16 +34,16 @@ impl Change {
     }
 }
 
-/// A CloudEvent about a conflict.
+/// A CloudEvent about a conflict, or with [`AnomalyData`] about an anomaly.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
+pub struct Event<D = ConflictData> {
     /// Always `1.0`.
     pub specversion: String,
     /// Unique among the node's events.
     pub id: String,
     /// `ip-conflict-detector/<node>`.
     pub source: String,
-    /// `io.ipconflict.conflict.raised`, `.updated` or `.resolved`.
+    /// `io.ipconflict.conflict.raised`, `.updated` or `.resolved`; `io.ipconflict.anomaly.raised` or `.resolved`.
     #[serde(rename = "type")]
     pub event_type: String,
     /// The address.
@@ -49,9 +52,12 @@ pub struct Event {
     pub time: String,
     /// Always `application/json`.
     pub datacontenttype: String,
-    /// The conflict.
-    pub data: ConflictData,
+    /// The conflict, or the anomaly.
+    pub data: D,
 }
+
+/// A CloudEvent about an anomaly.
+pub type AnomalyEvent = Event<AnomalyData>;
 
 /// A conflict as events, the API and `check` show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,17 +167,42 @@ impl EventMaker {
         conflict: &Conflict,
         pods: impl Fn(&detect::Claimant) -> PodAnswer,
     ) -> Event {
-        self.serial += 1;
         let moment = Moment::now();
+        let data = ConflictData::new(&self.node, &moment, conflict, pods);
+        let event_type = format!("io.ipconflict.conflict.{}", change.name());
+        self.envelope(event_type, conflict.address, &moment, data)
+    }
+
+    /// The event that tells that `anomaly` was raised or resolved.
+    pub fn anomaly_event(
+        &mut self,
+        change: Change,
+        anomaly: &detect::Anomaly,
+        pods: impl Fn(&detect::Claimant) -> PodAnswer,
+    ) -> AnomalyEvent {
+        let moment = Moment::now();
+        let data = AnomalyData::new(&self.node, &moment, anomaly, pods);
+        let event_type = format!("io.ipconflict.anomaly.{}", change.name());
+        self.envelope(event_type, anomaly.address, &moment, data)
+    }
+
+    fn envelope<D>(
+        &mut self,
+        event_type: String,
+        subject: IpAddr,
+        moment: &Moment,
+        data: D,
+    ) -> Event<D> {
+        self.serial += 1;
         Event {
             specversion: "1.0".to_owned(),
             id: format!("{:016x}-{}", self.run, self.serial),
             source: format!("ip-conflict-detector/{}", self.node),
-            event_type: format!("io.ipconflict.conflict.{}", change.name()),
-            subject: conflict.address.to_string(),
+            event_type,
+            subject: subject.to_string(),
             time: moment.rfc3339(moment.monotonic()),
             datacontenttype: "application/json".to_owned(),
-            data: ConflictData::new(&self.node, &moment, conflict, pods),
+            data,
         }
     }
 }

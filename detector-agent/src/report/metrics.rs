@@ -199,6 +199,9 @@ impl Metrics {
             drop(metrics.active.get_or_create(&Kind { kind: kind.name() }));
             drop(metrics.raised.get_or_create(&Kind { kind: kind.name() }));
         }
+        for kind in crate::detect::AnomalyKind::ALL {
+            drop(metrics.anomalies.get_or_create(&Kind { kind: kind.name() }));
+        }
         metrics
     }
 

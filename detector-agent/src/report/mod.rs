@@ -4,6 +4,7 @@
 //! can make another, or detection, wait.
 
 pub mod alertmanager;
+mod anomaly;
 pub mod client;
 pub mod event;
 pub mod filter;
@@ -14,7 +15,7 @@ pub mod retry;
 #[cfg(test)]
 pub(crate) mod samples;
 pub mod sinks;
-mod story;
+pub mod story;
 pub mod summary;
 pub mod text;
 pub mod webhook;
@@ -24,26 +25,31 @@ use std::{fmt, sync::Arc};
 use tracing::{info, warn};
 
 use crate::{
-    detect::{Claimant, Conflict, Device, IfIndex},
+    detect::{Anomaly, Claimant, Conflict, Device, IfIndex},
     health::Part,
     identify::PodAnswer,
 };
-use event::{Change, Event, EventMaker};
+use event::{AnomalyEvent, Change, Event, EventMaker};
 use lines::{Lines, Written};
 use metrics::{Delivery, Metrics};
+use story::AnyEvent;
 
 /// Takes events on the detection thread. Must return at once: a sink that sends does so from a queue of its own.
 pub trait EventSink: Send + fmt::Debug {
     /// Takes, or drops and counts, one event.
     fn offer(&mut self, event: &Arc<Event>);
 
+    /// The same with an event about an anomaly.
+    fn offer_anomaly(&mut self, event: &Arc<AnomalyEvent>);
+
     /// Whether it dropped something, has room again, and wants [`EventSink::catch_up`].
     fn is_behind(&self) -> bool {
         false
     }
 
-    /// Takes all conflicts that are active now, as events of type `updated`; what it knows of besides is over.
-    fn catch_up(&mut self, _active: &[Arc<Event>]) {}
+    /// Takes all conflicts and anomalies that are active now, as events of type `updated`; what it knows of besides is
+    /// over.
+    fn catch_up(&mut self, _active: &[AnyEvent]) {}
 }
 
 /// Names the pod behind a claimant at once, or says why it cannot.
@@ -115,33 +121,7 @@ impl Reporter {
         let event = self
             .maker
             .event(change, conflict, |claimant| self.pods.pod_of(claimant));
-        if let Some(lines) = &mut self.lines {
-            let written = match serde_json::to_string(&event) {
-                Ok(line) => lines.write(&line),
-                Err(e) => Err(e.into()),
-            };
-            let outcome = match written {
-                Ok(Written::Accepted) => "delivered",
-                Ok(Written::Dropped) => {
-                    if let Some(part) = &self.lines_health {
-                        part.degraded("the reader does not read: lines are dropped");
-                    }
-                    "dropped"
-                }
-                Err(e) => {
-                    if let Some(part) = &self.lines_health {
-                        part.failed(format!("cannot be written any more: {e}"));
-                    }
-                    warn!("events can no longer be written to --events: {e}");
-                    "failed"
-                }
-            };
-            let labels = Delivery {
-                sink: "lines".to_owned(),
-                outcome,
-            };
-            self.metrics.deliveries.get_or_create(&labels).inc();
-        }
+        self.write_line(&event);
         self.metrics
             .conflict(change, &event.data, conflict.kind.name());
         let event = Arc::new(event);
@@ -168,19 +148,75 @@ impl Reporter {
         );
     }
 
+    /// Reports that an anomaly was raised or resolved.
+    pub fn report_anomaly(&mut self, change: Change, anomaly: &Anomaly) {
+        let event = self
+            .maker
+            .anomaly_event(change, anomaly, |holder| self.pods.pod_of(holder));
+        self.write_line(&event);
+        let event = Arc::new(event);
+        for sink in &mut self.sinks {
+            sink.offer_anomaly(&event);
+        }
+        let data = &event.data;
+        info!(
+            anomaly_id = data.anomaly_id,
+            kind = data.kind,
+            device = data.device,
+            "{} {}: {}",
+            data.kind,
+            change.name(),
+            data.detail
+        );
+    }
+
+    fn write_line<D: serde::Serialize>(&mut self, event: &Event<D>) {
+        if let Some(lines) = &mut self.lines {
+            let written = match serde_json::to_string(event) {
+                Ok(line) => lines.write(&line),
+                Err(e) => Err(e.into()),
+            };
+            let outcome = match written {
+                Ok(Written::Accepted) => "delivered",
+                Ok(Written::Dropped) => {
+                    if let Some(part) = &self.lines_health {
+                        part.degraded("the reader does not read: lines are dropped");
+                    }
+                    "dropped"
+                }
+                Err(e) => {
+                    if let Some(part) = &self.lines_health {
+                        part.failed(format!("cannot be written any more: {e}"));
+                    }
+                    warn!("events can no longer be written to --events: {e}");
+                    "failed"
+                }
+            };
+            let labels = Delivery {
+                sink: "lines".to_owned(),
+                outcome,
+            };
+            self.metrics.deliveries.get_or_create(&labels).inc();
+        }
+    }
+
     /// Tells the sinks that dropped something what is active now. Call it only where that is known: not before the first
     /// snapshot is merged.
-    pub fn catch_up(&mut self, active: impl FnOnce() -> Vec<Conflict>) {
+    pub fn catch_up(&mut self, active: impl FnOnce() -> (Vec<Conflict>, Vec<Anomaly>)) {
         if !self.sinks.iter().any(|sink| sink.is_behind()) {
             return;
         }
-        let events: Vec<_> = active()
-            .iter()
-            .map(|conflict| {
-                let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
-                Arc::new(self.maker.event(Change::Updated, conflict, pods))
-            })
-            .collect();
+        let (conflicts, anomalies) = active();
+        let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
+        let maker = &mut self.maker;
+        let mut events: Vec<AnyEvent> = Vec::with_capacity(conflicts.len() + anomalies.len());
+        for conflict in &conflicts {
+            events.push(maker.event(Change::Updated, conflict, pods).into());
+        }
+        for anomaly in &anomalies {
+            let event = maker.anomaly_event(Change::Updated, anomaly, pods);
+            events.push(event.into());
+        }
         for sink in self.sinks.iter_mut().filter(|sink| sink.is_behind()) {
             sink.catch_up(&events);
         }

@@ -1,6 +1,6 @@
 //! Events for the tests of this folder.
 
-use super::event::{ClaimantData, ConflictData, Event, EvidenceData};
+use super::event::{AnomalyData, AnomalyEvent, ClaimantData, ConflictData, Event, EvidenceData};
 use crate::identify::{Pod, Via};
 
 const TIME: &str = "2026-11-21T01:02:03.123456Z";
@@ -64,4 +64,40 @@ pub(crate) fn raised(address: &str) -> Event {
 /// Resolved for an address.
 pub(crate) fn resolved(address: &str) -> Event {
     event("2", "resolved", address, address)
+}
+
+/// A live address that IPAM counts as free.
+pub(crate) fn drift(address: &str) -> AnomalyEvent {
+    AnomalyEvent {
+        specversion: "1.0".to_owned(),
+        id: "3".to_owned(),
+        source: "ip-conflict-detector/node-1".to_owned(),
+        event_type: "io.ipconflict.anomaly.raised".to_owned(),
+        subject: address.to_owned(),
+        time: TIME.to_owned(),
+        datacontenttype: "application/json".to_owned(),
+        data: AnomalyData {
+            anomaly_id: format!("drift-{address}"),
+            node: "node-1".to_owned(),
+            kind: "ipam_drift".to_owned(),
+            cause: "unreserved".to_owned(),
+            state: "active".to_owned(),
+            address: address.to_owned(),
+            vlan: None,
+            device: Some("veth-a".to_owned()),
+            ifindex: Some(12),
+            pod: Some(Pod::named("default", "a", Via::Cri)),
+            pod_unknown_because: None,
+            also_on: Vec::new(),
+            ipam: Some("host-local".to_owned()),
+            network: Some("cbr0".to_owned()),
+            source: Some("/var/lib/cni/networks/cbr0".to_owned()),
+            owner: None,
+            detail: "nothing reserves it, and the next pod may get it".to_owned(),
+            raised_at: TIME.to_owned(),
+            resolved_at: None,
+            resolved_because: None,
+            latency_us: 40,
+        },
+    }
 }

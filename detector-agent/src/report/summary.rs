@@ -1,9 +1,40 @@
 //! A conflict in one line, for chats, pagers and alerts.
 
-use super::event::{ClaimantData, ConflictData};
+use super::{
+    event::{AnomalyData, ClaimantData, ConflictData},
+    story::AnyEvent,
+};
 
 /// Claimants named in a line; the rest are counted.
 const NAMED: usize = 4;
+
+/// What an event tells of, in one line.
+#[must_use]
+pub fn line_of(event: &AnyEvent) -> String {
+    match event {
+        AnyEvent::Conflict(event) => line(&event.data),
+        AnyEvent::Anomaly(event) => anomaly_line(&event.data),
+    }
+}
+
+/// `10.244.2.10 on default/a (veth1) on node n: what is wrong with it`.
+#[must_use]
+pub fn anomaly_line(data: &AnomalyData) -> String {
+    let holder = match (&data.pod, &data.device) {
+        (Some(pod), Some(device)) => format!(" of {}/{} ({device})", pod.namespace, pod.name),
+        (None, Some(device)) => format!(" of {device}"),
+        _ => String::new(),
+    };
+    let over = if data.state == "resolved" {
+        "no longer: "
+    } else {
+        ""
+    };
+    format!(
+        "{}{holder} on {}: {over}{}",
+        data.address, data.node, data.detail
+    )
+}
 
 /// `10.244.2.10 is claimed by default/a (veth1) and default/b (veth2) on node n; traffic goes to veth1`.
 #[must_use]

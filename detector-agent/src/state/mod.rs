@@ -8,6 +8,7 @@
 //! The store is behind what was said by one commit: a conflict raised in the last milliseconds before a SIGKILL may not
 //! be in it. Waiting for the disk before the event goes out would close that gap and cost every event its latency.
 
+mod anomalies;
 mod keeper;
 mod records;
 mod worker;
@@ -32,6 +33,7 @@ use crate::{
     store::Store,
 };
 
+pub use anomalies::{AnomalyKeeper, AnomalyState};
 pub use keeper::Keeper;
 
 /// Changes that wait for the store. Beyond it the whole list is handed over anew.

@@ -51,6 +51,8 @@ impl Board {
         match news {
             News::Present(present) => self.take(*present),
             News::Lost(why) => self.link = Link::Lost(why),
+            // The table shows conflicts; the lines and the status page show anomalies too.
+            News::Anomaly(_) => self.link = Link::Live,
             News::Event(event) => {
                 self.link = Link::Live;
                 self.change(event.data);

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::Present;
-use crate::report::event::Event;
+use crate::report::event::{AnomalyEvent, Event};
 
 /// To connect, and for the head of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -306,6 +306,10 @@ pub(super) enum Message {
         id: String,
         event: Box<Event>,
     },
+    Anomaly {
+        id: String,
+        event: Box<AnomalyEvent>,
+    },
 }
 
 impl Events {
@@ -354,14 +358,18 @@ fn parse(block: &[u8]) -> Result<Option<Message>, String> {
         "beat" => Message::Beat,
         "reset" => Message::Reset,
         "" if !data.is_empty() => {
-            // Anomalies and what later versions tell have data of another kind.
+            // What later versions tell may have data of another kind.
             let about: serde_json::Value =
                 serde_json::from_str(&data).map_err(|e| e.to_string())?;
             let is_conflict = about["type"]
                 .as_str()
                 .is_some_and(|kind| kind.starts_with("io.ipconflict.conflict."));
             if !is_conflict {
-                return Ok(None);
+                let anomaly = serde_json::from_value(about).ok();
+                return Ok(anomaly.map(|event| Message::Anomaly {
+                    id: id.to_owned(),
+                    event,
+                }));
             }
             let event = serde_json::from_value(about).map_err(|e| e.to_string())?;
             Message::Event {

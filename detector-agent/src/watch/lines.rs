@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::{News, Present};
 use crate::report::{
-    event::{ConflictData, Event},
+    event::{AnomalyEvent, ConflictData, Event},
     text::{self, clean},
 };
 
@@ -27,6 +27,7 @@ pub(super) async fn show(first: Present, mut news: mpsc::Receiver<News>) -> io::
         let written = match news {
             News::Present(present) => write(&mut out, &told.catch_up(&present)),
             News::Event(event) => write(&mut out, &told.event(&event)),
+            News::Anomaly(event) => write(&mut out, &anomaly(&event)),
             News::Lost(why) => writeln!(io::stderr(), "{why}; trying again"),
         };
         match written {
@@ -94,6 +95,19 @@ impl Told {
         self.active = now;
         text
     }
+}
+
+/// Time, change, address, kind, and the sentence.
+fn anomaly(event: &AnomalyEvent) -> String {
+    let change = event.event_type.rsplit('.').next().unwrap_or_default();
+    let data = &event.data;
+    format!(
+        "{} {change:8} {} {}: {}\n",
+        clean(&event.time),
+        clean(&data.address),
+        clean(&data.kind),
+        clean(&data.detail)
+    )
 }
 
 /// Time, change, address, kind, confidence, claimants; the receiver of the traffic is marked.

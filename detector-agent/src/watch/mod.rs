@@ -18,7 +18,7 @@ use tokio::{sync::mpsc, time::sleep};
 
 use crate::{
     cli::WatchArgs,
-    report::event::{ConflictData, Event},
+    report::event::{AnomalyEvent, ConflictData, Event},
 };
 use client::{Client, Message};
 
@@ -56,6 +56,8 @@ enum News {
     Present(Box<Present>),
     /// One thing happened.
     Event(Box<Event>),
+    /// Something that is no conflict was raised or is over.
+    Anomaly(Box<AnomalyEvent>),
     /// The agent is lost, and why.
     Lost(String),
 }
@@ -122,6 +124,10 @@ async fn stream(
             Message::Event { id, event } => {
                 *last_id = Some(id);
                 News::Event(event)
+            }
+            Message::Anomaly { id, event } => {
+                *last_id = Some(id);
+                News::Anomaly(event)
             }
         };
         if to.send(news).await.is_err() {

@@ -1,6 +1,9 @@
 //! ARP (RFC 826) and address conflict detection (RFC 5227).
 
-use network_types::{arp::ArpHdr, eth::EtherType};
+use network_types::eth::EtherType;
+
+pub(super) use network_types::arp::ArpHdr as Arp;
+use network_types::arp::ArpHdr;
 
 use super::{Frame, Wire, is_station};
 use crate::{Claim, RejectReason, TAG_ARP};
@@ -54,4 +57,14 @@ pub(super) fn fill<F: Frame>(
     }
     claim.mac = arp.sha;
     Ok(())
+}
+
+/// The address that a packet which [`fill`] let through asks for.
+#[inline(always)]
+pub(super) fn asked(arp: &Arp) -> Option<[u8; 16]> {
+    if u16::from_be_bytes(arp.oper) != REQUEST || matches!(arp.tpa[0], 0 | 127 | 224..) {
+        return None;
+    }
+    let [a, b, c, d] = arp.tpa;
+    Some([a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
 }

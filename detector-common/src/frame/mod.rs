@@ -9,6 +9,7 @@
 mod arp;
 mod bytes;
 mod ndp;
+mod question;
 #[cfg(test)]
 #[allow(
     clippy::unwrap_used,
@@ -25,6 +26,7 @@ use network_types::{
     eth::{EthHdr, EtherType},
     vlan::VlanHdr,
 };
+pub use question::question;
 
 use crate::{Claim, RejectReason};
 

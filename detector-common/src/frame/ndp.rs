@@ -26,7 +26,7 @@ const OPTION_UNIT: usize = 8;
 /// The IPv6 and ICMPv6 headers and the target, as they follow each other in the frame.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Message {
+pub(super) struct Message {
     ip: Ipv6Hdr,
     icmp: Icmpv6Hdr,
     target: [u8; 16],
@@ -170,4 +170,12 @@ fn link_layer_option<F: Frame>(
 fn is_unicast(address: [u8; 16]) -> bool {
     let value = u128::from_be_bytes(address);
     value > 1 && address[0] != 0xff
+}
+
+/// The address that a message which [`fill`] let through asks for. What lies behind a tag in the frame, or a fragment
+/// header, is read wrongly here and so mostly no solicitation.
+#[inline(always)]
+pub(super) fn asked(message: &Message) -> Option<[u8; 16]> {
+    let asks = message.ip.next_hdr == ICMPV6 && message.icmp.type_ == SOLICITATION;
+    (asks && is_unicast(message.target)).then_some(message.target)
 }

@@ -15,9 +15,11 @@ impl Engine {
     /// Brings the open conflicts to what the facts say now.
     pub(super) fn settle(&mut self, at: Moment, effects: &mut Vec<Effect>) {
         self.forget_unasked();
+        self.end_gone_askers(at.now, effects);
         loop {
             while let Some(address) = self.dirty.pop_first() {
                 self.decide(address, at, effects);
+                self.judge_anomalies(address, at, effects);
             }
             match self.lifecycle.room(&self.settings.bounds) {
                 Some(Room::For(address)) => {

@@ -31,7 +31,10 @@ impl Engine {
             }
         };
         match scope {
-            ReadScope::Node => self.merge_node(&finished, snapshot, at, effects),
+            ReadScope::Node => {
+                self.merge_node(&finished, snapshot, at, effects);
+                self.all_was_read(at);
+            }
             ReadScope::Device(ifindex) => {
                 self.merge_device(&finished, ifindex, snapshot, at, effects);
             }

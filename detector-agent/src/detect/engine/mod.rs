@@ -1,7 +1,9 @@
 //! The engine: one observation in, effects out.
 
+mod anomalies;
 mod claims;
 mod decide;
+mod gateways;
 mod merge;
 mod restore;
 mod topology;
@@ -9,6 +11,7 @@ mod topology;
 use std::{collections::BTreeSet, net::IpAddr};
 
 use super::{
+    anomaly::{Anomalies, Said},
     bridge::Fdb,
     claimants::World,
     conflict::{Claimant, ClaimantId, Conflict, ConflictKind},
@@ -42,6 +45,8 @@ pub enum Effect {
     /// Read the whole node again: a reading could not be used because too much changed meanwhile, or something was told
     /// before the link that it stands on was known.
     ReadAgain,
+    /// Something about anomalies.
+    Anomaly(Said),
 }
 
 /// What bounds turned away, by what it was. All counters only grow.
@@ -82,6 +87,9 @@ pub struct Engine {
     expiry: Expiry,
     moves: Moves,
     lifecycle: Lifecycle,
+    anomalies: Anomalies,
+    /// Everything was read at least once.
+    first_read: bool,
     losses: Losses,
     /// Addresses whose facts changed in this step.
     dirty: BTreeSet<IpAddr>,
@@ -97,6 +105,8 @@ impl Engine {
     pub fn new(settings: Settings) -> Self {
         Self {
             lifecycle: Lifecycle::new(settings.id_seed),
+            anomalies: Anomalies::new(settings.anomalies, settings.id_seed),
+            first_read: false,
             settings,
             links: Links::default(),
             facts: Facts::default(),
@@ -168,6 +178,7 @@ impl Engine {
                 self.route_gone(&route);
             }
             Observation::Frame(frame) => self.frame(frame, at),
+            Observation::Question(question) => self.asked(&question, at, effects),
             Observation::ReadBegun(token) => self.reads.begin(token),
             Observation::ReadFailed(token) => self.reads.fail(token),
             Observation::Read(token, scope, snapshot) => {
@@ -186,7 +197,10 @@ impl Engine {
     /// When [`Engine::expire`] next has something to look at.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Timestamp> {
-        self.expiry.next()
+        match (self.expiry.next(), self.anomalies.next()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
     }
 
     /// Ends what nobody will say the end of: claims that were only heard, and flapping.
@@ -194,6 +208,7 @@ impl Engine {
         while let Some(address) = self.expiry.due(now) {
             self.lapse(address, now);
         }
+        self.expire_anomalies(now, effects);
         self.settle(
             Moment {
                 now,

@@ -92,6 +92,7 @@ impl Engine {
         if old.up && !up {
             self.reads.touch(Key::RoutesOf(ifindex));
             if self.routes.forget_link(ifindex) {
+                self.dirty.extend(self.anomalies.routed());
                 self.dirty_open(|_| true);
             }
         }
@@ -118,6 +119,7 @@ impl Engine {
         let behind = self.fdb.forget_link(ifindex);
         self.dirty_behind(&behind);
         if self.routes.forget_link(ifindex) {
+            self.dirty.extend(self.anomalies.routed());
             self.dirty_open(|_| true);
         }
     }
@@ -189,11 +191,20 @@ impl Engine {
             Added::Known => return,
             Added::Refused => self.losses.kernel_entries += 1,
         }
+        self.dirty_host_route(&route);
         self.dirty_open(|address| Routes::covers(&route, address));
+    }
+
+    /// A route for one address alone: does it lead to whoever has it?
+    fn dirty_host_route(&mut self, route: &Route) {
+        if route.prefix_len == if route.destination.is_ipv4() { 32 } else { 128 } {
+            self.dirty.insert(route.destination);
+        }
     }
 
     pub(super) fn route_gone(&mut self, route: &Route) {
         if self.routes.remove(route) {
+            self.dirty_host_route(route);
             self.dirty_open(|address| Routes::covers(route, address));
         }
     }

@@ -7,6 +7,7 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod anomalies;
 mod bounds;
 mod bridge;
 mod duplicates;
@@ -358,7 +359,11 @@ fn told(effect: &Effect) -> Option<String> {
         Effect::Raised(c) => Some(format!("raised {}", show(c))),
         Effect::Updated(c) => Some(format!("updated {}", show(c))),
         Effect::Resolved(c) => Some(format!("resolved {}", show(c))),
-        Effect::Attach(_) | Effect::Renamed(_) | Effect::Detach(_) | Effect::ReadAgain => None,
+        Effect::Attach(_)
+        | Effect::Renamed(_)
+        | Effect::Detach(_)
+        | Effect::ReadAgain
+        | Effect::Anomaly(_) => None,
     }
 }
 
@@ -368,7 +373,7 @@ fn wanted(effect: &Effect) -> Option<String> {
         Effect::Renamed(d) => Some(format!("rename {}#{}", d.name, d.generation)),
         Effect::Detach(d) => Some(format!("detach {}#{}", d.name, d.generation)),
         Effect::ReadAgain => Some("read again".to_owned()),
-        Effect::Raised(_) | Effect::Updated(_) | Effect::Resolved(_) => None,
+        Effect::Raised(_) | Effect::Updated(_) | Effect::Resolved(_) | Effect::Anomaly(_) => None,
     }
 }
 

@@ -11,6 +11,7 @@ const HISTORY = 50;
 
 const $ = (id) => document.getElementById(id);
 const active = new Map(); // conflict id → conflict
+const anomalies = new Map(); // anomaly id → anomaly
 let resolved = []; // newest first
 let health = null; // the last answer of readyz
 let drawn = new Map(); // conflict id → its element
@@ -239,8 +240,60 @@ function refreshSoon() {
   refreshAt = setTimeout(refresh, REFRESH_AFTER_EVENT);
 }
 
+// ---- anomalies ----
+
+const ANOMALIES = {
+  ipam_drift: "free in IPAM's books",
+  ipam_leak: "held for nobody",
+  gateway_unresolved: "gateway does not answer",
+  route_astray: "route leads elsewhere",
+};
+
+function anomalyRow(one) {
+  const who = one.pod ? `${one.pod.namespace}/${one.pod.name}` : one.device;
+  return element("li", { "data-anomaly": one.anomaly_id },
+    element("span", { class: "mono" }, one.address), " ",
+    element("span", { class: "tag" }, ANOMALIES[one.kind] ?? one.kind), " ",
+    who ? element("span", { class: "who" }, who) : null,
+    element("p", { class: "detail" }, one.detail, " For ", since(one.raised_at), ", since ", time(one.raised_at), "."));
+}
+
+function drawAnomalies() {
+  const all = [...anomalies.values()];
+  $("anomalies-section").hidden = all.length === 0;
+  $("anomalies-title").textContent = all.length === 1 ? "1 anomaly" : `${all.length} anomalies`;
+  $("anomalies").replaceChildren(...all.slice(0, SHOWN).map(anomalyRow));
+  $("anomalies-more").hidden = all.length <= SHOWN;
+  $("anomalies-more").textContent = `${all.length - SHOWN} more are not drawn; see api/v1/anomalies.`;
+}
+
+let drawAnomaliesAt = null;
+
+function anomalyChanged(one) {
+  if (one.state === "resolved") anomalies.delete(one.anomaly_id);
+  else anomalies.set(one.anomaly_id, one);
+  // A wipe raises hundreds at once: they are drawn together.
+  drawAnomaliesAt ??= setTimeout(() => {
+    drawAnomaliesAt = null;
+    drawAnomalies();
+  }, 50);
+}
+
+async function loadAnomalies() {
+  const answer = await ask("api/v1/anomalies");
+  if (!answer.ok) return;
+  const all = await answer.json();
+  anomalies.clear();
+  for (const one of all.anomalies) anomalies.set(one.anomaly_id, one);
+  drawAnomalies();
+}
+
 function apply(event) {
   events += 1;
+  if (event.type.startsWith("io.ipconflict.anomaly.")) {
+    anomalyChanged(event.data);
+    return;
+  }
   refreshSoon();
   const conflict = event.data;
   if (!event.type.startsWith("io.ipconflict.conflict.")) return;
@@ -270,6 +323,8 @@ function drawHealth(report) {
   const parts = report.parts ?? [];
   $("sources").replaceChildren(...parts.filter((part) => part.role === "source").map(row));
   $("names").replaceChildren(...parts.filter((part) => part.role === "names").map(row));
+  const ipam = parts.filter((part) => part.role === "ipam").map(row);
+  $("ipam").replaceChildren(...(ipam.length ? ipam : [element("li", {}, element("span", { class: "state off" }, "None"))]));
   const sinks = parts.filter((part) => part.role === "sink").map(row);
   $("sinks").replaceChildren(...(sinks.length ? sinks : [element("li", {}, element("span", { class: "state off" }, "None"),
     element("div", { class: "detail" }, "Only this page, the metrics and the API; --events and sinks in the configuration add more."))]));
@@ -325,6 +380,7 @@ async function loadAll() {
   if (answer.status === 401) throw new TokenWanted();
   if (!answer.ok) throw new Error(`the agent answered ${answer.status}`);
   show(await answer.json(), () => true);
+  await loadAnomalies();
 }
 
 function show(all, isNewest) {

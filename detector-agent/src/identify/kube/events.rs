@@ -27,7 +27,7 @@ use crate::{
     health::Part,
     report::{
         EventSink,
-        event::Event,
+        event::{AnomalyEvent, Event},
         metrics::{Delivery, Metrics},
     },
 };
@@ -81,6 +81,9 @@ impl EventSink for KubeEvents {
             count(&self.metrics, "dropped");
         }
     }
+
+    /// Nothing has happened to the pod yet that its owner could act on: anomalies are for who runs the node.
+    fn offer_anomaly(&mut self, _: &Arc<AnomalyEvent>) {}
 }
 
 fn count(metrics: &Metrics, outcome: &'static str) {

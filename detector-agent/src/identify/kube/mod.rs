@@ -93,6 +93,12 @@ impl Kube {
         Ok((client, server))
     }
 
+    /// A client for other readers of the API; where there is none, why.
+    pub(crate) async fn api_client(&self) -> Result<Client, String> {
+        let client = self.client().await.map_err(|problem| problem.to_string())?;
+        Ok(client.0)
+    }
+
     /// Selects the pods of this node.
     fn selector(&self) -> String {
         format!("spec.nodeName={}", self.node)

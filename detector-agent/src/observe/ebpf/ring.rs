@@ -7,10 +7,14 @@ use std::{
 };
 
 use aya::maps::{MapData, RingBuf};
-use detector_common::{Claim, FrameRecord, NEIGHBOUR_GONE, NeighbourRecord, Record, TAG_ARP};
+use detector_common::{
+    Claim, FrameRecord, NEIGHBOUR_GONE, NeighbourRecord, QUESTION_ARP, QuestionRecord, Record,
+    TAG_ARP,
+};
 
 use crate::detect::{
-    FrameClaim, FrameKind, Mac, Neighbour, NudState, Observation, Stamped, Timestamp, Vlan,
+    FrameClaim, FrameKind, Mac, Neighbour, NudState, Observation, Question, Stamped, Timestamp,
+    Vlan,
 };
 
 /// The reading end of the programs' ring buffer. Its descriptor becomes readable when there is something to read.
@@ -84,6 +88,10 @@ fn stamped(record: &Record) -> Stamped {
             at: Timestamp(record.at),
             what: neighbour(record),
         },
+        Record::Question(record) => Stamped {
+            at: Timestamp(record.at),
+            what: Observation::Question(question(record)),
+        },
     }
 }
 
@@ -100,6 +108,20 @@ fn frame(claim: &Claim) -> FrameClaim {
             outer: tag(claim.vlan_outer),
             inner: tag(claim.vlan_inner),
         },
+    }
+}
+
+fn question(record: &QuestionRecord) -> Question {
+    let arp = record.tag == QUESTION_ARP;
+    Question {
+        ifindex: record.ifindex,
+        target: address(record.target, arp),
+        asker: address(record.asker, arp),
+        vlan: Vlan {
+            outer: tag(record.vlan_outer),
+            inner: tag(record.vlan_inner),
+        },
+        times: record.times,
     }
 }
 

@@ -1,9 +1,11 @@
 //! The kernel's own tables: what they hold ([`Requests`]) and how they change ([`Live`]).
 //!
-//! Pods are read from outside, by the id that the agent's namespace gives to theirs; no namespace is entered.
+//! Pods are read from outside, by the id that the agent's namespace gives to theirs; none is entered, except by a short-lived
+//! thread for what the kernel does not tell from outside: a pod's neighbours and routes ([`inside`]).
 //! What is told is what the kernel says, in its order; meaning is made of it in [`crate::detect`].
 
 mod decode;
+mod inside;
 mod lists;
 mod live;
 mod request;

@@ -1,4 +1,4 @@
-//! What an Alertmanager is told of a conflict (API v2).
+//! What an Alertmanager is told of a conflict or an anomaly (API v2).
 //!
 //! Labels are what an alert is known by: only what does not change over a conflict's life stands there. Pods come and
 //! go, so they are annotations.
@@ -8,8 +8,9 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::Serialize;
 
 use crate::report::{
-    event::ConflictData,
-    summary::{claimants, line},
+    event::{AnomalyData, ConflictData},
+    story::AnyEvent,
+    summary::{anomaly_line, claimants, line},
 };
 
 /// One alert as it is posted.
@@ -24,19 +25,26 @@ pub(super) struct Alert {
 }
 
 impl Alert {
-    /// The alert that tells `data`, with labels that the operator adds. Where it is not told again for as long as
+    /// The alert that tells what `event` does, with labels that the operator adds. Where it is not told again for as long as
     /// `lapse`, it is over: the agent is gone.
     pub(super) fn new(
-        data: &ConflictData,
+        event: &AnyEvent,
         extra: &BTreeMap<String, String>,
         now: jiff::Timestamp,
         lapse: Duration,
     ) -> Self {
-        let ends_at = data.resolved_at.clone();
+        let ends_at = event.resolved_at().map(str::to_owned);
+        let (labels, annotations) = match event {
+            AnyEvent::Conflict(event) => (labels(&event.data, extra), annotations(&event.data)),
+            AnyEvent::Anomaly(event) => (
+                anomaly_labels(&event.data, extra),
+                about_anomaly(&event.data),
+            ),
+        };
         Self {
-            labels: labels(data, extra),
-            annotations: annotations(data),
-            starts_at: data.raised_at.clone(),
+            labels,
+            annotations,
+            starts_at: event.raised_at().to_owned(),
             ends_at: ends_at.unwrap_or_else(|| after(now, lapse)),
         }
     }
@@ -66,6 +74,34 @@ fn labels(data: &ConflictData, extra: &BTreeMap<String, String>) -> BTreeMap<Str
         put("inner_vlan", vlan.to_string());
     }
     labels
+}
+
+fn anomaly_labels(
+    data: &AnomalyData,
+    extra: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let mut labels = extra.clone();
+    let mut put = |name: &str, value: String| labels.insert(name.to_owned(), value);
+    put("alertname", "IPAnomaly".to_owned());
+    put("address", data.address.clone());
+    put("node", data.node.clone());
+    put("kind", data.kind.clone());
+    if let Some(vlan) = data.vlan {
+        put("vlan", vlan.to_string());
+    }
+    // Two pods may ask in vain for one gateway.
+    if let Some(device) = &data.device {
+        put("device", device.clone());
+    }
+    labels
+}
+
+fn about_anomaly(data: &AnomalyData) -> BTreeMap<&'static str, String> {
+    BTreeMap::from([
+        ("summary", anomaly_line(data)),
+        ("cause", data.cause.clone()),
+        ("anomaly_id", data.anomaly_id.clone()),
+    ])
 }
 
 fn annotations(data: &ConflictData) -> BTreeMap<&'static str, String> {

@@ -5,17 +5,13 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
     time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::alert::Alert;
-use crate::report::{
-    event::{ConflictData, Event},
-    filter::Filter,
-};
+use crate::report::{filter::Filter, story::AnyEvent};
 
 /// An ended alert is told for so long.
 pub(super) const TOLD_AFTER_END: Duration = Duration::from_secs(900);
@@ -24,7 +20,7 @@ const BOUND: usize = 16_384;
 
 #[derive(Debug)]
 struct Standing {
-    data: ConflictData,
+    event: AnyEvent,
     /// As it was told last; `None` where it was not yet.
     told: Option<Alert>,
     /// It changed since.
@@ -65,23 +61,23 @@ impl Board {
     }
 
     /// A conflict changed.
-    pub(super) fn take(&mut self, event: &Event, now: Instant, wall: jiff::Timestamp) {
+    pub(super) fn take(&mut self, event: &AnyEvent, now: Instant, wall: jiff::Timestamp) {
         let id = event.story();
         if event.is_over() {
             if let Some(standing) = self.active.remove(id) {
-                self.end(standing, Some(&event.data), now, wall);
+                self.end(standing, Some(event), now, wall);
             }
             return;
         }
         let standing = self.active.len();
         match self.active.get_mut(id) {
             Some(standing) => {
-                standing.data.clone_from(&event.data);
+                standing.event = event.clone();
                 standing.news = true;
             }
             None if standing < BOUND => {
                 let standing = Standing {
-                    data: event.data.clone(),
+                    event: event.clone(),
                     told: None,
                     news: true,
                 };
@@ -93,7 +89,7 @@ impl Board {
     }
 
     /// All that is active; what else is known is over.
-    pub(super) fn catch_up(&mut self, events: &[Arc<Event>], now: Instant, wall: jiff::Timestamp) {
+    pub(super) fn catch_up(&mut self, events: &[AnyEvent], now: Instant, wall: jiff::Timestamp) {
         let over: Vec<_> = self
             .active
             .keys()
@@ -125,10 +121,10 @@ impl Board {
         let mut alerts = Vec::new();
         for standing in self.active.values_mut() {
             if standing.told.is_none() {
-                if !self.filter.accepts(&standing.data) {
+                if !self.filter.accepts(&standing.event) {
                     continue;
                 }
-                let left = self.filter.time_left(&standing.data, wall);
+                let left = self.filter.time_left(&standing.event, wall);
                 if !left.is_zero() {
                     due = Some(due.map_or(left, |other| other.min(left)));
                     continue;
@@ -138,7 +134,7 @@ impl Board {
                 continue;
             }
             standing.news = false;
-            let alert = Alert::new(&standing.data, &self.extra, wall, self.lapse);
+            let alert = Alert::new(&standing.event, &self.extra, wall, self.lapse);
             self.ended.remove(&alert.labels);
             if let Some(before) = standing.told.replace(alert.clone())
                 && before.labels != alert.labels
@@ -171,14 +167,14 @@ impl Board {
     fn end(
         &mut self,
         standing: Standing,
-        last: Option<&ConflictData>,
+        last: Option<&AnyEvent>,
         now: Instant,
         wall: jiff::Timestamp,
     ) {
         let Some(told) = standing.told else { return };
         let alert = match last {
-            Some(data) if data.kind == standing.data.kind => {
-                Alert::new(data, &self.extra, wall, self.lapse)
+            Some(event) if event.kind() == standing.event.kind() => {
+                Alert::new(event, &self.extra, wall, self.lapse)
             }
             _ => told.ended(wall),
         };
@@ -226,14 +222,14 @@ mod tests {
     fn only_what_changed_is_told_at_once_and_everything_at_its_turn() {
         let mut board = board(Filter::default());
         let now = Instant::now();
-        board.take(&samples::raised("10.0.0.1"), now, wall());
+        board.take(&samples::raised("10.0.0.1").into(), now, wall());
         assert!(board.news);
         let (alerts, _) = board.alerts(false, now, wall());
         assert_eq!(alerts.len(), 1);
         assert!(is_active(&alerts[0]));
         assert_eq!(alerts[0].labels["cluster"], "east");
         assert_eq!(alerts[0].labels["alertname"], "IPConflict");
-        board.take(&samples::raised("10.0.0.2"), now, wall());
+        board.take(&samples::raised("10.0.0.2").into(), now, wall());
         assert_eq!(board.alerts(false, now, wall()).0.len(), 1);
         assert_eq!(board.alerts(false, now, wall()).0.len(), 0);
         assert_eq!(board.alerts(true, now, wall()).0.len(), 2);
@@ -243,9 +239,9 @@ mod tests {
     fn an_end_is_told_for_a_quarter_of_an_hour_under_the_same_labels() {
         let mut board = board(Filter::default());
         let now = Instant::now();
-        board.take(&samples::raised("10.0.0.1"), now, wall());
+        board.take(&samples::raised("10.0.0.1").into(), now, wall());
         let (raised, _) = board.alerts(false, now, wall());
-        board.take(&samples::resolved("10.0.0.1"), now, wall());
+        board.take(&samples::resolved("10.0.0.1").into(), now, wall());
         let (resolved, _) = board.alerts(false, now, wall());
         assert_eq!(raised[0].labels, resolved[0].labels);
         assert!(!is_active(&resolved[0]));
@@ -258,11 +254,11 @@ mod tests {
     fn a_kind_that_changes_ends_the_alert_under_the_old_labels() {
         let mut board = board(Filter::default());
         let now = Instant::now();
-        board.take(&samples::raised("10.0.0.1"), now, wall());
+        board.take(&samples::raised("10.0.0.1").into(), now, wall());
         let (before, _) = board.alerts(false, now, wall());
         let mut event = samples::raised("10.0.0.1");
         event.data.kind = "host".to_owned();
-        board.take(&event, now, wall());
+        board.take(&event.clone().into(), now, wall());
         let (after, _) = board.alerts(false, now, wall());
         let [new, old] = &after[..] else {
             unreachable!("{after:?}")
@@ -277,9 +273,9 @@ mod tests {
     fn what_is_no_longer_active_after_a_gap_is_ended() {
         let mut board = board(Filter::default());
         let now = Instant::now();
-        board.take(&samples::raised("10.0.0.1"), now, wall());
+        board.take(&samples::raised("10.0.0.1").into(), now, wall());
         board.alerts(false, now, wall());
-        let other = Arc::new(samples::raised("10.0.0.2"));
+        let other = AnyEvent::from(samples::raised("10.0.0.2"));
         board.catch_up(&[other], now, wall());
         let (alerts, _) = board.alerts(true, now, wall());
         let mut states: Vec<_> = alerts
@@ -300,17 +296,17 @@ mod tests {
         let now = Instant::now();
         let mut young = samples::raised("10.0.0.1");
         young.data.raised_at = wall().to_string();
-        board.take(&young, now, wall());
+        board.take(&young.clone().into(), now, wall());
         let mut observed = samples::raised("10.0.0.2");
         observed.data.confidence = "observed".to_owned();
-        board.take(&observed, now, wall());
+        board.take(&observed.clone().into(), now, wall());
         let (alerts, due) = board.alerts(true, now, wall());
         assert_eq!(alerts, []);
         assert!(
             due.is_some_and(|d| d > Duration::from_secs(3500)),
             "{due:?}"
         );
-        board.take(&samples::resolved("10.0.0.1"), now, wall());
+        board.take(&samples::resolved("10.0.0.1").into(), now, wall());
         assert_eq!(board.alerts(true, now, wall()).0, []);
     }
 }

@@ -28,9 +28,10 @@ use tracing::{debug, info, warn};
 use super::{
     EventSink,
     client::{HttpClient, RequestError},
-    event::Event,
+    event::{AnomalyEvent, Event},
     metrics::{Delivery, Metrics, Sink},
     retry::Backoff,
+    story::AnyEvent,
 };
 use crate::{config::sinks::AlertmanagerSettings, health::Part};
 use alert::Alert;
@@ -50,8 +51,8 @@ const RETRY: Backoff = Backoff {
 
 #[derive(Debug)]
 enum Change {
-    Event(Arc<Event>),
-    Active(Vec<Arc<Event>>),
+    Event(AnyEvent),
+    Active(Vec<AnyEvent>),
 }
 
 /// The detection thread's side of one Alertmanager.
@@ -62,23 +63,29 @@ pub struct AlertSink {
     dropped: Counter,
 }
 
-impl EventSink for AlertSink {
-    fn offer(&mut self, event: &Arc<Event>) {
-        if self
-            .changes
-            .try_send(Change::Event(Arc::clone(event)))
-            .is_err()
-        {
+impl AlertSink {
+    fn take(&mut self, event: AnyEvent) {
+        if self.changes.try_send(Change::Event(event)).is_err() {
             self.dropped.inc();
             self.behind.store(true, Ordering::Release);
         }
+    }
+}
+
+impl EventSink for AlertSink {
+    fn offer(&mut self, event: &Arc<Event>) {
+        self.take(AnyEvent::Conflict(Arc::clone(event)));
+    }
+
+    fn offer_anomaly(&mut self, event: &Arc<AnomalyEvent>) {
+        self.take(AnyEvent::Anomaly(Arc::clone(event)));
     }
 
     fn is_behind(&self) -> bool {
         self.behind.load(Ordering::Acquire) && self.changes.capacity() > CHANGES / 2
     }
 
-    fn catch_up(&mut self, active: &[Arc<Event>]) {
+    fn catch_up(&mut self, active: &[AnyEvent]) {
         if self
             .changes
             .try_send(Change::Active(active.to_vec()))

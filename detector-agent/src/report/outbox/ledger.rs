@@ -22,7 +22,7 @@ use super::{
     queue::{Entry, Queue, Victim},
 };
 use crate::{
-    report::event::{Change, Event},
+    report::{event::Change, story::AnyEvent},
     store::StoreError,
 };
 
@@ -38,13 +38,13 @@ const BATCH: &str = "batch";
 struct QueuedRecord {
     /// When it was stored, milliseconds of the wall clock.
     at: i64,
-    event: Event,
+    event: AnyEvent,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
 struct OpenRecord {
     told: BTreeSet<String>,
-    event: Event,
+    event: AnyEvent,
 }
 
 /// The queues in memory, one for each sink.
@@ -59,9 +59,9 @@ pub(super) fn locked(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 #[derive(Clone, Debug)]
 pub(super) enum Input {
     /// A conflict changed.
-    Event(Arc<Event>),
+    Event(AnyEvent),
     /// Every conflict that is active now, each with its present state.
-    Active(Vec<Arc<Event>>),
+    Active(Vec<AnyEvent>),
     /// A sink has waited long enough before it hears of this conflict.
     Due(usize, String),
     /// A sink is done with an event.
@@ -288,7 +288,7 @@ impl Ledger {
         database: &Database,
         sink: &str,
         seq: u64,
-    ) -> Result<Option<Event>, StoreError> {
+    ) -> Result<Option<AnyEvent>, StoreError> {
         let transaction = database.begin_read()?;
         let queue = transaction.open_table(QUEUE)?;
         let record = queue.get((sink, seq))?;
@@ -299,12 +299,12 @@ impl Ledger {
 
     /// The sinks that do not know of the conflict but want to, and how long each waits before it hears of it.
     fn waiting(&self, record: &OpenRecord, now: Now) -> Vec<(usize, Duration)> {
-        let data = &record.event.data;
+        let event = &record.event;
         self.sinks
             .iter()
             .enumerate()
-            .filter(|(_, sink)| !record.told.contains(&sink.name) && sink.filter.accepts(data))
-            .map(|(n, sink)| (n, sink.filter.time_left(data, now.wall)))
+            .filter(|(_, sink)| !record.told.contains(&sink.name) && sink.filter.accepts(event))
+            .map(|(n, sink)| (n, sink.filter.time_left(event, now.wall)))
             .collect()
     }
 }
@@ -358,7 +358,7 @@ impl Step<'_, '_> {
     /// An active conflict changed; or, with `repeated`, is as it was unless its event differs from the one known.
     fn active(
         &mut self,
-        event: &Arc<Event>,
+        event: &AnyEvent,
         repeated: bool,
         queues: &Queues<'_>,
     ) -> Result<(), StoreError> {
@@ -370,16 +370,16 @@ impl Step<'_, '_> {
         }
         self.changes.open += usize::from(known.is_none());
         let same = |known: &OpenRecord| {
-            known.event.id == event.id || (repeated && known.event.says_all_of(event))
+            known.event.id() == event.id() || (repeated && known.event.says_all_of(event))
         };
         let news = !known.as_ref().is_some_and(same);
         let mut changed = news;
         let mut record = known.unwrap_or_else(|| OpenRecord {
             told: BTreeSet::new(),
-            event: (**event).clone(),
+            event: event.clone(),
         });
         if news {
-            record.event = (**event).clone();
+            record.event = event.clone();
             for sink in 0..self.ledger.sinks.len() {
                 if record.told.contains(&self.ledger.sinks[sink].name) {
                     self.push(sink, event, Change::Updated, queues)?;
@@ -392,7 +392,7 @@ impl Step<'_, '_> {
         }
         for (sink, wait) in self.ledger.waiting(&record, self.now) {
             if wait.is_zero() {
-                let event = Arc::new(record.event.clone());
+                let event = record.event.clone();
                 self.push(sink, &event, Change::Raised, queues)?;
                 record.told.insert(self.ledger.sinks[sink].name.clone());
                 changed = true;
@@ -410,7 +410,7 @@ impl Step<'_, '_> {
         Ok(())
     }
 
-    fn over(&mut self, event: &Arc<Event>, queues: &Queues<'_>) -> Result<(), StoreError> {
+    fn over(&mut self, event: &AnyEvent, queues: &Queues<'_>) -> Result<(), StoreError> {
         let conflict = event.story();
         let Some(record) = self.record(conflict)? else {
             return Ok(());
@@ -426,8 +426,8 @@ impl Step<'_, '_> {
     }
 
     /// What is open here and not among `events` is over, only nobody said so.
-    fn all_active(&mut self, events: &[Arc<Event>], queues: &Queues<'_>) -> Result<(), StoreError> {
-        let active: HashSet<&str> = events.iter().map(|e| e.story()).collect();
+    fn all_active(&mut self, events: &[AnyEvent], queues: &Queues<'_>) -> Result<(), StoreError> {
+        let active: HashSet<&str> = events.iter().map(AnyEvent::story).collect();
         let mut over = Vec::new();
         for item in self.open.iter()? {
             let (key, value) = item?;
@@ -444,7 +444,7 @@ impl Step<'_, '_> {
                 self.ledger.run,
                 self.ledger.batch + 1
             );
-            let event = Arc::new(event.ended_unseen(id, self.now.wall));
+            let event = event.ended_unseen(id, self.now.wall);
             self.over(&event, queues)?;
         }
         for event in events {
@@ -461,10 +461,10 @@ impl Step<'_, '_> {
         let Some(spec) = ledger.sinks.get(sink) else {
             return Ok(());
         };
-        if record.told.contains(&spec.name) || !spec.filter.accepts(&record.event.data) {
+        if record.told.contains(&spec.name) || !spec.filter.accepts(&record.event) {
             return Ok(());
         }
-        let event = Arc::new(record.event.clone());
+        let event = record.event.clone();
         self.push(sink, &event, Change::Raised, queues)?;
         record.told.insert(spec.name.clone());
         self.put(conflict, &record)
@@ -473,18 +473,18 @@ impl Step<'_, '_> {
     fn push(
         &mut self,
         sink: usize,
-        event: &Arc<Event>,
+        event: &AnyEvent,
         change: Change,
         queues: &Queues<'_>,
     ) -> Result<(), StoreError> {
         let told = if event.change() == change {
-            Arc::clone(event)
+            event.clone()
         } else {
-            Arc::new(event.told_as(change))
+            event.told_as(change)
         };
         let record = QueuedRecord {
             at: self.now.wall.as_millisecond(),
-            event: (*told).clone(),
+            event: told.clone(),
         };
         let text = serde_json::to_vec(&record).unwrap_or_default();
         self.make_room(sink, text.len(), queues)?;

@@ -55,9 +55,10 @@ pub use port::Port;
 
 use super::{
     EventSink,
-    event::Event,
+    event::{AnomalyEvent, Event},
     filter::Filter,
     metrics::{Delivery, Metrics},
+    story::AnyEvent,
 };
 use crate::{health::Part, node, store::Store};
 use ledger::{Input, Ledger};
@@ -256,12 +257,10 @@ impl OutboxSink {
         }
         sent
     }
-}
 
-impl EventSink for OutboxSink {
-    fn offer(&mut self, event: &Arc<Event>) {
+    fn take(&mut self, event: AnyEvent) {
         let waiting = self.shared.queued.fetch_add(1, Ordering::AcqRel);
-        if waiting < CAPACITY && self.send(Input::Event(Arc::clone(event))) {
+        if waiting < CAPACITY && self.send(Input::Event(event)) {
             return;
         }
         self.shared.queued.fetch_sub(1, Ordering::AcqRel);
@@ -272,6 +271,16 @@ impl EventSink for OutboxSink {
             );
         }
     }
+}
+
+impl EventSink for OutboxSink {
+    fn offer(&mut self, event: &Arc<Event>) {
+        self.take(AnyEvent::Conflict(Arc::clone(event)));
+    }
+
+    fn offer_anomaly(&mut self, event: &Arc<AnomalyEvent>) {
+        self.take(AnyEvent::Anomaly(Arc::clone(event)));
+    }
 
     fn is_behind(&self) -> bool {
         self.shared.behind.load(Ordering::Acquire)
@@ -279,7 +288,7 @@ impl EventSink for OutboxSink {
             && !self.ended
     }
 
-    fn catch_up(&mut self, active: &[Arc<Event>]) {
+    fn catch_up(&mut self, active: &[AnyEvent]) {
         self.shared.behind.store(false, Ordering::Release);
         self.send(Input::Active(active.to_vec()));
     }

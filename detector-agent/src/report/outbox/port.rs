@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     report::{
-        event::Event,
         metrics::{Delivery, Metrics, Sink},
+        story::AnyEvent,
     },
     store::{Store, StoreError},
 };
@@ -85,7 +85,7 @@ impl Port {
     ///
     /// # Errors
     /// Where the store cannot be read.
-    pub fn read(&self, seq: u64) -> Result<Option<Event>, StoreError> {
+    pub fn read(&self, seq: u64) -> Result<Option<AnyEvent>, StoreError> {
         let database = self.store.database()?;
         let read = Ledger::read(&database, &self.name, seq);
         if read.is_err() {

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::report::event::{Change, Event};
+use crate::report::{event::Change, story::AnyEvent};
 
 /// Events whose text is kept besides the store, so that what is fresh is sent without reading it back.
 const KEPT: usize = 256;
@@ -33,7 +33,7 @@ pub struct Entry {
     /// When it came into this queue.
     pub since: Instant,
     /// Its text, while it is kept.
-    pub event: Option<Arc<Event>>,
+    pub event: Option<AnyEvent>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub struct Job {
     /// How old it is.
     pub age: Duration,
     /// Its text, where it is kept; else it is read from the store.
-    pub event: Option<Arc<Event>>,
+    pub event: Option<AnyEvent>,
 }
 
 /// What [`Queue::take`] gives where nothing can be sent now.

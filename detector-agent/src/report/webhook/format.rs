@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use crate::{
     config::sinks::Format,
     report::{
-        event::{Change, Event},
-        summary::{claimant, line, place},
+        event::{AnomalyData, Change, Event},
+        story::AnyEvent,
+        summary::{anomaly_line, claimant, line, place},
     },
 };
 
@@ -32,22 +33,44 @@ impl Format {
     ///
     /// # Errors
     /// Never in practice: an event is always JSON.
-    pub fn body(self, event: &Event, routing_key: &str) -> serde_json::Result<Vec<u8>> {
+    pub fn body(self, event: &AnyEvent, routing_key: &str) -> serde_json::Result<Vec<u8>> {
         match self {
             Self::Cloudevents => serde_json::to_vec(event),
-            Self::Slack => serde_json::to_vec(&slack(event)),
+            Self::Slack => serde_json::to_vec(&match event {
+                AnyEvent::Conflict(conflict) => slack(conflict, event.change()),
+                AnyEvent::Anomaly(anomaly) => slack_anomaly(&anomaly.data, event.change()),
+            }),
             Self::Pagerduty => serde_json::to_vec(&pagerduty(event, routing_key)),
         }
     }
 }
 
-fn slack(event: &Event) -> Value {
-    let data = &event.data;
-    let (mark, word) = match event.change() {
+fn slack_words(change: Change) -> (&'static str, &'static str) {
+    match change {
         Change::Resolved => (":white_check_mark:", "resolved"),
         Change::Updated => (":warning:", "changed"),
         Change::Raised => (":rotating_light:", "found"),
-    };
+    }
+}
+
+fn slack_anomaly(data: &AnomalyData, change: Change) -> Value {
+    let (mark, word) = slack_words(change);
+    let headline = format!(
+        "{mark} *{} {word}*: {}",
+        slack_text(&data.kind.replace('_', " ")),
+        slack_text(&anomaly_line(data))
+    );
+    let context = format!("{} · {} · {}", data.kind, data.raised_at, data.anomaly_id);
+    json!({"text": cut(&headline, SLACK_SECTION), "blocks": [section(&headline), slack_context(&context)]})
+}
+
+fn slack_context(text: &str) -> Value {
+    json!({"type": "context", "elements": [{"type": "mrkdwn", "text": cut(text, SLACK_SECTION)}]})
+}
+
+fn slack(event: &Event, change: Change) -> Value {
+    let data = &event.data;
+    let (mark, word) = slack_words(change);
     let headline = format!("{mark} *IP conflict {word}*: {}", slack_text(&line(data)));
     let claimants: Vec<String> = data
         .claimants
@@ -68,11 +91,10 @@ fn slack(event: &Event) -> Value {
     if !claimants.is_empty() {
         blocks.push(section(&claimants.join("\n")));
     }
-    blocks.push(
-        json!({"type": "context", "elements": [{"type": "mrkdwn", "text": cut(&format!(
-        "{} · {} · {} · {}", data.kind, data.confidence, data.raised_at, data.conflict_id
-    ), SLACK_SECTION)}]}),
-    );
+    blocks.push(slack_context(&format!(
+        "{} · {} · {} · {}",
+        data.kind, data.confidence, data.raised_at, data.conflict_id
+    )));
     json!({"text": cut(&headline, SLACK_SECTION), "blocks": blocks})
 }
 
@@ -87,17 +109,34 @@ fn slack_text(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-fn pagerduty(event: &Event, routing_key: &str) -> Value {
-    let data = &event.data;
+fn pagerduty(event: &AnyEvent, routing_key: &str) -> Value {
     let action = if event.is_over() {
         "resolve"
     } else {
         "trigger"
     };
-    let severity = if data.confidence == "certain" {
-        "critical"
-    } else {
-        "error"
+    let (summary, node, severity, component, details) = match event {
+        AnyEvent::Conflict(event) => {
+            let data = &event.data;
+            let severity = if data.confidence == "certain" {
+                "critical"
+            } else {
+                "error"
+            };
+            let summary = format!("IP conflict: {}", line(data));
+            (summary, &data.node, severity, place(data), json!(data))
+        }
+        AnyEvent::Anomaly(event) => {
+            let data = &event.data;
+            let summary = format!("{}: {}", data.kind.replace('_', " "), anomaly_line(data));
+            (
+                summary,
+                &data.node,
+                "warning",
+                data.address.clone(),
+                json!(data),
+            )
+        }
     };
     json!({
         "routing_key": routing_key,
@@ -105,14 +144,14 @@ fn pagerduty(event: &Event, routing_key: &str) -> Value {
         "dedup_key": event.story(),
         "client": "IP Conflict Detector",
         "payload": {
-            "summary": cut(&format!("IP conflict: {}", line(data)), PAGERDUTY_SUMMARY),
-            "source": data.node,
+            "summary": cut(&summary, PAGERDUTY_SUMMARY),
+            "source": node,
             "severity": severity,
-            "timestamp": event.time,
-            "component": place(data),
-            "group": data.node,
-            "class": data.kind,
-            "custom_details": data,
+            "timestamp": event.time(),
+            "component": component,
+            "group": node,
+            "class": event.kind(),
+            "custom_details": details,
         },
     })
 }
@@ -134,7 +173,28 @@ mod tests {
     use crate::report::samples;
 
     fn body(format: Format, event: &Event) -> Value {
+        of_any(format, &event.clone().into())
+    }
+
+    fn of_any(format: Format, event: &AnyEvent) -> Value {
         serde_json::from_slice(&format.body(event, "key").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_anomaly_is_told_in_each_format() {
+        let event = AnyEvent::from(samples::drift("10.0.0.1"));
+        let cloud = of_any(Format::Cloudevents, &event);
+        assert_eq!(cloud["type"], "io.ipconflict.anomaly.raised");
+        let slack = of_any(Format::Slack, &event);
+        let text = slack["text"].as_str().unwrap();
+        assert!(
+            text.contains("ipam drift found") && text.contains("10.0.0.1"),
+            "{text}"
+        );
+        let page = of_any(Format::Pagerduty, &event);
+        assert_eq!(page["payload"]["severity"], "warning");
+        assert_eq!(page["payload"]["class"], "ipam_drift");
+        assert_eq!(page["dedup_key"], event.story());
     }
 
     #[test]

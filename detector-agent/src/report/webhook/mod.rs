@@ -13,7 +13,7 @@ use hyper::{StatusCode, header::HeaderMap};
 
 use super::{
     client::{FileError, HttpClient, RequestError, header, secret},
-    event::Event,
+    story::AnyEvent,
 };
 use crate::config::sinks::{Format, WebhookSettings};
 use sender::{Attempt, Attempted};
@@ -79,7 +79,7 @@ impl Webhook {
         Ok(self.client.check()?)
     }
 
-    async fn post(&self, event: &Event) -> Result<super::client::Answer, WebhookError> {
+    async fn post(&self, event: &AnyEvent) -> Result<super::client::Answer, WebhookError> {
         let now = jiff::Timestamp::now().as_second();
         let body = self
             .format
@@ -89,9 +89,9 @@ impl Webhook {
         let mut put = |name, value: &str| {
             header(&mut headers, name, value).map_err(|e| WebhookError::Body(e.to_string()))
         };
-        put("webhook-id", &event.id)?;
+        put("webhook-id", event.id())?;
         put("webhook-timestamp", &now.to_string())?;
-        if let Some(signature) = signature(&self.secrets()?, &event.id, now, &body) {
+        if let Some(signature) = signature(&self.secrets()?, event.id(), now, &body) {
             put("webhook-signature", &signature)?;
         }
         let content_type = self.format.content_type();
@@ -123,7 +123,7 @@ impl Webhook {
 }
 
 impl Attempt for Webhook {
-    async fn attempt(&self, event: Arc<Event>) -> Attempted {
+    async fn attempt(&self, event: AnyEvent) -> Attempted {
         let answer = match self.post(&event).await {
             Ok(answer) => answer,
             Err(why) => {

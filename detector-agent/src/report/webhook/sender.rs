@@ -19,12 +19,12 @@ use crate::{
     config::sinks::RetrySettings,
     health::Part,
     report::{
-        event::Event,
         outbox::{
             Port,
             queue::{Idle, Job},
         },
         retry::Backoff,
+        story::AnyEvent,
     },
 };
 
@@ -52,7 +52,7 @@ pub enum Attempted {
 /// Attempts to deliver an event.
 pub trait Attempt: Send + Sync + 'static {
     /// Tries once.
-    fn attempt(&self, event: Arc<Event>) -> impl Future<Output = Attempted> + Send;
+    fn attempt(&self, event: AnyEvent) -> impl Future<Output = Attempted> + Send;
 }
 
 /// How a request ended.
@@ -252,13 +252,13 @@ async fn send<A: Attempt>(
     port: Arc<Port>,
     target: Arc<A>,
     seq: u64,
-    kept: Option<Arc<Event>>,
+    kept: Option<AnyEvent>,
 ) -> Ended {
     let event = match kept {
         Some(event) => event,
         // From the disk, and not on the thread that serves everything else.
         None => match spawn_blocking(move || port.read(seq)).await {
-            Ok(Ok(Some(event))) => Arc::new(event),
+            Ok(Ok(Some(event))) => event,
             Ok(Ok(None)) => return Ended::Unknown,
             Ok(Err(error)) => return Ended::Unread(error.to_string()),
             Err(error) => return Ended::Unread(error.to_string()),

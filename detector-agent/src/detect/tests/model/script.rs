@@ -793,7 +793,7 @@ impl Script {
                         self.attach.insert(device.ifindex);
                     }
                 }
-                Effect::Renamed(_) | Effect::Detach(_) => {}
+                Effect::Renamed(_) | Effect::Detach(_) | Effect::Anomaly(_) => {}
                 Effect::ReadAgain => self.read_again = true,
             }
         }

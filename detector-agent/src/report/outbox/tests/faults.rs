@@ -7,7 +7,9 @@ use super::{
     world::{ALL, World, health, sinks, store_on},
 };
 use crate::{
-    report::{EventSink as _, event::Change, filter::Filter, metrics::Metrics, samples},
+    report::{
+        EventSink as _, event::Change, filter::Filter, metrics::Metrics, samples, story::AnyEvent,
+    },
     store::Store,
 };
 
@@ -86,7 +88,7 @@ fn what_the_channel_has_no_room_for_is_counted_and_healed_by_what_is_active() {
     while !world.store() {}
     assert!(sink.is_behind());
     let now = Arc::new(samples::event("y", "updated", &begun, "10.0.0.1"));
-    sink.catch_up(&[now]);
+    sink.catch_up(&[AnyEvent::Conflict(now)]);
     assert!(!sink.is_behind());
     world.finish();
     world.check_order();
@@ -129,9 +131,9 @@ fn a_conflict_that_lasts_too_short_is_not_told_and_a_longer_one_is_once_it_is_du
     }
     let job = outbox.ports()[0].take(tokio::time::Instant::now()).unwrap();
     let event = job.event.unwrap();
-    assert_eq!(event.data.conflict_id, "long");
-    assert_eq!(event.event_type, "io.ipconflict.conflict.raised");
-    assert_eq!(event.id, "4", "it tells the newest state");
+    assert_eq!(event.story(), "long");
+    assert_eq!(event.change(), Change::Raised);
+    assert_eq!(event.id(), "4", "it tells the newest state");
 }
 
 #[test]
@@ -166,7 +168,7 @@ fn a_sink_that_is_new_hears_of_what_is_active_and_one_that_is_gone_leaves_nothin
     );
     assert_eq!(outbox.ports()[0].pending(), 0);
     assert!(outbox.sink().is_behind(), "it asks for what is active");
-    outbox.sink().catch_up(&[event]);
+    outbox.sink().catch_up(&[AnyEvent::Conflict(event)]);
     worker.turn(Some(Duration::ZERO));
     assert_eq!(outbox.ports()[0].pending(), 1);
 }

@@ -21,6 +21,7 @@ use crate::{
         filter::{Filter, Threshold},
         metrics::{Delivery, Metrics},
         samples,
+        story::AnyEvent,
     },
     store::{Store, StoreError},
 };
@@ -129,7 +130,7 @@ impl World {
             .active
             .clone()
             .into_iter()
-            .map(|(id, certain)| self.event("updated", &id, certain))
+            .map(|(id, certain)| AnyEvent::Conflict(self.event("updated", &id, certain)))
             .collect();
         self.run().outbox.sink().catch_up(&events);
         Ok(())
@@ -224,7 +225,7 @@ impl World {
                 let now = Instant::now();
                 let Ok(job) = port.take(now) else { break };
                 let event = match job.event {
-                    Some(event) => (*event).clone(),
+                    Some(event) => event,
                     None => match port.read(job.seq) {
                         Ok(event) => event.expect("what waits is stored"),
                         Err(_) => {
@@ -246,18 +247,13 @@ impl World {
         }
     }
 
-    fn saw(&mut self, sink: usize, event: &Event) {
-        let change = match event.event_type.rsplit('.').next() {
-            Some("raised") => Change::Raised,
-            Some("resolved") => Change::Resolved,
-            _ => Change::Updated,
-        };
+    fn saw(&mut self, sink: usize, event: &AnyEvent) {
         let seen = Seen {
-            id: event.id.clone(),
-            change,
+            id: event.id().to_owned(),
+            change: event.change(),
         };
         self.seen[sink]
-            .entry(event.data.conflict_id.clone())
+            .entry(event.story().to_owned())
             .or_default()
             .push(seen);
     }

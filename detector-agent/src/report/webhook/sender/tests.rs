@@ -18,6 +18,7 @@ use crate::{
         metrics::{Delivery, Metrics},
         outbox::by_hand::ByHand,
         samples,
+        story::AnyEvent,
     },
 };
 
@@ -30,7 +31,7 @@ struct Tried {
     at_once: usize,
 }
 
-type Answer = dyn Fn(&Event, usize) -> Attempted + Send + Sync;
+type Answer = dyn Fn(&AnyEvent, usize) -> Attempted + Send + Sync;
 
 /// Answers each attempt (the event, and how often it was tried before) after 100 ms.
 struct Target {
@@ -41,15 +42,15 @@ struct Target {
 }
 
 impl Attempt for Target {
-    async fn attempt(&self, event: Arc<Event>) -> Attempted {
+    async fn attempt(&self, event: AnyEvent) -> Attempted {
         let at_once = self.at_once.fetch_add(1, Ordering::Relaxed) + 1;
         let before = {
             let mut tried = self.tried.lock().unwrap();
-            let before = tried.iter().filter(|t| t.id == event.id).count();
+            let before = tried.iter().filter(|t| t.id == event.id()).count();
             tried.push(Tried {
                 at: self.begun.elapsed(),
-                id: event.id.clone(),
-                conflict: event.data.conflict_id.clone(),
+                id: event.id().to_owned(),
+                conflict: event.story().to_owned(),
                 at_once,
             });
             before
@@ -75,7 +76,7 @@ fn event(id: usize, change: &str, conflict: &str) -> Event {
 fn send(
     events: Vec<Event>,
     time: Duration,
-    answer: impl Fn(&Event, usize) -> Attempted + Send + Sync + 'static,
+    answer: impl Fn(&AnyEvent, usize) -> Attempted + Send + Sync + 'static,
 ) -> (Vec<Tried>, Arc<Metrics>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -154,7 +155,7 @@ fn retry_after_holds_back_everything() {
         .map(|n| event(n, "raised", &format!("c{n}")))
         .collect();
     let (tried, metrics) = send(events, DAY, move |event, before| {
-        if event.id == "e0" && before == 0 {
+        if event.id() == "e0" && before == 0 {
             Attempted::Failed {
                 wait: Some(wait),
                 why: "told to".to_owned(),
@@ -197,7 +198,7 @@ fn an_event_that_always_fails_holds_back_its_own_conflict_alone() {
         events.push(event(11 + 2 * n, "resolved", &conflict));
     }
     let (tried, metrics) = send(events, Duration::from_secs(600), |event, _| {
-        if event.data.conflict_id == "bad" {
+        if event.story() == "bad" {
             failed()
         } else {
             Attempted::Delivered
@@ -218,7 +219,7 @@ fn a_conflicts_events_go_out_in_order_whatever_fails() {
         events.push(event(n, change, &conflict));
     }
     let (tried, metrics) = send(events, DAY, |event, before| {
-        let id: usize = event.id[1..].parse().unwrap();
+        let id: usize = event.id()[1..].parse().unwrap();
         if before < id % 4 {
             failed()
         } else {

@@ -1,0 +1,28 @@
+//! IPAM's books: which IPAM hands out the addresses of this node's pods, and what it holds for whom.
+//!
+//! ```text
+//! /etc/cni/net.d ──config──► which networks ──► host_local, aws, calico ──► Pool ──► detection
+//!                                                     ▲                               │
+//!                                                     └──────── "read them now" ──────┘
+//! ```
+//!
+//! Everything here is on a thread of its own that may wait for a disk or an API. Comparing is done in
+//! [`detect`](crate::detect), which is told whole books and which addresses changed in them.
+//!
+//! Invariants: no lock of a plugin is ever taken and nothing is written; a file is read within a bound and only where it
+//! is a regular one; books that cannot be read are told as unknown, never as empty; what was recognised and what was
+//! not is said in one place each: the health part, the log once, `check`.
+
+mod aws;
+mod calico;
+mod config;
+mod files;
+mod host_local;
+mod once;
+mod settings;
+mod task;
+mod watch;
+
+pub use once::{Recognised, look_once};
+pub use settings::{IpamSettings, IpamSwitch};
+pub use task::{Books, Wanted};
