@@ -12,7 +12,10 @@ use anyhow::{Result, ensure};
 use detector_agent::observe::ebpf::{
     AttachMode, EbpfOptions, Losses, Programs, RingReader, Subject,
 };
-use detector_testkit::{Frame, Mac, NaFlags, Node};
+use detector_testkit::{
+    Frame, Mac, NaFlags, Node,
+    bench::{Figure, Goal, figure::record},
+};
 use nix::net::if_::if_nametoindex;
 
 const MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0x0a]);
@@ -25,6 +28,35 @@ struct Row {
     frame: Vec<u8>,
     empty: Duration,
     cost: Duration,
+}
+
+impl Row {
+    /// Data by the ratio to the empty program, claims by what they cost more.
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of one packet")]
+    fn figures(&self) -> Vec<Figure> {
+        const GROUP: &str = "Cost of a packet in the kernel program";
+        let (empty, cost) = (self.empty.as_nanos() as f64, self.cost.as_nanos() as f64);
+        let note = format!("{cost} ns, the empty program {empty} ns");
+        if self.name.contains("data") {
+            let name = format!("{}, by the empty program", self.name);
+            return vec![
+                Figure::new(GROUP, name, cost / empty, "×")
+                    .goal(Goal::AtMost(1.1))
+                    .note(note),
+            ];
+        }
+        let more =
+            Figure::new(GROUP, format!("{}, more", self.name), cost - empty, "ns").note(note);
+        match self.name {
+            "ARP, known claim" => vec![
+                more.goal(Goal::Below(60.0)),
+                Figure::new(GROUP, "ARP, known claim, one core", 1e9 / cost, "/s")
+                    .note("the program alone, without the device's receive path"),
+            ],
+            "ARP, new claim" => vec![more.goal(Goal::Below(250.0))],
+            _ => vec![more],
+        }
+    }
 }
 
 fn main() -> Result<()> {
@@ -146,7 +178,9 @@ fn measure(options: &EbpfOptions, mut rows: Vec<Row>) -> Result<()> {
             discard(&mut reader);
         }
     }
+    let mut figures = Vec::new();
     for row in rows {
+        figures.extend(row.figures());
         let (empty, cost) = (row.empty.as_nanos(), row.cost.as_nanos());
         #[expect(clippy::cast_precision_loss, reason = "nanoseconds of one packet")]
         let ratio = cost as f64 / empty as f64;
@@ -161,7 +195,7 @@ fn measure(options: &EbpfOptions, mut rows: Vec<Row>) -> Result<()> {
         losses == Losses::default(),
         "claims were lost, the figures are not theirs: {losses:?}"
     );
-    Ok(())
+    record(&figures)
 }
 
 fn discard(reader: &mut RingReader) {

@@ -28,7 +28,7 @@ use crate::{
     http::{self, Endpoints, HttpError},
     identify::{self, Identifier, KubeEvents, Names, PodBook, Sources},
     instance::{Instance, InstanceError},
-    ipam,
+    ipam, memory,
     node::{self, NodeNameError},
     observe::{
         ebpf::{AttachMode, EbpfOptions, LoadError, Programs, leftovers},
@@ -146,6 +146,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         }
         ring = Some((reader, loaded.counters()));
         programs = Some(loaded);
+        memory::give_back();
     }
     let options = LiveOptions {
         receive_buffer: args.netlink_bytes,

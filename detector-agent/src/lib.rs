@@ -17,6 +17,7 @@ pub mod identify;
 pub mod instance;
 pub mod ipam;
 pub mod logging;
+pub mod memory;
 pub mod node;
 pub mod observe;
 pub mod query;

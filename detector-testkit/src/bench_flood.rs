@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{
     agent::{Agent, AgentCommand, DEADLINE},
-    bench_latency::percentile,
+    bench::statistics::percentile,
     frames::{Frame, FrameSender},
     mac::Mac,
     node::{Node, Pod, PodSpec},

@@ -11,8 +11,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
+pub use crate::bench::statistics::percentile;
 use crate::{
     agent::{Agent, AgentCommand, DEADLINE},
+    bench::storm::Storm,
     frames::{Frame, FrameSender},
     node::{Node, Pod, PodSpec},
 };
@@ -27,6 +29,8 @@ pub struct Options {
     pub pairs: u32,
     /// Rest between two frames: the agent is idle when the frame that is timed comes, as on a node.
     pub rest: Duration,
+    /// Frames a second that another pod sends meanwhile, each a claim never heard before; none where 0.
+    pub storm: u32,
 }
 
 impl Default for Options {
@@ -35,6 +39,7 @@ impl Default for Options {
             conflicts: 1000,
             pairs: 50,
             rest: Duration::from_millis(2),
+            storm: 0,
         }
     }
 }
@@ -46,6 +51,8 @@ pub struct Report {
     pub agent_us: Vec<f64>,
     /// From just before the frame was sent to the event line in the reader's hands.
     pub outside_us: Vec<f64>,
+    /// Frames a second that the storm came to.
+    pub storm: f64,
 }
 
 impl fmt::Display for Report {
@@ -61,23 +68,6 @@ impl fmt::Display for Report {
         }
         Ok(())
     }
-}
-
-/// The value that `percent` of the sample do not exceed (nearest rank); 0 of an empty one.
-#[must_use]
-pub fn percentile(sample: &[f64], percent: f64) -> f64 {
-    let mut sorted = sample.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a rank is small and not negative"
-    )]
-    let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
-    sorted
-        .get(rank.saturating_sub(1))
-        .copied()
-        .unwrap_or_default()
 }
 
 /// Measures the agent of this path on a node of its own.
@@ -110,11 +100,16 @@ pub fn run_command(command: &AgentCommand, options: Options) -> Result<Report> {
         .iter()
         .map(FrameSender::open)
         .collect::<Result<Vec<_>>>()?;
+    let stormy = node.add_pod(&PodSpec::new("vethstorm"))?;
     let agent = Agent::start_ready(&node, command)?;
+    let storm = (options.storm > 0)
+        .then(|| Storm::begin(&stormy, options.storm))
+        .transpose()?;
     let pairs: Vec<(&[Pod], &[FrameSender])> = pods.chunks(2).zip(senders.chunks(2)).collect();
     let mut report = Report {
         agent_us: Vec::new(),
         outside_us: Vec::new(),
+        storm: 0.0,
     };
     for (number, (pods, senders)) in (0..options.conflicts).zip(pairs.iter().cycle()) {
         let ([first, second], [first_sender, second_sender]) = (pods, senders) else {
@@ -145,21 +140,8 @@ pub fn run_command(command: &AgentCommand, options: Options) -> Result<Report> {
             .push(received.at.saturating_duration_since(sent).as_secs_f64() * 1e6);
         thread::sleep(options.rest);
     }
-    Ok(report)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::percentile;
-
-    #[test]
-    fn percentiles_are_values_of_the_sample() {
-        let sample: Vec<f64> = (1..=100).rev().map(f64::from).collect();
-        assert_eq!(
-            [50.0, 99.0, 100.0].map(|percent| percentile(&sample, percent)),
-            [50.0, 99.0, 100.0]
-        );
-        assert_eq!(percentile(&[7.0], 50.0), 7.0);
-        assert_eq!(percentile(&[], 99.0), 0.0);
+    if let Some(storm) = storm {
+        report.storm = storm.end()?;
     }
+    Ok(report)
 }

@@ -285,6 +285,26 @@ impl Cni {
         })
     }
 
+    /// A new pod, and how long the plugin took for ADD, without the making of the namespace.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn add_pod_timed(&self, node: &Netns, name: &str) -> Result<(CniPod, Duration)> {
+        let netns = Netns::new("cni")?;
+        let container_id = format!("{:064x}", NEXT_CONTAINER.fetch_add(1, Ordering::Relaxed));
+        let begun = Instant::now();
+        let answer = self.call(node, "ADD", netns.path(), &container_id, name)?;
+        let took = begun.elapsed();
+        let pod = CniPod {
+            netns,
+            container_id,
+            name: name.to_owned(),
+            result: serde_json::from_str(&answer)
+                .with_context(|| format!("the plugin's answer {answer}"))?,
+        };
+        Ok((pod, took))
+    }
+
     /// DEL, then removes the namespace.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod barrier;
+pub mod bench;
 pub mod bench_flood;
 pub mod bench_identify;
 pub mod bench_latency;

@@ -1,48 +1,62 @@
-//! What the kernel tells of a process from outside: memory, processor time, descriptors.
+//! What a process uses, as `/proc` has it: memory, processor time, descriptors.
 
 use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result};
-use nix::unistd::{SysconfVar, sysconf};
 
 /// `VmRSS` of a process, KiB.
 ///
 /// # Errors
-/// Where there is no such process.
+/// Where it has ended.
 pub fn resident_kib(pid: u32) -> Result<u64> {
+    status_kib(pid, "VmRSS:")
+}
+
+/// `RssAnon` of a process, KiB: what it allocated, without the pages of its executable.
+///
+/// # Errors
+/// Where it has ended.
+pub fn anonymous_kib(pid: u32) -> Result<u64> {
+    status_kib(pid, "RssAnon:")
+}
+
+fn status_kib(pid: u32, field: &str) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
     text.lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .find_map(|line| line.strip_prefix(field))
         .and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse().ok())
-        .with_context(|| format!("no VmRSS in {path}"))
+        .with_context(|| format!("no {field} in {path}"))
 }
 
-/// Time that a process ran, in its own code and in the kernel (proc_pid_stat(5), fields 14 and 15).
+/// Time that the threads of a process which are alive ran, in its own code and in the kernel, to the nanosecond
+/// (`schedstat`, Documentation/scheduler/sched-stats.rst).
 ///
 /// # Errors
-/// Where there is no such process.
+/// Where it has ended, or the kernel keeps no such statistics.
 pub fn processor_time(pid: u32) -> Result<Duration> {
-    let path = format!("/proc/{pid}/stat");
-    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    // The second field is the name in parentheses, which may hold anything.
-    let (_, fields) = text
-        .rsplit_once(')')
-        .with_context(|| format!("{path} is not as it should be"))?;
-    let ticks: u64 = fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .filter_map(|field| field.parse::<u64>().ok())
-        .sum();
-    let per_second = sysconf(SysconfVar::CLK_TCK)?.context("no clock tick")?;
-    Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
+    let folder = format!("/proc/{pid}/task");
+    let mut nanoseconds = 0;
+    for thread in fs::read_dir(&folder).with_context(|| format!("reading {folder}"))? {
+        let path = thread?.path().join("schedstat");
+        // A thread may end while they are counted.
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue;
+        };
+        let ran: u64 = text
+            .split_whitespace()
+            .next()
+            .and_then(|field| field.parse().ok())
+            .with_context(|| format!("{} is not as it should be", path.display()))?;
+        nanoseconds += ran;
+    }
+    Ok(Duration::from_nanos(nanoseconds))
 }
 
 /// Descriptors that a process has open.
 ///
 /// # Errors
-/// Where there is no such process.
+/// Where it has ended.
 pub fn descriptors(pid: u32) -> Result<usize> {
     let path = format!("/proc/{pid}/fd");
     Ok(fs::read_dir(&path)

@@ -59,6 +59,7 @@ fn groups(groups: &[Group]) -> String {
             Group::Demo => "demo",
             Group::Test => "test",
             Group::Vm => "test --vm",
+            Group::Bench => "bench",
             Group::Lint => "lint",
             Group::Fuzz => "fuzz",
         })

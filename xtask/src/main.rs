@@ -56,7 +56,7 @@ enum Task {
     Test(test::Args),
     /// Check format, lints, documentation, licences and unused dependencies
     Lint,
-    /// Measure how fast conflicts are named and what a packet costs
+    /// Measure every figure that the project promises, into one table and docs/benchmarks.md
     Bench(bench::Args),
     /// Throw inputs at every parser that reads what others wrote
     Fuzz(fuzz::Args),

@@ -29,6 +29,8 @@ pub(crate) enum Group {
     Test,
     /// `test --vm`, besides what testing needs.
     Vm,
+    /// `bench`, besides what the demo needs.
+    Bench,
     /// `lint`.
     Lint,
     /// `fuzz`.
@@ -119,7 +121,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "CNI plugins",
         purpose: "the tests make pods with the real ptp, bridge and host-local",
-        groups: &[Group::Test],
+        groups: &[Group::Test, Group::Bench],
         probe: |_| probe_cni_plugins(),
         packages: &["containernetworking-plugins"],
         wants_packages: always,
@@ -128,7 +130,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "containerd",
         purpose: "the tests name real pods: a runtime with its CRI, runc, and iptables for the plugins",
-        groups: &[Group::Test],
+        groups: &[Group::Test, Group::Bench],
         probe: |_| probe_containerd(),
         packages: &["containerd", "runc", "iptables"],
         wants_packages: always,
@@ -137,7 +139,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "C compiler",
         purpose: "the tests build the program of their smallest pod, static",
-        groups: &[Group::Test],
+        groups: &[Group::Test, Group::Bench],
         probe: |_| probe_static_c(),
         packages: &["gcc", "libc6-dev"],
         wants_packages: always,
@@ -197,6 +199,15 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
             "kmod",
             "xz-utils",
         ],
+        wants_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "programs to compare with",
+        purpose: "the benches show them the same conflicts",
+        groups: &[Group::Bench],
+        probe: |_| probe_peers(),
+        packages: &["arpwatch", "arpalert", "tcpdump", "bpftrace"],
         wants_packages: always,
         installer: None,
     },
@@ -333,6 +344,13 @@ fn probe_virtual_machines() -> Result<String, Missing> {
         return Err(Missing::absent(what, apt("qemu-system-x86")));
     }
     probe_program(vm::EMULATOR, "qemu-system-x86")
+}
+
+fn probe_peers() -> Result<String, Missing> {
+    for program in ["arpwatch", "arpalert", "bpftrace"] {
+        probe_program(program, program)?;
+    }
+    probe_program("tcpdump", "tcpdump")
 }
 
 fn probe_go() -> Result<String, Missing> {

@@ -21,8 +21,11 @@ use crate::{
     detect::{Device, IfIndex, Inside, Look, Observation, ReadScope, ReadToken, Stamped},
 };
 
-/// Between two looks at whether the programs still see frames. One look costs a few microseconds a device.
+/// Between two looks at whether the programs still see frames, at least.
 const LOOK: Duration = Duration::from_secs(5);
+/// A look takes some 10 µs a device. With very many devices it comes less often, so that it never costs more than one part
+/// in this many of a core.
+const LOOK_SHARE: u32 = 2_000;
 
 /// What the thread is asked to do.
 #[derive(Debug)]
@@ -73,8 +76,9 @@ impl Worker {
             let wait = next_look.saturating_duration_since(Instant::now());
             let job = jobs.recv_timeout(wait);
             if Instant::now() >= next_look {
+                let begun = Instant::now();
                 self.look_again(&attached, &tell);
-                next_look = Instant::now() + LOOK;
+                next_look = Instant::now() + pause_after(begun.elapsed());
             }
             let job = match job {
                 Ok(job) => job,
@@ -129,7 +133,7 @@ impl Worker {
                 }
                 Err(error) => warn!(
                     device = name,
-                    "{error}; frames of this device may not be seen, it is tried again in {} s",
+                    "{error}; frames of this device may not be seen, it is tried again in a while (at the earliest after {} s)",
                     LOOK.as_secs()
                 ),
             }
@@ -167,6 +171,11 @@ impl Worker {
     }
 }
 
+/// How long to wait after a look that took this long.
+fn pause_after(look: Duration) -> Duration {
+    (look * LOOK_SHARE).max(LOOK)
+}
+
 fn observed(token: ReadToken, scope: ReadScope, reading: Result<Reading, ReadError>) -> Outcome {
     let at = clock::now();
     match reading {
@@ -187,5 +196,17 @@ fn observed(token: ReadToken, scope: ReadScope, reading: Result<Reading, ReadErr
                 LeftOut::default(),
             )
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looking_at_the_devices_costs_little_however_many_there_are() {
+        assert_eq!(pause_after(Duration::from_micros(200)), LOOK);
+        let long = Duration::from_millis(30);
+        assert_eq!(pause_after(long), Duration::from_secs(60));
     }
 }

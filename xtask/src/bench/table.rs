@@ -1,0 +1,191 @@
+//! Figures as tables: for the terminal, and in Markdown.
+
+use std::fmt::Write as _;
+
+use detector_testkit::bench::{Figure, Goal};
+
+/// For the terminal.
+pub(super) fn text(figures: &[Figure]) -> String {
+    let mut text = String::new();
+    for (group, figures) in groups(figures) {
+        let _ = writeln!(text, "\n{group}");
+        for figure in figures {
+            let _ = writeln!(
+                text,
+                "  {:<58} {:>20}  {:<14} {}",
+                figure.name,
+                value(figure),
+                goal(figure),
+                met(figure)
+            );
+            if figure.value.is_none() {
+                let _ = writeln!(text, "      {}", figure.note);
+            }
+        }
+    }
+    text
+}
+
+/// In Markdown, a section for each group.
+pub(super) fn markdown(figures: &[Figure]) -> String {
+    let mut text = String::new();
+    for (group, figures) in groups(figures) {
+        let _ = writeln!(
+            text,
+            "### {group}\n\n| what | measured | goal | | how |\n| --- | ---: | ---: | --- | --- |"
+        );
+        for figure in figures {
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {} | {} |",
+                cell(&figure.name),
+                value(figure),
+                goal(figure),
+                met(figure),
+                cell(&figure.note)
+            );
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// How many goals were met, in a sentence.
+pub(super) fn verdict(figures: &[Figure]) -> String {
+    let verdicts: Vec<bool> = figures.iter().filter_map(Figure::met).collect();
+    let met = verdicts.iter().filter(|met| **met).count();
+    let missed: Vec<&str> = figures
+        .iter()
+        .filter(|figure| figure.met() == Some(false))
+        .map(|figure| figure.name.as_str())
+        .collect();
+    if missed.is_empty() {
+        format!("All {met} goals met.")
+    } else {
+        format!(
+            "{met} of {} goals met; missed: {}.",
+            verdicts.len(),
+            missed.join("; ")
+        )
+    }
+}
+
+/// In the order in which each group's first figure came.
+fn groups(figures: &[Figure]) -> Vec<(&str, Vec<&Figure>)> {
+    let mut groups: Vec<(&str, Vec<&Figure>)> = Vec::new();
+    for figure in figures {
+        match groups.iter_mut().find(|(group, _)| *group == figure.group) {
+            Some((_, members)) => members.push(figure),
+            None => groups.push((&figure.group, vec![figure])),
+        }
+    }
+    groups
+}
+
+fn value(figure: &Figure) -> String {
+    figure.value.map_or_else(
+        || "–".to_owned(),
+        |value| format!("{} {}", number(value), figure.unit),
+    )
+}
+
+fn goal(figure: &Figure) -> String {
+    match figure.goal {
+        None => String::new(),
+        Some(Goal::Below(most)) => format!("< {}", number(most)),
+        Some(Goal::AtMost(most)) => format!("≤ {}", number(most)),
+        Some(Goal::AtLeast(least)) => format!("≥ {}", number(least)),
+    }
+}
+
+fn met(figure: &Figure) -> &'static str {
+    match figure.met() {
+        None => "",
+        Some(true) => "met",
+        Some(false) => "**missed**",
+    }
+}
+
+/// Three digits that mean something, thousands apart.
+fn number(value: f64) -> String {
+    let size = value.abs();
+    let decimals = match size {
+        _ if size >= 100.0 || value == value.trunc() => 0,
+        _ if size >= 10.0 => 1,
+        _ if size >= 0.1 => 2,
+        _ => 3,
+    };
+    let plain = format!("{size:.decimals$}");
+    let (whole, fraction) = plain
+        .split_once('.')
+        .map_or((plain.as_str(), None), |(whole, fraction)| {
+            (whole, Some(fraction))
+        });
+    let mut text = String::new();
+    if value < 0.0 {
+        text.push('−');
+    }
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && (whole.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if let Some(fraction) = fraction {
+        text.push('.');
+        text.push_str(fraction);
+    }
+    text
+}
+
+/// Text inside a table: what a program said must not end a cell or a line, nor become markup.
+fn cell(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect::<String>()
+        .replace('\\', "\\\\")
+        .replace('|', "\\|")
+        .replace('<', "&lt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{cell, markdown, number, text, verdict};
+    use detector_testkit::bench::{Figure, Goal};
+
+    fn figures() -> Vec<Figure> {
+        vec![
+            Figure::new("Latency", "p50", 57.4, "µs").goal(Goal::Below(60.0)),
+            Figure::new("Latency", "p99", 1234.0, "µs").goal(Goal::Below(1000.0)),
+            Figure::absent("Peers", "arpwatch", "did not start | at all"),
+        ]
+    }
+
+    #[test]
+    fn a_goal_stands_beside_its_figure_with_the_verdict() {
+        let table = markdown(&figures());
+        assert!(table.contains("| p50 | 57.4 µs | < 60 | met |"), "{table}");
+        assert!(
+            table.contains("| p99 | 1,234 µs | < 1,000 | **missed** |"),
+            "{table}"
+        );
+        assert_eq!(verdict(&figures()), "1 of 2 goals met; missed: p99.");
+    }
+
+    #[test]
+    fn what_was_not_measured_says_why() {
+        assert!(text(&figures()).contains("did not start | at all"));
+        assert!(markdown(&figures()).contains("| arpwatch | – |  |  | did not start \\| at all |"));
+    }
+
+    #[test]
+    fn numbers_have_the_digits_that_mean_something() {
+        let shown = [0.034, 1.5, 20.0, 57.44, 1_234_567.8, -0.42].map(number);
+        assert_eq!(shown, ["0.034", "1.50", "20", "57.4", "1,234,568", "−0.42"]);
+    }
+
+    #[test]
+    fn a_cell_cannot_leave_its_cell() {
+        assert_eq!(cell("a|b\nc<d"), "a\\|b c&lt;d");
+    }
+}
