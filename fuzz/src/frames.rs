@@ -1,4 +1,4 @@
-//! The frame parser that runs in the kernel against the [reference](crate::reference).
+//! The frame parser that runs in the kernel against the [reference](mod@crate::reference).
 
 use std::mem::MaybeUninit;
 
