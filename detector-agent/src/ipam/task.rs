@@ -41,8 +41,10 @@ const PAUSE: Duration = Duration::from_millis(5);
 const AWS: &str = "aws-ipamd";
 /// The name of Calico's part.
 const CALICO: &str = "calico-ipam";
-/// Blocks are listed no more often.
+/// Blocks are listed once in this time, and once more where an address is in doubt.
 const CALICO_PAUSE: Duration = Duration::from_secs(60);
+/// The least time between two lists.
+const CALICO_GAP: Duration = Duration::from_secs(3);
 
 /// What the reader is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +75,12 @@ pub struct Books<F> {
     said: HashMap<&'static str, String>,
     node: String,
     kube: Option<Kube>,
-    /// Blocks are not listed again before.
+    /// When blocks were listed last.
+    calico_last: Option<Instant>,
+    /// Blocks are not listed because of an address in doubt before.
     calico_next: Instant,
+    /// An address is in doubt.
+    calico_asked: bool,
     watcher: Option<Watcher<Subject>>,
     next_id: u32,
     config: Option<Result<Config, String>>,
@@ -102,7 +108,9 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
             said: HashMap::new(),
             node,
             kube,
+            calico_last: None,
             calico_next: Instant::now(),
+            calico_asked: false,
             watcher: None,
             next_id: 0,
             config: None,
@@ -143,9 +151,12 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
             sleep(PAUSE).await;
             tokio::select! {
                 asked = wanted.recv() => match asked {
-                    Some(Wanted::Pool(id)) => { dirty.insert(Subject::Pool(id)); }
+                    Some(Wanted::Pool(id)) => self.asked(id, &mut dirty),
                     None => return,
                 },
+                () = sleep_until(self.calico_next), if self.calico_asked => {
+                    dirty.extend(self.calico.iter().map(|(id, ..)| Subject::Pool(*id)));
+                }
                 changed = next_change(&mut self.watcher) => match changed {
                     Ok(Changed::These(subjects)) => dirty.extend(subjects),
                     Ok(Changed::Any) => self.all(&mut dirty),
@@ -160,11 +171,16 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
                     thoroughly = true;
                 }
             }
-            // Blocks that were asked for too soon are listed when their time comes.
             while let Ok(Wanted::Pool(id)) = wanted.try_recv() {
-                dirty.insert(Subject::Pool(id));
+                self.asked(id, &mut dirty);
             }
         }
+    }
+
+    /// The books of a pool are wanted now. Blocks that are asked for too soon are listed when their time comes.
+    fn asked(&mut self, id: PoolId, dirty: &mut BTreeSet<Subject>) {
+        self.calico_asked |= self.calico.as_ref().is_some_and(|(c, ..)| *c == id);
+        dirty.insert(Subject::Pool(id));
     }
 
     fn all(&self, dirty: &mut BTreeSet<Subject>) {
@@ -312,10 +328,19 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
 
     async fn read_calico(&mut self, id: PoolId) -> bool {
         // Blocks of the whole cluster: not for each pod that comes.
-        if self.calico_next > Instant::now() {
+        let now = Instant::now();
+        let due = match self.calico_last {
+            Some(_) if self.calico_asked => self.calico_next,
+            Some(last) => last + CALICO_PAUSE,
+            None => now,
+        };
+        if due > now {
             return true;
         }
-        self.calico_next = Instant::now() + CALICO_PAUSE;
+        let before = self.calico_last.replace(now);
+        self.calico_next = before.map_or(now, |before| before + CALICO_PAUSE);
+        self.calico_next = self.calico_next.max(now + CALICO_GAP);
+        self.calico_asked = false;
         let Some((_, _, calico)) = &mut self.calico else {
             return true;
         };

@@ -56,6 +56,8 @@ struct State {
     slow: bool,
     requests: Vec<String>,
     events: Vec<Value>,
+    /// Calico's IPAM blocks, where there are any.
+    blocks: Option<Vec<Value>>,
 }
 
 impl Shared {
@@ -189,6 +191,17 @@ impl KubeApi {
             let kind = if known { "MODIFIED" } else { "ADDED" };
             state.history.push((version, kind, pod));
         });
+    }
+
+    /// Has these Calico IPAM blocks from now on, given by their `spec`. Until the first call the resource is unknown, as in a
+    /// cluster without Calico.
+    pub fn hold_blocks(&self, specs: &[Value]) {
+        let block = |(number, spec): (usize, &Value)| {
+            json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlock", "spec": spec,
+                "metadata": {"name": format!("block-{number}")}})
+        };
+        let blocks = specs.iter().enumerate().map(block).collect();
+        self.shared.change(|state| state.blocks = Some(blocks));
     }
 
     /// Deletes a pod.

@@ -67,6 +67,13 @@ pub(super) fn serve(mut stream: TcpStream, shared: &Shared) -> Result<()> {
             return without_end(stream, shared);
         } else if method == "GET" && path == "/api/v1/pods" {
             Some((200, list(&shared.lock(), &query)))
+        } else if method == "GET"
+            && path == "/apis/crd.projectcalico.org/v1/ipamblocks"
+            && let Some(blocks) = &shared.lock().blocks
+        {
+            let list = json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlockList",
+                "metadata": {"resourceVersion": "1"}, "items": blocks});
+            Some((200, list))
         } else if path.starts_with("/apis/events.k8s.io/v1/namespaces/") {
             let event: Value = serde_json::from_slice(&body).context("a posted event")?;
             shared.change(|state| state.events.push(event.clone()));
