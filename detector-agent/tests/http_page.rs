@@ -259,3 +259,44 @@ fn what_a_pod_says_is_shown_as_text_and_never_run() {
     );
     assert_content(&browser);
 }
+
+#[test]
+fn an_anomaly_appears_as_text_and_goes_when_it_is_over() {
+    let node = Node::new("pageanom").unwrap();
+    let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let browser = Browser::start(&node).unwrap();
+    browser.look_like(1280, 900, false).unwrap();
+    browser.open(PAGE).unwrap();
+    browser
+        .wait("document.querySelector('#link').classList.contains('live')")
+        .unwrap();
+    let hidden = "document.querySelector('#anomalies-section').hidden";
+    assert_eq!(browser.eval(hidden).unwrap(), true);
+
+    // A device's name may hold what a browser would take for markup.
+    let _has = pod(&node, "veth<b>has", "10.244.2.10/32", true);
+    let _hasnot = pod(&node, "vethhasnot", "10.244.2.11/32", true);
+    node.ip("route replace 10.244.2.10/32 dev vethhasnot scope link")
+        .unwrap();
+    browser
+        .wait("document.querySelectorAll('#anomalies li').length === 1")
+        .unwrap();
+    assert_eq!(browser.eval(hidden).unwrap(), false);
+    for told in ["1 anomaly", "10.244.2.10", "veth<b>has"] {
+        assert_eq!(browser.eval(&says(told)).unwrap(), true, "{told}");
+    }
+    assert_eq!(
+        browser
+            .eval("document.querySelectorAll('#anomalies b').length")
+            .unwrap(),
+        0
+    );
+    browser.screenshot(&picture("10-anomaly")).unwrap();
+
+    node.ip("route replace 10.244.2.10/32 dev veth<b>has scope link")
+        .unwrap();
+    browser
+        .wait("document.querySelector('#anomalies-section').hidden")
+        .unwrap();
+    assert_content(&browser);
+}
