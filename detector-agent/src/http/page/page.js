@@ -255,7 +255,7 @@ function anomalyRow(one) {
     element("span", { class: "mono" }, one.address), " ",
     element("span", { class: "tag" }, ANOMALIES[one.kind] ?? one.kind), " ",
     who ? element("span", { class: "who" }, who) : null,
-    element("p", { class: "detail" }, one.detail, " For ", since(one.raised_at), ", since ", time(one.raised_at), "."));
+    element("p", { class: "detail" }, one.detail, ". For ", since(one.raised_at), ", since ", time(one.raised_at), "."));
 }
 
 function drawAnomalies() {
