@@ -118,7 +118,8 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
     match &arguments.bench {
         Bench::Latency { conflicts } => {
             let options = bench_latency::Options {
-                conflicts: conflicts.unwrap_or(by_size(5000, 1000)),
+                // All stay open; the agent keeps 4096.
+                conflicts: conflicts.unwrap_or(by_size(4000, 1000)),
                 ..bench_latency::Options::default()
             };
             let report = bench_latency::run(agent, options)?;
@@ -155,7 +156,8 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
         }
         Bench::Storm { conflicts, rate } => {
             let options = bench_latency::Options {
-                conflicts: conflicts.unwrap_or(by_size(5000, 1000)),
+                // All stay open; the agent keeps 4096.
+                conflicts: conflicts.unwrap_or(by_size(4000, 1000)),
                 pairs: 125,
                 storm: *rate,
                 ..bench_latency::Options::default()
