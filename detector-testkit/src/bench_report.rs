@@ -105,8 +105,8 @@ pub fn run(agent: &Path, options: &Options) -> Result<Report> {
         "pairs must be between 1 and 200"
     );
     ensure!(
-        options.conflicts <= 16_384,
-        "at most 16384 conflicts: the agent keeps no more open"
+        options.conflicts <= 4096,
+        "at most 4096 conflicts: the agent keeps no more open"
     );
     let node = Node::new("bench")?;
     let specs: Vec<_> = (0..options.pairs * 2)

@@ -20,7 +20,10 @@ use tokio::{
     time::timeout,
 };
 
-use super::files::{self, FileError};
+use super::{
+    Read,
+    files::{self, FileError},
+};
 use crate::{
     clock,
     detect::{Allocation, Books, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp, Touched},
@@ -51,16 +54,6 @@ pub(super) struct Aws {
     formerly: BTreeSet<IpAddr>,
     last: Option<(Books, String)>,
     lost_until: Option<Timestamp>,
-}
-
-/// What came of a reading.
-#[derive(Debug)]
-pub(super) struct Read {
-    pub(super) pool: Arc<Pool>,
-    pub(super) touched: Touched,
-    /// How it went: whether it is of use, and a sentence.
-    pub(super) works: bool,
-    pub(super) told: String,
 }
 
 impl Aws {

@@ -19,6 +19,7 @@ use kube::{
 };
 use serde_json::Value;
 
+use super::Read;
 use crate::{
     clock,
     detect::{Allocation, Books, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp, Touched},
@@ -46,15 +47,6 @@ pub(super) struct Calico {
     known: BTreeMap<IpAddr, Allocation>,
     ranges: Vec<RangeInclusive<IpAddr>>,
     last: Option<Books>,
-}
-
-/// What came of a reading.
-#[derive(Debug)]
-pub(super) struct Read {
-    pub(super) pool: Arc<Pool>,
-    pub(super) touched: Touched,
-    pub(super) works: bool,
-    pub(super) told: String,
 }
 
 /// What is kept of the blocks.

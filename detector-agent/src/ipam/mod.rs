@@ -26,3 +26,18 @@ mod watch;
 pub use once::{Recognised, look_once};
 pub use settings::{IpamSettings, IpamSwitch};
 pub use task::{Books, Wanted};
+
+use std::sync::Arc;
+
+use crate::detect::{Pool, Touched};
+
+/// What came of reading books that are one for the node: ipamd's, Calico's.
+#[derive(Debug)]
+struct Read {
+    pool: Arc<Pool>,
+    touched: Touched,
+    /// Whether it is of use.
+    works: bool,
+    /// How it went, in one sentence.
+    told: String,
+}

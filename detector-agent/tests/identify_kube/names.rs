@@ -4,6 +4,16 @@ use serde_json::{Value, json};
 
 use super::*;
 
+/// Two pods with one IPv4 address, which their IPv6 addresses tell apart.
+fn dual_stack(node: &Node) -> Vec<Pod> {
+    let specs = [("veth1", "fd00::1"), ("veth2", "fd00::2")].map(|(device, ipv6)| {
+        PodSpec::new(device)
+            .address(format!("{ADDRESS}/24"))
+            .address(format!("{ipv6}/64"))
+    });
+    node.add_pods(&specs).unwrap()
+}
+
 #[test]
 fn a_pod_that_the_api_tells_of_after_its_device_is_told_in_an_update() {
     let node = Node::new("kubelate").unwrap();
@@ -42,12 +52,7 @@ fn without_names_that_tell_the_address_names_a_pod_where_only_one_has_it() {
     api.apply(pod(NODE, "default", "one", &[ADDRESS, "fd00::1"]));
     api.apply(pod(NODE, "default", "two", &[ADDRESS, "fd00::2"]));
     let agent = agent(&node, &api);
-    let specs = [("veth1", "fd00::1"), ("veth2", "fd00::2")].map(|(device, ipv6)| {
-        PodSpec::new(device)
-            .address(format!("{ADDRESS}/24"))
-            .address(format!("{ipv6}/64"))
-    });
-    let _pods = node.add_pods(&specs).unwrap();
+    let _pods = dual_stack(&node);
     let conflict = wait(&agent, all_named);
     for (device, name) in [("veth1", "one"), ("veth2", "two")] {
         let pod = conflict.claimant(device).unwrap().pod.clone().unwrap();
@@ -87,12 +92,7 @@ fn an_address_that_is_handed_on_takes_the_earlier_pods_name_off_the_device() {
     api.apply(pod(NODE, "default", "old", &[ADDRESS, "fd00::1"]));
     api.apply(pod(NODE, "default", "two", &[ADDRESS, "fd00::2"]));
     let agent = agent(&node, &api);
-    let specs = [("veth1", "fd00::1"), ("veth2", "fd00::2")].map(|(device, ipv6)| {
-        PodSpec::new(device)
-            .address(format!("{ADDRESS}/24"))
-            .address(format!("{ipv6}/64"))
-    });
-    let _pods = node.add_pods(&specs).unwrap();
+    let _pods = dual_stack(&node);
     wait(&agent, all_named);
     // The API told late that the pod has another address and that its own is another pod's by now.
     api.apply(pod(NODE, "default", "new", &[ADDRESS, "fd00::1"]));
