@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use jiff::{SignedDuration, Timestamp as Wall, Unit};
+use jiff::{SignedDuration, Timestamp as Wall};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::detect::Timestamp;
@@ -83,12 +83,10 @@ impl Moment {
         self.wall.checked_add(offset).unwrap_or(self.wall)
     }
 
-    /// RFC 3339 with microseconds, UTC.
+    /// RFC 3339, UTC, with the microseconds that have passed in full.
     #[must_use]
     pub fn rfc3339(&self, at: Timestamp) -> String {
-        let wall = self.wall(at);
-        let wall = wall.round(Unit::Microsecond).unwrap_or(wall);
-        format!("{wall:.6}")
+        format!("{:.6}", self.wall(at))
     }
 }
 

@@ -103,9 +103,12 @@ impl Names {
 
 impl PodNames for Names {
     fn pod_of(&self, claimant: &Claimant) -> PodAnswer {
-        let answer = self.book.pod_of(claimant);
+        self.book.pod_of(claimant)
+    }
+
+    fn look_for(&self, claimant: &Claimant) {
         if let (PodAnswer::Unknown(_), ClaimantId::Device(ifindex, generation), None) =
-            (&answer, claimant.id, claimant.left)
+            (self.book.pod_of(claimant), claimant.id, claimant.left)
         {
             self.note(Note::Wanted(Device {
                 ifindex,
@@ -115,7 +118,6 @@ impl PodNames for Names {
                 peer: claimant.peer,
             }));
         }
-        answer
     }
 
     fn device_appeared(&self, device: &Device) {

@@ -55,8 +55,11 @@ pub trait EventSink: Send + fmt::Debug {
 
 /// Names the pod behind a claimant at once, or says why it cannot.
 pub trait PodNames: Send + fmt::Debug {
-    /// What is known now; never waits.
+    /// What is known now; never waits, and wakes nobody: it is on the way of an event.
     fn pod_of(&self, claimant: &Claimant) -> PodAnswer;
+    /// An event names this claimant; its pod is to be looked for where it is not known. Called once the event is written, because
+    /// waking another thread costs more than making the event does.
+    fn look_for(&self, claimant: &Claimant);
     /// A device appeared, or something about it changed; its pod may be looked for.
     fn device_appeared(&self, device: &Device);
     /// A device is gone. Its pod may still be asked for: a conflict names those that left, too.
@@ -71,6 +74,8 @@ impl PodNames for NoPodNames {
     fn pod_of(&self, _: &Claimant) -> PodAnswer {
         PodAnswer::Unknown("no source of pod names is in use".into())
     }
+
+    fn look_for(&self, _: &Claimant) {}
 
     fn device_appeared(&self, _: &Device) {}
 
@@ -123,6 +128,7 @@ impl Reporter {
             .maker
             .event(change, conflict, |claimant| self.pods.pod_of(claimant));
         self.write_line(&event);
+        conflict.present().for_each(|c| self.pods.look_for(c));
         self.metrics
             .conflict(change, &event.data, conflict.kind.name());
         let event = Arc::new(event);
@@ -155,6 +161,7 @@ impl Reporter {
             .maker
             .anomaly_event(change, anomaly, |holder| self.pods.pod_of(holder));
         self.write_line(&event);
+        anomaly.holder.iter().for_each(|h| self.pods.look_for(h));
         let event = Arc::new(event);
         for sink in &mut self.sinks {
             sink.offer_anomaly(&event);
@@ -230,6 +237,7 @@ impl Reporter {
         });
         self.metrics
             .conflict(Change::Updated, &event.data, conflict.kind.name());
+        conflict.present().for_each(|c| self.pods.look_for(c));
     }
 
     /// A device appeared, or something about it changed.

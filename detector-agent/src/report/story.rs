@@ -160,7 +160,6 @@ impl AnyEvent {
     /// The end of a story that nobody saw: it ended while the agent was away, or its last event was lost on the way.
     #[must_use]
     pub fn ended_unseen(&self, id: String, now: jiff::Timestamp) -> Self {
-        let now = now.round(jiff::Unit::Microsecond).unwrap_or(now);
         let now = format!("{now:.6}");
         match self {
             Self::Conflict(event) => {
