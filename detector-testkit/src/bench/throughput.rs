@@ -107,15 +107,7 @@ fn repeated(
                 let sent = &sent;
                 scope.spawn(move || -> Result<()> {
                     let sender = FrameSender::open(pod)?;
-                    // To a station that is not there: past the agent's program the host has no work with it.
-                    let own = own_address(pod);
-                    let frame = Frame::arp(
-                        ArpOperation::Request,
-                        Mac([0x02, 0xff, 0, 0, 0, 1]),
-                        (pod.mac(), own),
-                        (Mac::ZERO, own),
-                    );
-                    let frames = vec![frame.to_bytes(); BATCH];
+                    let frames = vec![claim(pod, own_address(pod)); BATCH];
                     while begun.elapsed() < lasting {
                         sender.send_all(&frames)?;
                         sent.fetch_add(BATCH as u64, Ordering::Relaxed);
@@ -157,6 +149,17 @@ fn repeated(
     ])
 }
 
+/// An announcement, but to a station that is not there: past the agent's program the host has no work with it.
+fn claim(pod: &Pod, address: Ipv4Addr) -> Vec<u8> {
+    Frame::arp(
+        ArpOperation::Request,
+        Mac([0x02, 0xff, 0, 0, 0, 1]),
+        (pod.mac(), address),
+        (Mac::ZERO, address),
+    )
+    .to_bytes()
+}
+
 fn own_address(pod: &Pod) -> Ipv4Addr {
     let [.., a, b, c] = pod.mac().0;
     Ipv4Addr::new(10, a, b, c)
@@ -179,7 +182,7 @@ fn new(node: &Node, pods: &[Pod], command: &AgentCommand, rates: &[u32]) -> Resu
             .map(|(number, (pod, sender))| {
                 let base = u32::from(Ipv4Addr::new(10, 0, 0, 1)) + number * CLAIMS;
                 let frames = (0..CLAIMS)
-                    .map(|n| Frame::announcement(pod.mac(), Ipv4Addr::from(base + n)).to_bytes())
+                    .map(|n| claim(pod, Ipv4Addr::from(base + n)))
                     .collect();
                 (sender, frames)
             })
