@@ -250,7 +250,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         let inbox = inbox.clone();
         move |outcome| {
             // Nobody listens any more while the agent stops.
-            inbox.send(Message::Kernel(outcome));
+            inbox.send(Message::Worker(outcome));
         }
     };
     let worker = thread::Builder::new()
