@@ -224,9 +224,10 @@ fn auto_moves_before_a_program_that_came_later_to_end_the_line() {
 fn a_filter_that_somebody_removed_is_there_again_soon() {
     let (node, pods, _barrier) = two_pods("removed");
     let agent = Agent::start_ready(&node, &command("tc")).unwrap();
-    for device in ["vetha", "vethb"] {
-        node.exec(&["tc", "qdisc", "del", "dev", device, "clsact"])
-            .unwrap();
+    let with_its_clsact = ["tc", "qdisc", "del", "dev", "vetha", "clsact"];
+    let by_itself = ["tc", "filter", "del", "dev", "vethb", "ingress"];
+    for removed in [&with_its_clsact[..], &by_itself] {
+        node.exec(removed).unwrap();
     }
     wait_for(|| {
         ["vetha", "vethb"]

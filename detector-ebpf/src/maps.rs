@@ -20,9 +20,10 @@ pub(crate) static NEIGHBOURS: LruHashMap<NeighbourKey, NeighbourSaid> =
 #[map]
 pub(crate) static BUDGETS: LruHashMap<u32, DeviceBudget> = LruHashMap::with_max_entries(16_384, 0);
 
-/// Counters, by [`Counter::index`].
+/// All counters, by [`Counter::index`], as one value: the agent reads them every second, with one system call.
 #[map]
-pub(crate) static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
+pub(crate) static COUNTS: PerCpuArray<[u64; COUNTERS as usize]> =
+    PerCpuArray::with_max_entries(1, 0);
 
 /// How long a published observation needs no repetition, nanoseconds.
 #[unsafe(no_mangle)]
@@ -69,9 +70,12 @@ pub(crate) struct NeighbourSaid {
 /// Adds one to a counter of this CPU.
 #[inline(always)]
 pub(crate) fn count(counter: Counter) {
-    if let Some(value) = COUNTS.get_ptr_mut(counter.index()) {
-        // SAFETY: the pointer is to this CPU's own value, and programs on a CPU do not preempt one another here in a way
-        // that could do more than lose one increment.
-        unsafe { *value += 1 };
+    let Some(counts) = COUNTS.get_ptr_mut(0) else {
+        return;
+    };
+    // SAFETY: the pointer is to this CPU's own value, and programs on a CPU do not preempt one another here in a way
+    // that could do more than lose one increment.
+    if let Some(value) = unsafe { (*counts).get_mut(counter.index() as usize) } {
+        *value += 1;
     }
 }

@@ -1,7 +1,7 @@
 //! The thread that may wait: attaches the programs to devices and reads the kernel's tables.
 //!
-//! Every few seconds it looks whether the programs still stand where they see frames, for the kernel does not tell when
-//! somebody removes a filter or comes to stand before it. Jobs are done in order. A device's namespace is read only after the attach, so what was set in between is in the
+//! Every few seconds it looks whether the programs still stand where they see frames: the kernel tells when somebody removes a
+//! filter, but not when somebody comes to stand before it. Jobs are done in order. A device's namespace is read only after the attach, so what was set in between is in the
 //! reading.
 
 use std::{
@@ -23,7 +23,10 @@ use crate::{
 
 /// Between two looks at whether the programs still see frames, at least.
 const LOOK: Duration = Duration::from_secs(5);
-/// A look takes some 10 µs a device. With very many devices it comes less often, so that it never costs more than one part
+/// Every so many looks the filters of each device are listed, whatever the kernel told: a notice that the kernel had no
+/// memory for is missing without a word.
+const LISTED_EVERY: u32 = 60;
+/// A look takes a few µs a device. With very many devices it comes less often, so that it never costs more than one part
 /// in this many of a core.
 const LOOK_SHARE: u32 = 2_000;
 
@@ -72,12 +75,14 @@ impl Worker {
     pub fn run(mut self, jobs: &Receiver<Job>, tell: impl Fn(Outcome)) {
         let mut attached = Attached::new();
         let mut next_look = Instant::now() + LOOK;
+        let mut looks = 0_u32;
         loop {
             let wait = next_look.saturating_duration_since(Instant::now());
             let job = jobs.recv_timeout(wait);
             if Instant::now() >= next_look {
                 let begun = Instant::now();
-                self.look_again(&attached, &tell);
+                looks = looks.wrapping_add(1);
+                self.look_again(&attached, looks.is_multiple_of(LISTED_EVERY), &tell);
                 next_look = Instant::now() + pause_after(begun.elapsed());
             }
             let job = match job {
@@ -117,10 +122,11 @@ impl Worker {
         }
     }
 
-    fn look_again(&mut self, attached: &Attached, tell: &impl Fn(Outcome)) {
+    fn look_again(&mut self, attached: &Attached, list_filters: bool, tell: &impl Fn(Outcome)) {
         let Some(programs) = &mut self.programs else {
             return;
         };
+        programs.begin_look(list_filters);
         for (ifindex, (_, name)) in attached {
             match programs.look_again(*ifindex, name) {
                 Ok(false) | Err(AttachError::Vanished { .. }) => {}

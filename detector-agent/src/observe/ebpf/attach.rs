@@ -11,6 +11,7 @@ use nix::{errno::Errno, net::if_::if_nametoindex};
 use super::{
     AttachMode, Programs,
     leftovers::PROGRAM,
+    removals::Removals,
     tc::{HANDLE, Tc, TcError},
 };
 use crate::detect::IfIndex;
@@ -59,6 +60,7 @@ pub enum Attached {
 #[derive(Debug)]
 pub(super) struct Devices {
     tc: Tc,
+    removals: Removals,
     mode: AttachMode,
     attached: HashMap<IfIndex, Attachment>,
 }
@@ -84,12 +86,14 @@ impl Attachment {
 }
 
 impl Devices {
-    pub(super) fn new(tc: Tc, mode: AttachMode) -> Self {
-        Self {
-            tc,
+    /// Nothing attached to yet, in the network namespace that the caller is in.
+    pub(super) fn open(mode: AttachMode) -> Result<Self, TcError> {
+        Ok(Self {
+            tc: Tc::open()?,
+            removals: Removals::open()?,
             mode,
             attached: HashMap::new(),
-        }
+        })
     }
 
     fn attach(
@@ -121,7 +125,7 @@ impl Devices {
     }
 
     /// Whether our filter sees nothing where it is: somebody removed it with its `clsact`, or came to stand before it on
-    /// TCX. The kernel tells of neither.
+    /// TCX, of which the kernel does not tell.
     fn is_displaced(&mut self, ifindex: IfIndex, name: &str) -> Result<bool, AttachError> {
         match self.attached.get(&ifindex) {
             Some(Attachment::Clsact { .. }) => {}
@@ -131,6 +135,9 @@ impl Devices {
         }
         if self.mode == AttachMode::Auto && others_on_tcx(name) {
             return Ok(true);
+        }
+        if !self.removals.concern(ifindex) {
+            return Ok(false);
         }
         let filters = self.tc.ingress_filters(ifindex);
         let filters = filters.map_err(|error| tc_error(name, &error))?;
@@ -250,7 +257,7 @@ impl Programs {
     }
 
     /// Looks whether the program still stands where it sees the device's frames, and attaches anew where it does not. Says
-    /// whether it had to: frames were missed then.
+    /// whether it had to: frames were missed then. Belongs to a round begun by [`Programs::begin_look`].
     ///
     /// # Errors
     /// As [`Programs::attach`].
@@ -260,6 +267,12 @@ impl Programs {
             self.attach(ifindex, name)?;
         }
         Ok(displaced)
+    }
+
+    /// Begins a round of [`Programs::look_again`] over the devices: takes what the kernel told of removed filters since
+    /// the last one. With `every_device`, filters are listed whatever it told.
+    pub fn begin_look(&mut self, every_device: bool) {
+        self.devices.removals.listen(every_device);
     }
 
     /// Takes back what was attached to a device; nothing where there is nothing.

@@ -19,7 +19,7 @@ pub struct CounterReader {
 }
 
 struct Maps {
-    counts: PerCpuArray<MapData, u64>,
+    counts: PerCpuArray<MapData, [u64; COUNTERS as usize]>,
     budgets: HashMap<MapData, u32, [u64; 4]>,
 }
 
@@ -104,7 +104,7 @@ pub struct DeviceLosses {
 
 impl CounterReader {
     pub(super) fn new(
-        counts: PerCpuArray<MapData, u64>,
+        counts: PerCpuArray<MapData, [u64; COUNTERS as usize]>,
         budgets: HashMap<MapData, u32, [u64; 4]>,
     ) -> Self {
         Self {
@@ -112,14 +112,16 @@ impl CounterReader {
         }
     }
 
-    /// All counters: one system call each.
+    /// All counters, with one system call.
     ///
     /// # Errors
     /// Where the kernel refuses to read the map.
     pub fn read(&self) -> Result<Counts, ReadError> {
         let mut counts = Counts([0; COUNTERS as usize]);
-        for (index, slot) in (0..COUNTERS).zip(&mut counts.0) {
-            *slot = self.sum(index)?;
+        for of_cpu in self.maps.counts.get(&0, 0)?.iter() {
+            for (sum, count) in counts.0.iter_mut().zip(of_cpu) {
+                *sum = sum.wrapping_add(*count);
+            }
         }
         Ok(counts)
     }
@@ -148,10 +150,5 @@ impl CounterReader {
             }
         }
         Ok(devices)
-    }
-
-    fn sum(&self, index: u32) -> Result<u64, ReadError> {
-        let values = self.maps.counts.get(&index, 0)?;
-        Ok(values.iter().fold(0, |sum, value| sum.wrapping_add(*value)))
     }
 }

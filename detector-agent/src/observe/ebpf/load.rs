@@ -28,7 +28,7 @@ use super::{
     capability,
     leftovers::PROGRAM,
     offsets,
-    tc::{Tc, TcError},
+    tc::TcError,
 };
 
 /// The programs as `cargo xtask build` left them; empty without a BPF toolchain.
@@ -159,7 +159,7 @@ impl Programs {
         tell_shared(&mut ebpf, options)?;
         load_classifier(&mut ebpf)?;
         let neighbour_problem = watch_neighbours(&mut ebpf, &types, &kernel).err();
-        let devices = Devices::new(Tc::open()?, options.attach);
+        let devices = Devices::open(options.attach)?;
         Ok((
             Self {
                 ebpf,

@@ -19,6 +19,7 @@ pub(crate) mod fuzzing;
 pub mod leftovers;
 mod load;
 mod offsets;
+mod removals;
 mod ring;
 mod tc;
 mod trial;
