@@ -8,8 +8,9 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    ledger::{Input, Ledger, locked},
-    queue::{Idle, Job, Queue},
+    batch::Input,
+    queue::{Idle, Job, Queue, locked},
+    tables,
     worker::Message,
 };
 use crate::{
@@ -87,7 +88,7 @@ impl Port {
     /// Where the store cannot be read.
     pub fn read(&self, seq: u64) -> Result<Option<AnyEvent>, StoreError> {
         let database = self.store.database()?;
-        let read = Ledger::read(&database, &self.name, seq);
+        let read = tables::read_event(&database, &self.name, seq);
         if read.is_err() {
             self.store.failed(database);
         }

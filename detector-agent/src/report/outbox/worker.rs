@@ -20,8 +20,11 @@ use tokio::{sync::oneshot, time::Instant};
 use tracing::{error, info, warn};
 
 use super::{
-    ledger::{Changes, Input, Ledger, Now, locked},
+    batch::{Changes, Input},
+    ledger::Ledger,
     port::Port,
+    queue::locked,
+    tables::Now,
 };
 use crate::{
     health::Part,
