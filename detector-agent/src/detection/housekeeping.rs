@@ -39,7 +39,7 @@ impl Detection {
     fn tell_health(&mut self, now: Timestamp) {
         let situation = Situation {
             devices: self.parts.engine.devices().len(),
-            attached: self.attached_count(),
+            attached: self.attached.len(),
             attaching: self.attaching,
             first_read: self.readings.first_done,
             reading: self.readings.under_way.is_some(),
@@ -98,12 +98,8 @@ impl Detection {
             let gauge = metrics.anomalies.get_or_create(&label);
             gauge.set(gauge_value(engine.open_anomalies(kind)));
         }
-        metrics.attached.set(gauge_value(self.attached_count()));
+        metrics.attached.set(gauge_value(self.attached.len()));
         metrics.claims.set(gauge_value(engine.claim_count()));
-    }
-
-    fn attached_count(&self) -> usize {
-        self.attached.values().filter(|ok| **ok).count()
     }
 }
 

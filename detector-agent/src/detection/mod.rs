@@ -14,7 +14,7 @@ mod readings;
 mod wait;
 
 use std::{
-    collections::HashMap,
+    collections::HashSet,
     io,
     sync::{Arc, mpsc},
     time::Duration,
@@ -87,8 +87,8 @@ pub struct Detection {
     readings: Readings,
     /// Devices the worker was asked to attach to and has not answered for.
     attaching: usize,
-    /// Devices it has; `false` where the device cannot be watched.
-    attached: HashMap<IfIndex, bool>,
+    /// Devices it has attached to and that are still there.
+    attached: HashSet<IfIndex>,
     lost_in_kernel: Losses,
     next_housekeeping: Timestamp,
     stopping: bool,
@@ -103,7 +103,7 @@ impl Detection {
             effects: Vec::new(),
             readings: Readings::new(),
             attaching: 0,
-            attached: HashMap::new(),
+            attached: HashSet::new(),
             lost_in_kernel: Losses::default(),
             next_housekeeping: Timestamp(0),
             stopping: false,
@@ -213,7 +213,12 @@ impl Detection {
         match outcome {
             Outcome::Attached(ifindex, ok) => {
                 self.attaching = self.attaching.saturating_sub(1);
-                self.attached.insert(ifindex, ok);
+                // The device may have gone meanwhile; then nobody would take it out again.
+                if ok && self.parts.engine.device(ifindex).is_some() {
+                    self.attached.insert(ifindex);
+                } else {
+                    self.attached.remove(&ifindex);
+                }
                 self.perhaps_ready();
             }
             Outcome::Inside(look, inside) => {
