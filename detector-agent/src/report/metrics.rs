@@ -210,6 +210,15 @@ impl Metrics {
         counter.inc_by(total.saturating_sub(counter.get()));
     }
 
+    /// Counts what became of events that were for a sink.
+    pub fn count_deliveries(&self, sink: &str, outcome: &'static str, events: u64) {
+        let labels = Delivery {
+            sink: sink.to_owned(),
+            outcome,
+        };
+        self.deliveries.get_or_create(&labels).inc_by(events);
+    }
+
     /// Counts an event about a conflict. The histogram takes only what is raised: later changes have their own pace.
     pub fn conflict(&self, change: Change, data: &ConflictData, kind: &'static str) {
         if change == Change::Raised {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     report::{
-        metrics::{Delivery, Metrics, Sink},
+        metrics::{Metrics, Sink},
         story::AnyEvent,
     },
     store::{Store, StoreError},
@@ -132,14 +132,7 @@ impl Port {
 
     /// Counts what became of events.
     pub fn count(&self, outcome: &'static str, events: u64) {
-        let labels = Delivery {
-            sink: self.name.clone(),
-            outcome,
-        };
-        self.metrics
-            .deliveries
-            .get_or_create(&labels)
-            .inc_by(events);
+        self.metrics.count_deliveries(&self.name, outcome, events);
     }
 
     /// Tells the sender and the metrics that the queue is another.

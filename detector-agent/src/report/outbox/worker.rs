@@ -28,10 +28,7 @@ use super::{
 };
 use crate::{
     health::Part,
-    report::{
-        metrics::{Delivery, Metrics},
-        retry::Backoff,
-    },
+    report::{metrics::Metrics, retry::Backoff},
     store::{Store, StoreError},
 };
 
@@ -356,13 +353,6 @@ impl Worker {
     }
 
     fn count(&self, outcome: &'static str, events: u64) {
-        let labels = Delivery {
-            sink: super::NAME.to_owned(),
-            outcome,
-        };
-        self.metrics
-            .deliveries
-            .get_or_create(&labels)
-            .inc_by(events);
+        self.metrics.count_deliveries(super::NAME, outcome, events);
     }
 }
