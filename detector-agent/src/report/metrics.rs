@@ -147,7 +147,7 @@ impl Metrics {
             ),
             claims: metric!(
                 "claims",
-                "Claims known now, one for each address and device",
+                "Addresses known now that a pod's device or the node itself claims, each once",
                 Gauge::default()
             ),
             attached: metric!(
