@@ -68,6 +68,8 @@ fn remove_leftovers() {
             "removed the filters of an earlier agent from {} devices",
             devices.len()
         ),
-        Err(error) => warn!("filters of an earlier agent may be left on the devices: {error}"),
+        Err(error) => warn!(
+            "filters of an earlier agent may be left on the devices ({error}); `detector-agent cleanup` removes them"
+        ),
     }
 }

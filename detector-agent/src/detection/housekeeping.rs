@@ -56,10 +56,15 @@ impl Detection {
         let counts = match counters.read() {
             Ok(counts) => counts,
             Err(error) => {
-                warn!("the kernel programs' counters cannot be read: {error}");
+                // Said once, not every second.
+                if !self.counters_in_trouble {
+                    warn!("{error}; until they can, what the programs lose is not noticed");
+                }
+                self.counters_in_trouble = true;
                 return;
             }
         };
+        self.counters_in_trouble = false;
         publish(&counts, &self.parts.metrics);
         let lost = counts.losses();
         if lost.ring_full > self.lost_in_kernel.ring_full {
@@ -99,7 +104,7 @@ impl Detection {
             gauge.set(gauge_value(engine.open_anomalies(kind)));
         }
         metrics.attached.set(gauge_value(self.attached.len()));
-        metrics.claims.set(gauge_value(engine.claim_count()));
+        metrics.claims.set(gauge_value(engine.address_count()));
     }
 }
 

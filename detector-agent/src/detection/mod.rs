@@ -90,6 +90,8 @@ pub struct Detection {
     /// Devices it has attached to and that are still there.
     attached: HashSet<IfIndex>,
     lost_in_kernel: Losses,
+    /// The kernel programs' counters could not be read last time.
+    counters_in_trouble: bool,
     next_housekeeping: Timestamp,
     stopping: bool,
 }
@@ -105,6 +107,7 @@ impl Detection {
             attaching: 0,
             attached: HashSet::new(),
             lost_in_kernel: Losses::default(),
+            counters_in_trouble: false,
             next_housekeeping: Timestamp(0),
             stopping: false,
         }

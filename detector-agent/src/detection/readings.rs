@@ -20,6 +20,10 @@ use crate::{
 
 /// Least time between two readings of everything.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Losses that the log tells of at once, and then one in so long: a pod may be the cause of one each second. The metrics
+/// count all.
+const TOLD_AT_ONCE: u32 = 60;
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// Says how far the start has come; shared with the endpoints.
 #[derive(Debug, Default)]
@@ -48,6 +52,8 @@ pub(super) struct Readings {
     /// The one under way. Readings of one device besides it are the engine's business alone.
     pub(super) under_way: Option<ReadToken>,
     begun_at: Timestamp,
+    /// How many more may be told of now, and when that was counted.
+    tellable: (u32, Timestamp),
     /// The first is merged.
     pub(super) first_done: bool,
     /// One is being merged in this moment: devices that it brings are read already.
@@ -62,6 +68,7 @@ impl Readings {
             wanted: Some("start"),
             under_way: None,
             begun_at: Timestamp(0),
+            tellable: (TOLD_AT_ONCE, Timestamp(0)),
             first_done: false,
             merging: false,
         }
@@ -79,6 +86,20 @@ impl Readings {
             return None;
         }
         self.wanted.take()
+    }
+
+    /// Whether the log is to tell of one now.
+    fn may_be_told(&mut self, now: Timestamp) -> bool {
+        let (left, counted) = &mut self.tellable;
+        let earned = now.since(*counted).as_secs() / TOLD_EVERY.as_secs();
+        if earned > 0 {
+            let earned = u32::try_from(earned).unwrap_or(u32::MAX);
+            *left = left.saturating_add(earned).min(TOLD_AT_ONCE);
+            *counted = now;
+        }
+        let may = *left > 0;
+        *left = left.saturating_sub(1);
+        may
     }
 }
 
@@ -105,7 +126,7 @@ impl Detection {
             .resyncs
             .get_or_create(&Reason { reason })
             .inc();
-        if self.readings.first_done {
+        if self.readings.first_done && self.readings.may_be_told(now) {
             warn!(reason, "something was missed; reading the whole state anew");
         }
         self.readings.begun_at = now;
@@ -198,5 +219,13 @@ mod tests {
         readings.first_done = true;
         assert_eq!(readings.due(start), None, "the last is too young");
         assert_eq!(readings.due(start + PAUSE), Some("ring_full"));
+    }
+
+    #[test]
+    fn losses_without_end_are_told_at_first_and_then_once_a_minute() {
+        let mut readings = Readings::new();
+        let hour = (0..3600).map(|second| Timestamp(1) + Duration::from_secs(second));
+        let told = hour.filter(|now| readings.may_be_told(*now)).count();
+        assert!((60..=120).contains(&told), "{told}");
     }
 }

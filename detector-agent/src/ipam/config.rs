@@ -145,7 +145,10 @@ pub(super) fn tell(directory: &Path, config: &Result<Config, String>) -> (State,
         ));
     }
     if config.omitted > 0 {
-        told.push_str(&format!("; {} networks are too many", config.omitted));
+        told.push_str(&format!(
+            "; {} networks more than are followed",
+            config.omitted
+        ));
     }
     for problem in &config.problems {
         told.push_str(&format!("; {problem}"));

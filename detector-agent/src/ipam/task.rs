@@ -236,7 +236,10 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
             dirty.insert(Subject::Pool(id));
         }
         let (state, told) = config::tell(&directory, &config);
-        info!("{told}");
+        match state {
+            State::Degraded => warn!("{told}"),
+            _ => info!("{told}"),
+        }
         self.part(CONFIG).set(state, told);
         self.config = Some(config);
         true

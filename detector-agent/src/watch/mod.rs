@@ -37,7 +37,7 @@ pub enum WatchError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The terminal or the output fails.
-    #[error("cannot show it: {0}")]
+    #[error("cannot write to the terminal or the output: {0}")]
     Output(#[from] io::Error),
 }
 

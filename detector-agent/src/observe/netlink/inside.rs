@@ -37,7 +37,7 @@ impl Requests {
             Ok(inside) => Some(inside),
             Err(why) => {
                 debug!(
-                    "the pod on interface {} cannot be looked into: {why}",
+                    "the pod behind the device of index {} cannot be looked into: {why}",
                     look.ifindex
                 );
                 None

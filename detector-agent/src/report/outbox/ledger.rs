@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use redb::{Database, Durability, ReadableTable as _};
-use tracing::error;
+use tracing::debug;
 
 use super::{
     Bounds, SinkSpec,
@@ -89,7 +89,7 @@ impl Ledger {
                         useless.push((name.to_owned(), seq));
                     }
                     (_, Err(why)) => {
-                        error!("an event in the outbox cannot be read and is dropped: {why}");
+                        debug!("a waiting event cannot be read: {why}");
                         loaded.unreadable += 1;
                         useless.push((name.to_owned(), seq));
                     }

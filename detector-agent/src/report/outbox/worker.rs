@@ -139,7 +139,7 @@ impl Worker {
         }
         if !self.progress.batch.is_empty() {
             warn!(
-                "{} inputs of the outbox could not be stored before the end",
+                "{} changes of the outbox could not be stored before the end; the next start makes up for what is still active",
                 self.progress.batch.len()
             );
         }
@@ -168,6 +168,12 @@ impl Worker {
             warn!(
                 "dropped {} events that waited for sinks that are no longer configured",
                 loaded.orphaned
+            );
+        }
+        if loaded.unreadable > 0 {
+            error!(
+                "dropped {} records of the outbox that cannot be read; what they told is made up for as far as it is still active",
+                loaded.unreadable
             );
         }
         self.count("orphaned", loaded.orphaned as u64);
