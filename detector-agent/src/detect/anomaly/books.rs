@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use super::{
     super::{conflict::Claimant, lifecycle::Moment, settings::Bounds},
-    lifecycle::{Anomalies, Key, News, note},
+    lifecycle::{Anomalies, Key, News},
     model::{AnomalyKind, Cause, OverReason, Said},
-    pools::{Books, PoolNews, PoolSource, Standing, Touched},
+    pools::{Allocation, Books, Pool, PoolNews, PoolSource, Standing, Touched},
 };
 
 /// Books older than this are read again before something is raised by them.
@@ -55,84 +55,59 @@ impl Anomalies {
             return;
         }
         let news = match self.pools.standing(address, holders) {
-            Standing::NoMatter => {
-                self.missing.remove(&address);
-                self.resolve(&key, OverReason::NotSeen, at, said);
-                return;
-            }
+            Standing::NoMatter => Err(OverReason::NotSeen),
             Standing::Held(pool, allocation) => {
-                let cause = if allocation.second_owner.is_some() {
-                    Cause::TwoOwners
-                } else if allocation.owner_is_shared {
-                    Cause::SharedOwner
-                } else {
-                    self.missing.remove(&address);
-                    self.resolve(&key, OverReason::Allocated, at, said);
-                    return;
-                };
-                let owner = allocation.owner.clone();
-                let second = allocation.second_owner.as_deref().unwrap_or_default();
-                let shown = owner.as_deref().unwrap_or("nobody");
-                let place = place(&pool.source);
-                let detail = match cause {
-                    Cause::TwoOwners => format!(
-                        "{address} stands twice in the books of {place}, for {shown} and for {second}: when one of them goes, the address is freed under the other"
-                    ),
-                    _ => format!(
-                        "{address} is held in {place} for {shown}, a name that an earlier pod shares: when that pod's record is deleted, the live address is freed"
-                    ),
-                };
-                self.missing.remove(&address);
-                (cause, Arc::clone(&pool.source), owner, detail)
+                doubtful(address, pool, allocation).ok_or(OverReason::Allocated)
             }
+            Standing::Free(_) if self.is_open(&key) => return,
             Standing::Free(pool) => {
-                if self.is_open(&key) {
+                let pool = Arc::clone(pool);
+                if !self.is_free_for_sure(&pool, address, holders, at, bounds, said) {
                     return;
                 }
-                let (id, books, read_at) = (pool.id, pool.books, pool.read_at);
-                let source = Arc::clone(&pool.source);
-                let Some(since) = note(&mut self.missing, address, at.now, bounds) else {
-                    self.refused += 1;
-                    return;
-                };
-                // IPAM writes first and sets the address then: books that were read before it was seen say nothing of it.
-                let seen = holders.iter().map(|h| h.since).min().unwrap_or(at.now);
-                let due = match books {
-                    Books::Lost => since,
-                    _ => since + self.rules.drift_grace,
-                };
-                let stale = books != Books::Lost && read_at + FRESH < at.now;
-                if at.now < due {
-                    self.expiry.look_at(address, due);
-                    return;
-                }
-                if read_at <= seen || stale {
-                    if self.asked.insert(id) {
-                        said.push(Said::ReadBooks(id));
-                    }
-                    return;
-                }
-                self.missing.remove(&address);
-                let on = holders
-                    .first()
-                    .map(|h| h.device.as_str())
-                    .unwrap_or_default();
-                let place = place(&source);
-                let detail = format!(
-                    "{address} is in use on {on}, but {place} holds nothing for it: the next pod may be given the same address"
-                );
-                (Cause::NotAllocated, source, None, detail)
+                Ok(free(address, &pool, holders))
             }
         };
-        let (cause, source, owner, detail) = news;
-        let news = News {
-            cause,
-            holders: holders.to_vec(),
-            source: Some(source),
-            owner,
-            detail,
+        self.missing.remove(&address);
+        match news {
+            Ok(news) => {
+                let holders = holders.to_vec();
+                self.raise(key, News { holders, ..news }, at, bounds, said);
+            }
+            Err(because) => self.resolve(&key, because, at, said),
+        }
+    }
+
+    /// Whether the books have lacked a live address for long enough, and were read late enough to be believed. Where
+    /// they were not, they are asked for.
+    fn is_free_for_sure(
+        &mut self,
+        pool: &Pool,
+        address: IpAddr,
+        holders: &[Claimant],
+        at: Moment,
+        bounds: &Bounds,
+        said: &mut Vec<Said>,
+    ) -> bool {
+        let lost = pool.books == Books::Lost;
+        let grace = if lost {
+            Duration::ZERO
+        } else {
+            self.rules.drift_grace
         };
-        self.raise(key, news, at, bounds, said);
+        if !self.has_lasted(|a| &mut a.missing, address, grace, at.now, bounds) {
+            return false;
+        }
+        // IPAM writes first and sets the address then: books that were read before it was seen say nothing of it.
+        let seen = holders.iter().map(|h| h.since).min().unwrap_or(at.now);
+        let stale = !lost && pool.read_at + FRESH < at.now;
+        if pool.read_at > seen && !stale {
+            return true;
+        }
+        if self.asked.insert(pool.id) {
+            said.push(Said::ReadBooks(pool.id));
+        }
+        false
     }
 
     /// Looks whether an address in the books is anybody's.
@@ -167,13 +142,8 @@ impl Anomalies {
             return;
         }
         let (source, owner) = (Arc::clone(&pool.source), allocation.owner.clone());
-        let Some(since) = note(&mut self.idle, address, at.now, bounds) else {
-            self.refused += 1;
-            return;
-        };
-        let due = since + self.rules.leak_after;
-        if at.now < due {
-            self.expiry.look_at(address, due);
+        let grace = self.rules.leak_after;
+        if !self.has_lasted(|a| &mut a.idle, address, grace, at.now, bounds) {
             return;
         }
         let whom = owner
@@ -183,7 +153,7 @@ impl Anomalies {
         let detail = format!(
             "{address} is held in {}{whom}, but no pod of this node has had it for {} s: the address is lost to the pool until it is released",
             place(&source),
-            self.rules.leak_after.as_secs()
+            grace.as_secs()
         );
         let news = News {
             cause: Cause::NoLiveOwner,
@@ -194,6 +164,52 @@ impl Anomalies {
         };
         self.raise(key, news, at, bounds, said);
     }
+}
+
+/// What there is to tell of an address that the books hold, but not for its pod alone.
+fn doubtful(address: IpAddr, pool: &Pool, allocation: &Allocation) -> Option<News> {
+    let owner = allocation.owner.as_deref().unwrap_or("nobody");
+    let place = place(&pool.source);
+    let (cause, detail) = if let Some(second) = &allocation.second_owner {
+        let detail = format!(
+            "{address} stands twice in the books of {place}, for {owner} and for {second}: when one of them goes, the address is freed under the other"
+        );
+        (Cause::TwoOwners, detail)
+    } else if allocation.owner_is_shared {
+        let detail = format!(
+            "{address} is held in {place} for {owner}, a name that an earlier pod shares: when that pod's record is deleted, the live address is freed"
+        );
+        (Cause::SharedOwner, detail)
+    } else {
+        return None;
+    };
+    Some(News {
+        cause,
+        holders: Vec::new(),
+        source: Some(Arc::clone(&pool.source)),
+        owner: allocation.owner.clone(),
+        detail,
+    })
+}
+
+/// What there is to tell of a live address that the books lack.
+fn free(address: IpAddr, pool: &Pool, holders: &[Claimant]) -> News {
+    let on = first_device(holders);
+    let place = place(&pool.source);
+    News {
+        cause: Cause::NotAllocated,
+        holders: Vec::new(),
+        source: Some(Arc::clone(&pool.source)),
+        owner: None,
+        detail: format!(
+            "{address} is in use on {on}, but {place} holds nothing for it: the next pod may be given the same address"
+        ),
+    }
+}
+
+/// The device that an anomaly's sentence names.
+pub(super) fn first_device(holders: &[Claimant]) -> &str {
+    holders.first().map_or("", |h| h.device.as_str())
 }
 
 fn place(source: &PoolSource) -> String {

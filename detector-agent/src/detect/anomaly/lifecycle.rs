@@ -54,6 +54,9 @@ pub(in crate::detect) struct News {
     pub(in crate::detect) detail: String,
 }
 
+/// Since when something is so of an address.
+pub(super) type Since = HashMap<IpAddr, Timestamp>;
+
 /// Open anomalies, and what may become one.
 #[derive(Debug)]
 pub(in crate::detect) struct Anomalies {
@@ -64,11 +67,11 @@ pub(in crate::detect) struct Anomalies {
     held: Vec<Anomaly>,
     held_until: Option<Timestamp>,
     /// Live addresses that the books lack, since when.
-    pub(super) missing: HashMap<IpAddr, Timestamp>,
+    pub(super) missing: Since,
     /// Addresses in the books that nobody holds, since when.
-    pub(super) idle: HashMap<IpAddr, Timestamp>,
+    pub(super) idle: Since,
     /// Host routes that lead astray, since when.
-    pub(super) astray: HashMap<IpAddr, Timestamp>,
+    pub(super) astray: Since,
     /// Addresses whose host route led to a claimant.
     pub(super) routed: BTreeSet<IpAddr>,
     /// Pods that ask and get no answer.
@@ -163,6 +166,28 @@ impl Anomalies {
         }
     }
 
+    /// Whether something has been so for `grace`; since when it is so stands in `which`. Where it has not lasted yet, a look
+    /// is planned; at the bound it is refused.
+    pub(super) fn has_lasted(
+        &mut self,
+        which: fn(&mut Self) -> &mut Since,
+        address: IpAddr,
+        grace: Duration,
+        now: Timestamp,
+        bounds: &Bounds,
+    ) -> bool {
+        let since = which(self);
+        if since.len() >= bounds.kernel_entries && !since.contains_key(&address) {
+            self.refused += 1;
+            return false;
+        }
+        let due = *since.entry(address).or_insert(now) + grace;
+        if now < due {
+            self.expiry.look_at(address, due);
+        }
+        now >= due
+    }
+
     pub(in crate::detect) fn raise(
         &mut self,
         key: Key,
@@ -243,19 +268,6 @@ fn over(mut anomaly: Anomaly, because: OverReason, now: Timestamp, decided_at: T
     anomaly.decided_at = decided_at;
     anomaly.over_because = Some(because);
     Said::Resolved(Box::new(anomaly))
-}
-
-/// Since when something is so; notes it where it is new. `None` at the bound.
-pub(super) fn note(
-    since: &mut HashMap<IpAddr, Timestamp>,
-    address: IpAddr,
-    now: Timestamp,
-    bounds: &Bounds,
-) -> Option<Timestamp> {
-    if since.len() >= bounds.kernel_entries && !since.contains_key(&address) {
-        return None;
-    }
-    Some(*since.entry(address).or_insert(now))
 }
 
 /// Whether an earlier agent's anomaly is this one. Its device has another generation now.

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use super::{
     super::{conflict::Claimant, lifecycle::Moment, settings::Bounds},
-    lifecycle::{Anomalies, Key, News, note},
+    books::first_device,
+    lifecycle::{Anomalies, Key, News},
     model::{AnomalyKind, Cause, OverReason, Said},
 };
 
@@ -63,19 +64,11 @@ impl Anomalies {
         if self.is_open(&key) || (instead.is_none() && !self.routed.contains(&address)) {
             return;
         }
-        let Some(since) = note(&mut self.astray, address, at.now, bounds) else {
-            self.refused += 1;
-            return;
-        };
-        let due = since + self.rules.astray_grace;
-        if at.now < due {
-            self.expiry.look_at(address, due);
+        let grace = self.rules.astray_grace;
+        if !self.has_lasted(|a| &mut a.astray, address, grace, at.now, bounds) {
             return;
         }
-        let on = holders
-            .first()
-            .map(|h| h.device.as_str())
-            .unwrap_or_default();
+        let on = first_device(holders);
         let (cause, detail) = match instead {
             Some(device) => (
                 Cause::OtherDevice,
