@@ -6,7 +6,10 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
-use crate::{config::sinks::Sinks, http::Listen, identify::IdentifySettings, ipam::IpamSettings};
+use crate::{
+    config::sinks::Sinks, http::Listen, identify::IdentifySettings, ipam::IpamSettings,
+    observe::ebpf::AttachMode,
+};
 
 /// Names, the instant it happens, every IP address that two pods claim.
 #[derive(Clone, Debug, Parser)]
@@ -63,14 +66,9 @@ pub struct CommonArgs {
     #[command(flatten)]
     pub ipam: IpamSettings,
 
-    /// Form of the log lines on stderr.
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        env = "IPCONFLICT_LOG_FORMAT",
-        default_value = "text"
-    )]
-    pub log_format: LogFormat,
+    /// How to log.
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// The daemon's settings.
@@ -121,7 +119,7 @@ pub struct RunArgs {
         env = "IPCONFLICT_ATTACH",
         default_value = "auto"
     )]
-    pub attach: Attach,
+    pub attach: AttachMode,
 
     /// Observe by netlink alone; frames are then not seen.
     #[arg(long, env = "IPCONFLICT_NO_EBPF", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -211,6 +209,14 @@ pub struct WatchArgs {
 /// Settings of the clean-up.
 #[derive(Args, Clone, Debug)]
 pub struct CleanupArgs {
+    /// How to log.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// How to log; the same for every command that logs.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct LogArgs {
     /// Form of the log lines on stderr.
     #[arg(
         long,
@@ -237,17 +243,6 @@ pub enum CheckFormat {
     Text,
     /// For machines.
     Json,
-}
-
-/// How to attach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Attach {
-    /// clsact, unless another program stands on TCX.
-    Auto,
-    /// clsact.
-    Tc,
-    /// TCX, first in line.
-    Tcx,
 }
 
 fn cidr(text: &str) -> Result<IpNet, String> {

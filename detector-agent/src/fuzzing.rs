@@ -5,7 +5,7 @@
 //! is broken that no input may break.
 
 pub use crate::{
-    config::fuzzing::settings,
+    config::file::fuzzing::settings,
     detect::fuzzing::open_conflicts,
     http::fuzzing::requests as http_requests,
     identify::fuzzing::{cni_cache, cri_sandboxes, cri_status, kube_pod},

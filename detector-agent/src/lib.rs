@@ -20,7 +20,6 @@ pub mod logging;
 pub mod memory;
 pub mod node;
 pub mod observe;
-pub mod query;
 pub mod report;
 pub mod state;
 pub mod store;

@@ -20,9 +20,9 @@ fn main() -> ExitCode {
         Err(e) => return failed(&e),
     };
     let format = match &cli.command {
-        Command::Run(args) => Some(args.common.log_format),
-        Command::Check(args) => Some(args.common.log_format),
-        Command::Cleanup(args) => Some(args.log_format),
+        Command::Run(args) => Some(args.common.log.log_format),
+        Command::Check(args) => Some(args.common.log.log_format),
+        Command::Cleanup(args) => Some(args.log.log_format),
         // The screen is the table's.
         Command::Watch(_) => None,
     };

@@ -68,11 +68,7 @@ fn checks(workspace: &Workspace) -> Result<Vec<Check>> {
     let mut doc_kernel = cargo(&["doc", "--no-deps", "--document-private-items"]);
     doc_kernel.args(kernel);
     for command in [&mut doc, &mut doc_kernel] {
-        // Nothing here is published: the documentation is for who changes the code, and shows all of it.
-        command.env(
-            "RUSTDOCFLAGS",
-            "--deny warnings --allow rustdoc::private_intra_doc_links",
-        );
+        command.env("RUSTDOCFLAGS", "--deny warnings");
     }
     // Without a panic strategy that aborts, this machine's target asks for an unwinder.
     for command in [&mut clippy_kernel, &mut doc_kernel] {

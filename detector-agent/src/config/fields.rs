@@ -6,7 +6,7 @@
 use serde::de::DeserializeOwned;
 use serde_yaml_ng::{Mapping, Value};
 
-use super::kind;
+use super::file::kind;
 
 /// One mapping that is being read.
 #[derive(Debug)]

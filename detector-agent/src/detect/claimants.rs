@@ -154,19 +154,24 @@ impl World<'_> {
     ) {
         for entry in &facts.neighbours {
             if let Some(link) = self.links.pod(entry.ifindex) {
-                if self.believes(entry, link, facts) {
-                    self.add(
-                        drafts,
-                        address,
-                        Vlan::default(),
-                        link,
-                        neighbour_evidence(entry),
-                        false,
-                    );
-                }
+                self.add_neighbour(address, entry, link, facts, drafts);
             } else if self.links.is_bridge(entry.ifindex) {
                 self.add_bridge_entry(address, entry, facts, now, drafts);
             }
+        }
+    }
+
+    fn add_neighbour(
+        &self,
+        address: IpAddr,
+        entry: &NeighbourFact,
+        link: &LinkState,
+        facts: &AddressFacts,
+        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
+    ) {
+        if self.believes(entry, link, facts) {
+            let evidence = neighbour_evidence(entry);
+            self.add(drafts, address, Vlan::default(), link, evidence, false);
         }
     }
 
@@ -182,17 +187,8 @@ impl World<'_> {
         let bridge = entry.ifindex;
         match self.fdb.port(bridge, entry.lladdr) {
             Some(port) => {
-                if let Some(link) = self.links.pod(port)
-                    && self.believes(entry, link, facts)
-                {
-                    self.add(
-                        drafts,
-                        address,
-                        Vlan::default(),
-                        link,
-                        neighbour_evidence(entry),
-                        false,
-                    );
+                if let Some(link) = self.links.pod(port) {
+                    self.add_neighbour(address, entry, link, facts, drafts);
                 }
             }
             // A dynamic entry without a forwarding entry is what a port that was just removed leaves behind, not a claim.

@@ -1,6 +1,6 @@
 //! `/api/v1/conflicts` and `/api/v1/claims`: streamed, so that neither the agent nor detection ever holds all of it.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::{StatusCode, header};
@@ -9,13 +9,13 @@ use tokio::sync::mpsc;
 
 use super::{
     App, Sources,
-    ask::AskError,
+    ask::{Ask, AskError},
     respond::{Cut, JSON, Piece, Reply, error, head_only, pieces, with},
 };
 use crate::{
     clock::Moment,
-    detect::{Anomaly, Claim, Claimant, Conflict},
-    identify::{PodAnswer, PodBook},
+    detect::{Anomaly, AnomalyId, Claim, Claimant, Conflict},
+    identify::PodAnswer,
     report::{
         event::{AnomalyData, ClaimantData, ConflictData},
         metrics::{ClaimInfo, ClaimSeries},
@@ -94,19 +94,9 @@ pub(super) async fn conflicts(app: Arc<App>, head: bool) -> Reply {
     }
     let (to, from) = mpsc::channel(2);
     tokio::spawn(async move {
-        let mut list = List::begin(&app, "conflicts");
-        for some in addresses.chunks(CONFLICTS_AT_ONCE) {
-            let moment = Moment::now();
-            let Ok(found) = app.ask.conflicts(some).await else {
-                return list.cut(&to).await;
-            };
-            for conflict in &found {
-                list.add(&conflict_data(&app.sources, &moment, conflict));
-            }
-            if !list.send(&to).await {
-                return;
-            }
-        }
+        let Some(list) = write::<Conflict>(&app, &addresses, &to).await else {
+            return;
+        };
         let resolved = app.sources.feed.resolved();
         let resolved: Vec<_> = resolved.iter().map(|event| &event.data).collect();
         list.end_with("resolved", &resolved, &to).await;
@@ -125,31 +115,11 @@ pub(super) async fn anomalies(app: Arc<App>, head: bool) -> Reply {
     }
     let (to, from) = mpsc::channel(2);
     tokio::spawn(async move {
-        let mut list = List::begin(&app, "anomalies");
-        for some in ids.chunks(ANOMALIES_AT_ONCE) {
-            let moment = Moment::now();
-            let Ok(found) = app.ask.anomalies(some).await else {
-                return list.cut(&to).await;
-            };
-            for anomaly in &found {
-                list.add(&anomaly_data(&app.sources, &moment, anomaly));
-            }
-            if !list.send(&to).await {
-                return;
-            }
+        if let Some(list) = write::<Anomaly>(&app, &ids, &to).await {
+            list.end(&to).await;
         }
-        list.end(&to).await;
     });
     pieces(JSON, from)
-}
-
-fn anomaly_data(sources: &Sources, moment: &Moment, anomaly: &Anomaly) -> AnomalyData {
-    let pod_of = |holder: &Claimant| sources.pods.pod_of(holder);
-    let mut data = AnomalyData::new(&sources.node, moment, anomaly, pod_of);
-    // Of the event that told it, not of this answer.
-    let latency = anomaly.raised_at.since(anomaly.decided_at).as_micros();
-    data.latency_us = u64::try_from(latency).unwrap_or(u64::MAX);
-    data
 }
 
 /// Every claim, or those of one address.
@@ -166,20 +136,9 @@ pub(super) async fn claims(app: Arc<App>, address: Option<IpAddr>, head: bool) -
     }
     let (to, from) = mpsc::channel(2);
     tokio::spawn(async move {
-        let mut list = List::begin(&app, "claims");
-        for some in addresses.chunks(CLAIMS_AT_ONCE) {
-            let moment = Moment::now();
-            let Ok(found) = app.ask.claims(some).await else {
-                return list.cut(&to).await;
-            };
-            for claim in &found {
-                list.add(&claim_data(&app.sources.pods, &moment, claim));
-            }
-            if !list.send(&to).await {
-                return;
-            }
+        if let Some(list) = write::<Claim>(&app, &addresses, &to).await {
+            list.end(&to).await;
         }
-        list.end(&to).await;
     });
     pieces(JSON, from)
 }
@@ -212,22 +171,102 @@ pub(super) async fn claim_series(app: &App) -> Result<ClaimSeries, AskError> {
     Ok(series)
 }
 
-fn conflict_data(sources: &Sources, moment: &Moment, conflict: &Conflict) -> ConflictData {
-    let pod_of = |claimant: &Claimant| sources.pods.pod_of(claimant);
-    let mut data = ConflictData::new(&sources.node, moment, conflict, pod_of);
-    // Of the change that was told last, not of this answer.
-    let latency = conflict.updated_at.since(conflict.decided_at).as_micros();
-    data.latency_us = u64::try_from(latency).unwrap_or(u64::MAX);
-    data
+/// What a list has many of: asked for by key, some at a time.
+trait Listed: Sized + Send + Sync {
+    type Key: Sync;
+    /// The list's name in the answer.
+    const LIST: &'static str;
+    const AT_ONCE: usize;
+
+    fn ask(
+        ask: &Ask,
+        keys: &[Self::Key],
+    ) -> impl Future<Output = Result<Vec<Self>, AskError>> + Send;
+
+    /// As it is shown.
+    fn data(&self, sources: &Sources, moment: &Moment) -> impl Serialize;
 }
 
-fn claim_data(pods: &PodBook, moment: &Moment, claim: &Claim) -> ClaimData {
-    ClaimData {
-        address: claim.address.to_string(),
-        vlan: claim.vlan.outer,
-        inner_vlan: claim.vlan.inner,
-        claimant: ClaimantData::new(&claim.claimant, moment, pods.pod_of(&claim.claimant)),
+impl Listed for Conflict {
+    type Key = IpAddr;
+    const LIST: &'static str = "conflicts";
+    const AT_ONCE: usize = CONFLICTS_AT_ONCE;
+
+    async fn ask(ask: &Ask, keys: &[IpAddr]) -> Result<Vec<Self>, AskError> {
+        ask.conflicts(keys).await
     }
+
+    fn data(&self, sources: &Sources, moment: &Moment) -> impl Serialize {
+        let pod_of = |claimant: &Claimant| sources.pods.pod_of(claimant);
+        let mut data = ConflictData::new(&sources.node, moment, self, pod_of);
+        // Of the change that was told last, not of this answer.
+        data.latency_us = micros(self.updated_at.since(self.decided_at));
+        data
+    }
+}
+
+impl Listed for Anomaly {
+    type Key = AnomalyId;
+    const LIST: &'static str = "anomalies";
+    const AT_ONCE: usize = ANOMALIES_AT_ONCE;
+
+    async fn ask(ask: &Ask, keys: &[AnomalyId]) -> Result<Vec<Self>, AskError> {
+        ask.anomalies(keys).await
+    }
+
+    fn data(&self, sources: &Sources, moment: &Moment) -> impl Serialize {
+        let pod_of = |holder: &Claimant| sources.pods.pod_of(holder);
+        let mut data = AnomalyData::new(&sources.node, moment, self, pod_of);
+        // Of the event that told it, not of this answer.
+        data.latency_us = micros(self.raised_at.since(self.decided_at));
+        data
+    }
+}
+
+impl Listed for Claim {
+    type Key = IpAddr;
+    const LIST: &'static str = "claims";
+    const AT_ONCE: usize = CLAIMS_AT_ONCE;
+
+    async fn ask(ask: &Ask, keys: &[IpAddr]) -> Result<Vec<Self>, AskError> {
+        ask.claims(keys).await
+    }
+
+    fn data(&self, sources: &Sources, moment: &Moment) -> impl Serialize {
+        ClaimData {
+            address: self.address.to_string(),
+            vlan: self.vlan.outer,
+            inner_vlan: self.vlan.inner,
+            claimant: ClaimantData::new(
+                &self.claimant,
+                moment,
+                sources.pods.pod_of(&self.claimant),
+            ),
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Writes all that `keys` stand for; `None` where it was cut short.
+async fn write<L: Listed>(app: &App, keys: &[L::Key], to: &mpsc::Sender<Piece>) -> Option<List> {
+    let mut list = List::begin(app, L::LIST);
+    for some in keys.chunks(L::AT_ONCE) {
+        let moment = Moment::now();
+        let Ok(found) = L::ask(&app.ask, some).await else {
+            list.cut(to).await;
+            return None;
+        };
+        for item in &found {
+            list.add(&item.data(&app.sources, &moment));
+        }
+        if !list.send(to).await {
+            return None;
+        }
+    }
+    Some(list)
 }
 
 /// A JSON object with one long list in it, written piece by piece.

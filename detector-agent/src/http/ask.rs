@@ -10,8 +10,7 @@ use tokio::{
 
 use crate::{
     detect::{Anomaly, AnomalyId, Claim, Conflict},
-    detection::{Inbox, Message},
-    query::Query,
+    detection::{Inbox, Message, Query},
 };
 
 /// An answer takes microseconds; where it takes this long, detection has other troubles.

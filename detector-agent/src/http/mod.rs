@@ -179,7 +179,7 @@ impl Endpoints {
                     }
                 });
                 if let Err(e) = served {
-                    error!("HTTP is no longer served: {e}");
+                    error!("HTTP is no longer served: {e}; detection goes on, restart the agent to have it back");
                 }
             })?;
         info!("serving {scheme}://{address}/");

@@ -37,16 +37,22 @@ pub(super) async fn serve(
         tokio::spawn(async move { tls.follow_files().await });
     }
     let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut in_trouble = false;
     loop {
         let place = Arc::clone(&room)
             .acquire_owned()
             .await
             .map_err(io::Error::other)?;
         let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+            Ok((stream, _)) => {
+                in_trouble = false;
+                stream
+            }
             // The client is gone already, or descriptors are short: neither is a reason to end.
             Err(e) => {
-                warn!("a connection could not be accepted: {e}");
+                if !std::mem::replace(&mut in_trouble, true) {
+                    warn!("HTTP connections cannot be accepted now: {e}; it is tried again");
+                }
                 sleep(Duration::from_millis(100)).await;
                 continue;
             }

@@ -36,7 +36,9 @@ pub enum TlsError {
         reason: String,
     },
     /// They do not belong together, or are of a kind that is not supported.
-    #[error("the certificate {chain} and the key {key} cannot be used together: {source}")]
+    #[error(
+        "the certificate {chain} and the key {key} cannot be used together: {source}; give the key that the certificate was made for"
+    )]
     Pair {
         /// The certificate file.
         chain: String,

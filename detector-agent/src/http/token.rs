@@ -47,6 +47,8 @@ pub(super) struct Token {
 struct Held {
     token: Vec<u8>,
     read_at: Instant,
+    /// The last reading failed.
+    in_trouble: bool,
 }
 
 impl std::fmt::Debug for Token {
@@ -65,6 +67,7 @@ impl Token {
             held: Mutex::new(Held {
                 token: read(path)?,
                 read_at: Instant::now(),
+                in_trouble: false,
             }),
         })
     }
@@ -79,8 +82,16 @@ impl Token {
         if held.read_at.elapsed() > FRESH {
             held.read_at = Instant::now();
             match read(&self.path) {
-                Ok(token) => held.token = token,
-                Err(e) => warn!("{e}; the token read before stays in force"),
+                Ok(token) => {
+                    held.token = token;
+                    held.in_trouble = false;
+                }
+                // Said once: clients would repeat it.
+                Err(e) if !held.in_trouble => {
+                    held.in_trouble = true;
+                    warn!("{e}; the token read before stays in force");
+                }
+                Err(_) => {}
             }
         }
         scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(held.token.as_slice().ct_eq(given))

@@ -1,19 +1,13 @@
 //! From a namespace's file to the id that the agent's namespace gives it, which ties a pod to its device; and what stands
 //! on a pod's end of a device.
 
-use std::{
-    fs::{File, OpenOptions},
-    net::IpAddr,
-    os::{fd::AsFd as _, unix::fs::OpenOptionsExt as _},
-    path::Path,
-};
+use std::{net::IpAddr, os::fd::AsFd as _, path::Path};
 
-use nix::libc;
 use tracing::debug;
 
 use crate::{
     detect::{NsId, Peer},
-    observe::netlink::{OpenError, Requests},
+    observe::netlink::{OpenError, Requests, open_namespace},
 };
 
 /// Asks the kernel about namespaces; opens its socket when it is first asked.
@@ -25,7 +19,7 @@ pub(super) struct Namespaces {
 impl Namespaces {
     /// The id of the namespace at a path; `None` where there is none (any more), or the agent may not look at it.
     pub(super) fn id_at(&mut self, path: &Path) -> Option<NsId> {
-        let file = open(path)?;
+        let file = open_namespace(path)?;
         let id = self
             .requests()
             .map_err(|error| error.to_string())
@@ -62,13 +56,4 @@ impl Namespaces {
             none => Ok(none.insert(Requests::open()?)),
         }
     }
-}
-
-/// Opens without ever waiting, whatever stands there.
-fn open(path: &Path) -> Option<File> {
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY)
-        .open(path)
-        .ok()
 }

@@ -5,7 +5,7 @@
 //! groups for pods): where the node has some that cannot be told from others by name, nothing is concluded.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
@@ -23,10 +23,12 @@ use tokio::{
 use super::{
     Read,
     files::{self, FileError},
+    kept::Kept,
 };
 use crate::{
     clock,
-    detect::{Allocation, Books, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp, Touched},
+    detect::{Allocation, Books, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp},
+    health::State,
 };
 
 /// Bytes of the file or the answer: some hundred for each address.
@@ -50,10 +52,7 @@ pub(super) struct Aws {
     prefix: String,
     pub(super) file: PathBuf,
     port: SocketAddr,
-    known: BTreeMap<IpAddr, Allocation>,
-    formerly: BTreeSet<IpAddr>,
-    last: Option<(Books, String)>,
-    lost_until: Option<Timestamp>,
+    kept: Kept<Allocation>,
 }
 
 impl Aws {
@@ -69,10 +68,7 @@ impl Aws {
             prefix,
             file,
             port,
-            known: BTreeMap::new(),
-            formerly: BTreeSet::new(),
-            last: None,
-            lost_until: None,
+            kept: Kept::new(MAX_ADDRESSES),
         }
     }
 
@@ -108,47 +104,29 @@ impl Aws {
         branches: bool,
         read_at: Timestamp,
     ) -> Read {
-        let (found, works, told) = match found {
+        let (found, books, state, told) = match found {
             Ok(found) if branches => {
                 let told = format!(
                     "{} addresses assigned by {place}; branch interfaces are in use, whose addresses it does not hold: drift is not judged",
                     found.len()
                 );
-                (Some((found, Books::Unknown)), false, told)
+                (Some(found), Books::Unknown, State::Failed, told)
             }
             Ok(found) => {
                 let told = format!("{} addresses assigned by {place}", found.len());
-                let vanished = self.known.keys().filter(|a| !found.contains_key(a)).count();
-                if vanished >= 5 && vanished * 5 >= self.known.len() * 4 {
-                    self.lost_until = Some(read_at + Duration::from_secs(5));
-                }
-                let losing = self.lost_until.is_some_and(|until| until > read_at);
-                let books = if losing { Books::Lost } else { Books::Whole };
-                (Some((found, books)), true, told)
+                let books = if self.kept.is_losing(&found, read_at) {
+                    Books::Lost
+                } else {
+                    Books::Whole
+                };
+                (Some(found), books, State::Works, told)
             }
-            Err(why) => (None, false, format!("{why}; drift is not judged")),
+            Err(why) => {
+                let told = format!("{why}; drift is not judged");
+                (None, Books::Unknown, State::Failed, told)
+            }
         };
-        let (found, books) = found.unwrap_or_else(|| (self.known.clone(), Books::Unknown));
-        let mut touched: Vec<IpAddr> = Vec::new();
-        for address in self.known.keys().filter(|a| !found.contains_key(a)) {
-            touched.push(*address);
-            if self.formerly.len() < MAX_ADDRESSES {
-                self.formerly.insert(*address);
-            }
-        }
-        for (address, allocation) in &found {
-            self.formerly.remove(address);
-            if self.known.get(address) != Some(allocation) {
-                touched.push(*address);
-            }
-        }
-        self.known = found;
-        let state = (books, place.clone());
-        let touched = if self.last.replace(state.clone()) == Some(state) {
-            Touched::These(touched)
-        } else {
-            Touched::All
-        };
+        let touched = self.kept.replace(found, books, &place);
         let pool = Pool {
             id: self.id,
             source: Arc::new(PoolSource {
@@ -159,17 +137,17 @@ impl Aws {
             coverage: Coverage {
                 ranges: Vec::new(),
                 device_prefixes: vec![self.prefix.clone()],
-                formerly: self.formerly.clone(),
+                formerly: self.kept.formerly.clone(),
             },
             books,
-            allocated: self.known.clone(),
+            allocated: self.kept.held.clone(),
             tells_leaks: books == Books::Whole,
             read_at,
         };
         Read {
             pool: Arc::new(pool),
             touched,
-            works,
+            state,
             told,
         }
     }
@@ -377,7 +355,7 @@ mod tests {
         assert_eq!(broken.pool.books, Books::Unknown);
         assert_eq!(broken.pool.allocated.len(), 1);
         assert!(
-            !broken.works && broken.told.contains("no JSON"),
+            broken.state == State::Failed && broken.told.contains("no JSON"),
             "{}",
             broken.told
         );

@@ -19,10 +19,11 @@ use kube::{
 };
 use serde_json::Value;
 
-use super::Read;
+use super::{Read, kept::Kept};
 use crate::{
     clock,
-    detect::{Allocation, Books, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp, Touched},
+    detect::{Allocation, Books, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp},
+    health::State,
     identify::Kube,
 };
 
@@ -34,6 +35,8 @@ const MAX_BLOCKS: usize = 100_000;
 const MAX_ORDINALS: usize = 4096;
 /// Addresses that are kept.
 const MAX_ADDRESSES: usize = 65_536;
+/// Where the blocks are.
+const PLACE: &str = "ipamblocks.crd.projectcalico.org";
 /// What Felix names its devices with, unless told otherwise.
 const PREFIX: &str = "cali";
 
@@ -44,9 +47,8 @@ pub(super) struct Calico {
     network: String,
     node: String,
     kube: Option<Kube>,
-    known: BTreeMap<IpAddr, Allocation>,
+    kept: Kept<Allocation>,
     ranges: Vec<RangeInclusive<IpAddr>>,
-    last: Option<Books>,
 }
 
 /// What is kept of the blocks.
@@ -64,14 +66,10 @@ impl Calico {
             network,
             node,
             kube,
-            known: BTreeMap::new(),
+            // Blocks say themselves which addresses are theirs; none has to be remembered.
+            kept: Kept::new(0),
             ranges: Vec::new(),
-            last: None,
         }
-    }
-
-    pub(super) fn id(&self) -> PoolId {
-        self.id
     }
 
     /// Lists the blocks.
@@ -107,46 +105,28 @@ impl Calico {
     }
 
     fn take(&mut self, found: Result<Blocks, String>, read_at: Timestamp) -> Read {
-        let place = "ipamblocks.crd.projectcalico.org";
-        let (works, told, books) = match &found {
-            Ok(blocks) => (
-                true,
-                format!(
-                    "{} addresses in {} blocks of this node and those it borrows from, by {place}",
+        let (found, books, state, told) = match found {
+            Ok(blocks) => {
+                let told = format!(
+                    "{} addresses in {} blocks of this node and those it borrows from, by {PLACE}",
                     blocks.allocated.len(),
                     blocks.own
-                ),
-                Books::Whole,
-            ),
-            Err(why) => (
-                false,
-                format!("{place} cannot be read: {why}; drift is not judged by it"),
-                Books::Unknown,
-            ),
+                );
+                self.ranges = blocks.ranges;
+                (Some(blocks.allocated), Books::Whole, State::Works, told)
+            }
+            Err(why) => {
+                let told = format!("{PLACE} cannot be read: {why}; drift is not judged by it");
+                (None, Books::Unknown, State::Failed, told)
+            }
         };
-        let mut touched = Vec::new();
-        if let Ok(blocks) = found {
-            let before = std::mem::replace(&mut self.known, blocks.allocated);
-            self.ranges = blocks.ranges;
-            let gone = before.keys().filter(|a| !self.known.contains_key(a));
-            touched.extend(gone.copied());
-            let came = self
-                .known
-                .iter()
-                .filter(|(a, new)| before.get(a) != Some(new));
-            touched.extend(came.map(|(a, _)| *a));
-        }
-        let touched = if self.last.replace(books) == Some(books) {
-            Touched::These(touched)
-        } else {
-            Touched::All
-        };
+        let touched = self.kept.replace(found, books, PLACE);
         let pool = Pool {
             id: self.id,
             source: Arc::new(PoolSource {
                 ipam: Ipam::Calico,
                 network: self.network.clone(),
-                place: place.to_owned(),
+                place: PLACE.to_owned(),
             }),
             coverage: Coverage {
                 ranges: self.ranges.clone(),
@@ -154,14 +134,14 @@ impl Calico {
                 ..Coverage::default()
             },
             books,
-            allocated: self.known.clone(),
+            allocated: self.kept.held.clone(),
             tells_leaks: books == Books::Whole,
             read_at,
         };
         Read {
             pool: Arc::new(pool),
             touched,
-            works,
+            state,
             told,
         }
     }

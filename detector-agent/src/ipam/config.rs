@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use super::files::{self, FileError};
+use crate::health::State;
 
 /// Files that are looked at.
 const MAX_FILES: usize = 256;
@@ -44,6 +45,19 @@ pub(super) struct HostLocalNetwork {
     pub(super) plugin: String,
     /// It stands in the file that container runtimes use.
     pub(super) is_first: bool,
+}
+
+/// A network whose books this agent knows how to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Network {
+    HostLocal(HostLocalNetwork),
+    /// The AWS VPC CNI's, and what its devices' names begin with.
+    Aws {
+        name: String,
+        prefix: String,
+    },
+    /// The one that Calico's own IPAM serves.
+    Calico(String),
 }
 
 /// What was found.
@@ -89,15 +103,59 @@ pub(super) fn read(directory: &Path) -> Result<Config, String> {
     for path in paths {
         match one(&path) {
             Ok(value) => {
-                let before = config.networks();
+                let before = config.count();
                 let name = text(&value, "name").unwrap_or_default().to_owned();
                 config.take(&value, &name, first, 0);
-                first &= config.networks() == before;
+                first &= config.count() == before;
             }
             Err(why) => config.problems.push(format!("{}: {why}", path.display())),
         }
     }
     Ok(config)
+}
+
+/// What was recognised, in a sentence, and whether all of it could be used.
+pub(super) fn tell(directory: &Path, config: &Result<Config, String>) -> (State, String) {
+    let config = match config {
+        Ok(config) => config,
+        Err(why) => return (State::Off, why.clone()),
+    };
+    let known: Vec<String> = config
+        .networks()
+        .iter()
+        .map(|network| match network {
+            Network::HostLocal(n) => format!("host-local ({})", n.name),
+            Network::Aws { name, .. } => format!("aws-ipamd ({name})"),
+            Network::Calico(name) => format!("calico-ipam ({name})"),
+        })
+        .collect();
+    let mut told = if known.is_empty() {
+        format!("no IPAM recognised in {}", directory.display())
+    } else {
+        format!(
+            "recognised in {}: {}",
+            directory.display(),
+            known.join(", ")
+        )
+    };
+    if !config.others.is_empty() {
+        told.push_str(&format!(
+            "; not known to this agent: {}",
+            config.others.join(", ")
+        ));
+    }
+    if config.omitted > 0 {
+        told.push_str(&format!(
+            "; {} networks more than are followed",
+            config.omitted
+        ));
+    }
+    for problem in &config.problems {
+        told.push_str(&format!("; {problem}"));
+    }
+    let whole = config.problems.is_empty() && config.omitted == 0;
+    let state = if whole { State::Works } else { State::Degraded };
+    (state, told)
 }
 
 fn one(path: &Path) -> Result<Value, String> {
@@ -110,7 +168,19 @@ fn text<'v>(value: &'v Value, key: &str) -> Option<&'v str> {
 }
 
 impl Config {
-    fn networks(&self) -> usize {
+    /// The networks whose books can be read.
+    pub(super) fn networks(&self) -> Vec<Network> {
+        let host_local = self.host_local.iter().cloned().map(Network::HostLocal);
+        let aws = self.aws.iter().map(|(name, prefix)| Network::Aws {
+            name: name.clone(),
+            prefix: prefix.clone(),
+        });
+        let calico = self.calico.iter().cloned().map(Network::Calico);
+        host_local.chain(aws).chain(calico).collect()
+    }
+
+    /// Networks found, also those whose books are not known.
+    fn count(&self) -> usize {
         self.host_local.len()
             + usize::from(self.calico.is_some())
             + usize::from(self.aws.is_some())
@@ -152,7 +222,7 @@ impl Config {
         let Some(plugin) = text(value, "type") else {
             return;
         };
-        if self.networks() >= MAX_NETWORKS {
+        if self.count() >= MAX_NETWORKS {
             self.omitted += 1;
             return;
         }

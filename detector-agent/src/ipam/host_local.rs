@@ -7,21 +7,21 @@
 //! gone, or the directory is, or nearly all reservations at once, somebody else deleted the books: [`Books::Lost`].
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs, io,
     net::IpAddr,
     os::unix::fs::{DirEntryExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, statfs};
 
-use super::{config::HostLocalNetwork, files};
+use super::{Read, config::HostLocalNetwork, files, kept::Kept};
 use crate::{
     clock,
-    detect::{Allocation, Books, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp, Touched},
+    detect::{Allocation, Books, Coverage, Ipam, Pool, PoolId, PoolSource},
+    health::State,
 };
 
 /// Entries of a directory that are looked at: more than a /16 has.
@@ -32,29 +32,23 @@ const MAX_BYTES: u64 = 512;
 const MAX_ID: usize = 128;
 /// Formerly held addresses that are remembered.
 const MAX_FORMERLY: usize = 70_000;
-/// Reservations that vanish between two readings, and the share of all, that no plugin frees at once.
-const MANY: usize = 5;
-/// How long after such a loss the rest of it is expected.
-const LOSS_LASTS: Duration = Duration::from_secs(5);
 /// Plugins whose pods all stand on devices that are followed; those of macvlan and the like do not.
 const FOLLOWED: [&str; 4] = ["bridge", "calico", "kindnet", "ptp"];
 
-/// What came of a reading.
-#[derive(Debug)]
-pub(super) struct Read {
-    /// The books.
-    pub(super) pool: Arc<Pool>,
-    /// What changed in them.
-    pub(super) touched: Touched,
-    /// How it went, for people.
-    pub(super) state: State,
-}
+/// The file's inode, and what it says.
+type Reservation = (u64, Allocation);
+/// The reservations of one network.
+type Held = BTreeMap<IpAddr, Reservation>;
 
-/// How the books of one network are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// Read: so many reservations, so many entries that are none.
-    Read { reservations: usize, foreign: usize },
+/// What was found of the directory.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// Its reservations, whether the plugin's `lock` is there, and so many entries that are neither.
+    Read {
+        held: Held,
+        has_lock: bool,
+        foreign: usize,
+    },
     /// There is no directory, and there never was one since the agent started.
     NeverSeen(String),
     /// The directory was deleted.
@@ -72,12 +66,9 @@ pub(super) struct HostLocal {
     pub(super) network: HostLocalNetwork,
     pub(super) directory: PathBuf,
     source: Arc<PoolSource>,
-    known: BTreeMap<IpAddr, (u64, Allocation)>,
-    formerly: BTreeSet<IpAddr>,
+    kept: Kept<Reservation>,
     /// The directory was read at least once.
     seen: bool,
-    lost_until: Option<Timestamp>,
-    last: Option<Books>,
 }
 
 impl HostLocal {
@@ -92,42 +83,35 @@ impl HostLocal {
             }),
             network,
             directory,
-            known: BTreeMap::new(),
-            formerly: BTreeSet::new(),
+            kept: Kept::new(MAX_FORMERLY),
             seen: false,
-            lost_until: None,
-            last: None,
         }
     }
 
     /// Reads the directory. `thoroughly`: also the content of files that look unchanged.
     pub(super) fn read(&mut self, thoroughly: bool) -> Read {
         let read_at = clock::now();
-        let (found, state) = self.list(thoroughly);
-        let (found, books) = match found {
-            Some(Listing { held, has_lock }) => {
+        let found = self.list(thoroughly);
+        let (state, told) = self.tell(&found);
+        let orphaned = matches!(found, Found::Orphaned);
+        let (held, books) = match found {
+            Found::Read { held, has_lock, .. } => {
                 self.seen = true;
-                let vanished = self.known.keys().filter(|a| !held.contains_key(a)).count();
-                if vanished >= MANY && vanished * 5 >= self.known.len() * 4 {
-                    self.lost_until = Some(read_at + LOSS_LASTS);
-                }
-                let losing = self.lost_until.is_some_and(|until| until > read_at);
+                let losing = self.kept.is_losing(&held, read_at);
                 let books = if !has_lock || losing {
                     Books::Lost
                 } else {
                     Books::Whole
                 };
-                (held, books)
+                (Some(held), books)
             }
-            None if matches!(state, State::Deleted | State::Orphaned) => {
-                (BTreeMap::new(), Books::Lost)
-            }
+            Found::Deleted | Found::Orphaned => (Some(Held::new()), Books::Lost),
             // What was read last still stands; nothing is concluded from what it lacks.
-            None => (self.known.clone(), Books::Unknown),
+            Found::NeverSeen(_) | Found::Unreadable(_) => (None, Books::Unknown),
         };
-        let touched = self.replace(found, books);
-        let orphaned = state == State::Orphaned;
-        let judged = self.network.is_first || !self.formerly.is_empty() || !self.known.is_empty();
+        let touched = self.kept.replace(held, books, &self.source.place);
+        let kept = &self.kept;
+        let judged = self.network.is_first || !kept.formerly.is_empty() || !kept.held.is_empty();
         let pool = Pool {
             id: self.id,
             source: Arc::clone(&self.source),
@@ -140,11 +124,11 @@ impl HostLocal {
                     Vec::new()
                 },
                 device_prefixes: Vec::new(),
-                formerly: self.formerly.clone(),
+                formerly: self.kept.formerly.clone(),
             },
             books,
-            allocated: self
-                .known
+            allocated: kept
+                .held
                 .iter()
                 .map(|(address, (_, allocation))| (*address, allocation.clone()))
                 .collect(),
@@ -155,57 +139,63 @@ impl HostLocal {
             pool: Arc::new(pool),
             touched,
             state,
+            told,
         }
     }
 
-    /// Takes over what was found; gives the addresses that came or went.
-    fn replace(&mut self, found: BTreeMap<IpAddr, (u64, Allocation)>, books: Books) -> Touched {
-        let mut touched = Vec::new();
-        for address in self.known.keys() {
-            if !found.contains_key(address) {
-                touched.push(*address);
-                if self.formerly.len() < MAX_FORMERLY {
-                    self.formerly.insert(*address);
-                }
+    /// How the books are, and the same in a sentence.
+    fn tell(&self, found: &Found) -> (State, String) {
+        let shown = self.directory.display();
+        match found {
+            Found::Read { held, foreign, .. } => {
+                let foreign = match foreign {
+                    0 => String::new(),
+                    n => format!("; {n} entries there are no reservations"),
+                };
+                let told = format!("{} reservations in {shown}{foreign}", held.len());
+                (State::Works, told)
             }
-        }
-        for (address, new) in &found {
-            self.formerly.remove(address);
-            if self.known.get(address) != Some(new) {
-                touched.push(*address);
+            Found::NeverSeen(why) => (State::Off, why.clone()),
+            Found::Deleted => {
+                let told = format!("{shown} is not there: no address is reserved");
+                (State::Degraded, told)
             }
-        }
-        self.known = found;
-        if self.last.replace(books) == Some(books) {
-            Touched::These(touched)
-        } else {
-            Touched::All
+            Found::Orphaned => {
+                let told = format!(
+                    "{shown} was deleted on the node, and the mount here still shows the deleted one: addresses handed out since are not judged; restart this container, or mount the directory above"
+                );
+                (State::Failed, told)
+            }
+            Found::Unreadable(why) => {
+                let told = format!("{shown} cannot be read: {why}; drift is not judged by it");
+                (State::Failed, told)
+            }
         }
     }
 
-    fn list(&mut self, thoroughly: bool) -> (Option<Listing>, State) {
+    fn list(&self, thoroughly: bool) -> Found {
         let is_orphan = |path: &Path| fs::metadata(path).is_ok_and(|m| m.nlink() == 0);
         if is_orphan(&self.network.data_dir) || is_orphan(&self.directory) {
-            return (None, State::Orphaned);
+            return Found::Orphaned;
         }
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return (None, self.missing());
+                return self.missing();
             }
-            Err(error) => return (None, State::Unreadable(error.to_string())),
+            Err(error) => return Found::Unreadable(error.to_string()),
         };
-        let mut held = BTreeMap::new();
+        let mut held = Held::new();
         let mut has_lock = false;
         let mut foreign = 0;
         for (number, entry) in entries.enumerate() {
             let entry = match entry {
                 Ok(entry) => entry,
-                Err(error) => return (None, State::Unreadable(error.to_string())),
+                Err(error) => return Found::Unreadable(error.to_string()),
             };
             if number >= MAX_ENTRIES {
                 let why = format!("it holds more than {MAX_ENTRIES} entries");
-                return (None, State::Unreadable(why));
+                return Found::Unreadable(why);
             }
             let name = entry.file_name();
             let name = name.to_string_lossy();
@@ -213,8 +203,8 @@ impl HostLocal {
                 has_lock = true;
             } else if let Ok(address) = name.parse::<IpAddr>() {
                 let inode = entry.ino();
-                let known = self.known.get(&address);
-                let same = |(i, a): &&(u64, Allocation)| *i == inode && a.owner.is_some();
+                let known = self.kept.held.get(&address);
+                let same = |(i, a): &&Reservation| *i == inode && a.owner.is_some();
                 let allocation = match known.filter(|k| !thoroughly && same(k)) {
                     Some((_, allocation)) => allocation.clone(),
                     None => Allocation {
@@ -227,23 +217,23 @@ impl HostLocal {
                 foreign += 1;
             }
         }
-        let state = State::Read {
-            reservations: held.len(),
+        Found::Read {
+            held,
+            has_lock,
             foreign,
-        };
-        (Some(Listing { held, has_lock }), state)
+        }
     }
 
     /// Whether a directory that is not there was deleted, or may only not be seen from here.
-    fn missing(&self) -> State {
+    fn missing(&self) -> Found {
         if let Ok(target) = fs::read_link(&self.directory) {
-            return State::Unreadable(format!(
+            return Found::Unreadable(format!(
                 "it is a symbolic link to {}, which is not there; the agent has to see that place too",
                 target.display()
             ));
         }
         if self.seen || self.network.data_dir.is_dir() {
-            return State::Deleted;
+            return Found::Deleted;
         }
         let mut ancestors = self.network.data_dir.ancestors().skip(1);
         let there = ancestors.find(|path| path.exists());
@@ -252,20 +242,14 @@ impl HostLocal {
             statfs(path).is_ok_and(|fs| fs.filesystem_type() == OVERLAYFS_SUPER_MAGIC)
         });
         if in_image {
-            State::NeverSeen(format!(
+            Found::NeverSeen(format!(
                 "{} is not there: no pod was given an address yet, or the agent does not see the node's directory (mount it)",
                 self.network.data_dir.display()
             ))
         } else {
-            State::Deleted
+            Found::Deleted
         }
     }
-}
-
-#[derive(Debug)]
-struct Listing {
-    held: BTreeMap<IpAddr, (u64, Allocation)>,
-    has_lock: bool,
 }
 
 /// The container's id; none where the file is being written, is foreign, or cannot be read.

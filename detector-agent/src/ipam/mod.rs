@@ -18,7 +18,10 @@ mod calico;
 mod config;
 mod files;
 mod host_local;
+mod kept;
 mod once;
+mod pace;
+mod reader;
 mod settings;
 mod task;
 mod watch;
@@ -29,15 +32,20 @@ pub use task::{Books, Wanted};
 
 use std::sync::Arc;
 
-use crate::detect::{Pool, Touched};
+use crate::{
+    detect::{Pool, Touched},
+    health::State,
+};
 
-/// What came of reading books that are one for the node: ipamd's, Calico's.
+/// What came of reading the books of one network.
 #[derive(Debug)]
 struct Read {
+    /// The books.
     pool: Arc<Pool>,
+    /// What changed in them.
     touched: Touched,
-    /// Whether it is of use.
-    works: bool,
-    /// How it went, in one sentence.
+    /// How they are.
+    state: State,
+    /// The same in one sentence, for people.
     told: String,
 }

@@ -15,16 +15,14 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    aws::Aws,
-    calico::Calico,
-    config::{self, Config},
-    host_local::{HostLocal, State},
+    config::{self, Config, Network},
+    reader::Reader,
     settings::{IpamSettings, IpamSwitch},
     watch::{Changed, Watcher},
 };
 use crate::{
     detect::{PoolId, PoolNews},
-    health::{Health, Part, Role},
+    health::{Health, Part, Role, State},
     identify::Kube,
 };
 
@@ -37,14 +35,8 @@ const RECHECK_BLIND: Duration = Duration::from_millis(500);
 /// Between two rounds of reading: one round takes in all that happened meanwhile.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The name of ipamd's part.
-const AWS: &str = "aws-ipamd";
-/// The name of Calico's part.
-const CALICO: &str = "calico-ipam";
-/// Blocks are listed once in this time, and once more where an address is in doubt.
-const CALICO_PAUSE: Duration = Duration::from_secs(60);
-/// The least time between two lists.
-const CALICO_GAP: Duration = Duration::from_secs(3);
+/// The name of the part that tells what was recognised.
+const CONFIG: &str = "CNI configuration";
 
 /// What the reader is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,26 +56,18 @@ enum Subject {
 #[derive(Debug)]
 pub struct Books<F> {
     settings: IpamSettings,
+    node: String,
+    kube: Option<Kube>,
     tell: F,
     health: Arc<Health>,
     parts: HashMap<String, Part>,
-    host_local: BTreeMap<PoolId, HostLocal>,
-    states: HashMap<PoolId, State>,
-    aws: Option<(PoolId, (String, String), Aws)>,
-    calico: Option<(PoolId, String, Calico)>,
-    /// What was last said of each, without its counts.
-    said: HashMap<&'static str, String>,
-    node: String,
-    kube: Option<Kube>,
-    /// When blocks were listed last.
-    calico_last: Option<Instant>,
-    /// Blocks are not listed because of an address in doubt before.
-    calico_next: Instant,
-    /// An address is in doubt.
-    calico_asked: bool,
-    watcher: Option<Watcher<Subject>>,
-    next_id: u32,
+    /// What the log was told last of each part: how it is, and the sentence without its counts.
+    logged: HashMap<String, (State, String)>,
     config: Option<Result<Config, String>>,
+    readers: BTreeMap<PoolId, (Network, Reader)>,
+    next_id: u32,
+    /// `None` where there is no inotify.
+    watcher: Option<Watcher<Subject>>,
 }
 
 impl<F: Fn(PoolNews) -> bool> Books<F> {
@@ -98,29 +82,23 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
     ) -> Self {
         Self {
             settings,
+            node,
+            kube,
             tell,
             health,
             parts: HashMap::new(),
-            host_local: BTreeMap::new(),
-            states: HashMap::new(),
-            aws: None,
-            calico: None,
-            said: HashMap::new(),
-            node,
-            kube,
-            calico_last: None,
-            calico_next: Instant::now(),
-            calico_asked: false,
-            watcher: None,
-            next_id: 0,
+            logged: HashMap::new(),
             config: None,
+            readers: BTreeMap::new(),
+            next_id: 0,
+            watcher: None,
         }
     }
 
     /// Reads until nobody asks any more.
     pub async fn run(mut self, mut wanted: UnboundedReceiver<Wanted>) {
         if self.settings.ipam == IpamSwitch::Off {
-            self.part("CNI configuration")
+            self.part(CONFIG)
                 .off("switched off by --ipam off: drift and leaks are not looked for");
             return;
         }
@@ -138,24 +116,18 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
                 return;
             }
             thoroughly = false;
-            let every = if self.watcher.is_some() && self.aws.is_some() {
-                RECHECK_AWS
-            } else if self.watcher.is_some() {
-                RECHECK
-            } else {
-                RECHECK_BLIND
-            };
             if recheck <= Instant::now() {
-                recheck = Instant::now() + every;
+                recheck = Instant::now() + self.recheck_every();
             }
             sleep(PAUSE).await;
+            let doubt = self.in_doubt();
             tokio::select! {
                 asked = wanted.recv() => match asked {
                     Some(Wanted::Pool(id)) => self.asked(id, &mut dirty),
                     None => return,
                 },
-                () = sleep_until(self.calico_next), if self.calico_asked => {
-                    dirty.extend(self.calico.iter().map(|(id, ..)| Subject::Pool(*id)));
+                Some(id) = until(doubt) => {
+                    dirty.insert(Subject::Pool(id));
                 }
                 changed = next_change(&mut self.watcher) => match changed {
                     Ok(Changed::These(subjects)) => dirty.extend(subjects),
@@ -177,17 +149,38 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
         }
     }
 
+    fn recheck_every(&self) -> Duration {
+        let is_aws = |(_, reader): &(Network, Reader)| matches!(reader, Reader::Aws(_));
+        if self.watcher.is_none() {
+            RECHECK_BLIND
+        } else if self.readers.values().any(is_aws) {
+            RECHECK_AWS
+        } else {
+            RECHECK
+        }
+    }
+
     /// The books of a pool are wanted now. Blocks that are asked for too soon are listed when their time comes.
     fn asked(&mut self, id: PoolId, dirty: &mut BTreeSet<Subject>) {
-        self.calico_asked |= self.calico.as_ref().is_some_and(|(c, ..)| *c == id);
+        if let Some((_, Reader::Calico(_, pace))) = self.readers.get_mut(&id) {
+            pace.ask();
+        }
         dirty.insert(Subject::Pool(id));
+    }
+
+    /// The pool whose blocks are to be listed because of an address in doubt, and when.
+    fn in_doubt(&self) -> Option<(PoolId, Instant)> {
+        self.readers
+            .iter()
+            .find_map(|(id, (_, reader))| match reader {
+                Reader::Calico(_, pace) => Some((*id, pace.asked_for()?)),
+                _ => None,
+            })
     }
 
     fn all(&self, dirty: &mut BTreeSet<Subject>) {
         dirty.insert(Subject::Config);
-        dirty.extend(self.host_local.keys().copied().map(Subject::Pool));
-        dirty.extend(self.calico.iter().map(|(id, ..)| Subject::Pool(*id)));
-        dirty.extend(self.aws.iter().map(|(id, ..)| Subject::Pool(*id)));
+        dirty.extend(self.readers.keys().copied().map(Subject::Pool));
     }
 
     /// Reads what may have changed; `false` where nobody listens any more.
@@ -196,21 +189,9 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
             return false;
         }
         while let Some(subject) = dirty.pop_first() {
-            let Subject::Pool(id) = subject else { continue };
-            let is_calico = self.calico.as_ref().is_some_and(|(c, ..)| *c == id);
-            if is_calico {
-                if !self.read_calico(id).await {
-                    return false;
-                }
-                continue;
-            }
-            let is_aws = self.aws.as_ref().is_some_and(|(aws, ..)| *aws == id);
-            let heard = if is_aws {
-                self.read_aws(id).await
-            } else {
-                self.read_pool(id, thoroughly)
-            };
-            if !heard {
+            if let Subject::Pool(id) = subject
+                && !self.read_pool(id, thoroughly).await
+            {
                 return false;
             }
         }
@@ -224,208 +205,83 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
         if self.config.as_ref() == Some(&config) {
             return true;
         }
-        let found = config.clone().unwrap_or_default();
+        let found = config.clone().unwrap_or_default().networks();
         // A network that stays keeps its pool, and with it what was read.
-        let mut gone: Vec<PoolId> = Vec::new();
-        for (id, pool) in &self.host_local {
-            if !found.host_local.contains(&pool.network) {
-                gone.push(*id);
-            }
-        }
-        for id in gone {
-            if let Some(pool) = self.host_local.remove(&id) {
-                self.states.remove(&id);
-                self.part(&part_name(&pool))
-                    .off("the CNI configuration no longer has this network");
-            }
+        let gone = self
+            .readers
+            .extract_if(.., |_, (network, _)| !found.contains(network));
+        for (id, (_, reader)) in gone.collect::<Vec<_>>() {
+            let name = reader.name();
+            self.part(&name)
+                .off("the CNI configuration no longer has this network");
+            self.logged.remove(&name);
             if !(self.tell)(PoolNews::Gone(id)) {
                 return false;
             }
         }
-        for network in found.host_local {
-            if self.host_local.values().any(|p| p.network == network) {
+        for network in found {
+            if self.readers.values().any(|(known, _)| *known == network) {
                 continue;
             }
             let id = PoolId(self.next_id);
             self.next_id += 1;
-            self.host_local.insert(id, HostLocal::new(id, network));
+            let reader = Reader::of(
+                network.clone(),
+                id,
+                &self.settings,
+                &self.node,
+                self.kube.as_ref(),
+            );
+            self.readers.insert(id, (network, reader));
             dirty.insert(Subject::Pool(id));
         }
-        if self.aws.as_ref().map(|(_, network, _)| network) != found.aws.as_ref() {
-            if let Some((id, ..)) = self.aws.take() {
-                self.part(AWS)
-                    .off("the CNI configuration no longer has this network");
-                if !(self.tell)(PoolNews::Gone(id)) {
-                    return false;
-                }
-            }
-            if let Some(network) = found.aws {
-                let id = PoolId(self.next_id);
-                self.next_id += 1;
-                let file = self.settings.aws_ipam_file.clone();
-                let port = self.settings.aws_introspection;
-                self.aws = Some((id, network.clone(), Aws::new(id, network, file, port)));
-                dirty.insert(Subject::Pool(id));
-            }
+        let (state, told) = config::tell(&directory, &config);
+        match state {
+            State::Degraded => warn!("{told}"),
+            _ => info!("{told}"),
         }
-        if self.calico.as_ref().map(|(_, network, _)| network) != found.calico.as_ref() {
-            if let Some((id, ..)) = self.calico.take() {
-                self.part(CALICO)
-                    .off("the CNI configuration no longer has this network");
-                if !(self.tell)(PoolNews::Gone(id)) {
-                    return false;
-                }
-            }
-            if let Some(network) = found.calico {
-                let id = PoolId(self.next_id);
-                self.next_id += 1;
-                let reader = Calico::new(id, network.clone(), self.node.clone(), self.kube.clone());
-                self.calico = Some((id, network, reader));
-                dirty.insert(Subject::Pool(id));
-            }
-        }
-        let (works, told) = tell_config(&directory, &config);
-        info!("{told}");
-        let part = self.part("CNI configuration");
-        match (&config, works) {
-            (Err(_), _) => part.off(told),
-            (Ok(_), true) => part.works(told),
-            (Ok(_), false) => part.degraded(told),
-        }
+        self.part(CONFIG).set(state, told);
         self.config = Some(config);
         true
     }
 
-    fn read_pool(&mut self, id: PoolId, thoroughly: bool) -> bool {
-        let Some(pool) = self.host_local.get(&id) else {
+    /// Reads the books of a pool and tells of them; `false` where nobody listens any more.
+    async fn read_pool(&mut self, id: PoolId, thoroughly: bool) -> bool {
+        let Some((_, reader)) = self.readers.get(&id) else {
             return true;
         };
-        let directory = pool.directory.clone();
+        let name = reader.name();
         // Before the reading: what happens after it is told.
-        self.watch(Subject::Pool(id), &directory);
-        let Some(pool) = self.host_local.get_mut(&id) else {
-            return true;
-        };
-        let read = pool.read(thoroughly);
-        let name = part_name(pool);
-        self.show(id, &name, &directory, read.state);
-        (self.tell)(PoolNews::Read(read.pool, read.touched))
-    }
-
-    async fn read_aws(&mut self, id: PoolId) -> bool {
-        let Some((_, _, aws)) = &self.aws else {
-            return true;
-        };
-        let directory = aws.directory().to_owned();
-        self.watch(Subject::Pool(id), &directory);
-        let Some((_, _, aws)) = &mut self.aws else {
-            return true;
-        };
-        let read = aws.read().await;
-        self.say(AWS, read.works, read.told);
-        (self.tell)(PoolNews::Read(read.pool, read.touched))
-    }
-
-    async fn read_calico(&mut self, id: PoolId) -> bool {
-        // Blocks of the whole cluster: not for each pod that comes.
-        let now = Instant::now();
-        let due = match self.calico_last {
-            Some(_) if self.calico_asked => self.calico_next,
-            Some(last) => last + CALICO_PAUSE,
-            None => now,
-        };
-        if due > now {
-            return true;
+        if let Some(directory) = reader.directory().map(Path::to_owned) {
+            self.watch(Subject::Pool(id), &directory);
         }
-        let before = self.calico_last.replace(now);
-        self.calico_next = before.map_or(now, |before| before + CALICO_PAUSE);
-        self.calico_next = self.calico_next.max(now + CALICO_GAP);
-        self.calico_asked = false;
-        let Some((_, _, calico)) = &mut self.calico else {
+        let Some((_, reader)) = self.readers.get_mut(&id) else {
             return true;
         };
-        debug_assert_eq!(id, calico.id());
-        let read = calico.read().await;
-        self.say(CALICO, read.works, read.told);
+        let Some(read) = reader.read(thoroughly).await else {
+            return true;
+        };
+        let mut told = read.told;
+        if self.watcher.is_none() && reader.directory().is_some() {
+            told.push_str("; looked at twice a second, for want of inotify");
+        }
+        self.show(&name, read.state, told);
         (self.tell)(PoolNews::Read(read.pool, read.touched))
     }
 
-    fn say(&mut self, name: &'static str, works: bool, told: String) {
-        let part = self.part(name);
+    /// Shows how the books of a pool are; the log hears of it only where it is another story than before.
+    fn show(&mut self, name: &str, state: State, told: String) {
         // Counts change all the time.
-        let gist: String = told.chars().filter(|c| !c.is_ascii_digit()).collect();
-        if self.said.get(name) != Some(&gist) {
-            if works {
-                info!("{name}: {told}");
-            } else {
-                warn!("{name}: {told}");
-            }
-            self.said.insert(name, gist);
-        }
-        if works {
-            part.works(told);
-        } else {
-            part.failed(told);
-        }
-    }
-
-    fn show(&mut self, id: PoolId, name: &str, directory: &Path, state: State) {
-        if self.states.get(&id) == Some(&state) {
-            return;
-        }
-        let shown = directory.display();
-        let how = if self.watcher.is_some() {
-            "followed"
-        } else {
-            "looked at twice a second"
-        };
-        let part = self.part(name);
-        let told = match &state {
-            State::Read {
-                reservations,
-                foreign,
-            } => {
-                let foreign = match foreign {
-                    0 => String::new(),
-                    n => format!("; {n} entries there are no reservations"),
-                };
-                let told = format!("{reservations} reservations in {shown}, {how}{foreign}");
-                part.works(told.clone());
-                told
-            }
-            State::NeverSeen(why) => {
-                part.off(why.clone());
-                why.clone()
-            }
-            State::Deleted => {
-                let told = format!("{shown} is not there: no address is reserved");
-                part.degraded(told.clone());
-                told
-            }
-            State::Orphaned => {
-                let told = format!(
-                    "{shown} was deleted on the node, and the agent's mount still shows the deleted one: addresses handed out since are not judged; restart the agent, or mount the directory above"
-                );
-                part.failed(told.clone());
-                told
-            }
-            State::Unreadable(why) => {
-                let told = format!("{shown} cannot be read: {why}; drift is not judged by it");
-                part.failed(told.clone());
-                told
-            }
-        };
-        let before = self.states.insert(id, state);
-        let kind = before.as_ref().map(std::mem::discriminant);
-        // Counts change all the time.
-        if kind != self.states.get(&id).map(std::mem::discriminant) {
-            match self.states.get(&id) {
-                Some(State::Unreadable(_) | State::Deleted | State::Orphaned) => {
-                    warn!("{name}: {told}")
-                }
+        let gist = told.chars().filter(|c| !c.is_ascii_digit()).collect();
+        let now = (state, gist);
+        if self.logged.get(name) != Some(&now) {
+            match state {
+                State::Degraded | State::Failed => warn!("{name}: {told}"),
                 _ => info!("{name}: {told}"),
             }
+            self.logged.insert(name.to_owned(), now);
         }
+        self.part(name).set(state, told);
     }
 
     fn watch(&mut self, subject: Subject, directory: &Path) {
@@ -450,8 +306,11 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
     }
 }
 
-fn part_name(pool: &HostLocal) -> String {
-    format!("host-local: {}", pool.network.name)
+/// Waits for the time of a pool, for ever where there is none.
+async fn until(doubt: Option<(PoolId, Instant)>) -> Option<PoolId> {
+    let (id, at) = doubt?;
+    sleep_until(at).await;
+    Some(id)
 }
 
 async fn next_change(watcher: &mut Option<Watcher<Subject>>) -> io::Result<Changed<Subject>> {
@@ -459,41 +318,4 @@ async fn next_change(watcher: &mut Option<Watcher<Subject>>) -> io::Result<Chang
         Some(watcher) => watcher.changed().await,
         None => std::future::pending().await,
     }
-}
-
-/// What was recognised, in a sentence, and whether all of it could be used.
-pub(super) fn tell_config(directory: &Path, config: &Result<Config, String>) -> (bool, String) {
-    let config = match config {
-        Ok(config) => config,
-        Err(why) => return (false, why.clone()),
-    };
-    let mut known: Vec<String> = config
-        .host_local
-        .iter()
-        .map(|n| format!("host-local ({})", n.name))
-        .collect();
-    known.extend(config.calico.iter().map(|n| format!("calico-ipam ({n})")));
-    known.extend(config.aws.iter().map(|(n, _)| format!("aws-ipamd ({n})")));
-    let mut told = if known.is_empty() {
-        format!("no IPAM recognised in {}", directory.display())
-    } else {
-        format!(
-            "recognised in {}: {}",
-            directory.display(),
-            known.join(", ")
-        )
-    };
-    if !config.others.is_empty() {
-        told.push_str(&format!(
-            "; not known to this agent: {}",
-            config.others.join(", ")
-        ));
-    }
-    if config.omitted > 0 {
-        told.push_str(&format!("; {} networks are too many", config.omitted));
-    }
-    for problem in &config.problems {
-        told.push_str(&format!("; {problem}"));
-    }
-    (config.problems.is_empty() && config.omitted == 0, told)
 }

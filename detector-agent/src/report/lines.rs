@@ -33,7 +33,7 @@ pub struct Lines {
 pub enum Written {
     /// It is out, or waits in order.
     Accepted,
-    /// The backlog is full, or nobody can read any more.
+    /// The backlog is full, or nobody can read any more (see [`Lines::has_ended`]).
     Dropped,
 }
 
@@ -68,6 +68,12 @@ impl Lines {
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         !self.backlog.is_empty() && !self.broken
+    }
+
+    /// Whether nothing is written any more since an error.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.broken
     }
 
     /// Takes one line, without its end.

@@ -147,7 +147,7 @@ impl Metrics {
             ),
             claims: metric!(
                 "claims",
-                "Claims known now, one for each address and device",
+                "Addresses known now that a pod's device or the node itself claims, each once",
                 Gauge::default()
             ),
             attached: metric!(
@@ -208,6 +208,15 @@ impl Metrics {
     /// Sets a counter that is kept elsewhere (in the kernel) to its present value.
     pub fn set_total(counter: &Counter<u64, AtomicU64>, total: u64) {
         counter.inc_by(total.saturating_sub(counter.get()));
+    }
+
+    /// Counts what became of events that were for a sink.
+    pub fn count_deliveries(&self, sink: &str, outcome: &'static str, events: u64) {
+        let labels = Delivery {
+            sink: sink.to_owned(),
+            outcome,
+        };
+        self.deliveries.get_or_create(&labels).inc_by(events);
     }
 
     /// Counts an event about a conflict. The histogram takes only what is raised: later changes have their own pace.

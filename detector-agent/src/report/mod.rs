@@ -21,19 +21,22 @@ pub mod summary;
 pub mod text;
 pub mod webhook;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, io, sync::Arc};
 
-use tracing::{info, warn};
+use tracing::{error, info};
 
 use crate::{
     detect::{Anomaly, Claimant, Conflict, Device, IfIndex},
-    health::Part,
+    health::{Part, State},
     identify::PodAnswer,
 };
 use event::{AnomalyEvent, Change, Event, EventMaker};
 use lines::{Lines, Written};
-use metrics::{Delivery, Metrics};
+use metrics::Metrics;
 use story::AnyEvent;
+
+/// How the event lines are where all is well.
+const LINES_WORK: &str = "written as they happen";
 
 /// Takes events on the detection thread. Must return at once: a sink that sends does so from a queue of its own.
 pub trait EventSink: Send + fmt::Debug {
@@ -112,8 +115,9 @@ impl Reporter {
         }
     }
 
-    /// Shows how the event lines are.
+    /// Shows by `part` how the event lines are.
     pub fn show_lines(&mut self, part: Part) {
+        part.works(LINES_WORK);
         self.lines_health = Some(part);
     }
 
@@ -179,32 +183,47 @@ impl Reporter {
     }
 
     fn write_line<D: serde::Serialize>(&mut self, event: &Event<D>) {
-        if let Some(lines) = &mut self.lines {
-            let written = match serde_json::to_string(event) {
-                Ok(line) => lines.write(&line),
-                Err(e) => Err(e.into()),
-            };
-            let outcome = match written {
-                Ok(Written::Accepted) => "delivered",
-                Ok(Written::Dropped) => {
-                    if let Some(part) = &self.lines_health {
-                        part.degraded("the reader does not read: lines are dropped");
-                    }
-                    "dropped"
-                }
-                Err(e) => {
-                    if let Some(part) = &self.lines_health {
-                        part.failed(format!("cannot be written any more: {e}"));
-                    }
-                    warn!("events can no longer be written to --events: {e}");
-                    "failed"
-                }
-            };
-            let labels = Delivery {
-                sink: "lines".to_owned(),
-                outcome,
-            };
-            self.metrics.deliveries.get_or_create(&labels).inc();
+        let Some(lines) = &mut self.lines else {
+            return;
+        };
+        let written = match serde_json::to_string(event) {
+            Ok(line) => lines.write(&line),
+            Err(e) => Err(e.into()),
+        };
+        let outcome = match written {
+            Ok(Written::Accepted) => {
+                self.show_how_lines_are(State::Works, LINES_WORK);
+                "delivered"
+            }
+            Ok(Written::Dropped) if lines.has_ended() => "dropped",
+            Ok(Written::Dropped) => {
+                self.show_how_lines_are(
+                    State::Degraded,
+                    "the reader does not read: lines are dropped",
+                );
+                "dropped"
+            }
+            Err(e) => {
+                self.lines_ended(&e);
+                "failed"
+            }
+        };
+        self.metrics.count_deliveries("lines", outcome, 1);
+    }
+
+    fn show_how_lines_are(&self, state: State, how: &'static str) {
+        if let Some(part) = &self.lines_health {
+            part.set(state, how);
+        }
+    }
+
+    /// Said once: [`Lines`] gives an error once and writes nothing from then on.
+    fn lines_ended(&self, error: &io::Error) {
+        error!(
+            "events can no longer be written to --events: {error}; no line follows until the agent is started again"
+        );
+        if let Some(part) = &self.lines_health {
+            part.failed(format!("cannot be written any more: {error}"));
         }
     }
 
@@ -253,7 +272,7 @@ impl Reporter {
     /// Writes what a slow reader has room for now.
     pub fn flush(&mut self) {
         if let Some(Err(e)) = self.lines.as_mut().map(Lines::flush) {
-            warn!("events can no longer be written to --events: {e}");
+            self.lines_ended(&e);
         }
     }
 

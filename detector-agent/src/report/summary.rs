@@ -17,7 +17,7 @@ pub fn line_of(event: &AnyEvent) -> String {
     }
 }
 
-/// `10.244.2.10 on default/a (veth1) on node n: what is wrong with it`.
+/// `10.244.2.10 of default/a (veth1) on n: what is wrong with it`.
 #[must_use]
 pub fn anomaly_line(data: &AnomalyData) -> String {
     let holder = match (&data.pod, &data.device) {
@@ -36,7 +36,7 @@ pub fn anomaly_line(data: &AnomalyData) -> String {
     )
 }
 
-/// `10.244.2.10 is claimed by default/a (veth1) and default/b (veth2) on node n; traffic goes to veth1`.
+/// `10.244.2.10 is claimed by default/a (veth1) and default/b (veth2) on n; traffic goes to veth1`.
 #[must_use]
 pub fn line(data: &ConflictData) -> String {
     let over = data.state == "resolved";

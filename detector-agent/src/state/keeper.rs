@@ -167,7 +167,9 @@ impl Keeper {
             TrySendError::Disconnected(_) => {
                 let problem = "the thread that keeps open conflicts has ended";
                 self.part.failed(problem);
-                error!("{problem}; the next agent will not know of them");
+                error!(
+                    "{problem}; the next agent will not know of them. Please report this as a bug"
+                );
                 self.changes = None;
             }
         }

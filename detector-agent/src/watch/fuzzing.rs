@@ -1,6 +1,6 @@
 //! Events of any content; see [`crate::fuzzing`].
 
-use super::client::parse;
+use super::stream::parse;
 
 /// Reads one block of the agent's stream of events.
 pub fn event_block(bytes: &[u8]) {

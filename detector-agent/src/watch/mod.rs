@@ -8,6 +8,7 @@ mod client;
 pub(crate) mod fuzzing;
 mod lines;
 mod screen;
+mod stream;
 
 use std::{
     io::{self, IsTerminal as _},
@@ -21,7 +22,8 @@ use crate::{
     cli::WatchArgs,
     report::event::{AnomalyEvent, ConflictData, Event},
 };
-use client::{Client, Message};
+use client::Client;
+use stream::Message;
 
 pub use client::ClientError;
 
@@ -35,7 +37,7 @@ pub enum WatchError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The terminal or the output fails.
-    #[error("cannot show it: {0}")]
+    #[error("cannot write to the terminal or the output: {0}")]
     Output(#[from] io::Error),
 }
 

@@ -1,4 +1,4 @@
-//! The life of an anomaly, and when books and live addresses are worth comparing.
+//! The life of an anomaly: raised once, resolved once, or gone on with from an earlier agent.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -17,11 +17,9 @@ use super::{
     },
     gateways::Gateways,
     model::{Anomaly, AnomalyId, AnomalyKind, Cause, OverReason, Said},
-    pools::{Books, PoolId, PoolNews, PoolSource, Pools, Standing, Touched},
+    pools::{PoolId, PoolSource, Pools},
 };
 
-/// Books older than this are read again before something is raised by them.
-const FRESH: Duration = Duration::from_secs(1);
 /// How long anomalies of an earlier agent are kept that nothing tells of any more.
 const HELD_FOR: Duration = Duration::from_secs(20);
 
@@ -56,31 +54,34 @@ pub(in crate::detect) struct News {
     pub(in crate::detect) detail: String,
 }
 
+/// Since when something is so of an address.
+pub(super) type Since = HashMap<IpAddr, Timestamp>;
+
 /// Open anomalies, and what may become one.
 #[derive(Debug)]
 pub(in crate::detect) struct Anomalies {
     pub(in crate::detect) rules: AnomalyRules,
-    pools: Pools,
+    pub(super) pools: Pools,
     open: BTreeMap<Key, Anomaly>,
     /// Of an earlier agent, until something tells of them again.
     held: Vec<Anomaly>,
     held_until: Option<Timestamp>,
     /// Live addresses that the books lack, since when.
-    missing: HashMap<IpAddr, Timestamp>,
+    pub(super) missing: Since,
     /// Addresses in the books that nobody holds, since when.
-    idle: HashMap<IpAddr, Timestamp>,
+    pub(super) idle: Since,
     /// Host routes that lead astray, since when.
-    astray: HashMap<IpAddr, Timestamp>,
+    pub(super) astray: Since,
     /// Addresses whose host route led to a claimant.
-    routed: BTreeSet<IpAddr>,
+    pub(super) routed: BTreeSet<IpAddr>,
     /// Pods that ask and get no answer.
     pub(in crate::detect) gateways: Gateways,
     /// Pools whose books were asked for and did not come yet.
-    asked: BTreeSet<PoolId>,
-    expiry: Expiry,
+    pub(super) asked: BTreeSet<PoolId>,
+    pub(super) expiry: Expiry,
     seed: u64,
     serial: u64,
-    refused: u64,
+    pub(super) refused: u64,
 }
 
 impl Anomalies {
@@ -129,126 +130,9 @@ impl Anomalies {
         self.expiry.look_at(address, at);
     }
 
-    /// Addresses whose host route led to a claimant.
-    pub(in crate::detect) fn routed(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.routed.iter().copied()
-    }
-
-    /// Whether anything is known of an address as far as routes go.
-    pub(in crate::detect) fn follows_route(&self, address: IpAddr) -> bool {
-        self.routed.contains(&address) || self.astray.contains_key(&address)
-    }
-
-    /// The host route of a live address leads to a claimant, if it has one.
-    pub(in crate::detect) fn route_right(
-        &mut self,
-        address: IpAddr,
-        by_host_route: bool,
-        at: Moment,
-        bounds: &Bounds,
-        said: &mut Vec<Said>,
-    ) {
-        if by_host_route && self.routed.len() < bounds.kernel_entries {
-            self.routed.insert(address);
-        }
-        self.astray.remove(&address);
-        let key = Key::of(AnomalyKind::RouteAstray, address);
-        self.resolve(&key, OverReason::RouteRight, at, said);
-    }
-
-    /// Nobody holds the address any more.
-    pub(in crate::detect) fn route_over(
-        &mut self,
-        address: IpAddr,
-        at: Moment,
-        said: &mut Vec<Said>,
-    ) {
-        self.routed.remove(&address);
-        self.astray.remove(&address);
-        let key = Key::of(AnomalyKind::RouteAstray, address);
-        self.resolve(&key, OverReason::AddressGone, at, said);
-    }
-
-    /// The host route of a live address leads to none of its claimants: `instead`, or nowhere any more.
-    pub(in crate::detect) fn route_astray(
-        &mut self,
-        address: IpAddr,
-        instead: Option<String>,
-        holders: &[Claimant],
-        at: Moment,
-        bounds: &Bounds,
-        said: &mut Vec<Said>,
-    ) {
-        let key = Key::of(AnomalyKind::RouteAstray, address);
-        if self.open.contains_key(&key) || (instead.is_none() && !self.routed.contains(&address)) {
-            return;
-        }
-        let Some(since) = note(&mut self.astray, address, at.now, bounds) else {
-            self.refused += 1;
-            return;
-        };
-        let due = since + self.rules.astray_grace;
-        if at.now < due {
-            self.expiry.look_at(address, due);
-            return;
-        }
-        let on = holders
-            .first()
-            .map(|h| h.device.as_str())
-            .unwrap_or_default();
-        let (cause, detail) = match instead {
-            Some(device) => (
-                Cause::OtherDevice,
-                format!(
-                    "{address} is in use on {on}, but the host's route for it leads to {device}: its packets do not arrive"
-                ),
-            ),
-            None => (
-                Cause::RouteGone,
-                format!(
-                    "{address} is in use on {on}, but the host's route to it is gone: its packets do not arrive"
-                ),
-            ),
-        };
-        let news = News {
-            cause,
-            holders: holders.to_vec(),
-            source: None,
-            owner: None,
-            detail,
-        };
-        self.raise(key, news, at, bounds, said);
-    }
-
     /// Anomalies turned away at the bound.
     pub(in crate::detect) fn refused(&self) -> u64 {
         self.refused
-    }
-
-    pub(in crate::detect) fn has_pools(&self) -> bool {
-        !self.pools.is_empty()
-    }
-
-    /// Takes books over. Gives the addresses to look at; `None` for all.
-    pub(in crate::detect) fn read(&mut self, news: PoolNews) -> Option<BTreeSet<IpAddr>> {
-        match news {
-            PoolNews::Read(pool, touched) => {
-                self.asked.remove(&pool.id);
-                let known = self.pools.put(pool);
-                match touched {
-                    Touched::These(addresses) if known.is_some() => {
-                        let missing = self.missing.keys().copied();
-                        Some(addresses.into_iter().chain(missing).collect())
-                    }
-                    _ => None,
-                }
-            }
-            PoolNews::Gone(id) => {
-                self.asked.remove(&id);
-                self.pools.remove(id)?;
-                None
-            }
-        }
     }
 
     /// Every address that an anomaly is, or may become, open for.
@@ -282,160 +166,26 @@ impl Anomalies {
         }
     }
 
-    /// Compares a live address with the books. `holders`: the pods that hold it, oldest first.
-    pub(in crate::detect) fn drift(
+    /// Whether something has been so for `grace`; since when it is so stands in `which`. Where it has not lasted yet, a look
+    /// is planned; at the bound it is refused.
+    pub(super) fn has_lasted(
         &mut self,
+        which: fn(&mut Self) -> &mut Since,
         address: IpAddr,
-        holders: &[Claimant],
-        at: Moment,
+        grace: Duration,
+        now: Timestamp,
         bounds: &Bounds,
-        said: &mut Vec<Said>,
-    ) {
-        let key = Key::of(AnomalyKind::IpamDrift, address);
-        if holders.is_empty() {
-            self.missing.remove(&address);
-            self.resolve(&key, OverReason::AddressGone, at, said);
-            return;
-        }
-        let news = match self.pools.standing(address, holders) {
-            Standing::NoMatter => {
-                self.missing.remove(&address);
-                self.resolve(&key, OverReason::NotSeen, at, said);
-                return;
-            }
-            Standing::Held(pool, allocation) => {
-                let cause = if allocation.second_owner.is_some() {
-                    Cause::TwoOwners
-                } else if allocation.owner_is_shared {
-                    Cause::SharedOwner
-                } else {
-                    self.missing.remove(&address);
-                    self.resolve(&key, OverReason::Allocated, at, said);
-                    return;
-                };
-                let owner = allocation.owner.clone();
-                let second = allocation.second_owner.as_deref().unwrap_or_default();
-                let shown = owner.as_deref().unwrap_or("nobody");
-                let place = place(&pool.source);
-                let detail = match cause {
-                    Cause::TwoOwners => format!(
-                        "{address} stands twice in the books of {place}, for {shown} and for {second}: when one of them goes, the address is freed under the other"
-                    ),
-                    _ => format!(
-                        "{address} is held in {place} for {shown}, a name that an earlier pod shares: when that pod's record is deleted, the live address is freed"
-                    ),
-                };
-                self.missing.remove(&address);
-                (cause, Arc::clone(&pool.source), owner, detail)
-            }
-            Standing::Free(pool) => {
-                if self.open.contains_key(&key) {
-                    return;
-                }
-                let (id, books, read_at) = (pool.id, pool.books, pool.read_at);
-                let source = Arc::clone(&pool.source);
-                let Some(since) = note(&mut self.missing, address, at.now, bounds) else {
-                    self.refused += 1;
-                    return;
-                };
-                // IPAM writes first and sets the address then: books that were read before it was seen say nothing of it.
-                let seen = holders.iter().map(|h| h.since).min().unwrap_or(at.now);
-                let due = match books {
-                    Books::Lost => since,
-                    _ => since + self.rules.drift_grace,
-                };
-                let stale = books != Books::Lost && read_at + FRESH < at.now;
-                if at.now < due {
-                    self.expiry.look_at(address, due);
-                    return;
-                }
-                if read_at <= seen || stale {
-                    if self.asked.insert(id) {
-                        said.push(Said::ReadBooks(id));
-                    }
-                    return;
-                }
-                self.missing.remove(&address);
-                let on = holders
-                    .first()
-                    .map(|h| h.device.as_str())
-                    .unwrap_or_default();
-                let place = place(&source);
-                let detail = format!(
-                    "{address} is in use on {on}, but {place} holds nothing for it: the next pod may be given the same address"
-                );
-                (Cause::NotAllocated, source, None, detail)
-            }
-        };
-        let (cause, source, owner, detail) = news;
-        let news = News {
-            cause,
-            holders: holders.to_vec(),
-            source: Some(source),
-            owner,
-            detail,
-        };
-        self.raise(key, news, at, bounds, said);
-    }
-
-    /// Looks whether an address in the books is anybody's.
-    pub(in crate::detect) fn leak(
-        &mut self,
-        address: IpAddr,
-        live: bool,
-        blind: impl FnOnce() -> bool,
-        at: Moment,
-        bounds: &Bounds,
-        said: &mut Vec<Said>,
-    ) {
-        let key = Key::of(AnomalyKind::IpamLeak, address);
-        let Some(Standing::Held(pool, allocation)) = self.pools.held(address) else {
-            self.idle.remove(&address);
-            self.resolve(&key, OverReason::Released, at, said);
-            return;
-        };
-        let over = if live {
-            Some(OverReason::InUse)
-        } else if !pool.tells_leaks || allocation.not_a_pod || blind() {
-            Some(OverReason::NotSeen)
-        } else {
-            None
-        };
-        if let Some(over) = over {
-            self.idle.remove(&address);
-            self.resolve(&key, over, at, said);
-            return;
-        }
-        if self.open.contains_key(&key) {
-            return;
-        }
-        let (source, owner) = (Arc::clone(&pool.source), allocation.owner.clone());
-        let Some(since) = note(&mut self.idle, address, at.now, bounds) else {
+    ) -> bool {
+        let since = which(self);
+        if since.len() >= bounds.kernel_entries && !since.contains_key(&address) {
             self.refused += 1;
-            return;
-        };
-        let due = since + self.rules.leak_after;
-        if at.now < due {
-            self.expiry.look_at(address, due);
-            return;
+            return false;
         }
-        let whom = owner
-            .as_deref()
-            .map(|owner| format!(" for {owner}"))
-            .unwrap_or_default();
-        let detail = format!(
-            "{address} is held in {}{whom}, but no pod of this node has had it for {} s: the address is lost to the pool until it is released",
-            place(&source),
-            self.rules.leak_after.as_secs()
-        );
-        let news = News {
-            cause: Cause::NoLiveOwner,
-            holders: Vec::new(),
-            source: Some(source),
-            owner,
-            detail,
-        };
-        self.raise(key, news, at, bounds, said);
+        let due = *since.entry(address).or_insert(now) + grace;
+        if now < due {
+            self.expiry.look_at(address, due);
+        }
+        now >= due
     }
 
     pub(in crate::detect) fn raise(
@@ -520,26 +270,9 @@ fn over(mut anomaly: Anomaly, because: OverReason, now: Timestamp, decided_at: T
     Said::Resolved(Box::new(anomaly))
 }
 
-/// Since when something is so; notes it where it is new. `None` at the bound.
-fn note(
-    since: &mut HashMap<IpAddr, Timestamp>,
-    address: IpAddr,
-    now: Timestamp,
-    bounds: &Bounds,
-) -> Option<Timestamp> {
-    if since.len() >= bounds.kernel_entries && !since.contains_key(&address) {
-        return None;
-    }
-    Some(*since.entry(address).or_insert(now))
-}
-
 /// Whether an earlier agent's anomaly is this one. Its device has another generation now.
 fn is_same(old: &Anomaly, key: &Key, holder: Option<&Claimant>) -> bool {
     let device = |c: Option<&Claimant>| c.map(|c| (c.ifindex, c.device.clone()));
     (old.kind, old.address, old.vlan) == (key.kind, key.address, key.vlan)
         && (key.device.is_none() || device(old.holder.as_ref()) == device(holder))
-}
-
-fn place(source: &PoolSource) -> String {
-    format!("{} ({})", source.ipam.name(), source.place)
 }

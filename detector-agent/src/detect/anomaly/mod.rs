@@ -8,10 +8,12 @@
 //! Invariants: no I/O and no clock; an anomaly is raised once and resolved once and keeps its id in between; nothing is
 //! raised by books that were read before the address they are compared with was seen; everything is bounded.
 
+mod books;
 mod gateways;
 mod lifecycle;
 mod model;
 mod pools;
+mod routes;
 
 pub use gateways::{Inside, Look};
 pub(super) use gateways::{LOOK_AGAIN, QUIET};

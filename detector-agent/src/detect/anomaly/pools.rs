@@ -130,7 +130,7 @@ pub(in crate::detect) enum Standing<'a> {
     /// It is held.
     Held(&'a Pool, &'a Allocation),
     /// It is free, though this pool has to know it.
-    Free(&'a Pool),
+    Free(&'a Arc<Pool>),
 }
 
 /// All pools, as last read.
@@ -161,7 +161,7 @@ impl Pools {
         if let Some(held) = self.held(address) {
             return held;
         }
-        let mut free: Option<&Pool> = None;
+        let mut free: Option<&Arc<Pool>> = None;
         for pool in self.by_id.values() {
             if !pool.coverage.covers(address, holders) {
                 continue;

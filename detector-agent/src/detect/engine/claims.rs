@@ -4,7 +4,6 @@ use std::net::IpAddr;
 
 use super::Engine;
 use crate::detect::{
-    claimants::World,
     conflict::ClaimantId,
     facts::{FrameFact, Stored, Telling},
     observation::{
@@ -224,13 +223,7 @@ impl Engine {
             .next_lapse(address, now, self.settings.flap_window);
         let mut look = |at: Timestamp| next = Some(next.map_or(at, |n| n.min(at)));
         let mut lapsed = Vec::new();
-        let world = World {
-            links: &self.links,
-            facts: &self.facts,
-            fdb: &self.fdb,
-            routes: &self.routes,
-            settings: &self.settings,
-        };
+        let world = self.world();
         if let Some(facts) = self.facts.get(address) {
             for frame in &facts.frames {
                 let link = self.links.pod(frame.ifindex);

@@ -53,6 +53,7 @@ impl Engine {
         if !may_conflict && !allowed && !self.lifecycle.has_open(address) {
             return;
         }
+        // Not `self.world()`: the moves and the conflicts change while it is read.
         let world = World {
             links: &self.links,
             facts: &self.facts,

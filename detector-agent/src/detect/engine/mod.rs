@@ -274,7 +274,7 @@ impl Engine {
 
     /// How many addresses something is known of.
     #[must_use]
-    pub fn claim_count(&self) -> usize {
+    pub fn address_count(&self) -> usize {
         self.facts.len()
     }
 

@@ -28,7 +28,7 @@ use crate::{
     report::{
         EventSink,
         event::{AnomalyEvent, Event},
-        metrics::{Delivery, Metrics},
+        metrics::Metrics,
     },
 };
 
@@ -87,11 +87,7 @@ impl EventSink for KubeEvents {
 }
 
 fn count(metrics: &Metrics, outcome: &'static str) {
-    let labels = Delivery {
-        sink: SINK.to_owned(),
-        outcome,
-    };
-    metrics.deliveries.get_or_create(&labels).inc();
+    metrics.count_deliveries(SINK, outcome, 1);
 }
 
 async fn post_all(

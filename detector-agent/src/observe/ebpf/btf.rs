@@ -2,6 +2,8 @@
 //!
 //! Only what that needs: the type section is walked once, names are compared in place, nothing is copied. The format is in
 //! the kernel's `Documentation/bpf/btf.rst`.
+//!
+//! One file: nearly half of it are tests, which write BTF with the same numbers as the reader has.
 
 /// Why a member's place could not be found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

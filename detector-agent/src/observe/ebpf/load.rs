@@ -1,4 +1,6 @@
 //! Loading the programs into the kernel.
+//!
+//! One file: a third of it is the words for what may go wrong, which stand beside the step that they tell of.
 
 use std::{
     fs,
@@ -65,7 +67,7 @@ pub enum LoadError {
     },
     /// The kernel refused although the capabilities are there.
     #[error(
-        "the kernel does not let this process load programs ({0}): it runs in a user namespace or a locked-down kernel"
+        "the kernel does not let this process load programs ({0}): it runs in a user namespace or a locked-down kernel; run it in the host's own, or with --no-ebpf"
     )]
     NotPermitted(io::Error),
     /// The verifier refused a program.
@@ -79,10 +81,10 @@ pub enum LoadError {
         source: io::Error,
     },
     /// The kernel lacks something else.
-    #[error("the kernel programs could not be loaded: {0}")]
+    #[error("the kernel programs could not be loaded: {0}; --no-ebpf runs without them")]
     Kernel(String),
     /// Netlink could not be opened.
-    #[error("traffic control cannot be spoken to: {0}")]
+    #[error("the kernel's traffic control (tc) cannot be asked: {0}")]
     Tc(#[from] TcError),
 }
 

@@ -26,6 +26,7 @@ mod trial;
 
 use std::{path::PathBuf, time::Duration};
 
+use clap::ValueEnum;
 use ipnet::IpNet;
 
 pub use attach::{AttachError, Attached};
@@ -36,14 +37,18 @@ pub use tc::TcError;
 pub use trial::{Subject, Trial, TrialError};
 
 /// Where to attach on a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum AttachMode {
-    /// `clsact`, or TCX where somebody else's program stands on TCX.
+    /// clsact, unless another program stands on TCX.
     #[default]
     Auto,
-    /// Always `clsact`: fast, for everyone.
+    /// clsact.
+    ///
+    /// Fast, for everyone.
     Tc,
-    /// Always TCX, first in line. Takes the kernel about 15 ms a device, during which nobody else configures links.
+    /// TCX, first in line.
+    ///
+    /// Takes the kernel about 15 ms a device, during which nobody else configures links.
     Tcx,
 }
 

@@ -37,7 +37,7 @@ impl Requests {
             Ok(inside) => Some(inside),
             Err(why) => {
                 debug!(
-                    "the pod on interface {} cannot be looked into: {why}",
+                    "the pod behind the device of index {} cannot be looked into: {why}",
                     look.ifindex
                 );
                 None
@@ -51,7 +51,7 @@ impl Requests {
                 continue;
             };
             for entry in entries.filter_map(Result::ok).take(MAX_NAMESPACES) {
-                let Some(file) = open(&entry.path()) else {
+                let Some(file) = open_namespace(&entry.path()) else {
                     continue;
                 };
                 if let Ok(Some(id)) = self.namespace_id(file.as_fd())
@@ -79,8 +79,8 @@ fn read(namespace: &File, look: &Look) -> Result<Inside, String> {
     })
 }
 
-/// Opens without ever waiting, whatever stands there.
-fn open(path: &Path) -> Option<File> {
+/// Opens the file of a namespace, without ever waiting, whatever stands there.
+pub(crate) fn open_namespace(path: &Path) -> Option<File> {
     OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY)

@@ -14,6 +14,7 @@ mod selection;
 mod snapshot;
 mod socket;
 
+pub(crate) use inside::open_namespace;
 pub use lists::MAX_KEPT;
 pub use live::{Drained, Live, LiveError, LiveOptions, Source};
 pub use request::ReadError;

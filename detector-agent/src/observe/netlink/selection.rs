@@ -24,7 +24,7 @@ pub enum Driver {
 
 /// Device patterns that are no globs, every one with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a device pattern: {}", .0.join("; "))]
+#[error("--interfaces or --exclude-interfaces holds what is no device pattern: {}", .0.join("; "))]
 pub struct PatternError(Vec<String>);
 
 /// Chooses pod devices.

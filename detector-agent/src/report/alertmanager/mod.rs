@@ -254,13 +254,7 @@ impl Alertmanager {
     }
 
     fn count(&self, outcome: &'static str, alerts: usize) {
-        let labels = Delivery {
-            sink: self.name.clone(),
-            outcome,
-        };
         self.metrics
-            .deliveries
-            .get_or_create(&labels)
-            .inc_by(alerts as u64);
+            .count_deliveries(&self.name, outcome, alerts as u64);
     }
 }

@@ -26,9 +26,11 @@
 //!
 //! Without `--state-dir` the same tables live in memory: all of this holds but for the end of the process.
 
+mod batch;
 mod ledger;
 mod port;
 pub mod queue;
+mod tables;
 mod worker;
 
 #[cfg(test)]
@@ -61,7 +63,8 @@ use super::{
     story::AnyEvent,
 };
 use crate::{health::Part, node, store::Store};
-use ledger::{Input, Ledger};
+use batch::Input;
+use ledger::Ledger;
 use queue::Queue;
 use worker::{Due, Message, Progress, Shared, Worker};
 

@@ -8,13 +8,14 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    ledger::{Input, Ledger, locked},
-    queue::{Idle, Job, Queue},
+    batch::Input,
+    queue::{Idle, Job, Queue, locked},
+    tables,
     worker::Message,
 };
 use crate::{
     report::{
-        metrics::{Delivery, Metrics, Sink},
+        metrics::{Metrics, Sink},
         story::AnyEvent,
     },
     store::{Store, StoreError},
@@ -87,7 +88,7 @@ impl Port {
     /// Where the store cannot be read.
     pub fn read(&self, seq: u64) -> Result<Option<AnyEvent>, StoreError> {
         let database = self.store.database()?;
-        let read = Ledger::read(&database, &self.name, seq);
+        let read = tables::read_event(&database, &self.name, seq);
         if read.is_err() {
             self.store.failed(database);
         }
@@ -131,14 +132,7 @@ impl Port {
 
     /// Counts what became of events.
     pub fn count(&self, outcome: &'static str, events: u64) {
-        let labels = Delivery {
-            sink: self.name.clone(),
-            outcome,
-        };
-        self.metrics
-            .deliveries
-            .get_or_create(&labels)
-            .inc_by(events);
+        self.metrics.count_deliveries(&self.name, outcome, events);
     }
 
     /// Tells the sender and the metrics that the queue is another.

@@ -20,15 +20,15 @@ use tokio::{sync::oneshot, time::Instant};
 use tracing::{error, info, warn};
 
 use super::{
-    ledger::{Changes, Input, Ledger, Now, locked},
+    batch::{Changes, Input},
+    ledger::Ledger,
     port::Port,
+    queue::locked,
+    tables::Now,
 };
 use crate::{
     health::Part,
-    report::{
-        metrics::{Delivery, Metrics},
-        retry::Backoff,
-    },
+    report::{metrics::Metrics, retry::Backoff},
     store::{Store, StoreError},
 };
 
@@ -139,7 +139,7 @@ impl Worker {
         }
         if !self.progress.batch.is_empty() {
             warn!(
-                "{} inputs of the outbox could not be stored before the end",
+                "{} changes of the outbox could not be stored before the end; the next start makes up for what is still active",
                 self.progress.batch.len()
             );
         }
@@ -168,6 +168,12 @@ impl Worker {
             warn!(
                 "dropped {} events that waited for sinks that are no longer configured",
                 loaded.orphaned
+            );
+        }
+        if loaded.unreadable > 0 {
+            error!(
+                "dropped {} records of the outbox that cannot be read; what they told is made up for as far as it is still active",
+                loaded.unreadable
             );
         }
         self.count("orphaned", loaded.orphaned as u64);
@@ -353,13 +359,6 @@ impl Worker {
     }
 
     fn count(&self, outcome: &'static str, events: u64) {
-        let labels = Delivery {
-            sink: super::NAME.to_owned(),
-            outcome,
-        };
-        self.metrics
-            .deliveries
-            .get_or_create(&labels)
-            .inc_by(events);
+        self.metrics.count_deliveries(super::NAME, outcome, events);
     }
 }

@@ -75,6 +75,8 @@ pub struct Sender<A> {
     /// Without a success between.
     failures: u32,
     pauses: u32,
+    /// An event was given up, and none was delivered since.
+    giving_up: bool,
     paused_until: Option<Instant>,
     /// As the receiver asked.
     asked_until: Option<Instant>,
@@ -104,6 +106,7 @@ impl<A: Attempt> Sender<A> {
             random,
             failures: 0,
             pauses: 0,
+            giving_up: false,
             paused_until: None,
             asked_until: None,
             gone: false,
@@ -182,6 +185,7 @@ impl<A: Attempt> Sender<A> {
                     info!(sink, "the receiver takes events again");
                 }
                 self.failures = 0;
+                self.giving_up = false;
                 self.pauses = 0;
                 self.paused_until = None;
                 self.health.works("takes events");
@@ -235,11 +239,16 @@ impl<A: Attempt> Sender<A> {
         }
         self.asked_until = self.asked_until.max(asked);
         if job.age >= self.give_up_after {
-            warn!(
-                sink,
-                "gave up an event that could not be delivered for {}: {why}",
-                humantime::format_duration(Duration::from_secs(job.age.as_secs()))
-            );
+            let age = humantime::format_duration(Duration::from_secs(job.age.as_secs()));
+            // Of a receiver that was away for long, thousands may follow.
+            if std::mem::replace(&mut self.giving_up, true) {
+                debug!(sink, "gave up another event after {age}");
+            } else {
+                warn!(
+                    sink,
+                    "gave up an event that could not be delivered for {age}, and gives up what grows as old: {why}"
+                );
+            }
             self.port.given_up(job.seq, "given_up");
         } else {
             self.port

@@ -1,4 +1,4 @@
-//! Puts the agent together: the only place that makes channels, threads and tasks.
+//! Puts the agent together: the only place that starts what has a thread or a task of its own.
 //!
 //! ```text
 //! main thread (tokio)        signals, and everything that talks to people and machines
@@ -10,6 +10,11 @@
 //! thread "http"              the endpoints; a scrape or a client makes nobody wait
 //! ```
 
+mod kernel;
+mod options;
+mod restart;
+mod signals;
+
 use std::{
     io,
     sync::{Arc, mpsc},
@@ -17,39 +22,36 @@ use std::{
     time::Duration,
 };
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::{
-    cli::{Attach, RunArgs},
-    detect::{AnomalyRules, Engine, Settings},
+    cli::RunArgs,
+    detect::Engine,
     detection::{Detection, Inbox, Message, Parts, Readiness},
     health::{Health, Role, SourceHealth},
     http::{self, Endpoints, HttpError},
     identify::{self, Identifier, KubeEvents, Names, PodBook, Sources},
     instance::{Instance, InstanceError},
-    ipam, memory,
+    ipam,
     node::{self, NodeNameError},
     observe::{
-        ebpf::{AttachMode, EbpfOptions, LoadError, Programs, leftovers},
-        netlink::{DeviceSelector, Live, LiveOptions, OpenError, PatternError, Requests},
+        ebpf::LoadError,
+        netlink::{DeviceSelector, OpenError, PatternError},
         worker::Worker,
     },
     report::{
         Reporter,
         event::EventMaker,
-        lines::Lines,
         metrics::Metrics,
         sinks::{Senders, SinksError},
     },
-    state::{AnomalyKeeper, State},
     store::Store,
 };
+use kernel::Kernel;
+use signals::StopSignals;
 
 /// Time to deliver what waits when the agent is told to stop.
 const DRAIN: Duration = Duration::from_secs(5);
-/// How often what only frames said of an open conflict is kept anew, at most.
-const REFRESH: Duration = Duration::from_secs(30);
 
 /// Why the agent did not start, or ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -107,8 +109,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let node = node::name(args.common.node_name.as_deref())?;
     let _instance = Instance::take()?;
-    let endpoints = Endpoints::open(&http_options(args))?;
-    let lines = lines(args)?;
+    let endpoints = Endpoints::open(&options::http(args))?;
+    let lines = options::lines(args)?;
     let metrics = Arc::new(Metrics::new());
     let health = Arc::new(Health::default());
     // Opened once, and shared by all that keep something.
@@ -121,40 +123,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         runtime.handle(),
     )?;
 
-    let mut ring = None;
-    let mut programs = None;
-    let mut neighbours_by_netlink = true;
-    let mut neighbour_problem = None;
-    if args.no_ebpf {
-        warn!(
-            "running without eBPF (--no-ebpf): ARP and NDP frames are not seen; addresses in pods, neighbours and routes are"
-        );
-    } else {
-        match leftovers::remove() {
-            Ok(devices) if devices.is_empty() => {}
-            Ok(devices) => info!(
-                "removed the filters of an earlier agent from {} devices",
-                devices.len()
-            ),
-            Err(error) => warn!("filters of an earlier agent may be left on the devices: {error}"),
-        }
-        let (loaded, reader) = Programs::load(&ebpf_options(args))?;
-        neighbours_by_netlink = !loaded.neighbour_events();
-        if let Some(problem) = loaded.neighbour_problem() {
-            warn!("neighbour updates come by netlink, not from the kernel program: {problem}");
-            neighbour_problem = Some(problem.to_string());
-        }
-        ring = Some((reader, loaded.counters()));
-        programs = Some(loaded);
-        memory::give_back();
-    }
-    let options = LiveOptions {
-        receive_buffer: args.netlink_bytes,
-        neighbours: neighbours_by_netlink,
-    };
-    // Listening begins before the first reading, so nothing falls between the two.
-    let live = Live::open(selector.clone(), options)?;
-    let requests = Requests::open()?;
+    let kernel = Kernel::open(args, &selector)?;
 
     let readiness = Arc::new(Readiness::default());
     let maker = EventMaker::new(node.clone(), node::random());
@@ -168,7 +137,6 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let mut reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
     if events_wanted {
         let part = health.part(Role::Sink, "event lines");
-        part.works("written as they happen");
         reporter.show_lines(part);
     }
     let feed = http::Feed::default();
@@ -189,68 +157,41 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         reporter.add_sink(Box::new(sink));
         posting
     });
-    let mut engine = Engine::new(settings(args));
-    let (anomaly_state, anomaly_keeper) = match &store {
-        None => (None, None),
-        Some(store) => {
-            let (keeper, state, kept) =
-                AnomalyKeeper::start(Arc::clone(store)).map_err(AgentError::Start)?;
-            engine.restore_anomalies(kept);
-            (Some(state), Some(keeper))
-        }
-    };
-    let (state, keeper) = match store {
-        None => (None, None),
-        Some(store) => {
-            let part = health.part(Role::Sink, "open conflicts");
-            // What was only heard must not look lapsed to the next agent.
-            let refresh = (args.claim_ttl / 4).min(REFRESH);
-            let started =
-                State::start(store, refresh, part, &metrics).map_err(AgentError::Start)?;
-            let kept = started.kept.len();
-            if kept > 0 {
-                info!(
-                    kept,
-                    "going on with {kept} conflicts that an earlier agent left open"
-                );
-            }
-            engine.restore(started.kept);
-            (Some(started.state), Some(started.keeper))
-        }
-    };
+    let mut engine = Engine::new(options::detection(args));
+    let (kept, keepers) = restart::go_on(&mut engine, store, args.claim_ttl, &health, &metrics)?;
     let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
     let (jobs, asked) = mpsc::channel();
     let (wanted, asked_for) = tokio::sync::mpsc::unbounded_channel();
     let detection = Detection::new(Parts {
         engine,
-        live,
-        ring,
+        live: kernel.live,
+        ring: kernel.ring,
         jobs,
         mailbox,
         books: Some(wanted),
         reporter,
-        keeper,
-        anomaly_keeper,
+        keeper: keepers.conflicts,
+        anomaly_keeper: keepers.anomalies,
         metrics: Arc::clone(&metrics),
         readiness: Arc::clone(&readiness),
         health: SourceHealth::new(
             Arc::clone(&health),
             !args.no_ebpf,
-            neighbour_problem.as_deref(),
+            kernel.neighbour_problem.as_deref(),
         ),
         selector: selector.clone(),
     });
 
     let worker = Worker {
-        programs,
-        requests,
+        programs: kernel.programs,
+        requests: kernel.requests,
         selector,
     };
     let tell = {
         let inbox = inbox.clone();
         move |outcome| {
             // Nobody listens any more while the agent stops.
-            inbox.send(Message::Kernel(outcome));
+            inbox.send(Message::Worker(outcome));
         }
     };
     let worker = thread::Builder::new()
@@ -310,13 +251,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     info!("stopping");
     inbox.send(Message::Stop);
     let detected = join(detection, "detection");
-    // The keeper is gone with detection.
-    if let Some(state) = state {
-        state.finish();
-    }
-    if let Some(state) = anomaly_state {
-        state.finish();
-    }
+    // The keepers are gone with detection.
+    kept.finish();
     // The worker ends when detection has dropped its end of the jobs.
     let worked = join(worker, "kernel-worker").map(Ok);
     runtime.block_on(senders.stop(DRAIN));
@@ -341,89 +277,10 @@ fn read_books(books: impl Future<Output = ()>) {
     }
 }
 
-/// SIGTERM and SIGINT.
-struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl StopSignals {
-    fn listen() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn received(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
-
 fn join<T>(thread: thread::JoinHandle<T>, name: &str) -> io::Result<T> {
     thread.join().map_err(|_| {
         io::Error::other(format!(
             "the thread {name} panicked; please report this as a bug"
         ))
     })
-}
-
-fn lines(args: &RunArgs) -> Result<Option<Lines>, AgentError> {
-    let Some(path) = &args.events else {
-        return Ok(None);
-    };
-    let lines = if path.as_os_str() == "-" {
-        Lines::stdout()
-    } else {
-        Lines::file(path)
-    };
-    lines.map(Some).map_err(|source| AgentError::Events {
-        path: path.display().to_string(),
-        source,
-    })
-}
-
-fn http_options(args: &RunArgs) -> http::Options {
-    http::Options {
-        listen: args.listen,
-        token_file: args.http_token_file.clone(),
-        tls_chain: args.tls_cert.clone(),
-        tls_key: args.tls_key.clone(),
-    }
-}
-
-fn ebpf_options(args: &RunArgs) -> EbpfOptions {
-    EbpfOptions {
-        ring_bytes: args.ring_bytes,
-        attach: match args.attach {
-            Attach::Auto => AttachMode::Auto,
-            Attach::Tc => AttachMode::Tc,
-            Attach::Tcx => AttachMode::Tcx,
-        },
-        btf: args.btf.clone(),
-        // A live claim is heard again well before it would lapse.
-        republish_after: EbpfOptions::default()
-            .republish_after
-            .min(args.claim_ttl / 2),
-        shared: args.common.allow.clone(),
-        ..EbpfOptions::default()
-    }
-}
-
-fn settings(args: &RunArgs) -> Settings {
-    Settings {
-        allow: args.common.allow.clone(),
-        claim_ttl: args.claim_ttl,
-        flap_moves: args.flap_moves as usize,
-        flap_window: args.flap_window,
-        id_seed: node::random(),
-        anomalies: AnomalyRules {
-            leak_after: args.common.ipam.ipam_leak_after,
-            ..AnomalyRules::default()
-        },
-        ..Settings::default()
-    }
 }

@@ -1,0 +1,64 @@
+//! What the flags mean for each part.
+
+use super::AgentError;
+use crate::{
+    cli::RunArgs,
+    detect::{AnomalyRules, Settings},
+    http, node,
+    observe::ebpf::EbpfOptions,
+    report::lines::Lines,
+};
+
+/// The event lines, where they are wanted.
+pub(super) fn lines(args: &RunArgs) -> Result<Option<Lines>, AgentError> {
+    let Some(path) = &args.events else {
+        return Ok(None);
+    };
+    let lines = if path.as_os_str() == "-" {
+        Lines::stdout()
+    } else {
+        Lines::file(path)
+    };
+    lines.map(Some).map_err(|source| AgentError::Events {
+        path: path.display().to_string(),
+        source,
+    })
+}
+
+pub(super) fn http(args: &RunArgs) -> http::Options {
+    http::Options {
+        listen: args.listen,
+        token_file: args.http_token_file.clone(),
+        tls_chain: args.tls_cert.clone(),
+        tls_key: args.tls_key.clone(),
+    }
+}
+
+pub(super) fn ebpf(args: &RunArgs) -> EbpfOptions {
+    EbpfOptions {
+        ring_bytes: args.ring_bytes,
+        attach: args.attach,
+        btf: args.btf.clone(),
+        // A live claim is heard again well before it would lapse.
+        republish_after: EbpfOptions::default()
+            .republish_after
+            .min(args.claim_ttl / 2),
+        shared: args.common.allow.clone(),
+        ..EbpfOptions::default()
+    }
+}
+
+pub(super) fn detection(args: &RunArgs) -> Settings {
+    Settings {
+        allow: args.common.allow.clone(),
+        claim_ttl: args.claim_ttl,
+        flap_moves: args.flap_moves as usize,
+        flap_window: args.flap_window,
+        id_seed: node::random(),
+        anomalies: AnomalyRules {
+            leak_after: args.common.ipam.ipam_leak_after,
+            ..AnomalyRules::default()
+        },
+        ..Settings::default()
+    }
+}

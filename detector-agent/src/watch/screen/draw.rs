@@ -1,0 +1,260 @@
+//! What the screen looks like.
+
+use jiff::Timestamp as Wall;
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout, Rect},
+    style::{Color, Modifier, Style},
+    text::{Line, Span},
+    widgets::{Block, Cell, Paragraph, Row, Table, Wrap},
+};
+
+use super::{super::board::Link, View};
+use crate::report::{
+    event::{ClaimantData, ConflictData},
+    text::{self, Colour, clean},
+};
+
+impl View {
+    fn style(&self, colour: Color) -> Style {
+        match self.colour {
+            Colour::On => Style::new().fg(colour),
+            Colour::Off => Style::new(),
+        }
+    }
+
+    pub(super) fn draw(&mut self, frame: &mut Frame<'_>, now: Wall) {
+        let [head, body, foot] = Layout::vertical([
+            Constraint::Length(2),
+            Constraint::Fill(1),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
+        self.draw_head(frame, head);
+        if self.detail.is_some() {
+            self.draw_detail(frame, body);
+        } else if self.board.len() == 0 {
+            let text = if self.board.ready {
+                "No IP address conflict."
+            } else {
+                "The agent is starting: it cannot tell yet."
+            };
+            frame.render_widget(Paragraph::new(text).centered(), body);
+        } else {
+            self.draw_table(frame, body, now);
+        }
+        let keys = if self.detail.is_some() {
+            "esc back   ↑↓ scroll   q quit"
+        } else {
+            "↑↓ choose   enter details   q quit"
+        };
+        frame.render_widget(
+            Paragraph::new(keys).style(Style::new().add_modifier(Modifier::DIM)),
+            foot,
+        );
+    }
+
+    fn draw_head(&self, frame: &mut Frame<'_>, area: Rect) {
+        let bold = Modifier::BOLD;
+        let count = self.board.active();
+        let (text, colour) = match count {
+            0 if self.board.ready => ("no conflict".to_owned(), Color::Green),
+            0 => ("starting".to_owned(), Color::Yellow),
+            1 => ("1 address in conflict".to_owned(), Color::Red),
+            count => (format!("{count} addresses in conflict"), Color::Red),
+        };
+        let (link, link_colour) = match &self.board.link {
+            Link::Live => ("live".to_owned(), Color::Green),
+            Link::Lost(why) => (
+                format!(
+                    "DISCONNECTED, what is shown may be out of date: {}",
+                    clean(why)
+                ),
+                Color::Red,
+            ),
+        };
+        let line = Line::from(vec![
+            Span::styled("IP conflicts", Style::new().add_modifier(bold)),
+            Span::raw(format!(" on {}   ", clean(&self.board.node))),
+            Span::styled(text, self.style(colour).add_modifier(bold)),
+            Span::raw("   "),
+            Span::styled(link, self.style(link_colour)),
+        ]);
+        frame.render_widget(Paragraph::new(line), area);
+    }
+
+    fn draw_table(&mut self, frame: &mut Frame<'_>, area: Rect, now: Wall) {
+        let rows: Vec<Row<'_>> = self
+            .board
+            .rows()
+            .map(|conflict| self.row(conflict, now))
+            .collect();
+        let addresses = self.board.rows().map(|c| text::address(c).len());
+        let width = addresses.max().unwrap_or(0).clamp(9, 45);
+        let widths = [
+            Constraint::Length(u16::try_from(width).unwrap_or(45)),
+            Constraint::Length(9),
+            Constraint::Length(9),
+            Constraint::Length(14),
+            Constraint::Fill(1),
+        ];
+        let heading = Row::new([
+            "ADDRESS",
+            "KIND",
+            "SURE",
+            "FOR",
+            "CLAIMANTS (→ receives the traffic)",
+        ])
+        .style(Style::new().add_modifier(Modifier::DIM));
+        let table = Table::new(rows, widths)
+            .header(heading)
+            .column_spacing(2)
+            .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+        frame.render_stateful_widget(table, area, &mut self.table);
+    }
+
+    fn row<'a>(&self, conflict: &'a ConflictData, now: Wall) -> Row<'a> {
+        let over = conflict.state == "resolved";
+        let until = conflict.resolved_at.as_deref();
+        let duration = match until {
+            Some(until) => format!("was {}", span(&conflict.raised_at, until, now)),
+            None => span(&conflict.raised_at, "", now),
+        };
+        let claimants: Vec<String> = conflict
+            .claimants
+            .iter()
+            .map(|c| short(conflict, c))
+            .collect();
+        let row = Row::new([
+            Cell::new(text::address(conflict)),
+            Cell::new(clean(&conflict.kind)),
+            Cell::new(clean(&conflict.confidence)),
+            Cell::new(duration),
+            Cell::new(claimants.join("  ")),
+        ]);
+        if over {
+            row.style(Style::new().add_modifier(Modifier::DIM))
+        } else {
+            row.style(self.style(Color::Red))
+        }
+    }
+
+    fn draw_detail(&self, frame: &mut Frame<'_>, area: Rect) {
+        let Some((conflict, scroll)) = &self.detail else {
+            return;
+        };
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        let dim = Style::new().add_modifier(Modifier::DIM);
+        let mut lines = vec![
+            Line::from(format!(
+                "{}, {}, {}",
+                clean(&conflict.kind),
+                clean(&conflict.confidence),
+                clean(&conflict.state)
+            )),
+            Line::from(match &conflict.resolved_at {
+                Some(end) => format!(
+                    "from {} to {}",
+                    short_time(&conflict.raised_at),
+                    short_time(end)
+                ),
+                None => format!("since {}", short_time(&conflict.raised_at)),
+            }),
+        ];
+        if conflict.traffic_goes_to.is_none() {
+            lines.push(Line::from("no route of this node leads to any of them"));
+        }
+        for claimant in &conflict.claimants {
+            lines.push(Line::default());
+            let winner = text::is_winner(conflict, claimant);
+            let mut heading = vec![Span::styled(
+                format!("{} {}", if winner { "→" } else { " " }, text::pod(claimant)),
+                if winner {
+                    self.style(Color::Cyan).patch(bold)
+                } else {
+                    bold
+                },
+            )];
+            if winner {
+                heading.push(Span::raw("  receives the traffic"));
+            }
+            if let Some(left) = &claimant.left {
+                heading.push(Span::raw(format!(
+                    "  left: {}",
+                    clean(&left.replace('_', " "))
+                )));
+            }
+            lines.push(Line::from(heading));
+            if let Some(because) = &claimant.pod_unknown_because {
+                lines.push(Line::styled(format!("    {}", clean(because)), dim));
+            }
+            let mac = claimant.mac.as_deref().unwrap_or("unknown");
+            lines.push(Line::from(format!(
+                "    {}   MAC {}   since {}",
+                text::device(claimant),
+                clean(mac),
+                short_time(&claimant.since)
+            )));
+            for one in &claimant.evidence {
+                // Said only where it is another one than the claimant's.
+                let mac = one
+                    .mac
+                    .as_deref()
+                    .filter(|mac| Some(*mac) != claimant.mac.as_deref());
+                lines.push(Line::styled(
+                    clean(&format!(
+                        "    {:9} {:9}  first {}  last {}  {}",
+                        one.kind,
+                        one.detail.as_deref().unwrap_or_default(),
+                        short_time(&one.first_seen),
+                        short_time(&one.last_seen),
+                        mac.unwrap_or_default()
+                    ))
+                    .into_owned(),
+                    dim,
+                ));
+            }
+        }
+        let block = Block::bordered().title(format!(" {} ", text::address(conflict)));
+        let text = Paragraph::new(lines)
+            .block(block)
+            .wrap(Wrap { trim: false })
+            .scroll((*scroll, 0));
+        frame.render_widget(text, area);
+    }
+}
+
+fn short(conflict: &ConflictData, claimant: &ClaimantData) -> String {
+    let mark = if text::is_winner(conflict, claimant) {
+        "→"
+    } else {
+        ""
+    };
+    match &claimant.pod {
+        Some(_) => format!("{mark}{}", text::pod(claimant)),
+        None => format!("{mark}{}", clean(&claimant.device)),
+    }
+}
+
+/// UTC, to the second.
+fn short_time(rfc3339: &str) -> String {
+    rfc3339.parse::<Wall>().map_or_else(
+        |_| clean(rfc3339).into_owned(),
+        |at| at.strftime("%F %TZ").to_string(),
+    )
+}
+
+/// How long something lasted, to now where it has no end.
+fn span(from: &str, to: &str, now: Wall) -> String {
+    let Ok(from) = from.parse::<Wall>() else {
+        return "?".to_owned();
+    };
+    let to = to.parse::<Wall>().unwrap_or(now);
+    let seconds = to.duration_since(from).as_secs().max(0);
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
