@@ -27,24 +27,25 @@ use crate::{
 };
 
 /// What waits: (sink, place in its queue) → the event as the sink is told it.
-const QUEUE: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("outbox.queue");
+pub(super) const QUEUE: TableDefinition<'_, (&str, u64), &[u8]> =
+    TableDefinition::new("outbox.queue");
 /// Conflicts that are not over: id → its newest event, and the sinks that know of it.
-const OPEN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("outbox.open");
+pub(super) const OPEN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("outbox.open");
 /// The number of the newest batch.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("outbox.meta");
 const BATCH: &str = "batch";
 
 #[derive(Serialize, Deserialize)]
-struct QueuedRecord {
+pub(super) struct QueuedRecord {
     /// When it was stored, milliseconds of the wall clock.
     at: i64,
-    event: AnyEvent,
+    pub(super) event: AnyEvent,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
-struct OpenRecord {
-    told: BTreeSet<String>,
-    event: AnyEvent,
+pub(super) struct OpenRecord {
+    pub(super) told: BTreeSet<String>,
+    pub(super) event: AnyEvent,
 }
 
 /// The queues in memory, one for each sink.
