@@ -6,10 +6,6 @@
 pub mod agent;
 pub mod barrier;
 pub mod bench;
-pub mod bench_flood;
-pub mod bench_identify;
-pub mod bench_latency;
-pub mod bench_report;
 pub mod browser;
 pub mod cni;
 pub mod container;
