@@ -31,7 +31,7 @@ pub mod server;
 pub mod soak;
 pub mod traffic;
 
-pub use agent::{Agent, AgentCommand, DEADLINE, Outcome, Received};
+pub use agent::{Agent, AgentCommand, DEADLINE, Outcome, RUN, Received};
 pub use barrier::Barrier;
 pub use cni::{Cni, CniPod};
 pub use container::{Container, ContainerSpec, HostMount, Seccomp};

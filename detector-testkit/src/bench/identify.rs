@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result};
 
 use super::latency::{self, Options};
 use crate::{
-    agent::{Agent, AgentCommand, DEADLINE, Received},
+    agent::{Agent, AgentCommand, DEADLINE, RUN, Received},
     containerd::Containerd,
     node::Node,
 };
@@ -54,9 +54,7 @@ pub fn run(agent: &Path, pairs: u32) -> Result<Report> {
     containerd.wipe_ipam()?;
     containerd.run_pods((0..pairs).map(|n| format!("new-{n}")))?;
     let command = containerd
-        .inside(agent, ["run", "--events", "-", "--log-format", "json"])
-        .arg("--node-name")
-        .arg("bench")
+        .inside(agent, RUN)
         .arg("--cni-cache-dir")
         .arg("off")
         .arg("--cri-endpoint")
