@@ -9,7 +9,9 @@ pub use crate::{
     detect::fuzzing::open_conflicts,
     http::fuzzing::requests as http_requests,
     identify::fuzzing::{cni_cache, cri_sandboxes, cri_status, kube_pod},
+    ipam::fuzzing::{aws_answer, aws_file, calico_blocks, cni_networks, host_local_reservation},
     observe::{ebpf::fuzzing::ring_record, netlink::fuzzing::datagram as netlink_datagram},
-    report::fuzzing::retry_after_header,
+    report::{fuzzing::retry_after_header, outbox::fuzzing::outbox_records},
+    state::fuzzing::{open_anomalies, state_records},
     watch::fuzzing::event_block,
 };

@@ -29,6 +29,14 @@ fn document(outcome: &Outcome) -> Value {
         .unwrap_or_else(|error| panic!("{error} in {}", outcome.stdout))
 }
 
+fn assert_no_conflict(outcome: &Outcome) {
+    assert_eq!(outcome.code().unwrap(), 0, "{outcome:?}");
+    assert_eq!(
+        document(outcome).get("conflicts"),
+        Some(&Value::Array(Vec::new()))
+    );
+}
+
 #[test]
 fn conflicts_exit_1_and_the_first_line_fits_80_bytes() {
     let node = Node::new("checktext").unwrap();
@@ -101,22 +109,14 @@ fn no_conflict_exits_0() {
     let first = text.stdout.lines().next().unwrap();
     assert!(!first.is_empty() && first.len() <= 80, "{first}");
     let json = check(&node, "json");
-    assert_eq!(json.code().unwrap(), 0, "{json:?}");
-    assert_eq!(
-        document(&json).get("conflicts"),
-        Some(&Value::Array(Vec::new()))
-    );
+    assert_no_conflict(&json);
 }
 
 #[test]
 fn a_node_without_pods_has_no_conflict() {
     let node = Node::new("checkempty").unwrap();
     let outcome = check(&node, "json");
-    assert_eq!(outcome.code().unwrap(), 0, "{outcome:?}");
-    assert_eq!(
-        document(&outcome).get("conflicts"),
-        Some(&Value::Array(Vec::new()))
-    );
+    assert_no_conflict(&outcome);
 }
 
 #[test]

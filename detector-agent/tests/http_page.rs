@@ -16,6 +16,7 @@ use nix::sys::signal::Signal;
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
 const PAGE: &str = "http://127.0.0.1:9842/";
 const TAB: &str = "\u{e004}";
+const LIVE: &str = "document.querySelector('#link').classList.contains('live')";
 const ENTER: &str = "\u{e007}";
 
 /// Where a person finds the pictures after the test.
@@ -41,6 +42,15 @@ fn assert_content(browser: &Browser<'_>) {
     assert_eq!(complaints, Vec::<String>::new());
 }
 
+/// A browser that shows the page, live.
+fn on_the_page(node: &Node) -> Browser<'_> {
+    let browser = Browser::start(node).unwrap();
+    browser.look_like(1280, 900, false).unwrap();
+    browser.open(PAGE).unwrap();
+    browser.wait(LIVE).unwrap();
+    browser
+}
+
 fn pod(node: &Node, device: &str, address: &str, route: bool) -> Pod {
     let spec = PodSpec::new(device).address(address);
     node.add_pod(&if route { spec.host_route() } else { spec })
@@ -51,12 +61,7 @@ fn pod(node: &Node, device: &str, address: &str, route: bool) -> Pod {
 fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history() {
     let node = Node::new("page").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let browser = Browser::start(&node).unwrap();
-    browser.look_like(1280, 900, false).unwrap();
-    browser.open(PAGE).unwrap();
-    browser
-        .wait("document.querySelector('#link').classList.contains('live')")
-        .unwrap();
+    let browser = on_the_page(&node);
     browser.wait(&says("No IP address conflict")).unwrap();
     browser
         .wait(&says("followed by the kernel programs"))
@@ -175,12 +180,7 @@ fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history(
 fn a_lost_agent_is_visible_and_the_page_finds_back_by_itself() {
     let node = Node::new("lost").unwrap();
     let mut agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let browser = Browser::start(&node).unwrap();
-    browser.look_like(1280, 900, false).unwrap();
-    browser.open(PAGE).unwrap();
-    browser
-        .wait("document.querySelector('#link').classList.contains('live')")
-        .unwrap();
+    let browser = on_the_page(&node);
     let _pods = [
         pod(&node, "vetha", "10.244.2.10/32", true),
         pod(&node, "vethb", "10.244.2.10/32", false),
@@ -194,9 +194,7 @@ fn a_lost_agent_is_visible_and_the_page_finds_back_by_itself() {
     browser.screenshot(&picture("8-disconnected")).unwrap();
     agent.wait_exit(DEADLINE).ok();
     let _next = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    browser
-        .wait("document.querySelector('#link').classList.contains('live')")
-        .unwrap();
+    browser.wait(LIVE).unwrap();
     browser.wait(&says("1 IP address in conflict")).unwrap();
 }
 
@@ -221,9 +219,7 @@ fn with_a_token_the_page_asks_for_it() {
     browser
         .press(&format!("a-token-that-nobody-guesses{ENTER}"))
         .unwrap();
-    browser
-        .wait("document.querySelector('#link').classList.contains('live')")
-        .unwrap();
+    browser.wait(LIVE).unwrap();
     browser.wait(&says("No IP address conflict")).unwrap();
 }
 
@@ -231,11 +227,7 @@ fn with_a_token_the_page_asks_for_it() {
 fn what_a_pod_says_is_shown_as_text_and_never_run() {
     let node = Node::new("hostile").unwrap();
     let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let browser = Browser::start(&node).unwrap();
-    browser.open(PAGE).unwrap();
-    browser
-        .wait("document.querySelector('#link').classList.contains('live')")
-        .unwrap();
+    let browser = on_the_page(&node);
     // A device may be named like this; so may a pod by a runtime that does not check.
     let device = "<b>&amp;x";
     let _pods = [
@@ -264,12 +256,7 @@ fn what_a_pod_says_is_shown_as_text_and_never_run() {
 fn an_anomaly_appears_as_text_and_goes_when_it_is_over() {
     let node = Node::new("pageanom").unwrap();
     let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let browser = Browser::start(&node).unwrap();
-    browser.look_like(1280, 900, false).unwrap();
-    browser.open(PAGE).unwrap();
-    browser
-        .wait("document.querySelector('#link').classList.contains('live')")
-        .unwrap();
+    let browser = on_the_page(&node);
     let hidden = "document.querySelector('#anomalies-section').hidden";
     assert_eq!(browser.eval(hidden).unwrap(), true);
 

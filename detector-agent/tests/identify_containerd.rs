@@ -10,7 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use detector_testkit::{
-    Agent, AgentCommand, Containerd, DEADLINE, Node, Received, containerd::Sandbox, event::Conflict,
+    Agent, AgentCommand, Containerd, DEADLINE, Node, RUN, Received, containerd::Sandbox,
+    event::Conflict,
 };
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
@@ -18,19 +19,12 @@ const SUBNET: &str = "10.244.2.0/24";
 
 /// `run` as the tests read it, with containerd's own socket.
 fn agent(containerd: &Containerd, cache: &str) -> AgentCommand {
-    let run = [
-        "run",
-        "--events",
-        "-",
-        "--log-format",
-        "json",
-        "--node-name",
-        "testkit",
-        "--cni-cache-dir",
-        cache,
-        "--cri-endpoint",
-    ];
-    containerd.inside(AGENT, run).arg(containerd.socket())
+    containerd
+        .inside(AGENT, RUN)
+        .arg("--cni-cache-dir")
+        .arg(cache)
+        .arg("--cri-endpoint")
+        .arg(containerd.socket())
 }
 
 /// The newest word on each address.
@@ -118,18 +112,8 @@ fn check_names_the_pods_of_a_running_node() {
 fn without_the_runtime_its_cni_cache_names_them_all() {
     let node = Node::new("containerdcache").unwrap();
     let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
-    let run = [
-        "run",
-        "--events",
-        "-",
-        "--log-format",
-        "json",
-        "--node-name",
-        "testkit",
-        "--cri-endpoint",
-        "off",
-    ];
-    let agent = Agent::start_ready(&node, &containerd.inside(AGENT, run)).unwrap();
+    let command = containerd.inside(AGENT, RUN).arg("--cri-endpoint=off");
+    let agent = Agent::start_ready(&node, &command).unwrap();
     let pods = wipe_and_run_again(&mut containerd);
     let events = agent
         .wait_until(DEADLINE, |events| all_named(events, 5, "cni-cache"))

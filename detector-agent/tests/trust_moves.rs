@@ -48,6 +48,16 @@ fn site(prefix: &str, allowed: bool) -> Site {
     }
 }
 
+impl Site {
+    /// Waits until the address is told as one that goes back and forth between the two pods.
+    fn assert_flapping(&self) {
+        let raised = self.agent.wait_event(DEADLINE, |event| event.raises(VIP));
+        let conflict = raised.unwrap().event.conflict().unwrap();
+        assert_eq!(conflict.kind, "flapping");
+        assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+    }
+}
+
 /// As keepalived: the new holder takes the address and announces it.
 fn take(pod: &Pod) {
     pod.add_address(WITH_LENGTH).unwrap();
@@ -88,13 +98,7 @@ fn five_moves_within_the_window_are_flapping_until_it_is_over() {
         take(other);
         (holder, other) = (other, holder);
     }
-    let raised = site
-        .agent
-        .wait_event(DEADLINE, |event| event.raises(VIP))
-        .unwrap();
-    let conflict = raised.event.conflict().unwrap();
-    assert_eq!(conflict.kind, "flapping");
-    assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+    site.assert_flapping();
     site.agent
         .wait_event(WINDOW + DEADLINE, |event| event.resolves(VIP))
         .unwrap();
@@ -125,13 +129,7 @@ fn five_moves_by_gratuitous_frames_alone_are_flapping() {
     let said = site.barrier.pass(&site.node, &site.agent).unwrap();
     assert!(said.is_empty(), "four moves: {said:#?}");
     announce(5);
-    let raised = site
-        .agent
-        .wait_event(DEADLINE, |event| event.raises(VIP))
-        .unwrap();
-    let conflict = raised.event.conflict().unwrap();
-    assert_eq!(conflict.kind, "flapping");
-    assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+    site.assert_flapping();
 }
 
 #[test]

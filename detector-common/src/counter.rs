@@ -156,7 +156,6 @@ impl Counter {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
     use std::{collections::HashSet, vec::Vec};
 
     use super::*;

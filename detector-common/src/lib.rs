@@ -7,6 +7,9 @@
 //!   host run the same code over different [`frame::Frame`]s.
 #![no_std]
 
+#[cfg(test)]
+extern crate std;
+
 mod budget;
 mod counter;
 pub mod frame;

@@ -6,10 +6,6 @@
 pub mod agent;
 pub mod barrier;
 pub mod bench;
-pub mod bench_flood;
-pub mod bench_identify;
-pub mod bench_latency;
-pub mod bench_report;
 pub mod browser;
 pub mod cni;
 pub mod container;
@@ -35,7 +31,7 @@ pub mod server;
 pub mod soak;
 pub mod traffic;
 
-pub use agent::{Agent, AgentCommand, DEADLINE, Outcome, Received};
+pub use agent::{Agent, AgentCommand, DEADLINE, Outcome, RUN, Received};
 pub use barrier::Barrier;
 pub use cni::{Cni, CniPod};
 pub use container::{Container, ContainerSpec, HostMount, Seccomp};

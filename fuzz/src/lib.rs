@@ -5,8 +5,7 @@
 //! every test run. An input that broke something goes into the corpus under the name of what it broke.
 //!
 //! To add a target: a row in [`TARGETS`] (its function in `detector_agent::fuzzing` where it needs what is private there) and a
-//! first input. What IPAM plugins keep in files (host-local, AWS) has no target yet: it belongs here as soon as `detector_agent`
-//! reads it. Inputs that the fuzzer makes are at most twice as long as the longest of the corpus.
+//! first input. Inputs that the fuzzer makes are at most twice as long as the longest of the corpus.
 
 pub mod frames;
 pub mod reference;
@@ -52,6 +51,26 @@ pub const TARGETS: &[Target] = &[
         run: fuzzing::http_requests,
     },
     Target {
+        name: "ipam_aws_file",
+        run: fuzzing::aws_file,
+    },
+    Target {
+        name: "ipam_aws_port",
+        run: fuzzing::aws_answer,
+    },
+    Target {
+        name: "ipam_calico",
+        run: fuzzing::calico_blocks,
+    },
+    Target {
+        name: "ipam_host_local",
+        run: fuzzing::host_local_reservation,
+    },
+    Target {
+        name: "ipam_networks",
+        run: fuzzing::cni_networks,
+    },
+    Target {
         name: "kube_pod",
         run: fuzzing::kube_pod,
     },
@@ -60,8 +79,16 @@ pub const TARGETS: &[Target] = &[
         run: fuzzing::netlink_datagram,
     },
     Target {
+        name: "open_anomalies",
+        run: fuzzing::open_anomalies,
+    },
+    Target {
         name: "open_conflicts",
         run: fuzzing::open_conflicts,
+    },
+    Target {
+        name: "outbox_records",
+        run: fuzzing::outbox_records,
     },
     Target {
         name: "ring_records",
@@ -70,6 +97,10 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "retry_after",
         run: fuzzing::retry_after_header,
+    },
+    Target {
+        name: "state_records",
+        run: fuzzing::state_records,
     },
 ];
 

@@ -1,6 +1,7 @@
 //! What building and testing need of the machine, as one table.
 //!
 //! `setup` installs from it and `doctor` prints it: a new need is one new row.
+//! It is longer than a file should be because it is one table: who looks for a need, or adds one, reads down one list.
 
 use std::{
     path::{Path, PathBuf},

@@ -34,7 +34,7 @@ use crate::{
 /// Bytes of the file or the answer: some hundred for each address.
 const MAX_BYTES: u64 = 8 << 20;
 /// Addresses that are taken.
-const MAX_ADDRESSES: usize = 16_384;
+pub(super) const MAX_ADDRESSES: usize = 16_384;
 /// Depth of the answer that is looked through.
 const MAX_DEPTH: usize = 12;
 /// How long the port may take.
@@ -97,7 +97,7 @@ impl Aws {
         self.take(place, found, has_branches(), read_at)
     }
 
-    fn take(
+    pub(super) fn take(
         &mut self,
         place: String,
         found: Result<BTreeMap<IpAddr, Allocation>, String>,
@@ -164,7 +164,7 @@ fn has_branches() -> bool {
 }
 
 /// The file's allocations.
-fn of_file(bytes: &[u8]) -> Result<BTreeMap<IpAddr, Allocation>, String> {
+pub(super) fn of_file(bytes: &[u8]) -> Result<BTreeMap<IpAddr, Allocation>, String> {
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|error| format!("ipamd's file is no JSON: {error}"))?;
     match value.get("version").and_then(Value::as_str) {
@@ -210,7 +210,7 @@ fn is_id(id: &str) -> bool {
 
 /// The assigned addresses in the port's answer. Versions differ in how deep they stand and how they say it: a field
 /// `Assigned`, or the times of the last assignment and its end.
-fn of_port(bytes: &[u8]) -> Result<BTreeMap<IpAddr, Allocation>, String> {
+pub(super) fn of_port(bytes: &[u8]) -> Result<BTreeMap<IpAddr, Allocation>, String> {
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|error| format!("the port's answer is no JSON: {error}"))?;
     if !value.is_object() {
@@ -274,6 +274,11 @@ async fn ask(port: SocketAddr) -> Result<Vec<u8>, String> {
     if answer.len() as u64 > MAX_BYTES {
         return Err(format!("the answer is larger than {MAX_BYTES} bytes"));
     }
+    body(answer)
+}
+
+/// What an HTTP answer holds, where it says that all is well.
+pub(super) fn body(mut answer: Vec<u8>) -> Result<Vec<u8>, String> {
     let end = answer.windows(4).position(|w| w == b"\r\n\r\n");
     let Some(end) = end else {
         return Err("the answer is no HTTP".to_owned());

@@ -34,7 +34,7 @@ const MAX_BLOCKS: usize = 100_000;
 /// Addresses of one block: Calico's largest is a /20.
 const MAX_ORDINALS: usize = 4096;
 /// Addresses that are kept.
-const MAX_ADDRESSES: usize = 65_536;
+pub(super) const MAX_ADDRESSES: usize = 65_536;
 /// Where the blocks are.
 const PLACE: &str = "ipamblocks.crd.projectcalico.org";
 /// What Felix names its devices with, unless told otherwise.
@@ -54,7 +54,7 @@ pub(super) struct Calico {
 /// What is kept of the blocks.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
-    allocated: BTreeMap<IpAddr, Allocation>,
+    pub(super) allocated: BTreeMap<IpAddr, Allocation>,
     ranges: Vec<RangeInclusive<IpAddr>>,
     own: usize,
 }
@@ -93,9 +93,7 @@ impl Calico {
         loop {
             let list = api.list(&page).await.map_err(|error| error.to_string())?;
             seen += list.items.len();
-            for block in &list.items {
-                blocks.add(block.data.get("spec").unwrap_or(&Value::Null), &self.node);
-            }
+            blocks.add_all(&list.items, &self.node);
             match list.metadata.continue_.filter(|next| !next.is_empty()) {
                 Some(next) if seen < MAX_BLOCKS => page = page.continue_token(&next),
                 Some(_) => return Err(format!("there are more than {MAX_BLOCKS} blocks")),
@@ -148,6 +146,13 @@ impl Calico {
 }
 
 impl Blocks {
+    /// Takes what one answer lists.
+    pub(super) fn add_all(&mut self, listed: &[DynamicObject], node: &str) {
+        for block in listed {
+            self.add(block.data.get("spec").unwrap_or(&Value::Null), node);
+        }
+    }
+
     /// Takes one block's `spec`; what cannot be understood is passed over.
     fn add(&mut self, spec: &Value, node: &str) {
         let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);

@@ -22,9 +22,9 @@ const MAX_FILES: usize = 256;
 /// Bytes of one file.
 const MAX_BYTES: u64 = 1 << 20;
 /// Networks that are followed.
-const MAX_NETWORKS: usize = 64;
+pub(super) const MAX_NETWORKS: usize = 64;
 /// Ranges of one network.
-const MAX_RANGES: usize = 256;
+pub(super) const MAX_RANGES: usize = 256;
 /// Delegates inside delegates.
 const MAX_DEPTH: usize = 4;
 /// Where `host-local` keeps its reservations unless told otherwise.
@@ -104,8 +104,7 @@ pub(super) fn read(directory: &Path) -> Result<Config, String> {
         match one(&path) {
             Ok(value) => {
                 let before = config.count();
-                let name = text(&value, "name").unwrap_or_default().to_owned();
-                config.take(&value, &name, first, 0);
+                config.file(&value, first);
                 first &= config.count() == before;
             }
             Err(why) => config.problems.push(format!("{}: {why}", path.display())),
@@ -180,11 +179,17 @@ impl Config {
     }
 
     /// Networks found, also those whose books are not known.
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.host_local.len()
             + usize::from(self.calico.is_some())
             + usize::from(self.aws.is_some())
             + self.others.len()
+    }
+
+    /// Takes what one file holds.
+    pub(super) fn file(&mut self, value: &Value, is_first: bool) {
+        let name = text(value, "name").unwrap_or_default();
+        self.take(value, name, is_first, 0);
     }
 
     /// Takes a network's configuration, or a plugin's of it.
@@ -314,14 +319,18 @@ impl Config {
 }
 
 fn flannel_subnets(path: &Path) -> Result<Vec<IpNet>, FileError> {
-    let bytes = files::read(path, MAX_BYTES)?;
-    let text = String::from_utf8_lossy(&bytes);
+    Ok(leased_subnets(&files::read(path, MAX_BYTES)?))
+}
+
+/// The subnets that flanneld's file says are this node's, one of each family.
+pub(super) fn leased_subnets(bytes: &[u8]) -> Vec<IpNet> {
+    let text = String::from_utf8_lossy(bytes);
     let subnets = text.lines().filter_map(|line| {
         let (key, value) = line.split_once('=')?;
         let wanted = matches!(key.trim(), "FLANNEL_SUBNET" | "FLANNEL_IPV6_SUBNET");
         wanted.then(|| value.trim().parse().ok()).flatten()
     });
-    Ok(subnets.take(2).collect())
+    subnets.take(2).collect()
 }
 
 /// The addresses that `host-local` hands out by this configuration; both forms of it.

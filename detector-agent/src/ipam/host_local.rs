@@ -29,7 +29,7 @@ const MAX_ENTRIES: usize = 70_000;
 /// Bytes of one reservation that are looked at: an id of 64 characters and an interface's name.
 const MAX_BYTES: u64 = 512;
 /// Longest container id that is believed.
-const MAX_ID: usize = 128;
+pub(super) const MAX_ID: usize = 128;
 /// Formerly held addresses that are remembered.
 const MAX_FORMERLY: usize = 70_000;
 /// Plugins whose pods all stand on devices that are followed; those of macvlan and the like do not.
@@ -254,8 +254,12 @@ impl HostLocal {
 
 /// The container's id; none where the file is being written, is foreign, or cannot be read.
 fn owner(path: &Path) -> Option<Arc<str>> {
-    let bytes = files::head(path, MAX_BYTES).ok()?;
-    let text = std::str::from_utf8(&bytes).ok()?;
+    owner_in(&files::head(path, MAX_BYTES).ok()?)
+}
+
+/// The same of a reservation's content.
+pub(super) fn owner_in(bytes: &[u8]) -> Option<Arc<str>> {
+    let text = std::str::from_utf8(bytes).ok()?;
     // `<id>\r\n<interface>`, of old the id alone.
     let id = text.lines().next()?.trim();
     let sane = !id.is_empty() && id.len() <= MAX_ID && id.chars().all(|c| c.is_ascii_graphic());

@@ -31,7 +31,7 @@ const START: Duration = Duration::from_secs(5);
 
 /// An anomaly as it is kept.
 #[derive(Debug, Serialize, Deserialize)]
-struct Kept {
+pub(super) struct Kept {
     id: String,
     kind: String,
     cause: String,
@@ -47,7 +47,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn of(anomaly: Anomaly) -> Self {
+    pub(super) fn of(anomaly: Anomaly) -> Self {
         Self {
             id: anomaly.id.to_string(),
             kind: anomaly.kind.name().to_owned(),
@@ -67,7 +67,7 @@ impl Kept {
     }
 
     /// `None` where another version wrote what this one does not know.
-    fn anomaly(self) -> Option<Anomaly> {
+    pub(super) fn anomaly(self) -> Option<Anomaly> {
         let source = match self.source {
             None => None,
             Some((ipam, network, place)) => Some(Arc::new(PoolSource {

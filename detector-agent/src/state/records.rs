@@ -19,10 +19,11 @@ use crate::{
 };
 
 /// Changes with every change of the records that an earlier agent would misread, or that misreads an earlier agent's.
-const FORMAT: &str = "1";
+pub(super) const FORMAT: &str = "1";
 
-const ABOUT: TableDefinition<'_, &str, &str> = TableDefinition::new("state.about");
-const CONFLICTS: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("state.conflicts");
+pub(super) const ABOUT: TableDefinition<'_, &str, &str> = TableDefinition::new("state.about");
+pub(super) const CONFLICTS: TableDefinition<'_, u128, &[u8]> =
+    TableDefinition::new("state.conflicts");
 /// Where records of another format go. One set is kept; nothing here reads it.
 const ASIDE: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("state.conflicts-aside");
 

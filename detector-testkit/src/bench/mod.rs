@@ -3,9 +3,14 @@
 
 pub mod cni;
 pub mod figure;
+pub mod flood;
 pub mod floor;
+pub mod identify;
+pub mod latency;
+mod pairs;
 pub mod path;
 pub mod peers;
+pub mod report;
 pub mod scale;
 pub mod statistics;
 pub mod storm;

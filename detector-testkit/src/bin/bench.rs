@@ -4,12 +4,9 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand};
-use detector_testkit::{
-    bench::{
-        Figure, Goal, cni, figure::record, floor, path, peers, scale, statistics::latencies,
-        throughput,
-    },
-    bench_flood, bench_identify, bench_latency, bench_report,
+use detector_testkit::bench::{
+    Figure, Goal, cni, figure::record, flood, floor, identify, latency, path, peers, report, scale,
+    statistics::latencies, throughput,
 };
 
 /// Measures the agent.
@@ -117,14 +114,13 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
         |full: f64, quick: f64| Duration::from_secs_f64(if arguments.quick { quick } else { full });
     match &arguments.bench {
         Bench::Latency { conflicts } => {
-            let options = bench_latency::Options {
-                // All stay open; the agent keeps 4096.
-                conflicts: conflicts.unwrap_or(by_size(4000, 1000)),
-                ..bench_latency::Options::default()
+            let options = latency::Options {
+                conflicts: conflicts.unwrap_or(by_size(5000, 1000)),
+                ..latency::Options::default()
             };
-            let report = bench_latency::run(agent, options)?;
+            let report = latency::run(agent, options)?;
             let floor = floor::run(by_size(1000, 300), options.rest)?;
-            let mut figures = latency(
+            let mut figures = latency_figures(
                 &report,
                 "idle",
                 Goals {
@@ -137,12 +133,12 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
             Ok(figures)
         }
         Bench::Report { conflicts, state } => {
-            let options = bench_report::Options {
+            let options = report::Options {
                 conflicts: conflicts.unwrap_or(by_size(500, 200)),
                 state: state.clone(),
-                ..bench_report::Options::default()
+                ..report::Options::default()
             };
-            let report = bench_report::run(agent, &options)?;
+            let report = report::run(agent, &options)?;
             let group = "Telling";
             let mut figures = Vec::new();
             for (name, sample) in [
@@ -155,16 +151,15 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
             Ok(figures)
         }
         Bench::Storm { conflicts, rate } => {
-            let options = bench_latency::Options {
-                // All stay open; the agent keeps 4096.
-                conflicts: conflicts.unwrap_or(by_size(4000, 1000)),
+            let options = latency::Options {
+                conflicts: conflicts.unwrap_or(by_size(5000, 1000)),
                 pairs: 125,
                 storm: *rate,
-                ..bench_latency::Options::default()
+                ..latency::Options::default()
             };
-            let report = bench_latency::run(agent, options)?;
+            let report = latency::run(agent, options)?;
             let name = "250 pods and an ARP storm";
-            let mut figures = latency(
+            let mut figures = latency_figures(
                 &report,
                 name,
                 Goals {
@@ -221,13 +216,13 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
         }
         Bench::Cni => cni::run(agent, by_size(60, 12), seconds(60.0, 20.0)),
         Bench::Identify { pairs, conflicts } => {
-            let named = bench_identify::run(agent, pairs.unwrap_or(by_size(125, 12)))?;
+            let named = identify::run(agent, pairs.unwrap_or(by_size(125, 12)))?;
             println!("{named}");
-            let options = bench_latency::Options {
+            let options = latency::Options {
                 conflicts: conflicts.unwrap_or(by_size(1000, 200)),
-                ..bench_latency::Options::default()
+                ..latency::Options::default()
             };
-            let hanging = bench_identify::run_hanging(agent, options)?;
+            let hanging = identify::run_hanging(agent, options)?;
             let group = "Naming pods";
             let mut figures = vec![
                 Figure::new(
@@ -251,7 +246,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
             Ok(figures)
         }
         Bench::Flood { frames, conflicts } => {
-            let options = bench_flood::Options {
+            let options = flood::Options {
                 frames: frames.unwrap_or(if arguments.quick {
                     1_000_000
                 } else {
@@ -259,15 +254,14 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
                 }),
                 conflicts: conflicts.unwrap_or(100),
             };
-            let report = bench_flood::run(agent, options)?;
-            println!("{report}");
-            Ok(flood(&report))
+            let report = flood::run(agent, options)?;
+            Ok(flood_figures(&report))
         }
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures for a reader")]
-fn flood(report: &bench_flood::Report) -> Vec<Figure> {
+fn flood_figures(report: &flood::Report) -> Vec<Figure> {
     let group = "One pod sends new claims as fast as it can";
     let seconds = report.took.as_secs_f64();
     let growth = report.most_kib.saturating_sub(report.before_kib) as f64 / 1024.0;
@@ -286,6 +280,8 @@ fn flood(report: &bench_flood::Report) -> Vec<Figure> {
         "frame sent to line read",
         &report.outside_us,
     ));
+    let inside = "of it, kernel's timestamp to event";
+    figures.extend(latencies(group, inside, &report.agent_us));
     figures
 }
 
@@ -294,7 +290,7 @@ struct Goals {
     p99: Option<f64>,
 }
 
-fn latency(report: &bench_latency::Report, name: &str, goals: Goals) -> Vec<Figure> {
+fn latency_figures(report: &latency::Report, name: &str, goals: Goals) -> Vec<Figure> {
     let outside = format!("frame sent to line read, {name}");
     let [mut p50, mut p99, max] = latencies(LATENCY, &outside, &report.outside_us);
     if let Some(goal) = goals.p50 {

@@ -1,0 +1,77 @@
+//! Connections that stay: streams, and clients that send or read nothing.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    time::{Duration, Instant},
+};
+
+use super::{DEADLINE, assert_alive, connect, request, serve};
+
+#[test]
+fn streams_of_events_are_bounded_and_a_place_is_free_again_when_one_ends() {
+    let served = serve();
+    let open = || {
+        let mut stream = connect(served.address);
+        stream
+            .write_all(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).unwrap();
+        (stream, String::from_utf8_lossy(&head[9..]).into_owned())
+    };
+    let mut streams: Vec<_> = (0..64).map(|_| open()).collect();
+    assert!(streams.iter().all(|(_, status)| status == "200"));
+    assert_eq!(open().1, "503");
+    assert_alive(served.address);
+    drop(streams.pop());
+    let until = Instant::now() + DEADLINE;
+    while open().1 != "200" {
+        assert!(Instant::now() < until, "the place is not free again");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn clients_that_send_or_read_nothing_are_cut_off_while_others_are_served() {
+    let served = serve();
+    let address = served.address;
+    let silent = connect(address);
+    let mut halfway = connect(address);
+    halfway.write_all(b"GET / HTTP/1.1\r\nHost: local").unwrap();
+    // Answers that nobody reads: the server's writes come to a halt.
+    let mut deaf = connect(address);
+    deaf.set_nonblocking(true).unwrap();
+    let wanted = request("GET /page.js", "")
+        .repeat(1)
+        .into_iter()
+        .collect::<Vec<_>>();
+    let keep_alive = String::from_utf8(wanted)
+        .unwrap()
+        .replace("Connection: close\r\n", "");
+    for _ in 0..20_000 {
+        if deaf.write(keep_alive.as_bytes()).is_err() {
+            break;
+        }
+    }
+    assert_alive(address);
+    for (what, mut stream) in [("silent", silent), ("halfway", halfway)] {
+        let mut rest = Vec::new();
+        let ended = stream.read_to_end(&mut rest);
+        assert!(
+            ended.is_ok() || ended.is_err_and(|e| e.kind() == ErrorKind::ConnectionReset),
+            "the {what} client is still connected"
+        );
+    }
+    // Not reading, it sees the end as an error of its own writing.
+    let until = Instant::now() + DEADLINE;
+    loop {
+        match deaf.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") {
+            Err(e) if e.kind() != ErrorKind::WouldBlock => break,
+            _ => {
+                assert!(Instant::now() < until, "the deaf client is still connected");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+    assert_alive(address);
+}

@@ -1,0 +1,145 @@
+//! What netlink tells about real links, pods and bridges, in namespaces made here. Needs root.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod pods;
+mod sockets;
+mod tables;
+
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use detector_agent::{
+    detect::{AssignedAddress, Link, Observation, Snapshot, Stamped},
+    observe::netlink::{DeviceSelector, Drained, Live, LiveOptions, Reading, Requests, Source},
+};
+use detector_testkit::Netns;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+/// How long a test waits for what must come.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn selector() -> DeviceSelector {
+    DeviceSelector::default()
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// The live sockets of a node and what they told so far.
+struct Observer {
+    live: Live,
+    epoll: Epoll,
+    seen: Vec<Stamped>,
+    overruns: usize,
+    undecodable: u64,
+}
+
+impl Observer {
+    fn open(node: &Netns, options: LiveOptions) -> Result<Self> {
+        let live = node.run_in(|| Ok(Live::open(selector(), options)?))?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        for source in Source::ALL {
+            epoll.add(live.fd(source), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        }
+        Ok(Self {
+            live,
+            epoll,
+            seen: Vec::new(),
+            overruns: 0,
+            undecodable: 0,
+        })
+    }
+
+    fn of(node: &Netns) -> Result<Self> {
+        Self::open(node, LiveOptions::default())
+    }
+
+    fn drain(&mut self, source: Source, max_datagrams: usize) -> Result<Drained> {
+        let drained = self
+            .live
+            .drain(source, max_datagrams, |stamped| self.seen.push(stamped))?;
+        self.overruns += usize::from(drained.overrun);
+        self.undecodable += drained.undecodable;
+        Ok(drained)
+    }
+
+    /// Drains both sockets until `enough` accepts all that was told; sleeps until the kernel has more to say.
+    fn wait(&mut self, what: &str, enough: impl Fn(&[Stamped]) -> bool) -> Result<()> {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            let mut more = false;
+            for source in Source::ALL {
+                more |= self.drain(source, 64)?.more;
+            }
+            if enough(&self.seen) {
+                return Ok(());
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                bail!("{what} was not told; this was: {:#?}", self.seen);
+            }
+            if !more {
+                let timeout = EpollTimeout::try_from(left).context("a timeout")?;
+                self.epoll.wait(&mut [EpollEvent::empty(); 2], timeout)?;
+            }
+        }
+    }
+
+    fn wait_for(&mut self, what: &str, wanted: impl Fn(&Observation) -> bool) -> Result<()> {
+        self.wait(what, |seen| {
+            seen.iter().any(|stamped| wanted(&stamped.what))
+        })
+    }
+
+    /// The last state told of a link.
+    fn link(&self, name: &str) -> Option<&Link> {
+        self.seen
+            .iter()
+            .rev()
+            .find_map(|stamped| match &stamped.what {
+                Observation::Link(link) if link.name == name => Some(link),
+                _ => None,
+            })
+    }
+}
+
+fn read(node: &Netns, selector: &DeviceSelector) -> Result<Reading> {
+    node.run_in(|| Ok(Requests::open()?.read_node(selector)?))
+}
+
+/// Waits until a bridge learns from a port: its carrier comes a little after the link is set up.
+fn wait_until_forwarding(node: &Netns, port: &str) -> Result<()> {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let shown = node.ip(&format!("-d link show {port}"))?;
+        if shown.contains("state forwarding") {
+            return Ok(());
+        }
+        if Instant::now() > until {
+            bail!("the port does not forward: {shown}");
+        }
+    }
+}
+
+fn link<'a>(snapshot: &'a Snapshot, name: &str) -> &'a Link {
+    let found = snapshot.links.iter().find(|link| link.name == name);
+    found.unwrap_or_else(|| panic!("no link {name} in {snapshot:#?}"))
+}
+
+/// The addresses that a snapshot holds for the pod behind a device.
+fn pod_addresses<'a>(snapshot: &'a Snapshot, device: &str) -> Option<&'a [AssignedAddress]> {
+    let peer = link(snapshot, device).peer.expect("a peer");
+    let pod = snapshot.pods.iter().find(|pod| pod.peer == peer);
+    pod.expect("the pod is in the snapshot")
+        .addresses
+        .as_deref()
+}

@@ -1,0 +1,188 @@
+//! The node's own tables: routes, addresses, forwarding entries of bridges, neighbours.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use anyhow::Result;
+use detector_agent::{
+    detect::{FdbEntry, Mac, NudState, Observation, Route},
+    observe::netlink::LiveOptions,
+};
+use detector_testkit::{Frame, FrameSender, Node, PodSpec};
+
+use super::{Observer, address, read, selector, wait_until_forwarding};
+
+#[test]
+fn routes_are_told_and_read() -> Result<()> {
+    let node = Node::new("routes")?;
+    let _pod = node.add_pod(&PodSpec::new("vpa").address("10.244.2.10/24"))?;
+    let mut observer = Observer::of(&node)?;
+    let expected = Route {
+        destination: address("10.244.2.10"),
+        prefix_len: 32,
+        ifindex: node.ifindex("vpa")?,
+        metric: 0,
+        table: 254,
+    };
+    node.ip("route add 10.244.2.10/32 dev vpa scope link")?;
+    observer.wait_for("the route", |what| *what == Observation::Route(expected))?;
+    let has_route = || -> Result<bool> {
+        Ok(read(&node, &selector())?
+            .snapshot
+            .routes
+            .contains(&expected))
+    };
+    assert!(has_route()?);
+    node.ip("route delete 10.244.2.10/32 dev vpa")?;
+    observer.wait_for("its end", |what| *what == Observation::RouteGone(expected))?;
+    assert!(!has_route()?);
+    Ok(())
+}
+
+#[test]
+fn addresses_of_the_node_are_told_and_read_but_not_loopbacks() -> Result<()> {
+    let node = Node::new("host")?;
+    let mut observer = Observer::of(&node)?;
+    node.add_bridge("cni0", &["10.244.2.1/24", "fd00:2::1/64"])?;
+    let bridge = node.ifindex("cni0")?;
+    observer.wait_for("the address", |what| {
+        matches!(what, Observation::HostAddress(at, assigned)
+            if *at == bridge && assigned.address == address("10.244.2.1"))
+    })?;
+    let read_host = || -> Result<BTreeSet<IpAddr>> {
+        Ok(read(&node, &selector())?
+            .snapshot
+            .host
+            .into_iter()
+            .map(|(_, a)| a.address)
+            .collect())
+    };
+    let found = read_host()?;
+    assert!(
+        found.contains(&address("10.244.2.1")) && found.contains(&address("fd00:2::1")),
+        "{found:?}"
+    );
+    assert!(
+        found.iter().all(|address| !address.is_loopback()),
+        "{found:?}"
+    );
+    node.ip("address delete 10.244.2.1/24 dev cni0")?;
+    observer.wait_for("its removal", |what| {
+        *what == Observation::HostAddressGone(bridge, address("10.244.2.1"), 24)
+    })?;
+    assert!(!read_host()?.contains(&address("10.244.2.1")));
+    Ok(())
+}
+
+#[test]
+fn a_bridge_tells_and_lists_what_it_learned_but_not_its_own_addresses() -> Result<()> {
+    let node = Node::new("fdb")?;
+    node.add_bridge("cni0", &[])?;
+    let mut observer = Observer::of(&node)?;
+    let pod = node.add_pod(&PodSpec::new("vpa").master("cni0"))?;
+    wait_until_forwarding(&node, "vpa")?;
+    FrameSender::open(&pod)?.send(&Frame::announcement(pod.mac(), "10.244.2.10".parse()?))?;
+    let expected = FdbEntry {
+        bridge: node.ifindex("cni0")?,
+        port: node.ifindex("vpa")?,
+        mac: Mac(pod.mac().0),
+        vlan: None,
+    };
+    observer.wait_for("the learned entry", |what| {
+        *what == Observation::Fdb(expected)
+    })?;
+    assert_eq!(read(&node, &selector())?.snapshot.fdb, [expected]);
+    assert!(
+        observer
+            .link("vpa")
+            .is_some_and(|link| link.master == Some(expected.bridge))
+    );
+    node.ip("link set vpa nomaster")?;
+    observer.wait_for("its end", |what| *what == Observation::FdbGone(expected))?;
+    observer.wait("the port leaving the bridge", |seen| {
+        let last = seen.iter().rev().find_map(|stamped| match &stamped.what {
+            Observation::Link(link) if link.name == "vpa" => Some(link.master),
+            _ => None,
+        });
+        last == Some(None)
+    })?;
+    let gone = Observation::LinkGone(expected.port);
+    assert!(
+        observer.seen.iter().all(|stamped| stamped.what != gone),
+        "a port that leaves its bridge is not gone"
+    );
+    Ok(())
+}
+
+#[test]
+fn neighbours_are_told_and_read_on_pod_devices_and_bridges_only() -> Result<()> {
+    let node = Node::new("neighbours")?;
+    node.add_bridge("cni0", &["10.244.3.1/24"])?;
+    let pod = node.add_pod(&PodSpec::new("vpa"))?;
+    node.ip_batch([
+        "link add uplink type veth peer name wire",
+        "link set uplink up",
+        "link set wire up",
+    ])?;
+    let mut observer = Observer::of(&node)?;
+    for (ip, device) in [
+        ("10.244.2.10", "vpa"),
+        ("10.244.3.10", "cni0"),
+        ("192.0.2.2", "uplink"),
+    ] {
+        node.set_neighbour(address(ip), device, pod.mac(), "permanent")?;
+    }
+    let vpa = node.ifindex("vpa")?;
+    observer.wait_for("the entry on the pod device", |what| {
+        matches!(what, Observation::Neighbour(neighbour) if neighbour.ifindex == vpa
+            && neighbour.address == address("10.244.2.10")
+            && neighbour.lladdr == Some(Mac(pod.mac().0))
+            && neighbour.state == NudState::Permanent)
+    })?;
+    let found: BTreeSet<IpAddr> = read(&node, &selector())?
+        .snapshot
+        .neighbours
+        .into_iter()
+        .map(|neighbour| neighbour.address)
+        .collect();
+    assert_eq!(
+        found,
+        BTreeSet::from([address("10.244.2.10"), address("10.244.3.10")])
+    );
+    node.ip("neigh delete 10.244.2.10 dev vpa")?;
+    observer.wait_for("its end", |what| {
+        *what == Observation::NeighbourGone(vpa, address("10.244.2.10"))
+    })
+}
+
+#[test]
+fn without_neighbours_only_forwarding_entries_are_told() -> Result<()> {
+    let node = Node::new("filtered")?;
+    node.add_bridge("cni0", &[])?;
+    let options = LiveOptions {
+        neighbours: false,
+        ..LiveOptions::default()
+    };
+    let pod = node.add_pod(&PodSpec::new("vpa").master("cni0"))?;
+    let mut observer = Observer::open(&node, options)?;
+    node.set_neighbour(address("10.244.2.10"), "cni0", pod.mac(), "permanent")?;
+    node.ip("neigh delete 10.244.2.10 dev cni0")?;
+    wait_until_forwarding(&node, "vpa")?;
+    FrameSender::open(&pod)?.send(&Frame::announcement(pod.mac(), "10.244.2.10".parse()?))?;
+    observer.wait_for("the learned entry", |what| {
+        matches!(what, Observation::Fdb(_))
+    })?;
+    node.ip("link delete vpa")?;
+    observer.wait_for("its end", |what| matches!(what, Observation::FdbGone(_)))?;
+    let neighbour = |what: &Observation| {
+        matches!(
+            what,
+            Observation::Neighbour(_) | Observation::NeighbourGone(..)
+        )
+    };
+    assert!(
+        !observer.seen.iter().any(|stamped| neighbour(&stamped.what)),
+        "{:#?}",
+        observer.seen
+    );
+    Ok(())
+}

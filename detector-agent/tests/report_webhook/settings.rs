@@ -1,0 +1,162 @@
+//! What the configuration says of a webhook: filters, formats, files.
+
+use std::fs;
+
+use detector_agent::report::event::Event;
+use detector_testkit::{DEADLINE, Posted, Receiver};
+
+use super::{Running, accepted, event};
+
+/// `event`, with these kind and confidence and a claimant in this Kubernetes namespace.
+fn about(id: &str, change: &str, conflict: &str, kind: &str, confidence: &str, ns: &str) -> Event {
+    let mut event = event(id, change, conflict);
+    event.data.kind = kind.to_owned();
+    event.data.confidence = confidence.to_owned();
+    event.data.raised_at = jiff::Timestamp::now().to_string();
+    let claimant = serde_json::json!({
+        "device": "veth1", "ifindex": 7, "mac": null, "master": null, "since": event.time,
+        "pod": {"namespace": ns, "name": "web", "uid": null, "container_id": null, "via": "cri"},
+        "pod_unknown_because": null, "evidence": []
+    });
+    event.data.claimants = vec![serde_json::from_value(claimant).unwrap()];
+    event
+}
+
+#[test]
+fn each_filter_lets_its_own_conflicts_pass_from_their_first_word_to_their_last() {
+    let receiver = Receiver::start().unwrap();
+    let url = |name: &str| format!("http://{}/{name}", receiver.address());
+    let filters = [
+        ("all", ""),
+        ("hosts", "kinds: [host]"),
+        ("shop", "namespaces: [shop]"),
+        ("sure", "confidence: certain"),
+        ("lasting", "min-duration: 400ms"),
+    ];
+    let mut yaml = "webhooks:\n".to_owned();
+    for (name, only) in filters {
+        yaml += &format!(
+            "- {{name: {name}, url: '{}', only: {{{only}}}}}\n",
+            url(name)
+        );
+    }
+    let mut running = Running::start(&yaml, |_| ()).unwrap();
+    running.offer(about("h1", "raised", "h", "host", "observed", "ops"));
+    running.offer(about("d1", "raised", "d", "duplicate", "observed", "shop"));
+    running.offer(about(
+        "d2",
+        "resolved",
+        "d",
+        "duplicate",
+        "observed",
+        "shop",
+    ));
+    // Of the one that lasts `sure` hears when it is certain; `lasting` later still.
+    running.offer(about("h2", "updated", "h", "host", "certain", "ops"));
+    let of = |posted: &[Posted], name: &str| -> Vec<(String, String)> {
+        let path = format!("/{name}");
+        let of = posted.iter().filter(|p| p.path == path);
+        of.map(|p| {
+            let event = p.json().unwrap();
+            let kind = event["type"].as_str().unwrap().rsplit('.').next().unwrap();
+            (p.header("webhook-id").to_owned(), kind.to_owned())
+        })
+        .collect()
+    };
+    receiver
+        .wait_until(DEADLINE, |posted| of(posted, "lasting").len() == 1)
+        .unwrap();
+    running.offer(about("h3", "resolved", "h", "host", "certain", "ops"));
+    running.stop();
+    let posted = receiver.posted();
+    let mut expected = std::collections::BTreeMap::new();
+    expected.insert("hosts", "h1 raised, h2 updated, h3 resolved");
+    expected.insert("shop", "d1 raised, d2 resolved");
+    expected.insert("sure", "h2 raised, h3 resolved");
+    expected.insert("lasting", "h2 raised, h3 resolved");
+    for (name, expected) in expected {
+        let told: Vec<_> = of(&posted, name)
+            .iter()
+            .map(|(id, kind)| format!("{id} {kind}"))
+            .collect();
+        assert_eq!(told.join(", "), expected, "{name}");
+    }
+    assert_eq!(of(&posted, "all").len(), 5);
+}
+
+#[test]
+fn slack_and_pagerduty_are_told_in_their_own_forms() {
+    let receiver = Receiver::start().unwrap();
+    let yaml = format!(
+        "webhooks:\n- {{name: chat, url-file: DIR/url, format: slack}}\n\
+         - {{name: pager, url: 'http://{}/pager', format: pagerduty, routing-key-file: DIR/key}}\n",
+        receiver.address()
+    );
+    let mut running = Running::start(&yaml, |dir| {
+        let url = format!("http://{}/services/T0/s3cr3t\n", receiver.address());
+        fs::write(dir.join("url"), url).unwrap();
+        fs::write(dir.join("key"), "s3cr3t-routing-key\n").unwrap();
+    })
+    .unwrap();
+    running.offer(about("e1", "raised", "c", "duplicate", "certain", "shop"));
+    running.offer(about("e2", "resolved", "c", "duplicate", "certain", "shop"));
+    let posted = receiver.wait_until(DEADLINE, |p| accepted(p) == 4).unwrap();
+    let at = |path: &str| -> Vec<serde_json::Value> {
+        let of = posted.iter().filter(|p| p.path == path);
+        of.map(|p| p.json().unwrap()).collect()
+    };
+    let chat = at("/services/T0/s3cr3t");
+    assert!(
+        chat[0]["text"]
+            .as_str()
+            .unwrap()
+            .contains("shop/web (veth1)"),
+        "{chat:?}"
+    );
+    assert!(
+        chat[1]["text"].as_str().unwrap().contains("resolved"),
+        "{chat:?}"
+    );
+    let pager = at("/pager");
+    assert_eq!(pager[0]["routing_key"], "s3cr3t-routing-key");
+    let actions = [&pager[0]["event_action"], &pager[1]["event_action"]];
+    assert_eq!(actions, ["trigger", "resolve"]);
+    assert_eq!(pager[0]["dedup_key"], pager[1]["dedup_key"]);
+    let metrics = running.metrics.encode(None).unwrap();
+    assert!(!metrics.contains("s3cr3t"), "{metrics}");
+}
+
+#[test]
+fn every_file_that_cannot_be_used_is_named_at_the_start() {
+    let yaml = "webhooks:\n- {name: a, url: 'http://127.0.0.1:1', secret-files: [DIR/none]}\n\
+                - {name: b, url-file: DIR/url}\n- {name: c, url: 'https://127.0.0.1:1', ca-file: DIR/url}\n\
+                - {name: d, url: 'http://127.0.0.1:1', secret-files: [DIR/short]}\n\
+                alertmanagers:\n- {name: e, url: 'http://127.0.0.1:1', header-files: {X-Key: DIR/empty}}\n";
+    let error = Running::start(yaml, |dir| {
+        fs::write(dir.join("url"), "not a url s3cr3t").unwrap();
+        fs::write(dir.join("short"), "whsec_c2hvcnQ=").unwrap();
+        fs::write(dir.join("empty"), "\n").unwrap();
+    })
+    .err()
+    .unwrap()
+    .to_string();
+    for word in [
+        "5 of the configured sinks",
+        "`a`: cannot read",
+        "/none",
+        "`b`: ",
+        "/url is no URL",
+        "`c`: ",
+        "/url holds no certificate",
+        "`d`: ",
+        "5 bytes",
+        "`e`: ",
+        "/empty is empty",
+    ] {
+        assert!(error.contains(word), "{word}: {error}");
+    }
+    assert!(
+        !error.contains("s3cr3t") && !error.contains("c2hvcnQ"),
+        "{error}"
+    );
+}

@@ -1,0 +1,80 @@
+//! ARP: what claims, for whom, and what is malformed.
+
+use super::{ANNOUNCEMENT, MAC, OTHER_MAC, PROBE, REPLY, bytes, changed, claim, expected, see, v4};
+use crate::frame::Seen;
+use crate::{RejectReason, TAG_ARP};
+
+#[test]
+fn an_announcement_claims_its_sender() {
+    assert_eq!(
+        claim(&bytes(ANNOUNCEMENT)),
+        expected(TAG_ARP, 0, v4([10, 244, 2, 10]))
+    );
+}
+
+#[test]
+fn an_ordinary_request_claims_its_sender_not_its_target() {
+    let frame = changed(ANNOUNCEMENT, &[(38, &[10, 244, 2, 1])]);
+    assert_eq!(claim(&frame), expected(TAG_ARP, 0, v4([10, 244, 2, 10])));
+}
+
+#[test]
+fn a_gratuitous_reply_claims_its_sender() {
+    assert_eq!(
+        claim(&bytes(REPLY)),
+        expected(TAG_ARP, 0, v4([192, 168, 91, 33]))
+    );
+}
+
+#[test]
+fn a_probe_claims_its_target_tentatively() {
+    assert_eq!(
+        claim(&bytes(PROBE)),
+        expected(TAG_ARP, 1, v4([10, 244, 2, 10]))
+    );
+}
+
+#[test]
+fn arp_may_be_padded_and_of_ieee_802() {
+    let mut frame = changed(ANNOUNCEMENT, &[(14, &[0, 6])]);
+    frame.resize(60, 0);
+    assert_eq!(claim(&frame), expected(TAG_ARP, 0, v4([10, 244, 2, 10])));
+}
+
+#[test]
+fn an_ethernet_source_that_differs_from_the_sender_is_kept_beside_it() {
+    let found = claim(&changed(ANNOUNCEMENT, &[(6, &OTHER_MAC)]));
+    assert_eq!((found.mac, found.ether_source), (MAC, OTHER_MAC));
+}
+
+#[test]
+fn malformed_arp_is_rejected_with_the_reason() {
+    use RejectReason::{Address, ArpFormat, ArpOperation, HardwareAddress};
+    let cases: &[(&str, usize, &[u8], RejectReason)] = &[
+        (ANNOUNCEMENT, 14, &[0, 2], ArpFormat),
+        (ANNOUNCEMENT, 16, &[0x86, 0xdd], ArpFormat),
+        (ANNOUNCEMENT, 18, &[8], ArpFormat),
+        (ANNOUNCEMENT, 19, &[16], ArpFormat),
+        (ANNOUNCEMENT, 20, &[0, 0], ArpOperation),
+        (ANNOUNCEMENT, 20, &[0, 3], ArpOperation),
+        (ANNOUNCEMENT, 22, &[0, 0, 0, 0, 0, 0], HardwareAddress),
+        (ANNOUNCEMENT, 22, &[0x03], HardwareAddress),
+        (ANNOUNCEMENT, 22, &[0xff; 6], HardwareAddress),
+        (ANNOUNCEMENT, 28, &[0, 0, 0, 1], Address),
+        (ANNOUNCEMENT, 28, &[127, 0, 0, 1], Address),
+        (ANNOUNCEMENT, 28, &[224, 0, 0, 1], Address),
+        (ANNOUNCEMENT, 28, &[240, 0, 0, 1], Address),
+        (ANNOUNCEMENT, 28, &[255; 4], Address),
+        // A reply from nobody is no probe.
+        (REPLY, 28, &[0; 4], Address),
+        (PROBE, 38, &[0; 4], Address),
+        (PROBE, 38, &[239, 1, 1, 1], Address),
+    ];
+    for (hex, at, new, reason) in cases {
+        assert_eq!(
+            see(&changed(hex, &[(*at, new)])),
+            Seen::Rejected(*reason),
+            "{hex} with {new:?} at {at}"
+        );
+    }
+}

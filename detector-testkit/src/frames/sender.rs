@@ -1,0 +1,114 @@
+//! A socket that sends frames from inside a pod.
+
+use std::{
+    io::IoSlice,
+    os::fd::{AsRawFd as _, OwnedFd},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::{
+    ifaddrs::getifaddrs,
+    sys::socket::{
+        AddressFamily, LinkAddr, MsgFlags, MultiHeaders, SockFlag, SockType, sendmmsg, sendto,
+        socket,
+    },
+};
+
+use super::Frame;
+use crate::{
+    netns::Netns,
+    node::{POD_DEVICE, Pod},
+};
+
+/// A packet socket inside a pod. It stays usable from any thread, for as long as the device lives.
+#[derive(Debug)]
+pub struct FrameSender {
+    socket: OwnedFd,
+    device: LinkAddr,
+}
+
+impl FrameSender {
+    /// Opens one on the pod's `eth0`.
+    ///
+    /// # Errors
+    /// Where the device is gone.
+    pub fn open(pod: &Pod) -> Result<Self> {
+        Self::open_on(pod.netns(), POD_DEVICE)
+    }
+
+    /// Opens one on a device of a namespace.
+    ///
+    /// # Errors
+    /// Where there is no such device.
+    pub fn open_on(netns: &Netns, device: &str) -> Result<Self> {
+        netns.run_in(|| {
+            // Protocol 0: it never receives.
+            let socket = socket(
+                AddressFamily::Packet,
+                SockType::Raw,
+                SockFlag::SOCK_CLOEXEC,
+                None,
+            )
+            .context("opening a packet socket")?;
+            let device = getifaddrs()
+                .context("listing devices")?
+                .filter(|entry| entry.interface_name == device)
+                .find_map(|entry| entry.address?.as_link_addr().copied())
+                .with_context(|| format!("no device {device} in {}", netns.name()))?;
+            Ok(Self { socket, device })
+        })
+    }
+
+    /// Sends a frame; when this returns, the other end of a veth has it.
+    ///
+    /// # Errors
+    /// Where the kernel refuses: the device is down or gone.
+    pub fn send(&self, frame: &Frame) -> Result<()> {
+        self.send_bytes(&frame.to_bytes())
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Errors
+    /// As [`FrameSender::send`].
+    pub fn send_bytes(&self, bytes: &[u8]) -> Result<()> {
+        let sent = sendto(
+            self.socket.as_raw_fd(),
+            bytes,
+            &self.device,
+            MsgFlags::empty(),
+        )
+        .context("sending a frame")?;
+        ensure!(
+            sent == bytes.len(),
+            "the kernel took {sent} of {} bytes",
+            bytes.len()
+        );
+        Ok(())
+    }
+
+    /// Sends many frames with few system calls.
+    ///
+    /// # Errors
+    /// As [`FrameSender::send`]; those before the one that failed are sent.
+    pub fn send_all<B: AsRef<[u8]>>(&self, frames: &[B]) -> Result<()> {
+        let slices: Vec<_> = frames
+            .iter()
+            .map(|frame| [IoSlice::new(frame.as_ref())])
+            .collect();
+        let targets = vec![Some(self.device); frames.len()];
+        let mut sent = 0;
+        while sent < frames.len() {
+            let left = frames.len() - sent;
+            let mut headers = MultiHeaders::<LinkAddr>::preallocate(left, None);
+            let fd = self.socket.as_raw_fd();
+            let (slices, targets) = (&slices[sent..], &targets[sent..]);
+            let taken = sendmmsg(fd, &mut headers, slices, targets, [], MsgFlags::empty())
+                .context("sending frames")?
+                .count();
+            ensure!(taken > 0, "the kernel took none of {left} frames");
+            sent += taken;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! Frames against bytes that Linux sent.
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::net::Ipv6Addr;
+
+use super::{Frame, NaFlags, group_mac, solicited_node};
+use crate::mac::Mac;
+
+const MAC: Mac = Mac([0x02, 0x1c, 0, 0, 0, 0x01]);
+
+fn hex(frame: &Frame) -> String {
+    frame
+        .to_bytes()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+#[test]
+fn an_announcement_is_42_bytes_as_rfc_5227_has_it() {
+    let frame = Frame::announcement(MAC, [10, 244, 2, 10].into());
+    assert_eq!(
+        hex(&frame),
+        "ffffffffffff021c000000010806\
+         0001080006040001021c000000010af4020a0000000000000af4020a"
+    );
+    assert_eq!(frame.to_bytes().len(), 42);
+}
+
+#[test]
+fn a_probe_has_no_sender_address() {
+    let bytes = Frame::probe(MAC, [10, 244, 2, 10].into()).to_bytes();
+    assert_eq!(bytes.get(28..32), Some(&[0, 0, 0, 0][..]));
+    assert_eq!(bytes.get(38..42), Some(&[10, 244, 2, 10][..]));
+}
+
+#[test]
+fn a_gratuitous_reply_names_the_sender_twice() {
+    assert_eq!(
+        hex(&Frame::gratuitous_reply(MAC, [192, 168, 91, 33].into())),
+        "ffffffffffff021c000000010806\
+         0001080006040002021c00000001c0a85b21021c00000001c0a85b21"
+    );
+}
+
+#[test]
+fn tags_stand_before_the_type_outer_first() {
+    let frame = Frame::announcement(MAC, [10, 0, 0, 1].into())
+        .vlan(100)
+        .vlan(7);
+    assert!(hex(&frame).starts_with("ffffffffffff021c0000000188a80064810000070806"));
+    let frame = Frame::announcement(MAC, [10, 0, 0, 1].into()).vlan(100);
+    assert!(hex(&frame).starts_with("ffffffffffff021c00000001810000640806"));
+}
+
+/// Recorded from Linux 6.18, where it adds a nonce option (RFC 7527) that `dad` leaves out.
+#[test]
+fn dad_is_what_linux_sends_but_for_the_nonce() {
+    let recorded = "3333ff0a000b021c0000000186dd\
+        6000000000203aff00000000000000000000000000000000ff0200000000000000000001ff0a000b\
+        8700e60b00000000fd0000000000000000000000000a000b0e01f2e83fb656c9";
+    let target: Ipv6Addr = "fd00::a:b".parse().unwrap();
+    let mut body = vec![0; 4];
+    body.extend(target.octets());
+    body.extend([0x0e, 1, 0xf2, 0xe8, 0x3f, 0xb6, 0x56, 0xc9]);
+    let group = solicited_node(target);
+    let with_nonce = Frame::icmpv6(
+        MAC,
+        group_mac(group),
+        Ipv6Addr::UNSPECIFIED,
+        group,
+        135,
+        &body,
+    );
+    assert_eq!(hex(&with_nonce), recorded);
+    let (header, message) = (54, 24);
+    let dad = Frame::dad(MAC, target).to_bytes();
+    assert_eq!(dad.len(), header + message);
+    assert_eq!(
+        dad.get(58..),
+        with_nonce.to_bytes().get(58..header + message)
+    );
+}
+
+/// Recorded from Linux 6.18 with `ndisc_notify`.
+#[test]
+fn an_unsolicited_advertisement_is_what_linux_sends() {
+    let recorded = "333300000001021c0000000186dd\
+        6000000000203afffd0000000000000000000000000a000bff020000000000000000000000000001\
+        88005a5720000000fd0000000000000000000000000a000b0201021c00000001";
+    let frame = Frame::advertisement(
+        MAC,
+        "fd00::a:b".parse().unwrap(),
+        Some(MAC),
+        NaFlags::OVERRIDE,
+    );
+    assert_eq!(hex(&frame), recorded);
+}
+
+#[test]
+fn an_advertisement_may_lack_the_option() {
+    let address = "fd00::a:b".parse().unwrap();
+    let bytes = Frame::advertisement(
+        MAC,
+        address,
+        None,
+        NaFlags::SOLICITED.and(NaFlags::OVERRIDE),
+    )
+    .to_bytes();
+    assert_eq!(bytes.len(), 14 + 40 + 24);
+    assert_eq!(bytes.get(58), Some(&0x60));
+}
