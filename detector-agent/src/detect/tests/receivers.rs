@@ -144,3 +144,40 @@ fn a_link_local_addresss_receiver_is_the_bridges_entry_whatever_the_routes_say()
         ]
     );
 }
+
+#[test]
+fn each_bridge_delivers_by_its_own_entry() {
+    let mut node = Node::new();
+    for (bridge, port) in [(8, 1u8), (9, 2)] {
+        node.bridge(bridge);
+        node.port(port.into(), bridge);
+        node.fdb(bridge, port.into(), mac(port));
+        node.address(port.into(), "10.0.0.1");
+        node.neighbour(bridge, "10.0.0.1", mac(port), NudState::Reachable);
+    }
+    node.said();
+    for (bridge, receiver) in [(9, "veth2"), (8, "veth1")] {
+        node.route("10.0.0.1", bridge);
+        assert_eq!(
+            node.said(),
+            [format!(
+                "updated 10.0.0.1 duplicate certain: veth1 veth2 -> {receiver}"
+            )]
+        );
+    }
+}
+
+#[test]
+fn a_hardware_address_behind_a_bridge_that_no_port_is_known_for_can_receive() {
+    let mut node = Node::new();
+    node.bridge(9);
+    node.port(1, 9);
+    node.frame(1, "10.0.0.1");
+    node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
+    node.said();
+    node.route("10.0.0.1", 9);
+    assert_eq!(
+        node.said(),
+        ["updated 10.0.0.1 duplicate observed: veth1 br9/02:00:00:00:00:07 -> br9"]
+    );
+}
