@@ -166,3 +166,50 @@ fn of_those_that_left_the_newest_are_listed() {
         )
     );
 }
+
+#[test]
+fn conflicts_are_listed_by_age_and_an_address_once() {
+    let mut node = Node::with_pods(2);
+    let tagged = |ifindex, address| FrameClaim {
+        vlan: Vlan {
+            outer: Some(5),
+            inner: None,
+        },
+        ..frame(ifindex, address)
+    };
+    for address in ["10.0.0.7", "10.0.0.3", "10.0.0.5"] {
+        node.frame(1, address);
+        node.frame(2, address);
+    }
+    node.tell(Observation::Frame(tagged(1, "10.0.0.3")));
+    node.tell(Observation::Frame(tagged(2, "10.0.0.3")));
+    assert_eq!(
+        node.open(),
+        [
+            "10.0.0.7 duplicate observed: veth1 veth2",
+            "10.0.0.3 duplicate observed: veth1 veth2",
+            "10.0.0.5 duplicate observed: veth1 veth2",
+            "10.0.0.3@5 duplicate observed: veth1 veth2",
+        ]
+    );
+    assert_eq!(
+        node.engine.conflict_addresses(),
+        ["10.0.0.7", "10.0.0.3", "10.0.0.5"].map(ip)
+    );
+    assert_eq!(node.engine.claim_count(), 3);
+}
+
+#[test]
+fn a_bridge_that_is_gone_is_why_what_stood_behind_it_left() {
+    let mut node = Node::new();
+    node.bridge(9);
+    node.port(1, 9);
+    node.frame(1, "10.0.0.1");
+    node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
+    node.said();
+    node.gone(9);
+    assert_eq!(
+        node.said(),
+        ["resolved 10.0.0.1 duplicate observed: veth1 left br9/02:00:00:00:00:07(device_removed)"]
+    );
+}

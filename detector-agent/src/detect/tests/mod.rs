@@ -12,6 +12,7 @@ mod books;
 mod bounds;
 mod bridge;
 mod duplicates;
+mod evidence;
 mod expiry;
 mod flapping;
 mod gateways;

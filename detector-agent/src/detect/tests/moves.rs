@@ -212,3 +212,26 @@ fn what_happened_since_the_restart_follows_what_was_kept() {
     assert!(!next.claimed(2, 190), "2 has it since 11");
     assert!(next.claimed(3, 190));
 }
+
+#[test]
+fn a_holder_that_still_claims_is_remembered_beyond_the_window() {
+    let mut book = Book::new();
+    book.claimed(1, 1);
+    book.moves.forget(vip(), at(500), WINDOW, |_| true);
+    assert!(book.claimed(2, 500));
+}
+
+#[test]
+fn what_is_forgotten_makes_room_for_others() {
+    let mut book = Book::new();
+    let nth = |n: u16| {
+        let [high, low] = n.to_be_bytes();
+        IpAddr::from([10, 9, high, low])
+    };
+    for n in 0..4096 {
+        book.claimed_in(UNTAGGED, nth(n), 1, 1);
+    }
+    book.moves.forget(nth(7), at(500), WINDOW, |_| false);
+    book.claimed_in(UNTAGGED, nth(5000), 1, 500);
+    assert!(book.claimed_in(UNTAGGED, nth(5000), 2, 501));
+}

@@ -164,3 +164,44 @@ fn the_probe_of_who_has_the_address_is_evidence_for_a_minute() {
     node.wait_secs(61);
     assert_eq!(shown(&node), ["address"]);
 }
+
+#[test]
+fn a_pods_probe_for_what_it_has_itself_is_no_evidence() {
+    let mut node = Node::with_pods(1);
+    node.address(1, "10.0.0.1");
+    node.probe(1, "10.0.0.1");
+    let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
+    assert_eq!(evidence(&claims[0].claimant), ["address"]);
+}
+
+#[test]
+fn a_probe_makes_no_claim_live_again_that_is_over() {
+    let mut node = Node::with_pods(2);
+    node.address(2, "10.0.0.1");
+    node.frame(1, "10.0.0.1");
+    node.now = node.now + Duration::from_secs(601);
+    node.probe(1, "10.0.0.1");
+    let open = node.engine.conflicts(node.now);
+    assert_eq!(evidence(&open[0].claimants[1]), ["arp probe"]);
+    node.said();
+    node.wait_secs(60);
+    assert_eq!(
+        node.said(),
+        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
+    );
+}
+
+#[test]
+fn a_probe_that_becomes_a_claim_contests_another_probe_at_once() {
+    let mut node = Node::with_pods(3);
+    node.address(3, "10.0.0.1");
+    node.probe(1, "10.0.0.1");
+    node.probe(2, "10.0.0.1");
+    node.gone(3);
+    node.said();
+    node.frame(1, "10.0.0.1");
+    assert_eq!(
+        node.said(),
+        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
+    );
+}
