@@ -59,7 +59,7 @@ impl World<'_> {
             // Rule 5: a probe counts only against somebody else's claim (RFC 5227 §2.1.1, RFC 4862 §5.4).
             let contested = drafts
                 .iter()
-                .any(|(other, d)| other.0 == key.0 && other.1 != key.1 && !d.tentative);
+                .any(|((scope, _), d)| *scope == key.0 && !d.tentative);
             if !contested {
                 drafts.remove(&key);
             }

@@ -17,6 +17,15 @@ impl Anomalies {
         !self.pools.is_empty()
     }
 
+    /// Whether anything was concluded, or is about to be, from books about an address. They may be gone by now.
+    pub(in crate::detect) fn follows_books(&self, address: IpAddr) -> bool {
+        let is_open = |kind| self.is_open(&Key::of(kind, address));
+        is_open(AnomalyKind::IpamDrift)
+            || is_open(AnomalyKind::IpamLeak)
+            || self.missing.contains_key(&address)
+            || self.idle.contains_key(&address)
+    }
+
     /// Takes books over. Gives the addresses to look at; `None` for all.
     pub(in crate::detect) fn read(&mut self, news: PoolNews) -> Option<BTreeSet<IpAddr>> {
         match news {

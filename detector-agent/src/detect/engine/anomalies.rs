@@ -29,7 +29,6 @@ impl Engine {
             PoolNews::Gone(_) => now,
         };
         let at = Moment { now, decided_at };
-        let before = matches!(news, PoolNews::Gone(_)).then(|| self.anomalies.addresses());
         let touched = self.anomalies.read(news);
         if !self.first_read {
             return;
@@ -40,7 +39,7 @@ impl Engine {
                     self.judge_anomalies(address, at, effects);
                 }
             }
-            None => self.judge_all(before.unwrap_or_default(), at, effects),
+            None => self.judge_all(at, effects),
         }
     }
 
@@ -117,15 +116,9 @@ impl Engine {
         effects.extend(said.into_iter().map(Effect::Anomaly));
     }
 
-    fn judge_all(
-        &mut self,
-        more: impl IntoIterator<Item = IpAddr>,
-        at: Moment,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn judge_all(&mut self, at: Moment, effects: &mut Vec<Effect>) {
         let mut addresses = self.anomalies.addresses();
         addresses.extend(self.facts.addresses());
-        addresses.extend(more);
         for address in addresses {
             self.judge_anomalies(address, at, effects);
         }
@@ -144,7 +137,8 @@ impl Engine {
         self.judge_gateways(address, at, effects);
         let host_route = self.routes.host_route(address);
         let routes_matter = host_route.is_some() || self.anomalies.follows_route(address);
-        if !routes_matter && !self.anomalies.has_pools() {
+        let books_matter = self.anomalies.has_pools() || self.anomalies.follows_books(address);
+        if !routes_matter && !books_matter {
             return;
         }
         // Shared addresses come from no pool, and move.

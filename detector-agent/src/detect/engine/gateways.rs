@@ -83,7 +83,7 @@ impl Engine {
         if inside.is_some_and(|i| i.resolved == Some(true)) {
             self.anomalies.gateways.remove(&key);
             self.end(&key, OverReason::Answered, now, effects);
-        } else if !self.anomalies.is_open(&key) {
+        } else {
             self.judge_question(key, inside, at, effects);
         }
     }

@@ -69,7 +69,7 @@ impl Engine {
             // Another device was told to have this peer since: this one is dying.
             let holder = link.peer.and_then(|peer| self.links.pod_by_peer(peer));
             let holder = holder.map(|l| l.link.ifindex);
-            if holder.is_some_and(|h| h != link.ifindex && finished.outdated(&Key::Link(h))) {
+            if holder.is_some_and(|h| finished.outdated(&Key::Link(h))) {
                 link.peer = None;
             }
             self.link(link, true, at, effects);

@@ -180,14 +180,9 @@ impl Facts {
         if let Some(known) = entry.assigned.iter_mut().find(|a| a.peer == peer) {
             known.last = at;
             known.prefixes.add(info.prefix_len);
-            let detection = |info: &AssignedAddress| (info.tentative, info.dad_failed);
-            let changed = detection(&known.info) != detection(&info);
+            // Whether duplicate address detection goes on, or failed, is shown; it decides nothing.
             known.info = info;
-            return if changed {
-                Stored::Changed
-            } else {
-                Stored::Refreshed
-            };
+            return Stored::Refreshed;
         }
         if held >= bounds.claims_per_device {
             self.drop_if_empty(info.address);

@@ -8,7 +8,7 @@ use crate::detect::anomaly::{
 };
 
 /// Books of 10.0.0.0/24 that hold these addresses.
-fn books(node: &Node, held: &[&str], books: Books) -> Pool {
+pub(super) fn books(node: &Node, held: &[&str], books: Books) -> Pool {
     Pool {
         id: PoolId(1),
         source: Arc::new(PoolSource {
@@ -31,12 +31,12 @@ fn books(node: &Node, held: &[&str], books: Books) -> Pool {
 }
 
 impl Node {
-    fn books(&mut self, pool: Pool) {
+    pub(super) fn books(&mut self, pool: Pool) {
         let news = PoolNews::Read(Arc::new(pool), Touched::All);
         self.engine.books(self.now, news, &mut self.effects);
     }
 
-    fn told_of_anomalies(&mut self) -> Vec<String> {
+    pub(super) fn told_of_anomalies(&mut self) -> Vec<String> {
         let effects = std::mem::take(&mut self.effects);
         let told = |effect| match effect {
             Effect::Anomaly(Said::Raised(a)) => {
@@ -56,7 +56,7 @@ impl Node {
     }
 
     /// Everything the node has was read once.
-    fn was_read(&mut self) {
+    pub(super) fn was_read(&mut self) {
         let links = (1..=2).map(pod).collect();
         let snapshot = Snapshot {
             links,
@@ -79,7 +79,7 @@ impl Node {
     }
 }
 
-fn node() -> Node {
+pub(super) fn node() -> Node {
     let mut node = Node::with_pods(2);
     node.was_read();
     node
@@ -208,7 +208,7 @@ fn an_earlier_agents_anomaly_goes_on_without_a_word_or_ends() {
     );
 }
 
-fn question(ifindex: IfIndex, target: &str) -> Observation {
+pub(super) fn question(ifindex: IfIndex, target: &str) -> Observation {
     Observation::Question(Question {
         ifindex,
         target: ip(target),
@@ -218,7 +218,7 @@ fn question(ifindex: IfIndex, target: &str) -> Observation {
     })
 }
 
-fn answer(node: &mut Node, inside: Option<Inside>) {
+pub(super) fn answer(node: &mut Node, inside: Option<Inside>) {
     let look = node.effects.iter().find_map(|effect| match effect {
         Effect::Anomaly(Said::LookInside(look)) => Some(*look),
         _ => None,

@@ -197,3 +197,27 @@ fn a_conflict_turned_away_at_the_bound_is_raised_as_soon_as_there_is_room() {
         ]
     );
 }
+
+#[test]
+fn what_is_turned_away_beyond_what_is_remembered_is_raised_too_once_there_is_room() {
+    let mut node = bounded(Bounds {
+        open_conflicts: 1,
+        ..Bounds::default()
+    });
+    node.pod(1);
+    node.pod(2);
+    for n in 1..=4 {
+        for ifindex in 1..=2 {
+            node.address(ifindex, &format!("10.0.0.{n}"));
+        }
+    }
+    assert_eq!(node.engine.losses().conflicts, 3);
+    node.frame(1, "10.0.0.2");
+    assert_eq!(node.engine.losses().conflicts, 3, "remembered");
+    node.frame(1, "10.0.0.3");
+    assert_eq!(node.engine.losses().conflicts, 4, "one is remembered");
+    for n in 1..=4 {
+        node.address_gone(1, &format!("10.0.0.{n}"));
+        assert_eq!(node.open().len(), usize::from(n < 4), "{n}");
+    }
+}

@@ -315,3 +315,26 @@ fn a_removed_bridge_takes_its_entries_along() {
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
 }
+
+#[test]
+fn both_that_flapped_uphold_each_other_when_an_unknown_third_takes_over() {
+    let mut node = bridged();
+    for port in [1, 2, 1, 7] {
+        node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
+    }
+    assert_eq!(node.open(), ["10.0.0.1 duplicate observed: veth2 veth1"]);
+}
+
+#[test]
+fn entries_of_a_link_that_is_no_bridge_any_more_are_no_claims() {
+    let mut node = bridged();
+    node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
+    node.frame(2, "10.0.0.1");
+    node.said();
+    // The bridge's end was missed, and its index is an uplink's now.
+    node.link(uplink(9));
+    assert_eq!(
+        node.said(),
+        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
+    );
+}

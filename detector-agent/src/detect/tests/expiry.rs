@@ -106,3 +106,12 @@ fn an_early_expiry_changes_nothing() {
     node.wait_secs(600);
     assert_eq!(node.said().len(), 1);
 }
+
+#[test]
+fn what_is_over_counts_no_more_before_it_is_looked_at() {
+    let mut node = Node::with_pods(2);
+    node.frame(1, "10.0.0.1");
+    node.now = node.now + Duration::from_secs(601);
+    node.frame(2, "10.0.0.1");
+    assert!(node.said().is_empty());
+}

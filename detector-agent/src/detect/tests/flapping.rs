@@ -162,3 +162,119 @@ fn moves_in_another_vlan_are_counted_apart() {
     }
     assert!(node.said().is_empty());
 }
+
+#[test]
+fn an_address_given_to_the_next_before_it_is_taken_from_the_last_moves() {
+    let mut node = allowing();
+    node.address(1, VIP);
+    for turn in 0..5 {
+        let (last, next) = (1 + turn % 2, 2 - turn % 2);
+        node.address(next, VIP);
+        node.address_gone(last, VIP);
+    }
+    assert_eq!(
+        node.said(),
+        ["raised 10.9.0.1 flapping certain: veth1 veth2"]
+    );
+}
+
+#[test]
+fn an_address_told_again_is_no_claim_anew() {
+    let mut node = allowing();
+    for turn in 0..10 {
+        node.address(1 + turn % 2, VIP);
+    }
+    assert!(node.said().is_empty());
+}
+
+#[test]
+fn entries_of_a_bridge_that_turn_count_as_claims() {
+    let mut node = allowing();
+    node.bridge(9);
+    for port in 1..=2u8 {
+        node.port(port.into(), 9);
+        node.fdb(9, port.into(), mac(port));
+    }
+    for turn in 0..6 {
+        node.neighbour(9, VIP, mac(1 + turn % 2), NudState::Reachable);
+    }
+    assert_eq!(
+        node.said(),
+        ["raised 10.9.0.1 flapping observed: veth1 veth2"]
+    );
+}
+
+#[test]
+fn unconfirmed_entries_and_probes_do_not_count_as_claims() {
+    let mut node = allowing();
+    for turn in 0..10 {
+        let state = [NudState::Stale, NudState::Delay, NudState::Probe][turn % 3];
+        let holder = if turn % 2 == 0 { 1 } else { 2 };
+        node.neighbour(holder, VIP, mac(1), state);
+    }
+    let mut probed = allowing();
+    probed.address(1, VIP);
+    for _ in 0..10 {
+        probed.probe(2, VIP);
+        probed.frame(1, VIP);
+    }
+    assert!(node.said().is_empty() && probed.said().is_empty());
+}
+
+#[test]
+fn who_held_it_before_the_window_has_no_part_in_a_move() {
+    let mut node = Node::with(Settings {
+        allow: vec!["10.9.0.0/16".parse().unwrap()],
+        flap_moves: 1,
+        ..Settings::default()
+    });
+    node.pod(1);
+    node.pod(2);
+    node.address(1, VIP);
+    node.address_gone(1, VIP);
+    node.wait_secs(200);
+    node.address(2, VIP);
+    assert!(node.said().is_empty());
+}
+
+#[test]
+fn those_that_took_part_are_shown_as_they_claim_it_now() {
+    let mut node = allowing();
+    for turn in 0..6 {
+        node.frame(1 + turn % 2, VIP);
+    }
+    node.said();
+    for holder in 1..=2 {
+        node.neighbour(holder.into(), VIP, mac(holder), NudState::Permanent);
+    }
+    assert_eq!(
+        node.said(),
+        ["updated 10.9.0.1 flapping certain: veth1 veth2"]
+    );
+}
+
+#[test]
+fn who_took_part_has_left_when_another_device_or_kind_of_link_has_its_index() {
+    let renamed = Link {
+        name: "vethX".to_owned(),
+        ..pod(1)
+    };
+    let other = Link {
+        kind: LinkKind::Other,
+        ..pod(1)
+    };
+    for link in [renamed, other] {
+        let mut node = allowing();
+        for turn in 0..6 {
+            let holder = 1 + turn % 2;
+            node.address(holder, VIP);
+            node.address_gone(holder, VIP);
+        }
+        node.said();
+        node.link(link);
+        assert_eq!(
+            node.said(),
+            ["updated 10.9.0.1 flapping observed: veth2 left veth1(device_removed)"]
+        );
+    }
+}

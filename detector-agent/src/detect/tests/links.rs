@@ -273,3 +273,118 @@ fn a_bridge_told_after_a_neighbour_on_it_asks_for_a_reading() {
     node.bridge(8);
     assert!(node.asked().is_empty());
 }
+
+#[test]
+fn another_alias_is_a_rename_and_another_name_another_device() {
+    let mut node = Node::with_pods(1);
+    node.asked();
+    node.link(Link {
+        alias: Some("a".to_owned()),
+        ..pod(1)
+    });
+    assert_eq!(node.asked(), ["rename veth1#1"]);
+    node.bridge(9);
+    node.link(Link {
+        alias: Some("a".to_owned()),
+        master: Some(9),
+        ..pod(1)
+    });
+    assert!(node.asked().is_empty(), "a port of a bridge now, no more");
+    node.link(Link {
+        name: "vethX".to_owned(),
+        ..pod(1)
+    });
+    assert_eq!(node.asked(), ["read again", "attach vethX#3"]);
+}
+
+#[test]
+fn a_peer_that_a_reading_lacks_takes_its_addresses_along() {
+    let mut node = Node::with_pods(1);
+    node.address(1, "10.0.0.1");
+    node.read_node(Snapshot {
+        links: vec![Link {
+            peer: None,
+            ..pod(1)
+        }],
+        ..Snapshot::default()
+    });
+    assert!(node.engine.addresses().is_empty());
+    assert_eq!(node.engine.device(1).unwrap().peer, None);
+}
+
+#[test]
+fn a_displaced_devices_namespace_speaks_against_nothing_any_more() {
+    let mut node = Node::with_pods(3);
+    node.read_pod(1, &[]);
+    node.neighbour(1, "10.0.0.1", mac(1), NudState::Stale);
+    node.address(3, "10.0.0.1");
+    assert!(node.said().is_empty());
+    node.link(Link {
+        peer: Some(peer(1)),
+        ..pod(4)
+    });
+    assert_eq!(
+        node.said(),
+        ["raised 10.0.0.1 duplicate observed: veth1 veth3"]
+    );
+}
+
+#[test]
+fn other_changes_of_a_bridge_or_a_port_leave_entries_and_routes_as_they_are() {
+    let mut node = Node::new();
+    node.bridge(9);
+    for port in 1..=2u8 {
+        node.port(port.into(), 9);
+        node.fdb(9, port.into(), mac(port));
+    }
+    node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
+    node.frame(2, "10.0.0.1");
+    node.route("10.0.0.1", 9);
+    node.said();
+    node.link(Link {
+        alias: Some("b".to_owned()),
+        ..bridge(9)
+    });
+    node.link(Link {
+        alias: Some("p".to_owned()),
+        master: Some(9),
+        ..pod(1)
+    });
+    assert_eq!(
+        node.open(),
+        ["10.0.0.1 duplicate observed: veth1 veth2 -> veth1"]
+    );
+    assert!(node.said().is_empty());
+}
+
+#[test]
+fn a_neighbour_on_a_link_that_is_known_or_beyond_the_bound_makes_no_reading() {
+    let mut node = Node::with(Settings {
+        bounds: Bounds {
+            links: 2,
+            ..Bounds::default()
+        },
+        ..Settings::default()
+    });
+    node.link(uplink(9));
+    for ifindex in [9, 11, 12, 13] {
+        node.neighbour(ifindex, "10.0.0.1", mac(1), NudState::Reachable);
+    }
+    node.gone(9);
+    for (bridge, read) in [(9, 0), (13, 0), (11, 1)] {
+        node.bridge(bridge);
+        assert_eq!(node.asked().len(), read, "{bridge}");
+        node.gone(bridge);
+    }
+}
+
+#[test]
+fn a_neighbour_that_was_read_on_an_unknown_link_makes_no_reading() {
+    let mut node = Node::new();
+    node.read_node(Snapshot {
+        neighbours: vec![neighbour(9, "10.0.0.1", mac(1), NudState::Reachable)],
+        ..Snapshot::default()
+    });
+    node.bridge(9);
+    assert!(node.asked().is_empty());
+}

@@ -8,20 +8,26 @@
 )]
 
 mod anomalies;
+mod books;
 mod bounds;
 mod bridge;
 mod duplicates;
+mod evidence;
 mod expiry;
 mod flapping;
+mod gateways;
 mod host;
 mod ipv6_vlan;
+mod life;
 mod links;
 mod model;
+mod moves;
 mod neighbours;
 mod prefixes;
 mod reads;
 mod receivers;
 mod restart;
+mod routes;
 mod same_pod;
 mod tentative;
 

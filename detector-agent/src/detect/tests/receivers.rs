@@ -144,3 +144,85 @@ fn a_link_local_addresss_receiver_is_the_bridges_entry_whatever_the_routes_say()
         ]
     );
 }
+
+#[test]
+fn each_bridge_delivers_by_its_own_entry() {
+    let mut node = Node::new();
+    for (bridge, port) in [(8, 1u8), (9, 2)] {
+        node.bridge(bridge);
+        node.port(port.into(), bridge);
+        node.fdb(bridge, port.into(), mac(port));
+        node.address(port.into(), "10.0.0.1");
+        node.neighbour(bridge, "10.0.0.1", mac(port), NudState::Reachable);
+    }
+    node.said();
+    for (bridge, receiver) in [(9, "veth2"), (8, "veth1")] {
+        node.route("10.0.0.1", bridge);
+        assert_eq!(
+            node.said(),
+            [format!(
+                "updated 10.0.0.1 duplicate certain: veth1 veth2 -> {receiver}"
+            )]
+        );
+    }
+}
+
+#[test]
+fn a_hardware_address_behind_a_bridge_that_no_port_is_known_for_can_receive() {
+    let mut node = Node::new();
+    node.bridge(9);
+    node.port(1, 9);
+    node.frame(1, "10.0.0.1");
+    node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
+    node.said();
+    node.route("10.0.0.1", 9);
+    assert_eq!(
+        node.said(),
+        ["updated 10.0.0.1 duplicate observed: veth1 br9/02:00:00:00:00:07 -> br9"]
+    );
+}
+
+#[test]
+fn a_wider_route_that_comes_goes_or_loses_its_link_is_told() {
+    let wide = Route {
+        prefix_len: 24,
+        ..route("10.0.0.0", 9)
+    };
+    let down = Link {
+        up: false,
+        ..bridge(9)
+    };
+    let ends = [
+        Observation::RouteGone(wide),
+        Observation::Link(down),
+        Observation::LinkGone(9),
+    ];
+    for end in ends {
+        let mut node = Node::new();
+        node.bridge(9);
+        node.port(1, 9);
+        node.pod(2);
+        node.frame(1, "10.0.0.1");
+        node.frame(2, "10.0.0.1");
+        node.said();
+        node.tell(Observation::Route(Route {
+            prefix_len: 16,
+            ..route("10.0.0.0", 2)
+        }));
+        assert_eq!(
+            node.said(),
+            ["updated 10.0.0.1 duplicate observed: veth1 veth2 -> veth2"]
+        );
+        node.tell(Observation::Route(wide));
+        assert_eq!(
+            node.said(),
+            ["updated 10.0.0.1 duplicate observed: veth1 veth2"],
+            "the bridge has no entry for it"
+        );
+        node.tell(end);
+        assert_eq!(
+            node.said(),
+            ["updated 10.0.0.1 duplicate observed: veth1 veth2 -> veth2"]
+        );
+    }
+}

@@ -116,3 +116,92 @@ fn a_claim_after_the_probe_is_a_claim() {
     node.wait_secs(61);
     assert!(node.said().is_empty());
 }
+
+#[test]
+fn probes_are_upheld_neither_by_each_other_nor_by_a_claim_in_another_vlan() {
+    let mut node = Node::with_pods(4);
+    node.address(3, "10.0.0.1");
+    node.probe(1, "10.0.0.1");
+    node.probe(2, "10.0.0.1");
+    node.tell(Observation::Frame(FrameClaim {
+        vlan: Vlan {
+            outer: Some(5),
+            inner: None,
+        },
+        ..frame(4, "10.0.0.1")
+    }));
+    node.said();
+    node.gone(3);
+    assert_eq!(
+        node.said(),
+        [
+            "resolved 10.0.0.1 duplicate observed: left veth3(device_removed) left veth1(expired) left veth2(expired)"
+        ]
+    );
+}
+
+#[test]
+fn a_probe_for_an_address_set_by_hand_behind_a_bridge_is_a_conflict() {
+    let mut node = Node::new();
+    node.bridge(9);
+    node.port(1, 9);
+    node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
+    node.probe(1, "10.0.0.1");
+    assert_eq!(
+        node.said(),
+        ["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:07 veth1"]
+    );
+}
+
+#[test]
+fn the_probe_of_who_has_the_address_is_evidence_for_a_minute() {
+    let mut node = Node::with_pods(2);
+    node.address(1, "10.0.0.1");
+    node.address(2, "10.0.0.1");
+    node.probe(1, "10.0.0.1");
+    let shown = |node: &Node| evidence(&node.engine.conflicts(node.now)[0].claimants[0]);
+    assert_eq!(shown(&node), ["address", "arp probe"]);
+    node.wait_secs(61);
+    assert_eq!(shown(&node), ["address"]);
+}
+
+#[test]
+fn a_pods_probe_for_what_it_has_itself_is_no_evidence() {
+    let mut node = Node::with_pods(1);
+    node.address(1, "10.0.0.1");
+    node.probe(1, "10.0.0.1");
+    let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
+    assert_eq!(evidence(&claims[0].claimant), ["address"]);
+}
+
+#[test]
+fn a_probe_makes_no_claim_live_again_that_is_over() {
+    let mut node = Node::with_pods(2);
+    node.address(2, "10.0.0.1");
+    node.frame(1, "10.0.0.1");
+    node.now = node.now + Duration::from_secs(601);
+    node.probe(1, "10.0.0.1");
+    let open = node.engine.conflicts(node.now);
+    assert_eq!(evidence(&open[0].claimants[1]), ["arp probe"]);
+    node.said();
+    node.wait_secs(60);
+    assert_eq!(
+        node.said(),
+        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
+    );
+}
+
+#[test]
+fn a_probe_that_becomes_a_claim_contests_another_probe_at_once() {
+    let mut node = Node::with_pods(3);
+    node.address(3, "10.0.0.1");
+    node.probe(1, "10.0.0.1");
+    node.probe(2, "10.0.0.1");
+    node.gone(3);
+    node.said();
+    node.frame(1, "10.0.0.1");
+    assert_eq!(
+        node.said(),
+        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
+    );
+}

@@ -1,0 +1,186 @@
+//! What IPAM's books are held against, when, and what is told of it.
+
+use std::sync::Arc;
+
+use super::{
+    anomalies::{books, node},
+    *,
+};
+
+/// Books of 10.0.0.0/24 that were deleted: what they lack is believed at once.
+fn lost(node: &mut Node) {
+    node.now.0 += MS;
+    let pool = books(node, &[], Books::Lost);
+    node.books(pool);
+}
+
+#[test]
+fn nothing_is_concluded_before_everything_was_read_once() {
+    let mut node = Node::with_pods(1);
+    node.read_pod(1, &["10.0.0.2"]);
+    let pool = books(&node, &["10.0.0.9"], Books::Lost);
+    node.books(pool);
+    node.frame(1, "10.0.0.2");
+    node.wait_secs(700);
+    assert!(node.told_of_anomalies().is_empty());
+    let pool = books(&node, &["10.0.0.9"], Books::Lost);
+    node.books(pool);
+    node.read_node(Snapshot {
+        links: vec![pod(1)],
+        pods: vec![holds(1, &["10.0.0.2"])],
+        ..Snapshot::default()
+    });
+    assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
+    node.wait_secs(601);
+    assert_eq!(node.told_of_anomalies(), ["raised ipam_leak 10.0.0.9"]);
+}
+
+#[test]
+fn books_that_changed_for_some_addresses_are_held_against_those() {
+    let mut node = node();
+    node.address(1, "10.0.0.2");
+    node.address(1, "10.0.0.3");
+    node.now.0 += MS;
+    let pool = books(&node, &["10.0.0.2", "10.0.0.3"], Books::Whole);
+    node.books(pool);
+    node.now.0 += MS;
+    let pool = Arc::new(books(&node, &[], Books::Lost));
+    let touched = Touched::These(vec![ip("10.0.0.2")]);
+    let news = PoolNews::Read(pool, touched);
+    node.engine.books(node.now, news, &mut node.effects);
+    assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
+}
+
+#[test]
+fn books_that_are_gone_end_what_was_concluded_from_them() {
+    let mut node = node();
+    node.address(1, "10.0.0.2");
+    node.now.0 += MS;
+    let pool = books(&node, &["10.0.0.9"], Books::Lost);
+    node.books(pool);
+    node.wait_secs(601);
+    assert_eq!(
+        node.told_of_anomalies(),
+        ["raised ipam_drift 10.0.0.2", "raised ipam_leak 10.0.0.9"]
+    );
+    let news = PoolNews::Gone(PoolId(1));
+    node.engine.books(node.now, news, &mut node.effects);
+    assert_eq!(
+        node.told_of_anomalies(),
+        [
+            "resolved ipam_drift 10.0.0.2 not_seen",
+            "resolved ipam_leak 10.0.0.9 released"
+        ]
+    );
+}
+
+#[test]
+fn open_anomalies_are_listed_by_age_and_counted_by_kind() {
+    let mut node = node();
+    let pool = books(&node, &["10.0.0.1"], Books::Whole);
+    node.books(pool);
+    node.wait_secs(601);
+    for address in ["10.0.0.9", "10.0.0.3"] {
+        node.address(2, address);
+        lost(&mut node);
+    }
+    node.address(1, "10.0.0.4");
+    node.address(1, "10.0.0.2");
+    lost(&mut node);
+    let open = node.engine.anomalies();
+    let addresses: Vec<_> = open.iter().map(|a| a.address.to_string()).collect();
+    assert_eq!(
+        addresses,
+        ["10.0.0.9", "10.0.0.3", "10.0.0.2", "10.0.0.4"],
+        "the leak is over: the books that held it were deleted"
+    );
+    let ids = node.engine.anomaly_ids();
+    assert_eq!(ids, open.iter().map(|a| a.id).collect::<Vec<_>>());
+    let some = [ids[3], ids[1], ids[0]];
+    let of: Vec<_> = node
+        .engine
+        .anomalies_of(&some)
+        .iter()
+        .map(|a| a.id)
+        .collect();
+    assert_eq!(of, [ids[0], ids[1], ids[3]]);
+    assert_eq!(node.engine.open_anomalies(AnomalyKind::IpamDrift), 4);
+    assert_eq!(node.engine.open_anomalies(AnomalyKind::IpamLeak), 0);
+    assert_eq!(node.engine.anomalies_refused(), 0);
+}
+
+#[test]
+fn anomalies_beyond_the_bound_are_counted_and_raised_when_there_is_room() {
+    let mut node = Node::with(Settings {
+        bounds: Bounds {
+            open_conflicts: 1,
+            ..Bounds::default()
+        },
+        ..Settings::default()
+    });
+    node.pod(1);
+    node.was_read();
+    node.pod(1);
+    node.address(1, "10.0.0.2");
+    node.address(1, "10.0.0.3");
+    lost(&mut node);
+    assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
+    assert_eq!(node.engine.anomalies_refused(), 1);
+    node.address_gone(1, "10.0.0.2");
+    node.wait_secs(61);
+    assert_eq!(
+        node.told_of_anomalies(),
+        [
+            "resolved ipam_drift 10.0.0.2 address_gone",
+            "raised ipam_drift 10.0.0.3"
+        ]
+    );
+}
+
+#[test]
+fn shared_addresses_come_from_no_pool() {
+    let mut node = Node::with(Settings {
+        allow: vec!["10.0.0.2/32".parse().unwrap()],
+        ..Settings::default()
+    });
+    node.pod(1);
+    node.was_read();
+    node.address(1, "10.0.0.2");
+    lost(&mut node);
+    assert!(node.told_of_anomalies().is_empty());
+}
+
+#[test]
+fn the_nodes_own_address_and_one_that_was_only_heard_are_no_drift() {
+    let mut node = node();
+    node.link(uplink(9));
+    node.host(9, "10.0.0.1");
+    node.frame(1, "10.0.0.2");
+    lost(&mut node);
+    assert!(node.told_of_anomalies().is_empty());
+}
+
+#[test]
+fn what_is_heard_of_a_pod_that_cannot_be_read_is_held_against_the_books() {
+    let mut node = node();
+    node.pod(3);
+    node.frame(3, "10.0.0.2");
+    lost(&mut node);
+    assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
+}
+
+#[test]
+fn while_a_pod_cannot_be_read_nothing_is_a_leak_and_links_of_the_node_do_not_matter() {
+    let mut node = node();
+    node.link(uplink(9));
+    let pool = books(&node, &["10.0.0.9"], Books::Whole);
+    node.books(pool);
+    node.pod(3);
+    node.wait_secs(601);
+    node.frame(1, "10.0.0.9");
+    assert!(node.told_of_anomalies().is_empty());
+    node.gone(3);
+    node.frame(2, "10.0.0.9");
+    node.wait_secs(1300);
+    assert_eq!(node.told_of_anomalies(), ["raised ipam_leak 10.0.0.9"]);
+}

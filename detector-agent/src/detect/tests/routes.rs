@@ -1,0 +1,107 @@
+//! Host routes that lead past whoever has the address.
+
+use super::{anomalies::node, *};
+
+/// Pod 1 has the address, and the host's own route for it leads there.
+fn routed() -> Node {
+    let mut node = node();
+    node.address(1, "10.0.0.2");
+    node.route("10.0.0.2", 1);
+    node
+}
+
+fn wide(ifindex: IfIndex) -> Route {
+    Route {
+        prefix_len: 24,
+        ..route("10.0.0.0", ifindex)
+    }
+}
+
+#[test]
+fn a_host_route_that_is_gone_is_told_after_a_while() {
+    let mut node = routed();
+    node.route_gone("10.0.0.2", 1);
+    node.wait(Duration::from_millis(4_999));
+    assert!(node.told_of_anomalies().is_empty());
+    node.wait(Duration::from_millis(1));
+    assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.2"]);
+    assert!(node.engine.anomalies()[0].detail.contains("is gone"));
+}
+
+#[test]
+fn it_is_over_when_nobody_has_the_address_any_more() {
+    let mut node = routed();
+    node.route("10.0.0.2", 2);
+    node.wait_secs(6);
+    assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.2"]);
+    let detail = &node.engine.anomalies()[0].detail;
+    assert!(detail.contains("leads to veth2"), "{detail}");
+    node.address_gone(1, "10.0.0.2");
+    assert_eq!(
+        node.told_of_anomalies(),
+        ["resolved route_astray 10.0.0.2 address_gone"]
+    );
+    // Given anew, it is a matter of its own.
+    node.route_gone("10.0.0.2", 2);
+    node.address(1, "10.0.0.2");
+    node.wait_secs(60);
+    assert!(node.told_of_anomalies().is_empty());
+}
+
+#[test]
+fn a_host_route_to_a_link_of_the_node_leads_astray() {
+    let mut node = routed();
+    node.link(uplink(9));
+    node.route("10.0.0.2", 9);
+    node.wait_secs(6);
+    assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.2"]);
+}
+
+#[test]
+fn where_it_leads_to_a_bridge_or_a_pod_that_cannot_be_read_nothing_is_concluded() {
+    let mut node = routed();
+    node.bridge(9);
+    node.pod(3);
+    for out in [9, 3] {
+        node.route("10.0.0.2", out);
+        node.wait_secs(60);
+        assert!(node.told_of_anomalies().is_empty(), "{out}");
+    }
+}
+
+#[test]
+fn the_end_of_a_host_route_that_was_never_right_says_nothing() {
+    let mut node = node();
+    node.pod(3);
+    node.address(1, "10.0.0.2");
+    node.route("10.0.0.2", 3);
+    node.route_gone("10.0.0.2", 3);
+    node.wait_secs(60);
+    assert!(node.told_of_anomalies().is_empty());
+}
+
+#[test]
+fn the_end_of_a_wider_route_says_nothing() {
+    let mut node = node();
+    node.tell(Observation::Route(wide(1)));
+    node.address(1, "10.0.0.2");
+    node.tell(Observation::RouteGone(wide(1)));
+    node.wait_secs(60);
+    assert!(node.told_of_anomalies().is_empty());
+}
+
+#[test]
+fn shared_addresses_have_no_route_of_their_own_that_could_be_wrong() {
+    let mut node = Node::with(Settings {
+        allow: vec!["10.0.0.0/24".parse().unwrap()],
+        ..Settings::default()
+    });
+    for ifindex in 1..=2 {
+        node.pod(ifindex);
+    }
+    node.was_read();
+    node.address(1, "10.0.0.2");
+    node.route("10.0.0.2", 2);
+    node.wait_secs(60);
+    assert!(node.told_of_anomalies().is_empty());
+}
