@@ -133,10 +133,11 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let identifier = Identifier::new(Arc::clone(&pods), Arc::clone(&metrics));
     let sources = Sources::new(&args.common.identify, &node);
     pods.announce(&sources);
-    let events_wanted = lines.is_some();
+    let lines_part = lines
+        .is_some()
+        .then(|| health.part(Role::Sink, "event lines"));
     let mut reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
-    if events_wanted {
-        let part = health.part(Role::Sink, "event lines");
+    if let Some(part) = lines_part {
         reporter.show_lines(part);
     }
     let feed = http::Feed::default();
@@ -168,7 +169,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         ring: kernel.ring,
         jobs,
         mailbox,
-        books: Some(wanted),
+        books: wanted,
         reporter,
         keeper: keepers.conflicts,
         anomaly_keeper: keepers.anomalies,
@@ -254,16 +255,14 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     // The keepers are gone with detection.
     kept.finish();
     // The worker ends when detection has dropped its end of the jobs.
-    let worked = join(worker, "kernel-worker").map(Ok);
+    let worked = join(worker, "kernel-worker");
     runtime.block_on(senders.stop(DRAIN));
     // A look-up that hangs is left behind.
     runtime.shutdown_background();
     detected
         .and_then(|result| result)
         .map_err(AgentError::Detection)?;
-    worked
-        .and_then(|result| result)
-        .map_err(AgentError::Detection)
+    worked.map_err(AgentError::Detection)
 }
 
 /// Runs the reader of IPAM's books. Nobody waits for its end: it only reads, and ends when detection has.

@@ -6,7 +6,6 @@ use super::Detection;
 use crate::{
     clock,
     detect::{Anomaly, ClaimantId, Conflict, Effect, IfIndex, Said},
-    ipam::Wanted,
     observe::worker::Job,
     report::event::Change,
 };
@@ -46,10 +45,8 @@ impl Detection {
             Said::Resolved(anomaly) => self.anomaly(Change::Resolved, &anomaly),
             Said::LookInside(look) => self.ask(Job::LookInside(look)),
             Said::ReadBooks(pool) => {
-                if let Some(books) = &self.parts.books {
-                    // Where the reader has ended, nothing is raised by books that are too old.
-                    let _ = books.send(Wanted::Pool(pool));
-                }
+                // Where the reader has ended, nothing is raised by books that are too old.
+                let _ = self.parts.books.send(pool);
             }
         }
     }

@@ -22,9 +22,8 @@ use std::{
 
 use crate::{
     clock,
-    detect::{Effect, Engine, FrameKind, IfIndex, Observation, Stamped, Timestamp},
+    detect::{Effect, Engine, FrameKind, IfIndex, Observation, PoolId, Stamped, Timestamp},
     health::SourceHealth,
-    ipam::Wanted,
     observe::{
         ebpf::{CounterReader, Losses, RingReader},
         netlink::{DeviceSelector, Live, Source},
@@ -60,8 +59,8 @@ pub struct Parts {
     pub jobs: mpsc::Sender<Job>,
     /// What others say.
     pub mailbox: Mailbox,
-    /// The way to the reader of IPAM's books, where there is one.
-    pub books: Option<tokio::sync::mpsc::UnboundedSender<Wanted>>,
+    /// The pools whose books the reader of IPAM's books is to read now.
+    pub books: tokio::sync::mpsc::UnboundedSender<PoolId>,
     /// Where events go.
     pub reporter: Reporter,
     /// Keeps what is open over a restart, with `--state-dir`.

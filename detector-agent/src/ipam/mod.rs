@@ -29,7 +29,7 @@ mod watch;
 
 pub use once::{Recognised, look_once};
 pub use settings::{IpamSettings, IpamSwitch};
-pub use task::{Books, Wanted};
+pub use task::Books;
 
 use std::sync::Arc;
 

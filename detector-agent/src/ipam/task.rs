@@ -38,13 +38,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The name of the part that tells what was recognised.
 const CONFIG: &str = "CNI configuration";
 
-/// What the reader is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    /// The books of this pool, now.
-    Pool(PoolId),
-}
-
 /// What may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
@@ -95,8 +88,8 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
         }
     }
 
-    /// Reads until nobody asks any more.
-    pub async fn run(mut self, mut wanted: UnboundedReceiver<Wanted>) {
+    /// Reads until nobody asks any more; at once the books of the pools that are `wanted`.
+    pub async fn run(mut self, mut wanted: UnboundedReceiver<PoolId>) {
         if self.settings.ipam == IpamSwitch::Off {
             self.part(CONFIG)
                 .off("switched off by --ipam off: drift and leaks are not looked for");
@@ -123,7 +116,7 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
             let doubt = self.in_doubt();
             tokio::select! {
                 asked = wanted.recv() => match asked {
-                    Some(Wanted::Pool(id)) => self.asked(id, &mut dirty),
+                    Some(id) => self.asked(id, &mut dirty),
                     None => return,
                 },
                 Some(id) = until(doubt) => {
@@ -143,7 +136,7 @@ impl<F: Fn(PoolNews) -> bool> Books<F> {
                     thoroughly = true;
                 }
             }
-            while let Ok(Wanted::Pool(id)) = wanted.try_recv() {
+            while let Ok(id) = wanted.try_recv() {
                 self.asked(id, &mut dirty);
             }
         }

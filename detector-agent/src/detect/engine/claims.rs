@@ -62,7 +62,10 @@ impl Engine {
         if !claimable(info.address) {
             return;
         }
-        match self.facts.host(ifindex, info, at, &self.settings.bounds) {
+        match self
+            .facts
+            .assign_host(ifindex, info, at, &self.settings.bounds)
+        {
             Stored::Changed => {
                 self.dirty.insert(info.address);
             }
@@ -72,10 +75,13 @@ impl Engine {
     }
 
     pub(super) fn host_address_gone(&mut self, ifindex: IfIndex, address: IpAddr, prefix_len: u8) {
-        if self.facts.unhost_one_of(ifindex, address, prefix_len) {
+        if self
+            .facts
+            .unassign_host_one_of(ifindex, address, prefix_len)
+        {
             return;
         }
-        if self.facts.unhost(ifindex, address) {
+        if self.facts.unassign_host(ifindex, address) {
             self.dirty.insert(address);
         }
     }

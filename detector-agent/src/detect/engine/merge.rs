@@ -162,7 +162,7 @@ impl Engine {
         let outdated = |(i, a, length)| {
             finished.outdated(&Key::Host(i, a, length)) || finished.outdated(&Key::Life(i))
         };
-        let known = self.facts.hosts();
+        let known = self.facts.host_addresses();
         let gone: Vec<_> = known
             .filter(|host| !present.contains(host) && !outdated(*host))
             .collect();

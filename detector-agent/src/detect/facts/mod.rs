@@ -241,7 +241,7 @@ impl Facts {
         forgotten
     }
 
-    pub(super) fn host(
+    pub(super) fn assign_host(
         &mut self,
         ifindex: IfIndex,
         info: AssignedAddress,
@@ -271,7 +271,7 @@ impl Facts {
     }
 
     /// The node's address is gone from a link with this prefix length; `true` where it stays with another.
-    pub(super) fn unhost_one_of(
+    pub(super) fn unassign_host_one_of(
         &mut self,
         ifindex: IfIndex,
         address: IpAddr,
@@ -283,7 +283,7 @@ impl Facts {
             .is_some_and(|known| known.prefixes.take_one_of(prefix_len))
     }
 
-    pub(super) fn unhost(&mut self, ifindex: IfIndex, address: IpAddr) -> bool {
+    pub(super) fn unassign_host(&mut self, ifindex: IfIndex, address: IpAddr) -> bool {
         let Some(entry) = self.by_address.get_mut(&address) else {
             return false;
         };
@@ -297,7 +297,7 @@ impl Facts {
     }
 
     /// The node's own addresses, with the links they stand on, once for each prefix length.
-    pub(super) fn hosts(&self) -> impl Iterator<Item = (IfIndex, IpAddr, u8)> + '_ {
+    pub(super) fn host_addresses(&self) -> impl Iterator<Item = (IfIndex, IpAddr, u8)> + '_ {
         self.by_address.iter().flat_map(|(address, facts)| {
             facts.host.iter().flat_map(|h| {
                 let lengths = h.prefixes.0.iter();
@@ -312,7 +312,7 @@ impl Facts {
         for address in &addresses {
             self.forget_frames(ifindex, *address, |_| true);
             self.forget_neighbour(ifindex, *address);
-            self.unhost(ifindex, *address);
+            self.unassign_host(ifindex, *address);
         }
         addresses
     }

@@ -32,7 +32,7 @@ use ipnet::IpNet;
 pub use attach::{AttachError, Attached};
 pub use counters::{CounterReader, Counts, DeviceLosses, Losses, ReadError};
 pub use load::{BtfProblem, LoadError, Programs};
-pub use ring::{DrainOutcome, RingReader};
+pub use ring::{Drained, RingReader};
 pub use tc::TcError;
 pub use trial::{Subject, Trial, TrialError};
 

@@ -28,12 +28,12 @@ impl fmt::Debug for RingReader {
     }
 }
 
-/// How a drain ended.
+/// What one call of [`RingReader::drain`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DrainOutcome {
+pub struct Drained {
     /// Observations handed over.
     pub observations: usize,
-    /// The budget was spent before the ring was empty: drain again, the descriptor may not say so a second time.
+    /// As much as was asked for was read before the ring was empty: drain again, the descriptor may not say so a second time.
     pub more: bool,
     /// Records that were none this agent knows; they are skipped.
     pub undecodable: u64,
@@ -44,25 +44,25 @@ impl RingReader {
         Self { ring }
     }
 
-    /// Hands over up to `budget` records, oldest first. Never blocks.
-    pub fn drain(&mut self, budget: usize, mut f: impl FnMut(Stamped)) -> DrainOutcome {
-        let mut outcome = DrainOutcome::default();
-        for _ in 0..budget {
+    /// Reads up to `max_records`, oldest first, and gives `tell` what they say. Never blocks.
+    pub fn drain(&mut self, max_records: usize, mut tell: impl FnMut(Stamped)) -> Drained {
+        let mut drained = Drained::default();
+        for _ in 0..max_records {
             let Some(item) = self.ring.next() else {
-                return outcome;
+                return drained;
             };
             match Record::decode(&item) {
                 Ok(record) => {
                     // The room in the ring is given back before anything else happens.
                     drop(item);
-                    outcome.observations += 1;
-                    f(stamped(&record));
+                    drained.observations += 1;
+                    tell(stamped(&record));
                 }
-                Err(_) => outcome.undecodable += 1,
+                Err(_) => drained.undecodable += 1,
             }
         }
-        outcome.more = true;
-        outcome
+        drained.more = true;
+        drained
     }
 }
 
