@@ -19,7 +19,10 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{event::Event, netns::Netns};
+use crate::{
+    event::{Conflict, Event},
+    netns::Netns,
+};
 use command::wait_until;
 use output::{Shared, State, read_events, read_log, refuse_bad};
 
@@ -129,6 +132,16 @@ impl Agent {
             looked_at = looked_at.max(state.events.len());
             found
         })
+    }
+
+    /// Waits for the event that raises a conflict on this address.
+    ///
+    /// # Errors
+    /// As [`Agent::wait_event`].
+    pub fn wait_raised(&self, address: &str) -> Result<Conflict> {
+        let received = self.wait_event(DEADLINE, |event| event.raises(address))?;
+        let conflict = received.event.conflict();
+        conflict.context("a raising event holds a conflict")
     }
 
     /// Waits until `enough` accepts all the events so far.
