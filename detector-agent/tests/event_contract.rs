@@ -10,7 +10,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, PodSpec, event::Event,
+    Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, PodSpec, announce, event::Event,
 };
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
@@ -35,10 +35,7 @@ fn every_value_is_what_the_kernel_says() {
         .unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let begun = SystemTime::now();
-    FrameSender::open(&pods[1])
-        .unwrap()
-        .send(&Frame::announcement(pods[1].mac(), [10, 244, 2, 10].into()))
-        .unwrap();
+    announce(&pods[1], [10, 244, 2, 10].into()).unwrap();
     let event = agent
         .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
         .unwrap()

@@ -30,12 +30,6 @@ fn duplicate(node: &Node, address: &str) -> Vec<Pod> {
     pods
 }
 
-fn raised(agent: &Agent, address: &str) {
-    agent
-        .wait_event(DEADLINE, |event| event.raises(address))
-        .unwrap();
-}
-
 #[test]
 fn conflicts_and_claims_are_told_as_the_events_tell_them() {
     let node = Node::new("api").unwrap();
@@ -46,7 +40,7 @@ fn conflicts_and_claims_are_told_as_the_events_tell_them() {
     assert_eq!(empty.json().unwrap()["conflicts"], Value::Array(Vec::new()));
 
     let mut pods = duplicate(&node, "10.244.2.10/32");
-    raised(&agent, "10.244.2.10");
+    agent.wait_raised("10.244.2.10").unwrap();
     let told = client.get("/api/v1/conflicts").unwrap().json().unwrap();
     assert_eq!(told["node"], "testkit");
     let conflict: Conflict = serde_json::from_value(told["conflicts"][0].clone()).unwrap();

@@ -9,7 +9,7 @@
 use std::net::Ipv4Addr;
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, event::Conflict,
+    Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec, announce, event::Conflict,
 };
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
@@ -190,17 +190,11 @@ fn a_device_of_the_same_name_does_not_inherit_a_claim() {
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let address: Ipv4Addr = ADDRESS.parse().unwrap();
     let [first, second] = <[Pod; 2]>::try_from(pods).unwrap();
-    FrameSender::open(&first)
-        .unwrap()
-        .send(&Frame::announcement(first.mac(), address))
-        .unwrap();
+    announce(&first, address).unwrap();
     assert!(barrier.pass(&node, &agent).unwrap().is_empty());
     first.delete().unwrap();
     let _reborn = node.add_pod(&PodSpec::new("vetha")).unwrap();
-    FrameSender::open(&second)
-        .unwrap()
-        .send(&Frame::announcement(second.mac(), address))
-        .unwrap();
+    announce(&second, address).unwrap();
     let said = barrier.pass(&node, &agent).unwrap();
     assert!(said.is_empty(), "{said:#?}");
 }

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use detector_testkit::{
     Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Mac, NaFlags, Node, Pod, PodSpec,
-    Received,
+    announce,
     event::{Conflict, RAISED},
 };
 
@@ -25,13 +25,6 @@ fn two_silent_pods(prefix: &str) -> (Node, [Pod; 2], Agent) {
         .unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     (node, pods.try_into().unwrap(), agent)
-}
-
-fn raised(agent: &Agent, address: &str) -> Conflict {
-    let received: Received = agent
-        .wait_event(DEADLINE, |event| event.raises(address))
-        .unwrap();
-    received.event.conflict().unwrap()
 }
 
 /// Both pods, each with this one kind of evidence and its own MAC.
@@ -53,7 +46,7 @@ fn an_address_set_in_the_pods_raises() {
     for pod in &pods {
         pod.add_address("10.244.2.10/32").unwrap();
     }
-    let conflict = raised(&agent, "10.244.2.10");
+    let conflict = agent.wait_raised("10.244.2.10").unwrap();
     assert_only(&conflict, &pods, "address");
     assert_eq!(conflict.confidence, "certain");
     assert_eq!(conflict.traffic_goes_to, None, "no route goes to either");
@@ -69,7 +62,7 @@ fn an_ipv6_address_set_in_the_pods_raises() {
     for pod in &pods {
         pod.add_address("fd00::10/64").unwrap();
     }
-    let conflict = raised(&agent, "fd00::10");
+    let conflict = agent.wait_raised("fd00::10").unwrap();
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
     assert!(
         conflict
@@ -84,12 +77,9 @@ fn an_ipv6_address_set_in_the_pods_raises() {
 fn an_arp_announcement_raises() {
     let (_node, pods, agent) = two_silent_pods("announce");
     for pod in &pods {
-        FrameSender::open(pod)
-            .unwrap()
-            .send(&Frame::announcement(pod.mac(), ADDRESS))
-            .unwrap();
+        announce(pod, ADDRESS).unwrap();
     }
-    let conflict = raised(&agent, "10.244.2.10");
+    let conflict = agent.wait_raised("10.244.2.10").unwrap();
     assert_only(&conflict, &pods, "arp");
     assert_eq!(conflict.confidence, "observed");
 }
@@ -101,7 +91,7 @@ fn an_arp_request_for_another_address_raises() {
         let frame = Frame::request(pod.mac(), ADDRESS, Ipv4Addr::new(169, 254, 1, 1));
         FrameSender::open(pod).unwrap().send(&frame).unwrap();
     }
-    assert_only(&raised(&agent, "10.244.2.10"), &pods, "arp");
+    assert_only(&agent.wait_raised("10.244.2.10").unwrap(), &pods, "arp");
 }
 
 #[test]
@@ -113,7 +103,7 @@ fn a_gratuitous_arp_reply_raises() {
             .send(&Frame::gratuitous_reply(pod.mac(), ADDRESS))
             .unwrap();
     }
-    assert_only(&raised(&agent, "10.244.2.10"), &pods, "arp");
+    assert_only(&agent.wait_raised("10.244.2.10").unwrap(), &pods, "arp");
 }
 
 #[test]
@@ -125,7 +115,7 @@ fn a_neighbour_advertisement_raises_with_and_without_its_option() {
         let frame = Frame::advertisement(pod.mac(), address, option, NaFlags::OVERRIDE);
         FrameSender::open(pod).unwrap().send(&frame).unwrap();
     }
-    assert_only(&raised(&agent, "fd00::10"), &pods, "ndp");
+    assert_only(&agent.wait_raised("fd00::10").unwrap(), &pods, "ndp");
 }
 
 #[test]
@@ -138,7 +128,7 @@ fn a_neighbour_solicitation_raises_for_its_source() {
             .send(&Frame::solicitation(pod.mac(), address, gateway))
             .unwrap();
     }
-    assert_only(&raised(&agent, "fd00::10"), &pods, "ndp");
+    assert_only(&agent.wait_raised("fd00::10").unwrap(), &pods, "ndp");
 }
 
 #[test]
@@ -148,7 +138,7 @@ fn a_permanent_neighbour_entry_raises() {
         node.set_neighbour(ADDRESS.into(), pod.device(), pod.mac(), "permanent")
             .unwrap();
     }
-    let conflict = raised(&agent, "10.244.2.10");
+    let conflict = agent.wait_raised("10.244.2.10").unwrap();
     assert_only(&conflict, &pods, "neighbour");
     assert_eq!(conflict.confidence, "certain");
     assert!(
@@ -164,11 +154,8 @@ fn different_kinds_of_evidence_meet_in_one_conflict() {
     let (node, pods, agent) = two_silent_pods("meet");
     node.set_neighbour(ADDRESS.into(), pods[0].device(), pods[0].mac(), "permanent")
         .unwrap();
-    FrameSender::open(&pods[1])
-        .unwrap()
-        .send(&Frame::announcement(pods[1].mac(), ADDRESS))
-        .unwrap();
-    let conflict = raised(&agent, "10.244.2.10");
+    announce(&pods[1], ADDRESS).unwrap();
+    let conflict = agent.wait_raised("10.244.2.10").unwrap();
     assert_eq!(
         conflict.claimant("vetha").unwrap().evidence_kinds(),
         ["neighbour"]

@@ -9,9 +9,8 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, Cni, CniPod, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec,
-    event::{Conflict, RAISED},
-    fresh_look, open_conflicts, reach,
+    Agent, AgentCommand, Barrier, Cni, CniPod, DEADLINE, Node, Pod, PodSpec, announce,
+    event::RAISED, fresh_look, open_conflicts, reach,
 };
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
@@ -40,18 +39,6 @@ fn set_forwarding(node: &Node, pod: &Pod) {
         "bridge", "fdb", "replace", &mac, "dev", device, "master", "static",
     ])
     .unwrap();
-}
-
-fn announce(pod: &Pod, address: &str) {
-    FrameSender::open(pod)
-        .unwrap()
-        .send(&Frame::announcement(pod.mac(), address.parse().unwrap()))
-        .unwrap();
-}
-
-fn raised(agent: &Agent, address: &str) -> Conflict {
-    let received = agent.wait_event(DEADLINE, |event| event.raises(address));
-    received.unwrap().event.conflict().unwrap()
 }
 
 /// A restore wipes /var/lib/cni while pods run, and the addresses are handed out again (scenario `rancher-restore`).
@@ -133,8 +120,8 @@ fn a_neighbour_entry_on_the_bridge_is_evidence_against_the_port() {
         entries.contains(&format!("dev cni0 lladdr {}", pods[0].mac())),
         "{entries}"
     );
-    announce(&pods[1], ADDRESS);
-    let conflict = raised(&agent, ADDRESS);
+    announce(&pods[1], ADDRESS.parse().unwrap()).unwrap();
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
     let behind = conflict.claimant("vetha").unwrap();
     assert_eq!(behind.evidence_kinds(), ["address", "arp", "neighbour"]);
@@ -156,8 +143,8 @@ fn a_permanent_entry_on_the_bridge_is_a_claim_of_the_port_that_forwarding_names(
     set_forwarding(&node, &pods[0]);
     node.set_neighbour(ip(ADDRESS), "cni0", pods[0].mac(), "permanent")
         .unwrap();
-    announce(&pods[1], ADDRESS);
-    let conflict = raised(&agent, ADDRESS);
+    announce(&pods[1], ADDRESS.parse().unwrap()).unwrap();
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
     assert_eq!(
         conflict.claimant("vetha").unwrap().evidence_kinds(),
@@ -175,8 +162,8 @@ fn a_permanent_entry_that_leads_to_no_port_is_a_claim_behind_the_bridge() {
     let unknown = detector_testkit::Mac([0x02, 0xaa, 0, 0, 0, 1]);
     node.set_neighbour(ip(ADDRESS), "cni0", unknown, "permanent")
         .unwrap();
-    announce(&pods[1], ADDRESS);
-    let conflict = raised(&agent, ADDRESS);
+    announce(&pods[1], ADDRESS.parse().unwrap()).unwrap();
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
     assert_eq!(conflict.devices(), ["cni0", "vethb"]);
     let behind = conflict.claimant("cni0").unwrap();
     assert_eq!(behind.mac.as_deref(), Some(unknown.to_string().as_str()));
@@ -202,7 +189,7 @@ fn a_neighbour_entry_that_goes_back_and_forth_between_ports_raises() {
     let said = barrier.pass(&node, &agent).unwrap();
     assert!(said.is_empty(), "one move is normal: {said:#?}");
     turn_to(&pods[0]);
-    let conflict = raised(&agent, ADDRESS);
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
     for claimant in &conflict.claimants {
         assert_eq!(claimant.evidence_kinds(), ["neighbour"]);
@@ -220,7 +207,7 @@ fn an_address_reused_behind_the_bridge_raises_nothing() {
     for number in 0..15 {
         let spec = port(&format!("vethreuse{number}")).address(format!("{ADDRESS}/24"));
         let pod = node.add_pod(&spec).unwrap();
-        announce(&pod, ADDRESS);
+        announce(&pod, ADDRESS.parse().unwrap()).unwrap();
         if number % 3 == 0 {
             reach(&node, ip(ADDRESS), DEADLINE).unwrap();
         }

@@ -7,23 +7,11 @@
 )]
 
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, Cni, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec,
+    Agent, AgentCommand, Barrier, Cni, DEADLINE, Frame, FrameSender, Node, PodSpec, announce,
     event::Conflict,
 };
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
-
-fn announce(pod: &Pod, address: &str) {
-    FrameSender::open(pod)
-        .unwrap()
-        .send(&Frame::announcement(pod.mac(), address.parse().unwrap()))
-        .unwrap();
-}
-
-fn raised(agent: &Agent, address: &str) -> Conflict {
-    let received = agent.wait_event(DEADLINE, |event| event.raises(address));
-    received.unwrap().event.conflict().unwrap()
-}
 
 /// The node, standing on `link`, and the pod.
 fn assert_host(conflict: &Conflict, link: &str, pod: &str) {
@@ -53,9 +41,13 @@ fn a_pod_that_claims_a_node_address_is_in_conflict_with_the_node() {
     let pod = node
         .add_pod(&PodSpec::new("vetha").address("2001:db8::7/128"))
         .unwrap();
-    assert_host(&raised(&agent, "2001:db8::7"), "uplink", "vetha");
-    announce(&pod, "192.0.2.7");
-    let conflict = raised(&agent, "192.0.2.7");
+    assert_host(
+        &agent.wait_raised("2001:db8::7").unwrap(),
+        "uplink",
+        "vetha",
+    );
+    announce(&pod, "192.0.2.7".parse().unwrap()).unwrap();
+    let conflict = agent.wait_raised("192.0.2.7").unwrap();
     assert_host(&conflict, "uplink", "vetha");
     assert_eq!(
         conflict.claimant("vetha").unwrap().evidence_kinds(),
@@ -70,8 +62,8 @@ fn a_pod_that_claims_its_bridges_gateway_is_in_conflict_with_the_node() {
     node.add_bridge("cni0", &["10.244.1.1/24"]).unwrap();
     let pod = node.add_pod(&PodSpec::new("vetha").master("cni0")).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    announce(&pod, "10.244.1.1");
-    assert_host(&raised(&agent, "10.244.1.1"), "cni0", "vetha");
+    announce(&pod, "10.244.1.1".parse().unwrap()).unwrap();
+    assert_host(&agent.wait_raised("10.244.1.1").unwrap(), "cni0", "vetha");
 }
 
 /// ptp sets the gateway's address on the host end of every pod: one node, one claimant, no conflict.
@@ -99,7 +91,7 @@ fn the_gateway_that_ptp_puts_on_every_veth_raises_nothing_until_a_pod_claims_it(
     sender
         .send(&Frame::announcement(mac, [10, 244, 2, 1].into()))
         .unwrap();
-    let conflict = raised(&agent, "10.244.2.1");
+    let conflict = agent.wait_raised("10.244.2.1").unwrap();
     assert_eq!(conflict.kind, "host");
     assert_eq!(conflict.claimants.len(), 2, "{conflict:#?}");
     let claims = |evidence: &str| {
@@ -133,13 +125,17 @@ fn a_pod_with_the_tunnels_address_is_in_conflict_with_the_node_whoever_came_firs
             PodSpec::new("vethb").address("10.244.2.8/32"),
         ])
         .unwrap();
-    let conflict = raised(&agent, "10.244.2.0");
+    let conflict = agent.wait_raised("10.244.2.0").unwrap();
     assert_host(&conflict, "flannel.1", "vetha");
     assert_eq!(conflict.confidence, "certain");
 
     // The pod first, then the tunnel: after an upgrade, or where the node gets its block late.
     node.ip("address add 10.244.2.8/32 dev flannel.1").unwrap();
-    assert_host(&raised(&agent, "10.244.2.8"), "flannel.1", "vethb");
+    assert_host(
+        &agent.wait_raised("10.244.2.8").unwrap(),
+        "flannel.1",
+        "vethb",
+    );
     node.ip("address delete 10.244.2.8/32 dev flannel.1")
         .unwrap();
     let resolved = agent
@@ -185,7 +181,7 @@ fn a_node_address_with_two_prefix_lengths_goes_with_the_last() {
     let _pod = node
         .add_pod(&PodSpec::new("vetha").address("192.0.2.7/32"))
         .unwrap();
-    assert_host(&raised(&agent, "192.0.2.7"), "lo", "vetha");
+    assert_host(&agent.wait_raised("192.0.2.7").unwrap(), "lo", "vetha");
     node.ip("address delete 192.0.2.7/32 dev lo").unwrap();
     let said = barrier.pass(&node, &agent).unwrap();
     assert_eq!(said.len(), 1, "{said:#?}");

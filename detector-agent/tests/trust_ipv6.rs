@@ -9,8 +9,7 @@
 use std::{collections::BTreeSet, net::Ipv6Addr};
 
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, NaFlags, Node, Pod, PodSpec,
-    event::Conflict,
+    Agent, AgentCommand, Barrier, Frame, FrameSender, NaFlags, Node, Pod, PodSpec, event::Conflict,
 };
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
@@ -32,11 +31,6 @@ fn two_silent_pods(prefix: &str) -> (Node, Vec<Pod>, Agent) {
 
 fn send(pod: &Pod, frame: &Frame) {
     FrameSender::open(pod).unwrap().send(frame).unwrap();
-}
-
-fn raised(agent: &Agent, address: &str) -> Conflict {
-    let received = agent.wait_event(DEADLINE, |event| event.raises(address));
-    received.unwrap().event.conflict().unwrap()
 }
 
 /// Both pods, each with Neighbour Discovery alone and with its own MAC.
@@ -67,7 +61,7 @@ fn a_solicitation_against_an_advertisement_raises() {
     let flags = NaFlags::SOLICITED.and(NaFlags::OVERRIDE);
     let answer = Frame::advertisement(pods[1].mac(), target(), Some(pods[1].mac()), flags);
     send(&pods[1], &answer);
-    assert_heard(&raised(&agent, ADDRESS), &pods);
+    assert_heard(&agent.wait_raised(ADDRESS).unwrap(), &pods);
 }
 
 #[test]
@@ -79,7 +73,7 @@ fn unsolicited_advertisements_without_option_are_enough() {
             &Frame::advertisement(pod.mac(), target(), None, NaFlags::OVERRIDE),
         );
     }
-    assert_heard(&raised(&agent, ADDRESS), &pods);
+    assert_heard(&agent.wait_raised(ADDRESS).unwrap(), &pods);
 }
 
 #[test]
@@ -90,7 +84,7 @@ fn detection_of_duplicates_raises_against_a_live_claim() {
         &Frame::advertisement(pods[0].mac(), target(), None, NaFlags::OVERRIDE),
     );
     send(&pods[1], &Frame::dad(pods[1].mac(), target()));
-    let conflict = raised(&agent, ADDRESS);
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
     assert_heard(&conflict, &pods);
     let asking = conflict.claimant("vethb").unwrap();
     assert_eq!(asking.evidence[0].detail.as_deref(), Some("probe"));
@@ -104,7 +98,7 @@ fn permanent_neighbour_entries_are_enough() {
         node.set_neighbour(target().into(), pod.device(), pod.mac(), "permanent")
             .unwrap();
     }
-    let conflict = raised(&agent, ADDRESS);
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
     assert_eq!(conflict.confidence, "certain");
     for claimant in &conflict.claimants {
@@ -125,7 +119,7 @@ fn a_duplicate_that_the_pods_own_kernel_finds_is_named() {
         // Without `nodad`, as an administrator would.
         pod.netns().ip("address add fd00::10/64 dev eth0").unwrap();
     }
-    let conflict = raised(&agent, ADDRESS);
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
     for claimant in &conflict.claimants {
         assert!(
@@ -212,7 +206,10 @@ fn link_local_addresses_are_a_conflict_on_one_bridge() {
         }))
         .unwrap();
     for address in ["fe80::a:10", "169.254.7.7"] {
-        assert_eq!(raised(&agent, address).devices(), ["vetha", "vethb"]);
+        assert_eq!(
+            agent.wait_raised(address).unwrap().devices(),
+            ["vetha", "vethb"]
+        );
     }
 }
 

@@ -9,8 +9,8 @@
 use std::{fs, net::Ipv4Addr, path::Path, time::Instant};
 
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Netns, Node, Pod, PodSpec,
-    PrivateMounts, Received,
+    Agent, AgentCommand, Barrier, DEADLINE, Netns, Node, Pod, PodSpec, PrivateMounts, Received,
+    announce,
     event::{Conflict, RAISED},
     http::Client,
     open_conflicts,
@@ -151,10 +151,7 @@ fn what_only_frames_told_survives_a_restart() {
     let mut first = Agent::start_ready(&node, &keeping(directory.path())).unwrap();
     let address: Ipv4Addr = ADDRESS.parse().unwrap();
     for pod in &pods {
-        FrameSender::open(pod)
-            .unwrap()
-            .send(&Frame::announcement(pod.mac(), address))
-            .unwrap();
+        announce(pod, address).unwrap();
     }
     let conflict = raised(&first, ADDRESS);
     wait_kept(&first, 1);

@@ -8,7 +8,7 @@ mod output;
 
 use std::{
     process::{Child, ExitStatus},
-    sync::{Arc, PoisonError},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -19,7 +19,10 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{event::Event, netns::Netns};
+use crate::{
+    event::{Conflict, Event},
+    netns::Netns,
+};
 use command::wait_until;
 use output::{Shared, State, read_events, read_log, refuse_bad};
 
@@ -131,6 +134,16 @@ impl Agent {
         })
     }
 
+    /// Waits for the event that raises a conflict on this address.
+    ///
+    /// # Errors
+    /// As [`Agent::wait_event`].
+    pub fn wait_raised(&self, address: &str) -> Result<Conflict> {
+        let received = self.wait_event(DEADLINE, |event| event.raises(address))?;
+        let conflict = received.event.conflict();
+        conflict.context("a raising event holds a conflict")
+    }
+
     /// Waits until `enough` accepts all the events so far.
     ///
     /// # Errors
@@ -196,16 +209,11 @@ impl Agent {
             wait_until(&mut self.child, until).with_context(|| self.story(&self.shared.lock()))?;
         let mut state = self.shared.lock();
         while !state.ended {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let over;
+            (state, over) = self.shared.wait_change(state, until);
+            if over {
                 bail!("its stdout stays open after its end");
             }
-            state = self
-                .shared
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
         }
         refuse_bad(&state)?;
         Ok((status, state.events.clone()))
@@ -248,19 +256,14 @@ impl Agent {
                     self.story(&state)
                 ));
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let over;
+            (state, over) = self.shared.wait_change(state, until);
+            if over {
                 return Err(anyhow!(
                     "waited {deadline:?} in vain for {what}. {}",
                     self.story(&state)
                 ));
             }
-            state = self
-                .shared
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
         }
     }
 

@@ -40,6 +40,20 @@ impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Sleeps until something changes, or until then; says whether the time was over before.
+    pub(super) fn wait_change<'s>(
+        &self,
+        state: MutexGuard<'s, State>,
+        until: Instant,
+    ) -> (MutexGuard<'s, State>, bool) {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return (state, true);
+        }
+        let waited = self.changed.wait_timeout(state, left);
+        (waited.unwrap_or_else(PoisonError::into_inner).0, false)
+    }
 }
 
 pub(super) fn refuse_bad(state: &State) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::{
     io::IoSlice,
+    net::Ipv4Addr,
     os::fd::{AsRawFd as _, OwnedFd},
 };
 
@@ -111,4 +112,12 @@ impl FrameSender {
         }
         Ok(())
     }
+}
+
+/// Announces an address from a pod once, from a socket of its own.
+///
+/// # Errors
+/// Where the pod's device is gone.
+pub fn announce(pod: &Pod, address: Ipv4Addr) -> Result<()> {
+    FrameSender::open(pod)?.send(&Frame::announcement(pod.mac(), address))
 }
