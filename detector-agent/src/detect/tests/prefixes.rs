@@ -150,7 +150,7 @@ fn another_holders_prefix_lengths_keep_nothing() {
     assert_eq!(
         node.engine
             .facts()
-            .hosts()
+            .host_addresses()
             .map(|(i, ..)| i)
             .collect::<Vec<_>>(),
         [8, 8]
