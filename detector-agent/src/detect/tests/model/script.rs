@@ -305,7 +305,6 @@ pub(super) struct Script {
     world: World,
     stage: Stage,
     pending: Vec<Pending>,
-    tokens: u64,
     /// Where the newest merged reading of everything began.
     newest: u64,
     open: HashMap<ConflictId, Conflict>,
@@ -327,7 +326,6 @@ impl Script {
             },
             stage: Stage::Synced,
             pending: Vec::new(),
-            tokens: 0,
             newest: 0,
             open: HashMap::new(),
             closed: HashSet::new(),
@@ -615,12 +613,12 @@ impl Script {
     }
 
     fn begin(&mut self, scope: ReadScope) -> Result<ReadToken, TestCaseError> {
-        self.tokens += 1;
-        let token = ReadToken(self.tokens);
+        self.world.readings += 1;
+        let token = ReadToken(self.world.readings);
         self.pending.push(Pending {
             token,
             scope,
-            begun: self.tokens,
+            begun: self.world.readings,
             dump: None,
         });
         // What the agent itself begins is never lost.
@@ -641,7 +639,7 @@ impl Script {
             if pending.scope == ReadScope::Node {
                 self.newest = pending.begun;
             }
-            self.world.taken_over(&dump);
+            self.world.taken_over(&dump, pending.begun);
         }
         let what = Observation::Read(
             pending.token,

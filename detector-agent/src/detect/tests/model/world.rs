@@ -73,6 +73,10 @@ pub(super) struct Dump {
 pub(super) struct World {
     pub(super) now: Timestamp,
     pub(super) serial: u64,
+    /// How many readings were begun so far.
+    pub(super) readings: u64,
+    /// How many had been begun when the device of an index went last.
+    pub(super) went_at: BTreeMap<IfIndex, u64>,
     pub(super) links: BTreeMap<IfIndex, Device>,
     pub(super) hosts: BTreeSet<(IfIndex, IpAddr)>,
     pub(super) neighbours: BTreeMap<(IfIndex, IpAddr), Entry>,
@@ -131,6 +135,7 @@ impl World {
 
     pub(super) fn gone(&mut self, ifindex: IfIndex) -> Option<Observation> {
         self.links.remove(&ifindex)?;
+        self.went_at.insert(ifindex, self.readings);
         self.hosts.retain(|(i, _)| *i != ifindex);
         self.neighbours.retain(|(i, _), _| *i != ifindex);
         self.fdb
@@ -403,10 +408,12 @@ impl World {
         }
     }
 
-    /// The agent has taken over what a reading found.
-    pub(super) fn taken_over(&mut self, dump: &Dump) {
+    /// The agent has taken over what the reading with this number found. Of a device that took another's index meanwhile it
+    /// takes no addresses: it cannot tell whose they are, and reads that device by itself once it is attached to.
+    pub(super) fn taken_over(&mut self, dump: &Dump, number: u64) {
         for (ifindex, device) in &mut self.links {
-            let same = dump.serials.get(ifindex) == Some(&device.serial);
+            let same = dump.serials.get(ifindex) == Some(&device.serial)
+                && self.went_at.get(ifindex).is_none_or(|then| *then < number);
             let Some(peer) = device.link.peer.filter(|_| same) else {
                 continue;
             };
