@@ -198,6 +198,8 @@ fn a_pod_that_asks_no_more_for_a_minute_is_done() {
         ["resolved gateway_unresolved 169.254.1.1 quiet"]
     );
     assert!(node.engine.next_expiry().is_none());
+    node.tell(question(1, GATEWAY));
+    assert_eq!(node.told_of_anomalies(), [LOOKED], "it starts anew");
 }
 
 #[test]
