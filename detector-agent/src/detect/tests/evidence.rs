@@ -181,3 +181,42 @@ fn what_is_not_shared_by_many_plans_no_look() {
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
     assert_eq!(node.engine.next_expiry(), None);
 }
+
+#[test]
+fn an_entry_told_again_was_seen_then() {
+    let mut node = Node::with_pods(1);
+    node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
+    let first = node.now;
+    node.wait_secs(5);
+    node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
+    let seen = &shown(&node, "10.0.0.1")[0];
+    assert_eq!((seen.first_seen, seen.last_seen), (first, node.now));
+}
+
+#[test]
+fn entries_of_all_devices_share_one_bound_and_give_their_places_back() {
+    let mut node = Node::with(Settings {
+        bounds: Bounds {
+            kernel_entries: 1,
+            ..Bounds::default()
+        },
+        ..Settings::default()
+    });
+    node.pod(1);
+    node.pod(2);
+    node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
+    node.neighbour(2, "10.0.0.2", mac(2), NudState::Reachable);
+    assert_eq!(node.engine.losses().kernel_entries, 1);
+    node.neighbour_gone(1, "10.0.0.1");
+    node.neighbour(2, "10.0.0.2", mac(2), NudState::Reachable);
+    assert_eq!(node.engine.losses().kernel_entries, 1);
+}
+
+#[test]
+fn a_frame_of_the_moment_its_address_was_removed_is_not_believed() {
+    let mut node = Node::with_pods(1);
+    node.address(1, "10.0.0.1");
+    node.address_gone(1, "10.0.0.1");
+    node.tell_at(node.now, Observation::Frame(frame(1, "10.0.0.1")));
+    assert!(node.engine.addresses().is_empty());
+}

@@ -252,3 +252,20 @@ fn another_device_of_the_same_index_does_not_ask() {
         "it is followed no more"
     );
 }
+
+#[test]
+fn who_asked_last_and_how_often_is_told() {
+    let mut node = node();
+    node.tell(question(1, GATEWAY));
+    node.tell(Observation::Question(Question {
+        ifindex: 1,
+        target: ip(GATEWAY),
+        asker: ip("10.0.0.77"),
+        vlan: Vlan::default(),
+        times: 9,
+    }));
+    answer(&mut node, None);
+    let detail = &node.engine.anomalies()[0].detail;
+    assert!(detail.contains("9 times"), "{detail}");
+    assert!(detail.contains("as 10.0.0.77"), "{detail}");
+}

@@ -1,6 +1,7 @@
 //! Host routes that lead past whoever has the address.
 
 use super::{anomalies::node, *};
+use crate::detect::routes::{Added, Routes};
 
 /// Pod 1 has the address, and the host's own route for it leads there.
 fn routed() -> Node {
@@ -104,4 +105,44 @@ fn shared_addresses_have_no_route_of_their_own_that_could_be_wrong() {
     node.route("10.0.0.2", 2);
     node.wait_secs(60);
     assert!(node.told_of_anomalies().is_empty());
+}
+
+#[test]
+fn routes_of_the_other_family_lead_alike_and_say_nothing_of_this_one() {
+    let of = |destination: &str, prefix_len, ifindex| Route {
+        prefix_len,
+        ..route(destination, ifindex)
+    };
+    let mut routes = Routes::default();
+    for route in [
+        of("0.0.0.0", 0, 1),
+        of("2001:db8::", 64, 2),
+        of("2001:db8::7", 128, 3),
+    ] {
+        assert_eq!(routes.add(route, 10), Added::New);
+    }
+    assert_eq!(routes.lookup(ip("2001:db8::7")), Some(3));
+    assert_eq!(routes.lookup(ip("2001:db8::8")), Some(2));
+    assert_eq!(routes.lookup(ip("2001:db8:1::8")), None);
+    assert_eq!(routes.host_route(ip("2001:db8::7")), Some(3));
+    assert_eq!(routes.host_route(ip("2001:db8::8")), None);
+    assert!(!Routes::covers(&of("0.0.0.0", 0, 1), ip("2001:db8::7")));
+    assert!(!Routes::covers(&of("::", 0, 1), ip("10.0.0.1")));
+    assert!(Routes::covers(&of("::", 0, 1), ip("2001:db8::7")));
+}
+
+#[test]
+fn of_host_routes_in_several_tables_the_main_ones_counts() {
+    let mut routes = Routes::default();
+    let other = Route {
+        table: 100,
+        ..route("10.0.0.2", 9)
+    };
+    let main = Route {
+        metric: 50,
+        ..route("10.0.0.2", 3)
+    };
+    routes.add(other, 10);
+    routes.add(main, 10);
+    assert_eq!(routes.host_route(ip("10.0.0.2")), Some(3));
 }
