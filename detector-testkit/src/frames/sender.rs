@@ -4,11 +4,14 @@ use std::{
     io::IoSlice,
     net::Ipv4Addr,
     os::fd::{AsRawFd as _, OwnedFd},
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
 use nix::{
     ifaddrs::getifaddrs,
+    net::if_::InterfaceFlags,
     sys::socket::{
         AddressFamily, LinkAddr, MsgFlags, MultiHeaders, SockFlag, SockType, sendmmsg, sendto,
         socket,
@@ -17,6 +20,7 @@ use nix::{
 
 use super::Frame;
 use crate::{
+    agent::DEADLINE,
     netns::Netns,
     node::{POD_DEVICE, Pod},
 };
@@ -37,10 +41,11 @@ impl FrameSender {
         Self::open_on(pod.netns(), POD_DEVICE)
     }
 
-    /// Opens one on a device of a namespace.
+    /// Opens one on a device of a namespace, once the kernel lets frames out of it: for a moment after both ends of a veth are
+    /// up, while a worker of the kernel has not looked yet, frames are dropped without a word.
     ///
     /// # Errors
-    /// Where there is no such device.
+    /// Where there is no such device, or it lets nothing out within the deadline.
     pub fn open_on(netns: &Netns, device: &str) -> Result<Self> {
         netns.run_in(|| {
             // Protocol 0: it never receives.
@@ -51,12 +56,23 @@ impl FrameSender {
                 None,
             )
             .context("opening a packet socket")?;
-            let device = getifaddrs()
-                .context("listing devices")?
-                .filter(|entry| entry.interface_name == device)
-                .find_map(|entry| entry.address?.as_link_addr().copied())
-                .with_context(|| format!("no device {device} in {}", netns.name()))?;
-            Ok(Self { socket, device })
+            let until = Instant::now() + DEADLINE;
+            loop {
+                let (device, flags) = getifaddrs()
+                    .context("listing devices")?
+                    .filter(|entry| entry.interface_name == device)
+                    .find_map(|entry| Some((entry.address?.as_link_addr().copied()?, entry.flags)))
+                    .with_context(|| format!("no device {device} in {}", netns.name()))?;
+                if flags.contains(InterfaceFlags::IFF_RUNNING) {
+                    return Ok(Self { socket, device });
+                }
+                ensure!(
+                    Instant::now() < until,
+                    "a device in {} is not running: one of its ends is down",
+                    netns.name()
+                );
+                thread::sleep(Duration::from_millis(1));
+            }
         })
     }
 
