@@ -5,7 +5,7 @@
 //! reading.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::mpsc::{Receiver, RecvTimeoutError},
     time::{Duration, Instant},
 };
@@ -59,6 +59,14 @@ pub enum Outcome {
 /// What is attached to: each device's generation and name.
 type Attached = HashMap<IfIndex, (u64, String)>;
 
+/// The looks whether the programs still stand where they see frames.
+#[derive(Debug, Default)]
+struct Looks {
+    done: u32,
+    /// Devices that attaching anew failed for the last time, and was said to.
+    failing: HashSet<IfIndex>,
+}
+
 /// The thread's own things.
 #[derive(Debug)]
 pub struct Worker {
@@ -75,14 +83,13 @@ impl Worker {
     pub fn run(mut self, jobs: &Receiver<Job>, tell: impl Fn(Outcome)) {
         let mut attached = Attached::new();
         let mut next_look = Instant::now() + LOOK;
-        let mut looks = 0_u32;
+        let mut looks = Looks::default();
         loop {
             let wait = next_look.saturating_duration_since(Instant::now());
             let job = jobs.recv_timeout(wait);
             if Instant::now() >= next_look {
                 let begun = Instant::now();
-                looks = looks.wrapping_add(1);
-                self.look_again(&attached, looks.is_multiple_of(LISTED_EVERY), &tell);
+                self.look_again(&attached, &mut looks, &tell);
                 next_look = Instant::now() + pause_after(begun.elapsed());
             }
             let job = match job {
@@ -122,26 +129,32 @@ impl Worker {
         }
     }
 
-    fn look_again(&mut self, attached: &Attached, list_filters: bool, tell: &impl Fn(Outcome)) {
+    fn look_again(&mut self, attached: &Attached, looks: &mut Looks, tell: &impl Fn(Outcome)) {
         let Some(programs) = &mut self.programs else {
             return;
         };
-        programs.begin_look(list_filters);
+        looks.done = looks.done.wrapping_add(1);
+        programs.begin_look(looks.done.is_multiple_of(LISTED_EVERY));
+        looks
+            .failing
+            .retain(|ifindex| attached.contains_key(ifindex));
         for (ifindex, (_, name)) in attached {
             match programs.look_again(*ifindex, name) {
                 Ok(false) | Err(AttachError::Vanished { .. }) => {}
                 Ok(true) => {
+                    looks.failing.remove(ifindex);
                     warn!(
                         device = name,
                         "somebody removed our filter, or came to stand before it: attached anew, and reading what was missed"
                     );
                     tell(Outcome::Displaced(*ifindex));
                 }
-                Err(error) => warn!(
+                Err(error) if looks.failing.insert(*ifindex) => warn!(
                     device = name,
-                    "{error}; frames of this device may not be seen, it is tried again in a while (at the earliest after {} s)",
+                    "{error}; frames of this device may not be seen until attaching works again, which is tried every {} s or, with very many devices, less often",
                     LOOK.as_secs()
                 ),
+                Err(error) => debug!(device = name, "still so: {error}"),
             }
         }
     }
