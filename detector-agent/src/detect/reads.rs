@@ -31,6 +31,8 @@ pub(super) enum Key {
     Route(IpAddr, u8, u32, u32),
     /// The routes of a link, which end without a word when it goes down.
     RoutesOf(IfIndex),
+    /// The forwarding entries of a port, which end with its leaving the bridge.
+    StationsOf(IfIndex),
 }
 
 impl From<&Route> for Key {

@@ -203,10 +203,20 @@ impl Engine {
     fn merge_fdb(&mut self, finished: &Finished, entries: &[FdbEntry]) {
         let key = |e: &FdbEntry| (e.bridge, e.mac, e.vlan);
         let present: HashSet<_> = entries.iter().map(key).collect();
+        // The live word about a link is newer than the reading; it may say that the port is of another bridge by now.
+        let of_another: HashSet<_> = entries
+            .iter()
+            .map(|e| (e.port, e.bridge))
+            .filter(|(port, bridge)| {
+                finished.outdated(&Key::Link(*port)) && self.links.bridge_of(*port) != Some(*bridge)
+            })
+            .collect();
         let outdated = |e: &FdbEntry| {
             finished.outdated(&Key::from(e))
                 || finished.outdated(&Key::Life(e.bridge))
                 || finished.outdated(&Key::Life(e.port))
+                || finished.outdated(&Key::StationsOf(e.port))
+                || of_another.contains(&(e.port, e.bridge))
         };
         let known = self.fdb.entries();
         let gone: Vec<_> = known

@@ -168,7 +168,7 @@ impl Engine {
         };
         // The address may have been removed while the device was not known yet.
         let untagged = kept.vlan == Vlan::default();
-        if let Some(peer) = link.link.peer.filter(|_| untagged)
+        if let Some(peer) = link.link.peer.or(kept.peer).filter(|_| untagged)
             && finished.told_of(peer, address)
             && !self.facts.get(address).is_some_and(|f| f.assigned_on(peer))
         {

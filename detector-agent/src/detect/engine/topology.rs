@@ -86,6 +86,7 @@ impl Engine {
             self.dirty_flapping(ifindex);
         }
         if let Some(bridge) = old.master.filter(|before| Some(*before) != master) {
+            self.reads.touch(Key::StationsOf(ifindex));
             let behind = self.fdb.forget_port(bridge, ifindex);
             self.dirty_behind(&behind);
         }

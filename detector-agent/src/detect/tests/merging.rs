@@ -167,3 +167,49 @@ fn an_aged_port_is_remembered_for_the_entry_that_a_reading_puts_in_place_of_anot
         ["raised 10.0.0.2 duplicate observed: veth1 veth2"]
     );
 }
+
+/// The kernel removes the entries of a port that leaves; a reading that was answered before still has them.
+#[test]
+fn what_stood_behind_a_port_that_left_its_bridge_meanwhile_is_not_taken_from_a_reading() {
+    for comes_back in [false, true] {
+        let mut node = Node::new();
+        node.bridge(9);
+        node.port(1, 9);
+        node.pod(2);
+        node.frame(2, "10.0.0.1");
+        let mut seen = with_links(vec![bridge(9), pod(2)]);
+        seen.links.push(Link {
+            master: Some(9),
+            ..pod(1)
+        });
+        seen.neighbours = vec![neighbour(9, "10.0.0.1", mac(1), NudState::Reachable)];
+        seen.fdb = vec![fdb(9, 1, mac(1))];
+        let token = node.begin();
+        node.link(pod(1));
+        if comes_back {
+            node.port(1, 9);
+        }
+        node.finish_node(token, seen);
+        assert!(node.said().is_empty(), "comes back: {comes_back}");
+    }
+}
+
+/// The same where the agent hears of the port only after it has left.
+#[test]
+fn what_a_reading_has_behind_a_port_that_is_known_to_be_none_is_not_taken() {
+    let mut node = Node::new();
+    node.bridge(9);
+    node.pod(2);
+    node.frame(2, "10.0.0.1");
+    let mut seen = with_links(vec![bridge(9), pod(2)]);
+    seen.links.push(Link {
+        master: Some(9),
+        ..pod(1)
+    });
+    seen.neighbours = vec![neighbour(9, "10.0.0.1", mac(1), NudState::Reachable)];
+    seen.fdb = vec![fdb(9, 1, mac(1))];
+    let token = node.begin();
+    node.link(pod(1));
+    node.finish_node(token, seen);
+    assert!(node.said().is_empty());
+}

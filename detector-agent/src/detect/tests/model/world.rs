@@ -4,7 +4,7 @@
 //! read, what was heard, which neighbour entries were refuted, what a bridge's entry held before, and behind which port
 //! an aged hardware address stood.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::*;
 use super::claims::Expected;
@@ -77,6 +77,9 @@ pub(super) struct World {
     pub(super) readings: u64,
     /// How many had been begun when the device of an index went last.
     pub(super) went_at: BTreeMap<IfIndex, u64>,
+    /// How many when a pod's end went to another device last, and when something was last told of its address.
+    pub(super) moved_at: HashMap<Peer, u64>,
+    pub(super) told_at: HashMap<(Peer, IpAddr), u64>,
     pub(super) links: BTreeMap<IfIndex, Device>,
     pub(super) hosts: BTreeSet<(IfIndex, IpAddr)>,
     pub(super) neighbours: BTreeMap<(IfIndex, IpAddr), Entry>,
@@ -101,6 +104,7 @@ impl World {
                 device.read = false;
                 device.readable = false;
                 device.addresses.clear();
+                self.moved_at.insert(peer, self.readings);
             }
         }
         link.peer = end.filter(|_| told);
@@ -191,13 +195,16 @@ impl World {
         let told = device.link.peer;
         let known = device.addresses.entry(address).or_default();
         *known |= told.is_some();
-        told.map(|peer| Observation::PodAddress(peer, info(address)))
+        let peer = told?;
+        self.told_at.insert((peer, address), self.readings);
+        Some(Observation::PodAddress(peer, info(address)))
     }
 
     pub(super) fn unassign(&mut self, ifindex: IfIndex, address: IpAddr) -> Option<Observation> {
         let device = self.links.get_mut(&ifindex)?;
         device.addresses.remove(&address)?;
         let peer = device.link.peer?;
+        self.told_at.insert((peer, address), self.readings);
         device.removed.insert(address, self.now);
         self.heard.retain(|h| {
             (h.claim.ifindex, h.claim.address) != (ifindex, address)
@@ -409,7 +416,8 @@ impl World {
     }
 
     /// The agent has taken over what the reading with this number found. Of a device that took another's index meanwhile it
-    /// takes no addresses: it cannot tell whose they are, and reads that device by itself once it is attached to.
+    /// takes no addresses: it cannot tell whose they are, and reads that device by itself once it is attached to. So it is with
+    /// an address of which something was told meanwhile, if its namespace's number was an earlier pod's then.
     pub(super) fn taken_over(&mut self, dump: &Dump, number: u64) {
         for (ifindex, device) in &mut self.links {
             let same = dump.serials.get(ifindex) == Some(&device.serial)
@@ -419,7 +427,13 @@ impl World {
             };
             for found in dump.snapshot.pods.iter().filter(|p| p.peer == peer) {
                 device.read = true;
+                let since = |at: Option<&u64>| at.is_some_and(|at| *at >= number);
+                let moved = since(self.moved_at.get(&peer));
+                let doubtful = |address| moved && since(self.told_at.get(&(peer, address)));
                 for info in found.addresses.iter().flatten() {
+                    if doubtful(info.address) {
+                        continue;
+                    }
                     device
                         .addresses
                         .entry(info.address)
