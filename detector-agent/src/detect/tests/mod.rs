@@ -8,6 +8,7 @@
 )]
 
 mod anomalies;
+mod anomaly_life;
 mod books;
 mod bounds;
 mod bridge;
@@ -21,6 +22,7 @@ mod ipv6_vlan;
 mod kept;
 mod life;
 mod links;
+mod lladdrs;
 mod merging;
 mod model;
 mod moves;
