@@ -27,6 +27,7 @@ mod merging;
 mod model;
 mod moves;
 mod neighbours;
+mod pools;
 mod prefixes;
 mod reads;
 mod receivers;
@@ -34,6 +35,7 @@ mod restart;
 mod routes;
 mod same_pod;
 mod tentative;
+mod under_way;
 
 use std::{net::IpAddr, time::Duration};
 
