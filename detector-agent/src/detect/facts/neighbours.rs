@@ -30,7 +30,7 @@ pub(in crate::detect) struct NeighbourFact {
     pub(in crate::detect) refuted: bool,
     /// On a bridge: the entry came back to this hardware address, see [`FormerLladdr::flapped`].
     returned: bool,
-    /// On a bridge: what the entry held before, newest last, few.
+    /// On a bridge: what the entry held before, newest last, few; never what it holds.
     pub(in crate::detect) former: Vec<FormerLladdr>,
 }
 
@@ -246,7 +246,6 @@ fn remember(known: &mut NeighbourFact, next: Mac, at: Timestamp, window: Duratio
         }
         kept
     });
-    known.former.retain(|former| former.mac != known.lladdr);
     known.former.push(FormerLladdr {
         mac: known.lladdr,
         first: known.first,
@@ -264,6 +263,6 @@ fn remember(known: &mut NeighbourFact, next: Mac, at: Timestamp, window: Duratio
     if known.former.len() > FORMER {
         dropped.push(known.former.remove(0).mac);
     }
-    dropped.retain(|mac| *mac != next && *mac != known.lladdr);
+    dropped.retain(|mac| *mac != next);
     dropped
 }

@@ -184,3 +184,152 @@ fn while_a_pod_cannot_be_read_nothing_is_a_leak_and_links_of_the_node_do_not_mat
     node.wait_secs(1300);
     assert_eq!(node.told_of_anomalies(), ["raised ipam_leak 10.0.0.9"]);
 }
+
+/// The books of [`books`], whole, read now, as the only news.
+fn whole(node: &mut Node, held: &[&str]) {
+    node.now.0 += MS;
+    let pool = books(node, held, Books::Whole);
+    node.books(pool);
+}
+
+fn millis(node: &mut Node, millis: u64) {
+    node.wait(Duration::from_millis(millis));
+}
+
+#[test]
+fn the_first_books_of_a_pool_are_held_against_everything() {
+    let mut node = node();
+    node.address(1, "10.0.0.2");
+    node.now.0 += MS;
+    let pool = Arc::new(books(&node, &[], Books::Lost));
+    let news = PoolNews::Read(pool, Touched::These(Vec::new()));
+    node.engine.books(node.now, news, &mut node.effects);
+    assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
+}
+
+#[test]
+fn books_are_asked_for_once_until_they_come() {
+    let mut node = node();
+    node.address(1, "10.0.0.2");
+    node.address(1, "10.0.0.3");
+    whole(&mut node, &[]);
+    node.wait_secs(3);
+    assert_eq!(node.told_of_anomalies(), ["read books"]);
+    let old = Pool {
+        read_at: Timestamp(node.now.0 - 2_000 * MS),
+        ..books(&node, &[], Books::Whole)
+    };
+    node.books(old);
+    assert_eq!(node.told_of_anomalies(), ["read books"], "they were old");
+}
+
+#[test]
+fn books_read_when_the_address_was_seen_are_read_again_and_a_second_old_are_not() {
+    let mut node = node();
+    node.address(1, "10.0.0.2");
+    let pool = books(&node, &[], Books::Lost);
+    node.books(pool);
+    assert_eq!(node.told_of_anomalies(), ["read books"]);
+    let pool = books(&node, &["10.0.0.2"], Books::Whole);
+    node.books(pool);
+    let pool = books(&node, &[], Books::Whole);
+    node.books(pool);
+    millis(&mut node, 1000);
+    let pool = books(&node, &[], Books::Whole);
+    node.books(pool);
+    millis(&mut node, 1000);
+    assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
+    // What is told already needs no fresh books.
+    node.wait_secs(10);
+    node.frame(1, "10.0.0.2");
+    assert!(node.told_of_anomalies().is_empty());
+}
+
+#[test]
+fn an_address_that_was_gone_or_held_in_between_is_missed_anew() {
+    let between: [fn(&mut Node); 3] = [
+        |node| {
+            node.address_gone(1, "10.0.0.2");
+            node.address(1, "10.0.0.2");
+        },
+        |node| whole(node, &["10.0.0.2"]),
+        |node| {
+            let news = PoolNews::Gone(PoolId(1));
+            node.engine.books(node.now, news, &mut node.effects);
+        },
+    ];
+    for between in between {
+        let mut node = node();
+        node.address(1, "10.0.0.2");
+        whole(&mut node, &[]);
+        millis(&mut node, 1500);
+        between(&mut node);
+        whole(&mut node, &[]);
+        millis(&mut node, 1000);
+        assert!(node.told_of_anomalies().is_empty());
+        millis(&mut node, 1500);
+        assert_eq!(node.told_of_anomalies(), ["read books"]);
+    }
+}
+
+#[test]
+fn an_address_that_was_released_or_used_in_between_is_idle_anew() {
+    let between: [fn(&mut Node); 3] = [
+        |node| {
+            node.address(1, "10.0.0.9");
+            node.address_gone(1, "10.0.0.9");
+        },
+        |node| whole(node, &[]),
+        |node| {
+            let news = PoolNews::Gone(PoolId(1));
+            node.engine.books(node.now, news, &mut node.effects);
+        },
+    ];
+    for between in between {
+        let mut node = node();
+        whole(&mut node, &["10.0.0.9"]);
+        node.wait_secs(500);
+        between(&mut node);
+        whole(&mut node, &["10.0.0.9"]);
+        node.wait_secs(200);
+        assert!(node.told_of_anomalies().is_empty());
+        node.wait_secs(401);
+        assert_eq!(node.told_of_anomalies(), ["raised ipam_leak 10.0.0.9"]);
+    }
+}
+
+#[test]
+fn what_is_held_for_no_pod_or_for_pods_that_are_not_followed_is_no_leak() {
+    for not_a_pod in [false, true] {
+        let mut node = node();
+        let mut pool = books(&node, &["10.0.0.9"], Books::Whole);
+        pool.tells_leaks = not_a_pod;
+        pool.allocated.values_mut().next().unwrap().not_a_pod = not_a_pod;
+        node.books(pool);
+        node.wait_secs(1300);
+        assert!(node.told_of_anomalies().is_empty());
+    }
+}
+
+#[test]
+fn an_address_held_for_two_or_for_a_shared_name_is_told_with_its_place() {
+    for (second, sentence) in [
+        (
+            Some("b"),
+            "stands twice in the books of host-local (/data/net), for a and for b",
+        ),
+        (None, "is held in host-local (/data/net) for a, a name"),
+    ] {
+        let mut node = node();
+        node.address(1, "10.0.0.2");
+        let mut pool = books(&node, &["10.0.0.2"], Books::Whole);
+        let held = pool.allocated.values_mut().next().unwrap();
+        held.owner = Some("a".into());
+        held.second_owner = second.map(Into::into);
+        held.owner_is_shared = second.is_none();
+        node.books(pool);
+        assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
+        let detail = &node.engine.anomalies()[0].detail;
+        assert!(detail.contains(sentence), "{detail}");
+    }
+}

@@ -8,6 +8,7 @@
 )]
 
 mod anomalies;
+mod anomaly_life;
 mod books;
 mod bounds;
 mod bridge;
@@ -21,10 +22,12 @@ mod ipv6_vlan;
 mod kept;
 mod life;
 mod links;
+mod lladdrs;
 mod merging;
 mod model;
 mod moves;
 mod neighbours;
+mod pools;
 mod prefixes;
 mod reads;
 mod receivers;
@@ -32,6 +35,7 @@ mod restart;
 mod routes;
 mod same_pod;
 mod tentative;
+mod under_way;
 
 use std::{net::IpAddr, time::Duration};
 

@@ -377,3 +377,20 @@ fn a_reading_during_a_storm_is_begun_anew_and_the_next_is_sound() {
     node.finish_node(third, snapshot(&[]));
     assert_eq!(node.asked(), ["detach veth1#1"]);
 }
+
+#[test]
+fn a_live_word_during_an_earlier_reading_is_older_than_the_one_begun_after_it() {
+    let mut node = Node::with_pods(2);
+    node.address(1, "10.0.0.1");
+    node.address(2, "10.0.0.1");
+    let earlier = node.begin();
+    node.address_gone(1, "10.0.0.1");
+    node.said();
+    let later = node.begin();
+    node.tell(Observation::ReadFailed(earlier));
+    node.finish_node(later, snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
+    assert_eq!(
+        node.said(),
+        ["raised 10.0.0.1 duplicate certain: veth2 veth1"]
+    );
+}

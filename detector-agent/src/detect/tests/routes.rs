@@ -146,3 +146,45 @@ fn of_host_routes_in_several_tables_the_main_ones_counts() {
     routes.add(main, 10);
     assert_eq!(routes.host_route(ip("10.0.0.2")), Some(3));
 }
+
+#[test]
+fn a_route_that_was_right_or_not_needed_in_between_is_astray_anew() {
+    let between: [fn(&mut Node); 2] = [
+        |node| {
+            node.route_gone("10.0.0.2", 2);
+            node.route("10.0.0.2", 1);
+            node.route_gone("10.0.0.2", 1);
+            node.route("10.0.0.2", 2);
+        },
+        |node| {
+            node.address_gone(1, "10.0.0.2");
+            node.address(1, "10.0.0.2");
+        },
+    ];
+    for between in between {
+        let mut node = routed();
+        node.route_gone("10.0.0.2", 1);
+        node.route("10.0.0.2", 2);
+        node.wait_secs(3);
+        between(&mut node);
+        node.wait_secs(3);
+        assert!(node.told_of_anomalies().is_empty());
+        node.wait_secs(3);
+        assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.2"]);
+    }
+}
+
+#[test]
+fn a_route_that_never_was_right_is_told_while_it_is_there() {
+    for stays in [true, false] {
+        let mut node = node();
+        node.address(1, "10.0.0.2");
+        node.route("10.0.0.2", 2);
+        node.wait_secs(3);
+        if !stays {
+            node.route_gone("10.0.0.2", 2);
+        }
+        node.wait_secs(10);
+        assert_eq!(node.told_of_anomalies().len(), usize::from(stays));
+    }
+}
