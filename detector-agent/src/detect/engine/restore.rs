@@ -207,10 +207,10 @@ impl Engine {
     /// The pod device of that index, if it is the one it was. One whose peer is not told any more is: its pod goes, and
     /// another device may have the number of the pod's namespace already.
     fn still_pod(&self, name: &str, ifindex: IfIndex, peer: Option<Peer>) -> Option<&LinkState> {
-        let same_peer = |l: &LinkState| l.link.peer.is_none() || l.link.peer == peer;
+        let another = |now: Option<Peer>| peer.is_some() && now.is_some() && now != peer;
         self.links
             .pod(ifindex)
-            .filter(|l| l.link.name == name && (peer.is_none() || same_peer(l)))
+            .filter(|l| l.link.name == name && !another(l.link.peer))
     }
 
     fn is_still(&self, name: &str, ifindex: IfIndex) -> bool {

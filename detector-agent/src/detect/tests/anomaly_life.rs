@@ -89,12 +89,9 @@ fn the_end_is_told_with_its_time_and_that_of_the_books() {
 
 #[test]
 fn what_is_waited_for_is_bounded_and_those_beyond_are_counted() {
-    let mut node = Node::with(Settings {
-        bounds: Bounds {
-            kernel_entries: 1,
-            ..Bounds::default()
-        },
-        ..Settings::default()
+    let mut node = Node::within(Bounds {
+        kernel_entries: 1,
+        ..Bounds::default()
     });
     node.pod(1);
     node.was_read();
@@ -114,12 +111,9 @@ fn what_is_waited_for_is_bounded_and_those_beyond_are_counted() {
 
 #[test]
 fn one_turned_away_at_the_bound_is_looked_at_again_after_a_minute() {
-    let mut node = Node::with(Settings {
-        bounds: Bounds {
-            open_conflicts: 1,
-            ..Bounds::default()
-        },
-        ..Settings::default()
+    let mut node = Node::within(Bounds {
+        open_conflicts: 1,
+        ..Bounds::default()
     });
     node.pod(1);
     node.was_read();

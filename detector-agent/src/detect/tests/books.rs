@@ -111,12 +111,9 @@ fn open_anomalies_are_listed_by_age_and_counted_by_kind() {
 
 #[test]
 fn anomalies_beyond_the_bound_are_counted_and_raised_when_there_is_room() {
-    let mut node = Node::with(Settings {
-        bounds: Bounds {
-            open_conflicts: 1,
-            ..Bounds::default()
-        },
-        ..Settings::default()
+    let mut node = Node::within(Bounds {
+        open_conflicts: 1,
+        ..Bounds::default()
     });
     node.pod(1);
     node.was_read();

@@ -8,16 +8,6 @@ fn shown(node: &Node, address: &str) -> Vec<Evidence> {
     claims.swap_remove(0).claimant.evidence
 }
 
-fn tagged(ifindex: IfIndex, address: &str) -> Observation {
-    Observation::Frame(FrameClaim {
-        vlan: Vlan {
-            outer: Some(5),
-            inner: None,
-        },
-        ..frame(ifindex, address)
-    })
-}
-
 #[test]
 fn an_address_told_again_was_seen_then() {
     let mut node = Node::with_pods(1);
@@ -114,12 +104,9 @@ fn an_invalid_entry_is_none_whatever_hardware_address_it_still_gives() {
 
 #[test]
 fn what_one_device_has_to_say_no_more_is_taken_off_its_own_share() {
-    let mut node = Node::with(Settings {
-        bounds: Bounds {
-            claims_per_device: 2,
-            ..Bounds::default()
-        },
-        ..Settings::default()
+    let mut node = Node::within(Bounds {
+        claims_per_device: 2,
+        ..Bounds::default()
     });
     node.pod(1);
     node.pod(2);
@@ -136,12 +123,9 @@ fn what_one_device_has_to_say_no_more_is_taken_off_its_own_share() {
 
 #[test]
 fn the_nodes_addresses_take_a_place_each_and_give_it_back() {
-    let mut node = Node::with(Settings {
-        bounds: Bounds {
-            kernel_entries: 1,
-            ..Bounds::default()
-        },
-        ..Settings::default()
+    let mut node = Node::within(Bounds {
+        kernel_entries: 1,
+        ..Bounds::default()
     });
     node.link(uplink(9));
     node.host(9, "10.0.0.1");
@@ -195,12 +179,9 @@ fn an_entry_told_again_was_seen_then() {
 
 #[test]
 fn entries_of_all_devices_share_one_bound_and_give_their_places_back() {
-    let mut node = Node::with(Settings {
-        bounds: Bounds {
-            kernel_entries: 1,
-            ..Bounds::default()
-        },
-        ..Settings::default()
+    let mut node = Node::within(Bounds {
+        kernel_entries: 1,
+        ..Bounds::default()
     });
     node.pod(1);
     node.pod(2);

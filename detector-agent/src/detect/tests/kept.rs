@@ -27,16 +27,6 @@ fn seen(pods: &[(IfIndex, &[&str])]) -> Snapshot {
     }
 }
 
-fn tagged(ifindex: IfIndex, address: &str) -> Observation {
-    Observation::Frame(FrameClaim {
-        vlan: Vlan {
-            outer: Some(5),
-            inner: None,
-        },
-        ..frame(ifindex, address)
-    })
-}
-
 #[test]
 fn of_frames_only_those_are_kept_that_the_conflict_stands_on() {
     let mut node = Node::with_pods(2);
@@ -81,15 +71,7 @@ fn of_what_an_entry_held_before_only_those_are_kept_that_take_part() {
 
 #[test]
 fn what_another_bridges_entry_held_is_not_believed() {
-    let mut node = Node::new();
-    node.bridge(9);
-    for port in 1..=2u8 {
-        node.port(port.into(), 9);
-        node.fdb(9, port.into(), mac(port));
-    }
-    for port in [1, 2, 1] {
-        node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
-    }
+    let node = back_and_forth();
     let mut node = next(&node);
     let mut now = seen(&[(1, &[]), (2, &[])]);
     for link in &mut now.links {

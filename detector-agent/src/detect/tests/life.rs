@@ -145,12 +145,9 @@ fn why_somebody_left_stays_as_it_was_when_more_happens_to_its_device() {
 
 #[test]
 fn of_those_that_left_the_newest_are_listed() {
-    let mut node = Node::with(Settings {
-        bounds: Bounds {
-            claimants_per_conflict: 2,
-            ..Bounds::default()
-        },
-        ..Settings::default()
+    let mut node = Node::within(Bounds {
+        claimants_per_conflict: 2,
+        ..Bounds::default()
     });
     for ifindex in 1..=5 {
         node.pod(ifindex);

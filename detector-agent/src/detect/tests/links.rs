@@ -359,12 +359,9 @@ fn other_changes_of_a_bridge_or_a_port_leave_entries_and_routes_as_they_are() {
 
 #[test]
 fn a_neighbour_on_a_link_that_is_known_or_beyond_the_bound_makes_no_reading() {
-    let mut node = Node::with(Settings {
-        bounds: Bounds {
-            links: 2,
-            ..Bounds::default()
-        },
-        ..Settings::default()
+    let mut node = Node::within(Bounds {
+        links: 2,
+        ..Bounds::default()
     });
     node.link(uplink(9));
     for ifindex in [9, 11, 12, 13] {

@@ -168,6 +168,18 @@ fn an_aged_port_is_remembered_for_the_entry_that_a_reading_puts_in_place_of_anot
     );
 }
 
+/// The first pod's device is a port of the bridge, and the address stands behind it.
+fn with_port() -> Snapshot {
+    let mut seen = with_links(vec![bridge(9), pod(2)]);
+    seen.links.push(Link {
+        master: Some(9),
+        ..pod(1)
+    });
+    seen.neighbours = vec![neighbour(9, "10.0.0.1", mac(1), NudState::Reachable)];
+    seen.fdb = vec![fdb(9, 1, mac(1))];
+    seen
+}
+
 /// The kernel removes the entries of a port that leaves; a reading that was answered before still has them.
 #[test]
 fn what_stood_behind_a_port_that_left_its_bridge_meanwhile_is_not_taken_from_a_reading() {
@@ -177,13 +189,7 @@ fn what_stood_behind_a_port_that_left_its_bridge_meanwhile_is_not_taken_from_a_r
         node.port(1, 9);
         node.pod(2);
         node.frame(2, "10.0.0.1");
-        let mut seen = with_links(vec![bridge(9), pod(2)]);
-        seen.links.push(Link {
-            master: Some(9),
-            ..pod(1)
-        });
-        seen.neighbours = vec![neighbour(9, "10.0.0.1", mac(1), NudState::Reachable)];
-        seen.fdb = vec![fdb(9, 1, mac(1))];
+        let seen = with_port();
         let token = node.begin();
         node.link(pod(1));
         if comes_back {
@@ -201,13 +207,7 @@ fn what_a_reading_has_behind_a_port_that_is_known_to_be_none_is_not_taken() {
     node.bridge(9);
     node.pod(2);
     node.frame(2, "10.0.0.1");
-    let mut seen = with_links(vec![bridge(9), pod(2)]);
-    seen.links.push(Link {
-        master: Some(9),
-        ..pod(1)
-    });
-    seen.neighbours = vec![neighbour(9, "10.0.0.1", mac(1), NudState::Reachable)];
-    seen.fdb = vec![fdb(9, 1, mac(1))];
+    let seen = with_port();
     let token = node.begin();
     node.link(pod(1));
     node.finish_node(token, seen);

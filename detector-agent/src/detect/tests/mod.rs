@@ -56,6 +56,13 @@ impl Node {
         Self::with(Settings::default())
     }
 
+    fn within(bounds: Bounds) -> Self {
+        Self::with(Settings {
+            bounds,
+            ..Settings::default()
+        })
+    }
+
     fn with(settings: Settings) -> Self {
         Self {
             engine: Engine::new(settings),
@@ -281,6 +288,31 @@ fn pod(ifindex: IfIndex) -> Link {
         peer: Some(peer(ifindex)),
         up: true,
     }
+}
+
+/// Untagged it is [`frame`].
+fn tagged(ifindex: IfIndex, address: &str) -> Observation {
+    Observation::Frame(FrameClaim {
+        vlan: Vlan {
+            outer: Some(5),
+            inner: None,
+        },
+        ..frame(ifindex, address)
+    })
+}
+
+/// A bridge whose neighbour entry went from one of two ports to the other and back.
+fn back_and_forth() -> Node {
+    let mut node = Node::new();
+    node.bridge(9);
+    for port in 1..=2u8 {
+        node.port(port.into(), 9);
+        node.fdb(9, port.into(), mac(port));
+    }
+    for port in [1, 2, 1] {
+        node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
+    }
+    node
 }
 
 fn bridge(ifindex: IfIndex) -> Link {

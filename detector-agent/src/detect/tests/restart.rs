@@ -278,15 +278,7 @@ fn link_local_conflicts_go_on_in_their_domain() {
 
 #[test]
 fn an_entry_that_went_back_and_forth_goes_on() {
-    let mut node = Node::new();
-    node.bridge(9);
-    for port in 1..=2u8 {
-        node.port(port.into(), 9);
-        node.fdb(9, port.into(), mac(port));
-    }
-    for port in [1, 2, 1] {
-        node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
-    }
+    let node = back_and_forth();
     let mut seen = snapshot(&[(1, &[]), (2, &[])]);
     for link in &mut seen.links {
         link.master = Some(9);
