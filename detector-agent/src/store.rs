@@ -19,8 +19,10 @@ use tracing::error;
 
 /// The file in the directory.
 const FILE: &str = "state.redb";
-/// Pages kept in memory. redb's own default is a gigabyte.
-const CACHE: usize = 8 << 20;
+/// Pages kept in memory, bytes; redb's own default is a gigabyte. What is asked for often fits: a commit touches some dozens of
+/// pages of 4 KiB, and what waits for a receiver is read once, in order. More would only make the agent grow with whatever
+/// waited once.
+const CACHE: usize = 1 << 20;
 
 /// Why something could not be kept, or read back.
 #[derive(Debug, thiserror::Error)]
