@@ -4,12 +4,13 @@
 //! nobody's any more; a namespace is removed on drop, also while a panic unwinds; nothing here changes the namespace of
 //! a thread that lives on.
 
+mod leftovers;
+
 use std::{
     collections::BTreeSet,
     ffi::OsStr,
     fs::{self, File, OpenOptions},
     io::Write as _,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
@@ -26,9 +27,9 @@ use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     net::if_::if_nametoindex,
     sched::{CloneFlags, setns, unshare},
-    sys::signal::{Signal, kill},
-    unistd::Pid,
 };
+
+pub use leftovers::sweep_leftovers;
 
 /// Where iproute2 and CNI runtimes keep named namespaces.
 const DIRECTORY: &str = "/run/netns";
@@ -339,65 +340,9 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Removes the namespaces of processes that are gone, and ends what still runs in them (an agent whose test was
-/// killed).
-pub fn sweep_leftovers() {
-    let Ok(entries) = fs::read_dir(DIRECTORY) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Some(owner) = name.to_str().and_then(owner_of) else {
-            continue;
-        };
-        if Path::new("/proc").join(owner.to_string()).exists() {
-            continue;
-        }
-        let path = entry.path();
-        end_processes_in(&path);
-        // Another run may be sweeping the same; what stays is the next run's.
-        let _ = remove(&path);
-    }
-}
-
-/// The process that made the namespace of this name; `None` for other people's.
-fn owner_of(name: &str) -> Option<u32> {
-    name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
-}
-
-fn end_processes_in(namespace: &Path) {
-    let Ok(wanted) = fs::metadata(namespace).map(|data| (data.dev(), data.ino())) else {
-        return;
-    };
-    let Ok(processes) = fs::read_dir("/proc") else {
-        return;
-    };
-    for process in processes.flatten() {
-        let Some(pid) = process
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse::<i32>().ok())
-        else {
-            continue;
-        };
-        let inside = fs::metadata(process.path().join("ns/net"))
-            .is_ok_and(|data| (data.dev(), data.ino()) == wanted);
-        if inside {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{failed_line, owner_of};
-
-    #[test]
-    fn only_names_of_ours_have_an_owner() {
-        assert_eq!(owner_of("ipconflict-4711-0-node"), Some(4711));
-        assert_eq!(owner_of("cni-4711"), None);
-        assert_eq!(owner_of("ipconflict-x-0-node"), None);
-    }
+    use super::failed_line;
 
     #[test]
     fn a_batch_error_names_its_line() {

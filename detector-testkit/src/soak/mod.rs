@@ -7,9 +7,10 @@
 mod churn;
 mod faults;
 mod measure;
+mod report;
 
 use std::{
-    fmt, fs,
+    fs,
     path::Path,
     sync::atomic::Ordering,
     thread,
@@ -29,7 +30,8 @@ use crate::{
 };
 use churn::{Churn, Tally};
 use faults::{DeafRuntime, burst};
-use measure::{Series, Trend};
+use measure::Series;
+pub use report::Report;
 
 /// Threads that make pods: one waits for the kernel while the other goes on.
 const LANES: u8 = 3;
@@ -39,10 +41,6 @@ const RING_BYTES: u32 = 16 * 1024;
 const CLAIM_TTL: &str = "20s";
 /// How often memory and descriptors are looked at.
 const LOOK: Duration = Duration::from_millis(500);
-/// Growth from the first to the last quarter after the warm-up that is not yet a leak: the allocator's.
-const MAY_GROW_KIB: f64 = 2048.0;
-/// The same for descriptors, at any time: a connection or two that are being made.
-const MAY_OPEN: usize = 8;
 /// Where the agent serves.
 const ORIGIN: &str = "http://127.0.0.1:9842";
 
@@ -57,127 +55,6 @@ pub struct Options {
     pub population: usize,
     /// Chooses addresses and faults.
     pub seed: u64,
-}
-
-/// What it came to.
-#[derive(Debug)]
-pub struct Report {
-    options: Options,
-    took: Duration,
-    made: u64,
-    duplicates: u64,
-    raised: usize,
-    stops: u32,
-    bursts: u32,
-    restarts: u32,
-    moods: u32,
-    delivered: usize,
-    lost: u64,
-    resyncs: u64,
-    open: usize,
-    agreed_after: Duration,
-    trend: Trend,
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.took.as_secs_f64();
-        let Trend {
-            first_kib,
-            last_kib,
-            slope_kib_per_hour,
-            most_kib,
-            descriptors: (at_first, most),
-        } = self.trend;
-        let mib = |kib: f64| kib / 1024.0;
-        let rate = self.made as f64 / seconds;
-        let rows = [
-            ("seed", format!("{}", self.options.seed)),
-            ("time", format!("{seconds:.0} s")),
-            (
-                "pods made and deleted",
-                format!(
-                    "{} ({rate:.1} a second), {} alive",
-                    self.made, self.options.population
-                ),
-            ),
-            (
-                "pods with an address of another's",
-                self.duplicates.to_string(),
-            ),
-            (
-                "conflicts raised (events of the last life)",
-                self.raised.to_string(),
-            ),
-            (
-                "bursts of frames beyond the ring buffer",
-                self.bursts.to_string(),
-            ),
-            (
-                "records lost, and readings of everything",
-                format!("{}, {}", self.lost, self.resyncs),
-            ),
-            ("SIGSTOP and SIGCONT", self.stops.to_string()),
-            ("killed and started anew", self.restarts.to_string()),
-            (
-                "webhook and runtime failing, or well again",
-                self.moods.to_string(),
-            ),
-            (
-                "requests that the webhook accepted",
-                self.delivered.to_string(),
-            ),
-            (
-                "resident memory, warm to end",
-                format!(
-                    "{:.1} to {:.1} MiB, most {:.1}",
-                    mib(first_kib),
-                    mib(last_kib),
-                    mib(most_kib)
-                ),
-            ),
-            (
-                "its slope",
-                format!("{:+.2} MiB an hour", mib(slope_kib_per_hour)),
-            ),
-            (
-                "descriptors at the start, and most",
-                format!("{at_first}, {most}"),
-            ),
-            (
-                "open conflicts, as a fresh look sees them",
-                format!(
-                    "{}, agreed after {:.1} s",
-                    self.open,
-                    self.agreed_after.as_secs_f64()
-                ),
-            ),
-        ];
-        for (name, value) in rows {
-            writeln!(f, "{name:<44}{value}")?;
-        }
-        Ok(())
-    }
-}
-
-impl Report {
-    /// Whether memory and descriptors stayed within bounds.
-    ///
-    /// # Errors
-    /// Names what grew, and the bound.
-    pub fn verdict(&self) -> Result<()> {
-        let grown = self.trend.last_kib - self.trend.first_kib;
-        ensure!(
-            grown <= MAY_GROW_KIB,
-            "resident memory grew by {grown:.0} KiB after the warm-up; the bound is {MAY_GROW_KIB:.0} KiB"
-        );
-        let (at_first, most) = self.trend.descriptors;
-        ensure!(
-            most <= at_first + MAY_OPEN,
-            "descriptors went from {at_first} to {most}; the bound is {MAY_OPEN} more"
-        );
-        Ok(())
-    }
 }
 
 /// Lets the agent of this path live through it.

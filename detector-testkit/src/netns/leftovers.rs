@@ -1,0 +1,71 @@
+//! Namespaces that killed runs left behind: whose they were stands in their name.
+
+use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use super::{DIRECTORY, PREFIX, remove};
+
+/// Removes the namespaces of processes that are gone, and ends what still runs in them (an agent whose test was
+/// killed).
+pub fn sweep_leftovers() {
+    let Ok(entries) = fs::read_dir(DIRECTORY) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(owner) = name.to_str().and_then(owner_of) else {
+            continue;
+        };
+        if Path::new("/proc").join(owner.to_string()).exists() {
+            continue;
+        }
+        let path = entry.path();
+        end_processes_in(&path);
+        // Another run may be sweeping the same; what stays is the next run's.
+        let _ = remove(&path);
+    }
+}
+
+/// The process that made the namespace of this name; `None` for other people's.
+fn owner_of(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
+}
+
+fn end_processes_in(namespace: &Path) {
+    let Ok(wanted) = fs::metadata(namespace).map(|data| (data.dev(), data.ino())) else {
+        return;
+    };
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return;
+    };
+    for process in processes.flatten() {
+        let Some(pid) = process
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<i32>().ok())
+        else {
+            continue;
+        };
+        let inside = fs::metadata(process.path().join("ns/net"))
+            .is_ok_and(|data| (data.dev(), data.ino()) == wanted);
+        if inside {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::owner_of;
+
+    #[test]
+    fn only_names_of_ours_have_an_owner() {
+        assert_eq!(owner_of("ipconflict-4711-0-node"), Some(4711));
+        assert_eq!(owner_of("cni-4711"), None);
+        assert_eq!(owner_of("ipconflict-x-0-node"), None);
+    }
+}
