@@ -9,7 +9,8 @@
 use std::{collections::BTreeSet, net::Ipv6Addr};
 
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, Frame, FrameSender, NaFlags, Node, Pod, PodSpec, event::Conflict,
+    Agent, AgentCommand, Barrier, Frame, FrameSender, Mac, NaFlags, Node, Pod, PodSpec,
+    event::Conflict,
 };
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
@@ -58,9 +59,9 @@ fn a_solicitation_against_an_advertisement_raises() {
         &pods[0],
         &Frame::solicitation(pods[0].mac(), target(), gateway),
     );
-    let flags = NaFlags::SOLICITED.and(NaFlags::OVERRIDE);
-    let answer = Frame::advertisement(pods[1].mac(), target(), Some(pods[1].mac()), flags);
-    send(&pods[1], &answer);
+    let mac = pods[1].mac();
+    let asking = (Mac::BROADCAST, gateway);
+    send(&pods[1], &Frame::answer(mac, target(), Some(mac), asking));
     assert_heard(&agent.wait_raised(ADDRESS).unwrap(), &pods);
 }
 

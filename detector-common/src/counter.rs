@@ -53,6 +53,10 @@ pub enum RejectReason {
     NdpOption,
     /// More Neighbour Discovery options than any real stack sends.
     NdpOptionCount,
+    /// Neighbour Discovery that no receiver takes, because its fields contradict each other (RFC 4861, 7.1): duplicate address
+    /// detection with a source link-layer address or to another group than a solicited node's, or an advertisement to a
+    /// group that calls itself solicited.
+    NdpContradiction,
 }
 
 /// One of the counters.
@@ -69,7 +73,7 @@ pub enum Counter {
 }
 
 /// How many counters there are.
-pub const COUNTERS: u32 = 22;
+pub const COUNTERS: u32 = 23;
 
 impl RecordKind {
     /// Every kind.
@@ -103,7 +107,7 @@ impl DropReason {
 
 impl RejectReason {
     /// Every reason.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Truncated,
         Self::Vlan,
         Self::ArpFormat,
@@ -117,6 +121,7 @@ impl RejectReason {
         Self::Fragment,
         Self::NdpOption,
         Self::NdpOptionCount,
+        Self::NdpContradiction,
     ];
 
     /// The value of the label `reason`.
@@ -136,6 +141,7 @@ impl RejectReason {
             Self::Fragment => "fragment",
             Self::NdpOption => "ndp_option",
             Self::NdpOptionCount => "ndp_option_count",
+            Self::NdpContradiction => "ndp_contradiction",
         }
     }
 }

@@ -5,8 +5,7 @@
 //!
 //! Two rules are the detector's own, not an RFC's: a message of more than eight options is none, and what stands behind more
 //! than two VLAN tags, or behind an IPv6 extension header other than a fragment header, is not looked at. Of the validity
-//! rules of RFC 4861 §7.1 those are left out that need more than the message says of itself: the checksum, the destination of a
-//! solicitation, and the flags of an advertisement.
+//! rules of RFC 4861 §7.1 the checksum is left out, which a receiver's kernel looks at.
 
 use std::collections::BTreeSet;
 
@@ -192,6 +191,17 @@ impl Found {
         self.claim.protocol = Protocol::Ndp;
         // RFC 4862 §5.4.3: a solicitation from the unspecified address is duplicate address detection of its target.
         self.claim.tentative = solicitation && source.iter().all(|byte| *byte == 0);
+        let destination = &packet[24..40];
+        let group = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff];
+        // "If the IP source address is the unspecified address, the IP destination address is a solicited-node multicast
+        // address."
+        if self.claim.tentative && !destination.starts_with(&group) {
+            self.fault("ndp_contradiction");
+        }
+        // "If the IP Destination Address is a multicast address the Solicited flag is zero."
+        if !solicitation && destination[0] == 0xff && packet[44] & 0x40 != 0 {
+            self.fault("ndp_contradiction");
+        }
         let holds_source = solicitation && !self.claim.tentative;
         self.claim.address = if holds_source { source } else { target }.to_vec();
         let (last, before) = (self.claim.address[15], &self.claim.address[..15]);
@@ -225,6 +235,10 @@ impl Found {
             }
             if option[0] == wanted && !found {
                 found = true;
+                // "If the IP source address is the unspecified address, there is no source link-layer address option."
+                if self.claim.tentative {
+                    self.fault("ndp_contradiction");
+                }
                 if option.len() == 8 {
                     self.claim.mac = bytes(option, 2);
                 } else {

@@ -18,13 +18,13 @@ pub(crate) struct Tool {
     version: &'static str,
 }
 
-/// Checks licences, sources and doubled dependencies; builds in about 2½ minutes on two cores.
+/// Checks licences, sources and doubled dependencies.
 pub(crate) const DENY: Tool = Tool {
     name: "cargo-deny",
     version: "0.20.2",
 };
 
-/// Finds dependencies that nothing uses; builds in about a minute.
+/// Finds dependencies that nothing uses.
 pub(crate) const MACHETE: Tool = Tool {
     name: "cargo-machete",
     version: "0.9.2",
@@ -43,14 +43,16 @@ impl Tool {
             .or_else(|| find_program(self.name))
     }
 
-    /// Builds it into `target/tools`.
+    /// Builds it into `target/tools`, unoptimised: it runs for seconds, and optimising it takes minutes.
     pub(crate) fn install(&self, workspace: &Workspace) -> Result<()> {
         process::run(
             workspace
                 .cargo()
                 .args(["install", self.name, "--version", self.version, "--locked"])
+                .arg("--debug")
                 .arg("--root")
                 .arg(workspace.tools())
+                .env("CARGO_PROFILE_DEV_DEBUG", "0")
                 .env_remove("CARGO_TARGET_DIR"),
         )
     }

@@ -84,7 +84,7 @@ fn every_kind_of_neighbour_discovery_claims_what_it_should() {
         Frame::solicitation(MAC, at(1), v6()),
         Frame::dad(MAC, at(2)),
         Frame::advertisement(MAC, at(3), Some(MAC), NaFlags::OVERRIDE),
-        Frame::advertisement(MAC, at(4), None, NaFlags::SOLICITED.and(NaFlags::OVERRIDE)),
+        Frame::answer(MAC, at(4), None, (OTHER_MAC, v6())),
         Frame::advertisement(MAC, at(5), Some(OTHER_MAC), NaFlags::OVERRIDE),
     ]);
     let claim = |last| FrameClaim {
@@ -188,6 +188,7 @@ fn malformed_frames_are_counted_by_reason_and_never_published() {
         (fragment, RejectReason::Fragment),
         (broken(good_ndp(), 65, 0), RejectReason::NdpOption),
         (many_options, RejectReason::NdpOptionCount),
+        (broken(good_ndp(), 44, 0x60), RejectReason::NdpContradiction),
     ];
     for (frame, reason) in cases {
         let before = world.counts();

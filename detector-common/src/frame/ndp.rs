@@ -11,6 +11,10 @@ const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 const SOURCE_LINK_LAYER: u8 = 1;
 const TARGET_LINK_LAYER: u8 = 2;
+/// The Solicited flag of an advertisement, in the first byte behind the ICMPv6 checksum.
+const SOLICITED: u8 = 0x40;
+/// The solicited-node groups, `ff02::1:ff00:0/104` (RFC 4291, 2.7.1), without the 24 bits that differ.
+const SOLICITED_NODE: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000 >> 24;
 /// A message longer than this many options is no real one: the most a stack sends is a link-layer address, a nonce and
 /// the four of SEND (RFC 3971).
 const MAX_OPTIONS: usize = 8;
@@ -89,6 +93,15 @@ pub(super) fn fill<F: Frame>(
     }
     let solicitation = icmp.type_ == SOLICITATION;
     let detection = solicitation && ip.src_addr == [0; 16];
+    // RFC 4861, 7.1.1 and 7.1.2; Linux discards the same (`ndisc_recv_ns`, `ndisc_recv_na`).
+    let contradicts = if solicitation {
+        detection && u128::from_be_bytes(ip.dst_addr) >> 24 != SOLICITED_NODE
+    } else {
+        ip.dst_addr[0] == 0xff && icmp.data[0] & SOLICITED != 0
+    };
+    if contradicts {
+        return Err(RejectReason::NdpContradiction);
+    }
     claim.tag = TAG_NDP;
     claim.tentative = u8::from(detection);
     claim.address = if solicitation && !detection {
@@ -105,20 +118,24 @@ pub(super) fn fill<F: Frame>(
         TARGET_LINK_LAYER
     };
     claim.mac = claim.ether_source;
-    link_layer_option(
+    let named = link_layer_option(
         frame,
         offset + size_of::<Message>(),
         end,
         wanted,
         &mut claim.mac,
     )?;
+    // RFC 4861, 7.1.1: who has no address yet is not to be answered.
+    if detection && named {
+        return Err(RejectReason::NdpContradiction);
+    }
     if !is_station(claim.mac) {
         return Err(RejectReason::HardwareAddress);
     }
     Ok(())
 }
 
-/// Puts the hardware address in the first option of type `wanted` into `mac`. All options are checked, also those after it:
+/// Puts the hardware address in the first option of type `wanted` into `mac`; `false` where there is none. All options are checked, also those after it:
 /// a receiver discards the whole message for one bad length (RFC 4861, 7.1).
 #[inline(always)]
 fn link_layer_option<F: Frame>(
@@ -127,12 +144,12 @@ fn link_layer_option<F: Frame>(
     end: usize,
     wanted: u8,
     mac: &mut [u8; 6],
-) -> Result<(), RejectReason> {
+) -> Result<bool, RejectReason> {
     let mut offset = start;
     let mut found = false;
     for index in 0..MAX_OPTIONS {
         if offset >= end {
-            return Ok(());
+            return Ok(found);
         }
         // A length is at least 8, so a shorter rest is out of bounds too.
         if end - offset < OPTION_UNIT {
@@ -161,7 +178,7 @@ fn link_layer_option<F: Frame>(
     if offset < end {
         Err(RejectReason::NdpOptionCount)
     } else {
-        Ok(())
+        Ok(found)
     }
 }
 

@@ -47,6 +47,17 @@ impl NaFlags {
     }
 }
 
+/// What follows the checksum of an advertisement.
+fn advertisement_body(target: Ipv6Addr, option: Option<Mac>, flags: NaFlags) -> Vec<u8> {
+    let mut body = vec![flags.0, 0, 0, 0];
+    body.extend(target.octets());
+    if let Some(option) = option {
+        body.extend([2, 1]);
+        body.extend(option.0);
+    }
+    body
+}
+
 /// An Ethernet frame, ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
@@ -157,14 +168,22 @@ impl Frame {
     /// address, which a sender may leave out, RFC 4861 §4.4.
     #[must_use]
     pub fn advertisement(mac: Mac, target: Ipv6Addr, option: Option<Mac>, flags: NaFlags) -> Self {
-        let mut body = vec![flags.0, 0, 0, 0];
-        body.extend(target.octets());
-        if let Some(option) = option {
-            body.extend([2, 1]);
-            body.extend(option.0);
-        }
         let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+        let body = advertisement_body(target, option, flags);
         Self::icmpv6(mac, group_mac(group), target, group, 136, &body)
+    }
+
+    /// The neighbour advertisement with which the holder of `target` answers the solicitation of `asking`, RFC 4861 §7.2.4.
+    #[must_use]
+    pub fn answer(
+        mac: Mac,
+        target: Ipv6Addr,
+        option: Option<Mac>,
+        (asking_mac, asking): (Mac, Ipv6Addr),
+    ) -> Self {
+        let flags = NaFlags::SOLICITED.and(NaFlags::OVERRIDE);
+        let body = advertisement_body(target, option, flags);
+        Self::icmpv6(mac, asking_mac, target, asking, 136, &body)
     }
 
     /// An ICMPv6 message with hop limit 255 and a right checksum; `body` follows the checksum.

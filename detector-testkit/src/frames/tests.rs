@@ -98,15 +98,10 @@ fn an_unsolicited_advertisement_is_what_linux_sends() {
 }
 
 #[test]
-fn an_advertisement_may_lack_the_option() {
-    let address = "fd00::a:b".parse().unwrap();
-    let bytes = Frame::advertisement(
-        MAC,
-        address,
-        None,
-        NaFlags::SOLICITED.and(NaFlags::OVERRIDE),
-    )
-    .to_bytes();
+fn an_answer_is_solicited_and_may_lack_the_option() {
+    let asking = "fd00::c".parse().unwrap();
+    let bytes = Frame::answer(MAC, "fd00::a:b".parse().unwrap(), None, (MAC, asking)).to_bytes();
     assert_eq!(bytes.len(), 14 + 40 + 24);
+    assert_eq!(bytes.get(38..54), Some(&asking.octets()[..]));
     assert_eq!(bytes.get(58), Some(&0x60));
 }

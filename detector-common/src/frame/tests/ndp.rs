@@ -90,6 +90,26 @@ fn malformed_neighbour_discovery_is_rejected_with_the_reason() {
 }
 
 #[test]
+fn what_no_receiver_takes_is_no_claim() {
+    let contradiction = Seen::Rejected(RejectReason::NdpContradiction);
+    // Detection with a source link-layer address in place of the nonce, to all nodes, and to a group a bit beside.
+    assert_eq!(see(&changed(DAD, &[(78, &[1])])), contradiction);
+    assert_eq!(see(&changed(DAD, &[(49, &[0])])), contradiction);
+    assert_eq!(see(&changed(DAD, &[(50, &[0xfe])])), contradiction);
+    // An answer that nobody asked for calls itself solicited.
+    assert_eq!(
+        see(&changed(ADVERTISEMENT, &[(58, &[0x60])])),
+        contradiction
+    );
+    // To one node it may.
+    let answer = changed(ADVERTISEMENT, &[(38, &[0xfd, 0]), (58, &[0x60])]);
+    assert_eq!(claim(&answer), expected(TAG_NDP, 0, V6));
+    // The same destinations are right for a solicitation that is no detection.
+    let unusual = changed(SOLICITATION, &[(50, &[0xfe])]);
+    assert_eq!(claim(&unusual), expected(TAG_NDP, 0, V6));
+}
+
+#[test]
 fn a_link_layer_option_of_another_size_is_rejected() {
     let mut frame = changed(ADVERTISEMENT, &[(19, &[40]), (79, &[2])]);
     frame.extend([0; 8]);
