@@ -17,6 +17,7 @@ mod ends;
 mod evidence;
 mod expiry;
 mod flapping;
+mod forwarding;
 mod gateways;
 mod host;
 mod ipv6_vlan;
