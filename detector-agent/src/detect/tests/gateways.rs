@@ -289,7 +289,9 @@ fn no_more_than_4096_are_followed_and_those_that_are_go_on() {
 #[test]
 fn each_pod_is_looked_into_for_what_it_asks_itself() {
     let mut node = unanswered();
-    asks(&mut node, 2, "169.254.1.2");
+    node.tell_at(node.now, question(2, "169.254.1.2"));
+    answer(&mut node, None);
+    node.effects.clear();
     node.wait_secs(11);
     assert_eq!(node.told_of_anomalies(), [LOOKED, "look for 169.254.1.2"]);
 }
