@@ -32,7 +32,7 @@ impl Engine {
         let before = self.links.pod(ifindex).map(LinkState::device);
         let upserted = self.links.upsert(link, whole, at);
         if let Some((older, peer)) = upserted.displaced {
-            self.dirty.extend(self.facts.forget_peer(peer));
+            self.forget_end(peer, at);
             self.dirty_link(older);
         }
         match upserted.change {
@@ -47,7 +47,7 @@ impl Engine {
                 // What the kernel holds for the new one may have been said before it was known to be another.
                 effects.push(Effect::ReadAgain);
             }
-            LinkChange::Changed(old) => self.changed(&old, up),
+            LinkChange::Changed(old) => self.changed(&old, up, at),
         }
         self.dirty_link(ifindex);
         let is_bridge = self.links.is_bridge(ifindex);
@@ -73,12 +73,12 @@ impl Engine {
     }
 
     /// What a known link's change ends.
-    fn changed(&mut self, old: &Link, up: bool) {
+    fn changed(&mut self, old: &Link, up: bool, at: Timestamp) {
         let ifindex = old.ifindex;
         let now = self.links.get(ifindex).map(|l| &l.link);
         let (peer, master) = now.map_or((None, None), |l| (pods_end(l), l.master));
         if let Some(before) = pods_end(old).filter(|before| Some(*before) != peer) {
-            self.dirty.extend(self.facts.forget_peer(before));
+            self.forget_end(before, at);
         }
         if old.kind == LinkKind::Pod && self.links.pod(ifindex).is_none() {
             self.dirty.extend(self.facts.forget_pod(ifindex));
@@ -91,6 +91,14 @@ impl Engine {
         }
         if old.up && !up {
             self.routes_end(ifindex);
+        }
+    }
+
+    /// A device that stays has lost its other end.
+    fn forget_end(&mut self, peer: Peer, at: Timestamp) {
+        for address in self.facts.forget_peer(peer) {
+            // What was heard long ago counted only while the address was assigned there.
+            self.lapse(address, at);
         }
     }
 

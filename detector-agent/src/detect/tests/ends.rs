@@ -144,3 +144,34 @@ fn a_link_that_becomes_a_bridge_after_a_neighbour_was_told_on_it_asks_for_a_read
     node.bridge(9);
     assert_eq!(node.asked(), ["read again"]);
 }
+
+#[test]
+fn what_is_heard_again_after_its_end_was_lost_counts_at_once() {
+    let ends: [fn(&mut Node); 2] = [displaced, |node| {
+        node.read_node(Snapshot {
+            links: vec![endless(1), pod(3)],
+            pods: vec![holds(3, &["10.0.0.1"])],
+            ..Snapshot::default()
+        });
+    }];
+    for end in ends {
+        let mut node = Node::new();
+        for ifindex in [3, 1] {
+            node.pod(ifindex);
+            node.address(ifindex, "10.0.0.1");
+        }
+        node.frame(1, "10.0.0.1");
+        node.wait_secs(601);
+        node.said();
+        end(&mut node);
+        assert_eq!(
+            node.said(),
+            ["resolved 10.0.0.1 duplicate certain: veth3 left veth1(address_removed)"]
+        );
+        node.frame(1, "10.0.0.1");
+        assert_eq!(
+            node.said(),
+            ["raised 10.0.0.1 duplicate observed: veth3 veth1"]
+        );
+    }
+}

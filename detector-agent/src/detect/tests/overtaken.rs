@@ -75,22 +75,23 @@ fn a_devices_reading_brings_its_neighbours_and_takes_those_it_lacks() {
 }
 
 #[test]
-fn a_route_told_before_its_link_was_known_ends_when_the_link_is_first_told_of_as_down() {
-    let mut node = Node::new();
-    let token = node.begin();
-    node.route("10.0.0.1", 1);
-    let down = Link {
-        up: false,
-        ..pod(1)
-    };
-    node.link(down.clone());
-    let mut seen = reading();
-    seen.links[0] = down;
-    node.finish_node(token, seen);
-    assert_eq!(
-        node.said(),
-        ["raised 10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+fn a_route_told_before_its_link_was_known_ends_where_the_link_is_first_told_of_as_down() {
+    for (up, receiver) in [(true, " -> veth1"), (false, "")] {
+        let mut node = Node::new();
+        let token = node.begin();
+        node.route("10.0.0.1", 1);
+        let told = Link { up, ..pod(1) };
+        node.link(told.clone());
+        let mut seen = reading();
+        seen.links[0] = told;
+        node.finish_node(token, seen);
+        assert_eq!(
+            node.said(),
+            [format!(
+                "raised 10.0.0.1 duplicate certain: veth1 veth2{receiver}"
+            )]
+        );
+    }
 }
 
 #[test]
