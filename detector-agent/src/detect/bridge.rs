@@ -160,3 +160,31 @@ impl Fdb {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_that_are_gone_leave_nothing_behind() {
+        let entry = FdbEntry {
+            bridge: 9,
+            port: 1,
+            mac: Mac::default(),
+            vlan: None,
+        };
+        let ends: [fn(&mut Fdb, FdbEntry); 4] = [
+            |fdb, entry| assert_eq!(fdb.unset(entry, false), FdbChange::Moved),
+            |fdb, _| assert_eq!(fdb.forget_link(1).len(), 1),
+            |fdb, _| assert_eq!(fdb.forget_link(9).len(), 1),
+            |fdb, _| assert_eq!(fdb.forget_port(9, 1).len(), 1),
+        ];
+        for end in ends {
+            let mut fdb = Fdb::default();
+            assert_eq!(fdb.set(entry, 1, 1), FdbChange::Moved);
+            end(&mut fdb, entry);
+            assert!(fdb.entries.is_empty());
+            assert!(fdb.by_port.is_empty());
+        }
+    }
+}

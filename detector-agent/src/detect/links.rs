@@ -1,6 +1,7 @@
 //! The links of the agent's namespace, and which of them are pod devices now.
 //!
-//! Invariants: at most one pod device per peer; a generation is never given twice.
+//! Invariants: at most one pod device per peer, and every one that has a peer is found by it; a generation is never given
+//! twice.
 
 use std::collections::HashMap;
 
@@ -30,6 +31,11 @@ pub(super) struct LinkState {
     pub(super) namespace_readable: bool,
     /// The hardware address of the pod's end, once read.
     pub(super) peer_mac: Option<Mac>,
+}
+
+/// The other end of a pod device. That of another link decides nothing: a pod may have its number by now.
+pub(super) fn pods_end(link: &Link) -> Option<Peer> {
+    link.peer.filter(|_| link.kind == LinkKind::Pod)
 }
 
 impl LinkState {
@@ -201,11 +207,8 @@ impl Links {
 
     /// Makes a pod device found by its peer; says which other device was found by it until now.
     fn index(&mut self, ifindex: IfIndex) -> Option<(IfIndex, Peer)> {
-        let peer = self.pod(ifindex)?.link.peer?;
-        let displaced = self
-            .by_peer
-            .insert(peer, ifindex)
-            .filter(|holder| *holder != ifindex)?;
+        let peer = pods_end(&self.get(ifindex)?.link)?;
+        let displaced = self.by_peer.insert(peer, ifindex)?;
         if let Some(state) = self.by_index.get_mut(&displaced) {
             state.link.peer = None;
             state.namespace_readable = false;
@@ -215,9 +218,7 @@ impl Links {
     }
 
     fn unindex(&mut self, link: &Link) {
-        if let Some(peer) = link.peer
-            && self.by_peer.get(&peer) == Some(&link.ifindex)
-        {
+        if let Some(peer) = pods_end(link) {
             self.by_peer.remove(&peer);
         }
     }

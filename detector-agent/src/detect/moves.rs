@@ -177,9 +177,7 @@ impl Held {
         while self.moves.front().is_some_and(over) {
             self.moves.pop_front();
         }
-        while self.participants.len() > 1
-            && self.participants.front().is_some_and(|(at, _)| over(at))
-        {
+        while self.participants.front().is_some_and(|(at, _)| over(at)) {
             self.participants.pop_front();
         }
     }

@@ -129,11 +129,7 @@ impl Reads {
         let touched = if self.begun.is_empty() {
             std::mem::take(&mut self.touched)
         } else {
-            self.touched
-                .iter()
-                .filter(|(_, at)| **at > begun)
-                .map(|(key, at)| (*key, *at))
-                .collect()
+            self.touched.clone()
         };
         if begun < self.newest {
             return Outcome::Superseded;

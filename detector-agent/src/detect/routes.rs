@@ -1,6 +1,9 @@
 //! The node's routes: which device receives the traffic of an address. A route is never a claim.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+};
 
 use super::observation::{IfIndex, Route};
 
@@ -15,84 +18,73 @@ pub(super) enum Added {
     Refused,
 }
 
+/// By destination; few routes share one.
+type Destinations = HashMap<IpAddr, Vec<Route>>;
+
 #[derive(Debug, Default)]
 pub(super) struct Routes {
-    /// By destination; few routes share one.
-    by_prefix: HashMap<(IpAddr, u8), Vec<Route>>,
-    /// How many destinations there are per prefix length, for each family: which lengths are worth a look.
-    lengths: [HashMap<u8, usize>; 2],
+    /// By prefix length, of both families. Where there is no route there is no destination, and no length.
+    by_length: BTreeMap<u8, Destinations>,
     count: usize,
 }
 
 impl Routes {
     pub(super) fn iter(&self) -> impl Iterator<Item = &Route> {
-        self.by_prefix.values().flatten()
+        self.by_length.values().flat_map(HashMap::values).flatten()
     }
 
     /// Follows a route, within a bound on all of them.
     pub(super) fn add(&mut self, route: Route, bound: usize) -> Added {
-        if let Some(known) = self.by_prefix.get(&(route.destination, route.prefix_len))
-            && known.contains(&route)
-        {
+        let (destination, length) = (route.destination, route.prefix_len);
+        let known = self.by_length.get(&length);
+        let known = known.and_then(|known| known.get(&destination));
+        if known.is_some_and(|known| known.contains(&route)) {
             return Added::Known;
         }
         // One route per destination, metric and table: the kernel tells a replaced one's end by its successor alone. Of
         // routes appended beside each other the last told is followed.
         let replaced = |k: &Route| (k.metric, k.table) == (route.metric, route.table);
-        let prefix = (route.destination, route.prefix_len);
-        self.retain(Some(prefix), |known| !replaced(known));
+        self.retain(destination, length, |known| !replaced(known));
         if self.count >= bound {
             return Added::Refused;
         }
-        let known = self.by_prefix.entry(prefix).or_default();
-        if known.is_empty() {
-            *self.lengths[family(route.destination)]
-                .entry(route.prefix_len)
-                .or_default() += 1;
-        }
-        known.push(route);
+        let known = self.by_length.entry(length).or_default();
+        known.entry(destination).or_default().push(route);
         self.count += 1;
         Added::New
     }
 
     pub(super) fn remove(&mut self, route: &Route) -> bool {
-        self.retain(Some((route.destination, route.prefix_len)), |known| {
-            known != route
-        })
+        self.retain(route.destination, route.prefix_len, |known| known != route)
     }
 
     /// The kernel drops the routes of a link that is gone or down without saying so.
     pub(super) fn forget_link(&mut self, ifindex: IfIndex) -> bool {
-        self.retain(None, |known| known.ifindex != ifindex)
+        let before = self.count;
+        self.by_length.retain(|_, destinations| {
+            destinations.retain(|_, routes| {
+                self.count -= drop_others(routes, |known| known.ifindex != ifindex);
+                !routes.is_empty()
+            });
+            !destinations.is_empty()
+        });
+        self.count < before
     }
 
-    fn retain(&mut self, only: Option<(IpAddr, u8)>, keep: impl Fn(&Route) -> bool) -> bool {
-        let mut gone = 0;
-        let lengths = &mut self.lengths;
-        let mut prune = |key: &(IpAddr, u8), routes: &mut Vec<Route>| {
-            let before = routes.len();
-            routes.retain(&keep);
-            gone += before - routes.len();
-            if routes.is_empty() && before > 0 {
-                let lengths = &mut lengths[family(key.0)];
-                if let Some(left) = lengths.get_mut(&key.1) {
-                    *left -= 1;
-                    if *left == 0 {
-                        lengths.remove(&key.1);
-                    }
-                }
-            }
-            !routes.is_empty()
+    /// Keeps of one destination's routes only these; says whether there were others.
+    fn retain(&mut self, destination: IpAddr, length: u8, keep: impl Fn(&Route) -> bool) -> bool {
+        let Some(destinations) = self.by_length.get_mut(&length) else {
+            return false;
         };
-        match only {
-            Some(key) => {
-                if let Some(routes) = self.by_prefix.get_mut(&key)
-                    && !prune(&key, routes)
-                {
-                    self.by_prefix.remove(&key);
-                }
-            }
-            None => self.by_prefix.retain(|key, routes| prune(key, routes)),
+        let Some(routes) = destinations.get_mut(&destination) else {
+            return false;
+        };
+        let gone = drop_others(routes, keep);
+        if routes.is_empty() {
+            destinations.remove(&destination);
+        }
+        if destinations.is_empty() {
+            self.by_length.remove(&length);
         }
         self.count -= gone;
         gone > 0
@@ -100,39 +92,39 @@ impl Routes {
 
     /// The device that packets for `address` leave by: longest prefix, main table first, lowest metric.
     pub(super) fn lookup(&self, address: IpAddr) -> Option<IfIndex> {
-        let mut lengths: Vec<u8> = self.lengths[family(address)].keys().copied().collect();
-        lengths.sort_unstable_by(|a, b| b.cmp(a));
-        lengths.into_iter().find_map(|length| {
-            let routes = self.by_prefix.get(&(network(address, length), length))?;
-            routes
-                .iter()
-                .min_by_key(|r| (r.table != MAIN, r.metric, r.table))
-                .map(|r| r.ifindex)
-        })
+        let lengths = self.by_length.iter().rev();
+        let mut matching =
+            lengths.filter_map(|(length, known)| known.get(&network(address, *length)));
+        matching.find_map(|routes| best(routes))
     }
 
     /// The device of the route for this address alone: main table first, lowest metric.
     pub(super) fn host_route(&self, address: IpAddr) -> Option<IfIndex> {
         let length = if address.is_ipv4() { 32 } else { 128 };
-        let routes = self.by_prefix.get(&(address, length))?;
-        let best = routes
-            .iter()
-            .min_by_key(|r| (r.table != MAIN, r.metric, r.table));
-        best.map(|r| r.ifindex)
+        best(self.by_length.get(&length)?.get(&address)?)
     }
 
     /// Whether a route for `destination/prefix_len` matters to `address`.
     pub(super) fn covers(route: &Route, address: IpAddr) -> bool {
-        route.destination.is_ipv4() == address.is_ipv4()
-            && network(address, route.prefix_len) == route.destination
+        network(address, route.prefix_len) == route.destination
     }
 }
 
-fn family(address: IpAddr) -> usize {
-    usize::from(address.is_ipv6())
+fn best(routes: &[Route]) -> Option<IfIndex> {
+    let best = routes
+        .iter()
+        .min_by_key(|r| (r.table != MAIN, r.metric, r.table));
+    best.map(|r| r.ifindex)
 }
 
-/// `address` with all but its first `length` bits cleared.
+/// Says how many were not kept.
+fn drop_others(routes: &mut Vec<Route>, keep: impl Fn(&Route) -> bool) -> usize {
+    let before = routes.len();
+    routes.retain(keep);
+    before - routes.len()
+}
+
+/// `address` with all but its first `length` bits cleared. One of IPv4 with more has them all, and is no route's.
 fn network(address: IpAddr, length: u8) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {
@@ -213,6 +205,38 @@ mod tests {
             assert!(!routes.remove(&route(destination, length, 3, 0)));
         }
         assert_eq!(routes.iter().count(), 2);
+    }
+
+    #[test]
+    fn routes_that_are_gone_leave_nothing_behind_and_go_once() {
+        let mut routes = Routes::default();
+        for told in [route("10.0.0.7", 32, 1, 0), route("2001:db8::", 64, 1, 0)] {
+            let ends: [fn(&mut Routes, &Route) -> bool; 2] = [
+                |routes, told| routes.remove(told),
+                |routes, _| routes.forget_link(1),
+            ];
+            for end in ends {
+                assert_eq!(routes.add(told, 1), Added::New);
+                assert!(end(&mut routes, &told));
+                assert!(routes.by_length.is_empty());
+                assert!(!end(&mut routes, &told));
+            }
+        }
+    }
+
+    #[test]
+    fn a_route_that_is_not_known_does_not_go() {
+        let mut routes = Routes::default();
+        assert_eq!(routes.add(route("10.0.0.7", 32, 1, 0), 1), Added::New);
+        for unknown in [
+            route("10.0.0.8", 32, 1, 0),
+            route("10.0.0.0", 24, 1, 0),
+            route("10.0.0.7", 32, 1, 5),
+        ] {
+            assert!(!routes.remove(&unknown));
+        }
+        assert!(!routes.forget_link(2));
+        assert_eq!(routes.iter().count(), 1);
     }
 
     #[test]

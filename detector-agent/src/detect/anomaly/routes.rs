@@ -10,9 +10,9 @@ use super::{
 };
 
 impl Anomalies {
-    /// Addresses whose host route led to a claimant.
-    pub(in crate::detect) fn routed(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.routed.iter().copied()
+    /// Addresses whose host route leads to a claimant, did so, or leads past them.
+    pub(in crate::detect) fn with_routes(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.routed.iter().chain(self.astray.keys()).copied()
     }
 
     /// Whether anything is known of an address as far as routes go.

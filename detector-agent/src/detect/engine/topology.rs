@@ -7,7 +7,7 @@ use crate::detect::{
     bridge::FdbChange,
     conflict::ConflictKind,
     facts::Owner,
-    links::{Device, LinkChange, LinkState},
+    links::{Device, LinkChange, LinkState, pods_end},
     observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, Peer, Route, Timestamp},
     reads::Key,
     routes::{Added, Routes},
@@ -32,20 +32,22 @@ impl Engine {
         let before = self.links.pod(ifindex).map(LinkState::device);
         let upserted = self.links.upsert(link, whole, at);
         if let Some((older, peer)) = upserted.displaced {
-            self.dirty.extend(self.facts.forget_peer(peer));
+            self.forget_end(peer, at);
             self.dirty_link(older);
         }
         match upserted.change {
             LinkChange::Same => return,
+            // A route may have been told before its link was known.
+            LinkChange::New if !up => self.routes_end(ifindex),
             LinkChange::New => {}
             LinkChange::Replaced(old) => {
                 self.reads.touch(Key::Life(ifindex));
-                self.forget_facts_of(ifindex, old.peer);
+                self.forget_facts_of(ifindex, pods_end(&old));
                 self.dirty_flapping(ifindex);
                 // What the kernel holds for the new one may have been said before it was known to be another.
                 effects.push(Effect::ReadAgain);
             }
-            LinkChange::Changed(old) => self.changed(&old, up),
+            LinkChange::Changed(old) => self.changed(&old, up, at),
         }
         self.dirty_link(ifindex);
         let is_bridge = self.links.is_bridge(ifindex);
@@ -71,17 +73,14 @@ impl Engine {
     }
 
     /// What a known link's change ends.
-    fn changed(&mut self, old: &Link, up: bool) {
+    fn changed(&mut self, old: &Link, up: bool, at: Timestamp) {
         let ifindex = old.ifindex;
         let now = self.links.get(ifindex).map(|l| &l.link);
-        let (peer, master) = now.map_or((None, None), |l| (l.peer, l.master));
-        if let Some(before) = old.peer.filter(|before| Some(*before) != peer) {
-            self.dirty.extend(self.facts.forget_peer(before));
+        let (peer, master) = now.map_or((None, None), |l| (pods_end(l), l.master));
+        if let Some(before) = pods_end(old).filter(|before| Some(*before) != peer) {
+            self.forget_end(before, at);
         }
         if old.kind == LinkKind::Pod && self.links.pod(ifindex).is_none() {
-            if let Some(peer) = old.peer {
-                self.dirty.extend(self.facts.forget_peer(peer));
-            }
             self.dirty.extend(self.facts.forget_pod(ifindex));
             self.dirty_flapping(ifindex);
         }
@@ -91,11 +90,28 @@ impl Engine {
             self.dirty_behind(&behind);
         }
         if old.up && !up {
-            self.reads.touch(Key::RoutesOf(ifindex));
-            if self.routes.forget_link(ifindex) {
-                self.dirty.extend(self.anomalies.routed());
-                self.dirty_open(|_| true);
-            }
+            self.routes_end(ifindex);
+        }
+    }
+
+    /// A device that stays has lost its other end.
+    fn forget_end(&mut self, peer: Peer, at: Timestamp) {
+        for address in self.facts.forget_peer(peer) {
+            // What was heard long ago counted only while the address was assigned there.
+            self.lapse(address, at);
+        }
+    }
+
+    /// A link is down.
+    fn routes_end(&mut self, ifindex: IfIndex) {
+        self.reads.touch(Key::RoutesOf(ifindex));
+        self.forget_routes_of(ifindex);
+    }
+
+    fn forget_routes_of(&mut self, ifindex: IfIndex) {
+        if self.routes.forget_link(ifindex) {
+            self.dirty.extend(self.anomalies.with_routes());
+            self.dirty_open(|_| true);
         }
     }
 
@@ -103,7 +119,7 @@ impl Engine {
         self.reads.touch(Key::Life(ifindex));
         let state = self.links.remove(ifindex);
         // Something may have been told on a link whose beginning was missed.
-        self.forget_facts_of(ifindex, state.as_ref().and_then(|s| s.link.peer));
+        self.forget_facts_of(ifindex, state.as_ref().and_then(|s| pods_end(&s.link)));
         self.dirty_ports(ifindex);
         self.dirty_flapping(ifindex);
         if let Some(state) = state.filter(LinkState::is_pod) {
@@ -119,10 +135,7 @@ impl Engine {
         }
         let behind = self.fdb.forget_link(ifindex);
         self.dirty_behind(&behind);
-        if self.routes.forget_link(ifindex) {
-            self.dirty.extend(self.anomalies.routed());
-            self.dirty_open(|_| true);
-        }
+        self.forget_routes_of(ifindex);
     }
 
     /// Everything that is claimed through a link.

@@ -1,5 +1,7 @@
 //! The life of an anomaly: how long it waits, what an earlier agent's is, and the bounds.
 
+use std::collections::BTreeSet;
+
 use super::{
     anomalies::{answer, books, node, question},
     *,
@@ -76,6 +78,7 @@ fn a_gateway_left_open_is_that_of_the_same_device() {
 fn the_end_is_told_with_its_time_and_that_of_the_books() {
     let mut node = drifting();
     node.effects.clear();
+    node.now.0 += MS;
     let pool = books(&node, &["10.0.0.3"], Books::Whole);
     let read_at = pool.read_at;
     node.now.0 += 5 * MS;
@@ -127,4 +130,43 @@ fn one_turned_away_at_the_bound_is_looked_at_again_after_a_minute() {
     assert_eq!(node.engine.anomalies_refused(), 1);
     node.wait_secs(1);
     assert_eq!(node.engine.anomalies_refused(), 2);
+}
+
+#[test]
+fn a_drift_left_open_goes_on_whoever_has_the_address_now() {
+    let mut node = next(&drifting());
+    node.address(1, "10.0.0.3");
+    node.now.0 += MS;
+    let pool = books(&node, &[], Books::Lost);
+    node.books(pool);
+    assert!(node.told_of_anomalies().is_empty());
+    let open = node.engine.anomalies();
+    assert_eq!(open.len(), 1);
+    assert_eq!(open[0].holder.as_ref().unwrap().device, "veth1");
+}
+
+#[test]
+fn the_ids_of_two_agents_and_of_conflicts_differ_in_both_halves() {
+    let mut halves = BTreeSet::new();
+    for id_seed in 1..=4 {
+        let mut node = Node::with(Settings {
+            id_seed,
+            ..Settings::default()
+        });
+        node.was_read();
+        for ifindex in 1..=2 {
+            node.address(ifindex, "10.0.0.2");
+            node.address(ifindex, "10.0.0.3");
+        }
+        node.now.0 += MS;
+        let pool = books(&node, &[], Books::Lost);
+        node.books(pool);
+        let conflicts = node.engine.conflicts(node.now).into_iter().map(|c| c.id.0);
+        let anomalies = node.engine.anomalies().into_iter().map(|a| a.id.0);
+        let ids: Vec<u128> = conflicts.chain(anomalies).collect();
+        assert_eq!(ids.len(), 4);
+        for id in ids {
+            assert!(halves.insert(id >> 64) && halves.insert(id & u128::from(u64::MAX)));
+        }
+    }
 }

@@ -1,6 +1,9 @@
 //! Rule 6: how a claim ends that nobody says the end of.
 
-use super::*;
+use super::{
+    anomalies::{node, question},
+    *,
+};
 
 #[test]
 fn a_claim_that_was_only_heard_lapses() {
@@ -114,4 +117,17 @@ fn what_is_over_counts_no_more_before_it_is_looked_at() {
     node.now = node.now + Duration::from_secs(601);
     node.frame(2, "10.0.0.1");
     assert!(node.said().is_empty());
+}
+
+#[test]
+fn whichever_comes_first_is_the_next_to_look_at() {
+    let mut node = node();
+    node.frame(1, "10.0.0.1");
+    let lapses = node.now + Duration::from_secs(600);
+    node.tell(question(1, "169.254.1.1"));
+    let looked_at = node.now + Duration::from_secs(10);
+    assert_eq!(node.engine.next_expiry(), Some(looked_at));
+    node.wait_secs(595);
+    node.tell(question(1, "169.254.1.1"));
+    assert_eq!(node.engine.next_expiry(), Some(lapses));
 }

@@ -142,6 +142,12 @@ fn who_took_part_and_is_gone_has_left() {
         ["updated 10.9.0.1 flapping observed: veth2 left veth1(device_removed)"]
     );
     node.gone(2);
+    assert_eq!(
+        node.said(),
+        [
+            "updated 10.9.0.1 flapping observed: left veth1(device_removed) left veth2(device_removed)"
+        ]
+    );
     node.wait_secs(181);
     let said = node.said();
     assert!(

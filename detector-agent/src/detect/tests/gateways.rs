@@ -269,3 +269,29 @@ fn who_asked_last_and_how_often_is_told() {
     assert!(detail.contains("9 times"), "{detail}");
     assert!(detail.contains("as 10.0.0.77"), "{detail}");
 }
+
+#[test]
+fn no_more_than_4096_are_followed_and_those_that_are_go_on() {
+    let mut node = node();
+    let nth = |n: u16| {
+        let [high, low] = n.to_be_bytes();
+        IpAddr::from([10, 9, high, low]).to_string()
+    };
+    for n in 0..4095 {
+        asks(&mut node, 1, &nth(n));
+    }
+    for (n, looks) in [(4095, 1), (4096, 0), (0, 1)] {
+        node.tell(question(1, &nth(n)));
+        assert_eq!(node.told_of_anomalies().len(), looks, "{n}");
+    }
+}
+
+#[test]
+fn each_pod_is_looked_into_for_what_it_asks_itself() {
+    let mut node = unanswered();
+    node.tell_at(node.now, question(2, "169.254.1.2"));
+    answer(&mut node, None);
+    node.effects.clear();
+    node.wait_secs(11);
+    assert_eq!(node.told_of_anomalies(), [LOOKED, "look for 169.254.1.2"]);
+}

@@ -226,3 +226,31 @@ fn a_wider_route_that_comes_goes_or_loses_its_link_is_told() {
         );
     }
 }
+
+#[test]
+fn a_link_that_goes_leaves_its_packets_to_a_wider_route() {
+    let mut node = Node::with_pods(2);
+    node.link(uplink(9));
+    for (prefix_len, ifindex) in [(24, 9), (16, 1)] {
+        let destination = if prefix_len == 24 {
+            "10.1.1.0"
+        } else {
+            "10.1.0.0"
+        };
+        node.tell(Observation::Route(Route {
+            prefix_len,
+            ..route(destination, ifindex)
+        }));
+    }
+    node.address(1, "10.1.1.7");
+    node.address(2, "10.1.1.7");
+    assert_eq!(
+        node.said(),
+        ["raised 10.1.1.7 duplicate certain: veth1 veth2"]
+    );
+    node.gone(9);
+    assert_eq!(
+        node.said(),
+        ["updated 10.1.1.7 duplicate certain: veth1 veth2 -> veth1"]
+    );
+}

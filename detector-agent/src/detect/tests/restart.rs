@@ -362,3 +362,47 @@ fn what_is_kept_survives_being_written_down() {
     node.gone(1);
     assert_eq!(node.engine.open_record(&kept[0].conflict), None);
 }
+
+#[test]
+fn another_device_of_the_same_index_is_not_who_took_part() {
+    let mut node = Node::with_pods(2);
+    node.address(1, "10.0.0.1");
+    node.address(2, "10.0.0.1");
+    let mut node = restarted(&node);
+    let addresses: &[&str] = &["10.0.0.1"];
+    let mut seen = snapshot(&[(1, addresses), (2, addresses)]);
+    seen.links[0].name = "veth7".to_owned();
+    node.read_node(seen);
+    assert_eq!(node.engine.losses(), Losses::default());
+    assert_eq!(
+        node.said(),
+        ["updated 10.0.0.1 duplicate certain: veth7 veth2 left veth1(device_removed)"]
+    );
+}
+
+#[test]
+fn of_two_records_of_one_conflict_the_first_goes_on() {
+    let mut node = Node::with_pods(2);
+    node.frame(1, "10.0.0.1");
+    node.frame(2, "10.0.0.1");
+    let mut kept = node.engine.open_records(node.now);
+    kept.push(kept[0].clone());
+    let id = kept[0].conflict.id;
+    kept[1].conflict.id = ConflictId(id.0 + 1);
+    // And one that is of another VLAN.
+    kept.push(kept[1].clone());
+    kept[2].conflict.vlan.outer = Some(5);
+    let mut node = restarted(&node);
+    node.engine.restore(kept);
+    node.read_node(snapshot(&[(1, &[]), (2, &[])]));
+    assert_eq!(node.engine.losses(), Losses::default());
+    let said = node.conflicts_said();
+    assert_eq!(said.len(), 1);
+    assert_eq!(
+        (said[0].vlan.outer, said[0].resolved_at.is_some()),
+        (Some(5), true)
+    );
+    let open = node.engine.conflicts(node.now);
+    assert_eq!(open.len(), 1);
+    assert_eq!(open[0].id, id);
+}

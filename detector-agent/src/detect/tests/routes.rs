@@ -188,3 +188,93 @@ fn a_route_that_never_was_right_is_told_while_it_is_there() {
         assert_eq!(node.told_of_anomalies().len(), usize::from(stays));
     }
 }
+
+#[test]
+fn a_route_that_ends_with_its_link_going_down_is_told_after_a_while() {
+    let mut node = routed();
+    node.link(Link {
+        up: false,
+        ..pod(1)
+    });
+    node.wait_secs(6);
+    assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.2"]);
+}
+
+#[test]
+fn the_addresses_whose_routes_are_followed_are_bounded() {
+    let mut node = Node::within(Bounds {
+        kernel_entries: 2,
+        ..Bounds::default()
+    });
+    node.pod(1);
+    node.was_read();
+    for address in ["10.0.0.2", "10.0.0.3", "10.0.0.4"] {
+        node.address(1, address);
+    }
+    node.route("10.0.0.2", 1);
+    node.route("10.0.0.3", 1);
+    node.route_gone("10.0.0.3", 1);
+    node.route("10.0.0.4", 1);
+    node.route_gone("10.0.0.4", 1);
+    node.wait_secs(6);
+    assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.3"]);
+}
+
+#[test]
+fn a_default_route_leads_every_address_and_one_bit_more_only_half_of_them() {
+    let mut routes = Routes::default();
+    for (prefix_len, ifindex) in [(0, 1), (1, 2)] {
+        let wide = Route {
+            prefix_len,
+            ..route("0.0.0.0", ifindex)
+        };
+        assert_eq!(routes.add(wide, 10), Added::New);
+    }
+    assert_eq!(routes.lookup(ip("255.255.255.255")), Some(1));
+    assert_eq!(routes.lookup(ip("127.255.255.255")), Some(2));
+}
+
+#[test]
+fn a_route_that_led_astray_and_ends_with_its_link_leaves_it_to_the_next_one() {
+    let ends: [fn(&mut Node); 2] = [
+        |node| node.gone(9),
+        |node| {
+            node.link(Link {
+                up: false,
+                ..uplink(9)
+            })
+        },
+    ];
+    for end in ends {
+        let mut node = node();
+        node.link(uplink(9));
+        node.address(1, "10.0.0.2");
+        node.route("10.0.0.2", 9);
+        node.tell(Observation::Route(Route {
+            metric: 100,
+            ..route("10.0.0.2", 1)
+        }));
+        node.wait_secs(6);
+        assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.2"]);
+        end(&mut node);
+        assert_eq!(
+            node.told_of_anomalies(),
+            ["resolved route_astray 10.0.0.2 route_right"]
+        );
+    }
+}
+
+#[test]
+fn host_routes_of_both_families_are_judged_when_they_are_told() {
+    for address in ["10.0.0.2", "2001:db8::2"] {
+        let mut node = node();
+        node.address(1, address);
+        node.route(address, 1);
+        node.route_gone(address, 1);
+        node.wait_secs(6);
+        assert_eq!(
+            node.told_of_anomalies(),
+            [format!("raised route_astray {address}")]
+        );
+    }
+}
