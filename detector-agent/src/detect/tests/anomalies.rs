@@ -55,6 +55,17 @@ impl Node {
         effects.into_iter().filter_map(told).collect()
     }
 
+    /// One pod with 10.0.0.2 and 10.0.0.3, on a node that was read, within these bounds.
+    pub(super) fn with_two_addresses(bounds: Bounds) -> Self {
+        let mut node = Self::within(bounds);
+        node.pod(1);
+        node.was_read();
+        node.pod(1);
+        node.address(1, "10.0.0.2");
+        node.address(1, "10.0.0.3");
+        node
+    }
+
     /// Everything the node has was read once.
     pub(super) fn was_read(&mut self) {
         let links = (1..=2).map(pod).collect();

@@ -92,15 +92,10 @@ fn the_end_is_told_with_its_time_and_that_of_the_books() {
 
 #[test]
 fn what_is_waited_for_is_bounded_and_those_beyond_are_counted() {
-    let mut node = Node::within(Bounds {
+    let mut node = Node::with_two_addresses(Bounds {
         kernel_entries: 1,
         ..Bounds::default()
     });
-    node.pod(1);
-    node.was_read();
-    node.pod(1);
-    node.address(1, "10.0.0.2");
-    node.address(1, "10.0.0.3");
     node.now.0 += MS;
     let pool = books(&node, &[], Books::Whole);
     node.books(pool);
@@ -114,15 +109,10 @@ fn what_is_waited_for_is_bounded_and_those_beyond_are_counted() {
 
 #[test]
 fn one_turned_away_at_the_bound_is_looked_at_again_after_a_minute() {
-    let mut node = Node::within(Bounds {
+    let mut node = Node::with_two_addresses(Bounds {
         open_conflicts: 1,
         ..Bounds::default()
     });
-    node.pod(1);
-    node.was_read();
-    node.pod(1);
-    node.address(1, "10.0.0.2");
-    node.address(1, "10.0.0.3");
     node.now.0 += MS;
     let pool = books(&node, &[], Books::Lost);
     node.books(pool);

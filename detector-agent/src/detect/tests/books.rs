@@ -111,15 +111,10 @@ fn open_anomalies_are_listed_by_age_and_counted_by_kind() {
 
 #[test]
 fn anomalies_beyond_the_bound_are_counted_and_raised_when_there_is_room() {
-    let mut node = Node::within(Bounds {
+    let mut node = Node::with_two_addresses(Bounds {
         open_conflicts: 1,
         ..Bounds::default()
     });
-    node.pod(1);
-    node.was_read();
-    node.pod(1);
-    node.address(1, "10.0.0.2");
-    node.address(1, "10.0.0.3");
     lost(&mut node);
     assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
     assert_eq!(node.engine.anomalies_refused(), 1);

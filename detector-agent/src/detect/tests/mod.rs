@@ -22,6 +22,7 @@ mod gateways;
 mod host;
 mod ipv6_vlan;
 mod kept;
+mod kernel;
 mod life;
 mod links;
 mod lladdrs;
@@ -36,6 +37,7 @@ mod reads;
 mod receivers;
 mod restart;
 mod routes;
+mod said;
 mod same_pod;
 mod tentative;
 mod under_way;
@@ -43,6 +45,8 @@ mod under_way;
 use std::{net::IpAddr, time::Duration};
 
 use super::*;
+use kernel::*;
+use said::*;
 
 const MS: u64 = 1_000_000;
 
@@ -263,47 +267,6 @@ impl Node {
     }
 }
 
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
-}
-
-/// The hardware address of the pod behind device `n`.
-fn mac(n: u8) -> Mac {
-    Mac([2, 0, 0, 0, 0, n])
-}
-
-/// The other end of pod device `n`, in a namespace of its own.
-fn peer(ifindex: IfIndex) -> Peer {
-    Peer {
-        nsid: i32::try_from(ifindex).unwrap(),
-        ifindex: 2,
-    }
-}
-
-fn pod(ifindex: IfIndex) -> Link {
-    Link {
-        ifindex,
-        name: format!("veth{ifindex}"),
-        alias: None,
-        kind: LinkKind::Pod,
-        mac: Some(Mac([0xee; 6])),
-        master: None,
-        peer: Some(peer(ifindex)),
-        up: true,
-    }
-}
-
-/// Untagged it is [`frame`].
-fn tagged(ifindex: IfIndex, address: &str) -> Observation {
-    Observation::Frame(FrameClaim {
-        vlan: Vlan {
-            outer: Some(5),
-            inner: None,
-        },
-        ..frame(ifindex, address)
-    })
-}
-
 /// A bridge whose neighbour entry went from one of two ports to the other and back.
 fn back_and_forth() -> Node {
     let mut node = Node::new();
@@ -316,154 +279,4 @@ fn back_and_forth() -> Node {
         node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
     }
     node
-}
-
-fn bridge(ifindex: IfIndex) -> Link {
-    Link {
-        name: format!("br{ifindex}"),
-        kind: LinkKind::Bridge,
-        peer: None,
-        ..pod(ifindex)
-    }
-}
-
-/// A link of the node itself.
-fn uplink(ifindex: IfIndex) -> Link {
-    Link {
-        name: format!("eth{ifindex}"),
-        kind: LinkKind::Other,
-        peer: None,
-        ..pod(ifindex)
-    }
-}
-
-fn assigned(address: &str) -> AssignedAddress {
-    AssignedAddress {
-        address: ip(address),
-        prefix_len: 32,
-        tentative: false,
-        dad_failed: false,
-    }
-}
-
-fn holds(ifindex: IfIndex, addresses: &[&str]) -> PodAddresses {
-    PodAddresses {
-        peer: peer(ifindex),
-        mac: Some(mac(u8::try_from(ifindex).unwrap())),
-        addresses: Some(addresses.iter().map(|a| assigned(a)).collect()),
-    }
-}
-
-fn neighbour(ifindex: IfIndex, address: &str, lladdr: Mac, state: NudState) -> Neighbour {
-    Neighbour {
-        ifindex,
-        address: ip(address),
-        lladdr: Some(lladdr),
-        state,
-    }
-}
-
-fn fdb(bridge: IfIndex, port: IfIndex, mac: Mac) -> FdbEntry {
-    FdbEntry {
-        bridge,
-        port,
-        mac,
-        vlan: None,
-    }
-}
-
-fn route(destination: &str, ifindex: IfIndex) -> Route {
-    let destination = ip(destination);
-    Route {
-        destination,
-        prefix_len: if destination.is_ipv4() { 32 } else { 128 },
-        ifindex,
-        metric: 0,
-        table: 254,
-    }
-}
-
-fn frame(ifindex: IfIndex, address: &str) -> FrameClaim {
-    let address = ip(address);
-    let mac = mac(u8::try_from(ifindex).unwrap());
-    FrameClaim {
-        ifindex,
-        kind: if address.is_ipv4() {
-            FrameKind::Arp
-        } else {
-            FrameKind::Ndp
-        },
-        tentative: false,
-        address,
-        mac,
-        ether_source: mac,
-        vlan: Vlan::default(),
-    }
-}
-
-fn told(effect: &Effect) -> Option<String> {
-    match effect {
-        Effect::Raised(c) => Some(format!("raised {}", show(c))),
-        Effect::Updated(c) => Some(format!("updated {}", show(c))),
-        Effect::Resolved(c) => Some(format!("resolved {}", show(c))),
-        Effect::Attach(_)
-        | Effect::Renamed(_)
-        | Effect::Detach(_)
-        | Effect::ReadAgain
-        | Effect::Anomaly(_) => None,
-    }
-}
-
-fn wanted(effect: &Effect) -> Option<String> {
-    match effect {
-        Effect::Attach(d) => Some(format!("attach {}#{}", d.name, d.generation)),
-        Effect::Renamed(d) => Some(format!("rename {}#{}", d.name, d.generation)),
-        Effect::Detach(d) => Some(format!("detach {}#{}", d.name, d.generation)),
-        Effect::ReadAgain => Some("read again".to_owned()),
-        Effect::Raised(_) | Effect::Updated(_) | Effect::Resolved(_) | Effect::Anomaly(_) => None,
-    }
-}
-
-/// `ADDRESS[@VLAN[.INNER]] KIND CONFIDENCE: CLAIMANT… [left NAME(REASON)…] [-> RECEIVER]`
-fn show(c: &Conflict) -> String {
-    let mut text = c.address.to_string();
-    if let Some(outer) = c.vlan.outer {
-        text += &format!("@{outer}");
-    }
-    if let Some(inner) = c.vlan.inner {
-        text += &format!(".{inner}");
-    }
-    text += &format!(" {} {}:", c.kind.name(), c.confidence.name());
-    for claimant in c.present() {
-        text += &format!(" {}", name(claimant));
-    }
-    if c.claimants_omitted > 0 {
-        text += &format!(" +{}", c.claimants_omitted);
-    }
-    for claimant in &c.claimants {
-        if let Some(left) = claimant.left {
-            text += &format!(" left {}({})", name(claimant), left.name());
-        }
-    }
-    if let Some(receiver) = &c.traffic_goes_to {
-        text += &format!(" -> {receiver}");
-    }
-    text
-}
-
-fn name(claimant: &Claimant) -> String {
-    match claimant.id {
-        ClaimantId::Host => format!("node/{}", claimant.device),
-        ClaimantId::Device(..) => claimant.device.clone(),
-        ClaimantId::BehindBridge(_, mac) => format!("{}/{mac}", claimant.device),
-    }
-}
-
-/// The kinds and details of a claimant's evidence.
-fn evidence(claimant: &Claimant) -> Vec<String> {
-    let word = |e: &Evidence| match &e.detail {
-        Some(detail) => format!("{} {detail}", e.kind.name()),
-        None => e.kind.name().to_owned(),
-    };
-    claimant.evidence.iter().map(word).collect()
 }

@@ -2,17 +2,6 @@
 
 use super::*;
 
-fn snapshot(pods: &[(IfIndex, &[&str])]) -> Snapshot {
-    Snapshot {
-        links: pods.iter().map(|(ifindex, _)| pod(*ifindex)).collect(),
-        pods: pods
-            .iter()
-            .map(|(i, addresses)| holds(*i, addresses))
-            .collect(),
-        ..Snapshot::default()
-    }
-}
-
 #[test]
 fn duplicates_are_found_from_the_first_reading_alone() {
     let mut node = Node::new();

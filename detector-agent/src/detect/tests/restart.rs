@@ -15,17 +15,6 @@ fn restarted(node: &Node) -> Node {
     next
 }
 
-fn snapshot(pods: &[(IfIndex, &[&str])]) -> Snapshot {
-    Snapshot {
-        links: pods.iter().map(|(ifindex, _)| pod(*ifindex)).collect(),
-        pods: pods
-            .iter()
-            .map(|(i, addresses)| holds(*i, addresses))
-            .collect(),
-        ..Snapshot::default()
-    }
-}
-
 #[test]
 fn what_is_as_it_was_goes_on_without_a_word() {
     let mut node = Node::with_pods(2);

@@ -1,0 +1,70 @@
+//! What the engine said, as text.
+
+use super::super::*;
+
+pub(super) fn told(effect: &Effect) -> Option<String> {
+    match effect {
+        Effect::Raised(c) => Some(format!("raised {}", show(c))),
+        Effect::Updated(c) => Some(format!("updated {}", show(c))),
+        Effect::Resolved(c) => Some(format!("resolved {}", show(c))),
+        Effect::Attach(_)
+        | Effect::Renamed(_)
+        | Effect::Detach(_)
+        | Effect::ReadAgain
+        | Effect::Anomaly(_) => None,
+    }
+}
+
+pub(super) fn wanted(effect: &Effect) -> Option<String> {
+    match effect {
+        Effect::Attach(d) => Some(format!("attach {}#{}", d.name, d.generation)),
+        Effect::Renamed(d) => Some(format!("rename {}#{}", d.name, d.generation)),
+        Effect::Detach(d) => Some(format!("detach {}#{}", d.name, d.generation)),
+        Effect::ReadAgain => Some("read again".to_owned()),
+        Effect::Raised(_) | Effect::Updated(_) | Effect::Resolved(_) | Effect::Anomaly(_) => None,
+    }
+}
+
+/// `ADDRESS[@VLAN[.INNER]] KIND CONFIDENCE: CLAIMANT… [left NAME(REASON)…] [-> RECEIVER]`
+pub(super) fn show(c: &Conflict) -> String {
+    let mut text = c.address.to_string();
+    if let Some(outer) = c.vlan.outer {
+        text += &format!("@{outer}");
+    }
+    if let Some(inner) = c.vlan.inner {
+        text += &format!(".{inner}");
+    }
+    text += &format!(" {} {}:", c.kind.name(), c.confidence.name());
+    for claimant in c.present() {
+        text += &format!(" {}", name(claimant));
+    }
+    if c.claimants_omitted > 0 {
+        text += &format!(" +{}", c.claimants_omitted);
+    }
+    for claimant in &c.claimants {
+        if let Some(left) = claimant.left {
+            text += &format!(" left {}({})", name(claimant), left.name());
+        }
+    }
+    if let Some(receiver) = &c.traffic_goes_to {
+        text += &format!(" -> {receiver}");
+    }
+    text
+}
+
+pub(super) fn name(claimant: &Claimant) -> String {
+    match claimant.id {
+        ClaimantId::Host => format!("node/{}", claimant.device),
+        ClaimantId::Device(..) => claimant.device.clone(),
+        ClaimantId::BehindBridge(_, mac) => format!("{}/{mac}", claimant.device),
+    }
+}
+
+/// The kinds and details of a claimant's evidence.
+pub(super) fn evidence(claimant: &Claimant) -> Vec<String> {
+    let word = |e: &Evidence| match &e.detail {
+        Some(detail) => format!("{} {detail}", e.kind.name()),
+        None => e.kind.name().to_owned(),
+    };
+    claimant.evidence.iter().map(word).collect()
+}
