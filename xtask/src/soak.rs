@@ -17,12 +17,15 @@ pub(crate) struct Args {
     /// For how long
     #[arg(long, default_value = "60")]
     minutes: String,
+    /// Unoptimised, as the tests build them: begins sooner after those
+    #[arg(long)]
+    debug: bool,
     /// Passed on, as `-- --rate 20 --seed 7`
     #[arg(last = true)]
     soak: Vec<String>,
 }
 
-/// Builds agent and soak, both optimised, and runs it.
+/// Builds agent and soak and runs it.
 ///
 /// # Errors
 /// Not root, a build failed, or the agent leaked or said something else than a fresh look.
@@ -31,10 +34,14 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         bail!("the soak makes network namespaces and loads kernel programs: run it as root");
     }
     setup::ensure(workspace, &[Group::Build, Group::Demo])?;
-    let agent = build::agent(workspace, Profile::Release)?;
+    let profile = Profile::from_debug_flag(args.debug);
+    let agent = build::agent(workspace, profile)?;
     let mut command = workspace.cargo();
+    command.args(["run", "--quiet"]);
+    if profile == Profile::Release {
+        command.arg("--release");
+    }
     command
-        .args(["run", "--quiet", "--release"])
         .args(["--package", "detector-testkit", "--bin", "soak"])
         .args(["--", "--agent"])
         .arg(agent)

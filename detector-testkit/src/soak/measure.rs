@@ -33,7 +33,7 @@ pub(super) struct Trend {
     pub(super) slope_kib_per_hour: f64,
     /// The most, KiB.
     pub(super) most_kib: f64,
-    /// Descriptors, at the first look and at most.
+    /// The most descriptors in the first quarter and in the last.
     pub(super) descriptors: (usize, usize),
 }
 
@@ -71,12 +71,13 @@ impl Series {
             last_kib: median(memory(last))?,
             slope_kib_per_hour: slope(warm)?,
             most_kib: memory(warm).into_iter().fold(0.0, f64::max),
-            descriptors: (
-                self.samples.first()?.descriptors,
-                self.samples.iter().map(|s| s.descriptors).max()?,
-            ),
+            descriptors: (most_descriptors(first)?, most_descriptors(last)?),
         })
     }
+}
+
+fn most_descriptors(samples: &[Sample]) -> Option<usize> {
+    samples.iter().map(|sample| sample.descriptors).max()
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -108,7 +109,8 @@ mod tests {
         let sample = |second| Sample {
             at: Duration::from_secs(u64::from(second)),
             resident_kib: memory(second),
-            descriptors: 20,
+            // Some come and go; none stays.
+            descriptors: 20 + second as usize % 7,
         };
         Series {
             pid: 0,
@@ -124,6 +126,7 @@ mod tests {
             .unwrap();
         assert!(flat.slope_kib_per_hour.abs() < 1.0, "{flat:?}");
         assert!((flat.last_kib - flat.first_kib).abs() < 1.0, "{flat:?}");
+        assert_eq!(flat.descriptors, (26, 26));
         let growing = series(|second| 10_000.0 + f64::from(second))
             .trend()
             .unwrap();

@@ -6,10 +6,11 @@ use anyhow::{Result, ensure};
 
 use super::{Options, measure::Trend};
 
-/// Growth from the first to the last quarter after the warm-up that is not yet a leak: the allocator's.
+/// Growth from the first to the last quarter after the warm-up that is not yet a leak: what waits for a failing webhook comes
+/// and goes, and the allocator keeps its place. In an hour some 80,000 pods are made in between, so that 30 bytes of each are found.
 const MAY_GROW_KIB: f64 = 2048.0;
-/// The same for descriptors, at any time: a connection or two that are being made.
-const MAY_OPEN: usize = 8;
+/// The same for descriptors: connections that are being made.
+const MAY_OPEN: usize = 4;
 
 /// What it came to.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ impl fmt::Display for Report {
             last_kib,
             slope_kib_per_hour,
             most_kib,
-            descriptors: (at_first, most),
+            descriptors: (before, after),
         } = self.trend;
         let mib = |kib: f64| kib / 1024.0;
         let rate = self.made as f64 / seconds;
@@ -93,8 +94,8 @@ impl fmt::Display for Report {
                 format!("{:+.2} MiB an hour", mib(slope_kib_per_hour)),
             ),
             (
-                "descriptors at the start, and most",
-                format!("{at_first}, {most}"),
+                "most descriptors, warm and at the end",
+                format!("{before}, {after}"),
             ),
             (
                 "open conflicts, as a fresh look sees them",
@@ -123,10 +124,10 @@ impl Report {
             grown <= MAY_GROW_KIB,
             "resident memory grew by {grown:.0} KiB after the warm-up; the bound is {MAY_GROW_KIB:.0} KiB"
         );
-        let (at_first, most) = self.trend.descriptors;
+        let (before, after) = self.trend.descriptors;
         ensure!(
-            most <= at_first + MAY_OPEN,
-            "descriptors went from {at_first} to {most}; the bound is {MAY_OPEN} more"
+            after <= before + MAY_OPEN,
+            "descriptors grew from {before} to {after} after the warm-up; the bound is {MAY_OPEN} more"
         );
         Ok(())
     }
