@@ -19,9 +19,8 @@ use tracing::error;
 
 /// The file in the directory.
 const FILE: &str = "state.redb";
-/// Pages kept in memory, bytes; redb's own default is a gigabyte. What is asked for often fits: a commit touches some dozens of
-/// pages of 4 KiB, and what waits for a receiver is read once, in order. More would only make the agent grow with whatever
-/// waited once.
+/// Pages kept in memory, bytes; redb's own default is a gigabyte. What waits for a receiver is read once, in order: with
+/// more, the agent would only grow with whatever waited once.
 const CACHE: usize = 1 << 20;
 
 /// Why something could not be kept, or read back.

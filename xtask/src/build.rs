@@ -30,6 +30,11 @@ impl Profile {
         if debug { Self::Debug } else { Self::Release }
     }
 
+    /// What cargo is told of it.
+    pub(crate) fn flag(self) -> Option<&'static str> {
+        (self == Self::Release).then_some("--release")
+    }
+
     fn folder(self) -> &'static str {
         match self {
             Self::Debug => "debug",
@@ -52,10 +57,8 @@ pub(crate) fn agent(workspace: &Workspace, profile: Profile) -> Result<PathBuf> 
     let mut command = workspace.cargo();
     command
         .args(["build", "--package", AGENT, "--bin", AGENT])
+        .args(profile.flag())
         .env(OBJECT_VARIABLE, object);
-    if profile == Profile::Release {
-        command.arg("--release");
-    }
     process::run(&mut command)?;
     Ok(workspace.target().join(profile.folder()).join(AGENT))
 }

@@ -37,11 +37,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let profile = Profile::from_debug_flag(args.debug);
     let agent = build::agent(workspace, profile)?;
     let mut command = workspace.cargo();
-    command.args(["run", "--quiet"]);
-    if profile == Profile::Release {
-        command.arg("--release");
-    }
     command
+        .args(["run", "--quiet"])
+        .args(profile.flag())
         .args(["--package", "detector-testkit", "--bin", "soak"])
         .args(["--", "--agent"])
         .arg(agent)

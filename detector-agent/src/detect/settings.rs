@@ -11,7 +11,7 @@ pub struct Settings {
     pub allow: Vec<IpNet>,
     /// How long a claim lives that was only heard, when nothing else supports it.
     pub claim_ttl: Duration,
-    /// How many moves of an allowed address make it flap (RFC 7432 §15.1: 5).
+    /// How many moves of an allowed address make it flap, at least 2 (RFC 7432 §15.1: 5).
     pub flap_moves: usize,
     /// Within which time (RFC 7432 §15.1: 180 s).
     pub flap_window: Duration,

@@ -138,6 +138,16 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_that_stay_open_are_told() {
+        let mut leaking = series(|_| 1.0);
+        for (second, sample) in leaking.samples.iter_mut().enumerate() {
+            sample.descriptors += second / 20;
+        }
+        // Seconds 100 to 174, and 325 to 399.
+        assert_eq!(leaking.trend().unwrap().descriptors, (34, 45));
+    }
+
+    #[test]
     fn a_few_looks_are_no_trend() {
         let mut short = series(|_| 1.0);
         short.samples.truncate(6);
