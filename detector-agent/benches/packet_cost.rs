@@ -12,10 +12,8 @@ use anyhow::{Result, ensure};
 use detector_agent::observe::ebpf::{
     AttachMode, EbpfOptions, Losses, Programs, RingReader, Subject,
 };
-use detector_testkit::{
-    Frame, Mac, NaFlags, Node,
-    bench::{Figure, Goal, figure::record},
-};
+use detector_bench::{Figure, Goal, figure::record};
+use detector_testkit::{Frame, Mac, NaFlags, Node};
 use nix::net::if_::if_nametoindex;
 
 const MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0x0a]);

@@ -5,7 +5,6 @@
 
 pub mod agent;
 pub mod barrier;
-pub mod bench;
 pub mod browser;
 pub mod cni;
 pub mod container;
@@ -28,7 +27,6 @@ pub mod random;
 pub mod receiver;
 pub mod scenario;
 pub mod server;
-pub mod soak;
 pub mod traffic;
 
 pub use agent::{Agent, AgentCommand, DEADLINE, Outcome, RUN, Received};

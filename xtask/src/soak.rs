@@ -40,7 +40,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     command
         .args(["run", "--quiet"])
         .args(profile.flag())
-        .args(["--package", "detector-testkit", "--bin", "soak"])
+        .args(["--package", "detector-bench", "--bin", "soak"])
         .args(["--", "--agent"])
         .arg(agent)
         .args(["--minutes", &args.minutes]);

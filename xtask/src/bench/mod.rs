@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use detector_testkit::bench::{Figure, figure::FIGURES_VARIABLE};
+use detector_bench::{Figure, figure::FIGURES_VARIABLE};
 
 use crate::{
     build::{self, AGENT, Profile},
@@ -196,7 +196,7 @@ impl Programs {
         };
         let mut bench = workspace.cargo();
         bench
-            .args(["build", "--release", "--package", "detector-testkit"])
+            .args(["build", "--release", "--package", "detector-bench"])
             .args(["--bin", "bench"]);
         process::run(&mut bench)?;
         let packet_cost = match args.only {

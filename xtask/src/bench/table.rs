@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use detector_testkit::bench::{Figure, Goal};
+use detector_bench::{Figure, Goal};
 
 /// For the terminal.
 pub(super) fn text(figures: &[Figure]) -> String {
@@ -151,7 +151,7 @@ fn cell(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{cell, markdown, number, text, verdict};
-    use detector_testkit::bench::{Figure, Goal};
+    use detector_bench::{Figure, Goal};
 
     fn figures() -> Vec<Figure> {
         vec![

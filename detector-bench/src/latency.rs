@@ -8,7 +8,7 @@ use std::{net::Ipv4Addr, ops::Range, path::Path, time::Duration};
 use anyhow::Result;
 
 use super::{pairs::Pairs, storm::Storm};
-use crate::{
+use detector_testkit::{
     agent::{Agent, AgentCommand, DEADLINE},
     node::{Node, PodSpec},
 };

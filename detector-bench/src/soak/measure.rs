@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::process::{descriptors, resident_kib};
+use detector_testkit::process::{descriptors, resident_kib};
 
 /// One look.
 #[derive(Clone, Copy, Debug)]

@@ -12,7 +12,7 @@ use super::{
     Figure, Goal,
     statistics::{median, percentile},
 };
-use crate::{
+use detector_testkit::{
     agent::{Agent, AgentCommand},
     cni::Cni,
     node::Node,

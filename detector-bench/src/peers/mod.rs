@@ -24,7 +24,7 @@ use super::{
     pairs::Pairs,
     statistics::{median, percentile},
 };
-use crate::{
+use detector_testkit::{
     agent::{Agent, AgentCommand},
     node::Node,
 };

@@ -4,7 +4,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand};
-use detector_testkit::bench::{
+use detector_bench::{
     Figure, Goal, cni, figure::record, flood, floor, identify, latency, path, peers, report, scale,
     statistics::latencies, throughput,
 };

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 
 use super::pairs::Pairs;
-use crate::{
+use detector_testkit::{
     agent::{Agent, AgentCommand, DEADLINE},
     node::Node,
     receiver::Receiver,

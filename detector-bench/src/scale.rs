@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Result, ensure};
 
 use super::{Figure, Goal, statistics::median};
-use crate::{
+use detector_testkit::{
     agent::{Agent, AgentCommand, DEADLINE},
     frames::{Frame, FrameSender},
     http::{Client, until},

@@ -16,7 +16,7 @@ use super::{
     BRIDGE,
     words::{Line, Seen, arpalert_says, arpwatch_says, bpftrace_says, monitor_says, tcpdump_says},
 };
-use crate::netns::Netns;
+use detector_testkit::netns::Netns;
 
 /// Lines kept of one program.
 const LINES: usize = 500_000;

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::latency::{self, Options};
-use crate::{
+use detector_testkit::{
     agent::{Agent, AgentCommand, DEADLINE, RUN, Received},
     containerd::Containerd,
     node::Node,

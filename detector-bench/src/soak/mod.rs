@@ -20,7 +20,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
-use crate::{
+use churn::{Churn, Tally};
+use detector_testkit::{
     agent::{Agent, AgentCommand, DEADLINE},
     http::{Client, until},
     node::{Node, PodSpec},
@@ -28,7 +29,6 @@ use crate::{
     random::Random,
     receiver::{Mood, Receiver},
 };
-use churn::{Churn, Tally};
 use faults::{DeafRuntime, burst};
 use measure::Series;
 pub use report::Report;
@@ -136,7 +136,7 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
                 .agent
                 .events()
                 .iter()
-                .filter(|received| received.event.kind == crate::event::RAISED)
+                .filter(|received| received.event.kind == detector_testkit::event::RAISED)
                 .count(),
             stops: life.stops,
             bursts: life.bursts,
@@ -194,7 +194,7 @@ struct Site<'a> {
     command: AgentCommand,
     runtime: DeafRuntime,
     receiver: Receiver,
-    noisy: &'a crate::node::Pod,
+    noisy: &'a detector_testkit::node::Pod,
     tally: &'a Tally,
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Result;
 
-use crate::{
+use detector_testkit::{
     node::{Node, Pod, PodSpec},
     random::Random,
 };

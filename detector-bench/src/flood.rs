@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Result, ensure};
 
 use super::pairs::Pairs;
-use crate::{
+use detector_testkit::{
     agent::{Agent, AgentCommand},
     frames::{Frame, FrameSender},
     mac::Mac,

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::{
+use detector_testkit::{
     frames::{Frame, FrameSender},
     mac::Mac,
     node::Pod,

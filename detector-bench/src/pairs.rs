@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::{
+use detector_testkit::{
     agent::{Agent, DEADLINE, Received},
     event::Conflict,
     frames::{Frame, FrameSender},

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 
 use super::{Figure, Goal};
-use crate::{
+use detector_testkit::{
     agent::{Agent, AgentCommand, DEADLINE},
     frames::{ArpOperation, Frame, FrameSender},
     http::{Client, until},

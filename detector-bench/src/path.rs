@@ -20,7 +20,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::{Figure, Goal, statistics::median};
-use crate::{
+use detector_testkit::{
     agent::{Agent, AgentCommand, DEADLINE},
     node::{Node, Pod, PodSpec},
     traffic::reach,

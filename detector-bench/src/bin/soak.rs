@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Parser;
-use detector_testkit::soak::{Options, run};
+use detector_bench::soak::{Options, run};
 
 /// Pods come and go around an agent, things fail, and its memory, descriptors and words are looked at.
 #[derive(Parser)]

@@ -20,7 +20,7 @@ use nix::{
     sys::time::TimeVal,
 };
 
-use crate::{
+use detector_testkit::{
     agent::DEADLINE,
     frames::{Frame, FrameSender},
     node::{Node, PodSpec},
