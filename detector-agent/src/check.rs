@@ -12,20 +12,20 @@ use serde::Serialize;
 use crate::{
     cli::{CheckArgs, CheckFormat},
     clock::{self, Moment},
-    detect::{
-        AnomalyRules, Conflict, Device, Engine, IfIndex, Observation, PoolNews, ReadScope,
+    engine::{
+        AnomalyRules, Conflict, Device, Engine, IfIndex, Observation, PoolUpdate, ReadScope,
         ReadToken, Settings, Snapshot, Stamped, Timestamp, Touched,
     },
-    identify::{self, Kube, Sources},
+    event::{
+        AnomalyData, ConflictData,
+        text::{Colour, clean, conflict_table, reasons},
+    },
     ipam,
     node::{self, NodeNameError},
     observe::netlink::{
         DeviceSelector, LeftOut, OpenError, PatternError, ReadError, Reading, Requests,
     },
-    report::{
-        event::{AnomalyData, ConflictData},
-        text::{Colour, clean, conflict_table, reasons},
-    },
+    pods::{self, Kube, Sources},
 };
 
 /// How long a device whose namespace cannot be read may be on its way out: the kernel takes a namespace's id away first
@@ -127,8 +127,8 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
         .collect();
     let settings = &args.common.identify;
     let sources = Sources::new(settings, &node);
-    let pods = identify::look_once(wanted, sources, settings.lookup_timeout)
-        .map_err(CheckError::Identify)?;
+    let pods =
+        pods::look_once(wanted, sources, settings.lookup_timeout).map_err(CheckError::Identify)?;
     let moment = Moment::now();
     let conflicts: Vec<ConflictData> = conflicts
         .iter()
@@ -218,7 +218,7 @@ fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
     let kube = Kube::new(settings.kube, &node, &[]);
     let books = ipam::look_once(&args.common.ipam, &node, kube, settings.lookup_timeout);
     for pool in books.pools {
-        let news = PoolNews::Read(pool, Touched::All);
+        let news = PoolUpdate::Read(pool, Touched::All);
         engine.books(clock::now(), news, &mut Vec::new());
     }
     Ok(Look {

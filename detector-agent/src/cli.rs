@@ -7,8 +7,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
 use crate::{
-    config::sinks::Sinks, http::Listen, identify::IdentifySettings, ipam::IpamSettings,
-    observe::ebpf::AttachMode,
+    config::sinks::Sinks, http::Listen, ipam::IpamSettings, observe::ebpf::AttachMode,
+    pods::IdentifySettings,
 };
 
 /// Names, the instant it happens, every IP address that two pods claim.

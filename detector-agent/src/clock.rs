@@ -8,7 +8,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp as Wall};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::detect::Timestamp;
+use crate::engine::Timestamp;
 
 /// Now, on the clock of `bpf_ktime_get_ns`.
 #[must_use]

@@ -6,12 +6,12 @@
 
 pub use crate::{
     config::file::fuzzing::settings,
-    detect::fuzzing::open_conflicts,
+    engine::fuzzing::open_conflicts,
     http::fuzzing::requests as http_requests,
-    identify::fuzzing::{cni_cache, cri_sandboxes, cri_status, kube_pod},
     ipam::fuzzing::{aws_answer, aws_file, calico_blocks, cni_networks, host_local_reservation},
     observe::{ebpf::fuzzing::ring_record, netlink::fuzzing::datagram as netlink_datagram},
-    report::{fuzzing::retry_after_header, outbox::fuzzing::outbox_records},
-    state::fuzzing::{open_anomalies, state_records},
+    persist::fuzzing::{open_anomalies, state_records},
+    pods::fuzzing::{cni_cache, cri_sandboxes, cri_status, kube_pod},
+    sinks::{fuzzing::retry_after_header, outbox::fuzzing::outbox_records},
     watch::fuzzing::event_block,
 };

@@ -1,26 +1,27 @@
 //! The node agent: observes the kernel, keeps who claims which address, reports conflicts.
 //!
-//! The folders are the flow: [`observe`] → [`detect`] → [`identify`] → [`report`] → people ([`http`]).
+//! The folders are the flow: [`observe`] → [`engine`] → [`event`] → [`sinks`] and [`http`] → people; [`pods`] names the pods.
 
 pub mod agent;
 pub mod check;
 pub mod cli;
 pub mod clock;
 pub mod config;
-pub mod detect;
-pub mod detection;
+pub mod engine;
+pub mod event;
+pub mod event_loop;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod health;
 pub mod http;
-pub mod identify;
 pub mod instance;
 pub mod ipam;
 pub mod logging;
 pub mod memory;
+pub mod metrics;
 pub mod node;
 pub mod observe;
-pub mod report;
-pub mod state;
-pub mod store;
+pub mod persist;
+pub mod pods;
+pub mod sinks;
 pub mod watch;

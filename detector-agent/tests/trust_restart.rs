@@ -25,7 +25,7 @@ fn keeping(directory: &Path) -> AgentCommand {
     AgentCommand::run(AGENT)
         .arg("--state-dir")
         .arg(directory)
-        .env("RUST_LOG", "info,detector_agent::state=debug")
+        .env("RUST_LOG", "info,detector_agent::persist=debug")
 }
 
 /// The store has that many open conflicts; they are on the disk then.

@@ -9,7 +9,7 @@
 use std::{env, fs, net::IpAddr, path::Path, time::Duration};
 
 use detector_agent::{
-    detect::{FrameClaim, FrameKind, Observation},
+    engine::{FrameClaim, FrameKind, Observation},
     observe::ebpf::{EbpfOptions, Programs, RingReader, Subject},
 };
 use detector_common::{Counter, RejectReason};

@@ -26,26 +26,27 @@ use tracing::{info, warn};
 
 use crate::{
     cli::RunArgs,
-    detect::Engine,
-    detection::{Detection, Inbox, Message, Parts, Readiness},
+    engine::Engine,
+    event::EventMaker,
+    event_loop::{EventLoop, Inbox, Message, Parts, Readiness},
     health::{Health, Role, SourceHealth},
     http::{self, Endpoints, HttpError},
-    identify::{self, Identifier, KubeEvents, Names, PodBook, Sources},
     instance::{Instance, InstanceError},
     ipam,
+    metrics::Metrics,
     node::{self, NodeNameError},
     observe::{
         ebpf::LoadError,
         netlink::{DeviceSelector, OpenError, PatternError},
         worker::Worker,
     },
-    report::{
+    persist::store::Store,
+    pods::{self, Identifier, PodDirectory, PodLookups, Sources},
+    sinks::{
         Reporter,
-        event::EventMaker,
-        metrics::Metrics,
-        sinks::{Senders, SinksError},
+        kube_events::KubeEvents,
+        start::{Senders, SinksError},
     },
-    store::Store,
 };
 use kernel::Kernel;
 use signals::StopSignals;
@@ -127,16 +128,16 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
 
     let readiness = Arc::new(Readiness::default());
     let maker = EventMaker::new(node.clone(), node::random());
-    let pods = Arc::new(PodBook::default());
-    let (notes, noted) = tokio::sync::mpsc::channel(identify::NOTES);
-    let names = Names::new(Arc::clone(&pods), notes);
+    let pods = Arc::new(PodDirectory::default());
+    let (notes, noted) = tokio::sync::mpsc::channel(pods::NOTES);
+    let names = PodLookups::new(Arc::clone(&pods), notes);
     let identifier = Identifier::new(Arc::clone(&pods), Arc::clone(&metrics));
     let sources = Sources::new(&args.common.identify, &node);
     pods.announce(&sources);
     let lines_part = lines
         .is_some()
         .then(|| health.part(Role::Sink, "event lines"));
-    let mut reporter = Reporter::new(maker, Box::new(names), lines, Arc::clone(&metrics));
+    let mut reporter = Reporter::new(maker, names, lines, Arc::clone(&metrics));
     if let Some(part) = lines_part {
         reporter.show_lines(part);
     }
@@ -163,7 +164,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
     let (jobs, asked) = mpsc::channel();
     let (wanted, asked_for) = tokio::sync::mpsc::unbounded_channel();
-    let detection = Detection::new(Parts {
+    let detection = EventLoop::new(Parts {
         engine,
         live: kernel.live,
         ring: kernel.ring,
@@ -201,9 +202,9 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         .map_err(AgentError::Start)?;
     let books = {
         let inbox = inbox.clone();
-        let tell = move |news| inbox.send(Message::Books(news));
+        let tell = move |news| inbox.send(Message::Pools(news));
         let settings = args.common.ipam.clone();
-        ipam::Books::new(settings, node.clone(), kube, Arc::clone(&health), tell)
+        ipam::IpamWatcher::new(settings, node.clone(), kube, Arc::clone(&health), tell)
     };
     thread::Builder::new()
         .name("ipam".to_owned())

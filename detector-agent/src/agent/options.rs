@@ -3,10 +3,10 @@
 use super::AgentError;
 use crate::{
     cli::RunArgs,
-    detect::{AnomalyRules, Settings},
+    engine::{AnomalyRules, Settings},
     http, node,
     observe::ebpf::EbpfOptions,
-    report::lines::Lines,
+    sinks::lines::Lines,
 };
 
 /// The event lines, where they are wanted.

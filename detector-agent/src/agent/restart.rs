@@ -6,11 +6,10 @@ use tracing::info;
 
 use super::AgentError;
 use crate::{
-    detect::Engine,
+    engine::Engine,
     health::{Health, Role},
-    report::metrics::Metrics,
-    state::{AnomalyKeeper, AnomalyState, Keeper, State},
-    store::Store,
+    metrics::Metrics,
+    persist::{AnomalyKeeper, AnomalyState, Keeper, State, store::Store},
 };
 
 /// How often what only frames said of an open conflict is kept anew, at most.

@@ -8,8 +8,8 @@ use serde_yaml_ng::Value;
 
 use super::fields::{Fields, list};
 use crate::{
-    detect::{AnomalyKind, ConflictKind},
-    report::filter::{Filter, Threshold},
+    engine::{AnomalyKind, ConflictKind},
+    sinks::filter::{Filter, Threshold},
 };
 
 /// Where events are sent besides the event lines.

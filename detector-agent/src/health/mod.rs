@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     clock::{self, Moment},
-    detect::Timestamp,
+    engine::Timestamp,
 };
 
 pub use sources::{Situation, SourceHealth};

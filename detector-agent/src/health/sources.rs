@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Health, Part, Role};
-use crate::detect::Timestamp;
+use crate::engine::Timestamp;
 
 /// What the detection thread knows about its sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

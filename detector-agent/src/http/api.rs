@@ -14,12 +14,10 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    detect::{Anomaly, AnomalyId, Claim, Claimant, Conflict},
-    identify::PodAnswer,
-    report::{
-        event::{AnomalyData, ClaimantData, ConflictData},
-        metrics::{ClaimInfo, ClaimSeries},
-    },
+    engine::{Anomaly, AnomalyId, Claim, Claimant, Conflict},
+    event::{AnomalyData, ClaimantData, ConflictData},
+    metrics::{ClaimInfo, ClaimSeries},
+    pods::PodAnswer,
 };
 
 /// Addresses asked about at once: some hundred microseconds of the detection thread's time.

@@ -9,8 +9,8 @@ use tokio::{
 };
 
 use crate::{
-    detect::{Anomaly, AnomalyId, Claim, Conflict},
-    detection::{Inbox, Message, Query},
+    engine::{Anomaly, AnomalyId, Claim, Conflict},
+    event_loop::{Inbox, Message, Query},
 };
 
 /// An answer takes microseconds; where it takes this long, detection has other troubles.

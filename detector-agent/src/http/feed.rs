@@ -11,9 +11,9 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
-use crate::report::{
-    EventSink,
+use crate::{
     event::{AnomalyEvent, Event},
+    sinks::EventSink,
 };
 
 /// Events kept for those who come back, and that a slow one may be behind.
@@ -166,9 +166,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        detect::{Confidence, Conflict, ConflictId, ConflictKind, Timestamp, Vlan},
-        identify::PodAnswer,
-        report::event::{Change, EventMaker},
+        engine::{Confidence, Conflict, ConflictId, ConflictKind, Timestamp, Vlan},
+        event::{Change, EventMaker},
+        pods::PodAnswer,
     };
 
     fn events(count: usize) -> Vec<Arc<Event>> {

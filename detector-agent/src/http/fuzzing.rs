@@ -10,10 +10,10 @@ use tokio::{
 
 use super::{App, Feed, Sources, ask::Ask, serve};
 use crate::{
-    detection::{Inbox, Readiness},
+    event_loop::{Inbox, Readiness},
     health::Health,
-    identify::PodBook,
-    report::metrics::Metrics,
+    metrics::Metrics,
+    pods::PodDirectory,
 };
 
 /// The most that is written or answered while the other side does not read.
@@ -38,7 +38,7 @@ fn site() -> std::io::Result<Site> {
         metrics: Arc::new(Metrics::new()),
         readiness: Arc::new(Readiness::default()),
         health: Arc::new(Health::default()),
-        pods: Arc::new(PodBook::default()),
+        pods: Arc::new(PodDirectory::default()),
         inbox: inbox.clone(),
         feed: Feed::default(),
         export_claims: false,

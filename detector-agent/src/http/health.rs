@@ -10,7 +10,7 @@ use super::{
 use crate::{
     clock::Moment,
     health::{PartReport, Role, State},
-    identify::SourceState,
+    pods::SourceState,
 };
 
 #[derive(Serialize)]

@@ -31,10 +31,10 @@ use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use crate::{
-    detection::{Inbox, Readiness},
+    event_loop::{Inbox, Readiness},
     health::Health,
-    identify::PodBook,
-    report::metrics::Metrics,
+    metrics::Metrics,
+    pods::PodDirectory,
 };
 use ask::Ask;
 use tls::Tls;
@@ -97,7 +97,7 @@ pub struct Sources {
     /// The parts.
     pub health: Arc<Health>,
     /// What is known of pods.
-    pub pods: Arc<PodBook>,
+    pub pods: Arc<PodDirectory>,
     /// The way to the detection thread.
     pub inbox: Inbox,
     /// The events, which a sink of the reporter feeds.

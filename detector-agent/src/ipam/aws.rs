@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     clock,
-    detect::{Allocation, Books, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp},
+    engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp},
     health::State,
 };
 
@@ -110,20 +110,20 @@ impl Aws {
                     "{} addresses assigned by {place}; branch interfaces are in use, whose addresses it does not hold: drift is not judged",
                     found.len()
                 );
-                (Some(found), Books::Unknown, State::Failed, told)
+                (Some(found), Completeness::Unknown, State::Failed, told)
             }
             Ok(found) => {
                 let told = format!("{} addresses assigned by {place}", found.len());
                 let books = if self.kept.is_losing(&found, read_at) {
-                    Books::Lost
+                    Completeness::Lost
                 } else {
-                    Books::Whole
+                    Completeness::Whole
                 };
                 (Some(found), books, State::Works, told)
             }
             Err(why) => {
                 let told = format!("{why}; drift is not judged");
-                (None, Books::Unknown, State::Failed, told)
+                (None, Completeness::Unknown, State::Failed, told)
             }
         };
         let touched = self.kept.replace(found, books, &place);
@@ -141,7 +141,7 @@ impl Aws {
             },
             books,
             allocated: self.kept.held.clone(),
-            tells_leaks: books == Books::Whole,
+            tells_leaks: books == Completeness::Whole,
             read_at,
         };
         Read {
@@ -355,9 +355,9 @@ mod tests {
         let found =
             of_file(br#"{"version":"vpc-cni-ipam/1","allocations":[{"ipv4":"10.0.10.40"}]}"#);
         let first = aws.take("f".to_owned(), found, false, Timestamp(1));
-        assert_eq!(first.pool.books, Books::Whole);
+        assert_eq!(first.pool.books, Completeness::Whole);
         let broken = aws.take("f".to_owned(), of_file(b"{"), false, Timestamp(2));
-        assert_eq!(broken.pool.books, Books::Unknown);
+        assert_eq!(broken.pool.books, Completeness::Unknown);
         assert_eq!(broken.pool.allocated.len(), 1);
         assert!(
             broken.state == State::Failed && broken.told.contains("no JSON"),
@@ -365,6 +365,6 @@ mod tests {
             broken.told
         );
         let branches = aws.take("f".to_owned(), Ok(BTreeMap::new()), true, Timestamp(3));
-        assert_eq!(branches.pool.books, Books::Unknown);
+        assert_eq!(branches.pool.books, Completeness::Unknown);
     }
 }

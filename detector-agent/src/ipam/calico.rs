@@ -22,9 +22,9 @@ use serde_json::Value;
 use super::{Read, kept::Kept};
 use crate::{
     clock,
-    detect::{Allocation, Books, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp},
+    engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp},
     health::State,
-    identify::Kube,
+    pods::Kube,
 };
 
 /// Blocks of one answer.
@@ -111,11 +111,16 @@ impl Calico {
                     blocks.own
                 );
                 self.ranges = blocks.ranges;
-                (Some(blocks.allocated), Books::Whole, State::Works, told)
+                (
+                    Some(blocks.allocated),
+                    Completeness::Whole,
+                    State::Works,
+                    told,
+                )
             }
             Err(why) => {
                 let told = format!("{PLACE} cannot be read: {why}; drift is not judged by it");
-                (None, Books::Unknown, State::Failed, told)
+                (None, Completeness::Unknown, State::Failed, told)
             }
         };
         let touched = self.kept.replace(found, books, PLACE);
@@ -133,7 +138,7 @@ impl Calico {
             },
             books,
             allocated: self.kept.held.clone(),
-            tells_leaks: books == Books::Whole,
+            tells_leaks: books == Completeness::Whole,
             read_at,
         };
         Read {

@@ -14,7 +14,7 @@ use super::{
     config::{self, Config},
     host_local,
 };
-use crate::detect::{self, Allocation, PoolId, Timestamp};
+use crate::engine::{self, Allocation, PoolId, Timestamp};
 
 /// Reads a reservation of `host-local`.
 pub fn host_local_reservation(bytes: &[u8]) {
@@ -54,7 +54,7 @@ fn follow(found: Result<BTreeMap<IpAddr, Allocation>, String>) {
         let failed = told.is_err();
         let read = books.take("file".to_owned(), told, false, Timestamp(time));
         assert_eq!(read.pool.allocated.len(), held, "at {time}");
-        assert_eq!(read.pool.books == detect::Books::Unknown, failed);
+        assert_eq!(read.pool.books == engine::Completeness::Unknown, failed);
     }
 }
 

@@ -4,7 +4,7 @@
 //! container's id) is shown to people only. The plugin's `lock` is never opened.
 //!
 //! A plugin that gives an address free removes that one file and leaves `lock` and `last_reserved_ip.*`. Where those are
-//! gone, or the directory is, or nearly all reservations at once, somebody else deleted the books: [`Books::Lost`].
+//! gone, or the directory is, or nearly all reservations at once, somebody else deleted the books: [`Completeness::Lost`].
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, statfs};
 use super::{Read, config::HostLocalNetwork, files, kept::Kept};
 use crate::{
     clock,
-    detect::{Allocation, Books, Coverage, Ipam, Pool, PoolId, PoolSource},
+    engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource},
     health::State,
 };
 
@@ -99,15 +99,15 @@ impl HostLocal {
                 self.seen = true;
                 let losing = self.kept.is_losing(&held, read_at);
                 let books = if !has_lock || losing {
-                    Books::Lost
+                    Completeness::Lost
                 } else {
-                    Books::Whole
+                    Completeness::Whole
                 };
                 (Some(held), books)
             }
-            Found::Deleted | Found::Orphaned => (Some(Held::new()), Books::Lost),
+            Found::Deleted | Found::Orphaned => (Some(Held::new()), Completeness::Lost),
             // What was read last still stands; nothing is concluded from what it lacks.
-            Found::NeverSeen(_) | Found::Unreadable(_) => (None, Books::Unknown),
+            Found::NeverSeen(_) | Found::Unreadable(_) => (None, Completeness::Unknown),
         };
         let touched = self.kept.replace(held, books, &self.source.place);
         let kept = &self.kept;
@@ -132,7 +132,8 @@ impl HostLocal {
                 .iter()
                 .map(|(address, (_, allocation))| (*address, allocation.clone()))
                 .collect(),
-            tells_leaks: books == Books::Whole && FOLLOWED.contains(&self.network.plugin.as_str()),
+            tells_leaks: books == Completeness::Whole
+                && FOLLOWED.contains(&self.network.plugin.as_str()),
             read_at,
         };
         Read {

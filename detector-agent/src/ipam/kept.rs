@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::detect::{Books, Timestamp, Touched};
+use crate::engine::{Completeness, Timestamp, Touched};
 
 /// Addresses that vanish between two readings, and the share of all (4 of 5), that no IPAM frees at once.
 const MANY: usize = 5;
@@ -21,7 +21,7 @@ pub(super) struct Kept<V> {
     pub(super) formerly: BTreeSet<IpAddr>,
     max_formerly: usize,
     /// How the books were, and where they stood.
-    last: Option<(Books, String)>,
+    last: Option<(Completeness, String)>,
     lost_until: Option<Timestamp>,
 }
 
@@ -51,7 +51,7 @@ impl<V: PartialEq> Kept<V> {
     pub(super) fn replace(
         &mut self,
         found: Option<BTreeMap<IpAddr, V>>,
-        books: Books,
+        books: Completeness,
         place: &str,
     ) -> Touched {
         let mut touched = Vec::new();

@@ -24,17 +24,17 @@ mod once;
 mod pace;
 mod reader;
 mod settings;
-mod task;
 mod watch;
+mod watcher;
 
 pub use once::{Recognised, look_once};
 pub use settings::{IpamSettings, IpamSwitch};
-pub use task::Books;
+pub use watcher::IpamWatcher;
 
 use std::sync::Arc;
 
 use crate::{
-    detect::{Pool, Touched},
+    engine::{Pool, Touched},
     health::State,
 };
 

@@ -10,8 +10,8 @@ use super::{
     settings::{IpamSettings, IpamSwitch},
 };
 use crate::{
-    detect::{Pool, PoolId},
-    identify::Kube,
+    engine::{Pool, PoolId},
+    pods::Kube,
 };
 
 /// What was recognised and read.

@@ -8,7 +8,7 @@ use super::{
     Read, aws::Aws, calico::Calico, config::Network, host_local::HostLocal, pace::Pace,
     settings::IpamSettings,
 };
-use crate::{detect::PoolId, identify::Kube};
+use crate::{engine::PoolId, pods::Kube};
 
 /// Knows where the books of a network are, and what they held when they were read last.
 #[derive(Debug)]

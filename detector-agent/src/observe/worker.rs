@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     clock,
-    detect::{Device, IfIndex, Inside, Look, Observation, ReadScope, ReadToken, Stamped},
+    engine::{Device, IfIndex, Inside, Look, Observation, ReadScope, ReadToken, Stamped},
 };
 
 /// Between two looks at whether the programs still see frames, at least.

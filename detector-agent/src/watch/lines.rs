@@ -8,8 +8,8 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{News, Present};
-use crate::report::{
-    event::{AnomalyEvent, ConflictData, Event},
+use crate::event::{
+    AnomalyEvent, ConflictData, Event,
     text::{self, clean},
 };
 

@@ -3,12 +3,12 @@
 //! In a terminal a table, with the details of a conflict on Enter; elsewhere one line for each event. A lost agent is
 //! shown as lost and looked for again; one that is not there at the start is an error.
 
-mod board;
 mod client;
 pub(crate) mod fuzzing;
 mod lines;
 mod screen;
 mod stream;
+mod view_model;
 
 use std::{
     io::{self, IsTerminal as _},
@@ -20,7 +20,7 @@ use tokio::{sync::mpsc, time::sleep};
 
 use crate::{
     cli::WatchArgs,
-    report::event::{AnomalyEvent, ConflictData, Event},
+    event::{AnomalyEvent, ConflictData, Event},
 };
 use client::Client;
 use stream::Message;

@@ -12,13 +12,13 @@ use ratatui::{
 };
 use tokio::{sync::mpsc, time::interval};
 
-use super::{News, Present, board::Board};
-use crate::report::{event::ConflictData, text::Colour};
+use super::{News, Present, view_model::ViewModel};
+use crate::event::{ConflictData, text::Colour};
 
 /// Shows it until the person ends it.
 pub(super) async fn show(first: Present, mut news: mpsc::Receiver<News>) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
-    let shown = live(&mut terminal, View::new(Board::new(first)), &mut news).await;
+    let shown = live(&mut terminal, View::new(ViewModel::new(first)), &mut news).await;
     ratatui::restore();
     shown
 }
@@ -91,7 +91,7 @@ enum Then {
 
 /// What is shown of the board.
 struct View {
-    board: Board,
+    board: ViewModel,
     table: TableState,
     /// The conflict whose details are shown, and how far they are scrolled.
     detail: Option<(Box<ConflictData>, u16)>,
@@ -99,7 +99,7 @@ struct View {
 }
 
 impl View {
-    fn new(board: Board) -> Self {
+    fn new(board: ViewModel) -> Self {
         Self {
             board,
             table: TableState::default().with_selected(0),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     fn view(conflicts: Vec<ConflictData>, resolved: Vec<ConflictData>) -> View {
-        View::new(Board::new(Present {
+        View::new(ViewModel::new(Present {
             node: "worker-1".to_owned(),
             ready: true,
             conflicts,

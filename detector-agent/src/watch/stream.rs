@@ -3,7 +3,7 @@
 use hyper::body::Incoming;
 
 use super::client::{ClientError, piece};
-use crate::report::event::{AnomalyEvent, Event};
+use crate::event::{AnomalyEvent, Event};
 
 /// An event larger than this is not the agent's.
 const EVENT: usize = 4 << 20;

@@ -141,7 +141,7 @@ fn the_metrics_reference_names_what_the_agent_exposes_and_nothing_else() {
         .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
         .collect();
     // The names that the agent's own test holds it to.
-    let source = include_str!("../../src/report/metrics.rs");
+    let source = include_str!("../../src/metrics/mod.rs");
     let (_, contract) = source.split_once("const CONTRACT").unwrap();
     let (contract, _) = contract.split_once("];").unwrap();
     let promised: BTreeSet<&str> = contract
@@ -209,7 +209,7 @@ fn every_event_that_is_shown_keeps_the_contract() {
 #[test]
 fn the_bounds_that_are_told_are_those_of_the_code() {
     let page = fs::read_to_string(root().join("docs/limits.md")).unwrap();
-    let bounds = detector_agent::detect::Settings::default().bounds;
+    let bounds = detector_agent::engine::Settings::default().bounds;
     for (what, bound) in [
         ("claims of one device by frames", bounds.claims_per_device),
         ("devices", bounds.links),

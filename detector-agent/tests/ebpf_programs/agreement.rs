@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use detector_agent::{
-    detect::{FrameKind, Mac, Observation, Vlan},
+    engine::{FrameKind, Mac, Observation, Vlan},
     observe::ebpf::{EbpfOptions, Programs, Subject},
 };
 use detector_common::{

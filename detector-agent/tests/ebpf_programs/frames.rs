@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use detector_agent::{
-    detect::{FrameClaim, FrameKind, Mac, Observation, Timestamp, Vlan},
+    engine::{FrameClaim, FrameKind, Mac, Observation, Timestamp, Vlan},
     observe::ebpf::EbpfOptions,
 };
 use detector_common::{Counter, RecordKind, RejectReason};

@@ -3,7 +3,7 @@
 use std::{net::Ipv4Addr, time::Duration};
 
 use detector_agent::{
-    detect::{FrameClaim, Mac},
+    engine::{FrameClaim, Mac},
     observe::ebpf::{DeviceLosses, EbpfOptions, Losses},
 };
 use detector_common::{Counter, DropReason, RecordKind};
@@ -141,7 +141,7 @@ fn a_device_beyond_its_budget_is_turned_away_and_another_is_not() {
         .send(&Frame::announcement(OTHER_MAC, ADDRESS))
         .unwrap();
     let claim = world.wait(|stamped| match stamped.what {
-        detector_agent::detect::Observation::Frame(claim) if claim.ifindex == ifindex => {
+        detector_agent::engine::Observation::Frame(claim) if claim.ifindex == ifindex => {
             Some(claim)
         }
         _ => None,

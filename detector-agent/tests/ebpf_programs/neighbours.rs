@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use detector_agent::{
-    detect::{Mac, Neighbour, NudState, Observation},
+    engine::{Mac, Neighbour, NudState, Observation},
     observe::ebpf::EbpfOptions,
 };
 use detector_common::{Counter, RecordKind};

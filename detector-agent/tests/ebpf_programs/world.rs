@@ -7,7 +7,7 @@ use std::{
 };
 
 use detector_agent::{
-    detect::{FrameClaim, FrameKind, IfIndex, Mac, Observation, Stamped, Vlan},
+    engine::{FrameClaim, FrameKind, IfIndex, Mac, Observation, Stamped, Vlan},
     observe::ebpf::{Counts, EbpfOptions, Programs, RingReader},
 };
 use detector_common::Counter;

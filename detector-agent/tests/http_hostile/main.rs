@@ -19,10 +19,10 @@ use std::{
 };
 
 use detector_agent::{
-    detection::Inbox,
+    event_loop::Inbox,
     health::{Health, Role},
     http::{Endpoints, Feed, Listen, Options, Server, Sources},
-    report::metrics::Metrics,
+    metrics::Metrics,
 };
 
 /// Well above every patience of the server's.

@@ -17,7 +17,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use detector_agent::{
-    detect::{AssignedAddress, Link, Observation, Snapshot, Stamped},
+    engine::{AssignedAddress, Link, Observation, Snapshot, Stamped},
     observe::netlink::{DeviceSelector, Drained, Live, LiveOptions, Reading, Requests, Source},
 };
 use detector_testkit::Netns;

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, net::IpAddr, time::Instant};
 
 use anyhow::{Context as _, Result, bail};
 use detector_agent::{
-    detect::{AssignedAddress, LinkKind, Observation, Snapshot},
+    engine::{AssignedAddress, LinkKind, Observation, Snapshot},
     observe::netlink::{DeviceSelector, LeftOut, Requests},
 };
 use detector_testkit::{Netns, Node, PodSpec};

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd as _;
 
 use anyhow::{Context as _, Result};
 use detector_agent::{
-    detect::Observation,
+    engine::Observation,
     observe::netlink::{Live, LiveOptions, OpenError, ReadError, Requests, Source},
 };
 use detector_testkit::{Node, PodSpec};

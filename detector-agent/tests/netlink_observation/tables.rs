@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use anyhow::Result;
 use detector_agent::{
-    detect::{FdbEntry, Mac, NudState, Observation, Route},
+    engine::{FdbEntry, Mac, NudState, Observation, Route},
     observe::netlink::LiveOptions,
 };
 use detector_testkit::{Frame, FrameSender, Node, PodSpec};

@@ -6,7 +6,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use detector_agent::report::webhook::sign::{Secret, signature};
+use detector_agent::sinks::webhook::sign::{Secret, signature};
 use detector_testkit::{DEADLINE, Mood, Receiver};
 
 use super::{Running, SECRET, accepted, event, hook, ids};

@@ -20,14 +20,14 @@ use std::{
 use detector_agent::{
     cli::Command,
     config,
+    event::{ConflictData, Event},
     health::Health,
-    report::{
+    metrics::{Delivery, Metrics},
+    persist::store::Store,
+    sinks::{
         EventSink,
-        event::{ConflictData, Event},
-        metrics::{Delivery, Metrics},
-        sinks::{Senders, SinksError},
+        start::{Senders, SinksError},
     },
-    store::Store,
 };
 use detector_testkit::{DEADLINE, Posted};
 use tempfile::TempDir;

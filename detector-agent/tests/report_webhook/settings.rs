@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use detector_agent::report::event::Event;
+use detector_agent::event::Event;
 use detector_testkit::{DEADLINE, Posted, Receiver};
 
 use super::{Running, accepted, event};

@@ -14,7 +14,7 @@ use super::{
     removals::Removals,
     tc::{HANDLE, Tc, TcError},
 };
-use crate::detect::IfIndex;
+use crate::engine::IfIndex;
 
 /// Why a device could not be attached to.
 #[derive(Debug, thiserror::Error)]

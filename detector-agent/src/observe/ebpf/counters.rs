@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray};
 use detector_common::{COUNTERS, Counter, DropReason, RecordKind, RejectReason};
 
-use crate::detect::IfIndex;
+use crate::engine::IfIndex;
 
 /// The counters could not be read.
 #[derive(Debug, thiserror::Error)]

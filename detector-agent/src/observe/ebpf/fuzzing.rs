@@ -3,7 +3,7 @@
 use detector_common::Record;
 
 use super::ring::stamped;
-use crate::detect::{Observation, Stamped};
+use crate::engine::{Observation, Stamped};
 
 /// Reads the bytes of one record, as they lie in the ring buffer.
 #[must_use]

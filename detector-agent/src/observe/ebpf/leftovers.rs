@@ -6,7 +6,7 @@
 use nix::errno::Errno;
 
 use super::tc::{Tc, TcError};
-use crate::detect::IfIndex;
+use crate::engine::IfIndex;
 
 /// The name of the program on pod devices, and so of its filters.
 pub(super) const PROGRAM: &str = "ipconflict_arp_ndp";

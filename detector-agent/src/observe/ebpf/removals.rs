@@ -7,7 +7,7 @@ use std::{collections::HashSet, io};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::tc::TcError;
-use crate::detect::IfIndex;
+use crate::engine::IfIndex;
 
 /// `RTNLGRP_TC` of `linux/rtnetlink.h`.
 const GROUP: u32 = 4;

@@ -12,7 +12,7 @@ use detector_common::{
     TAG_ARP,
 };
 
-use crate::detect::{
+use crate::engine::{
     FrameClaim, FrameKind, Mac, Neighbour, NudState, Observation, Question, Stamped, Timestamp,
     Vlan,
 };

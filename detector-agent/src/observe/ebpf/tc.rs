@@ -19,7 +19,7 @@ use nix::{
     },
 };
 
-use crate::detect::IfIndex;
+use crate::engine::IfIndex;
 
 /// `ETH_P_ALL` in network order, as `tcm_info` wants it.
 const ALL_PROTOCOLS: u16 = 0x0003_u16.to_be();

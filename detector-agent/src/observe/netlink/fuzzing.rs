@@ -6,7 +6,7 @@ use super::{
     request::end_of_answer,
     selection::DeviceSelector,
 };
-use crate::detect::{Engine, Settings, Stamped, Timestamp};
+use crate::engine::{Engine, Settings, Stamped, Timestamp};
 
 /// Reads a datagram as each socket would, and lets an engine make of it what it can.
 pub fn datagram(bytes: &[u8]) {

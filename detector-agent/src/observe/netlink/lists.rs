@@ -29,7 +29,7 @@ use super::{
     },
     request::{Asking, ReadError},
 };
-use crate::detect::{FdbEntry, IfIndex, Neighbour, NsId, Peer, Route};
+use crate::engine::{FdbEntry, IfIndex, Neighbour, NsId, Peer, Route};
 
 /// Of each sort of object, how many a reading keeps.
 pub const MAX_KEPT: usize = 65_536;

@@ -28,7 +28,7 @@ use super::{
     },
     socket::{DATAGRAM, OpenError, RouteSocket},
 };
-use crate::detect::{IfIndex, NsId, Observation, Peer, Stamped, Timestamp};
+use crate::engine::{IfIndex, NsId, Observation, Peer, Stamped, Timestamp};
 
 /// `RTNLGRP_…`, linux/rtnetlink.h.
 const LINK: u32 = 1;

@@ -6,17 +6,17 @@
 
 mod decode;
 pub(crate) mod fuzzing;
-mod inside;
 mod lists;
 mod live;
+mod pod_netns_probe;
 mod request;
 mod selection;
 mod snapshot;
 mod socket;
 
-pub(crate) use inside::open_namespace;
 pub use lists::MAX_KEPT;
 pub use live::{Drained, Live, LiveError, LiveOptions, Source};
+pub(crate) use pod_netns_probe::open_namespace;
 pub use request::ReadError;
 pub use selection::{DeviceSelector, Driver, PatternError};
 pub use snapshot::{LeftOut, MAX_PER_POD, Reading, Requests};

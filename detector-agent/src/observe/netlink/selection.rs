@@ -3,7 +3,7 @@
 use globset::{Glob, GlobMatcher};
 
 use super::decode::link::LinkFacts;
-use crate::detect::{Link, LinkKind, Peer};
+use crate::engine::{Link, LinkKind, Peer};
 
 /// What drives a link (`IFLA_INFO_KIND`), as far as selection cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::{DeviceSelector, Driver};
-    use crate::detect::{LinkKind, Peer};
+    use crate::engine::{LinkKind, Peer};
 
     const PEER: Option<Peer> = Some(Peer {
         nsid: 0,

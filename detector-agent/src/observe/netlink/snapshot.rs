@@ -17,7 +17,7 @@ use super::{
     request::{Asking, ReadError},
     socket::OpenError,
 };
-use crate::detect::{AssignedAddress, IfIndex, Link, LinkKind, NsId, Peer, PodAddresses, Snapshot};
+use crate::engine::{AssignedAddress, IfIndex, Link, LinkKind, NsId, Peer, PodAddresses, Snapshot};
 
 /// Addresses that a reading keeps of one pod's link.
 pub const MAX_PER_POD: usize = 1_024;

@@ -18,7 +18,7 @@ use nix::{
 };
 
 use super::decode::{AF_BRIDGE, RTM_DELNEIGH, RTM_NEWNEIGH};
-use crate::detect::NsId;
+use crate::engine::NsId;
 
 /// Bytes that one datagram may have: the kernel builds dumps in pieces of at most 32 KiB, and a notification about a
 /// link is smaller than that.

@@ -9,9 +9,9 @@ use ratatui::{
     widgets::{Block, Cell, Paragraph, Row, Table, Wrap},
 };
 
-use super::{super::board::Link, View};
-use crate::report::{
-    event::{ClaimantData, ConflictData},
+use super::{super::view_model::Link, View};
+use crate::event::{
+    ClaimantData, ConflictData,
     text::{self, Colour, clean},
 };
 

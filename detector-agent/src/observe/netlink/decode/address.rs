@@ -6,7 +6,7 @@ use netlink_packet_core::{parse_i32, parse_u32};
 use netlink_packet_route::address::AddressHeader;
 
 use super::{AF_INET, AF_INET6, Undecodable, attributes, if_index, ip_address, prefix_len};
-use crate::detect::{AssignedAddress, IfIndex, NsId};
+use crate::engine::{AssignedAddress, IfIndex, NsId};
 
 /// `struct ifaddrmsg`.
 const HEADER: usize = 8;

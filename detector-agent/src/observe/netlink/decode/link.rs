@@ -5,7 +5,7 @@ use netlink_packet_route::link::LinkHeader;
 
 use super::{AF_UNSPEC, Undecodable, attributes, if_index, mac, text};
 use crate::{
-    detect::{IfIndex, Mac, NsId, Peer},
+    engine::{IfIndex, Mac, NsId, Peer},
     observe::netlink::selection::Driver,
 };
 

@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::{DecodeError, NLMSG_ALIGNTO, NetlinkBuffer, NlasIterator};
 
-use crate::detect::{IfIndex, Mac};
+use crate::engine::{IfIndex, Mac};
 
 /// `RTM_NEWLINK`, linux/rtnetlink.h; as are the next ones.
 pub(super) const RTM_NEWLINK: u16 = 16;

@@ -4,7 +4,7 @@ use netlink_packet_core::{parse_u16, parse_u32};
 use netlink_packet_route::neighbour::NeighbourHeader;
 
 use super::{AF_BRIDGE, AF_INET, AF_INET6, Undecodable, attributes, if_index, ip_address, mac};
-use crate::detect::{FdbEntry, Neighbour, NudState};
+use crate::engine::{FdbEntry, Neighbour, NudState};
 
 /// `struct ndmsg`.
 const HEADER: usize = 12;

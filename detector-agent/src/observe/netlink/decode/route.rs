@@ -6,7 +6,7 @@ use netlink_packet_core::parse_u32;
 use netlink_packet_route::route::RouteHeader;
 
 use super::{AF_INET, AF_INET6, Undecodable, attributes, if_index, ip_address, prefix_len};
-use crate::detect::{IfIndex, Route};
+use crate::engine::{IfIndex, Route};
 
 /// `struct rtmsg`.
 const HEADER: usize = 12;

@@ -17,7 +17,7 @@ use super::{
     route,
 };
 use crate::{
-    detect::{AssignedAddress, FdbEntry, Mac, Neighbour, NudState, Peer, Route},
+    engine::{AssignedAddress, FdbEntry, Mac, Neighbour, NudState, Peer, Route},
     observe::netlink::selection::Driver,
 };
 

@@ -1,0 +1,283 @@
+//! The life of an anomaly: raised once, resolved once, or gone on with from an earlier agent.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{
+    super::{
+        conflict::Claimant,
+        expiry::Expiry,
+        lifecycle::{Moment, mix},
+        observation::{IfIndex, Timestamp, Vlan},
+        settings::{AnomalyRules, Bounds},
+    },
+    gateways::Gateways,
+    model::{Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, Cause, OverReason},
+    pools::{PoolId, PoolSource, Pools},
+};
+
+/// How long anomalies of an earlier agent are kept that nothing tells of any more.
+const HELD_FOR: Duration = Duration::from_secs(20);
+
+/// Tells anomalies apart. A device is told by index and generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(in crate::engine) struct Key {
+    pub(in crate::engine) kind: AnomalyKind,
+    pub(in crate::engine) address: IpAddr,
+    pub(in crate::engine) device: Option<(IfIndex, u64)>,
+    pub(in crate::engine) vlan: Vlan,
+}
+
+impl Key {
+    /// Of the address alone.
+    pub(in crate::engine) fn of(kind: AnomalyKind, address: IpAddr) -> Self {
+        Self {
+            kind,
+            address,
+            device: None,
+            vlan: Vlan::default(),
+        }
+    }
+}
+
+/// What there is to tell of a new anomaly.
+#[derive(Debug)]
+pub(in crate::engine) struct News {
+    pub(in crate::engine) cause: Cause,
+    pub(in crate::engine) holders: Vec<Claimant>,
+    pub(in crate::engine) source: Option<Arc<PoolSource>>,
+    pub(in crate::engine) owner: Option<Arc<str>>,
+    pub(in crate::engine) detail: String,
+}
+
+/// Since when something is so of an address.
+pub(super) type Since = HashMap<IpAddr, Timestamp>;
+
+/// Open anomalies, and what may become one.
+#[derive(Debug)]
+pub(in crate::engine) struct Anomalies {
+    pub(in crate::engine) rules: AnomalyRules,
+    pub(super) pools: Pools,
+    open: BTreeMap<Key, Anomaly>,
+    /// Of an earlier agent, until something tells of them again.
+    held: Vec<Anomaly>,
+    held_until: Option<Timestamp>,
+    /// Live addresses that the books lack, since when.
+    pub(super) missing: Since,
+    /// Addresses in the books that nobody holds, since when.
+    pub(super) idle: Since,
+    /// Host routes that lead astray, since when.
+    pub(super) astray: Since,
+    /// Addresses whose host route led to a claimant.
+    pub(super) routed: BTreeSet<IpAddr>,
+    /// Pods that ask and get no answer.
+    pub(in crate::engine) gateways: Gateways,
+    /// Pools whose books were asked for and did not come yet.
+    pub(super) asked: BTreeSet<PoolId>,
+    pub(super) expiry: Expiry,
+    seed: u64,
+    serial: u64,
+    pub(super) refused: u64,
+}
+
+impl Anomalies {
+    pub(in crate::engine) fn new(rules: AnomalyRules, seed: u64) -> Self {
+        Self {
+            rules,
+            pools: Pools::default(),
+            open: BTreeMap::new(),
+            held: Vec::new(),
+            held_until: None,
+            missing: HashMap::new(),
+            idle: HashMap::new(),
+            astray: HashMap::new(),
+            routed: BTreeSet::new(),
+            gateways: Gateways::default(),
+            asked: BTreeSet::new(),
+            expiry: Expiry::default(),
+            seed,
+            serial: 0,
+            refused: 0,
+        }
+    }
+
+    /// Goes on with what an earlier agent left open: the same anomaly keeps its id and is not raised again.
+    pub(in crate::engine) fn restore(&mut self, held: Vec<Anomaly>) {
+        self.held = held;
+    }
+
+    /// Everything was read once: what is held and not found again by and by is over.
+    pub(in crate::engine) fn first_read(&mut self, now: Timestamp) {
+        if !self.held.is_empty() && self.held_until.is_none() {
+            self.held_until = Some(now + HELD_FOR);
+        }
+    }
+
+    pub(in crate::engine) fn open(&self) -> impl Iterator<Item = &Anomaly> {
+        self.open.values().chain(&self.held)
+    }
+
+    pub(in crate::engine) fn is_open(&self, key: &Key) -> bool {
+        self.open.contains_key(key)
+    }
+
+    /// Plans a look at an address.
+    pub(in crate::engine) fn look_at(&mut self, address: IpAddr, at: Timestamp) {
+        self.expiry.look_at(address, at);
+    }
+
+    /// Anomalies turned away at the bound.
+    pub(in crate::engine) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Every address that an anomaly is, or may become, open for.
+    pub(in crate::engine) fn addresses(&self) -> BTreeSet<IpAddr> {
+        let open = self.open.keys().map(|key| key.address);
+        let idle = self.idle.keys().chain(self.missing.keys()).copied();
+        open.chain(idle).chain(self.pools.allocated()).collect()
+    }
+
+    /// When something has to be looked at though nothing happens.
+    pub(in crate::engine) fn next(&self) -> Option<Timestamp> {
+        match (self.expiry.next(), self.held_until) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// An address that is due by now.
+    pub(in crate::engine) fn due(&mut self, now: Timestamp) -> Option<IpAddr> {
+        self.expiry.due(now)
+    }
+
+    /// Ends what an earlier agent left open and nothing tells of any more.
+    pub(in crate::engine) fn end_held(&mut self, now: Timestamp, said: &mut Vec<AnomalyEffect>) {
+        if self.held_until.is_none_or(|until| until > now) {
+            return;
+        }
+        self.held_until = None;
+        for anomaly in std::mem::take(&mut self.held) {
+            said.push(over(anomaly, OverReason::NotSeen, now, now));
+        }
+    }
+
+    /// Whether something has been so for `grace`; since when it is so stands in `which`. Where it has not lasted yet, a look
+    /// is planned; at the bound it is refused.
+    pub(super) fn has_lasted(
+        &mut self,
+        which: fn(&mut Self) -> &mut Since,
+        address: IpAddr,
+        grace: Duration,
+        now: Timestamp,
+        bounds: &Bounds,
+    ) -> bool {
+        let since = which(self);
+        if since.len() >= bounds.kernel_entries && !since.contains_key(&address) {
+            self.refused += 1;
+            return false;
+        }
+        let due = *since.entry(address).or_insert(now) + grace;
+        if now < due {
+            self.expiry.look_at(address, due);
+        }
+        now >= due
+    }
+
+    pub(in crate::engine) fn raise(
+        &mut self,
+        key: Key,
+        news: News,
+        at: Moment,
+        bounds: &Bounds,
+        said: &mut Vec<AnomalyEffect>,
+    ) {
+        if self.open.contains_key(&key) {
+            return;
+        }
+        let mut holders = news.holders.into_iter();
+        let holder = holders.next();
+        if let Some(index) = self
+            .held
+            .iter()
+            .position(|old| is_same(old, &key, holder.as_ref()))
+        {
+            let held = self.held.swap_remove(index);
+            let goes_on = Anomaly {
+                holder,
+                also_on: holders.map(|h| h.device).collect(),
+                detail: news.detail,
+                ..held
+            };
+            self.open.insert(key, goes_on);
+            return;
+        }
+        if self.open.len() >= bounds.open_conflicts {
+            self.refused += 1;
+            self.expiry
+                .look_at(key.address, at.now + Duration::from_secs(60));
+            return;
+        }
+        let anomaly = Anomaly {
+            id: self.next_id(),
+            kind: key.kind,
+            cause: news.cause,
+            address: key.address,
+            vlan: key.vlan,
+            holder,
+            also_on: holders.map(|h| h.device).collect(),
+            source: news.source,
+            owner: news.owner,
+            detail: news.detail,
+            raised_at: at.now,
+            decided_at: at.decided_at,
+            resolved_at: None,
+            over_because: None,
+        };
+        said.push(AnomalyEffect::Raised(Box::new(anomaly.clone())));
+        self.open.insert(key, anomaly);
+    }
+
+    pub(in crate::engine) fn resolve(
+        &mut self,
+        key: &Key,
+        because: OverReason,
+        at: Moment,
+        said: &mut Vec<AnomalyEffect>,
+    ) {
+        if let Some(anomaly) = self.open.remove(key) {
+            said.push(over(anomaly, because, at.now, at.decided_at));
+        }
+    }
+
+    /// Distinct from conflicts' ids of the same seed.
+    fn next_id(&mut self) -> AnomalyId {
+        self.serial += 1;
+        let high = mix(!self.seed ^ mix(self.serial));
+        let low = mix((!self.seed).rotate_left(32).wrapping_add(self.serial));
+        AnomalyId((u128::from(high) << 64) | u128::from(low))
+    }
+}
+
+fn over(
+    mut anomaly: Anomaly,
+    because: OverReason,
+    now: Timestamp,
+    decided_at: Timestamp,
+) -> AnomalyEffect {
+    anomaly.resolved_at = Some(now);
+    anomaly.decided_at = decided_at;
+    anomaly.over_because = Some(because);
+    AnomalyEffect::Resolved(Box::new(anomaly))
+}
+
+/// Whether an earlier agent's anomaly is this one. Its device has another generation now.
+fn is_same(old: &Anomaly, key: &Key, holder: Option<&Claimant>) -> bool {
+    let device = |c: Option<&Claimant>| c.map(|c| (c.ifindex, c.device.clone()));
+    (old.kind, old.address, old.vlan) == (key.kind, key.address, key.vlan)
+        && (key.device.is_none() || device(old.holder.as_ref()) == device(holder))
+}

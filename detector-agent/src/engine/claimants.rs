@@ -1,0 +1,390 @@
+//! Derives who claims an address from the facts, and nothing else: the same facts always give the same claimants.
+
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+
+use super::{
+    bridge::Fdb,
+    conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
+    dedup::{without_spillover, without_unresolved_twins},
+    evidence::{frame_evidence, neighbour_evidence},
+    facts::{AddressFacts, Facts, FrameFact, NeighbourFact},
+    links::{LinkState, Links},
+    observation::{IfIndex, NudState, Timestamp, Vlan},
+    routes::Routes,
+    scope::{Scope, claimable, link_local},
+    settings::Settings,
+};
+
+/// Everything that a derivation reads.
+pub(super) struct World<'a> {
+    pub(super) links: &'a Links,
+    pub(super) facts: &'a Facts,
+    pub(super) fdb: &'a Fdb,
+    pub(super) routes: &'a Routes,
+    pub(super) settings: &'a Settings,
+}
+
+/// How long a probe counts that nothing followed: RFC 5227 gives up or announces within ten seconds.
+const TENTATIVE_TTL: Duration = Duration::from_secs(60);
+
+/// The claimants of one address by scope, oldest first.
+pub(super) type Derived = BTreeMap<Scope, Vec<Claimant>>;
+
+/// A claimant in the making.
+struct Draft {
+    claimant: Claimant,
+    /// All of its evidence is tentative.
+    tentative: bool,
+}
+
+impl World<'_> {
+    /// Who claims `address` at `now`. Times in the result are those of the facts; `now` only ends what has lapsed.
+    pub(super) fn derive(&self, address: IpAddr, now: Timestamp) -> Derived {
+        let Some(facts) = self.facts.get(address).filter(|_| claimable(address)) else {
+            return Derived::new();
+        };
+        let mut drafts = BTreeMap::<(Scope, ClaimantId), Draft>::new();
+        self.add_assigned(address, facts, &mut drafts);
+        self.add_neighbours(address, facts, now, &mut drafts);
+        self.add_frames(address, facts, now, &mut drafts);
+        self.add_host(address, facts, &mut drafts);
+
+        let mut derived = Derived::new();
+        let tentative: Vec<_> = drafts
+            .iter()
+            .filter(|(_, d)| d.tentative)
+            .map(|(key, _)| *key)
+            .collect();
+        for key in tentative {
+            // Rule 5: a probe counts only against somebody else's claim (RFC 5227 §2.1.1, RFC 4862 §5.4).
+            let contested = drafts
+                .iter()
+                .any(|((scope, _), d)| *scope == key.0 && !d.tentative);
+            if !contested {
+                drafts.remove(&key);
+            }
+        }
+        for ((scope, _), mut draft) in drafts {
+            draft.claimant.finish();
+            derived.entry(scope).or_default().push(draft.claimant);
+        }
+        for claimants in derived.values_mut() {
+            without_spillover(claimants);
+            without_unresolved_twins(claimants);
+            claimants.sort_by_key(|c| (c.since, c.id));
+        }
+        derived
+    }
+
+    /// The claimant in `scope` that packets of the node for `address` go to, as one of `claimants`.
+    pub(super) fn receives<'c>(
+        &self,
+        address: IpAddr,
+        scope: Scope,
+        claimants: &'c [Claimant],
+    ) -> Option<&'c Claimant> {
+        // What the node has itself it delivers to itself: the local table comes first.
+        if let Some(host) = claimants.iter().find(|c| c.id == ClaimantId::Host) {
+            return Some(host);
+        }
+        // The node's routes are untagged, and those of link-local addresses are told apart by the sender's choice of link.
+        if scope.vlan != Vlan::default() {
+            return None;
+        }
+        let out = match scope.domain {
+            Some(domain) => domain,
+            None => self.routes.lookup(address)?,
+        };
+        let device = if self.links.is_bridge(out) {
+            let entry = self
+                .facts
+                .get(address)?
+                .neighbours
+                .iter()
+                .find(|n| n.ifindex == out)?;
+            match self.fdb.port(out, entry.lladdr) {
+                Some(port) => port,
+                None => {
+                    let id = ClaimantId::BehindBridge(out, entry.lladdr);
+                    return claimants.iter().find(|c| c.id == id);
+                }
+            }
+        } else {
+            out
+        };
+        claimants
+            .iter()
+            .find(|c| matches!(c.id, ClaimantId::Device(ifindex, _) if ifindex == device))
+    }
+
+    fn add_assigned(
+        &self,
+        address: IpAddr,
+        facts: &AddressFacts,
+        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
+    ) {
+        for assigned in &facts.assigned {
+            let Some(link) = self.links.pod_by_peer(assigned.peer) else {
+                continue;
+            };
+            let detail = match (assigned.info.dad_failed, assigned.info.tentative) {
+                (true, _) => Some("DADFAILED".to_owned()),
+                (_, true) => Some("TENTATIVE".to_owned()),
+                _ => None,
+            };
+            let evidence = Evidence {
+                kind: EvidenceKind::Address,
+                first_seen: assigned.first.max(link.since),
+                last_seen: assigned.last.max(link.since),
+                mac: link.peer_mac,
+                detail,
+            };
+            // An address that is still being probed (IPv6 DAD) counts in full, unlike a probe that is heard: somebody has
+            // already given it to the pod.
+            self.add(drafts, address, Vlan::default(), link, evidence, false);
+        }
+    }
+
+    fn add_neighbours(
+        &self,
+        address: IpAddr,
+        facts: &AddressFacts,
+        now: Timestamp,
+        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
+    ) {
+        for entry in &facts.neighbours {
+            if let Some(link) = self.links.pod(entry.ifindex) {
+                self.add_neighbour(address, entry, link, facts, drafts);
+            } else if self.links.is_bridge(entry.ifindex) {
+                self.add_bridge_entry(address, entry, facts, now, drafts);
+            }
+        }
+    }
+
+    fn add_neighbour(
+        &self,
+        address: IpAddr,
+        entry: &NeighbourFact,
+        link: &LinkState,
+        facts: &AddressFacts,
+        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
+    ) {
+        if self.believes(entry, link, facts) {
+            let evidence = neighbour_evidence(entry);
+            self.add(drafts, address, Vlan::default(), link, evidence, false);
+        }
+    }
+
+    /// Rule 3: an entry on a bridge is a claim of the port its hardware address stands behind.
+    fn add_bridge_entry(
+        &self,
+        address: IpAddr,
+        entry: &NeighbourFact,
+        facts: &AddressFacts,
+        now: Timestamp,
+        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
+    ) {
+        let bridge = entry.ifindex;
+        match self.fdb.port(bridge, entry.lladdr) {
+            Some(port) => {
+                if let Some(link) = self.links.pod(port) {
+                    self.add_neighbour(address, entry, link, facts, drafts);
+                }
+            }
+            // A dynamic entry without a forwarding entry is what a port that was just removed leaves behind, not a claim.
+            None if entry.state == NudState::Permanent => {
+                self.add_behind_bridge(drafts, address, bridge, entry);
+            }
+            None => {}
+        }
+        for former in entry
+            .former
+            .iter()
+            .filter(|f| f.flapped && now.since(f.last) < self.settings.flap_window)
+        {
+            let Some(link) = self
+                .fdb
+                .port(bridge, former.mac)
+                .and_then(|port| self.links.pod(port))
+            else {
+                continue;
+            };
+            let evidence = Evidence {
+                kind: EvidenceKind::Neighbour,
+                first_seen: former.first,
+                last_seen: former.last,
+                mac: Some(former.mac),
+                detail: Some("FLAPPING".to_owned()),
+            };
+            self.add(drafts, address, Vlan::default(), link, evidence, false);
+        }
+    }
+
+    fn add_frames(
+        &self,
+        address: IpAddr,
+        facts: &AddressFacts,
+        now: Timestamp,
+        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
+    ) {
+        for frame in &facts.frames {
+            if let Some(link) = self.links.pod(frame.ifindex)
+                && self.lives(frame, link, facts, now)
+            {
+                self.add(
+                    drafts,
+                    address,
+                    frame.vlan,
+                    link,
+                    frame_evidence(frame),
+                    frame.tentative,
+                );
+            }
+        }
+    }
+
+    /// The node's own claim: one claimant, however many of its links have the address (ptp sets the gateway's on each
+    /// veth), named by a link that is no pod device where there is one.
+    fn add_host(
+        &self,
+        address: IpAddr,
+        facts: &AddressFacts,
+        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
+    ) {
+        let mut standing: Vec<_> = facts.host.iter().collect();
+        standing.sort_by_key(|h| (self.links.pod(h.ifindex).is_some(), h.ifindex));
+        for host in standing {
+            let Some(link) = self.links.get(host.ifindex) else {
+                continue;
+            };
+            let scope = self.scope(address, Vlan::default(), host.ifindex);
+            let evidence = Evidence {
+                kind: EvidenceKind::Address,
+                first_seen: host.first,
+                last_seen: host.last,
+                mac: link.link.mac,
+                detail: Some("on the node".to_owned()),
+            };
+            drafts
+                .entry((scope, ClaimantId::Host))
+                .or_insert_with(|| Draft {
+                    claimant: Claimant {
+                        evidence: vec![evidence],
+                        peer: None,
+                        ..self.claimant(ClaimantId::Host, link)
+                    },
+                    tentative: false,
+                });
+        }
+    }
+
+    /// Whether a neighbour entry on a pod's device says that the pod has the address now. An entry that nobody confirmed
+    /// lately is refuted by a readable namespace that does not hold the address: the kernel keeps such entries for hours.
+    fn believes(&self, entry: &NeighbourFact, link: &LinkState, facts: &AddressFacts) -> bool {
+        let holds = link.link.peer.is_some_and(|peer| facts.assigned_on(peer));
+        match entry.state {
+            NudState::Permanent => true,
+            NudState::Reachable => holds || !entry.refuted,
+            NudState::Stale | NudState::Delay | NudState::Probe => {
+                holds || (!entry.refuted && !link.namespace_readable)
+            }
+            // The kernel makes such entries by itself, for whatever is sent over a device without ARP and for broadcasts:
+            // they say where the node sends, not who is there.
+            NudState::NoArp | NudState::Invalid => false,
+        }
+    }
+
+    /// Whether what was heard still counts: for its time to live, or as long as the address is assigned where it was
+    /// heard. A tagged claim speaks of another link of the pod than the one whose addresses are read.
+    pub(super) fn lives(
+        &self,
+        frame: &FrameFact,
+        link: &LinkState,
+        facts: &AddressFacts,
+        now: Timestamp,
+    ) -> bool {
+        let assigned = || link.link.peer.is_some_and(|peer| facts.assigned_on(peer));
+        self.end(frame) > now || (!frame.tentative && frame.vlan == Vlan::default() && assigned())
+    }
+
+    /// When the time to live of what was heard is over.
+    pub(super) fn end(&self, frame: &FrameFact) -> Timestamp {
+        let ttl = if frame.tentative {
+            TENTATIVE_TTL
+        } else {
+            self.settings.claim_ttl
+        };
+        frame.last + ttl
+    }
+
+    pub(super) fn scope(&self, address: IpAddr, vlan: Vlan, ifindex: IfIndex) -> Scope {
+        Scope {
+            vlan,
+            domain: link_local(address).then(|| self.links.domain(ifindex)),
+        }
+    }
+
+    fn claimant(&self, id: ClaimantId, link: &LinkState) -> Claimant {
+        let master = self
+            .links
+            .bridge_of(link.link.ifindex)
+            .and_then(|bridge| self.links.get(bridge));
+        Claimant {
+            id,
+            device: link.link.name.clone(),
+            ifindex: link.link.ifindex,
+            mac: None,
+            master: master.map(|m| m.link.name.clone()),
+            peer: link.link.peer,
+            since: link.since,
+            evidence: Vec::new(),
+            left: None,
+        }
+    }
+
+    fn add(
+        &self,
+        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
+        address: IpAddr,
+        vlan: Vlan,
+        link: &LinkState,
+        evidence: Evidence,
+        tentative: bool,
+    ) {
+        let id = ClaimantId::Device(link.link.ifindex, link.generation);
+        let scope = self.scope(address, vlan, link.link.ifindex);
+        let draft = drafts.entry((scope, id)).or_insert_with(|| Draft {
+            claimant: self.claimant(id, link),
+            tentative: true,
+        });
+        draft.claimant.evidence.push(evidence);
+        draft.tentative &= tentative;
+    }
+
+    fn add_behind_bridge(
+        &self,
+        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
+        address: IpAddr,
+        bridge: IfIndex,
+        entry: &NeighbourFact,
+    ) {
+        let Some(link) = self.links.get(bridge) else {
+            return;
+        };
+        let id = ClaimantId::BehindBridge(bridge, entry.lladdr);
+        let claimant = Claimant {
+            evidence: vec![neighbour_evidence(entry)],
+            master: Some(link.link.name.clone()),
+            peer: None,
+            ..self.claimant(id, link)
+        };
+        let scope = self.scope(address, Vlan::default(), bridge);
+        drafts.insert(
+            (scope, id),
+            Draft {
+                claimant,
+                tentative: false,
+            },
+        );
+    }
+}

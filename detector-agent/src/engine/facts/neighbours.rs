@@ -1,0 +1,268 @@
+//! Neighbour entries of the kernel, and what a bridge's entry held before.
+
+use std::{net::IpAddr, time::Duration};
+
+use super::{Facts, Stored};
+use crate::engine::{
+    observation::{IfIndex, Mac, Neighbour, NudState, Timestamp},
+    settings::Bounds,
+};
+
+/// A hardware address that a bridge's neighbour entry held before, and may hold again.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct FormerLladdr {
+    pub(in crate::engine) mac: Mac,
+    pub(in crate::engine) first: Timestamp,
+    pub(in crate::engine) last: Timestamp,
+    /// The entry went back and forth between this one and another: both answer.
+    pub(in crate::engine) flapped: bool,
+}
+
+/// A neighbour entry of the kernel.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct NeighbourFact {
+    pub(in crate::engine) ifindex: IfIndex,
+    pub(in crate::engine) lladdr: Mac,
+    pub(in crate::engine) state: NudState,
+    pub(in crate::engine) first: Timestamp,
+    pub(in crate::engine) last: Timestamp,
+    /// The address was removed in the pod after this entry was last confirmed.
+    pub(in crate::engine) refuted: bool,
+    /// On a bridge: the entry came back to this hardware address, see [`FormerLladdr::flapped`].
+    returned: bool,
+    /// On a bridge: what the entry held before, newest last, few; never what it holds.
+    pub(in crate::engine) former: Vec<FormerLladdr>,
+}
+
+/// How many former hardware addresses of one entry are remembered.
+const FORMER: usize = 4;
+
+/// How a neighbour entry was told, and how it is kept.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Telling {
+    pub(in crate::engine) at: Timestamp,
+    /// Told as it happened, so that a reachable state is a fresh confirmation.
+    pub(in crate::engine) live: bool,
+    /// For how long what the entry held before is remembered; on bridges alone.
+    pub(in crate::engine) former: Option<Duration>,
+}
+
+impl Facts {
+    /// Addresses whose neighbour entry on `bridge` gives, or lately gave, `mac`.
+    pub(in crate::engine) fn behind(&self, bridge: IfIndex, mac: Mac) -> Vec<IpAddr> {
+        self.behind
+            .get(&(bridge, mac))
+            .map(|set| set.iter().copied().collect())
+            .unwrap_or_default()
+    }
+
+    /// Whether a neighbour entry on `bridge` gives, or lately gave, `mac`.
+    pub(in crate::engine) fn asks_for(&self, bridge: IfIndex, mac: Mac) -> bool {
+        self.behind.contains_key(&(bridge, mac))
+    }
+
+    /// Follows a neighbour entry.
+    pub(in crate::engine) fn neighbour(
+        &mut self,
+        n: Neighbour,
+        lladdr: Mac,
+        telling: Telling,
+        bounds: &Bounds,
+    ) -> Stored {
+        let Telling { at, live, former } = telling;
+        let entry = self.by_address.entry(n.address).or_default();
+        if let Some(known) = entry.neighbours.iter_mut().find(|k| k.ifindex == n.ifindex) {
+            let confirmed = live && n.state == NudState::Reachable;
+            let same_lladdr = known.lladdr == lladdr;
+            let changed = !same_lladdr || known.state != n.state || (known.refuted && confirmed);
+            let mut dropped = Vec::new();
+            if !same_lladdr {
+                if let Some(window) = former {
+                    dropped = remember(known, lladdr, at, window);
+                }
+                known.first = at;
+                known.refuted = false;
+            }
+            known.last = at;
+            known.lladdr = lladdr;
+            known.state = n.state;
+            known.refuted &= !confirmed;
+            for mac in dropped {
+                self.unask(n.ifindex, mac, n.address);
+            }
+            if former.is_some() {
+                self.ask(n.ifindex, lladdr, n.address);
+            }
+            return if changed {
+                Stored::Changed
+            } else {
+                Stored::Refreshed
+            };
+        }
+        // A bridge's entries are everybody's; those on a pod's device are that pod's doing.
+        let share = match former {
+            Some(_) => bounds.kernel_entries,
+            None => bounds.claims_per_device,
+        };
+        if self.neighbours.of(n.ifindex) >= share || self.neighbour_count >= bounds.kernel_entries {
+            self.drop_if_empty(n.address);
+            return Stored::Refused;
+        }
+        entry.neighbours.push(NeighbourFact {
+            ifindex: n.ifindex,
+            lladdr,
+            state: n.state,
+            first: at,
+            last: at,
+            refuted: false,
+            returned: false,
+            former: Vec::new(),
+        });
+        self.neighbours.add(n.ifindex);
+        self.neighbour_count += 1;
+        self.own(n.ifindex, n.address);
+        if former.is_some() {
+            self.ask(n.ifindex, lladdr, n.address);
+        }
+        Stored::Changed
+    }
+
+    pub(in crate::engine) fn forget_neighbour(
+        &mut self,
+        ifindex: IfIndex,
+        address: IpAddr,
+    ) -> bool {
+        let Some(entry) = self.by_address.get_mut(&address) else {
+            return false;
+        };
+        let Some(position) = entry.neighbours.iter().position(|n| n.ifindex == ifindex) else {
+            return false;
+        };
+        let gone = entry.neighbours.swap_remove(position);
+        self.neighbours.take(ifindex, 1);
+        self.neighbour_count -= 1;
+        for mac in gone.former.iter().map(|f| f.mac).chain([gone.lladdr]) {
+            self.unask(ifindex, mac, address);
+        }
+        self.unindex_link(ifindex, address);
+        self.drop_if_empty(address);
+        true
+    }
+
+    /// The address was removed in the pod behind `ifindex`: the entries there are no longer believed until they are
+    /// confirmed again. On a bridge, those hardware addresses are meant that `leads_there` says yes to.
+    pub(in crate::engine) fn refute_neighbour(
+        &mut self,
+        ifindex: IfIndex,
+        address: IpAddr,
+        leads_there: impl Fn(Mac) -> bool,
+    ) -> bool {
+        let Some(entry) = self.by_address.get_mut(&address) else {
+            return false;
+        };
+        let mut touched = false;
+        for neighbour in entry.neighbours.iter_mut().filter(|n| n.ifindex == ifindex) {
+            if leads_there(neighbour.lladdr) {
+                neighbour.refuted = true;
+                neighbour.returned = false;
+                touched = true;
+            }
+            for former in &mut neighbour.former {
+                if leads_there(former.mac) {
+                    former.flapped = false;
+                    touched = true;
+                }
+            }
+        }
+        touched
+    }
+
+    /// A bridge's entry went back and forth with this hardware address before the agent was started again.
+    pub(in crate::engine) fn held_before(
+        &mut self,
+        bridge: IfIndex,
+        address: IpAddr,
+        mac: Mac,
+        (first, last): (Timestamp, Timestamp),
+    ) {
+        let entry = self.by_address.get_mut(&address);
+        let Some(entry) = entry.and_then(|e| e.neighbours.iter_mut().find(|n| n.ifindex == bridge))
+        else {
+            return;
+        };
+        if entry.lladdr == mac {
+            entry.returned = true;
+        } else if entry.former.len() < FORMER && entry.former.iter().all(|f| f.mac != mac) {
+            entry.former.insert(
+                0,
+                FormerLladdr {
+                    mac,
+                    first,
+                    last,
+                    flapped: true,
+                },
+            );
+            self.ask(bridge, mac, address);
+        }
+    }
+
+    fn ask(&mut self, bridge: IfIndex, mac: Mac, address: IpAddr) {
+        self.behind
+            .entry((bridge, mac))
+            .or_default()
+            .insert(address);
+    }
+
+    fn unask(&mut self, bridge: IfIndex, mac: Mac, address: IpAddr) {
+        if let Some(set) = self.behind.get_mut(&(bridge, mac)) {
+            set.remove(&address);
+            if set.is_empty() {
+                self.behind.remove(&(bridge, mac));
+                self.unasked.push((bridge, mac));
+            }
+        }
+    }
+
+    /// How many hardware addresses neighbour entries on bridges give.
+    #[cfg(test)]
+    pub(in crate::engine) fn remembered_hardware(&self) -> usize {
+        self.behind.len()
+    }
+
+    /// Hardware addresses that no neighbour entry gives any more, since last asked.
+    pub(in crate::engine) fn take_unasked(&mut self) -> Vec<(IfIndex, Mac)> {
+        std::mem::take(&mut self.unasked)
+    }
+}
+
+/// The entry turns from one hardware address to another: the old one is remembered, and an entry that returns to one
+/// it held within `window` proves that this one and all it held in between answer. Gives what is remembered no more.
+fn remember(known: &mut NeighbourFact, next: Mac, at: Timestamp, window: Duration) -> Vec<Mac> {
+    let mut dropped = Vec::new();
+    known.former.retain(|former| {
+        let kept = at.since(former.last) < window;
+        if !kept {
+            dropped.push(former.mac);
+        }
+        kept
+    });
+    known.former.push(FormerLladdr {
+        mac: known.lladdr,
+        first: known.first,
+        last: at,
+        flapped: known.returned,
+    });
+    known.returned = false;
+    if let Some(before) = known.former.iter().position(|former| former.mac == next) {
+        for former in known.former.iter_mut().skip(before) {
+            former.flapped = true;
+        }
+        known.former.remove(before);
+        known.returned = true;
+    }
+    if known.former.len() > FORMER {
+        dropped.push(known.former.remove(0).mac);
+    }
+    dropped.retain(|mac| *mac != next);
+    dropped
+}

@@ -1,0 +1,77 @@
+//! Which addresses were just removed inside a pod: a frame may be read after the removal that it was sent before.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::IpAddr,
+};
+
+use crate::engine::observation::{IfIndex, Timestamp};
+
+/// Removals remembered, the newest; a frame waits in the ring buffer for milliseconds.
+const REMEMBERED: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(super) struct Removals {
+    when: HashMap<(IfIndex, IpAddr), Timestamp>,
+    order: VecDeque<(Timestamp, IfIndex, IpAddr)>,
+}
+
+impl Removals {
+    pub(super) fn note(&mut self, device: IfIndex, address: IpAddr, at: Timestamp) {
+        self.when.insert((device, address), at);
+        self.order.push_back((at, device, address));
+        if self.order.len() > REMEMBERED
+            && let Some((at, device, address)) = self.order.pop_front()
+            && self.when.get(&(device, address)) == Some(&at)
+        {
+            self.when.remove(&(device, address));
+        }
+    }
+
+    /// Whether what `device` said at `at` was said before the address was removed there.
+    pub(super) fn before(&self, device: IfIndex, address: IpAddr, at: Timestamp) -> bool {
+        self.when
+            .get(&(device, address))
+            .is_some_and(|removed| at <= *removed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nth(n: usize) -> IpAddr {
+        IpAddr::from((n as u128).to_be_bytes())
+    }
+
+    fn at(n: usize) -> Timestamp {
+        Timestamp(n as u64)
+    }
+
+    #[test]
+    fn the_newest_4096_removals_are_remembered() {
+        let mut removals = Removals::default();
+        for n in 0..4096 {
+            removals.note(1, nth(n), at(n));
+        }
+        assert!(removals.before(1, nth(0), at(0)));
+        for n in 4096..5000 {
+            removals.note(1, nth(n), at(n));
+        }
+        assert!(!removals.before(1, nth(903), at(0)));
+        assert!(removals.before(1, nth(904), at(0)));
+        assert_eq!((removals.when.len(), removals.order.len()), (4096, 4096));
+    }
+
+    #[test]
+    fn a_removal_is_remembered_from_the_last_time_it_was_told() {
+        let mut removals = Removals::default();
+        for n in 0..4096 {
+            removals.note(1, nth(n), at(n));
+        }
+        removals.note(1, nth(0), at(4096));
+        removals.note(1, nth(1), at(4097));
+        assert!(removals.before(1, nth(0), at(4096)));
+        assert!(!removals.before(1, nth(0), at(4097)));
+    }
+}

@@ -1,0 +1,343 @@
+//! The life of a conflict: raised at once, updated as it changes, resolved when fewer than two claim the address.
+//!
+//! Invariants: a conflict is raised once and resolved once; between the two it keeps its id; an effect is made only
+//! where claimants, kind, confidence or the receiver of the traffic changed.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+};
+
+use super::{
+    conflict::{
+        Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, EvidenceKind, Left,
+    },
+    observation::Timestamp,
+    scope::Scope,
+    settings::Bounds,
+    step::Effect,
+};
+
+/// What stands in one scope of an address at this moment, as the rules see it.
+#[derive(Debug)]
+pub(super) struct Verdict {
+    /// The conflict it is; `None` where the claimants are at peace.
+    pub(super) kind: Option<ConflictKind>,
+    pub(super) claimants: Vec<Claimant>,
+    pub(super) traffic_goes_to: Option<String>,
+}
+
+/// When, and by which observation, something changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) now: Timestamp,
+    pub(super) decided_at: Timestamp,
+}
+
+#[derive(Debug)]
+struct Open {
+    conflict: Conflict,
+    /// All present claimants, also those beyond the bound of the report.
+    ids: BTreeSet<ClaimantId>,
+}
+
+#[derive(Debug)]
+pub(super) struct Lifecycle {
+    open: HashMap<IpAddr, Vec<(Scope, Open)>>,
+    count: usize,
+    seed: u64,
+    serial: u64,
+    waiting: Waiting,
+}
+
+/// Addresses with a conflict that was turned away at the bound, to be looked at again when there is room.
+#[derive(Debug, Default)]
+struct Waiting {
+    addresses: BTreeSet<IpAddr>,
+    /// More were turned away than are remembered.
+    more: bool,
+}
+
+/// What to look at again now that there is room.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    For(IpAddr),
+    /// Any address may have been turned away.
+    ForAny,
+}
+
+impl Lifecycle {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            open: HashMap::new(),
+            count: 0,
+            seed,
+            serial: 0,
+            waiting: Waiting::default(),
+        }
+    }
+
+    /// Somebody who was turned away at the bound and could be let in now.
+    pub(super) fn room(&mut self, bounds: &Bounds) -> Option<Room> {
+        if self.count >= bounds.open_conflicts {
+            return None;
+        }
+        match self.waiting.addresses.pop_first() {
+            Some(address) => Some(Room::For(address)),
+            None => std::mem::take(&mut self.waiting.more).then_some(Room::ForAny),
+        }
+    }
+
+    pub(super) fn open(&self) -> impl Iterator<Item = (Scope, &Conflict)> {
+        self.open
+            .values()
+            .flatten()
+            .map(|(scope, open)| (*scope, &open.conflict))
+    }
+
+    pub(super) fn open_of(&self, address: IpAddr) -> impl Iterator<Item = (Scope, &Conflict)> {
+        let open = self.open.get(&address).into_iter().flatten();
+        open.map(|(scope, open)| (*scope, &open.conflict))
+    }
+
+    pub(super) fn has_open(&self, address: IpAddr) -> bool {
+        self.open.contains_key(&address)
+    }
+
+    /// Makes a conflict of an earlier agent open again.
+    pub(super) fn go_on(&mut self, scope: Scope, conflict: Conflict) {
+        let ids = conflict.present().map(|c| c.id).collect();
+        self.count += 1;
+        let open = self.open.entry(conflict.address).or_default();
+        open.push((scope, Open { conflict, ids }));
+    }
+
+    /// Brings the conflicts of one address to what `verdicts` say; in scopes not named there nobody claims it any more.
+    /// Gives how many conflicts were turned away at the bound.
+    pub(super) fn settle(
+        &mut self,
+        address: IpAddr,
+        mut verdicts: Vec<(Scope, Verdict)>,
+        leaving: impl Fn(&Claimant) -> Left,
+        at: Moment,
+        bounds: &Bounds,
+        effects: &mut Vec<Effect>,
+    ) -> u64 {
+        let mut refused = 0;
+        let open = self.open.remove(&address).unwrap_or_default();
+        let mut kept = Vec::with_capacity(open.len());
+        for (scope, mut known) in open {
+            let position = verdicts.iter().position(|(other, _)| *other == scope);
+            let verdict = position.map(|position| verdicts.swap_remove(position).1);
+            match verdict {
+                Some(Verdict {
+                    kind: Some(kind),
+                    claimants,
+                    traffic_goes_to,
+                }) => {
+                    if known.change(kind, claimants, traffic_goes_to, &leaving, at, bounds) {
+                        effects.push(Effect::Updated(known.conflict.clone()));
+                    }
+                    kept.push((scope, known));
+                }
+                peace => {
+                    self.count -= 1;
+                    effects.push(Effect::Resolved(known.resolve(peace, &leaving, at, bounds)));
+                }
+            }
+        }
+        for (scope, verdict) in verdicts {
+            let Some(kind) = verdict.kind else { continue };
+            if self.count >= bounds.open_conflicts {
+                refused += u64::from(self.waiting.add(address, bounds));
+                continue;
+            }
+            self.count += 1;
+            let opened = Open::raise(self.next_id(), address, scope, kind, verdict, at, bounds);
+            effects.push(Effect::Raised(opened.conflict.clone()));
+            kept.push((scope, opened));
+        }
+        if !kept.is_empty() {
+            self.open.insert(address, kept);
+        }
+        refused
+    }
+
+    /// Distinct over restarts by the seed, within one run by the serial number.
+    fn next_id(&mut self) -> ConflictId {
+        self.serial += 1;
+        let high = mix(self.seed ^ mix(self.serial));
+        let low = mix(self.seed.rotate_left(32).wrapping_add(self.serial));
+        ConflictId((u128::from(high) << 64) | u128::from(low))
+    }
+}
+
+/// The finalizer of SplitMix64: spreads a counter over all bits.
+pub(super) fn mix(value: u64) -> u64 {
+    let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl Waiting {
+    /// Remembers an address; `true` where it was not remembered yet.
+    fn add(&mut self, address: IpAddr, bounds: &Bounds) -> bool {
+        if self.addresses.len() >= bounds.open_conflicts && !self.addresses.contains(&address) {
+            self.more = true;
+            return true;
+        }
+        self.addresses.insert(address)
+    }
+}
+
+impl Open {
+    fn raise(
+        id: ConflictId,
+        address: IpAddr,
+        scope: Scope,
+        kind: ConflictKind,
+        verdict: Verdict,
+        at: Moment,
+        bounds: &Bounds,
+    ) -> Self {
+        let ids = verdict.claimants.iter().map(|c| c.id).collect();
+        let confidence = confidence(&verdict.claimants);
+        let (claimants, claimants_omitted) = bounded(verdict.claimants, bounds);
+        let conflict = Conflict {
+            id,
+            address,
+            vlan: scope.vlan,
+            kind,
+            confidence,
+            raised_at: at.now,
+            updated_at: at.now,
+            resolved_at: None,
+            decided_at: at.decided_at,
+            traffic_goes_to: verdict.traffic_goes_to,
+            claimants,
+            claimants_omitted,
+        };
+        Self { conflict, ids }
+    }
+
+    /// Takes over how things stand now; `true` where that is worth telling.
+    fn change(
+        &mut self,
+        kind: ConflictKind,
+        claimants: Vec<Claimant>,
+        traffic_goes_to: Option<String>,
+        leaving: &impl Fn(&Claimant) -> Left,
+        at: Moment,
+        bounds: &Bounds,
+    ) -> bool {
+        let conflict = &mut self.conflict;
+        let before = (
+            conflict.kind,
+            conflict.confidence,
+            std::mem::take(&mut conflict.traffic_goes_to),
+        );
+        conflict.kind = kind;
+        conflict.confidence = confidence(&claimants);
+        conflict.traffic_goes_to = traffic_goes_to;
+        let joined_or_left = self.replace(claimants, leaving, bounds);
+        let conflict = &mut self.conflict;
+        let worth_telling = joined_or_left
+            || before
+                != (
+                    conflict.kind,
+                    conflict.confidence,
+                    conflict.traffic_goes_to.clone(),
+                );
+        if worth_telling {
+            conflict.updated_at = at.now;
+            conflict.decided_at = at.decided_at;
+        }
+        worth_telling
+    }
+
+    fn resolve(
+        mut self,
+        peace: Option<Verdict>,
+        leaving: &impl Fn(&Claimant) -> Left,
+        at: Moment,
+        bounds: &Bounds,
+    ) -> Conflict {
+        let (remaining, traffic_goes_to) = match peace {
+            Some(verdict) => (verdict.claimants, verdict.traffic_goes_to),
+            None => (Vec::new(), None),
+        };
+        self.replace(remaining, leaving, bounds);
+        let mut conflict = self.conflict;
+        conflict.traffic_goes_to = traffic_goes_to;
+        conflict.updated_at = at.now;
+        conflict.decided_at = at.decided_at;
+        conflict.resolved_at = Some(at.now);
+        conflict
+    }
+
+    /// Replaces the present claimants; those that were and are no more follow with their reasons.
+    /// `true` where somebody joined or left.
+    fn replace(
+        &mut self,
+        claimants: Vec<Claimant>,
+        leaving: &impl Fn(&Claimant) -> Left,
+        bounds: &Bounds,
+    ) -> bool {
+        let ids: BTreeSet<_> = claimants.iter().map(|c| c.id).collect();
+        let before = std::mem::take(&mut self.conflict.claimants);
+        let left = gone(before, &ids, leaving, bounds);
+        let (mut claimants, omitted) = bounded(claimants, bounds);
+        claimants.extend(left);
+        self.conflict.claimants = claimants;
+        self.conflict.claimants_omitted = omitted;
+        let changed = ids != self.ids;
+        self.ids = ids;
+        changed
+    }
+}
+
+/// The claimants of before that are not among the present ones any more, each with its reason; the newest are kept.
+fn gone(
+    before: Vec<Claimant>,
+    present: &BTreeSet<ClaimantId>,
+    leaving: &impl Fn(&Claimant) -> Left,
+    bounds: &Bounds,
+) -> Vec<Claimant> {
+    let mut left: Vec<_> = before
+        .into_iter()
+        .filter(|c| !present.contains(&c.id))
+        .collect();
+    left.sort_by_key(|c| c.left.is_none());
+    for claimant in left.iter_mut().filter(|c| c.left.is_none()) {
+        claimant.left = Some(leaving(claimant));
+    }
+    let surplus = left.len().saturating_sub(bounds.claimants_per_conflict);
+    left.drain(..surplus);
+    left
+}
+
+fn bounded(mut claimants: Vec<Claimant>, bounds: &Bounds) -> (Vec<Claimant>, usize) {
+    let omitted = claimants
+        .len()
+        .saturating_sub(bounds.claimants_per_conflict);
+    claimants.truncate(bounds.claimants_per_conflict);
+    (claimants, omitted)
+}
+
+/// Rule 7.
+fn confidence(claimants: &[Claimant]) -> Confidence {
+    if claimants.iter().filter(|c| c.is_certain()).count() >= 2 {
+        Confidence::Certain
+    } else {
+        Confidence::Observed
+    }
+}
+
+/// Whether a claimant had the address assigned.
+pub(super) fn had_address(claimant: &Claimant) -> bool {
+    claimant
+        .evidence
+        .iter()
+        .any(|e| e.kind == EvidenceKind::Address)
+}

@@ -1,0 +1,40 @@
+//! Pure detection: facts, claims, rules and the life of a conflict. No I/O, and no clock of its own.
+//!
+//! [`Engine::step`] takes one [`Observation`] and says what follows from it. Inside, the way is straight:
+//! the observation changes *facts* ([`facts`], [`links`], [`bridge`], [`routes`]), the changed addresses are
+//! *derived* anew into claimants ([`claimants`], [`dedup`]), and the difference to what was reported before becomes
+//! effects ([`lifecycle`], [`moves`]). Claims are never stored: whatever order facts arrive in, the same facts give
+//! the same claims, which is what makes a resync equal to a fresh start.
+
+mod anomaly;
+mod bridge;
+mod claimants;
+mod conflict;
+mod dedup;
+mod evidence;
+mod expiry;
+mod facts;
+pub(crate) mod fuzzing;
+mod in_flight_snapshots;
+mod lifecycle;
+mod links;
+mod moves;
+mod observation;
+mod record;
+mod routes;
+mod scope;
+mod settings;
+mod step;
+#[cfg(test)]
+mod tests;
+
+pub use anomaly::{
+    Allocation, Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, Cause, Completeness, Coverage,
+    Inside, Ipam, Look, OverReason, Pool, PoolId, PoolSource, PoolUpdate, Touched,
+};
+pub use conflict::*;
+pub use links::Device;
+pub use observation::*;
+pub use record::OpenConflict;
+pub use settings::{AnomalyRules, Bounds, Settings};
+pub use step::{Claim, Effect, Engine, Losses};

@@ -1,0 +1,256 @@
+//! Merges a reading of the kernel's state: what it holds is taken over, what it lacks is gone, except where a live word
+//! is newer. Nothing is decided before all of it is merged.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use super::{Effect, Engine};
+use crate::engine::{
+    facts::Owner,
+    in_flight_snapshots::{Finished, Key, Outcome},
+    observation::{
+        AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, PodAddresses, ReadScope, ReadToken,
+        Route, Snapshot, Timestamp,
+    },
+};
+
+impl Engine {
+    pub(super) fn read(
+        &mut self,
+        token: ReadToken,
+        scope: ReadScope,
+        snapshot: Snapshot,
+        at: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let finished = match self.reads.finish(token, scope) {
+            Outcome::Usable(finished) => finished,
+            Outcome::Superseded => return,
+            Outcome::Unusable => {
+                effects.push(Effect::ReadAgain);
+                return;
+            }
+        };
+        match scope {
+            ReadScope::Node => {
+                self.merge_node(&finished, snapshot, at, effects);
+                self.all_was_read(at);
+            }
+            ReadScope::Device(ifindex) => {
+                self.merge_device(&finished, ifindex, snapshot, at, effects);
+            }
+        }
+    }
+
+    fn merge_node(
+        &mut self,
+        finished: &Finished,
+        snapshot: Snapshot,
+        at: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let present: BTreeSet<_> = snapshot.links.iter().map(|l| l.ifindex).collect();
+        let known = self.links.iter().map(|l| l.link.ifindex);
+        let gone: Vec<_> = known
+            .filter(|i| !present.contains(i) && !finished.outdated(&Key::Link(*i)))
+            .collect();
+        for ifindex in gone {
+            self.link_gone(ifindex, effects);
+        }
+        // The number of a pod's namespace may be an earlier pod's in this reading: it says whose it was.
+        let read_as: HashMap<_, _> = snapshot
+            .links
+            .iter()
+            .filter_map(|l| Some((l.peer?, l.ifindex)))
+            .collect();
+        for mut link in snapshot.links {
+            if finished.outdated(&Key::Link(link.ifindex)) {
+                continue;
+            }
+            // Another device was told to have this peer since: this one is dying.
+            let holder = link.peer.and_then(|peer| self.links.pod_by_peer(peer));
+            let holder = holder.map(|l| l.link.ifindex);
+            if holder.is_some_and(|h| finished.outdated(&Key::Link(h))) {
+                link.peer = None;
+            }
+            self.link(link, true, at, effects);
+        }
+        self.merge_fdb(finished, &snapshot.fdb);
+        self.merge_routes(finished, &snapshot.routes);
+        self.merge_host(finished, &snapshot.host, at);
+        let same = |peer: Peer, device| read_as.get(&peer) == Some(&device);
+        self.merge_pods(finished, snapshot.pods, same, at);
+        let followed: Vec<_> = self.links.iter().map(|l| l.link.ifindex).collect();
+        self.merge_neighbours(finished, &followed, &snapshot.neighbours, at);
+        self.adopt(finished, at);
+    }
+
+    fn merge_device(
+        &mut self,
+        finished: &Finished,
+        ifindex: IfIndex,
+        snapshot: Snapshot,
+        at: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.links.get(ifindex).is_none() {
+            return;
+        }
+        // No message may have told the peer: the link's own is sent before the pair is joined.
+        let link = snapshot.links.into_iter().find(|l| l.ifindex == ifindex);
+        if let Some(link) = link.filter(|_| !finished.outdated(&Key::Link(ifindex))) {
+            self.link(link, true, at, effects);
+        }
+        self.merge_pods(finished, snapshot.pods, |_, device| device == ifindex, at);
+        let mut neighbours = snapshot.neighbours;
+        neighbours.retain(|n| n.ifindex == ifindex);
+        self.merge_neighbours(finished, &[ifindex], &neighbours, at);
+    }
+
+    /// `same`: whether a peer was read as the end of the device that it is the end of now.
+    fn merge_pods(
+        &mut self,
+        finished: &Finished,
+        pods: Vec<PodAddresses>,
+        same: impl Fn(Peer, IfIndex) -> bool,
+        at: Timestamp,
+    ) {
+        for pod in pods {
+            let Some(device) = self.links.pod_by_peer(pod.peer).map(|l| l.link.ifindex) else {
+                continue;
+            };
+            if !same(pod.peer, device) || finished.outdated(&Key::Life(device)) {
+                continue;
+            }
+            if let Some(link) = self.links.get_mut(device) {
+                let known = (link.namespace_readable, link.peer_mac);
+                link.namespace_readable = pod.addresses.is_some();
+                link.peer_mac = pod.mac.or(link.peer_mac);
+                if known != (link.namespace_readable, link.peer_mac) {
+                    self.dirty_link(device);
+                }
+            }
+            let Some(addresses) = pod.addresses else {
+                continue;
+            };
+            let present: HashSet<_> = addresses
+                .iter()
+                .map(|a| (a.address, a.prefix_len))
+                .collect();
+            for (gone, length) in self.facts.assigned_with(pod.peer) {
+                let known = present.contains(&(gone, length));
+                if !known && !finished.outdated(&Key::Pod(pod.peer, gone, length)) {
+                    self.pod_address_gone(pod.peer, gone, length, at);
+                }
+            }
+            for info in addresses {
+                let key = Key::Pod(pod.peer, info.address, info.prefix_len);
+                if !finished.outdated(&key) {
+                    self.pod_address(pod.peer, info, at);
+                }
+            }
+        }
+    }
+
+    fn merge_host(
+        &mut self,
+        finished: &Finished,
+        host: &[(IfIndex, AssignedAddress)],
+        at: Timestamp,
+    ) {
+        let key = |i: IfIndex, info: &AssignedAddress| (i, info.address, info.prefix_len);
+        let present: HashSet<_> = host.iter().map(|(i, info)| key(*i, info)).collect();
+        let outdated = |(i, a, length)| {
+            finished.outdated(&Key::Host(i, a, length)) || finished.outdated(&Key::Life(i))
+        };
+        let known = self.facts.host_addresses();
+        let gone: Vec<_> = known
+            .filter(|host| !present.contains(host) && !outdated(*host))
+            .collect();
+        for (ifindex, address, length) in gone {
+            self.host_address_gone(ifindex, address, length);
+        }
+        for (ifindex, info) in host {
+            if !outdated(key(*ifindex, info)) {
+                self.host_address(*ifindex, *info, at);
+            }
+        }
+    }
+
+    fn merge_neighbours(
+        &mut self,
+        finished: &Finished,
+        of: &[IfIndex],
+        neighbours: &[Neighbour],
+        at: Timestamp,
+    ) {
+        let present: HashSet<_> = neighbours.iter().map(|n| (n.ifindex, n.address)).collect();
+        let outdated =
+            |i, a| finished.outdated(&Key::Neighbour(i, a)) || finished.outdated(&Key::Life(i));
+        for ifindex in of {
+            for address in self.facts.owned_by(Owner::Link(*ifindex)) {
+                if !present.contains(&(*ifindex, address)) && !outdated(*ifindex, address) {
+                    self.neighbour_gone(*ifindex, address);
+                }
+            }
+        }
+        for neighbour in neighbours {
+            if !outdated(neighbour.ifindex, neighbour.address) {
+                self.neighbour(*neighbour, at, false);
+            }
+        }
+    }
+
+    fn merge_fdb(&mut self, finished: &Finished, entries: &[FdbEntry]) {
+        let key = |e: &FdbEntry| (e.bridge, e.mac, e.vlan);
+        let present: HashSet<_> = entries.iter().map(key).collect();
+        // The live word about a link is newer than the reading; it may say that the port is of another bridge by now.
+        let of_another: HashSet<_> = entries
+            .iter()
+            .map(|e| (e.port, e.bridge))
+            .filter(|(port, bridge)| {
+                finished.outdated(&Key::Link(*port)) && self.links.bridge_of(*port) != Some(*bridge)
+            })
+            .collect();
+        let outdated = |e: &FdbEntry| {
+            finished.outdated(&Key::from(e))
+                || finished.outdated(&Key::Life(e.bridge))
+                || finished.outdated(&Key::Life(e.port))
+                || finished.outdated(&Key::StationsOf(e.port))
+                || of_another.contains(&(e.port, e.bridge))
+        };
+        let known = self.fdb.entries();
+        let gone: Vec<_> = known
+            .filter(|e| !present.contains(&key(e)) && !outdated(e))
+            .collect();
+        for entry in gone {
+            self.fdb_gone(entry);
+        }
+        for entry in entries {
+            if !outdated(entry) {
+                self.fdb(*entry);
+            }
+        }
+    }
+
+    fn merge_routes(&mut self, finished: &Finished, routes: &[Route]) {
+        let present: HashSet<_> = routes.iter().collect();
+        let outdated = |r: &Route| {
+            finished.outdated(&Key::from(r))
+                || finished.outdated(&Key::RoutesOf(r.ifindex))
+                || finished.outdated(&Key::Life(r.ifindex))
+        };
+        let known = self.routes.iter();
+        let gone: Vec<_> = known
+            .filter(|r| !present.contains(r) && !outdated(r))
+            .copied()
+            .collect();
+        for route in gone {
+            self.route_gone(&route);
+        }
+        for route in routes {
+            if !outdated(route) {
+                self.route(*route);
+            }
+        }
+    }
+}

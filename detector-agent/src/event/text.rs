@@ -1,0 +1,314 @@
+//! Conflicts as a person reads them in a terminal: for `check` and `watch`.
+//!
+//! Names come from pods and devices, which nobody has to trust: what would steer the terminal is not let through.
+
+use std::{borrow::Cow, collections::BTreeSet, fmt::Write as _};
+
+use unicode_width::UnicodeWidthStr as _;
+
+use super::{ClaimantData, ConflictData};
+
+/// Whether to use colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// Plain text.
+    Off,
+    /// ANSI sequences.
+    On,
+}
+
+#[derive(Clone, Copy)]
+enum Style {
+    Alarm,
+    Winner,
+    Heading,
+    Soft,
+}
+
+impl Colour {
+    /// Colour only on a terminal that can show it, and never where NO_COLOR is set (<https://no-color.org>).
+    #[must_use]
+    pub fn for_output(output: &impl std::io::IsTerminal) -> Self {
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        if output.is_terminal() && !set("NO_COLOR") && !dumb {
+            Self::On
+        } else {
+            Self::Off
+        }
+    }
+
+    fn paint(self, style: Style, text: &str) -> String {
+        let code = match style {
+            Style::Alarm => "1;31",
+            Style::Winner => "1;36",
+            Style::Heading => "2",
+            Style::Soft => "2",
+        };
+        match self {
+            Self::On => format!("\x1b[{code}m{text}\x1b[0m"),
+            Self::Off => text.to_owned(),
+        }
+    }
+}
+
+/// Text without control characters.
+#[must_use]
+pub fn clean(text: &str) -> Cow<'_, str> {
+    if text.chars().any(char::is_control) {
+        Cow::Owned(text.replace(char::is_control, "\u{fffd}"))
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+/// The claimant's pod, or that it is not known.
+#[must_use]
+pub fn pod(claimant: &ClaimantData) -> String {
+    match &claimant.pod {
+        Some(pod) => clean(&format!("{}/{}", pod.namespace, pod.name)).into_owned(),
+        None => "unknown".to_owned(),
+    }
+}
+
+/// The claimant's device, and the bridge it hangs on.
+#[must_use]
+pub fn device(claimant: &ClaimantData) -> String {
+    match &claimant.master {
+        Some(master) => format!("{} on {}", clean(&claimant.device), clean(master)),
+        None => clean(&claimant.device).into_owned(),
+    }
+}
+
+/// The claimant's evidence, each kind once.
+#[must_use]
+pub fn evidence(claimant: &ClaimantData) -> String {
+    let mut kinds: Vec<String> = Vec::new();
+    for one in &claimant.evidence {
+        let name = match one.kind.as_str() {
+            "address" => "assigned",
+            "arp" => "ARP",
+            "ndp" => "NDP",
+            "neighbour" => "neighbour",
+            "source" => "packets",
+            other => other,
+        };
+        let text = match &one.detail {
+            Some(detail) => format!("{name} {detail}"),
+            None => name.to_owned(),
+        };
+        let text = clean(&text).into_owned();
+        if !kinds.contains(&text) {
+            kinds.push(text);
+        }
+    }
+    if kinds.is_empty() {
+        "none".to_owned()
+    } else {
+        kinds.join(", ")
+    }
+}
+
+/// Whether the node's traffic for the address goes to this claimant.
+#[must_use]
+pub fn is_winner(conflict: &ConflictData, claimant: &ClaimantData) -> bool {
+    claimant.left.is_none() && conflict.traffic_goes_to.as_deref() == Some(claimant.device.as_str())
+}
+
+/// The address, with the VLAN it is claimed in.
+#[must_use]
+pub fn address(conflict: &ConflictData) -> String {
+    match (conflict.vlan, conflict.inner_vlan) {
+        (None, _) => conflict.address.clone(),
+        (Some(outer), None) => format!("{} (VLAN {outer})", conflict.address),
+        (Some(outer), Some(inner)) => format!("{} (VLAN {outer}.{inner})", conflict.address),
+    }
+}
+
+/// Appends one conflict: a line for it, and a table of its claimants in which the winner of the traffic is marked.
+pub fn conflict_table(out: &mut String, conflict: &ConflictData, colour: Colour) {
+    let heading = colour.paint(Style::Alarm, &address(conflict));
+    // Writing to a string does not fail, here and below.
+    let _ = writeln!(
+        out,
+        "{heading}  {}, {}",
+        clean(&conflict.kind),
+        clean(&conflict.confidence)
+    );
+    let names_pods = conflict.claimants.iter().any(|c| c.pod.is_some());
+    let mut rows: Vec<Vec<String>> = vec![vec![
+        "".into(),
+        "POD".into(),
+        "DEVICE".into(),
+        "MAC".into(),
+        "EVIDENCE".into(),
+    ]];
+    for claimant in &conflict.claimants {
+        let mark = if is_winner(conflict, claimant) {
+            "→"
+        } else {
+            ""
+        };
+        let mac = claimant.mac.as_deref().unwrap_or("unknown");
+        rows.push(vec![
+            mark.to_owned(),
+            pod(claimant),
+            device(claimant),
+            clean(mac).into_owned(),
+            match &claimant.left {
+                Some(left) => format!("left: {}", clean(&left.replace('_', " "))),
+                None => evidence(claimant),
+            },
+        ]);
+    }
+    if !names_pods {
+        // A column in which nothing is known is left out; why that is follows below.
+        for row in &mut rows {
+            row.remove(1);
+        }
+    }
+    for (number, line) in aligned(&rows).into_iter().enumerate() {
+        let style = match number
+            .checked_sub(1)
+            .and_then(|n| conflict.claimants.get(n))
+        {
+            None => Some(Style::Heading),
+            Some(claimant) if is_winner(conflict, claimant) => Some(Style::Winner),
+            Some(claimant) if claimant.left.is_some() => Some(Style::Soft),
+            Some(_) => None,
+        };
+        let line = style.map_or_else(|| line.clone(), |style| colour.paint(style, &line));
+        let _ = writeln!(out, "  {line}");
+    }
+    if conflict.claimants_omitted > 0 {
+        let _ = writeln!(out, "    and {} more", conflict.claimants_omitted);
+    }
+    let note = if conflict.traffic_goes_to.is_some() {
+        "→ receives the node's traffic for the address"
+    } else {
+        "no route of this node leads to any of them"
+    };
+    let _ = writeln!(out, "  {}", colour.paint(Style::Soft, note));
+}
+
+/// Why pods are unknown, each reason once.
+#[must_use]
+pub fn reasons(conflicts: &[ConflictData]) -> BTreeSet<String> {
+    conflicts
+        .iter()
+        .flat_map(|conflict| &conflict.claimants)
+        .filter_map(|claimant| claimant.pod_unknown_because.as_deref())
+        .map(|reason| clean(reason).into_owned())
+        .collect()
+}
+
+/// Rows with every column as wide as its widest cell.
+fn aligned(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| {
+            let cells = rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.width()).max().unwrap_or(0)
+        })
+        .collect();
+    rows.iter()
+        .map(|row| {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                line.push_str(cell);
+                line.extend(std::iter::repeat_n(' ', width - cell.width() + 2));
+            }
+            line.trim_end().to_owned()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        event::EvidenceData,
+        pods::{Pod, Via},
+    };
+
+    fn claimant(device: &str, name: Option<&str>) -> ClaimantData {
+        let at = "2026-01-02T03:04:05.000000Z".to_owned();
+        ClaimantData {
+            device: device.to_owned(),
+            ifindex: 7,
+            mac: Some("02:00:00:00:00:01".to_owned()),
+            master: None,
+            since: at.clone(),
+            pod: name.map(|name| Pod::named("default", name, Via::Cri)),
+            pod_unknown_because: None,
+            evidence: vec![EvidenceData {
+                kind: "address".to_owned(),
+                first_seen: at.clone(),
+                last_seen: at,
+                mac: None,
+                detail: None,
+            }],
+            left: None,
+        }
+    }
+
+    fn conflict(claimants: Vec<ClaimantData>) -> ConflictData {
+        let at = "2026-01-02T03:04:05.000000Z".to_owned();
+        ConflictData {
+            conflict_id: "1".to_owned(),
+            node: "node".to_owned(),
+            address: "10.0.0.1".to_owned(),
+            vlan: None,
+            inner_vlan: None,
+            kind: "duplicate".to_owned(),
+            confidence: "certain".to_owned(),
+            state: "active".to_owned(),
+            raised_at: at.clone(),
+            updated_at: at,
+            resolved_at: None,
+            latency_us: 1,
+            traffic_goes_to: Some("vethb".to_owned()),
+            claimants,
+            claimants_omitted: 0,
+        }
+    }
+
+    #[test]
+    fn claimants_stand_in_columns_and_the_winner_is_marked() {
+        let mut text = String::new();
+        let claimants = vec![
+            claimant("veth-long-name", Some("web-0")),
+            claimant("vethb", None),
+        ];
+        conflict_table(&mut text, &conflict(claimants), Colour::Off);
+        assert_eq!(
+            text,
+            "10.0.0.1  duplicate, certain\n\
+             \x20    POD            DEVICE          MAC                EVIDENCE\n\
+             \x20    default/web-0  veth-long-name  02:00:00:00:00:01  assigned\n\
+             \x20 →  unknown        vethb           02:00:00:00:00:01  assigned\n\
+             \x20 → receives the node's traffic for the address\n"
+        );
+    }
+
+    #[test]
+    fn names_cannot_steer_the_terminal() {
+        let mut text = String::new();
+        let claimants = vec![claimant("\x1b[2Jveth\n", Some("web\x07\u{9b}1m"))];
+        conflict_table(&mut text, &conflict(claimants), Colour::Off);
+        assert!(
+            !text.chars().any(|c| c.is_control() && c != '\n'),
+            "{text:?}"
+        );
+        assert_eq!(text.lines().count(), 4);
+    }
+
+    #[test]
+    fn colour_is_used_only_where_it_is_on() {
+        for (colour, has) in [(Colour::On, true), (Colour::Off, false)] {
+            let mut text = String::new();
+            conflict_table(&mut text, &conflict(vec![claimant("vethb", None)]), colour);
+            assert_eq!(text.contains('\x1b'), has);
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! The metrics of the Contract, ready to be counted from any thread without a lock on the way of an event.
+
+mod claims;
+mod conflict_info;
+mod process;
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::{
+    encoding::{
+        EncodeLabelSet,
+        text::{encode_eof, encode_registry},
+    },
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
+    registry::{Registry, Unit},
+};
+
+use crate::event::{Change, ConflictData};
+use conflict_info::Sides;
+use process::ThisProcess;
+
+pub use claims::{ClaimInfo, ClaimSeries};
+pub use conflict_info::ConflictInfo;
+
+/// One label named `kind`.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Kind {
+    /// Its value.
+    pub kind: &'static str,
+}
+
+/// One label named `reason`.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Reason {
+    /// Its value.
+    pub reason: &'static str,
+}
+
+/// Labels of an outcome by source.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Lookup {
+    /// Which source of pod names.
+    pub via: &'static str,
+    /// What came of it.
+    pub outcome: &'static str,
+}
+
+/// Labels of a delivery.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Delivery {
+    /// Which sink.
+    pub sink: String,
+    /// What came of it.
+    pub outcome: &'static str,
+}
+
+/// One label named `sink`.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Sink {
+    /// Its name.
+    pub sink: String,
+}
+
+/// Series of `ipconflict_conflict_info` at most; what is beyond is counted.
+const CONFLICT_INFO: usize = 1000;
+
+/// Every metric of the Contract. Cheap to share: each one is an atomic, or few of them.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Active conflicts.
+    pub active: Family<Kind, Gauge>,
+    /// Conflicts raised since the start.
+    pub raised: Family<Kind, Counter>,
+    /// From the kernel's timestamp to the event.
+    pub latency: Histogram,
+    /// Claims known now.
+    pub claims: Gauge,
+    /// Pod devices the programs are attached to.
+    pub attached: Gauge,
+    /// Observations taken, by kind.
+    pub observations: Family<Kind, Counter>,
+    /// Observations lost, by reason.
+    pub dropped: Family<Reason, Counter>,
+    /// Malformed frames, by reason.
+    pub rejected: Family<Reason, Counter>,
+    /// Snapshots read anew, by reason.
+    pub resyncs: Family<Reason, Counter>,
+    /// Active anomalies.
+    pub anomalies: Family<Kind, Gauge>,
+    /// Look-ups of pods.
+    pub lookups: Family<Lookup, Counter>,
+    /// Deliveries to sinks.
+    pub deliveries: Family<Delivery, Counter>,
+    /// Events waiting to be delivered.
+    pub pending: Family<Sink, Gauge>,
+    sides: Sides,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// All metrics at zero.
+    #[must_use]
+    pub fn new() -> Self {
+        // The process's own metrics have names of their own; all others bear the prefix.
+        let mut root = Registry::default();
+        root.register_collector(Box::new(ThisProcess::new()));
+        let registry = root.sub_registry_with_prefix("ipconflict");
+        let sides = Sides::new(CONFLICT_INFO);
+        registry.register_collector(Box::new(sides.clone()));
+        macro_rules! metric {
+            ($name:literal, $help:literal, $metric:expr) => {{
+                let metric = $metric;
+                registry.register($name, $help, metric.clone());
+                metric
+            }};
+        }
+        registry.register(
+            "build",
+            "The agent's version",
+            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
+        );
+        let latency = Histogram::new([
+            20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1.0,
+        ]);
+        registry.register_with_unit(
+            "detection_latency",
+            "From the kernel's timestamp of the deciding observation to the event",
+            Unit::Seconds,
+            latency.clone(),
+        );
+        let metrics = Self {
+            active: metric!(
+                "conflicts_active",
+                "Conflicts that are active now",
+                Family::default()
+            ),
+            raised: metric!(
+                "conflicts_raised",
+                "Conflicts raised since the agent started",
+                Family::default()
+            ),
+            claims: metric!(
+                "claims",
+                "Addresses known now that a pod's device or the node itself claims, each once",
+                Gauge::default()
+            ),
+            attached: metric!(
+                "devices_attached",
+                "Pod devices the programs are attached to",
+                Gauge::default()
+            ),
+            observations: metric!(
+                "observations",
+                "Observations taken from the kernel",
+                Family::default()
+            ),
+            dropped: metric!(
+                "observations_dropped",
+                "Observations that were lost",
+                Family::default()
+            ),
+            rejected: metric!(
+                "frames_rejected",
+                "ARP and NDP frames that were malformed",
+                Family::default()
+            ),
+            resyncs: metric!(
+                "resyncs",
+                "Times the whole state was read anew",
+                Family::default()
+            ),
+            anomalies: metric!(
+                "anomalies_active",
+                "Anomalies that are active now",
+                Family::default()
+            ),
+            lookups: metric!(
+                "pod_lookups",
+                "Look-ups of the pod behind a device",
+                Family::default()
+            ),
+            deliveries: metric!("deliveries", "Deliveries of events", Family::default()),
+            pending: metric!(
+                "outbox_pending",
+                "Events that wait to be delivered",
+                Family::default()
+            ),
+            latency,
+            sides,
+            registry: root,
+        };
+        for kind in crate::engine::ConflictKind::ALL {
+            drop(metrics.active.get_or_create(&Kind { kind: kind.name() }));
+            drop(metrics.raised.get_or_create(&Kind { kind: kind.name() }));
+        }
+        for kind in crate::engine::AnomalyKind::ALL {
+            drop(metrics.anomalies.get_or_create(&Kind { kind: kind.name() }));
+        }
+        metrics
+    }
+
+    /// Sets a counter that is kept elsewhere (in the kernel) to its present value.
+    pub fn set_total(counter: &Counter<u64, AtomicU64>, total: u64) {
+        counter.inc_by(total.saturating_sub(counter.get()));
+    }
+
+    /// Counts what became of events that were for a sink.
+    pub fn count_deliveries(&self, sink: &str, outcome: &'static str, events: u64) {
+        let labels = Delivery {
+            sink: sink.to_owned(),
+            outcome,
+        };
+        self.deliveries.get_or_create(&labels).inc_by(events);
+    }
+
+    /// Counts an event about a conflict. The histogram takes only what is raised: later changes have their own pace.
+    pub fn conflict(&self, change: Change, data: &ConflictData, kind: &'static str) {
+        if change == Change::Raised {
+            self.raised.get_or_create(&Kind { kind }).inc();
+            #[allow(clippy::cast_precision_loss)] // microseconds up to 2^52 are exact
+            self.latency.observe(data.latency_us as f64 / 1e6);
+        }
+        self.show(change, data);
+    }
+
+    fn show(&self, change: Change, data: &ConflictData) {
+        let present = data
+            .claimants
+            .iter()
+            .filter(|c| c.left.is_none() && change != Change::Resolved);
+        let sides = present.map(|claimant| {
+            let pod = claimant.pod.as_ref();
+            ConflictInfo {
+                address: data.address.clone(),
+                kind: data.kind.clone(),
+                device: claimant.device.clone(),
+                namespace: pod.map(|p| p.namespace.clone()).unwrap_or_default(),
+                pod: pod.map(|p| p.name.clone()).unwrap_or_default(),
+            }
+        });
+        self.sides.set(&data.conflict_id, sides);
+    }
+
+    /// Everything in the OpenMetrics text format; with the claims of this node where they are exported.
+    ///
+    /// # Errors
+    /// Never in practice: writing to a string does not fail.
+    pub fn encode(&self, claims: Option<ClaimSeries>) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        encode_registry(&mut text, &self.registry)?;
+        if let Some(claims) = claims {
+            claims.encode_into(&mut text)?;
+        }
+        encode_eof(&mut text)?;
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names as a scrape shows them, each with the type it is given.
+    const CONTRACT: &[(&str, &str)] = &[
+        ("ipconflict_build_info", "info"),
+        ("ipconflict_conflicts_active", "gauge"),
+        ("ipconflict_conflicts_raised_total", "counter"),
+        ("ipconflict_conflict_info", "gauge"),
+        ("ipconflict_conflict_info_overflow", "gauge"),
+        ("ipconflict_detection_latency_seconds", "histogram"),
+        ("ipconflict_claims", "gauge"),
+        ("ipconflict_devices_attached", "gauge"),
+        ("ipconflict_observations_total", "counter"),
+        ("ipconflict_observations_dropped_total", "counter"),
+        ("ipconflict_frames_rejected_total", "counter"),
+        ("ipconflict_resyncs_total", "counter"),
+        ("ipconflict_anomalies_active", "gauge"),
+        ("ipconflict_pod_lookups_total", "counter"),
+        ("ipconflict_deliveries_total", "counter"),
+        ("ipconflict_outbox_pending", "gauge"),
+        ("ipconflict_claim_info", "gauge"),
+        ("process_cpu_seconds_total", "counter"),
+        ("process_resident_memory_bytes", "gauge"),
+        ("process_virtual_memory_bytes", "gauge"),
+        ("process_start_time_seconds", "gauge"),
+        ("process_open_fds", "gauge"),
+        ("process_max_fds", "gauge"),
+    ];
+
+    #[test]
+    fn every_metric_of_the_contract_is_exposed_under_its_exact_name() {
+        let metrics = Metrics::new();
+        let kind = Kind { kind: "duplicate" };
+        let reason = Reason {
+            reason: "ring_full",
+        };
+        metrics.observations.get_or_create(&kind).inc();
+        metrics.anomalies.get_or_create(&kind).set(1);
+        for family in [&metrics.dropped, &metrics.rejected, &metrics.resyncs] {
+            family.get_or_create(&reason).inc();
+        }
+        let lookup = Lookup {
+            via: "cri",
+            outcome: "found",
+        };
+        metrics.lookups.get_or_create(&lookup).inc();
+        let sink = "webhook".to_owned();
+        let delivery = Delivery {
+            sink: sink.clone(),
+            outcome: "delivered",
+        };
+        metrics.deliveries.get_or_create(&delivery).inc();
+        metrics.pending.get_or_create(&Sink { sink }).set(1);
+        metrics.sides.set(
+            "id",
+            std::iter::once(ConflictInfo {
+                address: "10.0.0.1".to_owned(),
+                kind: "duplicate".to_owned(),
+                device: "veth\"0\n".to_owned(),
+                namespace: String::new(),
+                pod: String::new(),
+            }),
+        );
+        let mut claims = ClaimSeries::default();
+        claims.add(ClaimInfo {
+            address: "10.0.0.1".to_owned(),
+            namespace: "default".to_owned(),
+            pod: "web".to_owned(),
+        });
+        let text = metrics.encode(Some(claims)).unwrap_or_default();
+        for (name, kind) in CONTRACT {
+            let sample = |line: &str| {
+                let rest = line.strip_prefix(name).unwrap_or_default();
+                let rest = if *kind == "histogram" {
+                    rest.strip_prefix("_bucket").unwrap_or_default()
+                } else {
+                    rest
+                };
+                rest.starts_with([' ', '{'])
+            };
+            assert!(text.lines().any(sample), "{name} is missing in\n{text}");
+            let family = name
+                .strip_suffix(if *kind == "info" { "_info" } else { "_total" })
+                .unwrap_or(name);
+            let declared = format!("# TYPE {family} {kind}");
+            assert!(text.lines().any(|l| l == declared), "{declared} in\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+        assert!(text.contains(r#"device="veth\"0\n""#), "{text}");
+    }
+}

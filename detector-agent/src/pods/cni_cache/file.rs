@@ -1,0 +1,188 @@
+//! One file of the cache, as libcni writes it.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use nix::libc;
+use serde::Deserialize;
+
+use crate::pods::{Pod, Via};
+
+/// Bytes of one file: most of it is the plugin's configuration.
+pub(super) const MAX_BYTES: u64 = 256 * 1024;
+/// Longest name of a pod or a namespace, uid or container id that is believed.
+const MAX_NAME: usize = 253;
+/// Devices and interfaces of one result.
+const MAX_INTERFACES: usize = 64;
+
+/// What one file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::pods) struct Entry {
+    pub(in crate::pods) pod: Pod,
+    pub(super) namespace: Option<PathBuf>,
+    pub(in crate::pods) devices: Vec<String>,
+}
+
+/// Why a file names no pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pods) enum Unusable {
+    /// It cannot be read, is half written, or is none of libcni's.
+    Broken,
+    /// A pod's network without the pod's name: another user of CNI, or a libcni of before 0.8.
+    Nameless,
+}
+
+/// Reads a file without ever waiting for what is no file.
+pub(super) fn entry(path: &Path) -> Result<Entry, Unusable> {
+    let file = open(path).map_err(|_| Unusable::Broken)?;
+    let mut text = Vec::new();
+    let read = file.take(MAX_BYTES + 1).read_to_end(&mut text);
+    if read.is_err() || text.len() as u64 > MAX_BYTES {
+        return Err(Unusable::Broken);
+    }
+    parse(&text)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path)
+}
+
+/// `cniCacheV1` of libcni, as far as it is needed. Of the `result`'s versions 0.3 to 1.1 have `interfaces`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CacheFile {
+    kind: Option<String>,
+    container_id: Option<String>,
+    netns: Option<String>,
+    cni_args: Option<Vec<(String, String)>>,
+    result: Option<CacheResult>,
+}
+
+#[derive(Debug, Deserialize)]
+struct CacheResult {
+    interfaces: Option<Vec<CacheInterface>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct CacheInterface {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    sandbox: String,
+}
+
+pub(in crate::pods) fn parse(text: &[u8]) -> Result<Entry, Unusable> {
+    let file: CacheFile = serde_json::from_slice(text).map_err(|_| Unusable::Broken)?;
+    if file.kind.as_deref() != Some("cniCacheV1") {
+        return Err(Unusable::Nameless);
+    }
+    let args = file.cni_args.unwrap_or_default();
+    let arg = |name: &str| {
+        args.iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.clone())
+            .filter(|value| is_name(value))
+    };
+    let (Some(pod_namespace), Some(name)) = (arg("K8S_POD_NAMESPACE"), arg("K8S_POD_NAME")) else {
+        return Err(Unusable::Nameless);
+    };
+    let container_id = file
+        .container_id
+        .or_else(|| arg("K8S_POD_INFRA_CONTAINER_ID"));
+    let interfaces = file
+        .result
+        .and_then(|result| result.interfaces)
+        .unwrap_or_default();
+    // Older versions of libcni keep the namespace's file with the pod's own interface only.
+    let sandbox = interfaces.iter().map(|interface| &interface.sandbox);
+    let namespace = file.netns.iter().chain(sandbox);
+    Ok(Entry {
+        pod: Pod {
+            uid: arg("K8S_POD_UID"),
+            container_id: container_id.filter(|id| is_name(id)),
+            ..Pod::named(pod_namespace, name, Via::CniCache)
+        },
+        namespace: namespace
+            .filter(|path| path.starts_with('/') && path.len() <= 4096)
+            .map(PathBuf::from)
+            .next(),
+        devices: interfaces
+            .into_iter()
+            .filter(|interface| interface.sandbox.is_empty())
+            .map(|interface| interface.name)
+            .filter(|name| (1..=15).contains(&name.len()))
+            .take(MAX_INTERFACES)
+            .collect(),
+    })
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= MAX_NAME && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    const PTP: &str = include_str!("../fixtures/containerd-1.6-ptp.json");
+    const LOOPBACK: &str = include_str!("../fixtures/containerd-1.6-loopback.json");
+    const OLD: &str = include_str!("../fixtures/libcni-0.7-result.json");
+    const PODMAN: &str = include_str!("../fixtures/podman-4.json");
+
+    #[test]
+    fn containerds_entry_names_pod_namespace_file_and_host_device() {
+        let entry = parse(PTP.as_bytes()).unwrap();
+        let pod = &entry.pod;
+        assert_eq!((&*pod.namespace, &*pod.name), ("default", "new-1"));
+        assert_eq!(pod.uid.as_deref(), Some("uid-new-1"));
+        assert_eq!(
+            pod.container_id.as_deref(),
+            Some("37666bd171fae7a154b9fc4f4f1e362890a99ee08640589643bd69a8c254672d")
+        );
+        assert_eq!(pod.via, Via::CniCache);
+        assert_eq!(entry.devices, ["veth63a506ba"]);
+        let file = "/var/run/netns/cni-5fcc2183-6c3d-1ab3-fc21-09b463aafe79";
+        assert_eq!(entry.namespace.as_deref(), Some(Path::new(file)));
+    }
+
+    #[test]
+    fn the_loopback_plugins_entry_has_no_host_device() {
+        assert_eq!(parse(LOOPBACK.as_bytes()).unwrap().devices, [""; 0]);
+    }
+
+    #[test]
+    fn entries_without_a_pod_are_no_damage_and_half_written_ones_are() {
+        assert_eq!(parse(OLD.as_bytes()), Err(Unusable::Nameless));
+        assert_eq!(parse(PODMAN.as_bytes()), Err(Unusable::Nameless));
+        for length in [0, 1, PTP.len() / 2, PTP.trim_end().len() - 1] {
+            let half = PTP.get(..length).unwrap();
+            assert_eq!(parse(half.as_bytes()), Err(Unusable::Broken), "{length}");
+        }
+        for broken in [
+            "[]",
+            "null",
+            r#"{"kind":7}"#,
+            r#"{"kind":"cniCacheV1","cniArgs":[["a"]]}"#,
+        ] {
+            assert_eq!(parse(broken.as_bytes()), Err(Unusable::Broken), "{broken}");
+        }
+    }
+
+    #[test]
+    fn names_that_nobody_can_have_are_not_believed() {
+        let long = "x".repeat(MAX_NAME + 1);
+        for name in ["", "a b", "a\\u0007b", &long] {
+            let text = PTP.replace("\"new-1\"", &format!("\"{name}\""));
+            assert_eq!(parse(text.as_bytes()), Err(Unusable::Nameless), "{name}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Full disks, gaps, filters that let a conflict pass late, sinks that come and go.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    super::{Bounds, CAPACITY, Outbox, SinkSpec},
+    world::{ALL, World, health, sinks, store_on},
+};
+use crate::{
+    event::{Change, any_event::AnyEvent, samples},
+    metrics::Metrics,
+    persist::store::Store,
+    sinks::{EventSink as _, filter::Filter},
+};
+
+#[test]
+fn a_full_disk_holds_events_back_and_loses_none() {
+    let mut world = World::new(1, Bounds::default());
+    world.start().unwrap();
+    let conflict = world.raise();
+    assert!(world.store());
+    world.deliver(10, 0);
+    world.disk.set_full(true);
+    world.update(&conflict);
+    world.resolve(&conflict);
+    for _ in 0..3 {
+        assert!(!world.store());
+    }
+    assert!(world.counted("outbox", "store_failed") >= 3);
+    assert_eq!(world.seen[ALL][&conflict].len(), 1);
+    world.disk.set_full(false);
+    assert!(world.store());
+    world.finish();
+    world.check_order();
+    world.check_complete();
+}
+
+#[test]
+fn a_commit_that_failed_is_done_once_whether_it_reached_the_disk_or_not() {
+    // Every place in the commit where the disk may fill up; then there is room again.
+    let mut at = 0;
+    loop {
+        let mut world = World::new(2, Bounds::default());
+        world.start().unwrap();
+        let conflict = world.raise();
+        assert!(world.store());
+        world.deliver(10, 0);
+        world.update(&conflict);
+        let before = world.disk.operations();
+        world.disk.crash_at(before + at);
+        let done = world.store();
+        if done {
+            assert!(at > 3, "only {at} operations");
+            break;
+        }
+        // Not a crash after all: what was written is there.
+        world.disk.come_back();
+        assert!(world.store());
+        world.finish();
+        world.check_order();
+        world.check_complete();
+        let updates = world.seen[ALL][&conflict]
+            .iter()
+            .filter(|s| s.change == Change::Updated)
+            .count();
+        assert_eq!(updates, 1, "the update was stored twice, failing at {at}");
+        at += 1;
+    }
+}
+
+#[test]
+fn what_the_channel_has_no_room_for_is_counted_and_healed_by_what_is_active() {
+    let mut world = World::new(3, Bounds::default());
+    world.start().unwrap();
+    let ended = world.raise();
+    assert!(world.store());
+    let mut sink = world.run().outbox.sink();
+    assert!(!sink.is_behind());
+    let event = Arc::new(samples::event("x", "updated", &ended, "10.0.0.1"));
+    for _ in 0..CAPACITY {
+        sink.offer(&event);
+    }
+    // Neither the end of the one nor the beginning of the other finds room.
+    world.resolve(&ended);
+    let begun = world.raise();
+    assert_eq!(world.counted("outbox", "dropped"), 2);
+    assert!(!sink.is_behind(), "there is no room yet");
+    while !world.store() {}
+    assert!(sink.is_behind());
+    let now = Arc::new(samples::event("y", "updated", &begun, "10.0.0.1"));
+    sink.catch_up(&[AnyEvent::Conflict(now)]);
+    assert!(!sink.is_behind());
+    world.finish();
+    world.check_order();
+    let seen = &world.seen[ALL];
+    assert_eq!(seen[&ended].last().unwrap().change, Change::Resolved);
+    assert_eq!(seen[&begun][0].id, "y");
+    assert_eq!(seen[&begun][0].change, Change::Raised);
+}
+
+#[test]
+fn a_conflict_that_lasts_too_short_is_not_told_and_a_longer_one_is_once_it_is_due() {
+    let store = Arc::new(Store::in_memory());
+    let metrics = Arc::new(Metrics::new());
+    let patient = SinkSpec {
+        name: "patient".to_owned(),
+        filter: Filter {
+            min_duration: Duration::from_millis(300),
+            ..Filter::default()
+        },
+    };
+    let (outbox, mut worker) =
+        Outbox::assemble(&store, vec![patient], Bounds::default(), &metrics, health());
+    let mut sink = outbox.sink();
+    let raised_at = jiff::Timestamp::now().to_string();
+    let mut offer = |id: &str, change: &str, conflict: &str| {
+        let mut event = samples::event(id, change, conflict, "10.0.0.1");
+        event.data.raised_at.clone_from(&raised_at);
+        sink.offer(&Arc::new(event));
+    };
+    offer("1", "raised", "short");
+    offer("2", "resolved", "short");
+    offer("3", "raised", "long");
+    offer("4", "updated", "long");
+    worker.turn(Some(Duration::ZERO));
+    assert_eq!(outbox.ports()[0].pending(), 0);
+    let begun = std::time::Instant::now();
+    while outbox.ports()[0].pending() == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        worker.turn(Some(Duration::from_millis(20)));
+    }
+    let job = outbox.ports()[0].take(tokio::time::Instant::now()).unwrap();
+    let event = job.event.unwrap();
+    assert_eq!(event.subject_id(), "long");
+    assert_eq!(event.change(), Change::Raised);
+    assert_eq!(event.id(), "4", "it tells the newest state");
+}
+
+#[test]
+fn a_sink_that_is_new_hears_of_what_is_active_and_one_that_is_gone_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let metrics = Arc::new(Metrics::new());
+    let spec = |name: &str| SinkSpec {
+        name: name.to_owned(),
+        filter: Filter::default(),
+    };
+    let event = Arc::new(samples::raised("10.0.0.1"));
+    {
+        let store = Arc::new(Store::in_directory(directory.path()).unwrap());
+        let (outbox, mut worker) = Outbox::assemble(
+            &store,
+            vec![spec("old")],
+            Bounds::default(),
+            &metrics,
+            health(),
+        );
+        outbox.sink().offer(&event);
+        worker.turn(Some(Duration::ZERO));
+        assert_eq!(outbox.ports()[0].pending(), 1);
+    }
+    let store = Arc::new(Store::in_directory(directory.path()).unwrap());
+    let (outbox, mut worker) = Outbox::assemble(
+        &store,
+        vec![spec("new")],
+        Bounds::default(),
+        &metrics,
+        health(),
+    );
+    assert_eq!(outbox.ports()[0].pending(), 0);
+    assert!(outbox.sink().is_behind(), "it asks for what is active");
+    outbox.sink().catch_up(&[AnyEvent::Conflict(event)]);
+    worker.turn(Some(Duration::ZERO));
+    assert_eq!(outbox.ports()[0].pending(), 1);
+}
+
+#[test]
+fn an_outbox_that_finds_no_room_at_its_start_begins_when_there_is_some() {
+    let disk = super::disk::Disk::default();
+    disk.set_full(true);
+    let store = store_on(&disk);
+    let metrics = Arc::new(Metrics::new());
+    let (outbox, mut worker) =
+        Outbox::assemble(&store, sinks(), Bounds::default(), &metrics, health());
+    outbox.sink().offer(&Arc::new(samples::raised("10.0.0.1")));
+    worker.turn(Some(Duration::ZERO));
+    assert_eq!(outbox.ports()[ALL].pending(), 0);
+    disk.set_full(false);
+    worker.turn(Some(Duration::ZERO));
+    assert_eq!(outbox.ports()[ALL].pending(), 1);
+}
+
+#[test]
+fn what_earlier_runs_left_is_sent_also_where_it_could_not_be_read_at_the_start() {
+    let mut world = World::new(5, Bounds::default());
+    world.start().unwrap();
+    let conflict = world.raise();
+    assert!(world.store());
+    world.die();
+    world.disk.set_full(true);
+    assert!(world.start().is_err());
+    world.disk.set_full(false);
+    world.start().unwrap();
+    world.resolve(&conflict);
+    world.finish();
+    world.check_order();
+    world.check_complete();
+}
+
+#[test]
+fn another_writers_error_does_not_bring_back_what_was_delivered() {
+    let mut world = World::new(6, Bounds::default());
+    world.start().unwrap();
+    let conflict = world.raise();
+    assert!(world.store());
+    world.deliver(10, 0);
+    // The removal is committed, and not synced: nothing follows it.
+    assert!(world.store());
+    let store = Arc::clone(&world.run().worker.store);
+    world.disk.set_full(true);
+    let database = store.database().unwrap();
+    store.failed(database);
+    drop(store);
+    world.disk.set_full(false);
+    world.update(&conflict);
+    assert!(world.store());
+    world.deliver(10, 0);
+    assert!(world.store());
+    world.die();
+    world.start().unwrap();
+    world.resolve(&conflict);
+    world.finish();
+    world.check_order();
+    world.check_complete();
+}

@@ -1,0 +1,319 @@
+//! Conflicts that come and go, an outbox on a disk that may fail, and a receiver that remembers everything.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    super::{Bounds, Outbox, SinkSpec, worker::Worker},
+    disk::Disk,
+};
+use crate::{
+    event::{Change, Event, any_event::AnyEvent, samples},
+    health::{Health, Part, Role},
+    metrics::{Delivery, Metrics},
+    persist::store::{Store, StoreError},
+    sinks::{
+        EventSink as _,
+        filter::{Filter, Threshold},
+    },
+};
+
+/// One delivery, as the receiver saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) id: String,
+    pub(super) change: Change,
+}
+
+/// The sinks: one that takes all, one with a filter.
+pub(super) const ALL: usize = 0;
+
+pub(super) fn sinks() -> Vec<SinkSpec> {
+    let certain = Filter {
+        confidence: Threshold::Certain,
+        ..Filter::default()
+    };
+    vec![
+        SinkSpec {
+            name: "all".to_owned(),
+            filter: Filter::default(),
+        },
+        SinkSpec {
+            name: "certain".to_owned(),
+            filter: certain,
+        },
+    ]
+}
+
+pub(super) fn health() -> Part {
+    Health::default().part(Role::Sink, "outbox")
+}
+
+pub(super) fn store_on(disk: &Disk) -> Arc<Store> {
+    let disk = disk.clone();
+    Arc::new(Store::new(
+        true,
+        Box::new(move || {
+            disk.open().map_err(|source| StoreError::Open {
+                path: PathBuf::from("disk"),
+                source: Box::new(source),
+            })
+        }),
+    ))
+}
+
+/// The agent's life as the outbox sees it: it ends with a crash, the world does not.
+pub(super) struct Run {
+    pub(super) outbox: Outbox,
+    pub(super) worker: Worker,
+}
+
+pub(super) struct World {
+    pub(super) disk: Disk,
+    pub(super) random: fastrand::Rng,
+    bounds: Bounds,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) run: Option<Run>,
+    /// Conflicts that are active: id → whether it is certain.
+    pub(super) active: BTreeMap<String, bool>,
+    serial: usize,
+    conflicts: usize,
+    /// Events whose commit succeeded, and those that are under way.
+    pub(super) stored: BTreeSet<String>,
+    offered: Vec<String>,
+    /// What each sink saw, by conflict.
+    pub(super) seen: Vec<HashMap<String, Vec<Seen>>>,
+    /// Whether the bound cost a sink the end of a conflict that it knows of, or may know of.
+    pub(super) lost_an_end: bool,
+    /// Whether a failed attempt may have reached the receiver.
+    pub(super) ambiguous: bool,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, bounds: Bounds) -> Self {
+        Self {
+            disk: Disk::default(),
+            random: fastrand::Rng::with_seed(seed),
+            bounds,
+            metrics: Arc::new(Metrics::new()),
+            run: None,
+            active: BTreeMap::new(),
+            serial: 0,
+            conflicts: 0,
+            stored: BTreeSet::new(),
+            offered: Vec::new(),
+            seen: vec![HashMap::new(), HashMap::new()],
+            lost_an_end: false,
+            ambiguous: true,
+        }
+    }
+
+    /// Starts the agent; an error is the crash.
+    pub(super) fn start(&mut self) -> Result<(), String> {
+        let store = store_on(&self.disk);
+        let (outbox, worker) =
+            Outbox::assemble(&store, sinks(), self.bounds, &self.metrics, health());
+        if !worker.loaded {
+            return Err("what is stored cannot be read".to_owned());
+        }
+        self.run = Some(Run { outbox, worker });
+        self.offered.clear();
+        let events: Vec<_> = self
+            .active
+            .clone()
+            .into_iter()
+            .map(|(id, certain)| AnyEvent::Conflict(self.event("updated", &id, certain)))
+            .collect();
+        self.run().outbox.sink().catch_up(&events);
+        Ok(())
+    }
+
+    pub(super) fn run(&mut self) -> &mut Run {
+        self.run.as_mut().unwrap()
+    }
+
+    /// The agent is gone, without a word.
+    pub(super) fn die(&mut self) {
+        self.run = None;
+    }
+
+    fn event(&mut self, change: &str, conflict: &str, certain: bool) -> Arc<Event> {
+        self.serial += 1;
+        let id = format!("e{}", self.serial);
+        let mut event = samples::event(&id, change, conflict, "10.0.0.1");
+        event.data.confidence = if certain { "certain" } else { "observed" }.to_owned();
+        // Each state of a conflict is told apart from the one before.
+        event.data.traffic_goes_to = Some(format!("veth{}", self.serial));
+        Arc::new(event)
+    }
+
+    pub(super) fn offer(&mut self, change: &str, conflict: &str, certain: bool) {
+        let event = self.event(change, conflict, certain);
+        self.offered.push(event.id.clone());
+        self.run().outbox.sink().offer(&event);
+    }
+
+    pub(super) fn raise(&mut self) -> String {
+        self.conflicts += 1;
+        let conflict = format!("c{}", self.conflicts);
+        let certain = self.random.bool();
+        self.active.insert(conflict.clone(), certain);
+        self.offer("raised", &conflict, certain);
+        conflict
+    }
+
+    pub(super) fn update(&mut self, conflict: &str) {
+        let certain = self.random.bool();
+        self.active.insert(conflict.to_owned(), certain);
+        self.offer("updated", conflict, certain);
+    }
+
+    pub(super) fn resolve(&mut self, conflict: &str) {
+        let certain = self.active.remove(conflict).unwrap();
+        self.offer("resolved", conflict, certain);
+    }
+
+    /// Something happens to some conflict.
+    pub(super) fn happen(&mut self, most: usize) {
+        let ids: Vec<_> = self.active.keys().cloned().collect();
+        let choice = self.random.u8(..4);
+        if ids.is_empty() || (choice == 0 && ids.len() < most) {
+            self.raise();
+            return;
+        }
+        let id = ids[self.random.usize(..ids.len())].clone();
+        if choice <= 2 {
+            self.update(&id);
+        } else {
+            self.resolve(&id);
+        }
+    }
+
+    /// The outbox stores what it was offered; `false` where that failed.
+    pub(super) fn store(&mut self) -> bool {
+        self.run().worker.turn(Some(Duration::ZERO));
+        let run = self.run();
+        // A commit that failed may be on the disk all the same.
+        let doubt = run.worker.progress.doubt.iter();
+        let cost = doubt
+            .flat_map(|changes| &changes.evicted)
+            .any(|(_, outcome, _)| *outcome == "evicted_end");
+        let done = run.worker.shared.queued.load(Ordering::Acquire) == 0;
+        if done {
+            self.stored.extend(self.offered.drain(..));
+        }
+        self.lost_an_end |= cost
+            || ["all", "certain"]
+                .iter()
+                .any(|sink| self.counted(sink, "evicted_end") > 0);
+        done
+    }
+
+    /// The receivers take up to `most` events of each sink.
+    pub(super) fn deliver(&mut self, most: usize, failing: u8) {
+        for sink in 0..self.seen.len() {
+            let port = Arc::clone(&self.run().outbox.ports()[sink]);
+            for _ in 0..most {
+                let now = Instant::now();
+                let Ok(job) = port.take(now) else { break };
+                let event = match job.event {
+                    Some(event) => event,
+                    None => match port.read(job.seq) {
+                        Ok(event) => event.expect("what waits is stored"),
+                        Err(_) => {
+                            port.failed(job.seq, now);
+                            break;
+                        }
+                    },
+                };
+                let fails = self.random.u8(..8) < failing;
+                if !fails || (self.ambiguous && self.random.bool()) {
+                    self.saw(sink, &event);
+                }
+                if fails {
+                    port.failed(job.seq, now);
+                } else {
+                    port.delivered(job.seq);
+                }
+            }
+        }
+    }
+
+    fn saw(&mut self, sink: usize, event: &AnyEvent) {
+        let seen = Seen {
+            id: event.id().to_owned(),
+            change: event.change(),
+        };
+        self.seen[sink]
+            .entry(event.subject_id().to_owned())
+            .or_default()
+            .push(seen);
+    }
+
+    /// All conflicts end and everything is delivered.
+    pub(super) fn finish(&mut self) {
+        for conflict in self.active.keys().cloned().collect::<Vec<_>>() {
+            self.resolve(&conflict);
+        }
+        let mut rounds = 0;
+        while !self.store() || self.pending() > 0 {
+            self.deliver(100, 0);
+            rounds += 1;
+            assert!(rounds < 1000, "the queues do not drain");
+        }
+    }
+
+    pub(super) fn pending(&mut self) -> usize {
+        let ports = self.run().outbox.ports();
+        ports.iter().map(|port| port.pending()).sum()
+    }
+
+    pub(super) fn counted(&self, sink: &str, outcome: &'static str) -> u64 {
+        let labels = Delivery {
+            sink: sink.to_owned(),
+            outcome,
+        };
+        self.metrics.deliveries.get_or_create(&labels).get()
+    }
+
+    /// Each conflict, as each sink saw it: raised first, resolved last, repeats only side by side.
+    pub(super) fn check_order(&self) {
+        for (sink, conflicts) in self.seen.iter().enumerate() {
+            for (conflict, seen) in conflicts {
+                let mut once = seen.clone();
+                once.dedup();
+                let ids: BTreeSet<_> = once.iter().map(|s| &s.id).collect();
+                let story = format!("sink {sink}, conflict {conflict}: {seen:?}");
+                assert_eq!(
+                    ids.len(),
+                    once.len(),
+                    "a repeat after a later event: {story}"
+                );
+                assert_eq!(once[0].change, Change::Raised, "{story}");
+                let last = once.len() - 1;
+                assert_eq!(once[last].change, Change::Resolved, "{story}");
+                assert!(
+                    once[1..last].iter().all(|s| s.change == Change::Updated),
+                    "{story}"
+                );
+            }
+        }
+    }
+
+    /// The sink without a filter has seen every event that was stored.
+    pub(super) fn check_complete(&self) {
+        let seen: BTreeSet<_> = self.seen[ALL]
+            .values()
+            .flatten()
+            .map(|s| s.id.clone())
+            .collect();
+        let lost: Vec<_> = self.stored.difference(&seen).collect();
+        assert!(lost.is_empty(), "stored and never delivered: {lost:?}");
+    }
+}

@@ -1,0 +1,253 @@
+//! The bodies of webhooks.
+//!
+//! Pod names come from others: Slack's control characters are escaped, and every text is cut to what the receiver
+//! takes.
+
+use serde_json::{Value, json};
+
+use crate::{
+    config::sinks::Format,
+    event::{
+        AnomalyData, Change, Event,
+        any_event::AnyEvent,
+        summary::{anomaly_line, claimant, line, place},
+    },
+};
+
+/// Slack takes 3000 characters in a section.
+const SLACK_SECTION: usize = 2900;
+/// PagerDuty takes 1024 characters in a summary.
+const PAGERDUTY_SUMMARY: usize = 1000;
+
+impl Format {
+    /// The value of `content-type`.
+    #[must_use]
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Cloudevents => "application/cloudevents+json; charset=UTF-8",
+            Self::Slack | Self::Pagerduty => "application/json",
+        }
+    }
+
+    /// The body that tells `event`; `routing_key` is PagerDuty's.
+    ///
+    /// # Errors
+    /// Never in practice: an event is always JSON.
+    pub fn body(self, event: &AnyEvent, routing_key: &str) -> serde_json::Result<Vec<u8>> {
+        match self {
+            Self::Cloudevents => serde_json::to_vec(event),
+            Self::Slack => serde_json::to_vec(&match event {
+                AnyEvent::Conflict(conflict) => slack(conflict, event.change()),
+                AnyEvent::Anomaly(anomaly) => slack_anomaly(&anomaly.data, event.change()),
+            }),
+            Self::Pagerduty => serde_json::to_vec(&pagerduty(event, routing_key)),
+        }
+    }
+}
+
+fn slack_words(change: Change) -> (&'static str, &'static str) {
+    match change {
+        Change::Resolved => (":white_check_mark:", "resolved"),
+        Change::Updated => (":warning:", "changed"),
+        Change::Raised => (":rotating_light:", "found"),
+    }
+}
+
+fn slack_anomaly(data: &AnomalyData, change: Change) -> Value {
+    let (mark, word) = slack_words(change);
+    let headline = format!(
+        "{mark} *{} {word}*: {}",
+        slack_text(&data.kind.replace('_', " ")),
+        slack_text(&anomaly_line(data))
+    );
+    let context = format!("{} · {} · {}", data.kind, data.raised_at, data.anomaly_id);
+    json!({"text": cut(&headline, SLACK_SECTION), "blocks": [section(&headline), slack_context(&context)]})
+}
+
+fn slack_context(text: &str) -> Value {
+    json!({"type": "context", "elements": [{"type": "mrkdwn", "text": cut(text, SLACK_SECTION)}]})
+}
+
+fn slack(event: &Event, change: Change) -> Value {
+    let data = &event.data;
+    let (mark, word) = slack_words(change);
+    let headline = format!("{mark} *IP conflict {word}*: {}", slack_text(&line(data)));
+    let claimants: Vec<String> = data
+        .claimants
+        .iter()
+        .map(|c| {
+            let name = slack_text(&claimant(c));
+            let mac = c.mac.as_deref().unwrap_or("no MAC known");
+            match &c.left {
+                Some(left) => format!("• {name}, {mac}: left ({})", left.replace('_', " ")),
+                None => {
+                    let kinds: Vec<_> = c.evidence.iter().map(|e| e.kind.as_str()).collect();
+                    format!("• {name}, {mac}: seen by {}", kinds.join(", "))
+                }
+            }
+        })
+        .collect();
+    let mut blocks = vec![section(&headline)];
+    if !claimants.is_empty() {
+        blocks.push(section(&claimants.join("\n")));
+    }
+    blocks.push(slack_context(&format!(
+        "{} · {} · {} · {}",
+        data.kind, data.confidence, data.raised_at, data.conflict_id
+    )));
+    json!({"text": cut(&headline, SLACK_SECTION), "blocks": blocks})
+}
+
+fn section(text: &str) -> Value {
+    json!({"type": "section", "text": {"type": "mrkdwn", "text": cut(text, SLACK_SECTION)}})
+}
+
+/// Slack's three control characters, as its documentation asks.
+fn slack_text(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+fn pagerduty(event: &AnyEvent, routing_key: &str) -> Value {
+    let action = if event.is_over() {
+        "resolve"
+    } else {
+        "trigger"
+    };
+    let (summary, node, severity, component, details) = match event {
+        AnyEvent::Conflict(event) => {
+            let data = &event.data;
+            let severity = if data.confidence == "certain" {
+                "critical"
+            } else {
+                "error"
+            };
+            let summary = format!("IP conflict: {}", line(data));
+            (summary, &data.node, severity, place(data), json!(data))
+        }
+        AnyEvent::Anomaly(event) => {
+            let data = &event.data;
+            let summary = format!("{}: {}", data.kind.replace('_', " "), anomaly_line(data));
+            (
+                summary,
+                &data.node,
+                "warning",
+                data.address.clone(),
+                json!(data),
+            )
+        }
+    };
+    json!({
+        "routing_key": routing_key,
+        "event_action": action,
+        "dedup_key": event.subject_id(),
+        "client": "IP Conflict Detector",
+        "payload": {
+            "summary": cut(&summary, PAGERDUTY_SUMMARY),
+            "source": node,
+            "severity": severity,
+            "timestamp": event.time(),
+            "component": component,
+            "group": node,
+            "class": event.kind(),
+            "custom_details": details,
+        },
+    })
+}
+
+fn cut(text: &str, characters: usize) -> String {
+    if text.chars().count() <= characters {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(characters - 1).collect();
+    short.push('…');
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
+
+    use super::*;
+    use crate::event::samples;
+
+    fn body(format: Format, event: &Event) -> Value {
+        of_any(format, &event.clone().into())
+    }
+
+    fn of_any(format: Format, event: &AnyEvent) -> Value {
+        serde_json::from_slice(&format.body(event, "key").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_anomaly_is_told_in_each_format() {
+        let event = AnyEvent::from(samples::drift("10.0.0.1"));
+        let cloud = of_any(Format::Cloudevents, &event);
+        assert_eq!(cloud["type"], "io.ipconflict.anomaly.raised");
+        let slack = of_any(Format::Slack, &event);
+        let text = slack["text"].as_str().unwrap();
+        assert!(
+            text.contains("ipam drift found") && text.contains("10.0.0.1"),
+            "{text}"
+        );
+        let page = of_any(Format::Pagerduty, &event);
+        assert_eq!(page["payload"]["severity"], "warning");
+        assert_eq!(page["payload"]["class"], "ipam_drift");
+        assert_eq!(page["dedup_key"], event.subject_id());
+    }
+
+    #[test]
+    fn cloudevents_carry_the_event_itself() {
+        let event = samples::raised("10.0.0.1");
+        assert_eq!(
+            body(Format::Cloudevents, &event),
+            serde_json::to_value(&event).unwrap()
+        );
+    }
+
+    #[test]
+    fn slack_is_told_in_words_and_its_control_characters_are_escaped() {
+        let mut event = samples::raised("10.0.0.1");
+        event.data.claimants[0].pod.as_mut().unwrap().name = "<!channel>&".to_owned();
+        let body = body(Format::Slack, &event);
+        let text = body["text"].as_str().unwrap();
+        assert!(text.contains("IP conflict found"), "{text}");
+        assert!(
+            text.contains("default/&lt;!channel&gt;&amp; (veth-a)"),
+            "{text}"
+        );
+        assert!(!body.to_string().contains("<!channel>"), "{body}");
+    }
+
+    #[test]
+    fn slack_messages_stay_within_its_bounds() {
+        let mut event = samples::raised("10.0.0.1");
+        let one = event.data.claimants[0].clone();
+        event.data.claimants = vec![one; 64];
+        for claimant in &mut event.data.claimants {
+            claimant.device = "ü".repeat(200);
+        }
+        let body = body(Format::Slack, &event);
+        for block in body["blocks"].as_array().unwrap() {
+            let text = block["text"]["text"].as_str().unwrap_or_default();
+            assert!(text.chars().count() <= SLACK_SECTION);
+        }
+    }
+
+    #[test]
+    fn pagerduty_is_triggered_and_resolved_under_one_key() {
+        let raised = body(Format::Pagerduty, &samples::raised("10.0.0.1"));
+        let resolved = body(Format::Pagerduty, &samples::resolved("10.0.0.1"));
+        assert_eq!(raised["event_action"], "trigger");
+        assert_eq!(raised["routing_key"], "key");
+        assert_eq!(raised["payload"]["severity"], "critical");
+        assert_eq!(resolved["event_action"], "resolve");
+        assert_eq!(raised["dedup_key"], resolved["dedup_key"]);
+        let summary = raised["payload"]["summary"].as_str().unwrap();
+        assert_eq!(
+            summary,
+            "IP conflict: 10.0.0.1 is claimed by default/a (veth-a) and default/b (veth-b) on node-1; traffic goes to veth-a"
+        );
+    }
+}

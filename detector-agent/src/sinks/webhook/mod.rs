@@ -1,0 +1,148 @@
+//! Webhooks: signed as Standard Webhooks asks, retried for a day, in order for each conflict.
+//!
+//! [`Webhook`] makes one attempt; [`sender::Sender`] decides what is attempted when.
+
+pub mod format;
+pub mod sender;
+pub mod sign;
+
+use std::{fmt, path::PathBuf, sync::Arc};
+
+use bytes::Bytes;
+use hyper::{StatusCode, header::HeaderMap};
+
+use super::client::{FileError, HttpClient, RequestError, header, secret};
+use crate::config::sinks::{Format, WebhookSettings};
+use crate::event::AnyEvent;
+use sender::{Attempt, Attempted};
+use sign::{Secret, SecretError, signature};
+
+/// Why a webhook cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum WebhookError {
+    /// Its files or its TLS.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// A file with a secret.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A secret is none.
+    #[error("{} {source}", .path.display())]
+    Secret {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: SecretError,
+    },
+    /// Something that a header or a body cannot hold.
+    #[error("the event cannot be put into a request: {0}")]
+    Body(String),
+}
+
+/// One webhook's receiver.
+pub struct Webhook {
+    client: HttpClient,
+    format: Format,
+    secret_files: Vec<PathBuf>,
+    routing_key_file: Option<PathBuf>,
+}
+
+impl fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Webhook")
+            .field("format", &self.format)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Webhook {
+    /// The receiver that `settings` describe.
+    #[must_use]
+    pub fn new(settings: &WebhookSettings) -> Self {
+        Self {
+            client: HttpClient::new(settings.endpoint.clone(), ""),
+            format: settings.format,
+            secret_files: settings.secret_files.clone(),
+            routing_key_file: settings.routing_key_file.clone(),
+        }
+    }
+
+    /// Reads all its files, so that a mistake shows at the start.
+    ///
+    /// # Errors
+    /// Where one cannot be used.
+    pub fn check(&self) -> Result<(), WebhookError> {
+        self.secrets()?;
+        self.routing_key()?;
+        Ok(self.client.check()?)
+    }
+
+    async fn post(&self, event: &AnyEvent) -> Result<super::client::Answer, WebhookError> {
+        let now = jiff::Timestamp::now().as_second();
+        let body = self
+            .format
+            .body(event, &self.routing_key()?)
+            .map_err(|e| WebhookError::Body(e.to_string()))?;
+        let mut headers = HeaderMap::new();
+        let mut put = |name, value: &str| {
+            header(&mut headers, name, value).map_err(|e| WebhookError::Body(e.to_string()))
+        };
+        put("webhook-id", event.id())?;
+        put("webhook-timestamp", &now.to_string())?;
+        if let Some(signature) = signature(&self.secrets()?, event.id(), now, &body) {
+            put("webhook-signature", &signature)?;
+        }
+        let content_type = self.format.content_type();
+        Ok(self
+            .client
+            .post(content_type, headers, Bytes::from(body))
+            .await?)
+    }
+
+    /// Read anew each time: a rotation needs no restart.
+    fn secrets(&self) -> Result<Vec<Secret>, WebhookError> {
+        self.secret_files
+            .iter()
+            .map(|path| {
+                Secret::parse(&secret(path)?).map_err(|source| WebhookError::Secret {
+                    path: path.clone(),
+                    source,
+                })
+            })
+            .collect()
+    }
+
+    fn routing_key(&self) -> Result<Arc<str>, WebhookError> {
+        match &self.routing_key_file {
+            Some(path) => Ok(secret(path)?),
+            None => Ok(Arc::from("")),
+        }
+    }
+}
+
+impl Attempt for Webhook {
+    async fn attempt(&self, event: AnyEvent) -> Attempted {
+        let answer = match self.post(&event).await {
+            Ok(answer) => answer,
+            Err(why) => {
+                return Attempted::Failed {
+                    wait: None,
+                    why: why.to_string(),
+                };
+            }
+        };
+        match answer.status {
+            status if status.is_success() => Attempted::Delivered,
+            StatusCode::GONE => Attempted::Gone,
+            status => Attempted::Failed {
+                // Only a server that says that it is busy speaks for all requests.
+                wait: answer.retry_after,
+                why: if status.is_redirection() {
+                    format!("it answered {status}; redirects are not followed, give the final URL")
+                } else {
+                    format!("it answered {status}")
+                },
+            },
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A day of retries in moments: virtual time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a test that cannot set itself up fails
+
+use std::{
+    collections::HashMap,
+    sync::Mutex,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use tokio::{task::LocalSet, time::sleep};
+
+use super::*;
+use crate::{
+    event::{Event, any_event::AnyEvent, samples},
+    health::{Health, Role},
+    metrics::{Delivery, Metrics},
+    sinks::outbox::by_hand::ByHand,
+};
+
+/// One attempt: when, which event, how many were under way with it.
+#[derive(Clone, Debug)]
+struct Tried {
+    at: Duration,
+    id: String,
+    conflict: String,
+    at_once: usize,
+}
+
+type Answer = dyn Fn(&AnyEvent, usize) -> Attempted + Send + Sync;
+
+/// Answers each attempt (the event, and how often it was tried before) after 100 ms.
+struct Target {
+    begun: Instant,
+    answer: Box<Answer>,
+    tried: Mutex<Vec<Tried>>,
+    at_once: AtomicUsize,
+}
+
+impl Attempt for Target {
+    async fn attempt(&self, event: AnyEvent) -> Attempted {
+        let at_once = self.at_once.fetch_add(1, Ordering::Relaxed) + 1;
+        let before = {
+            let mut tried = self.tried.lock().unwrap();
+            let before = tried.iter().filter(|t| t.id == event.id()).count();
+            tried.push(Tried {
+                at: self.begun.elapsed(),
+                id: event.id().to_owned(),
+                conflict: event.subject_id().to_owned(),
+                at_once,
+            });
+            before
+        };
+        sleep(Duration::from_millis(100)).await;
+        self.at_once.fetch_sub(1, Ordering::Relaxed);
+        (self.answer)(&event, before)
+    }
+}
+
+fn failed() -> Attempted {
+    Attempted::Failed {
+        wait: None,
+        why: "told to".to_owned(),
+    }
+}
+
+fn event(id: usize, change: &str, conflict: &str) -> Event {
+    samples::event(&format!("e{id}"), change, conflict, "10.0.0.1")
+}
+
+/// Sends `events` for `time`; gives all attempts and the metrics.
+fn send(
+    events: Vec<Event>,
+    time: Duration,
+    answer: impl Fn(&AnyEvent, usize) -> Attempted + Send + Sync + 'static,
+) -> (Vec<Tried>, Arc<Metrics>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let metrics = Arc::new(Metrics::new());
+    let tried = LocalSet::new().block_on(&runtime, async {
+        let mut outbox = ByHand::new(&metrics);
+        for event in events {
+            outbox.offer(event);
+        }
+        outbox.turn();
+        let target = Arc::new(Target {
+            begun: Instant::now(),
+            answer: Box::new(answer),
+            tried: Mutex::default(),
+            at_once: AtomicUsize::new(0),
+        });
+        let random = fastrand::Rng::with_seed(1);
+        let settings = RetrySettings::default();
+        let health = Health::default().part(Role::Sink, "hook");
+        let sender = Sender::new(outbox.port(), Arc::clone(&target), settings, random, health);
+        let (_stop, stopped) = watch::channel(false);
+        tokio::task::spawn_local(async move {
+            loop {
+                outbox.turn();
+                sleep(Duration::from_secs(1)).await;
+            }
+        });
+        tokio::task::spawn_local(sender.run(stopped));
+        sleep(time).await;
+        target.tried.lock().unwrap().clone()
+    });
+    (tried, metrics)
+}
+
+fn count(metrics: &Metrics, outcome: &'static str) -> u64 {
+    let labels = Delivery {
+        sink: "hook".to_owned(),
+        outcome,
+    };
+    metrics.deliveries.get_or_create(&labels).get()
+}
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+#[test]
+fn waits_double_with_jitter_up_to_a_quarter_of_an_hour_and_end_after_a_day() {
+    let events = vec![event(1, "raised", "a")];
+    let (tried, metrics) = send(events, 2 * DAY, |_, _| failed());
+    let mut waits = HashMap::new();
+    for (n, pair) in tried.windows(2).enumerate() {
+        let wait = (pair[1].at - pair[0].at).as_secs_f64() - 0.1;
+        let full = 2f64.powi(n.min(20).try_into().unwrap()).min(900.0);
+        assert!(
+            wait >= full / 2.0 - 0.01 && wait <= full + 0.01,
+            "wait {n}: {wait}, not about {full}"
+        );
+        waits.insert((wait * 1000.0) as u64, n);
+    }
+    assert!(waits.len() > tried.len() * 9 / 10, "no jitter");
+    let last = tried.last().unwrap().at;
+    assert!(
+        last >= DAY && last < DAY + Duration::from_secs(900),
+        "{last:?}"
+    );
+    assert_eq!(count(&metrics, "given_up"), 1);
+    assert_eq!(count(&metrics, "failed"), tried.len() as u64 - 1);
+}
+
+#[test]
+fn retry_after_holds_back_everything() {
+    let wait = Duration::from_secs(120);
+    let events = (0..20)
+        .map(|n| event(n, "raised", &format!("c{n}")))
+        .collect();
+    let (tried, metrics) = send(events, DAY, move |event, before| {
+        if event.id() == "e0" && before == 0 {
+            Attempted::Failed {
+                wait: Some(wait),
+                why: "told to".to_owned(),
+            }
+        } else {
+            Attempted::Delivered
+        }
+    });
+    // Those that were under way with it were answered before it was known.
+    let later: Vec<_> = tried
+        .iter()
+        .filter(|t| t.at > Duration::from_millis(150))
+        .collect();
+    assert!(later.len() > 4, "{tried:?}");
+    assert!(later.iter().all(|t| t.at >= wait), "{later:?}");
+    assert_eq!(count(&metrics, "delivered"), 20);
+}
+
+#[test]
+fn after_410_nothing_is_sent_and_what_waits_stays() {
+    let events = (0..20)
+        .map(|n| event(n, "raised", &format!("c{n}")))
+        .collect();
+    let (tried, metrics) = send(events, 2 * DAY, |_, _| Attempted::Gone);
+    assert!(tried.len() <= AT_ONCE, "{tried:?}");
+    assert_eq!(count(&metrics, "disabled"), 1);
+    assert_eq!(count(&metrics, "delivered"), 0);
+    let labels = crate::metrics::Sink {
+        sink: "hook".to_owned(),
+    };
+    assert_eq!(metrics.pending.get_or_create(&labels).get(), 20);
+}
+
+#[test]
+fn an_event_that_always_fails_holds_back_its_own_conflict_alone() {
+    let mut events = vec![event(0, "raised", "bad"), event(1, "resolved", "bad")];
+    for n in 0..50 {
+        let conflict = format!("good{n}");
+        events.push(event(10 + 2 * n, "raised", &conflict));
+        events.push(event(11 + 2 * n, "resolved", &conflict));
+    }
+    let (tried, metrics) = send(events, Duration::from_secs(600), |event, _| {
+        if event.subject_id() == "bad" {
+            failed()
+        } else {
+            Attempted::Delivered
+        }
+    });
+    assert_eq!(count(&metrics, "delivered"), 100);
+    let bad: Vec<_> = tried.iter().filter(|t| t.conflict == "bad").collect();
+    assert!(bad.len() > 5);
+    assert!(bad.iter().all(|t| t.id == "e0"), "resolved overtook raised");
+}
+
+#[test]
+fn a_conflicts_events_go_out_in_order_whatever_fails() {
+    let mut events = Vec::new();
+    for n in 0..30 {
+        let conflict = format!("c{}", n % 10);
+        let change = ["raised", "updated", "resolved"][n / 10];
+        events.push(event(n, change, &conflict));
+    }
+    let (tried, metrics) = send(events, DAY, |event, before| {
+        let id: usize = event.id()[1..].parse().unwrap();
+        if before < id % 4 {
+            failed()
+        } else {
+            Attempted::Delivered
+        }
+    });
+    assert_eq!(count(&metrics, "delivered"), 30);
+    for n in 0..10 {
+        let conflict = format!("c{n}");
+        let mut ids: Vec<usize> = tried
+            .iter()
+            .filter(|t| t.conflict == conflict)
+            .map(|t| t.id[1..].parse().unwrap())
+            .collect();
+        ids.dedup();
+        assert_eq!(ids, [n, n + 10, n + 20]);
+    }
+}
+
+#[test]
+fn a_receiver_that_is_down_is_tried_with_one_event_at_a_time() {
+    let events = (0..200)
+        .map(|n| event(n, "raised", &format!("c{n}")))
+        .collect();
+    let down = Duration::from_secs(3600);
+    let begun = Arc::new(Mutex::new(None));
+    let (tried, metrics) = send(events, DAY, move |_, _| {
+        let now = Instant::now();
+        let begun = *begun.lock().unwrap().get_or_insert(now);
+        if now - begun < down {
+            failed()
+        } else {
+            Attempted::Delivered
+        }
+    });
+    let while_down: Vec<_> = tried
+        .iter()
+        .filter(|t| t.at > Duration::from_millis(100) && t.at < down)
+        .collect();
+    assert!(while_down.iter().all(|t| t.at_once == 1), "{while_down:?}");
+    assert!(while_down.len() < 30, "{}", while_down.len());
+    assert_eq!(count(&metrics, "delivered"), 200);
+}
