@@ -1,4 +1,4 @@
-//! `build`: the agent with the kernel programs inside.
+//! `build`: the agent with the eBPF programs embedded.
 
 use std::path::PathBuf;
 
@@ -7,15 +7,15 @@ use anyhow::Result;
 use crate::{
     ebpf, process,
     requirements::Group,
-    say::say,
     setup,
+    stdout::print_line,
     workspace::{OBJECT_VARIABLE, Workspace},
 };
 
 /// Package and binary of the agent.
 pub(crate) const AGENT: &str = "detector-agent";
 
-/// How the agent is compiled; the kernel programs are always optimised.
+/// Cargo profile of the agent; the eBPF programs are always optimised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Profile {
     /// Unoptimised.
@@ -25,17 +25,17 @@ pub(crate) enum Profile {
 }
 
 impl Profile {
-    /// The profile that the command line's `--debug` asks for.
+    /// The profile that a `--debug` flag selects.
     pub(crate) fn from_debug_flag(debug: bool) -> Self {
         if debug { Self::Debug } else { Self::Release }
     }
 
-    /// What cargo is told of it.
+    /// Cargo's flag for the profile, if it needs one.
     pub(crate) fn flag(self) -> Option<&'static str> {
         (self == Self::Release).then_some("--release")
     }
 
-    fn folder(self) -> &'static str {
+    fn target_subdir(self) -> &'static str {
         match self {
             Self::Debug => "debug",
             Self::Release => "release",
@@ -43,14 +43,13 @@ impl Profile {
     }
 }
 
-/// Builds and says where the agent is.
+/// Builds the agent and prints its path.
 pub(crate) fn run(workspace: &Workspace, profile: Profile) -> Result<()> {
     let agent = agent(workspace, profile)?;
-    say(agent.display())?;
-    Ok(())
+    print_line(agent.display())
 }
 
-/// Builds everything that the agent consists of and returns the path of its executable.
+/// Builds the eBPF programs and the agent; returns the path of the executable.
 pub(crate) fn agent(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
     setup::ensure(workspace, &[Group::Build])?;
     let object = ebpf::build(workspace)?;
@@ -60,5 +59,5 @@ pub(crate) fn agent(workspace: &Workspace, profile: Profile) -> Result<PathBuf> 
         .args(profile.flag())
         .env(OBJECT_VARIABLE, object);
     process::run(&mut command)?;
-    Ok(workspace.target().join(profile.folder()).join(AGENT))
+    Ok(workspace.target().join(profile.target_subdir()).join(AGENT))
 }

@@ -1,7 +1,7 @@
-//! Choosing the compiler for the kernel programs.
+//! Chooses the compiler for the eBPF programs.
 //!
-//! `bpfel-unknown-none` ships no `core`: it is built from the library source of exactly the compiler
-//! in use. So every candidate must carry its own source, and none is patched up from another's.
+//! No prebuilt `core` exists for `bpfel-unknown-none`; it is built from the library source of exactly
+//! the compiler in use. A candidate therefore needs its own library source.
 
 use std::{
     env, fs,
@@ -11,31 +11,31 @@ use std::{
 };
 
 use crate::{
-    host::{is_executable, program_folders},
+    host::{is_executable, program_dirs},
     process,
-    requirements::Missing,
+    requirements::MissingDependency,
 };
 
-/// Environment variable that names the rustc to use; its cargo is looked for beside it.
+/// Environment variable that names the rustc to use; its cargo has to be in the same directory.
 pub(crate) const COMPILER_VARIABLE: &str = "DETECTOR_BPF_RUSTC";
 
-/// Debian's packages of a compiler with its library source.
+/// Debian packages of a compiler with its library source.
 pub(crate) const PACKAGES: &[&str] = &["rustc-web", "cargo-web", "rust-web-src"];
 
-/// Oldest release that compiles the workspace, as `rust-version` in Cargo.toml says.
+/// Oldest release that compiles the workspace: `rust-version` in Cargo.toml.
 const OLDEST: Release = Release {
     major: 1,
     minor: 95,
 };
 
-/// Where a candidate comes from; earlier ones are preferred.
+/// Origin of a candidate; earlier ones are preferred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// Named by [`COMPILER_VARIABLE`].
     Override,
     /// A nightly toolchain that rustup installed.
     Nightly,
-    /// Any other rustc of the machine, such as Debian's.
+    /// Any other rustc of the system, such as Debian's.
     System,
 }
 
@@ -46,43 +46,43 @@ pub(crate) struct Release {
     minor: u32,
 }
 
-/// What `rustc -vV` tells.
+/// Output of `rustc -vV`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     release: Release,
-    /// Major version of its LLVM, which the linker's must not be older than.
+    /// Major version of its LLVM; the linker's must not be older.
     llvm: u32,
 }
 
-/// A rustc that might do.
+/// A rustc to consider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     origin: Origin,
     /// The compiler.
     pub(crate) rustc: PathBuf,
-    /// The cargo beside it.
+    /// The cargo in the same directory.
     pub(crate) cargo: Option<PathBuf>,
     version: Option<Version>,
     has_source: bool,
 }
 
-/// Why there is no compiler.
+/// Why no compiler can be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CompilerError {
-    /// The override does not do.
-    #[error("{COMPILER_VARIABLE} names {}, which cannot build kernel programs: {reason}", .rustc.display())]
+    /// The override cannot be used.
+    #[error("{COMPILER_VARIABLE} is {}, which cannot build eBPF programs: {reason}", .rustc.display())]
     Override {
-        /// What it names.
+        /// Its value.
         rustc: PathBuf,
-        /// What is wrong with it.
+        /// Why it cannot be used.
         reason: String,
     },
-    /// None of the candidates does.
-    #[error("no Rust compiler with its library source is there to build the kernel programs{}", listed(.0))]
+    /// No candidate can be used; holds one objection for each.
+    #[error("no Rust compiler found that can build the eBPF programs{}", in_parentheses(.0))]
     Missing(Vec<String>),
 }
 
-impl From<CompilerError> for Missing {
+impl From<CompilerError> for MissingDependency {
     fn from(error: CompilerError) -> Self {
         let what = error.to_string();
         match error {
@@ -95,7 +95,7 @@ impl From<CompilerError> for Missing {
     }
 }
 
-fn listed(objections: &[String]) -> String {
+fn in_parentheses(objections: &[String]) -> String {
     if objections.is_empty() {
         String::new()
     } else {
@@ -105,7 +105,7 @@ fn listed(objections: &[String]) -> String {
 
 /// Finds the compiler: the override, then a rustup nightly, then a compiler of the system.
 ///
-/// `linker_llvm` is the newest LLVM that the linker reads, where that is known.
+/// `linker_llvm` is the newest LLVM that the linker reads, if known.
 pub(crate) fn find(linker_llvm: Option<u32>) -> Result<Candidate, CompilerError> {
     if let Some(rustc) = env::var_os(COMPILER_VARIABLE) {
         return choose([inspect(Origin::Override, rustc.into())], linker_llvm);
@@ -119,7 +119,7 @@ pub(crate) fn find(linker_llvm: Option<u32>) -> Result<Candidate, CompilerError>
     choose(nightlies.chain(system), linker_llvm)
 }
 
-/// The first candidate without an objection; an override is never passed over.
+/// The first candidate without an objection; an unusable override is an error.
 fn choose(
     candidates: impl IntoIterator<Item = Candidate>,
     linker_llvm: Option<u32>,
@@ -141,14 +141,14 @@ fn choose(
 }
 
 impl Candidate {
-    /// Does it need telling to accept unstable options?
+    /// Whether it accepts unstable options only with `RUSTC_BOOTSTRAP` set.
     pub(crate) fn needs_bootstrap(&self) -> bool {
         self.origin != Origin::Nightly
     }
 
     fn objection(&self, linker_llvm: Option<u32>) -> Option<String> {
         let Some(version) = self.version else {
-            return Some("it does not answer `rustc -vV`".to_owned());
+            return Some("`rustc -vV` failed".to_owned());
         };
         if version.release < OLDEST {
             let Release { major, minor } = version.release;
@@ -161,7 +161,7 @@ impl Candidate {
             return Some("it has no library source (rust-src)".to_owned());
         }
         if self.cargo.is_none() {
-            return Some("there is no cargo beside it".to_owned());
+            return Some("there is no cargo in its directory".to_owned());
         }
         match linker_llvm {
             Some(linker) if version.llvm > linker => Some(format!(
@@ -174,11 +174,11 @@ impl Candidate {
 }
 
 fn inspect(origin: Origin, rustc: PathBuf) -> Candidate {
-    let version = process::probe(Command::new(&rustc).arg("-vV"))
+    let version = process::try_output(Command::new(&rustc).arg("-vV"))
         .as_deref()
         .and_then(parse_version);
-    let has_source =
-        process::probe(Command::new(&rustc).args(["--print", "sysroot"])).is_some_and(|sysroot| {
+    let has_source = process::try_output(Command::new(&rustc).args(["--print", "sysroot"]))
+        .is_some_and(|sysroot| {
             Path::new(sysroot.trim_end())
                 .join("lib/rustlib/src/rust/library/core/Cargo.toml")
                 .exists()
@@ -220,7 +220,7 @@ fn rustup_nightlies() -> Vec<PathBuf> {
                 .is_some_and(|name| name.to_string_lossy().starts_with("nightly"))
         })
         .collect();
-    // Letters sort after digits: `nightly-x86_64…` comes before `nightly-2026-…` in reverse.
+    // In descending order `nightly-x86_64…` precedes `nightly-2026-…`: letters sort after digits.
     names.sort_by(|a, b| b.cmp(a));
     names
         .into_iter()
@@ -229,11 +229,11 @@ fn rustup_nightlies() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Every rustc of the machine that is not rustup's stand-in for one of its toolchains.
+/// Every rustc of the system, except rustup's proxies.
 fn system_compilers() -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
-    for folder in program_folders() {
-        let rustc = folder.join("rustc");
+    for dir in program_dirs() {
+        let rustc = dir.join("rustc");
         if is_executable(&rustc) && !is_rustup_proxy(&rustc) && !found.contains(&rustc) {
             found.push(rustc);
         }
@@ -246,7 +246,7 @@ fn is_rustup_proxy(rustc: &Path) -> bool {
     if target.file_name().is_some_and(|name| name == "rustup") {
         return true;
     }
-    // rustup's installer makes hard links.
+    // rustup's installer creates the proxies as hard links.
     let identity =
         |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
     match (identity(rustc), identity(&rustc.with_file_name("rustup"))) {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_candidate_without_objection_is_taken() {
+    fn first_candidate_without_objection_is_chosen() {
         let mut nightly = candidate(Origin::Nightly, "/n/rustc");
         nightly.has_source = false;
         let system = candidate(Origin::System, "/usr/bin/rustc");
@@ -288,25 +288,25 @@ mod tests {
     }
 
     #[test]
-    fn a_nightly_needs_no_telling_to_accept_unstable_options() {
+    fn nightly_needs_no_bootstrap_variable() {
         assert!(!candidate(Origin::Nightly, "/n/rustc").needs_bootstrap());
     }
 
     #[test]
-    fn an_unusable_override_is_an_error_that_names_it_and_the_reason() {
-        let mut named = candidate(Origin::Override, "/mine/rustc");
-        named.has_source = false;
+    fn unusable_override_is_an_error_with_the_reason() {
+        let mut overridden = candidate(Origin::Override, "/mine/rustc");
+        overridden.has_source = false;
         let fallback = candidate(Origin::System, "/usr/bin/rustc");
-        let error = choose([named, fallback], None).unwrap_err();
+        let error = choose([overridden, fallback], None).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "DETECTOR_BPF_RUSTC names /mine/rustc, which cannot build kernel programs: \
+            "DETECTOR_BPF_RUSTC is /mine/rustc, which cannot build eBPF programs: \
              it has no library source (rust-src)"
         );
     }
 
     #[test]
-    fn a_compiler_with_a_newer_llvm_than_the_linkers_is_passed_over() {
+    fn compiler_with_newer_llvm_than_the_linker_is_skipped() {
         let mut newer = candidate(Origin::Nightly, "/n/rustc");
         newer.version.as_mut().unwrap().llvm = 23;
         let system = candidate(Origin::System, "/usr/bin/rustc");
@@ -318,26 +318,26 @@ mod tests {
     }
 
     #[test]
-    fn without_any_candidate_the_message_says_what_was_seen_and_the_one_command() {
+    fn error_lists_every_objection_and_the_fix() {
         let mut old = candidate(Origin::System, "/usr/bin/rustc");
         old.version.as_mut().unwrap().release.minor = 63;
         let mut broken = candidate(Origin::System, "/opt/rustc");
         broken.version = None;
         let mut alone = candidate(Origin::System, "/alone/rustc");
         alone.cargo = None;
-        let missing = Missing::from(choose([old, broken, alone], None).unwrap_err());
+        let missing = MissingDependency::from(choose([old, broken, alone], None).unwrap_err());
         assert_eq!(
             missing.to_string(),
-            "no Rust compiler with its library source is there to build the kernel programs \
-             (/usr/bin/rustc: it is 1.63, older than 1.95; /opt/rustc: it does not answer `rustc -vV`; \
-             /alone/rustc: there is no cargo beside it); \
+            "no Rust compiler found that can build the eBPF programs \
+             (/usr/bin/rustc: it is 1.63, older than 1.95; /opt/rustc: `rustc -vV` failed; \
+             /alone/rustc: there is no cargo in its directory); \
              fix: rustup toolchain install nightly --profile minimal --component rust-src"
         );
         assert!(!CompilerError::Missing(Vec::new()).to_string().contains('('));
     }
 
     #[test]
-    fn release_and_llvm_are_read_from_rustc() {
+    fn release_and_llvm_are_parsed() {
         let text = "rustc 1.97.0-nightly (e50aa6fba 2026-05-19)\nrelease: 1.97.0-nightly\nLLVM version: 22.1.4\n";
         let version = parse_version(text).unwrap();
         assert_eq!(

@@ -1,27 +1,27 @@
-//! `doctor`: what is there and what is missing, one line each, with the fix.
+//! `doctor`: lists each requirement as found, or as missing with its fix.
 
 use std::{fs, path::Path};
 
 use anyhow::{Result, bail};
 
 use crate::{
-    requirements::{Group, Missing, REQUIREMENTS},
-    say::say,
+    requirements::{Group, MissingDependency, REQUIREMENTS},
+    stdout::print_line,
     workspace::Workspace,
 };
 
-/// What a check found, or what is missing and the fix.
-type Finding = Result<String, Missing>;
+/// What a probe found, or what is missing and the fix.
+type ProbeResult = Result<String, MissingDependency>;
 
-/// Prints every finding.
+/// Prints one line per requirement.
 ///
 /// # Errors
-/// Something is missing.
+/// A requirement is missing.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut missing = 0_usize;
     let requirements = REQUIREMENTS.iter().map(|requirement| {
-        let finding = (requirement.probe)(workspace);
-        (groups(requirement.groups), requirement.name, finding)
+        let result = (requirement.probe)(workspace);
+        (group_names(requirement.groups), requirement.name, result)
     });
     let kernel = [
         ("run", "kernel", kernel_release()),
@@ -32,26 +32,26 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         ),
         ("run", "privileges", capabilities()),
     ]
-    .map(|(groups, name, finding)| (groups.to_owned(), name, finding));
-    for (groups, name, finding) in requirements.chain(kernel) {
-        missing += usize::from(finding.is_err());
-        say(line(&groups, name, &finding))?;
+    .map(|(groups, name, result)| (groups.to_owned(), name, result));
+    for (groups, name, result) in requirements.chain(kernel) {
+        missing += usize::from(result.is_err());
+        print_line(line(&groups, name, &result))?;
     }
     match missing {
         0 => Ok(()),
-        1 => bail!("one thing is missing"),
-        more => bail!("{more} things are missing"),
+        1 => bail!("1 requirement is missing"),
+        more => bail!("{more} requirements are missing"),
     }
 }
 
-fn line(groups: &str, name: &str, finding: &Finding) -> String {
-    match finding {
+fn line(groups: &str, name: &str, result: &ProbeResult) -> String {
+    match result {
         Ok(found) => format!("✓ {groups}: {name}: {found}"),
         Err(missing) => format!("✗ {groups}: {name}: {missing}"),
     }
 }
 
-fn groups(groups: &[Group]) -> String {
+fn group_names(groups: &[Group]) -> String {
     groups
         .iter()
         .map(|group| match group {
@@ -67,24 +67,24 @@ fn groups(groups: &[Group]) -> String {
         .join(", ")
 }
 
-/// The first kernel with ring buffers and the capabilities below.
+/// The first kernel with BPF ring buffers, CAP_BPF and CAP_PERFMON.
 const OLDEST_KERNEL: (u32, u32) = (5, 8);
 
-fn kernel_release() -> Finding {
+fn kernel_release() -> ProbeResult {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    judge_kernel(release.trim_end())
+    check_kernel(release.trim_end())
 }
 
-fn judge_kernel(release: &str) -> Finding {
+fn check_kernel(release: &str) -> ProbeResult {
     let (major, minor) = OLDEST_KERNEL;
     match parse_kernel(release) {
         Some(version) if version >= OLDEST_KERNEL => Ok(release.to_owned()),
-        Some(_) => Err(Missing::absent(
+        Some(_) => Err(MissingDependency::absent(
             format!("{release} has no BPF ring buffers"),
             format!("boot Linux {major}.{minor} or newer"),
         )),
-        None => Err(Missing::absent(
-            format!("the release {release:?} is no version"),
+        None => Err(MissingDependency::absent(
+            format!("cannot parse the kernel release {release:?}"),
             format!("boot Linux {major}.{minor} or newer"),
         )),
     }
@@ -96,17 +96,17 @@ fn parse_kernel(release: &str) -> Option<(u32, u32)> {
     Some((number()?, number()?))
 }
 
-fn btf(path: &Path) -> Finding {
+fn btf(path: &Path) -> ProbeResult {
     match fs::metadata(path) {
         Ok(metadata) if metadata.len() > 0 => Ok(path.display().to_string()),
-        _ => Err(Missing::absent(
+        _ => Err(MissingDependency::absent(
             format!("{} is missing or empty", path.display()),
             "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y",
         )),
     }
 }
 
-/// The capabilities that the agent uses and their bits, from linux/capability.h.
+/// The capabilities that the agent uses, with their bits from linux/capability.h.
 const CAPABILITIES: [(&str, u32); 4] = [
     ("CAP_NET_ADMIN", 12),
     ("CAP_NET_BROADCAST", 11),
@@ -114,27 +114,27 @@ const CAPABILITIES: [(&str, u32); 4] = [
     ("CAP_BPF", 39),
 ];
 
-fn capabilities() -> Finding {
-    judge_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default())
+fn capabilities() -> ProbeResult {
+    check_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default())
 }
 
-fn judge_capabilities(status: &str) -> Finding {
+fn check_capabilities(status: &str) -> ProbeResult {
     let effective = status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .unwrap_or(0);
-    let lacking: Vec<&str> = CAPABILITIES
+    let missing: Vec<&str> = CAPABILITIES
         .iter()
         .filter(|(_, bit)| effective & (1 << bit) == 0)
         .map(|(name, _)| *name)
         .collect();
-    if lacking.is_empty() {
+    if missing.is_empty() {
         Ok(CAPABILITIES.map(|(name, _)| name).join(" "))
     } else {
-        Err(Missing::absent(
-            format!("this process lacks {}", lacking.join(" ")),
-            "become root",
+        Err(MissingDependency::absent(
+            format!("this process does not have {}", missing.join(" ")),
+            "run as root",
         ))
     }
 }
@@ -145,35 +145,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lacking_capabilities_are_named_one_by_one() {
+    fn each_missing_capability_is_named() {
         let status = "Name:\txtask\nCapEff:\t0000008000001000\n";
         assert_eq!(
-            judge_capabilities(status).unwrap_err().to_string(),
-            "this process lacks CAP_NET_BROADCAST CAP_PERFMON; fix: become root"
+            check_capabilities(status).unwrap_err().to_string(),
+            "this process does not have CAP_NET_BROADCAST CAP_PERFMON; fix: run as root"
         );
-        assert!(judge_capabilities("CapEff:\t000001ffffffffff\n").is_ok());
-        assert!(judge_capabilities("").is_err());
+        assert!(check_capabilities("CapEff:\t000001ffffffffff\n").is_ok());
+        assert!(check_capabilities("").is_err());
     }
 
     #[test]
-    fn kernels_before_ring_buffers_are_refused() {
-        assert!(judge_kernel("6.18.0").is_ok());
-        assert!(judge_kernel("5.8.0-53-generic").is_ok());
-        assert!(judge_kernel("6.1+").is_ok());
-        assert!(judge_kernel("5.4.0-1").is_err());
-        assert!(judge_kernel("").is_err());
+    fn kernels_without_ring_buffers_are_rejected() {
+        assert!(check_kernel("6.18.0").is_ok());
+        assert!(check_kernel("5.8.0-53-generic").is_ok());
+        assert!(check_kernel("6.1+").is_ok());
+        assert!(check_kernel("5.4.0-1").is_err());
+        assert!(check_kernel("").is_err());
     }
 
     #[test]
-    fn an_empty_btf_file_is_as_good_as_none() {
+    fn empty_btf_file_counts_as_missing() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(btf(file.path()).is_err());
         assert!(btf(Path::new("/nonexistent")).is_err());
     }
 
     #[test]
-    fn a_missing_thing_is_one_line_that_ends_with_its_fix() {
-        let missing = Err(Missing::absent("no y", "do x"));
+    fn missing_requirement_is_one_line_with_its_fix() {
+        let missing = Err(MissingDependency::absent("no y", "do x"));
         assert_eq!(line("run", "y", &missing), "✗ run: y: no y; fix: do x");
     }
 }

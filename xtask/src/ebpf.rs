@@ -1,7 +1,7 @@
-//! Building the kernel programs into `target/ebpf/detector-ebpf.o`.
+//! Builds the eBPF programs into `target/ebpf/detector-ebpf.o`.
 //!
-//! This is a build of its own: another compiler, another target, another target directory. Nothing
-//! that cargo or rustup set for the task's own process may reach it.
+//! The build uses its own compiler, target and target directory. Environment variables that cargo or
+//! rustup set for this process must not reach it.
 
 use std::{
     env,
@@ -17,18 +17,18 @@ use crate::{
     compiler::{self, Candidate},
     linker::{self, Linker},
     process,
-    requirements::Missing,
+    requirements::MissingDependency,
     workspace::Workspace,
 };
 
-/// Package and binary of the kernel programs.
+/// Package and binary of the eBPF programs.
 const PACKAGE: &str = "detector-ebpf";
 
-/// The kernel's instruction set, in the byte order of the machines that the agent supports.
+/// Little-endian BPF: all supported machines are little-endian.
 const TARGET: &str = "bpfel-unknown-none";
 
-/// Variables that would send the nested cargo to another toolchain or other options.
-const FOREIGN_VARIABLES: &[&str] = &[
+/// Variables that would change the toolchain or the options of the nested cargo.
+const REMOVED_VARIABLES: &[&str] = &[
     "CARGO",
     "CARGO_BUILD_RUSTC",
     "CARGO_BUILD_RUSTC_WRAPPER",
@@ -47,15 +47,15 @@ const FOREIGN_VARIABLES: &[&str] = &[
     "RUST_RECURSION_COUNT",
 ];
 
-/// Compiles the kernel programs and returns the path of the object.
+/// Compiles the eBPF programs and returns the path of the object.
 ///
 /// # Errors
-/// Compiler or linker is missing (the message names the fix), or the programs do not compile.
+/// The compiler or linker is missing (the message has the fix), or the programs do not compile.
 pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
-    let linker = linker::find(workspace).map_err(Missing::from)?;
-    let compiler = compiler::find(linker.llvm).map_err(Missing::from)?;
+    let linker = linker::find(workspace).map_err(MissingDependency::from)?;
+    let compiler = compiler::find(linker.llvm).map_err(MissingDependency::from)?;
     process::run(&mut command(workspace, &compiler, &linker)?)
-        .context("the kernel programs did not compile")?;
+        .context("the eBPF programs did not compile")?;
     let built = workspace
         .ebpf_target()
         .join(TARGET)
@@ -70,12 +70,12 @@ fn command(workspace: &Workspace, compiler: &Candidate, linker: &Linker) -> Resu
     let cargo = compiler
         .cargo
         .as_ref()
-        .context("the chosen compiler has no cargo beside it")?;
+        .context("there is no cargo in the directory of the compiler")?;
     let mut command = Command::new(cargo);
-    for variable in FOREIGN_VARIABLES {
+    for variable in REMOVED_VARIABLES {
         command.env_remove(variable);
     }
-    // Options of the profile and the target come from here alone.
+    // The options of the profile and the target are set below.
     for (variable, _) in env::vars_os() {
         let name = variable.to_string_lossy();
         if ["CARGO_PROFILE_", "CARGO_TARGET_BPF", "CARGO_PKG_"]
@@ -92,8 +92,8 @@ fn command(workspace: &Workspace, compiler: &Candidate, linker: &Linker) -> Resu
         .arg(workspace.ebpf_target())
         .env("RUSTC", &compiler.rustc)
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &linker.path)
-        .env("CARGO_ENCODED_RUSTFLAGS", flags(env::consts::ARCH))
-        // bpf-linker links bitcode and optimises the whole program itself.
+        .env("CARGO_ENCODED_RUSTFLAGS", encoded_flags(env::consts::ARCH))
+        // bpf-linker links bitcode and optimises the program itself.
         .env("CARGO_PROFILE_RELEASE_LTO", "off");
     if compiler.needs_bootstrap() {
         command.env("RUSTC_BOOTSTRAP", "1");
@@ -101,11 +101,11 @@ fn command(workspace: &Workspace, compiler: &Candidate, linker: &Linker) -> Resu
     Ok(command)
 }
 
-/// Compiler flags, separated as `CARGO_ENCODED_RUSTFLAGS` wants them.
+/// Compiler flags in the format of `CARGO_ENCODED_RUSTFLAGS`.
 ///
-/// Debug information becomes BTF, which maps and `tp_btf` programs need; the architecture decides
-/// how the kernel's registers are laid out, and is the machine's that the agent is built on.
-fn flags(arch: &str) -> OsString {
+/// Debug information becomes BTF, which maps and `tp_btf` programs need. `arch` selects the layout of
+/// `pt_regs`; it is the architecture of the build machine.
+fn encoded_flags(arch: &str) -> OsString {
     [
         format!("--cfg=bpf_target_arch=\"{arch}\""),
         "-Cdebuginfo=2".to_owned(),
@@ -115,14 +115,14 @@ fn flags(arch: &str) -> OsString {
     .into()
 }
 
-/// Leaves an equal target alone, so that the agent is not built again for nothing.
+/// Does not touch an equal target, so that cargo does not rebuild the agent.
 fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
     let built =
-        fs::read(from).with_context(|| format!("the build left no {} behind", from.display()))?;
+        fs::read(from).with_context(|| format!("the build did not produce {}", from.display()))?;
     if fs::read(to).is_ok_and(|present| present == built) {
         return Ok(());
     }
-    // Renamed into place: an agent build that runs meanwhile never sees half an object.
+    // Rename is atomic: a concurrent agent build never reads a partial object.
     let partial = to.with_extension("partial");
     fs::write(&partial, built)
         .and_then(|()| fs::rename(&partial, to))
@@ -135,9 +135,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unchanged_object_is_not_written_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let (from, to) = (folder.path().join("built"), folder.path().join("object.o"));
+    fn unchanged_object_is_not_rewritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("built"), dir.path().join("object.o"));
         let modified = || fs::metadata(&to).unwrap().modified().unwrap();
 
         fs::write(&from, "one").unwrap();
@@ -152,12 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn a_build_that_left_nothing_is_named() {
+    fn missing_build_output_is_named() {
         let error =
             copy_if_changed(Path::new("/nonexistent/object"), Path::new("/tmp/x")).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the build left no /nonexistent/object behind"
+            "the build did not produce /nonexistent/object"
         );
     }
 }

@@ -1,10 +1,10 @@
-//! `fuzz`: libFuzzer over every parser that reads what others wrote, on the stable compiler.
+//! `fuzz`: runs libFuzzer over every parser of untrusted input, with the stable compiler.
 //!
-//! What the compiler calls sanitizer coverage is an LLVM pass that stable rustc can be told to run; no sanitizer is linked. The
-//! instrumented build has a target directory of its own, `target/fuzz`, as everything else that fuzzing leaves.
+//! Sanitizer coverage is an LLVM pass that stable rustc can enable; no sanitizer is linked. The
+//! instrumented build, found inputs and logs are in `target/fuzz`.
 
 use std::{
-    env, fs,
+    env,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{Mutex, PoisonError},
@@ -14,18 +14,18 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::{process, requirements::Group, say::say, setup, workspace::Workspace};
+use crate::{files, process, requirements::Group, setup, stdout::print_line, workspace::Workspace};
 
-/// What an input may take; a parser that needs longer is a finding.
+/// Time limit for one input.
 const INPUT_SECONDS: u32 = 10;
-/// What a parser may hold; more is a finding.
+/// Memory limit.
 const MEMORY_MIB: u32 = 1024;
 
-/// Bounds of what counts as the longest input of a corpus, bytes.
+/// Bounds in bytes for the longest input of a corpus, from which `-max_len` is derived.
 const MIN_INPUT: u64 = 32;
 const MAX_INPUT: u64 = 8192;
 
-/// Coverage that libFuzzer reads, as cargo-fuzz asks for it without a sanitizer.
+/// Coverage instrumentation for libFuzzer: the flags of `cargo fuzz --sanitizer none`.
 const COVERAGE: [&str; 7] = [
     "--cfg",
     "fuzzing",
@@ -38,41 +38,41 @@ const COVERAGE: [&str; 7] = [
 
 /// Arguments of `fuzz`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// How long each target is fuzzed
+pub(crate) struct FuzzOptions {
+    /// Seconds per target
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
-    /// Targets side by side; as many as there are processors where not given
+    /// Targets to fuzz in parallel; default the number of CPUs
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: Option<u16>,
-    /// Add what reached new code to the corpus in fuzz/corpus
+    /// Add inputs that reached new code to fuzz/corpus
     #[arg(long)]
     keep: bool,
-    /// Which targets; all where none is named
+    /// Targets to fuzz; default all
     targets: Vec<String>,
 }
 
-/// Builds the fuzzer and gives each target its time.
+/// Builds the fuzzer and fuzzes each target.
 ///
 /// # Errors
-/// The build failed, or a target did: the input that broke it lies in its corpus then, where `cargo test` finds it.
-pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+/// The build or a target failed. A failing input is saved in the corpus, which `cargo test` replays.
+pub(crate) fn run(workspace: &Workspace, options: &FuzzOptions) -> Result<()> {
     setup::ensure(workspace, &[Group::Fuzz])?;
     let corpus = workspace.root().join("fuzz/corpus");
-    let targets = choose(&corpus, &args.targets)?;
-    let site = Site {
+    let targets = select_targets(&corpus, &options.targets)?;
+    let runner = FuzzRunner {
         binary: build(workspace)?,
         corpus,
-        work: workspace.target().join("fuzz"),
+        work_dir: workspace.target().join("fuzz"),
     };
     let queue = Mutex::new(targets.iter());
-    let jobs = args
+    let jobs = options
         .jobs
         .map_or_else(thread::available_parallelism, |jobs| {
             usize::from(jobs).try_into().map_err(std::io::Error::other)
         })
         .map_or(1, usize::from);
-    say(Outcome::HEADING)?;
+    print_line(FuzzStats::HEADING)?;
     let failed = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..jobs {
@@ -80,12 +80,12 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
                     let Some(target) = next else { break };
-                    let outcome = site
-                        .fuzz(target, args)
-                        .and_then(|outcome| say(outcome.row(target)));
-                    if let Err(error) = outcome {
+                    let result = runner
+                        .fuzz(target, options)
+                        .and_then(|stats| print_line(stats.row(target)));
+                    if let Err(error) = result {
                         let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                        failed.push(format!("{}: {error:#}", target));
+                        failed.push(format!("{target}: {error:#}"));
                     }
                 }
             });
@@ -96,21 +96,21 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The targets that are asked for; each has a folder in the corpus, which a test of `detector-fuzz` sees to.
-fn choose(corpus: &Path, asked: &[String]) -> Result<Vec<String>> {
-    let entries = fs::read_dir(corpus).with_context(|| format!("reading {}", corpus.display()))?;
+/// The requested targets, or all: the subdirectories of the corpus (a test of `detector-fuzz` checks
+/// that every target has one).
+fn select_targets(corpus: &Path, requested: &[String]) -> Result<Vec<String>> {
     let mut all = Vec::new();
-    for entry in entries {
+    for entry in files::read_dir(corpus)? {
         all.extend(entry?.file_name().into_string().ok());
     }
     all.sort_unstable();
-    if let Some(unknown) = asked.iter().find(|name| !all.contains(name)) {
+    if let Some(unknown) = requested.iter().find(|name| !all.contains(name)) {
         bail!(
-            "`{unknown}` is no target; the targets are {}",
+            "unknown target `{unknown}`; the targets are {}",
             all.join(", ")
         );
     }
-    all.retain(|name| asked.is_empty() || asked.contains(name));
+    all.retain(|name| requested.is_empty() || requested.contains(name));
     Ok(all)
 }
 
@@ -121,7 +121,7 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
     command
         .args(["build", "--package", "detector-fuzz", "--bin", "fuzz"])
         .args(["--features", "libfuzzer", "--profile", "fuzz"])
-        // With a target named, build scripts and macros are built without these flags.
+        // With --target, the flags do not apply to build scripts and procedural macros.
         .args(["--target", &triple])
         .env("CARGO_TARGET_DIR", &target)
         .env_remove("RUSTFLAGS")
@@ -137,57 +137,56 @@ fn host_triple() -> Result<String> {
         .lines()
         .find_map(|line| line.strip_prefix("host: "))
         .map(str::to_owned)
-        .context("`rustc -vV` names no host")
+        .context("`rustc -vV` printed no host")
 }
 
-/// Where things are.
-struct Site {
+/// Runs the fuzzer.
+struct FuzzRunner {
     binary: PathBuf,
-    /// What is committed.
+    /// Committed inputs, one subdirectory per target.
     corpus: PathBuf,
-    /// What is not: what the fuzzer found, and its log.
-    work: PathBuf,
+    /// Found inputs and logs.
+    work_dir: PathBuf,
 }
 
-impl Site {
-    /// Fuzzes one target for its time, and keeps what it found where that is wanted.
-    fn fuzz(&self, target: &str, args: &Args) -> Result<Outcome> {
+impl FuzzRunner {
+    /// Fuzzes one target; with `--keep`, adds found inputs to the corpus.
+    fn fuzz(&self, target: &str, options: &FuzzOptions) -> Result<FuzzStats> {
         let committed = self.corpus.join(target);
-        let found = self.work.join("found").join(target);
-        for folder in [&committed, &found] {
-            fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-        }
-        let log = self.work.join(format!("{}.log", target));
+        let found = self.work_dir.join("found").join(target);
+        files::create_dir(&committed)?;
+        files::create_dir(&found)?;
+        let log = self.work_dir.join(format!("{target}.log"));
         let mut fuzz = self.command(target, &log)?;
-        fuzz.arg(format!("-max_total_time={}", args.seconds))
-            // A broken input is written straight into the corpus, where the test finds it.
+        fuzz.arg(format!("-max_total_time={}", options.seconds))
+            // Save a failing input to the corpus, which the tests replay.
             .arg(format!("-artifact_prefix={}/", committed.display()))
             .args([&found, &committed]);
         process::run(&mut fuzz).with_context(|| {
             format!(
-                "an input broke it: see {}, mend it, and commit the input that was added to {}",
+                "an input made it fail: see {}, fix the bug and commit the input added to {}",
                 log.display(),
                 committed.display()
             )
         })?;
-        let outcome = Outcome::read(&log)?;
-        if args.keep {
-            let log = self.work.join(format!("{}.merge.log", target));
+        let stats = FuzzStats::read(&log)?;
+        if options.keep {
+            let log = self.work_dir.join(format!("{target}.merge.log"));
             let mut merge = self.command(target, &log)?;
             process::run(merge.arg("-merge=1").args([&committed, &found]))
-                .with_context(|| format!("keeping what was found: see {}", log.display()))?;
+                .with_context(|| format!("could not merge the corpus: see {}", log.display()))?;
         }
-        Ok(outcome)
+        Ok(stats)
     }
 
     fn command(&self, target: &str, log: &Path) -> Result<Command> {
-        let log = fs::File::create(log).with_context(|| format!("making {}", log.display()))?;
+        let log = files::create(log)?;
         let mut command = Command::new(&self.binary);
         command
             .env("FUZZ_TARGET", target)
             .arg(format!(
                 "-max_len={}",
-                2 * longest(&self.corpus.join(target))?
+                2 * longest_input(&self.corpus.join(target))?
             ))
             .arg(format!("-timeout={INPUT_SECONDS}"))
             .arg(format!("-rss_limit_mb={MEMORY_MIB}"))
@@ -199,35 +198,34 @@ impl Site {
     }
 }
 
-/// Bytes of the longest input in a folder; longer ones than twice that show nothing new.
-fn longest(folder: &Path) -> Result<u64> {
+/// Size in bytes of the longest input in a directory, within bounds.
+fn longest_input(dir: &Path) -> Result<u64> {
     let mut longest = MIN_INPUT;
-    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+    for entry in files::read_dir(dir)? {
         longest = longest.max(entry?.metadata()?.len());
     }
     Ok(longest.min(MAX_INPUT))
 }
 
-/// What a run came to.
+/// Statistics of a run, from libFuzzer's log.
 #[derive(Debug, PartialEq, Eq)]
-struct Outcome {
+struct FuzzStats {
     runs: u64,
-    took: Duration,
-    /// Edges of the program that were reached.
+    duration: Duration,
+    /// Control-flow edges reached.
     edges: u64,
-    /// Inputs that each reach something of their own.
+    /// Inputs in the corpus.
     inputs: u64,
     peak_mib: u64,
 }
 
-impl Outcome {
-    const HEADING: &str = "target                 inputs run   a second   edges   corpus   memory";
+impl FuzzStats {
+    const HEADING: &str = "target                 inputs run   inputs/s   edges   corpus   memory";
 
-    /// From libFuzzer's log.
     fn read(log: &Path) -> Result<Self> {
-        let text = fs::read(log).with_context(|| format!("reading {}", log.display()))?;
+        let text = files::read(log)?;
         Self::parse(&String::from_utf8_lossy(&text))
-            .with_context(|| format!("{} does not tell how it went", log.display()))
+            .with_context(|| format!("{} holds no statistics", log.display()))
     }
 
     fn parse(log: &str) -> Option<Self> {
@@ -249,7 +247,7 @@ impl Outcome {
         let seconds = done.split_whitespace().nth(3)?.parse().ok()?;
         Some(Self {
             runs: statistic("stat::number_of_executed_units:")?,
-            took: Duration::from_secs(seconds),
+            duration: Duration::from_secs(seconds),
             edges: number(" cov:")?,
             inputs: number(" corp:")?,
             peak_mib: statistic("stat::peak_rss_mb:")?,
@@ -257,7 +255,7 @@ impl Outcome {
     }
 
     fn row(&self, target: &str) -> String {
-        let rate = self.runs / self.took.as_secs().max(1);
+        let rate = self.runs / self.duration.as_secs().max(1);
         format!(
             "{:<20} {:>12} {rate:>10} {:>7} {:>8} {:>4} MiB",
             target, self.runs, self.edges, self.inputs, self.peak_mib
@@ -270,19 +268,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_outcome_is_read_from_the_fuzzers_log() {
+    fn statistics_are_parsed_from_the_log() {
         let log = "INFO: seed\n#2\tINITED cov: 9 ft: 9 corp: 1/1b exec/s: 0 rss: 30Mb\n\
                    #4096\tDONE   cov: 112 ft: 230 corp: 31/402b lim: 64 exec/s: 2048 rss: 35Mb\n\
                    Done 4096 runs in 2 second(s)\n\
                    stat::number_of_executed_units: 4096\nstat::peak_rss_mb:              35\n";
-        let expected = Outcome {
+        let expected = FuzzStats {
             runs: 4096,
-            took: Duration::from_secs(2),
+            duration: Duration::from_secs(2),
             edges: 112,
             inputs: 31,
             peak_mib: 35,
         };
-        assert_eq!(Outcome::parse(log), Some(expected));
-        assert_eq!(Outcome::parse("BINGO"), None);
+        assert_eq!(FuzzStats::parse(log), Some(expected));
+        assert_eq!(FuzzStats::parse("BINGO"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What this machine lets `setup` do: who runs it, and which package manager is there.
+//! The user and the programs of this machine.
 
 use std::{
     env, fs,
@@ -6,46 +6,39 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The machine that the tasks run on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Host {
-    /// The effective user is root.
-    pub(crate) root: bool,
-    /// `apt-get` is there.
-    pub(crate) apt: bool,
+use anyhow::{Result, ensure};
+
+/// Fails unless the effective user is root; `reason` completes the error message.
+pub(crate) fn require_root(reason: &str) -> Result<()> {
+    ensure!(is_root(), "run this as root: {reason}");
+    Ok(())
 }
 
-impl Host {
-    /// Looks at this process and its PATH.
-    pub(crate) fn inspect() -> Self {
-        Self {
-            root: nix::unistd::geteuid().is_root(),
-            apt: find_program("apt-get").is_some(),
-        }
-    }
-
-    /// May packages be installed without asking anyone?
-    pub(crate) fn installs_packages(self) -> bool {
-        self.root && self.apt
-    }
+/// `setup` installs packages without asking: as root, on a machine with apt.
+pub(crate) fn can_install_packages() -> bool {
+    is_root() && find_program("apt-get").is_some()
 }
 
-/// The first executable of that name in PATH or in the folders where administration tools are.
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// The first executable of that name in [`program_dirs`].
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    program_folders()
-        .map(|folder| folder.join(name))
+    program_dirs()
+        .map(|dir| dir.join(name))
         .find(|path| is_executable(path))
 }
 
-/// Every folder of PATH, then the system's own ones: an unprivileged PATH lacks the latter.
-pub(crate) fn program_folders() -> impl Iterator<Item = PathBuf> {
+/// The directories of PATH, then the system's: the PATH of an unprivileged user has no `sbin`.
+pub(crate) fn program_dirs() -> impl Iterator<Item = PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
-    folders.extend(["/usr/local/bin", "/usr/bin", "/usr/sbin", "/sbin"].map(PathBuf::from));
-    folders.into_iter()
+    let mut dirs: Vec<PathBuf> = env::split_paths(&path).collect();
+    dirs.extend(["/usr/local/bin", "/usr/bin", "/usr/sbin", "/sbin"].map(PathBuf::from));
+    dirs.into_iter()
 }
 
-/// A regular file that someone may execute.
+/// A regular file with an execute bit.
 pub(crate) fn is_executable(path: &Path) -> bool {
     fs::metadata(path)
         .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)

@@ -1,4 +1,4 @@
-//! Finding bpf-linker, and installing it for this checkout.
+//! Finds bpf-linker, and installs it for this checkout.
 
 use std::{
     env,
@@ -10,7 +10,7 @@ use anyhow::Result;
 use crate::{
     host::{find_program, is_executable},
     process,
-    requirements::Missing,
+    requirements::MissingDependency,
     workspace::Workspace,
 };
 
@@ -20,10 +20,10 @@ pub(crate) const LINKER_VARIABLE: &str = "DETECTOR_BPF_LINKER";
 /// The version that `setup` installs.
 const VERSION: &str = "0.13.0";
 
-/// The LLVM that `setup` builds the linker with; it links what compilers up to this LLVM emit.
+/// The LLVM that `setup` builds the linker with; it reads the output of compilers up to this LLVM.
 pub(crate) const LLVM: u32 = 22;
 
-/// Debian's packages that the linker is built against.
+/// Debian packages that the linker is built against.
 pub(crate) const PACKAGES: &[&str] = &["llvm-22-dev", "libpolly-22-dev"];
 
 /// The linker for the eBPF build.
@@ -31,22 +31,22 @@ pub(crate) const PACKAGES: &[&str] = &["llvm-22-dev", "libpolly-22-dev"];
 pub(crate) struct Linker {
     /// The executable.
     pub(crate) path: PathBuf,
-    /// Newest LLVM whose output it reads, where known: a linker that `setup` did not build does not tell.
+    /// Newest LLVM whose output it reads; unknown for a linker that `setup` did not build.
     pub(crate) llvm: Option<u32>,
 }
 
-/// Why there is no linker.
+/// Why no linker can be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LinkerError {
-    /// The override points nowhere.
-    #[error("{LINKER_VARIABLE} names {}, which is no executable file", .0.display())]
+    /// The override is not an executable file.
+    #[error("{LINKER_VARIABLE} is {}, which is not an executable file", .0.display())]
     Override(PathBuf),
-    /// None found.
+    /// None was found.
     #[error("bpf-linker is neither at {} nor in PATH", .0.display())]
     Missing(PathBuf),
 }
 
-impl From<LinkerError> for Missing {
+impl From<LinkerError> for MissingDependency {
     fn from(error: LinkerError) -> Self {
         let what = error.to_string();
         match error {
@@ -55,7 +55,7 @@ impl From<LinkerError> for Missing {
                 what,
                 format!(
                     "cargo install bpf-linker --version {VERSION} --locked --no-default-features \
-                     --features llvm-{LLVM} (with LLVM {LLVM}'s development files)"
+                     --features llvm-{LLVM} (needs the development files of LLVM {LLVM})"
                 ),
             ),
         }
@@ -72,11 +72,11 @@ pub(crate) fn find(workspace: &Workspace) -> Result<Linker, LinkerError> {
 }
 
 fn choose(
-    named: Option<PathBuf>,
+    overridden: Option<PathBuf>,
     installed: &Path,
     in_path: Option<PathBuf>,
 ) -> Result<Linker, LinkerError> {
-    if let Some(path) = named {
+    if let Some(path) = overridden {
         return if is_executable(&path) {
             Ok(Linker { path, llvm: None })
         } else {
@@ -94,7 +94,7 @@ fn choose(
         .ok_or_else(|| LinkerError::Missing(installed.to_path_buf()))
 }
 
-/// Builds the linker into `target/tools`; takes about a minute on two cores.
+/// Builds the linker into `target/tools`, which takes about a minute on two cores.
 pub(crate) fn install(workspace: &Workspace) -> Result<()> {
     let mut command = workspace.cargo();
     command
@@ -110,14 +110,14 @@ pub(crate) fn install(workspace: &Workspace) -> Result<()> {
     process::run(&mut command)
 }
 
-/// Where Debian puts that LLVM; elsewhere the build looks for `llvm-config` itself.
+/// Debian's directory of that LLVM; on other systems the build searches for `llvm-config` itself.
 fn llvm_prefix() -> Option<PathBuf> {
     Some(PathBuf::from(format!("/usr/lib/llvm-{LLVM}")))
         .filter(|prefix| prefix.join("include/llvm-c/Core.h").exists())
 }
 
-/// Are the development files that [`install`] builds against there?
-pub(crate) fn can_be_built() -> bool {
+/// Whether Debian's development files that [`install`] builds against are installed.
+pub(crate) fn has_llvm() -> bool {
     llvm_prefix().is_some_and(|prefix| prefix.join("lib/libPolly.a").exists())
 }
 
@@ -128,52 +128,58 @@ mod tests {
 
     use super::*;
 
-    fn executable(folder: &Path, name: &str) -> PathBuf {
-        let path = folder.join(name);
+    fn executable(dir: &Path, name: &str) -> PathBuf {
+        let path = dir.join(name);
         fs::write(&path, "").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path
     }
 
     #[test]
-    fn the_override_wins_over_every_other_linker() {
-        let folder = tempfile::tempdir().unwrap();
-        let named = executable(folder.path(), "named");
-        let installed = executable(folder.path(), "installed");
-        let linker = choose(Some(named.clone()), &installed, Some("/usr/bin/x".into())).unwrap();
-        assert_eq!(linker.path, named);
+    fn override_takes_precedence() {
+        let dir = tempfile::tempdir().unwrap();
+        let overridden = executable(dir.path(), "overridden");
+        let installed = executable(dir.path(), "installed");
+        let linker = choose(
+            Some(overridden.clone()),
+            &installed,
+            Some("/usr/bin/x".into()),
+        )
+        .unwrap();
+        assert_eq!(linker.path, overridden);
     }
 
     #[test]
-    fn an_override_that_points_nowhere_is_an_error_and_not_skipped() {
-        let folder = tempfile::tempdir().unwrap();
-        let installed = executable(folder.path(), "installed");
+    fn override_without_a_file_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let installed = executable(dir.path(), "installed");
         let error = choose(Some("/nonexistent".into()), &installed, None).unwrap_err();
-        let missing = Missing::from(error);
+        let missing = MissingDependency::from(error);
         assert_eq!(
             missing.to_string(),
-            "DETECTOR_BPF_LINKER names /nonexistent, which is no executable file; \
-             fix: unset DETECTOR_BPF_LINKER, or name another one"
+            "DETECTOR_BPF_LINKER is /nonexistent, which is not an executable file; \
+             fix: unset DETECTOR_BPF_LINKER or correct its value"
         );
         assert!(!missing.is_installable());
     }
 
     #[test]
-    fn the_installed_linker_wins_over_path_and_its_llvm_is_known() {
-        let folder = tempfile::tempdir().unwrap();
-        let installed = executable(folder.path(), "installed");
+    fn installed_linker_takes_precedence_over_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let installed = executable(dir.path(), "installed");
         let linker = choose(None, &installed, Some("/usr/bin/x".into())).unwrap();
         assert_eq!(linker.path, installed);
         assert_eq!(linker.llvm, Some(LLVM));
     }
 
     #[test]
-    fn a_missing_linker_is_named_with_the_command_that_installs_it() {
-        let missing = Missing::from(choose(None, Path::new("/nonexistent"), None).unwrap_err());
+    fn missing_linker_is_reported_with_the_install_command() {
+        let missing =
+            MissingDependency::from(choose(None, Path::new("/nonexistent"), None).unwrap_err());
         assert_eq!(
             missing.to_string(),
             "bpf-linker is neither at /nonexistent nor in PATH; fix: cargo install bpf-linker --version 0.13.0 \
-             --locked --no-default-features --features llvm-22 (with LLVM 22's development files)"
+             --locked --no-default-features --features llvm-22 (needs the development files of LLVM 22)"
         );
         assert!(missing.is_installable());
     }

@@ -1,7 +1,7 @@
-//! `lint`: everything about the sources that a machine can judge without running them.
+//! `lint`: static checks of the sources.
 //!
-//! Every check runs, also after one has failed, so that one run shows all there is to mend. None
-//! needs a BPF toolchain: the kernel programs are linted as code for this machine.
+//! All checks run even if one fails, so that one run lists every problem. None needs a BPF
+//! toolchain: the eBPF programs are linted as code for the host.
 
 use std::process::Command;
 
@@ -16,11 +16,10 @@ use crate::{
     workspace::Workspace,
 };
 
-/// The feature without which the fuzzer itself is not built.
+/// The feature that builds the fuzzer itself.
 const FUZZER_FEATURE: &str = "detector-fuzz/libfuzzer";
 
-/// A check and the command that makes it.
-struct Check {
+struct LintCheck {
     name: &'static str,
     command: Command,
 }
@@ -28,7 +27,7 @@ struct Check {
 /// Runs every check.
 ///
 /// # Errors
-/// Names the checks that failed.
+/// At least one check failed; the error names them.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     setup::ensure(workspace, &[Group::Lint])?;
     let mut failed = Vec::new();
@@ -45,59 +44,57 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-fn checks(workspace: &Workspace) -> Result<Vec<Check>> {
+fn checks(workspace: &Workspace) -> Result<Vec<LintCheck>> {
     let cargo = |args: &[&str]| {
         let mut command = workspace.cargo();
         command.args(args);
         command
     };
     let host = ["--workspace", "--exclude", "detector-ebpf"];
-    let kernel = ["--package", "detector-ebpf", "--bins"];
+    let ebpf = ["--package", "detector-ebpf", "--bins"];
 
     let mut clippy = cargo(&["clippy", "--all-targets", "--features", PRIVILEGED_FEATURES]);
     clippy
         .args(["--features", FUZZER_FEATURE])
         .args(host)
         .args(["--", "--deny", "warnings"]);
-    let mut clippy_kernel = cargo(&["clippy"]);
-    clippy_kernel
-        .args(kernel)
-        .args(["--", "--deny", "warnings"]);
+    let mut clippy_ebpf = cargo(&["clippy"]);
+    clippy_ebpf.args(ebpf).args(["--", "--deny", "warnings"]);
     let mut doc = cargo(&["doc", "--no-deps", "--document-private-items"]);
     doc.args(host);
-    let mut doc_kernel = cargo(&["doc", "--no-deps", "--document-private-items"]);
-    doc_kernel.args(kernel);
-    for command in [&mut doc, &mut doc_kernel] {
+    let mut doc_ebpf = cargo(&["doc", "--no-deps", "--document-private-items"]);
+    doc_ebpf.args(ebpf);
+    for command in [&mut doc, &mut doc_ebpf] {
         command.env("RUSTDOCFLAGS", "--deny warnings");
     }
-    // Without a panic strategy that aborts, this machine's target asks for an unwinder.
-    for command in [&mut clippy_kernel, &mut doc_kernel] {
+    // The host target unwinds by default, which `no_std` code without an unwinder cannot link.
+    for command in [&mut clippy_ebpf, &mut doc_ebpf] {
         command.env("CARGO_PROFILE_DEV_PANIC", "abort");
     }
 
-    let mut deny = tool(workspace, &tools::DENY)?;
-    // Advisories need a clone of their database from the net at every run: not here.
+    let mut deny = tool_command(workspace, &tools::DENY)?;
+    // Without `advisories`, which would clone the advisory database on every run.
     deny.args(["check", "--hide-inclusion-graph"])
         .args(["bans", "licenses", "sources"]);
-    let mut machete = tool(workspace, &tools::MACHETE)?;
+    let mut machete = tool_command(workspace, &tools::MACHETE)?;
     machete.args(["--skip-target-dir", "."]);
 
-    let check = |name, command| Check { name, command };
+    let check = |name, command| LintCheck { name, command };
     Ok(vec![
         check("format", cargo(&["fmt", "--all", "--check"])),
         check("clippy", clippy),
-        check("clippy of the kernel programs", clippy_kernel),
+        check("clippy of the eBPF programs", clippy_ebpf),
         check("documentation", doc),
-        check("documentation of the kernel programs", doc_kernel),
+        check("documentation of the eBPF programs", doc_ebpf),
         check("licences, sources and bans", deny),
         check("unused dependencies", machete),
     ])
 }
 
-fn tool(workspace: &Workspace, tool: &Tool) -> Result<Command> {
+fn tool_command(workspace: &Workspace, tool: &Tool) -> Result<Command> {
     let path = tool
         .find(workspace)
-        .with_context(|| format!("{} is gone since it was installed", tool.name()))?;
+        .with_context(|| format!("{} was installed but cannot be found", tool.name()))?;
     let mut command = Command::new(path);
     command.current_dir(workspace.root());
     Ok(command)

@@ -1,26 +1,27 @@
 //! Project tasks: `cargo xtask setup | build | run | test | lint | bench | fuzz | soak | doctor`.
 //!
-//! One file per task. Everything that a task needs of another (the eBPF object, the machine's
-//! packages) it asks for itself, so each command works on a fresh clone with nothing typed before it.
+//! One module per task. Each task runs what it depends on (installing requirements, building the
+//! eBPF object), so every command works on a fresh clone.
 
+mod artifact;
 mod bench;
 mod build;
 mod compiler;
 mod demo;
 mod doctor;
 mod ebpf;
+mod files;
 mod fuzz;
 mod host;
 mod linker;
 mod lint;
-mod narrate;
 mod process;
 mod python;
 mod requirements;
 mod run;
-mod say;
 mod setup;
 mod soak;
+mod stdout;
 mod test;
 mod tools;
 mod vm;
@@ -35,39 +36,39 @@ use crate::workspace::Workspace;
 /// Builds, runs and checks the IP Conflict Detector.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
-struct Cli {
+struct XtaskCli {
     #[command(subcommand)]
     task: Task,
 }
 
 #[derive(Subcommand)]
 enum Task {
-    /// Find what building and testing need; install what is missing where that is allowed
+    /// Install what building and testing need, or list the commands that would
     Setup,
-    /// Leave target/release/detector-agent with the kernel programs inside
+    /// Build target/release/detector-agent with the eBPF programs embedded
     Build {
         /// Build without optimisation, into target/debug
         #[arg(long)]
         debug: bool,
     },
-    /// Build, then run the agent on this node, one event a line on stdout
-    Run(run::Args),
-    /// Run every test, those that need root and network namespaces included
-    Test(test::Args),
-    /// Check format, lints, documentation, licences and unused dependencies
+    /// Build and run the agent on this node, with one event per line on stdout
+    Run(run::RunOptions),
+    /// Run all tests, including those that need root and network namespaces
+    Test(test::TestOptions),
+    /// Check formatting, lints, documentation, licences and unused dependencies
     Lint,
-    /// Measure every figure that the project promises, into one table and docs/benchmarks.md
-    Bench(bench::Args),
-    /// Throw inputs at every parser that reads what others wrote
-    Fuzz(fuzz::Args),
-    /// Let an agent live through churn and faults, and look whether it leaks or forgets
-    Soak(soak::Args),
-    /// Say what is there and what is missing for building, running and testing
+    /// Measure every figure with a goal; print the tables and update docs/benchmarks.md
+    Bench(bench::BenchOptions),
+    /// Fuzz every parser of untrusted input
+    Fuzz(fuzz::FuzzOptions),
+    /// Run the agent under churn and faults; fail on leaks and wrong state
+    Soak(soak::SoakOptions),
+    /// List what building, running and testing need, and what is missing
     Doctor,
 }
 
 fn main() -> ExitCode {
-    match dispatch(Cli::parse().task) {
+    match dispatch(XtaskCli::parse().task) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask: {error:#}");
@@ -81,12 +82,12 @@ fn dispatch(task: Task) -> anyhow::Result<()> {
     match task {
         Task::Setup => setup::run(&workspace),
         Task::Build { debug } => build::run(&workspace, build::Profile::from_debug_flag(debug)),
-        Task::Run(args) => run::run(&workspace, &args),
-        Task::Test(args) => test::run(&workspace, &args),
+        Task::Run(options) => run::run(&workspace, &options),
+        Task::Test(options) => test::run(&workspace, &options),
         Task::Lint => lint::run(&workspace),
-        Task::Bench(args) => bench::run(&workspace, &args),
-        Task::Fuzz(args) => fuzz::run(&workspace, &args),
-        Task::Soak(args) => soak::run(&workspace, &args),
+        Task::Bench(options) => bench::run(&workspace, &options),
+        Task::Fuzz(options) => fuzz::run(&workspace, &options),
+        Task::Soak(options) => soak::run(&workspace, &options),
         Task::Doctor => doctor::run(&workspace),
     }
 }

@@ -1,9 +1,8 @@
-//! Starting other programs, with errors that name the command and how it ended.
+//! Runs other programs; errors name the command and its exit status.
 
 use std::{
-    ffi::OsStr,
-    fs, io,
-    process::{Command, ExitStatus, Stdio},
+    fs,
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -17,138 +16,146 @@ use nix::{
     unistd::Pid,
 };
 
-/// The command as a person would type it, without its environment.
-pub(crate) fn shown(command: &Command) -> String {
+/// The command as one would type it in a shell, without its environment.
+pub(crate) fn command_line(command: &Command) -> String {
     let mut words = vec![command.get_program()];
     words.extend(command.get_args());
     words
         .into_iter()
-        .map(|word| quoted(&word.to_string_lossy()))
+        .map(|word| shell_quote(&word.to_string_lossy()))
         .collect::<Vec<_>>()
         .join(" ")
 }
 
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
+fn shell_quote(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
         word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 
-/// Runs to the end with this process's input and output.
+/// Starts a program.
 ///
 /// # Errors
-/// The program could not be started, or did not exit with 0.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let status = command
-        .status()
-        .with_context(|| not_started(command.get_program()))?;
-    succeeded(command, status)
+/// It could not be started.
+pub(crate) fn spawn(command: &mut Command) -> Result<Child> {
+    command.spawn().with_context(|| start_failure(command))
 }
 
-/// As [`run`], but at a deadline it is killed with everything that it started.
+/// Runs a program to its end; it shares stdin, stdout and stderr with this process.
 ///
 /// # Errors
-/// As [`run`], and where the deadline passed.
-pub(crate) fn run_for(command: &mut Command, deadline: Duration) -> Result<()> {
-    let mut child = command
-        .spawn()
-        .with_context(|| not_started(command.get_program()))?;
-    let until = Instant::now() + deadline;
+/// It could not be started, or its exit status is not 0.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| start_failure(command))?;
+    check_status(command, status)
+}
+
+/// Like [`run`], but kills the program and all its descendants after `limit`.
+///
+/// # Errors
+/// As [`run`], or the program ran longer than `limit`.
+pub(crate) fn run_with_limit(command: &mut Command, limit: Duration) -> Result<()> {
+    let mut child = spawn(command)?;
+    let deadline = Instant::now() + limit;
     loop {
-        if let Some(status) = child.try_wait().context("waiting for a program")? {
-            return succeeded(command, status);
+        if let Some(status) = child.try_wait().context("could not wait for a program")? {
+            return check_status(command, status);
         }
-        if Instant::now() >= until {
+        if Instant::now() >= deadline {
             kill_tree(child.id());
-            child.wait().context("waiting for a program")?;
+            child.wait().context("could not wait for a program")?;
             bail!(
-                "`{}` was ended: it took longer than {deadline:?}",
-                shown(command)
+                "`{}` was killed: it took longer than {limit:?}",
+                command_line(command)
             );
         }
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Lets what a program that is killed leaves behind become children of this process, for [`kill_children`].
-pub(crate) fn adopt_orphans() -> Result<()> {
-    set_child_subreaper(true).context("becoming the parent of orphans")
+/// Runs a program to its end and returns its stdout; stderr is shared with this process.
+///
+/// # Errors
+/// It could not be started, its exit status is not 0, or its output is not UTF-8.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| start_failure(command))?;
+    check_status(command, output.status)?;
+    String::from_utf8(output.stdout)
+        .with_context(|| format!("`{}` did not print UTF-8", command_line(command)))
 }
 
-/// Kills every child of this process with all its descendants.
+/// Like [`output`], but returns `None` on any failure and discards stderr.
+pub(crate) fn try_output(command: &mut Command) -> Option<String> {
+    let output = command.stderr(Stdio::null()).output().ok()?;
+    let stdout = output.status.success().then_some(output.stdout)?;
+    String::from_utf8(stdout).ok()
+}
+
+/// Makes this process the parent of orphaned descendants, so that [`kill_children`] reaches them.
+pub(crate) fn adopt_orphans() -> Result<()> {
+    set_child_subreaper(true).context("could not become a child subreaper")
+}
+
+/// Kills all descendants of this process.
 pub(crate) fn kill_children() {
     for child in children(std::process::id()) {
         kill_tree(child);
     }
 }
 
-/// Kills a child of this process and all its descendants, children last, so that none can start another one meanwhile.
+/// Kills a child of this process and all its descendants.
+///
+/// Each process is stopped before its children are listed, so that it cannot fork in between.
 fn kill_tree(root: u32) {
-    let mut found = vec![root];
-    let mut looked_at = 0;
-    while let Some(&parent) = found.get(looked_at) {
-        looked_at += 1;
-        // It stands still while its children are looked for.
+    let mut pids = vec![root];
+    let mut next = 0;
+    while let Some(&parent) = pids.get(next) {
+        next += 1;
         signal(parent, Signal::SIGSTOP);
-        found.extend(children(parent));
+        pids.extend(children(parent));
     }
-    for pid in found {
+    for pid in pids {
         signal(pid, Signal::SIGKILL);
     }
 }
 
 fn children(parent: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{parent}/task"));
-    let mut found = Vec::new();
+    let mut pids = Vec::new();
     for thread in threads.into_iter().flatten().flatten() {
         let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-        found.extend(
+        pids.extend(
             children
                 .split_whitespace()
                 .filter_map(|pid| pid.parse::<u32>().ok()),
         );
     }
-    found
+    pids
 }
 
 fn signal(pid: u32, signal: Signal) {
     if let Ok(pid) = i32::try_from(pid) {
-        // It may have ended by itself.
+        // The process may have exited already.
         let _ = kill(Pid::from_raw(pid), signal);
     }
 }
 
-/// Runs to the end and returns what it printed; its errors go to this process's stderr.
-///
-/// # Errors
-/// The program could not be started, did not exit with 0, or printed no UTF-8.
-pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .with_context(|| not_started(command.get_program()))?;
-    succeeded(command, output.status)?;
-    String::from_utf8(output.stdout)
-        .with_context(|| format!("`{}` did not print UTF-8", shown(command)))
+fn start_failure(command: &Command) -> String {
+    format!(
+        "could not start `{}`",
+        command.get_program().to_string_lossy()
+    )
 }
 
-/// Runs to the end and returns what it printed, or nothing when it could not run or failed.
-pub(crate) fn probe(command: &mut Command) -> Option<String> {
-    let output: io::Result<_> = command.stderr(Stdio::null()).output();
-    let output = output.ok().filter(|output| output.status.success())?;
-    String::from_utf8(output.stdout).ok()
-}
-
-fn not_started(program: &OsStr) -> String {
-    format!("could not start `{}`", program.to_string_lossy())
-}
-
-fn succeeded(command: &Command, status: ExitStatus) -> Result<()> {
+fn check_status(command: &Command, status: ExitStatus) -> Result<()> {
     if !status.success() {
-        bail!("`{}` failed ({status})", shown(command));
+        bail!("`{}` failed ({status})", command_line(command));
     }
     Ok(())
 }
@@ -159,10 +166,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shown_command_can_be_pasted_into_a_shell() {
+    fn command_line_can_be_pasted_into_a_shell() {
         let mut command = Command::new("echo");
         command.args(["--plain=1", "two words", "it's", ""]);
-        assert_eq!(shown(&command), r"echo --plain=1 'two words' 'it'\''s' ''");
+        assert_eq!(
+            command_line(&command),
+            r"echo --plain=1 'two words' 'it'\''s' ''"
+        );
     }
 
     #[test]
@@ -172,11 +182,11 @@ mod tests {
     }
 
     #[test]
-    fn at_its_deadline_a_program_is_killed_with_what_it_started() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("pid");
+    fn program_over_its_limit_is_killed_with_its_children() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
         let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
-        let error = run_for(
+        let error = run_with_limit(
             Command::new("sh").args(["-c", &script]),
             Duration::from_millis(500),
         )
@@ -184,10 +194,10 @@ mod tests {
         assert!(error.to_string().contains("took longer"), "{error}");
         let pid = fs::read_to_string(&file).unwrap();
         let status = || fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
-        let until = Instant::now() + Duration::from_secs(10);
-        // Gone, or dead and waited for by nobody.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        // Gone, or a zombie: its new parent need not have reaped it yet.
         while status().is_ok_and(|stat| !stat.contains(") Z ")) {
-            assert!(Instant::now() < until, "{pid} still runs");
+            assert!(Instant::now() < deadline, "{pid} still runs");
             thread::sleep(Duration::from_millis(1));
         }
     }

@@ -1,79 +1,89 @@
-//! `setup`: finds what building and testing need and installs what is missing, where it may.
+//! `setup`: finds what building and testing need, and installs what is missing if it may.
 //!
-//! Packages are installed only by root on a machine with apt; bpf-linker goes into `target/tools`.
-//! With everything in place it only looks, which takes a fraction of a second.
+//! Packages are installed only as root on a machine with apt; bpf-linker goes into `target/tools`.
+//! If nothing is missing it only probes, which takes a fraction of a second.
 
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    host::Host,
-    process,
-    requirements::{self, Group, Missing, Requirement},
-    say::say,
+    host, process,
+    requirements::{self, Group, MissingDependency, Requirement},
+    stdout::print_line,
     workspace::Workspace,
 };
 
-/// Installs for every task but `lint`, which brings its own tools, and says what is there.
+/// Installs the requirements of `build`, `run` and `test` and prints what was found.
+///
+/// The other tasks install what only they need.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let groups = [Group::Build, Group::Demo, Group::Test];
     ensure(workspace, &groups)?;
-    for requirement in requirements::of(&groups) {
+    for requirement in requirements::for_groups(&groups) {
         if let Ok(found) = (requirement.probe)(workspace) {
-            say(format_args!("✓ {}: {found}", requirement.name))?;
+            print_line(format_args!("✓ {}: {found}", requirement.name))?;
         }
     }
     Ok(())
 }
 
-/// Installs what these groups miss; prints nothing when nothing is missing.
+/// Installs what is missing for these groups; prints nothing if nothing is missing.
 ///
 /// # Errors
-/// Something is missing that may not be installed here, or an installation failed; either way the
-/// message holds one command for each missing thing.
+/// Something is missing that may not be installed here, or an installation failed; the message
+/// holds one command for each missing requirement.
 pub(crate) fn ensure(workspace: &Workspace, groups: &[Group]) -> Result<()> {
-    let missing = look(workspace, groups);
-    if missing.is_empty() {
+    let unmet = probe(workspace, groups);
+    if unmet.is_empty() {
         return Ok(());
     }
-    if !missing.iter().all(|(_, missing)| missing.is_installable()) {
-        bail!("{}", advice(&missing));
+    if !unmet.iter().all(|unmet| unmet.missing.is_installable()) {
+        bail!("{}", missing_list(&unmet));
     }
-    let packages = packages(missing.iter().map(|(requirement, _)| *requirement));
-    if !packages.is_empty() && Host::inspect().installs_packages() {
+    let packages = packages(unmet.iter().map(|unmet| unmet.requirement));
+    if !packages.is_empty() && host::can_install_packages() {
         eprintln!("setup: installing {}", packages.join(" "));
-        install_packages(&packages).with_context(|| advice(&missing))?;
+        install_packages(&packages).with_context(|| missing_list(&unmet))?;
     }
-    for (requirement, _) in &missing {
-        // Its packages may have been out of reach: then the advice below is what helps.
+    for UnmetRequirement { requirement, .. } in &unmet {
+        // Without its packages the installer would fail with a less helpful message.
         let installer = requirement
             .installer
-            .filter(|_| !(requirement.wants_packages)());
+            .filter(|_| !(requirement.needs_packages)());
         if let Some(install) = installer {
             eprintln!("setup: installing {}", requirement.name);
-            install(workspace).with_context(|| advice(&missing))?;
+            install(workspace).with_context(|| missing_list(&unmet))?;
         }
     }
-    let missing = look(workspace, groups);
-    if !missing.is_empty() {
-        bail!("{}", advice(&missing));
+    let unmet = probe(workspace, groups);
+    if !unmet.is_empty() {
+        bail!("{}", missing_list(&unmet));
     }
     Ok(())
 }
 
-/// A row and why it is not satisfied.
-type Lack = (&'static Requirement, Missing);
+/// A requirement whose probe failed.
+struct UnmetRequirement {
+    requirement: &'static Requirement,
+    missing: MissingDependency,
+}
 
-fn look(workspace: &Workspace, groups: &[Group]) -> Vec<Lack> {
-    requirements::of(groups)
-        .filter_map(|requirement| Some((requirement, (requirement.probe)(workspace).err()?)))
+fn probe(workspace: &Workspace, groups: &[Group]) -> Vec<UnmetRequirement> {
+    requirements::for_groups(groups)
+        .filter_map(|requirement| {
+            let missing = (requirement.probe)(workspace).err()?;
+            Some(UnmetRequirement {
+                requirement,
+                missing,
+            })
+        })
         .collect()
 }
 
 fn packages<'a>(missing: impl Iterator<Item = &'a Requirement>) -> Vec<&'static str> {
     missing
-        .filter(|requirement| (requirement.wants_packages)())
+        .filter(|requirement| (requirement.needs_packages)())
         .flat_map(|requirement| requirement.packages)
         .copied()
         .collect()
@@ -95,10 +105,14 @@ fn install_packages(packages: &[&str]) -> Result<()> {
     )
 }
 
-/// What is missing, and for each the one command that brings it.
-fn advice(missing: &[Lack]) -> String {
-    let mut text = "the machine lacks:".to_owned();
-    for (requirement, missing) in missing {
+/// One line for each missing requirement, with the command that installs it.
+fn missing_list(unmet: &[UnmetRequirement]) -> String {
+    let mut text = "missing:".to_owned();
+    for UnmetRequirement {
+        requirement,
+        missing,
+    } in unmet
+    {
         text.push_str(&format!(
             "\n  {} ({}): {missing}",
             requirement.name, requirement.purpose
@@ -111,38 +125,45 @@ fn advice(missing: &[Lack]) -> String {
 mod tests {
     use super::*;
 
-    const fn row(name: &'static str, wants_packages: fn() -> bool) -> Requirement {
+    const fn row(name: &'static str, needs_packages: fn() -> bool) -> Requirement {
         Requirement {
             name,
             purpose: "is for tests",
             groups: &[Group::Build],
-            probe: |_| Err(Missing::absent("", "")),
+            probe: |_| Err(MissingDependency::absent("", "")),
             packages: &["one", "two"],
-            wants_packages,
+            needs_packages,
             installer: None,
         }
     }
 
-    static WANTING: Requirement = row("wanting", || true);
-    static CONTENT: Requirement = row("content", || false);
+    static WITHOUT_PACKAGES: Requirement = row("without packages", || true);
+    static WITH_PACKAGES: Requirement = row("with packages", || false);
 
     #[test]
-    fn each_missing_thing_is_named_with_its_purpose_and_one_command() {
-        let text = advice(&[
-            (&WANTING, Missing::absent("no x", "get x")),
-            (&CONTENT, Missing::absent("no y", "get y")),
+    fn missing_requirements_are_listed_with_purpose_and_fix() {
+        let unmet = |requirement, what, fix| UnmetRequirement {
+            requirement,
+            missing: MissingDependency::absent(what, fix),
+        };
+        let text = missing_list(&[
+            unmet(&WITHOUT_PACKAGES, "no x", "get x"),
+            unmet(&WITH_PACKAGES, "no y", "get y"),
         ]);
         assert_eq!(
             text,
-            "the machine lacks:\n  \
-             wanting (is for tests): no x; fix: get x\n  \
-             content (is for tests): no y; fix: get y"
+            "missing:\n  \
+             without packages (is for tests): no x; fix: get x\n  \
+             with packages (is for tests): no y; fix: get y"
         );
     }
 
     #[test]
-    fn packages_that_are_already_there_are_not_installed_again() {
-        assert_eq!(packages([&WANTING, &CONTENT].into_iter()), ["one", "two"]);
-        assert_eq!(packages([&CONTENT].into_iter()), [""; 0]);
+    fn installed_packages_are_not_installed_again() {
+        assert_eq!(
+            packages([&WITHOUT_PACKAGES, &WITH_PACKAGES].into_iter()),
+            ["one", "two"]
+        );
+        assert_eq!(packages([&WITH_PACKAGES].into_iter()), [""; 0]);
     }
 }

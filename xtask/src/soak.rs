@@ -1,11 +1,10 @@
-//! `soak`: an agent lives through churn and faults for as long as one has time.
+//! `soak`: runs an agent under churn and faults for a given time.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::{
     build::{self, Profile},
-    host::Host,
-    process,
+    host, process,
     requirements::Group,
     setup,
     workspace::Workspace,
@@ -13,28 +12,26 @@ use crate::{
 
 /// Arguments of `soak`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// For how long
+pub(crate) struct SoakOptions {
+    /// Duration in minutes
     #[arg(long, default_value = "60")]
     minutes: String,
-    /// Unoptimised, as the tests build them: begins sooner after those
+    /// Use an unoptimised agent: no rebuild after the tests
     #[arg(long)]
     debug: bool,
-    /// Passed on, as `-- --rate 20 --seed 7`
+    /// Arguments for the soak program, for example `-- --rate 20 --seed 7`
     #[arg(last = true)]
-    soak: Vec<String>,
+    soak_args: Vec<String>,
 }
 
-/// Builds agent and soak and runs it.
+/// Builds the agent and the soak program and runs it.
 ///
 /// # Errors
-/// Not root, a build failed, or the agent leaked or said something else than a fresh look.
-pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    if !Host::inspect().root {
-        bail!("the soak makes network namespaces and loads kernel programs: run it as root");
-    }
+/// The user is not root, a build failed, the agent leaked, or its state differs from a fresh snapshot.
+pub(crate) fn run(workspace: &Workspace, options: &SoakOptions) -> Result<()> {
+    host::require_root("the soak test creates network namespaces and loads eBPF programs")?;
     setup::ensure(workspace, &[Group::Build, Group::Demo])?;
-    let profile = Profile::from_debug_flag(args.debug);
+    let profile = Profile::from_debug_flag(options.debug);
     let agent = build::agent(workspace, profile)?;
     let mut command = workspace.cargo();
     command
@@ -43,6 +40,6 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         .args(["--package", "detector-bench", "--bin", "soak"])
         .args(["--", "--agent"])
         .arg(agent)
-        .args(["--minutes", &args.minutes]);
-    process::run(command.args(&args.soak))
+        .args(["--minutes", &options.minutes]);
+    process::run(command.args(&options.soak_args))
 }

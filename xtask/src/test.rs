@@ -1,54 +1,50 @@
-//! `test`: every test there is, the privileged ones included, against an agent with its kernel programs.
+//! `test`: all tests, including the privileged ones, with the eBPF programs embedded in the agent.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::{
-    ebpf,
-    host::Host,
-    process,
+    ebpf, host, process,
     requirements::Group,
     setup, vm,
     workspace::{OBJECT_VARIABLE, Workspace},
 };
 
-/// The features that gate tests which need root and network namespaces.
+/// The features that enable tests which need root and network namespaces.
 pub(crate) const PRIVILEGED_FEATURES: &str = "detector-agent/privileged-tests,detector-fuzz/privileged-tests,\
      detector-testkit/privileged-tests,xtask/privileged-tests";
 
 /// Arguments of `test`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Random sequences of the engine's model test; 2,000 where not given, 200,000 take some ten minutes
+pub(crate) struct TestOptions {
+    /// Random sequences for the engine's model test; default 2,000; 200,000 take about ten minutes
     #[arg(long, value_name = "N")]
     model_sequences: Option<u32>,
-    /// In virtual machines with other kernels instead of on this one: `core` (minutes) or `full`
+    /// Test in virtual machines with other kernels: `core` (minutes) or `full`
     #[arg(long, value_enum, value_name = "SUITE", num_args = 0..=1, default_missing_value = "full")]
     vm: Option<vm::Suite>,
-    /// Only the kernel of this series, as `6.1`; repeatable
+    /// With --vm: only this kernel series, for example `6.1`; repeatable
     #[arg(long, requires = "vm", value_name = "SERIES")]
     kernel: Vec<String>,
-    /// Passed on to `cargo test`: a filter, then after a second `--` what the test harness takes
+    /// Arguments for `cargo test`: a filter, then after another `--` those of the test harness
     #[arg(last = true)]
-    cargo: Vec<String>,
+    cargo_args: Vec<String>,
 }
 
-/// Sets up, builds the kernel programs and runs the tests.
+/// Installs what is missing, builds the eBPF programs and runs the tests.
 ///
 /// # Errors
-/// Not root, a build failed, or a test did.
-pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    if let Some(suite) = args.vm {
-        return vm::run(workspace, suite, &args.kernel);
+/// The user is not root, a build failed, or a test failed.
+pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<()> {
+    if let Some(suite) = options.vm {
+        return vm::run(workspace, suite, &options.kernel);
     }
-    if !Host::inspect().root {
-        bail!(
-            "the tests load kernel programs into network namespaces of their own, which needs root; \
-             `cargo test` runs those that do not"
-        );
-    }
+    host::require_root(
+        "the tests create network namespaces and load eBPF programs \
+         (`cargo test` runs those that need no privileges)",
+    )?;
     setup::ensure(workspace, &[Group::Build, Group::Demo, Group::Test])?;
     let object = ebpf::build(workspace)?;
-    let sequences = args
+    let sequences = options
         .model_sequences
         .map(|n| ("MODEL_SEQUENCES", n.to_string()));
     process::run(
@@ -56,10 +52,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
             .cargo()
             .envs(sequences)
             .args(["test", "--workspace", "--exclude", "detector-ebpf"])
-            // One run shows every test that fails, not only the first binary with one.
+            // Report the failures of all binaries, not only of the first.
             .arg("--no-fail-fast")
             .args(["--features", PRIVILEGED_FEATURES])
-            .args(&args.cargo)
+            .args(&options.cargo_args)
             .env(OBJECT_VARIABLE, object),
     )
 }

@@ -1,4 +1,4 @@
-//! Cargo's helpers that `lint` uses, installed for this checkout alone.
+//! Cargo subcommands that `lint` uses, installed for this checkout only.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// A program that `cargo install` brings.
+/// A program that `cargo install` provides.
 pub(crate) struct Tool {
     /// Crate and executable.
     name: &'static str,
@@ -18,32 +18,32 @@ pub(crate) struct Tool {
     version: &'static str,
 }
 
-/// Checks licences, sources and doubled dependencies.
+/// Checks licences, sources and banned dependencies.
 pub(crate) const DENY: Tool = Tool {
     name: "cargo-deny",
     version: "0.20.2",
 };
 
-/// Finds dependencies that nothing uses.
+/// Finds unused dependencies.
 pub(crate) const MACHETE: Tool = Tool {
     name: "cargo-machete",
     version: "0.9.2",
 };
 
 impl Tool {
-    /// Its name, as a person calls it.
+    /// Name of the crate and the executable.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Where it is: installed for this checkout, or in PATH.
+    /// The executable: the one installed for this checkout, or the one in PATH.
     pub(crate) fn find(&self, workspace: &Workspace) -> Option<PathBuf> {
         Some(workspace.tool(self.name))
             .filter(|path| is_executable(path))
             .or_else(|| find_program(self.name))
     }
 
-    /// Builds it into `target/tools`, unoptimised: it runs for seconds, and optimising it takes minutes.
+    /// Installs it into `target/tools`, unoptimised: it runs for seconds, optimising it takes minutes.
     pub(crate) fn install(&self, workspace: &Workspace) -> Result<()> {
         process::run(
             workspace
@@ -57,7 +57,7 @@ impl Tool {
         )
     }
 
-    /// The command that installs it for every checkout.
+    /// The command that installs it for the user.
     pub(crate) fn install_command(&self) -> String {
         format!(
             "cargo install {} --version {} --locked",

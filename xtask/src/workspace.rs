@@ -1,4 +1,4 @@
-//! Where things are: the checkout, its target directory, and what the tasks leave there.
+//! The checkout and the paths in its target directory.
 
 use std::{
     env,
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 
 use crate::process;
 
-/// Environment variable that hands the eBPF object to the agent's build script.
+/// Environment variable that passes the eBPF object to the agent's build script.
 pub(crate) const OBJECT_VARIABLE: &str = "DETECTOR_EBPF_OBJECT";
 
 /// The checkout that the tasks work on.
@@ -21,14 +21,15 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Finds the checkout and asks cargo for its target directory.
+    /// Finds the checkout and its target directory.
     pub(crate) fn locate() -> Result<Self> {
-        // Cargo sets the variable at run time, which is right even for a binary built elsewhere.
-        let manifest = env::var_os("CARGO_MANIFEST_DIR")
+        // `cargo run` sets the variable; the compile-time value may be that of another checkout
+        // when the target directory is shared.
+        let manifest_dir = env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-        let root = manifest
+        let root = manifest_dir
             .parent()
-            .with_context(|| format!("{} has no parent folder", manifest.display()))?
+            .with_context(|| format!("{} has no parent directory", manifest_dir.display()))?
             .to_path_buf();
         let metadata = process::output(
             host_cargo()
@@ -39,12 +40,12 @@ impl Workspace {
             serde_json::from_str(&metadata).context("`cargo metadata` did not print JSON")?;
         let target = metadata["target_directory"]
             .as_str()
-            .context("`cargo metadata` names no target directory")?
+            .context("`cargo metadata` printed no target directory")?
             .into();
         Ok(Self { root, target })
     }
 
-    /// The folder that holds the workspace's Cargo.toml.
+    /// The directory of the workspace's Cargo.toml.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
@@ -54,17 +55,17 @@ impl Workspace {
         &self.target
     }
 
-    /// Root of the tools that `setup` installs for this checkout alone.
+    /// Install root of the tools for this checkout.
     pub(crate) fn tools(&self) -> PathBuf {
         self.target.join("tools")
     }
 
-    /// Path of a tool that `setup` or `lint` installs.
+    /// Path of an executable in [`Self::tools`].
     pub(crate) fn tool(&self, name: &str) -> PathBuf {
         self.tools().join("bin").join(name)
     }
 
-    /// Target directory of the eBPF build: its own, so that it never waits for cargo's lock.
+    /// Target directory of the eBPF build: a separate one, so that it never waits for cargo's lock.
     pub(crate) fn ebpf_target(&self) -> PathBuf {
         self.target.join("ebpf")
     }
@@ -74,11 +75,11 @@ impl Workspace {
         self.ebpf_target().join("detector-ebpf.o")
     }
 
-    /// A cargo command of the toolchain that runs this task, in the checkout.
+    /// A cargo command of the current toolchain, in the checkout.
     pub(crate) fn cargo(&self) -> Command {
         let mut command = host_cargo();
         command.current_dir(&self.root);
-        // `cargo run` adds its own library folders; a nested cargo sets what it needs itself.
+        // `cargo run` added its own library directories; the nested cargo sets what it needs.
         command.env_remove("LD_LIBRARY_PATH");
         command
     }

@@ -1,54 +1,52 @@
-//! `docs/benchmarks.md`: what people wrote there stays, the measured part between two marks is replaced.
+//! Updates `docs/benchmarks.md`: only the text between two markers is replaced.
 
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, process::Command, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use super::machine::Machine;
-use crate::process;
+use crate::{files, process};
 
 const BEGIN: &str = "<!-- measured: written by `cargo xtask bench` -->";
 const END: &str = "<!-- measured: end -->";
 
-/// How the figures came about.
-pub(super) struct Run<'m> {
-    /// On what.
+/// The circumstances of a run.
+pub(super) struct BenchmarkRun<'m> {
+    /// The machine, with its load before the run.
     pub(super) machine: &'m Machine,
-    /// Load averages after it.
+    /// Load averages after the run.
     pub(super) load_after: String,
-    /// By what.
+    /// The command that was run.
     pub(super) command: &'static str,
-    /// In what time.
-    pub(super) took: Duration,
+    /// How long the run took.
+    pub(super) duration: Duration,
     /// How many goals were met.
     pub(super) verdict: String,
 }
 
-/// Replaces the measured part.
+/// Replaces the text between the markers.
 ///
 /// # Errors
-/// Where the document cannot be read or written, or the marks are not in it.
-pub(super) fn write(path: &Path, run: &Run<'_>, tables: &str) -> Result<()> {
-    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    let date = process::probe(std::process::Command::new("date").args(["--utc", "+%F %H:%M UTC"]))
+/// The document cannot be read or written, or has no markers.
+pub(super) fn update(path: &Path, run: &BenchmarkRun<'_>, tables: &str) -> Result<()> {
+    let date = process::try_output(Command::new("date").args(["--utc", "+%F %H:%M UTC"]))
         .unwrap_or_default();
-    let measured = format!("{}{tables}", heading(run, date.trim()));
-    let Some(text) = replaced(&text, &measured) else {
-        bail!("{} lacks the lines {BEGIN} and {END}", path.display());
-    };
-    fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+    let measured = format!("{}{tables}", header(run, date.trim()));
+    let text = replace_measured(&files::read_text(path)?, &measured)
+        .with_context(|| format!("{} has no lines {BEGIN} and {END}", path.display()))?;
+    files::write(path, text)
 }
 
-fn heading(run: &Run<'_>, date: &str) -> String {
+fn header(run: &BenchmarkRun<'_>, date: &str) -> String {
     let Machine {
         processor,
         cores,
         memory_mib,
-        virtual_machine,
+        is_virtual,
         kernel,
         load,
     } = run.machine;
-    let kind = if *virtual_machine {
+    let kind = if *is_virtual {
         "a virtual machine"
     } else {
         "bare metal"
@@ -61,13 +59,13 @@ fn heading(run: &Run<'_>, date: &str) -> String {
          | command | `{}`, {} s |\n\
          | load (1, 5, 15 min) before and after | {load} and {} |\n\n{}\n\n",
         run.command,
-        run.took.as_secs(),
+        run.duration.as_secs(),
         run.load_after,
         run.verdict,
     )
 }
 
-fn replaced(text: &str, measured: &str) -> Option<String> {
+fn replace_measured(text: &str, measured: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
     Some(format!("{before}{BEGIN}\n\n{measured}{END}{after}"))
@@ -75,16 +73,16 @@ fn replaced(text: &str, measured: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BEGIN, END, replaced};
+    use super::{BEGIN, END, replace_measured};
 
     #[test]
-    fn only_what_stands_between_the_marks_is_replaced() {
+    fn only_text_between_the_markers_is_replaced() {
         let text = format!("# Title\n{BEGIN}\nold\n{END}\nprose\n");
-        let new = replaced(&text, "new\n");
+        let new = replace_measured(&text, "new\n");
         assert_eq!(
             new,
             Some(format!("# Title\n{BEGIN}\n\nnew\n{END}\nprose\n"))
         );
-        assert_eq!(replaced("# Title\n", "new\n"), None);
+        assert_eq!(replace_measured("# Title\n", "new\n"), None);
     }
 }

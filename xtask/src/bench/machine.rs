@@ -1,36 +1,38 @@
-//! The machine that was measured, as far as figures depend on it.
+//! The properties of this machine that figures depend on.
 
-use std::fs;
+use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
-/// Processor, kernel, load.
+use crate::files;
+
+/// The machine of a benchmark run.
 pub(super) struct Machine {
-    /// As the processor calls itself.
+    /// The CPU's model name.
     pub(super) processor: String,
-    /// Processors that are up.
+    /// Online CPUs.
     pub(super) cores: usize,
-    /// MiB.
+    /// Total memory in MiB.
     pub(super) memory_mib: u64,
-    /// Does it run in a virtual machine?
-    pub(super) virtual_machine: bool,
-    /// The kernel's release.
+    /// Whether it is a virtual machine.
+    pub(super) is_virtual: bool,
+    /// The kernel release.
     pub(super) kernel: String,
     /// Load averages before the run.
     pub(super) load: String,
 }
 
 impl Machine {
-    /// Looks at this one.
+    /// Reads the properties from `/proc`.
     pub(super) fn inspect() -> Result<Self> {
-        let processors = read("/proc/cpuinfo")?;
+        let cpuinfo = read_proc("/proc/cpuinfo")?;
         let field = |name: &str| {
-            processors
+            cpuinfo
                 .lines()
                 .filter(|line| line.starts_with(name))
                 .find_map(|line| Some(line.split_once(':')?.1.trim().to_owned()))
         };
-        let memory_kib: u64 = read("/proc/meminfo")?
+        let memory_kib: u64 = read_proc("/proc/meminfo")?
             .lines()
             .find_map(|line| line.strip_prefix("MemTotal:"))
             .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
@@ -38,24 +40,24 @@ impl Machine {
         let flags = field("flags").unwrap_or_default();
         Ok(Self {
             processor: field("model name").unwrap_or_else(|| "unknown".to_owned()),
-            cores: processors
+            cores: cpuinfo
                 .lines()
                 .filter(|line| line.starts_with("processor"))
                 .count(),
             memory_mib: memory_kib / 1024,
-            virtual_machine: flags.split(' ').any(|flag| flag == "hypervisor"),
-            kernel: read("/proc/sys/kernel/osrelease")?.trim().to_owned(),
+            is_virtual: flags.split(' ').any(|flag| flag == "hypervisor"),
+            kernel: read_proc("/proc/sys/kernel/osrelease")?.trim().to_owned(),
             load: load()?,
         })
     }
 }
 
-/// Load averages of one, five and fifteen minutes.
+/// Load averages over 1, 5 and 15 minutes.
 pub(super) fn load() -> Result<String> {
-    let text = read("/proc/loadavg")?;
+    let text = read_proc("/proc/loadavg")?;
     Ok(text.split(' ').take(3).collect::<Vec<_>>().join(" "))
 }
 
-fn read(path: &str) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("reading {path}"))
+fn read_proc(path: &str) -> Result<String> {
+    files::read_text(Path::new(path))
 }

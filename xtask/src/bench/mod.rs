@@ -1,13 +1,14 @@
-//! `bench`: every figure that the project promises, measured, in one table and in `docs/benchmarks.md`.
+//! `bench`: measures every figure with a goal, prints tables and updates `docs/benchmarks.md`.
 //!
-//! Each bench is a process with a deadline of its own: one that fails or hangs is a line in the table, and the others still run.
+//! Each benchmark is a separate process with a time limit: one that fails or hangs becomes a row in
+//! the table "Failed", and the others still run.
 
 mod document;
 mod machine;
 mod table;
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
@@ -17,13 +18,12 @@ use anyhow::{Context as _, Result, bail};
 use detector_bench::{Figure, figure::FIGURES_VARIABLE};
 
 use crate::{
+    artifact::parse_artifacts,
     build::{self, AGENT, Profile},
-    ebpf,
-    host::Host,
-    process,
+    ebpf, files, host, process,
     requirements::Group,
-    say::say,
     setup,
+    stdout::print_line,
     workspace::{OBJECT_VARIABLE, Workspace},
 };
 
@@ -31,49 +31,49 @@ use machine::Machine;
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// What to measure; without it all, one after the other
+pub(crate) struct BenchOptions {
+    /// Run only this benchmark; default all
     #[arg(long, value_enum)]
-    only: Option<Bench>,
-    /// Fewer repetitions: the shape of the table in less than five minutes; docs/benchmarks.md stays as it is
+    only: Option<Benchmark>,
+    /// Fewer repetitions: the tables in less than five minutes; does not update docs/benchmarks.md
     #[arg(long)]
     quick: bool,
-    /// Measure this agent instead of building one; the kernel program's cost, which takes a build, is then left out
+    /// Measure this agent instead of building one; leaves out packet-cost, which needs a build
     #[arg(long, value_name = "PATH")]
     agent: Option<PathBuf>,
-    /// Passed on to the bench, as `--only latency --conflicts 1000`
+    /// Arguments for the benchmark, for example `--only latency --conflicts 1000`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, requires = "only")]
-    bench: Vec<String>,
+    bench_args: Vec<String>,
 }
 
-/// The benches, in the order they run: what is disturbed most by others' remains comes first.
+/// The benchmarks in the order they run: those most sensitive to leftovers of others come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Bench {
-    /// What the kernel program costs a packet
+enum Benchmark {
+    /// Cost of a packet in the eBPF program
     PacketCost,
     /// Detection latency of an idle agent
     Latency,
-    /// From a raised conflict to its event line and its webhook request
+    /// Latency from a raised conflict to its event line and its webhook request
     Report,
     /// Detection latency with 250 pods and an ARP storm
     Storm,
-    /// The same conflicts for the agent and for Debian's programs
+    /// The same conflicts for the agent and for other programs
     Peers,
     /// TCP and UDP between two pods with and without the agent
     Path,
     /// A CNI ADD with and without the agent
     Cni,
-    /// Claims a second before the first is lost
+    /// Claims per second before the first is lost
     Throughput,
-    /// Memory, processor time and latency while one pod floods
+    /// Memory, CPU time and latency while one pod floods
     Flood,
-    /// Naming all pods of a node at start; latency with a container runtime that hangs and without
+    /// Time to look up all pods at start; latency with a hanging container runtime
     Identify,
-    /// Memory, start to ready and idle processor time by the number of pods
+    /// Memory, start time and idle CPU time by number of pods
     Scale,
 }
 
-impl Bench {
+impl Benchmark {
     const ALL: [Self; 11] = [
         Self::PacketCost,
         Self::Latency,
@@ -88,15 +88,15 @@ impl Bench {
         Self::Scale,
     ];
 
-    /// As on the command line.
+    /// Its name on the command line.
     fn name(self) -> String {
         clap::ValueEnum::to_possible_value(&self)
             .map(|value| value.get_name().to_owned())
             .unwrap_or_default()
     }
 
-    /// Longest that it may run: about three times what it takes on a quiet machine with two processors.
-    fn deadline(self, quick: bool) -> Duration {
+    /// Time limit: about three times the duration on an idle machine with two cores.
+    fn limit(self, quick: bool) -> Duration {
         let (full, short) = match self {
             Self::PacketCost => (60, 60),
             Self::Latency => (90, 40),
@@ -114,83 +114,98 @@ impl Bench {
     }
 }
 
-/// Builds agent and benches, all optimised, and runs them.
+/// Builds the agent and the benchmarks, optimised, and runs them.
 ///
 /// # Errors
-/// Not root, a build failed, a bench did, or a result could not be written. A goal that was missed is none.
-pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    if !Host::inspect().root {
-        bail!("the benches make network namespaces and load kernel programs: run them as root");
-    }
+/// The user is not root, a build or a benchmark failed, or a result could not be written. A missed
+/// goal is not an error.
+pub(crate) fn run(workspace: &Workspace, options: &BenchOptions) -> Result<()> {
+    host::require_root("the benchmarks create network namespaces and load eBPF programs")?;
     setup::ensure(workspace, &[Group::Build, Group::Demo])?;
     if let Err(error) = setup::ensure(workspace, &[Group::Bench]) {
-        // What needs it is reported as absent or failed, and everything else is measured.
+        // The benchmarks that need it report it; all others can still be measured.
         eprintln!("bench: {error:#}");
     }
-    let programs = Programs::build(workspace, args)?;
+    let binaries = BenchBinaries::build(workspace, options)?;
     let machine = Machine::inspect()?;
-    let begun = Instant::now();
-    let folder = workspace.target().join("bench");
-    fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-    let collected = folder.join("figures.jsonl");
-    if let Err(error) = fs::remove_file(&collected)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        return Err(error).with_context(|| format!("removing {}", collected.display()));
-    }
-    process::adopt_orphans()?;
-    let mut failed = Vec::new();
-    for bench in Bench::ALL {
-        if args.only.is_some_and(|only| only != bench) {
-            continue;
-        }
-        eprintln!("bench: {}", bench.name());
-        let Some(mut command) = programs.command(bench, args) else {
-            continue;
-        };
-        command.env(FIGURES_VARIABLE, &collected);
-        let outcome = process::run_for(&mut command, bench.deadline(args.quick));
-        if let Err(error) = outcome {
-            eprintln!("bench: {} failed: {error:#}", bench.name());
-            // A container runtime's shims outlive it.
-            process::kill_children();
-            failed.push(Figure::absent("Failed", bench.name(), format!("{error:#}")));
-        }
-    }
-    let mut figures = read(&collected)?;
-    figures.extend(failed.iter().cloned());
+    let started = Instant::now();
+    let (figures, failures) = measure(workspace, &binaries, options)?;
     let tables = table::markdown(&figures);
-    say(table::text(&figures))?;
-    say(table::verdict(&figures))?;
-    let run = document::Run {
+    print_line(table::text(&figures))?;
+    print_line(table::verdict(&figures))?;
+    let run = document::BenchmarkRun {
         machine: &machine,
         load_after: machine::load()?,
         command: "cargo xtask bench",
-        took: begun.elapsed(),
+        duration: started.elapsed(),
         verdict: table::verdict(&figures),
     };
-    if args.only.is_none() && !args.quick {
+    if options.only.is_none() && !options.quick {
         let path = workspace.root().join("docs/benchmarks.md");
-        document::write(&path, &run, &tables)?;
-        say(format_args!("written to {}", path.display()))?;
+        document::update(&path, &run, &tables)?;
+        print_line(format_args!("updated {}", path.display()))?;
     }
-    match failed.as_slice() {
-        [] => Ok(()),
-        _ => bail!("{} benches failed; the table says why", failed.len()),
+    match failures {
+        0 => Ok(()),
+        _ => bail!("{failures} benchmarks failed; the table lists the reasons"),
     }
 }
 
-/// What is run.
-struct Programs {
+/// Runs the selected benchmarks; returns their figures and how many benchmarks failed.
+fn measure(
+    workspace: &Workspace,
+    binaries: &BenchBinaries,
+    options: &BenchOptions,
+) -> Result<(Vec<Figure>, usize)> {
+    let dir = workspace.target().join("bench");
+    files::create_dir(&dir)?;
+    let output = dir.join("figures.jsonl");
+    if let Err(error) = fs::remove_file(&output)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error).with_context(|| format!("could not remove {}", output.display()));
+    }
+    process::adopt_orphans()?;
+    let mut failures = Vec::new();
+    for benchmark in Benchmark::ALL {
+        if options.only.is_some_and(|only| only != benchmark) {
+            continue;
+        }
+        eprintln!("bench: {}", benchmark.name());
+        let Some(mut command) = binaries.command(benchmark, options) else {
+            continue;
+        };
+        command.env(FIGURES_VARIABLE, &output);
+        let result = process::run_with_limit(&mut command, benchmark.limit(options.quick));
+        if let Err(error) = result {
+            eprintln!("bench: {} failed: {error:#}", benchmark.name());
+            // The shims of a container runtime survive it.
+            process::kill_children();
+            failures.push(Figure::absent(
+                "Failed",
+                benchmark.name(),
+                format!("{error:#}"),
+            ));
+        }
+    }
+    let mut figures = read_figures(&output)?;
+    let failed = failures.len();
+    figures.append(&mut failures);
+    Ok((figures, failed))
+}
+
+/// The programs that measure and are measured.
+struct BenchBinaries {
     agent: PathBuf,
     bench: PathBuf,
+    /// Not built if it will not run.
     packet_cost: Option<PathBuf>,
 }
 
-impl Programs {
-    /// Builds before anything is measured, so that no deadline counts a compiler's time.
-    fn build(workspace: &Workspace, args: &Args) -> Result<Self> {
-        let agent = match &args.agent {
+impl BenchBinaries {
+    /// Builds everything up front, so that no time limit includes a build.
+    fn build(workspace: &Workspace, options: &BenchOptions) -> Result<Self> {
+        let agent = match &options.agent {
             Some(agent) => agent.clone(),
             None => build::agent(workspace, Profile::Release)?,
         };
@@ -199,8 +214,10 @@ impl Programs {
             .args(["build", "--release", "--package", "detector-bench"])
             .args(["--bin", "bench"]);
         process::run(&mut bench)?;
-        let packet_cost = match args.only {
-            None | Some(Bench::PacketCost) if args.agent.is_none() => Some(packet_cost(workspace)?),
+        let packet_cost = match options.only {
+            None | Some(Benchmark::PacketCost) if options.agent.is_none() => {
+                Some(build_packet_cost(workspace)?)
+            }
             _ => None,
         };
         Ok(Self {
@@ -210,82 +227,63 @@ impl Programs {
         })
     }
 
-    /// Nothing where it was not built.
-    fn command(&self, bench: Bench, args: &Args) -> Option<Command> {
-        if bench == Bench::PacketCost {
+    /// The command of a benchmark, or `None` if it was not built.
+    fn command(&self, benchmark: Benchmark, options: &BenchOptions) -> Option<Command> {
+        if benchmark == Benchmark::PacketCost {
             return self.packet_cost.as_ref().map(Command::new);
         }
         let mut command = Command::new(&self.bench);
         command.arg("--agent").arg(&self.agent);
-        if args.quick {
+        if options.quick {
             command.arg("--quick");
         }
-        command.arg(bench.name()).args(&args.bench);
+        command.arg(benchmark.name()).args(&options.bench_args);
         Some(command)
     }
 }
 
-/// Builds the bench that holds the agent's own loader; gives its path.
-fn packet_cost(workspace: &Workspace) -> Result<PathBuf> {
+/// Builds the benchmark that is linked with the agent's eBPF loader; returns its path.
+fn build_packet_cost(workspace: &Workspace) -> Result<PathBuf> {
+    const NAME: &str = "packet_cost";
     let object = ebpf::build(workspace)?;
     let mut command = workspace.cargo();
     command
-        .args([
-            "bench",
-            "--no-run",
-            "--package",
-            AGENT,
-            "--bench",
-            "packet_cost",
-        ])
+        .args(["bench", "--no-run", "--package", AGENT, "--bench", NAME])
         .args(["--features", "privileged-tests"])
         .args(["--message-format", "json-render-diagnostics"])
         .env(OBJECT_VARIABLE, object);
-    executable(&process::output(&mut command)?, "packet_cost")
-        .context("cargo did not say where it put the bench packet_cost")
+    parse_artifacts(&process::output(&mut command)?)
+        .into_iter()
+        .find(|artifact| artifact.name == NAME)
+        .map(|artifact| artifact.executable)
+        .with_context(|| format!("cargo did not report an executable for the bench {NAME}"))
 }
 
-/// The executable of a target in cargo's messages.
-fn executable(messages: &str, target: &str) -> Option<PathBuf> {
-    messages
+fn read_figures(path: &Path) -> Result<Vec<Figure>> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    files::read_text(path)?
         .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| message["target"]["name"] == target)
-        .find_map(|message| Some(PathBuf::from(message["executable"].as_str()?)))
-}
-
-fn read(path: &Path) -> Result<Vec<Figure>> {
-    let text = match fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        text => text.with_context(|| format!("reading {}", path.display()))?,
-    };
-    text.lines()
-        .map(|line| serde_json::from_str(line).with_context(|| format!("the figure {line}")))
+        .map(|line| {
+            serde_json::from_str(line).with_context(|| format!("could not parse figure {line}"))
+        })
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Bench, executable};
+    use super::Benchmark;
 
     #[test]
-    fn all_deadlines_together_end_within_half_an_hour() {
-        let all = |quick| {
-            Bench::ALL
+    fn all_benchmarks_together_take_less_than_half_an_hour() {
+        let total = |quick| {
+            Benchmark::ALL
                 .into_iter()
-                .map(|bench| bench.deadline(quick).as_secs())
+                .map(|benchmark| benchmark.limit(quick).as_secs())
                 .sum::<u64>()
         };
-        assert!(all(false) < 30 * 60, "{}", all(false));
-        assert!(all(true) < 10 * 60, "{}", all(true));
-    }
-
-    #[test]
-    fn the_executable_is_found_among_cargos_messages() {
-        let messages = "{\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"other\"},\"executable\":\"/a\"}\n\
-            {\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"packet_cost\"},\"executable\":\"/b\"}\n\
-            {\"reason\":\"build-finished\",\"success\":true}";
-        assert_eq!(executable(messages, "packet_cost"), Some("/b".into()));
-        assert_eq!(executable(messages, "absent"), None);
+        assert!(total(false) < 30 * 60, "{}", total(false));
+        assert!(total(true) < 10 * 60, "{}", total(true));
     }
 }

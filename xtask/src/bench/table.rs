@@ -1,10 +1,10 @@
-//! Figures as tables: for the terminal, and in Markdown.
+//! Formats figures as tables for the terminal and in Markdown.
 
 use std::fmt::Write as _;
 
 use detector_bench::{Figure, Goal};
 
-/// For the terminal.
+/// Tables for the terminal.
 pub(super) fn text(figures: &[Figure]) -> String {
     let mut text = String::new();
     for (group, figures) in groups(figures) {
@@ -16,7 +16,7 @@ pub(super) fn text(figures: &[Figure]) -> String {
                 figure.name,
                 value(figure),
                 goal(figure),
-                met(figure)
+                verdict_cell(figure)
             );
             if figure.value.is_none() {
                 let _ = writeln!(text, "      {}", figure.note);
@@ -26,7 +26,7 @@ pub(super) fn text(figures: &[Figure]) -> String {
     text
 }
 
-/// In Markdown, a section for each group.
+/// Tables in Markdown, one section per group.
 pub(super) fn markdown(figures: &[Figure]) -> String {
     let mut text = String::new();
     for (group, figures) in groups(figures) {
@@ -41,7 +41,7 @@ pub(super) fn markdown(figures: &[Figure]) -> String {
                 cell(&figure.name),
                 value(figure),
                 goal(figure),
-                met(figure),
+                verdict_cell(figure),
                 cell(&figure.note)
             );
         }
@@ -50,7 +50,7 @@ pub(super) fn markdown(figures: &[Figure]) -> String {
     text
 }
 
-/// How many goals were met, in a sentence.
+/// A sentence with the number of goals met and the names of those missed.
 pub(super) fn verdict(figures: &[Figure]) -> String {
     let verdicts: Vec<bool> = figures.iter().filter_map(Figure::met).collect();
     let met = verdicts.iter().filter(|met| **met).count();
@@ -70,7 +70,7 @@ pub(super) fn verdict(figures: &[Figure]) -> String {
     }
 }
 
-/// In the order in which each group's first figure came.
+/// Figures by group, in order of each group's first figure.
 fn groups(figures: &[Figure]) -> Vec<(&str, Vec<&Figure>)> {
     let mut groups: Vec<(&str, Vec<&Figure>)> = Vec::new();
     for figure in figures {
@@ -98,7 +98,7 @@ fn goal(figure: &Figure) -> String {
     }
 }
 
-fn met(figure: &Figure) -> &'static str {
+fn verdict_cell(figure: &Figure) -> &'static str {
     match figure.met() {
         None => "",
         Some(true) => "met",
@@ -106,7 +106,7 @@ fn met(figure: &Figure) -> &'static str {
     }
 }
 
-/// Three digits that mean something, thousands apart.
+/// Formats a number with about three significant digits and thousands separators.
 fn number(value: f64) -> String {
     let size = value.abs();
     let decimals = match size {
@@ -138,7 +138,7 @@ fn number(value: f64) -> String {
     text
 }
 
-/// Text inside a table: what a program said must not end a cell or a line, nor become markup.
+/// Escapes text for a table cell; notes hold output of other programs.
 fn cell(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goal_stands_beside_its_figure_with_the_verdict() {
+    fn row_shows_goal_and_verdict() {
         let table = markdown(&figures());
         assert!(table.contains("| p50 | 57.4 µs | < 60 | met |"), "{table}");
         assert!(
@@ -173,19 +173,19 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_says_why() {
+    fn unmeasured_figure_shows_the_reason() {
         assert!(text(&figures()).contains("did not start | at all"));
         assert!(markdown(&figures()).contains("| arpwatch | – |  |  | did not start \\| at all |"));
     }
 
     #[test]
-    fn numbers_have_the_digits_that_mean_something() {
+    fn numbers_have_three_significant_digits() {
         let shown = [0.034, 1.5, 20.0, 57.44, 1_234_567.8, -0.42].map(number);
         assert_eq!(shown, ["0.034", "1.50", "20", "57.4", "1,234,568", "−0.42"]);
     }
 
     #[test]
-    fn a_cell_cannot_leave_its_cell() {
+    fn cell_text_is_escaped() {
         assert_eq!(cell("a|b\nc<d"), "a\\|b c&lt;d");
     }
 }

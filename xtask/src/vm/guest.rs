@@ -1,4 +1,4 @@
-//! One guest: a server for the shared file system, the emulator, and a deadline for both.
+//! One guest: a server for the shared file system and the emulator, with a time limit.
 
 use std::{
     fs,
@@ -12,47 +12,51 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{image, kernel::Kernel, plan::Plan, verdict::Verdict};
-use crate::{process::shown, workspace::Workspace};
+use super::{image, kernel::GuestKernel, plan::TestPlan, report::KernelReport};
+use crate::{
+    files,
+    process::{command_line, spawn},
+    workspace::Workspace,
+};
 
-/// Serves a folder to a guest; it comes with Debian's emulator.
+/// Serves a directory to a guest; part of Debian's QEMU package.
 pub(crate) const FILE_SERVER: &str = "/usr/lib/qemu/virtiofsd";
-/// The emulator. Acceleration is not used: it is not there, or does not work, where virtual machines run in others.
+/// The emulator. KVM is not used: it is often unavailable or broken inside virtual machines.
 pub(crate) const EMULATOR: &str = "qemu-system-x86_64";
 const MEMORY: &str = "4G";
 
-/// A process that ends with its owner.
-struct Owned(Child);
+/// A process that is killed on drop.
+struct KillOnDrop(Child);
 
-impl Drop for Owned {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Boots `kernel`, runs the plan in it, and says how that ended.
+/// Boots `kernel`, runs the plan in it and reports the results.
 ///
 /// # Errors
-/// The guest could not be started at all.
+/// The guest could not be started, or its console could not be logged.
 pub(super) fn run(
     workspace: &Workspace,
-    kernel: &Kernel,
-    plan: &Plan,
-    deadline: Duration,
-) -> Result<Verdict> {
+    kernel: &GuestKernel,
+    plan: &TestPlan,
+    limit: Duration,
+) -> Result<KernelReport> {
     let unpacked = kernel.fetch(workspace)?;
-    let folder = workspace.target().join("vm").join(kernel.series);
-    fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
-    let initramfs = image::write(&folder, &unpacked)?;
-    let plan_file = folder.join("plan");
-    fs::write(&plan_file, plan.text(*kernel)?).context("could not write the plan")?;
-    let suite = folder.join("suite.sh");
-    fs::write(&suite, include_str!("suite.sh")).context("could not write the suite's script")?;
+    let dir = workspace.target().join("vm").join(kernel.series);
+    files::create_dir(&dir)?;
+    let initramfs = image::write(&dir, &unpacked)?;
+    let plan_file = dir.join("plan");
+    files::write(&plan_file, plan.text(*kernel)?)?;
+    let suite = dir.join("suite.sh");
+    files::write(&suite, include_str!("suite.sh"))?;
 
-    let socket = folder.join("files.sock");
-    let _server = serve(&socket, &folder)?;
+    let socket = dir.join("files.sock");
+    let _server = start_file_server(&socket, &dir)?;
     let arguments = format!(
         "console=ttyS0 quiet panic=-1 vm.modules={} vm.plan={} vm.suite={}",
         unpacked.modules().display(),
@@ -79,65 +83,63 @@ pub(super) fn run(
         .args(["-append", &arguments])
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
-    let mut guest = Owned(
-        emulator
-            .spawn()
-            .with_context(|| format!("could not start `{EMULATOR}`"))?,
-    );
+    let mut guest = KillOnDrop(spawn(&mut emulator)?);
     let console = guest.0.stdout.take().context("the guest has no console")?;
-    let mut verdict = Verdict::new(kernel.series, plan.left_out(*kernel), &plan.binaries);
-    let mut log = fs::File::create(folder.join("console.log")).context("could not keep a log")?;
-    let (lines, read) = mpsc::channel();
+    let mut report = KernelReport::new(kernel.series, plan.exclusions(*kernel), &plan.binaries);
+    let mut log = files::create(&dir.join("console.log"))?;
+    let (sender, lines) = mpsc::channel();
     thread::spawn(move || {
-        // The thread ends with the console, which ends with the guest.
+        // Ends when the guest closes its console, at the latest when it is killed.
         for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-            if lines.send(line).is_err() {
+            if sender.send(line).is_err() {
                 break;
             }
         }
     });
-    let until = Instant::now() + deadline;
+    let deadline = Instant::now() + limit;
     loop {
-        match read.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(line) => verdict.hear(&line, &mut log)?,
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => report.process_line(&line, &mut log)?,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                verdict.hung(deadline);
-                return Ok(verdict);
+                report.guest_timed_out(limit);
+                return Ok(report);
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
-                verdict.ended();
-                return Ok(verdict);
+                report.guest_exited();
+                return Ok(report);
             }
         }
     }
 }
 
-/// Serves this machine's file system at `socket`; the guest mounts it read-only.
-fn serve(socket: &Path, folder: &Path) -> Result<Owned> {
-    // Left by a run that was ended.
+/// Serves this machine's file system at `socket`, with a log in `dir`; the guest mounts it read-only.
+fn start_file_server(socket: &Path, dir: &Path) -> Result<KillOnDrop> {
+    // Left by an interrupted run.
     let _ = fs::remove_file(socket);
-    let log = fs::File::create(folder.join("files.log")).context("could not keep a log")?;
-    let errors = log.try_clone().context("could not keep a log")?;
+    let log = files::create(&dir.join("files.log"))?;
+    let stderr = log
+        .try_clone()
+        .context("could not clone a file descriptor")?;
     let mut command = Command::new(FILE_SERVER);
     command
         .arg(format!("--socket-path={}", socket.display()))
         .args(["-o", "source=/,cache=always,sandbox=chroot"])
         .stdin(Stdio::null())
         .stdout(log)
-        .stderr(errors);
-    let mut server = Owned(
-        command
-            .spawn()
-            .with_context(|| format!("could not start `{FILE_SERVER}`"))?,
-    );
-    let until = Instant::now() + Duration::from_secs(10);
+        .stderr(stderr);
+    let mut server = KillOnDrop(spawn(&mut command)?);
+    let deadline = Instant::now() + Duration::from_secs(10);
     while !socket.exists() {
-        if let Some(status) = server.0.try_wait().context("could not wait")? {
-            bail!("`{}` ended at once ({status})", shown(&command));
+        if let Some(status) = server
+            .0
+            .try_wait()
+            .context("could not wait for the file server")?
+        {
+            bail!("`{}` exited at once ({status})", command_line(&command));
         }
-        if Instant::now() > until {
-            bail!("`{}` did not open its socket", shown(&command));
+        if Instant::now() > deadline {
+            bail!("`{}` did not open its socket", command_line(&command));
         }
         thread::sleep(Duration::from_millis(20));
     }

@@ -1,4 +1,4 @@
-//! The guest's first file system: a shell, the modules that reach the shared one, and the script that goes there.
+//! The guest's initramfs: busybox, the modules needed to mount the shared file system, and `init.sh`.
 
 use std::{
     fs,
@@ -9,39 +9,38 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::kernel::Unpacked;
-use crate::process;
+use super::kernel::UnpackedKernel;
+use crate::{files, process};
 
-/// What has to be loaded before the shared file system is there.
+/// Modules that `init.sh` needs before the shared file system is mounted.
 const MODULES: [&str; 3] = ["virtio_pci", "virtiofs", "overlay"];
 
-/// Writes the archive for `kernel` into `folder` and says where.
+/// Writes the initramfs for `kernel` into `dir` and returns its path.
 ///
 /// # Errors
-/// A file cannot be written, or a program that packs is missing.
-pub(super) fn write(folder: &Path, kernel: &Unpacked) -> Result<PathBuf> {
-    let root = folder.join("initramfs");
-    // Left by a run that was ended.
+/// A file cannot be written, or `cpio` or `xz` failed.
+pub(super) fn write(dir: &Path, kernel: &UnpackedKernel) -> Result<PathBuf> {
+    let root = dir.join("initramfs");
+    // Left by an earlier run.
     let _ = fs::remove_dir_all(&root);
-    for part in [
+    for subdir in [
         "bin", "proc", "sys", "dev", "host", "layer", "root", "modules",
     ] {
-        let part = root.join(part);
-        fs::create_dir_all(&part).with_context(|| format!("could not make {}", part.display()))?;
+        files::create_dir(&root.join(subdir))?;
     }
-    fs::copy("/bin/busybox", root.join("bin/busybox")).context("could not copy busybox")?;
+    files::copy(Path::new("/bin/busybox"), &root.join("bin/busybox"))?;
     let mut number = 0;
     for module in MODULES {
-        for file in kernel.files_of(module)? {
+        for file in kernel.module_files(module)? {
             number += 1;
             unpack(&file, &root.join("modules").join(format!("{number:03}.ko")))?;
         }
     }
     let init = root.join("init");
-    fs::write(&init, include_str!("init.sh")).context("could not write init")?;
+    files::write(&init, include_str!("init.sh"))?;
     fs::set_permissions(&init, fs::Permissions::from_mode(0o755))
         .context("could not make init executable")?;
-    let archive = folder.join("initramfs.cpio");
+    let archive = dir.join("initramfs.cpio");
     process::run(
         Command::new("sh")
             .args([
@@ -54,9 +53,9 @@ pub(super) fn write(folder: &Path, kernel: &Unpacked) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Modules are compressed in some kernels' packages; loading by path wants them plain.
+/// Copies a module, decompressed: some kernel packages compress modules, and `insmod` needs them plain.
 fn unpack(from: &Path, to: &Path) -> Result<()> {
-    if from.extension().is_some_and(|e| e == "xz") {
+    if from.extension().is_some_and(|extension| extension == "xz") {
         process::run(
             Command::new("sh")
                 .args(["-c", "xz --decompress --stdout \"$0\" > \"$1\""])
@@ -64,8 +63,6 @@ fn unpack(from: &Path, to: &Path) -> Result<()> {
                 .arg(to),
         )
     } else {
-        fs::copy(from, to)
-            .map(drop)
-            .with_context(|| format!("could not copy {}", from.display()))
+        files::copy(from, to)
     }
 }

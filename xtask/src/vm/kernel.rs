@@ -1,96 +1,91 @@
-//! The kernels: Debian's cloud kernels of two long-term series, fetched as packages and unpacked under the target
-//! directory, never installed.
+//! The guests' kernels: Debian's cloud kernels of two long-term series, downloaded as packages and
+//! unpacked under the target directory, never installed.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{process, workspace::Workspace};
+use crate::{files, process, workspace::Workspace};
 
 /// A kernel series that the tests run on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kernel {
-    /// Major and minor number.
+pub(super) struct GuestKernel {
+    /// Major and minor version.
     pub(super) series: &'static str,
-    /// Has TCX (Linux 6.6, commit e420bed02507).
-    pub(super) tcx: bool,
+    /// Whether it has TCX (since Linux 6.6, commit e420bed02507).
+    pub(super) has_tcx: bool,
 }
 
-/// All of them. 6.1 is the oldest that is supported.
-const KERNELS: [Kernel; 2] = [
-    Kernel {
+/// All series; 6.1 is the oldest supported.
+const KERNELS: [GuestKernel; 2] = [
+    GuestKernel {
         series: "6.1",
-        tcx: false,
+        has_tcx: false,
     },
-    Kernel {
+    GuestKernel {
         series: "6.12",
-        tcx: true,
+        has_tcx: true,
     },
 ];
 
-/// A kernel's unpacked package.
+/// An unpacked kernel package.
 #[derive(Debug)]
-pub(super) struct Unpacked {
-    folder: PathBuf,
-    /// What `uname -r` says.
+pub(super) struct UnpackedKernel {
+    dir: PathBuf,
+    /// The kernel release (`uname -r`).
     pub(super) release: String,
 }
 
-impl Kernel {
-    /// The kernels whose series are in `only`, or all where it is empty.
+impl GuestKernel {
+    /// The kernels whose series is in `only`, or all if it is empty.
     ///
     /// # Errors
-    /// A series that is not in the list.
-    pub(super) fn chosen(only: &[String]) -> Result<Vec<Self>> {
+    /// `only` holds an unknown series.
+    pub(super) fn select(only: &[String]) -> Result<Vec<Self>> {
         let known = KERNELS.map(|kernel| kernel.series);
         if let Some(unknown) = only.iter().find(|series| !known.contains(&series.as_str())) {
             bail!(
-                "no kernel `{unknown}` to test on; there are: {}",
+                "unknown kernel series `{unknown}`; available: {}",
                 known.join(", ")
             );
         }
-        let wanted = |kernel: &Self| only.is_empty() || only.iter().any(|s| s == kernel.series);
-        Ok(KERNELS.into_iter().filter(wanted).collect())
+        let is_selected =
+            |kernel: &Self| only.is_empty() || only.iter().any(|series| series == kernel.series);
+        Ok(KERNELS.into_iter().filter(is_selected).collect())
     }
 
-    /// Fetches the newest package of the series, unless it is there.
+    /// Downloads and unpacks the newest package of the series, unless that was done before.
     ///
     /// # Errors
-    /// The package lists have none, or it cannot be fetched or unpacked.
-    pub(super) fn fetch(self, workspace: &Workspace) -> Result<Unpacked> {
+    /// The package lists have none, or it cannot be downloaded or unpacked.
+    pub(super) fn fetch(self, workspace: &Workspace) -> Result<UnpackedKernel> {
         let package = self.newest_package()?;
-        let folder = workspace.target().join("vm").join("kernels").join(&package);
-        if !folder.join("complete").exists() {
-            fs::create_dir_all(&folder)
-                .with_context(|| format!("could not make {}", folder.display()))?;
+        let dir = workspace.target().join("vm").join("kernels").join(&package);
+        let complete = dir.join("complete");
+        if !complete.exists() {
+            files::create_dir(&dir)?;
             process::run(
                 Command::new("apt-get")
                     .args(["download", "-qq", "--option", "APT::Sandbox::User=root"])
                     .arg(&package)
-                    .current_dir(&folder),
+                    .current_dir(&dir),
             )?;
-            let archive = only_entry(&folder, |name| name.ends_with(".deb"))?;
-            process::run(
-                Command::new("dpkg-deb")
-                    .arg("-x")
-                    .arg(&archive)
-                    .arg(&folder),
-            )?;
-            let release = release_in(&folder)?;
+            let archive = find_entry(&dir, |name| name.ends_with(".deb"))?;
+            process::run(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&dir))?;
+            let release = unpacked_release(&dir)?;
             process::run(
                 Command::new("/sbin/depmod")
                     .arg("-b")
-                    .arg(&folder)
+                    .arg(&dir)
                     .arg(&release),
             )?;
-            fs::write(folder.join("complete"), "").context("could not note the kernel as whole")?;
+            files::write(&complete, "")?;
         }
-        let release = release_in(&folder)?;
-        Ok(Unpacked { folder, release })
+        let release = unpacked_release(&dir)?;
+        Ok(UnpackedKernel { dir, release })
     }
 
     fn newest_package(self) -> Result<String> {
@@ -103,36 +98,36 @@ impl Kernel {
         found
             .lines()
             .filter_map(|line| line.split_whitespace().next())
-            .max_by_key(|name| numbers(name))
+            .max_by_key(|name| version_numbers(name))
             .map(str::to_owned)
             .with_context(|| {
                 format!(
-                    "the package lists have no kernel {}: run `apt-get update`, or use a Debian whose sources have it",
+                    "the package lists have no kernel {}: run `apt-get update`, or use a Debian release that has it",
                     self.series
                 )
             })
     }
 }
 
-impl Unpacked {
+impl UnpackedKernel {
     /// The bootable image.
     pub(super) fn image(&self) -> PathBuf {
-        self.folder
+        self.dir
             .join("boot")
             .join(format!("vmlinuz-{}", self.release))
     }
 
-    /// The folder with the modules, as `/lib/modules` is laid out.
+    /// The modules, laid out as `/lib/modules`.
     pub(super) fn modules(&self) -> PathBuf {
-        self.folder.join("lib").join("modules")
+        self.dir.join("lib").join("modules")
     }
 
-    /// The files of `module` and of what it needs, in the order to load them; none where it is built in.
-    pub(super) fn files_of(&self, module: &str) -> Result<Vec<PathBuf>> {
+    /// The files of `module` and its dependencies in load order; empty if it is built in.
+    pub(super) fn module_files(&self, module: &str) -> Result<Vec<PathBuf>> {
         let steps = process::output(
             Command::new("/sbin/modprobe")
                 .arg("-d")
-                .arg(&self.folder)
+                .arg(&self.dir)
                 .args(["-S", &self.release, "--show-depends", module]),
         )?;
         let file = |line: &str| line.strip_prefix("insmod ").map(|f| f.trim().into());
@@ -140,26 +135,25 @@ impl Unpacked {
     }
 }
 
-/// `6.12.9` is older than `6.12.117`: the numbers in a name, as numbers.
-fn numbers(name: &str) -> Vec<u64> {
+/// The numbers in a package name, for comparison: `6.12.9` is older than `6.12.117`.
+fn version_numbers(name: &str) -> Vec<u64> {
     name.split(|c: char| !c.is_ascii_digit())
         .filter_map(|part| part.parse().ok())
         .collect()
 }
 
-fn release_in(folder: &Path) -> Result<String> {
-    let modules = only_entry(&folder.join("lib").join("modules"), |_| true)?;
+fn unpacked_release(dir: &Path) -> Result<String> {
+    let modules = find_entry(&dir.join("lib").join("modules"), |_| true)?;
     let name = modules.file_name().unwrap_or_default();
     Ok(name.to_string_lossy().into_owned())
 }
 
-fn only_entry(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<PathBuf> {
-    fs::read_dir(folder)
-        .with_context(|| format!("could not read {}", folder.display()))?
+fn find_entry(dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<PathBuf> {
+    files::read_dir(dir)?
         .filter_map(Result::ok)
-        .find(|entry| wanted(&entry.file_name().to_string_lossy()))
+        .find(|entry| is_wanted(&entry.file_name().to_string_lossy()))
         .map(|entry| entry.path())
-        .with_context(|| format!("{} does not hold what it should", folder.display()))
+        .with_context(|| format!("{} has unexpected contents", dir.display()))
 }
 
 #[cfg(test)]
@@ -168,13 +162,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_compared_by_number() {
-        assert!(numbers("linux-image-6.12.117") > numbers("linux-image-6.12.99"));
+    fn versions_are_compared_numerically() {
+        assert!(version_numbers("linux-image-6.12.117") > version_numbers("linux-image-6.12.99"));
     }
 
     #[test]
-    fn a_kernel_nobody_knows_is_named() {
-        let error = Kernel::chosen(&["5.4".to_owned()]).unwrap_err();
+    fn unknown_series_is_named() {
+        let error = GuestKernel::select(&["5.4".to_owned()]).unwrap_err();
         assert!(error.to_string().contains("`5.4`"), "{error}");
     }
 }

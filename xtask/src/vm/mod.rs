@@ -1,39 +1,39 @@
-//! `test --vm`: the privileged tests inside virtual machines, on the oldest kernel that is supported and on later ones.
+//! `test --vm`: the privileged tests in virtual machines, on the oldest supported kernel and a later one.
 //!
-//! The guest is this machine's own file system, read-only under a layer in memory, with another kernel below it: what
-//! the tests need is there already, and nothing a guest does is left behind. Every kernel ends with a verdict: a guest
-//! that hangs is ended by a deadline, one that dies is found dead, and a test that a kernel cannot pass is listed with
-//! the reason.
+//! The guest uses this machine's file system, read-only under an overlay in memory, with another
+//! kernel. Whatever the tests need is therefore installed already, and a guest leaves nothing behind.
+//! Each kernel ends with a report: a guest that hangs is stopped at a time limit, one that dies is
+//! reported as such, and excluded tests are listed with the reason.
 
 mod guest;
 mod image;
 mod kernel;
 mod plan;
-mod verdict;
+mod report;
 
 pub(crate) use guest::{EMULATOR, FILE_SERVER};
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use crate::{ebpf, host::Host, requirements::Group, say::say, setup, workspace::Workspace};
-use kernel::Kernel;
-use plan::Plan;
-use verdict::Verdict;
+use crate::{ebpf, host, requirements::Group, setup, stdout::print_line, workspace::Workspace};
+use kernel::GuestKernel;
+use plan::TestPlan;
+use report::KernelReport;
 
-/// How much of the suite runs in each guest.
+/// Which tests run in each guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Suite {
     /// Load, attach, detect, detach: minutes
     Core,
-    /// Every privileged test that needs no program which emulation makes unbearably slow
+    /// All privileged tests, except those that do not depend on the kernel
     Full,
 }
 
 impl Suite {
-    /// When a guest is given up. Emulation is some ten times slower than the machine.
-    fn deadline(self) -> Duration {
+    /// Time limit of a guest. Emulation is about ten times slower than the host.
+    fn limit(self) -> Duration {
         match self {
             Self::Core => Duration::from_secs(15 * 60),
             Self::Full => Duration::from_secs(90 * 60),
@@ -41,28 +41,26 @@ impl Suite {
     }
 }
 
-/// Runs `suite` on each kernel whose series is in `only`, or on all.
+/// Runs `suite` on the kernels whose series is in `only`, or on all if it is empty.
 ///
 /// # Errors
-/// Not root, something could not be built or fetched, or a kernel's verdict is not that all passed.
+/// The user is not root, something could not be built or downloaded, or a kernel did not pass.
 pub(crate) fn run(workspace: &Workspace, suite: Suite, only: &[String]) -> Result<()> {
-    if !Host::inspect().root {
-        bail!("the guests share this machine's file system, which needs root");
-    }
+    host::require_root("the guests share this machine's file system")?;
     setup::ensure(
         workspace,
         &[Group::Build, Group::Demo, Group::Test, Group::Vm],
     )?;
-    let kernels = Kernel::chosen(only)?;
+    let kernels = GuestKernel::select(only)?;
     let object = ebpf::build(workspace)?;
-    let plan = Plan::build(workspace, suite, &object)?;
-    let mut verdicts = Vec::new();
+    let plan = TestPlan::build(workspace, suite, &object)?;
+    let mut reports = Vec::new();
     for kernel in &kernels {
-        say(format!("Linux {}: booting", kernel.series))?;
-        let verdict = guest::run(workspace, kernel, &plan, suite.deadline())
-            .unwrap_or_else(|why| Verdict::broken(kernel.series, &why));
-        verdict.print()?;
-        verdicts.push(verdict);
+        print_line(format!("Linux {}: booting", kernel.series))?;
+        let report = guest::run(workspace, kernel, &plan, suite.limit())
+            .unwrap_or_else(|error| KernelReport::not_started(kernel.series, &error));
+        report.print()?;
+        reports.push(report);
     }
-    verdict::summarise(&verdicts)
+    report::check_all_passed(&reports)
 }

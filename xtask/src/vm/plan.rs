@@ -1,4 +1,4 @@
-//! What runs in a guest: the privileged test binaries, built here and found there by the same paths.
+//! What runs in a guest: privileged test binaries, built on the host and visible in the guest at the same paths.
 
 use std::{
     fmt::Write as _,
@@ -6,86 +6,80 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use serde_json::Value;
 
-use super::{Suite, kernel::Kernel};
+use super::{Suite, kernel::GuestKernel};
 use crate::{
+    artifact::{Artifact, parse_artifacts},
     process,
     test::PRIVILEGED_FEATURES,
     workspace::{OBJECT_VARIABLE, Workspace},
 };
 
-/// Load, attach, detect, detach.
+/// The binaries of [`Suite::Core`].
 const CORE: [&str; 4] = ["ebpf_programs", "single_evidence", "lifecycle", "shutdown"];
 
-/// Seconds after which one binary is ended. Emulation is some ten times slower than the machine.
-const LIMIT: u32 = 1200;
+/// Seconds after which one binary is killed. Emulation is about ten times slower than the host.
+const BINARY_LIMIT: u32 = 1200;
 
-/// Why something does not run in a guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unless {
-    /// Never, in none: what it tests is not the kernel.
-    Never,
-    /// Only where the kernel has TCX.
-    Tcx,
+/// A test, or a whole binary, that does not run in some guests.
+struct Exclusion {
+    binary: &'static str,
+    /// `None` excludes the whole binary.
+    test: Option<&'static str>,
+    kernels: ExcludedKernels,
+    reason: &'static str,
 }
 
-/// What does not run: binary, test (all of them where empty), where it does, and why.
-///
-/// Each line is printed with the verdict, so that nothing is left out in silence.
-const LEFT_OUT: &[(&str, &str, Unless, &str)] = &[
-    (
-        "deploy",
-        "",
-        Unless::Never,
-        "builds images and reads files; the kernel is the same to it",
-    ),
-    (
-        "ebpf_programs",
-        "attaching::tcx_is_used_when_asked_for_and_vanishes_with_the_programs",
-        Unless::Tcx,
-        "needs TCX",
-    ),
-    (
-        "ebpf_programs",
-        "attaching::where_somebody_stands_on_tcx_ours_comes_first_in_line",
-        Unless::Tcx,
-        "needs TCX",
-    ),
-    (
-        "ebpf_programs",
-        "attaching::leftovers_of_a_killed_agent_are_removed_and_nothing_else",
-        Unless::Tcx,
-        "needs TCX, where it puts somebody else's program",
-    ),
-    (
-        "ebpf_programs",
-        "attaching::attaching_again_moves_to_tcx_when_somebody_came_to_stand_there",
-        Unless::Tcx,
-        "needs TCX",
-    ),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExcludedKernels {
+    All,
+    WithoutTcx,
+}
+
+/// All exclusions; those that apply to a kernel are listed in its report.
+const EXCLUSIONS: &[Exclusion] = &[
+    Exclusion {
+        binary: "deploy",
+        test: None,
+        kernels: ExcludedKernels::All,
+        reason: "builds images and reads files; does not depend on the kernel",
+    },
+    needs_tcx("attaching::tcx_is_used_when_asked_for_and_vanishes_with_the_programs"),
+    needs_tcx("attaching::where_somebody_stands_on_tcx_ours_comes_first_in_line"),
+    needs_tcx("attaching::leftovers_of_a_killed_agent_are_removed_and_nothing_else"),
+    needs_tcx("attaching::attaching_again_moves_to_tcx_when_somebody_came_to_stand_there"),
 ];
 
-/// One test binary.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Binary {
-    pub(super) name: String,
-    folder: PathBuf,
-    program: PathBuf,
+const fn needs_tcx(test: &'static str) -> Exclusion {
+    Exclusion {
+        binary: "ebpf_programs",
+        test: Some(test),
+        kernels: ExcludedKernels::WithoutTcx,
+        reason: "needs TCX",
+    }
 }
 
-/// The binaries of a suite, and what they are told by the environment.
+impl Exclusion {
+    fn applies_to(&self, kernel: GuestKernel) -> bool {
+        match self.kernels {
+            ExcludedKernels::All => true,
+            ExcludedKernels::WithoutTcx => !kernel.has_tcx,
+        }
+    }
+}
+
+/// The test binaries of a suite and their environment.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) binaries: Vec<Binary>,
+pub(super) struct TestPlan {
+    pub(super) binaries: Vec<Artifact>,
     environment: Vec<(String, PathBuf)>,
 }
 
-impl Plan {
+impl TestPlan {
     /// Builds the suite's tests.
     ///
     /// # Errors
-    /// They do not build.
+    /// The build failed.
     pub(super) fn build(workspace: &Workspace, suite: Suite, object: &Path) -> Result<Self> {
         let mut command = workspace.cargo();
         command
@@ -94,97 +88,92 @@ impl Plan {
             .args(["--no-run", "--message-format=json-render-diagnostics"])
             .env(OBJECT_VARIABLE, object);
         let messages = process::output(&mut command)?;
-        let mut binaries = binaries_in(&messages);
+        let mut binaries = integration_tests(&messages);
         if suite == Suite::Core {
             binaries.retain(|binary| CORE.contains(&binary.name.as_str()));
         }
-        binaries.retain(|binary| !is_left_out_everywhere(&binary.name));
+        binaries.retain(|binary| !is_excluded_everywhere(&binary.name));
         Ok(Self {
             binaries,
             environment: vec![(OBJECT_VARIABLE.to_owned(), object.to_owned())],
         })
     }
 
-    /// The plan as the guest reads it: a line for each binary, its fields divided by bars.
-    pub(super) fn text(&self, kernel: Kernel) -> Result<String> {
+    /// The plan in the format of `suite.sh`: one binary per line, fields separated by `|`.
+    pub(super) fn text(&self, kernel: GuestKernel) -> Result<String> {
         let mut text = String::new();
         for (name, value) in &self.environment {
             writeln!(text, "env|{name}={}", value.display()).context("could not write the plan")?;
         }
         for binary in &self.binaries {
             let mut arguments = String::from("--test-threads=2");
-            for (_, test) in left_out_of(&binary.name, kernel) {
+            for test in excluded_tests(&binary.name, kernel) {
                 write!(arguments, " --skip {test}").context("could not write the plan")?;
             }
             writeln!(
                 text,
-                "{}|{}|{LIMIT}|{}|{arguments}",
+                "{}|{}|{BINARY_LIMIT}|{}|{arguments}",
                 binary.name,
-                binary.folder.display(),
-                binary.program.display()
+                binary.package_dir.display(),
+                binary.executable.display()
             )
             .context("could not write the plan")?;
         }
         Ok(text)
     }
 
-    /// What a kernel is not asked, as sentences.
-    pub(super) fn left_out(&self, kernel: Kernel) -> Vec<String> {
-        LEFT_OUT
+    /// The exclusions that apply to a kernel, each with its reason, for the report.
+    pub(super) fn exclusions(&self, kernel: GuestKernel) -> Vec<String> {
+        EXCLUSIONS
             .iter()
-            .filter(|(_, _, unless, _)| !runs(*unless, kernel))
-            .map(|(binary, test, _, why)| {
-                let divider = if test.is_empty() { "" } else { "::" };
-                format!("{binary}{divider}{test}: {why}")
-            })
+            .filter(|exclusion| exclusion.applies_to(kernel))
+            .map(
+                |Exclusion {
+                     binary,
+                     test,
+                     reason,
+                     ..
+                 }| match test {
+                    Some(test) => format!("{binary}::{test}: {reason}"),
+                    None => format!("{binary}: {reason}"),
+                },
+            )
             .collect()
     }
 }
 
-fn runs(unless: Unless, kernel: Kernel) -> bool {
-    unless == Unless::Tcx && kernel.tcx
-}
-
-fn is_left_out_everywhere(binary: &str) -> bool {
-    LEFT_OUT.iter().any(|(name, test, unless, _)| {
-        *name == binary && test.is_empty() && *unless == Unless::Never
+fn is_excluded_everywhere(binary: &str) -> bool {
+    EXCLUSIONS.iter().any(|exclusion| {
+        exclusion.binary == binary
+            && exclusion.test.is_none()
+            && exclusion.kernels == ExcludedKernels::All
     })
 }
 
-fn left_out_of(binary: &str, kernel: Kernel) -> impl Iterator<Item = (&str, &'static str)> {
-    LEFT_OUT
+fn excluded_tests(binary: &str, kernel: GuestKernel) -> impl Iterator<Item = &'static str> {
+    EXCLUSIONS
         .iter()
-        .filter(move |(name, _, unless, _)| *name == binary && !runs(*unless, kernel))
-        .map(|(name, test, _, _)| (*name, *test))
+        .filter(move |exclusion| exclusion.binary == binary && exclusion.applies_to(kernel))
+        .filter_map(|exclusion| exclusion.test)
 }
 
-/// The integration tests among what cargo says it built; the libraries' own tests need no other kernel.
-fn binaries_in(messages: &str) -> Vec<Binary> {
-    let mut binaries: Vec<_> = messages
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .filter_map(|message: Value| {
-            let target = &message["target"];
-            let is_test = target["kind"].as_array()?.iter().any(|kind| kind == "test");
-            let program = message["executable"].as_str()?;
-            let manifest = Path::new(message["manifest_path"].as_str()?);
-            is_test.then(|| Binary {
-                name: target["name"].as_str().unwrap_or_default().to_owned(),
-                folder: manifest.parent().unwrap_or(manifest).to_owned(),
-                program: program.into(),
-            })
-        })
-        .collect();
+/// The integration tests in cargo's messages; unit tests do not depend on the kernel.
+fn integration_tests(messages: &str) -> Vec<Artifact> {
+    let mut binaries = parse_artifacts(messages);
+    binaries.retain(|artifact| artifact.is_integration_test);
     binaries.sort_by(|a, b| a.name.cmp(&b.name));
     binaries
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use std::fs;
+
     use super::*;
 
     #[test]
-    fn only_integration_tests_are_taken_from_what_cargo_built() {
+    fn only_integration_tests_are_selected() {
         let messages = concat!(
             r#"{"reason":"compiler-artifact","manifest_path":"/c/Cargo.toml","target":{"kind":["test"],"name":"t"},"executable":"/t/t-1"}"#,
             "\n",
@@ -192,7 +181,29 @@ mod tests {
             "\n",
             r#"{"reason":"build-finished","success":true}"#,
         );
-        let names: Vec<_> = binaries_in(messages).into_iter().map(|b| b.name).collect();
+        let names: Vec<_> = integration_tests(messages)
+            .into_iter()
+            .map(|b| b.name)
+            .collect();
         assert_eq!(names, ["t"]);
+    }
+
+    /// `--skip` ignores unknown names, so a renamed test would silently run (and fail) in the guest.
+    #[test]
+    fn named_binaries_and_tests_exist() {
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../detector-agent/tests");
+        for binary in CORE.into_iter().chain(EXCLUSIONS.iter().map(|e| e.binary)) {
+            let is_file = tests.join(format!("{binary}.rs")).exists();
+            assert!(is_file || tests.join(binary).is_dir(), "{binary}");
+        }
+        for Exclusion { binary, test, .. } in EXCLUSIONS {
+            let Some((module, function)) = test.and_then(|test| test.rsplit_once("::")) else {
+                continue;
+            };
+            let module = module.replace("::", "/");
+            let source = tests.join(binary).join(format!("{module}.rs"));
+            let source = fs::read_to_string(source).unwrap();
+            assert!(source.contains(&format!("fn {function}(")), "{function}");
+        }
     }
 }

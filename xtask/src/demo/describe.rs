@@ -1,13 +1,14 @@
-//! A conflict in words, for the person who watches the demo.
+//! Text form of a conflict event, for the demo.
 
 use std::{fmt::Write as _, time::Duration};
 
 use detector_testkit::event::{Claimant, Conflict, Evidence};
 
-/// Several lines: what, who on what evidence, who receives the traffic, how fast.
+/// Describes a conflict in several lines: claimants with their evidence, the receiver of the
+/// traffic, and the latency.
 ///
-/// `elapsed` runs from the command that made the difference to the moment the event was read.
-pub(crate) fn conflict(conflict: &Conflict, elapsed: Duration) -> String {
+/// `elapsed` is the time from starting the command that caused the event to receiving the event.
+pub(super) fn describe_conflict(conflict: &Conflict, elapsed: Duration) -> String {
     let mut lines = vec![headline(conflict)];
     let width = conflict
         .claimants
@@ -19,14 +20,14 @@ pub(crate) fn conflict(conflict: &Conflict, elapsed: Duration) -> String {
         conflict
             .claimants
             .iter()
-            .map(|claimant| self::claimant(claimant, width)),
+            .map(|claimant| describe_claimant(claimant, width)),
     );
     if conflict.state == "active" {
         let receiver = conflict.traffic_goes_to.as_deref();
-        let receiver = receiver.unwrap_or("unknown: the node has no route to it");
+        let receiver = receiver.unwrap_or("unknown (the node has no route to the address)");
         lines.push(format!("traffic goes to: {receiver}"));
     }
-    lines.push(speed(conflict, elapsed));
+    lines.push(describe_latency(conflict, elapsed));
     lines.join("\n  ")
 }
 
@@ -43,42 +44,42 @@ fn headline(conflict: &Conflict) -> String {
     )
 }
 
-fn claimant(claimant: &Claimant, width: usize) -> String {
+fn describe_claimant(claimant: &Claimant, width: usize) -> String {
     let mut text = format!("{:width$}", claimant.device);
     if let Some(mac) = &claimant.mac {
         let _ = write!(text, "  {mac}");
     }
-    let evidence: Vec<_> = claimant.evidence.iter().map(evidence).collect();
-    let _ = write!(text, "  by {}", evidence.join(", "));
+    let evidence: Vec<_> = claimant.evidence.iter().map(describe_evidence).collect();
+    let _ = write!(text, "  evidence: {}", evidence.join(", "));
     if let Some(reason) = &claimant.left {
         let _ = write!(text, "  left: {}", reason.replace('_', " "));
     }
     text
 }
 
-fn evidence(evidence: &Evidence) -> String {
-    let words = match evidence.kind.as_str() {
-        "address" => "an address in its namespace",
-        "arp" => "an ARP frame",
-        "ndp" => "a neighbour discovery frame",
+fn describe_evidence(evidence: &Evidence) -> String {
+    let kind = match evidence.kind.as_str() {
+        "address" => "address in the pod's namespace",
+        "arp" => "ARP frame",
+        "ndp" => "NDP message",
         "neighbour" => "the node's neighbour entry",
-        "source" => "packets sent with it",
+        "source" => "source address of packets",
         other => other,
     };
     match &evidence.detail {
-        Some(detail) => format!("{words} ({detail})"),
-        None => words.to_owned(),
+        Some(detail) => format!("{kind} ({detail})"),
+        None => kind.to_owned(),
     }
 }
 
-fn speed(conflict: &Conflict, elapsed: Duration) -> String {
-    let whole = format!(
-        "{:.1} ms after the command was started",
+fn describe_latency(conflict: &Conflict, elapsed: Duration) -> String {
+    let total = format!(
+        "{:.1} ms after the `ip` command was started",
         elapsed.as_secs_f64() * 1e3
     );
     match conflict.latency_us {
-        Some(latency) => format!("told {latency:.0} µs after the kernel said so, {whole}"),
-        None => format!("told {whole}"),
+        Some(latency) => format!("detected {latency:.0} µs after the kernel event, {total}"),
+        None => format!("detected {total}"),
     }
 }
 
@@ -127,26 +128,26 @@ mod tests {
     }
 
     #[test]
-    fn an_active_conflict_says_who_on_what_evidence_who_receives_and_how_fast() {
-        let both = vec![claimant("veth1", None), claimant("vethsecond", None)];
-        let text = conflict(&duplicate("active", both), Duration::from_micros(2540));
+    fn active_conflict_shows_evidence_receiver_and_latency() {
+        let claimants = vec![claimant("veth1", None), claimant("vethsecond", None)];
+        let text = describe_conflict(&duplicate("active", claimants), Duration::from_micros(2540));
         assert_eq!(
             text,
             "CONFLICT  10.244.2.10 is claimed by 2 devices (duplicate, certain)\n  \
-             veth1       02:00:00:00:00:01  by an address in its namespace, the node's neighbour entry (PERMANENT)\n  \
-             vethsecond  02:00:00:00:00:01  by an address in its namespace, the node's neighbour entry (PERMANENT)\n  \
+             veth1       02:00:00:00:00:01  evidence: address in the pod's namespace, the node's neighbour entry (PERMANENT)\n  \
+             vethsecond  02:00:00:00:00:01  evidence: address in the pod's namespace, the node's neighbour entry (PERMANENT)\n  \
              traffic goes to: veth1\n  \
-             told 37 µs after the kernel said so, 2.5 ms after the command was started"
+             detected 37 µs after the kernel event, 2.5 ms after the `ip` command was started"
         );
     }
 
     #[test]
-    fn a_resolved_conflict_says_who_left_and_why() {
-        let both = vec![
+    fn resolved_conflict_shows_who_left_and_why() {
+        let claimants = vec![
             claimant("veth1", None),
             claimant("veth2", Some("device_removed")),
         ];
-        let text = conflict(&duplicate("resolved", both), Duration::from_millis(1));
+        let text = describe_conflict(&duplicate("resolved", claimants), Duration::from_millis(1));
         assert!(text.starts_with("RESOLVED  10.244.2.10\n"), "{text}");
         assert!(
             text.contains("(PERMANENT)  left: device removed\n"),
@@ -156,10 +157,10 @@ mod tests {
     }
 
     #[test]
-    fn traffic_that_goes_nowhere_known_is_said_so() {
-        let mut nowhere = duplicate("active", vec![claimant("veth1", None)]);
-        nowhere.traffic_goes_to = None;
-        let text = conflict(&nowhere, Duration::from_millis(1));
+    fn unknown_receiver_is_shown_as_unknown() {
+        let mut conflict = duplicate("active", vec![claimant("veth1", None)]);
+        conflict.traffic_goes_to = None;
+        let text = describe_conflict(&conflict, Duration::from_millis(1));
         assert!(text.contains("traffic goes to: unknown"), "{text}");
     }
 }

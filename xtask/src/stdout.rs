@@ -1,4 +1,4 @@
-//! Lines for the person who typed the command.
+//! Lines on stdout.
 
 use std::{
     fmt::Display,
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 /// Writes one line to stdout.
 ///
 /// # Errors
-/// Nobody reads it any more (`println!` would panic then).
-pub(crate) fn say(line: impl Display) -> Result<()> {
+/// stdout is closed, for example by `| head`; `println!` would panic.
+pub(crate) fn print_line(line: impl Display) -> Result<()> {
     writeln!(io::stdout().lock(), "{line}").context("could not write to stdout")
 }
