@@ -13,8 +13,8 @@ use crate::{
     cli::{CheckArgs, CheckFormat},
     clock::{self, Moment},
     engine::{
-        AnomalyRules, Conflict, Device, Engine, IfIndex, Observation, PoolUpdate, ReadScope,
-        ReadToken, Settings, Snapshot, Stamped, Timestamp, Touched,
+        AnomalyRules, ChangedAddresses, Conflict, Engine, IfIndex, Observation, PodDevice,
+        PoolUpdate, Settings, Snapshot, SnapshotScope, SnapshotToken, TimedObservation, Timestamp,
     },
     event::{
         AnomalyData, ConflictData,
@@ -113,7 +113,7 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
         .flat_map(Conflict::present)
         .map(|claimant| claimant.ifindex)
         .collect();
-    let wanted: Vec<Device> = in_conflict
+    let wanted: Vec<PodDevice> = in_conflict
         .into_iter()
         .chain(
             anomalies
@@ -200,17 +200,24 @@ fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
         anomalies: AnomalyRules {
             drift_grace: Duration::ZERO,
             leak_after: Duration::MAX,
-            astray_grace: Duration::ZERO,
+            stray_route_grace: Duration::ZERO,
         },
         ..Settings::default()
     });
-    let token = ReadToken(0);
+    let token = SnapshotToken(0);
     for what in [
-        Observation::ReadBegun(token),
-        Observation::Read(token, ReadScope::Node, Box::new(snapshot)),
+        Observation::SnapshotStarted(token),
+        Observation::Snapshot(token, SnapshotScope::Node, Box::new(snapshot)),
     ] {
         // Conflicts are asked for below; what else follows from a snapshot is for an agent that stays.
-        engine.step(now, Stamped { at: now, what }, &mut Vec::new());
+        engine.step(
+            now,
+            TimedObservation {
+                at: now,
+                observation: what,
+            },
+            &mut Vec::new(),
+        );
     }
     // After the kernel: IPAM writes first, so what is live by then stands in its books.
     let settings = &args.common.identify;
@@ -218,7 +225,7 @@ fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
     let kube = Kube::new(settings.kube, &node, &[]);
     let books = ipam::look_once(&args.common.ipam, &node, kube, settings.lookup_timeout);
     for pool in books.pools {
-        let news = PoolUpdate::Read(pool, Touched::All);
+        let news = PoolUpdate::Read(pool, ChangedAddresses::All);
         engine.books(clock::now(), news, &mut Vec::new());
     }
     Ok(Look {

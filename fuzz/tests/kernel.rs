@@ -105,7 +105,7 @@ impl Kernel {
             .collect();
         let _ = self.reader.drain(usize::MAX, |stamped| {
             // Neighbours of the test's own namespace may come and go.
-            if let Observation::Frame(claim) = stamped.what {
+            if let Observation::Frame(claim) = stamped.observation {
                 verdicts.push(Verdict::Claim(claimed(&claim)));
             }
         });

@@ -190,7 +190,7 @@ mod tests {
             "`webhooks[1].url`: holds a password",
             "`webhooks[2].only.kinds`: `double`",
             "`webhooks[2].only.min-duration`",
-            "`webhooks[2].only.what` is not a setting; the settings here are kinds",
+            "`webhooks[2].only.observation` is not a setting; the settings here are kinds",
             "`webhooks[2].retry.longest`",
             "two sinks are named `a`",
             "`webhooks[3].client-cert-file`",

@@ -131,7 +131,7 @@ pub struct Evidence {
 
 /// Why a claimant is no longer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Left {
+pub enum LeaveReason {
     /// Its device is gone.
     DeviceRemoved,
     /// The address was removed from it.
@@ -140,7 +140,7 @@ pub enum Left {
     Expired,
 }
 
-impl Left {
+impl LeaveReason {
     /// The Contract's word.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -172,7 +172,7 @@ pub struct Claimant {
     /// Why it is a claimant; never empty for one that has not left.
     pub evidence: Vec<Evidence>,
     /// Set once it has left.
-    pub left: Option<Left>,
+    pub left: Option<LeaveReason>,
 }
 
 /// A conflict as it is at one moment.

@@ -1,8 +1,8 @@
 //! Kept conflicts of any content; see [`crate::fuzzing`].
 
 use super::{
-    Engine, Link, LinkKind, Observation, OpenConflict, ReadScope, ReadToken, Settings, Snapshot,
-    Stamped, Timestamp,
+    Engine, Link, LinkKind, Observation, OpenConflict, Settings, Snapshot, SnapshotScope,
+    SnapshotToken, TimedObservation, Timestamp,
 };
 
 /// Reads a kept conflict and goes on with it, on a node whose links have the names and indices that the record gives.
@@ -41,12 +41,19 @@ pub fn open_conflicts(bytes: &[u8]) {
         ..Snapshot::default()
     };
     let told = [
-        Observation::ReadBegun(ReadToken(1)),
-        Observation::Read(ReadToken(1), ReadScope::Node, Box::new(snapshot)),
+        Observation::SnapshotStarted(SnapshotToken(1)),
+        Observation::Snapshot(SnapshotToken(1), SnapshotScope::Node, Box::new(snapshot)),
     ];
     for (time, what) in (1..).zip(told) {
         let at = Timestamp(time);
-        engine.step(at, Stamped { at, what }, &mut effects);
+        engine.step(
+            at,
+            TimedObservation {
+                at,
+                observation: what,
+            },
+            &mut effects,
+        );
     }
     let _ = engine.open_records(Timestamp(3));
     engine.expire(Timestamp(u64::MAX), &mut effects);

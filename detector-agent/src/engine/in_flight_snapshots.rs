@@ -9,7 +9,7 @@ use std::{
     net::IpAddr,
 };
 
-use super::observation::{FdbEntry, IfIndex, Mac, Peer, ReadScope, ReadToken, Route};
+use super::observation::{FdbEntry, IfIndex, Mac, Peer, Route, SnapshotScope, SnapshotToken};
 
 /// What one fact of the kernel's state is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,7 +58,7 @@ const TOUCHED: usize = 262_144;
 #[derive(Debug, Default)]
 pub(super) struct Reads {
     sequence: u64,
-    begun: BTreeMap<ReadToken, u64>,
+    begun: BTreeMap<SnapshotToken, u64>,
     touched: HashMap<Key, u64>,
     /// Where the newest merged reading of the whole node began.
     newest: u64,
@@ -94,7 +94,7 @@ impl Finished {
 }
 
 impl Reads {
-    pub(super) fn begin(&mut self, token: ReadToken) {
+    pub(super) fn begin(&mut self, token: SnapshotToken) {
         self.sequence += 1;
         self.begun.insert(token, self.sequence);
     }
@@ -114,7 +114,7 @@ impl Reads {
     }
 
     /// Ends a reading that failed.
-    pub(super) fn fail(&mut self, token: ReadToken) {
+    pub(super) fn fail(&mut self, token: SnapshotToken) {
         self.begun.remove(&token);
         if self.begun.is_empty() {
             self.touched.clear();
@@ -122,7 +122,7 @@ impl Reads {
     }
 
     /// Ends a reading that is to be merged.
-    pub(super) fn finish(&mut self, token: ReadToken, scope: ReadScope) -> Outcome {
+    pub(super) fn finish(&mut self, token: SnapshotToken, scope: SnapshotScope) -> Outcome {
         let Some(begun) = self.begun.remove(&token) else {
             return Outcome::Unusable;
         };
@@ -134,7 +134,7 @@ impl Reads {
         if begun < self.newest {
             return Outcome::Superseded;
         }
-        if scope == ReadScope::Node {
+        if scope == SnapshotScope::Node {
             self.newest = begun;
         }
         Outcome::Usable(Finished { begun, touched })

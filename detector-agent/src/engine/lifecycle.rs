@@ -10,7 +10,8 @@ use std::{
 
 use super::{
     conflict::{
-        Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, EvidenceKind, Left,
+        Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, EvidenceKind,
+        LeaveReason,
     },
     observation::Timestamp,
     scope::Scope,
@@ -118,7 +119,7 @@ impl Lifecycle {
         &mut self,
         address: IpAddr,
         mut verdicts: Vec<(Scope, Verdict)>,
-        leaving: impl Fn(&Claimant) -> Left,
+        leaving: impl Fn(&Claimant) -> LeaveReason,
         at: Moment,
         bounds: &Bounds,
         effects: &mut Vec<Effect>,
@@ -227,7 +228,7 @@ impl Open {
         kind: ConflictKind,
         claimants: Vec<Claimant>,
         traffic_goes_to: Option<String>,
-        leaving: &impl Fn(&Claimant) -> Left,
+        leaving: &impl Fn(&Claimant) -> LeaveReason,
         at: Moment,
         bounds: &Bounds,
     ) -> bool {
@@ -259,7 +260,7 @@ impl Open {
     fn resolve(
         mut self,
         peace: Option<Verdict>,
-        leaving: &impl Fn(&Claimant) -> Left,
+        leaving: &impl Fn(&Claimant) -> LeaveReason,
         at: Moment,
         bounds: &Bounds,
     ) -> Conflict {
@@ -281,7 +282,7 @@ impl Open {
     fn replace(
         &mut self,
         claimants: Vec<Claimant>,
-        leaving: &impl Fn(&Claimant) -> Left,
+        leaving: &impl Fn(&Claimant) -> LeaveReason,
         bounds: &Bounds,
     ) -> bool {
         let ids: BTreeSet<_> = claimants.iter().map(|c| c.id).collect();
@@ -301,7 +302,7 @@ impl Open {
 fn gone(
     before: Vec<Claimant>,
     present: &BTreeSet<ClaimantId>,
-    leaving: &impl Fn(&Claimant) -> Left,
+    leaving: &impl Fn(&Claimant) -> LeaveReason,
     bounds: &Bounds,
 ) -> Vec<Claimant> {
     let mut left: Vec<_> = before

@@ -9,7 +9,7 @@ use super::observation::{IfIndex, Link, LinkKind, Mac, Peer, Timestamp};
 
 /// A pod device: what the attach worker and the pod lookups need to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct PodDevice {
     /// Its index.
     pub ifindex: IfIndex,
     /// Tells devices apart that had the same index one after the other.
@@ -43,8 +43,8 @@ impl LinkState {
         self.link.kind == LinkKind::Pod
     }
 
-    pub(super) fn device(&self) -> Device {
-        Device {
+    pub(super) fn device(&self) -> PodDevice {
+        PodDevice {
             ifindex: self.link.ifindex,
             generation: self.generation,
             name: self.link.name.clone(),

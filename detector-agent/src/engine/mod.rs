@@ -29,12 +29,13 @@ mod step;
 mod tests;
 
 pub use anomaly::{
-    Allocation, Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, Cause, Completeness, Coverage,
-    Inside, Ipam, Look, OverReason, Pool, PoolId, PoolSource, PoolUpdate, Touched,
+    Allocation, Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, ChangedAddresses,
+    Completeness, Coverage, Inside, Ipam, Look, Pool, PoolId, PoolSource, PoolUpdate,
+    ResolveReason,
 };
 pub use conflict::*;
-pub use links::Device;
+pub use links::PodDevice;
 pub use observation::*;
 pub use record::OpenConflict;
 pub use settings::{AnomalyRules, Bounds, Settings};
-pub use step::{Claim, Effect, Engine, Losses};
+pub use step::{DropCounters, Effect, Engine, ListedClaim};

@@ -2,10 +2,10 @@
 //!
 //! Invariants, which observers keep:
 //! - Observations of one source arrive in the kernel's order.
-//! - A snapshot may be older than live observations that arrived while it was read; [`Observation::ReadBegun`] marks
+//! - A snapshot may be older than live observations that arrived while it was read; [`Observation::SnapshotStarted`] marks
 //!   its start so that the engine can let the newer live word win for each key. What was queued before is told before:
 //!   after an overrun the queue is emptied first, or a word from before the loss would win over the snapshot.
-//! - What the kernel said live before a reading ended is told before [`Observation::Read`]: else the snapshot's news would
+//! - What the kernel said live before a reading ended is told before [`Observation::Snapshot`]: else the snapshot's news would
 //!   meet claims whose end still waits in the queue, and a conflict would be raised that never was.
 
 use std::{fmt, net::IpAddr};
@@ -257,11 +257,11 @@ pub struct Question {
 
 /// Which reading of the kernel's state a snapshot answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ReadToken(pub u64);
+pub struct SnapshotToken(pub u64);
 
 /// What a reading covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReadScope {
+pub enum SnapshotScope {
     /// Everything.
     Node,
     /// One device: the link itself, the addresses in its pod's namespace, and the neighbours on it.
@@ -279,7 +279,7 @@ pub struct PodAddresses {
     pub addresses: Option<Vec<AssignedAddress>>,
 }
 
-/// The kernel's state, read in one go. For [`ReadScope::Device`] only `links`, `pods` and
+/// The kernel's state, read in one go. For [`SnapshotScope::Device`] only `links`, `pods` and
 /// `neighbours` are filled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
@@ -330,18 +330,18 @@ pub enum Observation {
     /// A pod asked for one address again and again.
     Question(Question),
     /// A reading of the kernel's state starts now: it will hold everything said before this point.
-    ReadBegun(ReadToken),
+    SnapshotStarted(SnapshotToken),
     /// That reading is done.
-    Read(ReadToken, ReadScope, Box<Snapshot>),
+    Snapshot(SnapshotToken, SnapshotScope, Box<Snapshot>),
     /// That reading failed; the next one replaces it.
-    ReadFailed(ReadToken),
+    SnapshotFailed(SnapshotToken),
 }
 
 /// An observation with the kernel's time for it (for netlink: when `recvmsg` returned).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stamped {
+pub struct TimedObservation {
     /// When.
     pub at: Timestamp,
     /// What.
-    pub what: Observation,
+    pub observation: Observation,
 }

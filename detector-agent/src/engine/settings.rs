@@ -54,7 +54,7 @@ pub struct AnomalyRules {
     /// An address in the books that no pod has.
     pub leak_after: Duration,
     /// A host route that leads to no claimant: plugins change address, device and route one after the other.
-    pub astray_grace: Duration,
+    pub stray_route_grace: Duration,
 }
 
 impl Default for AnomalyRules {
@@ -62,7 +62,7 @@ impl Default for AnomalyRules {
         Self {
             drift_grace: Duration::from_secs(2),
             leak_after: Duration::from_secs(600),
-            astray_grace: Duration::from_secs(5),
+            stray_route_grace: Duration::from_secs(5),
         }
     }
 }

@@ -98,7 +98,7 @@ impl AnomalyData {
             detail: anomaly.detail.clone(),
             raised_at: moment.rfc3339(anomaly.raised_at),
             resolved_at: anomaly.resolved_at.map(|at| moment.rfc3339(at)),
-            resolved_because: anomaly.over_because.map(|b| b.name().to_owned()),
+            resolved_because: anomaly.resolve_reason.map(|b| b.name().to_owned()),
             latency_us: u64::try_from(latency).unwrap_or(u64::MAX),
         }
     }

@@ -33,7 +33,7 @@ impl EventLoop {
                         .device_gone(device.ifindex, device.generation);
                     self.ask(Job::Detach(device.ifindex));
                 }
-                Effect::ReadAgain => self.readings.want("read_outdated"),
+                Effect::Resync => self.readings.want("read_outdated"),
                 Effect::Anomaly(said) => self.about_anomaly(said),
             }
         }
@@ -44,7 +44,7 @@ impl EventLoop {
             AnomalyEffect::Raised(anomaly) => self.anomaly(Change::Raised, &anomaly),
             AnomalyEffect::Resolved(anomaly) => self.anomaly(Change::Resolved, &anomaly),
             AnomalyEffect::LookInside(look) => self.ask(Job::LookInside(look)),
-            AnomalyEffect::ReadBooks(pool) => {
+            AnomalyEffect::ReadPool(pool) => {
                 // Where the reader has ended, nothing is raised by books that are too old.
                 let _ = self.parts.books.send(pool);
             }

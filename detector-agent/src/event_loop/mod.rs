@@ -22,7 +22,9 @@ use std::{
 
 use crate::{
     clock,
-    engine::{Effect, Engine, FrameKind, IfIndex, Observation, PoolId, Stamped, Timestamp},
+    engine::{
+        Effect, Engine, FrameKind, IfIndex, Observation, PoolId, TimedObservation, Timestamp,
+    },
     health::SourceHealth,
     metrics::{Kind, Metrics, Reason},
     observe::{
@@ -232,8 +234,8 @@ impl EventLoop {
         }
     }
 
-    fn step(&mut self, stamped: Stamped) {
-        if let Some(kind) = kind(&stamped.what) {
+    fn step(&mut self, stamped: TimedObservation) {
+        if let Some(kind) = kind(&stamped.observation) {
             self.parts
                 .metrics
                 .observations
@@ -272,7 +274,7 @@ fn kind(what: &Observation) -> Option<&'static str> {
             FrameKind::Ndp => "ndp",
         }),
         Observation::Question(_) => Some("question"),
-        Observation::Read(..) => Some("snapshot"),
-        Observation::ReadBegun(_) | Observation::ReadFailed(_) => None,
+        Observation::Snapshot(..) => Some("snapshot"),
+        Observation::SnapshotStarted(_) | Observation::SnapshotFailed(_) => None,
     }
 }

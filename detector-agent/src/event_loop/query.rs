@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     clock,
-    engine::{Anomaly, AnomalyId, Claim, Conflict, Engine},
+    engine::{Anomaly, AnomalyId, Conflict, Engine, ListedClaim},
 };
 
 /// A question. Lists are asked for by address, a few hundred at a time, so that no answer takes long.
@@ -23,7 +23,7 @@ pub enum Query {
     /// Every address something is known of.
     Addresses(oneshot::Sender<Vec<IpAddr>>),
     /// The claims of these addresses.
-    Claims(Vec<IpAddr>, oneshot::Sender<Vec<Claim>>),
+    Claims(Vec<IpAddr>, oneshot::Sender<Vec<ListedClaim>>),
 }
 
 impl Query {

@@ -1,6 +1,6 @@
 //! Resync of the kernel's tables: when everything is read, what was read last, and when the start is done.
 //!
-//! A reading is wanted at the start and after every loss. [`Observation::ReadBegun`] is stepped before the worker is
+//! A reading is wanted at the start and after every loss. [`Observation::SnapshotStarted`] is stepped before the worker is
 //! asked, so that the engine knows what was said live while it was under way.
 
 use std::{
@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::EventLoop;
 use crate::{
     clock,
-    engine::{Observation, ReadScope, ReadToken, Stamped, Timestamp},
+    engine::{Observation, SnapshotScope, SnapshotToken, TimedObservation, Timestamp},
     metrics::Reason,
     observe::{netlink::LeftOut, worker::Job},
 };
@@ -50,7 +50,7 @@ pub(super) struct Resync {
     /// Why the next one is wanted.
     pub(super) wanted: Option<&'static str>,
     /// The one under way. Resync of one device besides it are the engine's business alone.
-    pub(super) under_way: Option<ReadToken>,
+    pub(super) under_way: Option<SnapshotToken>,
     begun_at: Timestamp,
     /// How many more may be told of now, and when that was counted.
     tellable: (u32, Timestamp),
@@ -105,12 +105,12 @@ impl Resync {
 
 impl EventLoop {
     /// Tells the engine that a reading begins, of everything or of one device.
-    pub(super) fn begin_reading(&mut self) -> ReadToken {
+    pub(super) fn begin_reading(&mut self) -> SnapshotToken {
         self.readings.last_token += 1;
-        let token = ReadToken(self.readings.last_token);
-        let begun = Stamped {
+        let token = SnapshotToken(self.readings.last_token);
+        let begun = TimedObservation {
             at: clock::now(),
-            what: Observation::ReadBegun(token),
+            observation: Observation::SnapshotStarted(token),
         };
         self.parts.engine.step(begun.at, begun, &mut self.effects);
         token
@@ -136,14 +136,13 @@ impl EventLoop {
     }
 
     /// Takes a reading, of everything or of one device, or that it failed.
-    pub(super) fn merge(&mut self, reading: Stamped, left_out: LeftOut) {
-        let of_everything = match &reading.what {
-            Observation::Read(token, ReadScope::Node, _) | Observation::ReadFailed(token) => {
-                self.readings.under_way == Some(*token)
-            }
+    pub(super) fn merge(&mut self, reading: TimedObservation, left_out: LeftOut) {
+        let of_everything = match &reading.observation {
+            Observation::Snapshot(token, SnapshotScope::Node, _)
+            | Observation::SnapshotFailed(token) => self.readings.under_way == Some(*token),
             _ => false,
         };
-        let failed = matches!(reading.what, Observation::ReadFailed(_));
+        let failed = matches!(reading.observation, Observation::SnapshotFailed(_));
         if of_everything {
             self.readings.under_way = None;
         }
@@ -210,7 +209,7 @@ mod tests {
         let start = Timestamp(1);
         assert_eq!(readings.due(start), Some("start"));
         assert_eq!(readings.due(start), None, "nobody wants another");
-        readings.under_way = Some(ReadToken(1));
+        readings.under_way = Some(SnapshotToken(1));
         readings.begun_at = start;
         readings.want("ring_full");
         readings.want("netlink_overrun");

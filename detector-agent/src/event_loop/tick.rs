@@ -77,7 +77,7 @@ impl EventLoop {
 
     fn set_engine_losses(&self) {
         let engine = &self.parts.engine;
-        let losses = engine.losses();
+        let losses = engine.drop_counters();
         for (reason, total) in [
             ("claims_per_device", losses.claims),
             ("links", losses.links),

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    engine::{Anomaly, AnomalyId, Claim, Claimant, Conflict},
+    engine::{Anomaly, AnomalyId, Claimant, Conflict, ListedClaim},
     event::{AnomalyData, ClaimantData, ConflictData},
     metrics::{ClaimInfo, ClaimSeries},
     pods::PodAnswer,
@@ -134,7 +134,7 @@ pub(super) async fn claims(app: Arc<App>, address: Option<IpAddr>, head: bool) -
     }
     let (to, from) = mpsc::channel(2);
     tokio::spawn(async move {
-        if let Some(list) = write::<Claim>(&app, &addresses, &to).await {
+        if let Some(list) = write::<ListedClaim>(&app, &addresses, &to).await {
             list.end(&to).await;
         }
     });
@@ -221,7 +221,7 @@ impl Listed for Anomaly {
     }
 }
 
-impl Listed for Claim {
+impl Listed for ListedClaim {
     type Key = IpAddr;
     const LIST: &'static str = "claims";
     const AT_ONCE: usize = CLAIMS_AT_ONCE;

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    engine::{Anomaly, AnomalyId, Claim, Conflict},
+    engine::{Anomaly, AnomalyId, Conflict, ListedClaim},
     event_loop::{Inbox, Message, Query},
 };
 
@@ -72,7 +72,7 @@ impl Ask {
     }
 
     /// The claims of these addresses.
-    pub(super) async fn claims(&self, addresses: &[IpAddr]) -> Result<Vec<Claim>, AskError> {
+    pub(super) async fn claims(&self, addresses: &[IpAddr]) -> Result<Vec<ListedClaim>, AskError> {
         self.ask(|reply| Query::Claims(addresses.to_vec(), reply))
             .await
     }

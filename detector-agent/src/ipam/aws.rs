@@ -115,9 +115,9 @@ impl Aws {
             Ok(found) => {
                 let told = format!("{} addresses assigned by {place}", found.len());
                 let books = if self.kept.is_losing(&found, read_at) {
-                    Completeness::Lost
+                    Completeness::Deleted
                 } else {
-                    Completeness::Whole
+                    Completeness::Complete
                 };
                 (Some(found), books, State::Works, told)
             }
@@ -137,11 +137,11 @@ impl Aws {
             coverage: Coverage {
                 ranges: Vec::new(),
                 device_prefixes: vec![self.prefix.clone()],
-                formerly: self.kept.formerly.clone(),
+                previously_allocated: self.kept.formerly.clone(),
             },
-            books,
+            completeness: books,
             allocated: self.kept.held.clone(),
-            tells_leaks: books == Completeness::Whole,
+            can_detect_leaks: books == Completeness::Complete,
             read_at,
         };
         Read {
@@ -355,9 +355,9 @@ mod tests {
         let found =
             of_file(br#"{"version":"vpc-cni-ipam/1","allocations":[{"ipv4":"10.0.10.40"}]}"#);
         let first = aws.take("f".to_owned(), found, false, Timestamp(1));
-        assert_eq!(first.pool.books, Completeness::Whole);
+        assert_eq!(first.pool.completeness, Completeness::Complete);
         let broken = aws.take("f".to_owned(), of_file(b"{"), false, Timestamp(2));
-        assert_eq!(broken.pool.books, Completeness::Unknown);
+        assert_eq!(broken.pool.completeness, Completeness::Unknown);
         assert_eq!(broken.pool.allocated.len(), 1);
         assert!(
             broken.state == State::Failed && broken.told.contains("no JSON"),
@@ -365,6 +365,6 @@ mod tests {
             broken.told
         );
         let branches = aws.take("f".to_owned(), Ok(BTreeMap::new()), true, Timestamp(3));
-        assert_eq!(branches.pool.books, Completeness::Unknown);
+        assert_eq!(branches.pool.completeness, Completeness::Unknown);
     }
 }

@@ -113,7 +113,7 @@ impl Calico {
                 self.ranges = blocks.ranges;
                 (
                     Some(blocks.allocated),
-                    Completeness::Whole,
+                    Completeness::Complete,
                     State::Works,
                     told,
                 )
@@ -136,9 +136,9 @@ impl Calico {
                 device_prefixes: vec![PREFIX.to_owned()],
                 ..Coverage::default()
             },
-            books,
+            completeness: books,
             allocated: self.kept.held.clone(),
-            tells_leaks: books == Completeness::Whole,
+            can_detect_leaks: books == Completeness::Complete,
             read_at,
         };
         Read {

@@ -54,7 +54,10 @@ fn follow(found: Result<BTreeMap<IpAddr, Allocation>, String>) {
         let failed = told.is_err();
         let read = books.take("file".to_owned(), told, false, Timestamp(time));
         assert_eq!(read.pool.allocated.len(), held, "at {time}");
-        assert_eq!(read.pool.books == engine::Completeness::Unknown, failed);
+        assert_eq!(
+            read.pool.completeness == engine::Completeness::Unknown,
+            failed
+        );
     }
 }
 

@@ -4,7 +4,7 @@
 //! container's id) is shown to people only. The plugin's `lock` is never opened.
 //!
 //! A plugin that gives an address free removes that one file and leaves `lock` and `last_reserved_ip.*`. Where those are
-//! gone, or the directory is, or nearly all reservations at once, somebody else deleted the books: [`Completeness::Lost`].
+//! gone, or the directory is, or nearly all reservations at once, somebody else deleted the books: [`Completeness::Deleted`].
 
 use std::{
     collections::BTreeMap,
@@ -99,13 +99,13 @@ impl HostLocal {
                 self.seen = true;
                 let losing = self.kept.is_losing(&held, read_at);
                 let books = if !has_lock || losing {
-                    Completeness::Lost
+                    Completeness::Deleted
                 } else {
-                    Completeness::Whole
+                    Completeness::Complete
                 };
                 (Some(held), books)
             }
-            Found::Deleted | Found::Orphaned => (Some(Held::new()), Completeness::Lost),
+            Found::Deleted | Found::Orphaned => (Some(Held::new()), Completeness::Deleted),
             // What was read last still stands; nothing is concluded from what it lacks.
             Found::NeverSeen(_) | Found::Unreadable(_) => (None, Completeness::Unknown),
         };
@@ -124,15 +124,15 @@ impl HostLocal {
                     Vec::new()
                 },
                 device_prefixes: Vec::new(),
-                formerly: self.kept.formerly.clone(),
+                previously_allocated: self.kept.formerly.clone(),
             },
-            books,
+            completeness: books,
             allocated: kept
                 .held
                 .iter()
                 .map(|(address, (_, allocation))| (*address, allocation.clone()))
                 .collect(),
-            tells_leaks: books == Completeness::Whole
+            can_detect_leaks: books == Completeness::Complete
                 && FOLLOWED.contains(&self.network.plugin.as_str()),
             read_at,
         };

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::engine::{Completeness, Timestamp, Touched};
+use crate::engine::{ChangedAddresses, Completeness, Timestamp};
 
 /// Addresses that vanish between two readings, and the share of all (4 of 5), that no IPAM frees at once.
 const MANY: usize = 5;
@@ -53,7 +53,7 @@ impl<V: PartialEq> Kept<V> {
         found: Option<BTreeMap<IpAddr, V>>,
         books: Completeness,
         place: &str,
-    ) -> Touched {
+    ) -> ChangedAddresses {
         let mut touched = Vec::new();
         if let Some(found) = found {
             for address in self.held.keys().filter(|a| !found.contains_key(a)) {
@@ -72,9 +72,9 @@ impl<V: PartialEq> Kept<V> {
         }
         let now = (books, place.to_owned());
         if self.last.as_ref() == Some(&now) {
-            return Touched::These(touched);
+            return ChangedAddresses::Only(touched);
         }
         self.last = Some(now);
-        Touched::All
+        ChangedAddresses::All
     }
 }

@@ -34,7 +34,7 @@ pub use watcher::IpamWatcher;
 use std::sync::Arc;
 
 use crate::{
-    engine::{Pool, Touched},
+    engine::{ChangedAddresses, Pool},
     health::State,
 };
 
@@ -44,7 +44,7 @@ struct Read {
     /// The books.
     pool: Arc<Pool>,
     /// What changed in them.
-    touched: Touched,
+    touched: ChangedAddresses,
     /// How they are.
     state: State,
     /// The same in one sentence, for people.

@@ -18,7 +18,10 @@ use super::{
 };
 use crate::{
     clock,
-    engine::{Device, IfIndex, Inside, Look, Observation, ReadScope, ReadToken, Stamped},
+    engine::{
+        IfIndex, Inside, Look, Observation, PodDevice, SnapshotScope, SnapshotToken,
+        TimedObservation,
+    },
 };
 
 /// Between two looks at whether the programs still see frames, at least.
@@ -34,13 +37,13 @@ const LOOK_SHARE: u32 = 2_000;
 #[derive(Debug)]
 pub enum Job {
     /// Attach to a device, then, where a token is given, read its pod's namespace.
-    Attach(Device, Option<ReadToken>),
+    Attach(PodDevice, Option<SnapshotToken>),
     /// A device is gone or none of ours any more.
     Detach(IfIndex),
     /// Look what a pod's own tables say of an address that it asks for.
     LookInside(Look),
     /// Read everything.
-    ReadNode(ReadToken),
+    ReadNode(SnapshotToken),
 }
 
 /// What the thread tells.
@@ -53,7 +56,7 @@ pub enum Outcome {
     /// A device had to be attached to anew; its frames were not seen for a while.
     Displaced(IfIndex),
     /// A reading is done, or failed.
-    Observed(Stamped, LeftOut),
+    Observed(TimedObservation, LeftOut),
 }
 
 /// What is attached to: each device's generation and name.
@@ -104,7 +107,11 @@ impl Worker {
                         let reading =
                             self.requests
                                 .read_device(&self.selector, device.ifindex, device.peer);
-                        tell(observed(token, ReadScope::Device(device.ifindex), reading));
+                        tell(observed(
+                            token,
+                            SnapshotScope::Device(device.ifindex),
+                            reading,
+                        ));
                     }
                     tell(Outcome::Attached(device.ifindex, ok));
                 }
@@ -120,7 +127,7 @@ impl Worker {
                 }
                 Job::ReadNode(token) => {
                     let reading = self.requests.read_node(&self.selector);
-                    tell(observed(token, ReadScope::Node, reading));
+                    tell(observed(token, SnapshotScope::Node, reading));
                 }
             }
         }
@@ -159,7 +166,7 @@ impl Worker {
         }
     }
 
-    fn attach(&mut self, attached: &mut Attached, device: &Device) -> bool {
+    fn attach(&mut self, attached: &mut Attached, device: &PodDevice) -> bool {
         let Some(programs) = &mut self.programs else {
             return true;
         };
@@ -195,22 +202,26 @@ fn pause_after(look: Duration) -> Duration {
     (look * LOOK_SHARE).max(LOOK)
 }
 
-fn observed(token: ReadToken, scope: ReadScope, reading: Result<Reading, ReadError>) -> Outcome {
+fn observed(
+    token: SnapshotToken,
+    scope: SnapshotScope,
+    reading: Result<Reading, ReadError>,
+) -> Outcome {
     let at = clock::now();
     match reading {
         Ok(Reading { snapshot, left_out }) => Outcome::Observed(
-            Stamped {
+            TimedObservation {
                 at,
-                what: Observation::Read(token, scope, Box::new(snapshot)),
+                observation: Observation::Snapshot(token, scope, Box::new(snapshot)),
             },
             left_out,
         ),
         Err(error) => {
             warn!("reading the kernel's state failed, it will be read again: {error}");
             Outcome::Observed(
-                Stamped {
+                TimedObservation {
                     at,
-                    what: Observation::ReadFailed(token),
+                    observation: Observation::SnapshotFailed(token),
                 },
                 LeftOut::default(),
             )

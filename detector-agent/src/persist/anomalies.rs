@@ -20,7 +20,8 @@ use tracing::warn;
 use super::records::world;
 use crate::{
     engine::{
-        Anomaly, AnomalyId, AnomalyKind, Cause, Claimant, Engine, Ipam, PoolSource, Timestamp, Vlan,
+        Anomaly, AnomalyCause, AnomalyId, AnomalyKind, Claimant, Engine, Ipam, PoolSource,
+        Timestamp, Vlan,
     },
     persist::store::{Store, StoreError},
 };
@@ -81,7 +82,9 @@ impl Kept {
             kind: AnomalyKind::ALL
                 .into_iter()
                 .find(|k| k.name() == self.kind)?,
-            cause: Cause::ALL.into_iter().find(|c| c.name() == self.cause)?,
+            cause: AnomalyCause::ALL
+                .into_iter()
+                .find(|c| c.name() == self.cause)?,
             address: self.address,
             vlan: self.vlan,
             holder: self.holder,
@@ -92,7 +95,7 @@ impl Kept {
             raised_at: self.raised_at,
             decided_at: self.decided_at,
             resolved_at: None,
-            over_because: None,
+            resolve_reason: None,
         })
     }
 }

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     engine::{
-        Anomaly, Engine, Observation, OpenConflict, ReadScope, ReadToken, Settings, Stamped,
-        Timestamp,
+        Anomaly, Engine, Observation, OpenConflict, Settings, SnapshotScope, SnapshotToken,
+        TimedObservation, Timestamp,
     },
     persist::store::{Store, StoreError},
 };
@@ -42,12 +42,19 @@ pub fn open_anomalies(bytes: &[u8]) {
     assert_eq!(engine.anomalies().len(), held_before);
     let mut effects = Vec::new();
     let told = [
-        Observation::ReadBegun(ReadToken(1)),
-        Observation::Read(ReadToken(1), ReadScope::Node, Box::default()),
+        Observation::SnapshotStarted(SnapshotToken(1)),
+        Observation::Snapshot(SnapshotToken(1), SnapshotScope::Node, Box::default()),
     ];
     for (time, what) in (1..).zip(told) {
         let at = Timestamp(time);
-        engine.step(at, Stamped { at, what }, &mut effects);
+        engine.step(
+            at,
+            TimedObservation {
+                at,
+                observation: what,
+            },
+            &mut effects,
+        );
     }
     engine.expire(Timestamp(u64::MAX), &mut effects);
 }

@@ -12,8 +12,8 @@ use super::*;
 use crate::{
     clock,
     engine::{
-        Engine, FrameClaim, FrameKind, Link, LinkKind, Mac, Observation, ReadScope, ReadToken,
-        Settings, Snapshot, Stamped, Vlan,
+        Engine, FrameClaim, FrameKind, Link, LinkKind, Mac, Observation, Settings, Snapshot,
+        SnapshotScope, SnapshotToken, TimedObservation, Vlan,
     },
     health::{Health, Role, State as PartState},
     persist::store::StoreError,
@@ -53,17 +53,24 @@ impl Site {
         let mut effects = Vec::new();
         let mut tell = |what| {
             let at = clock::now();
-            self.engine.step(at, Stamped { at, what }, &mut effects);
+            self.engine.step(
+                at,
+                TimedObservation {
+                    at,
+                    observation: what,
+                },
+                &mut effects,
+            );
         };
         let links: Vec<_> = (1..=2).map(device).collect();
-        tell(Observation::ReadBegun(ReadToken(1)));
+        tell(Observation::SnapshotStarted(SnapshotToken(1)));
         let snapshot = Snapshot {
             links,
             ..Snapshot::default()
         };
-        tell(Observation::Read(
-            ReadToken(1),
-            ReadScope::Node,
+        tell(Observation::Snapshot(
+            SnapshotToken(1),
+            SnapshotScope::Node,
             Box::new(snapshot),
         ));
         for (number, ifindex) in (0..addresses).flat_map(|n| [(n, 1), (n, 2)]) {

@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
 use super::{Pod, PodAnswer, SourceState, SourceStatus, Sources, resolver::Note};
-use crate::engine::{Claimant, ClaimantId, Device, IfIndex};
+use crate::engine::{Claimant, ClaimantId, IfIndex, PodDevice};
 
 /// A device by index and generation.
 pub(super) type DeviceId = (IfIndex, u64);
@@ -107,7 +107,7 @@ impl PodLookups {
         if let (PodAnswer::Unknown(_), ClaimantId::Device(ifindex, generation), None) =
             (self.book.pod_of(claimant), claimant.id, claimant.left)
         {
-            self.note(Note::Wanted(Device {
+            self.note(Note::Wanted(PodDevice {
                 ifindex,
                 generation,
                 name: claimant.device.clone(),
@@ -117,7 +117,7 @@ impl PodLookups {
         }
     }
 
-    pub(crate) fn device_appeared(&self, device: &Device) {
+    pub(crate) fn device_appeared(&self, device: &PodDevice) {
         self.note(Note::Appeared(device.clone()));
     }
 

@@ -5,7 +5,7 @@ use std::{io, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Identifier, Note, PodDirectory, Sources};
-use crate::engine::Device;
+use crate::engine::PodDevice;
 
 /// Looks the pods behind these devices up, and gives what is known when all sources have answered or `patience` is
 /// over.
@@ -13,7 +13,7 @@ use crate::engine::Device;
 /// # Errors
 /// Where the system gives no runtime to wait with.
 pub fn look_once(
-    devices: Vec<Device>,
+    devices: Vec<PodDevice>,
     sources: Sources,
     patience: Duration,
 ) -> io::Result<Arc<PodDirectory>> {

@@ -9,7 +9,7 @@ use super::{
     lines::{Lines, Written},
 };
 use crate::{
-    engine::{Anomaly, Claimant, Conflict, Device, IfIndex},
+    engine::{Anomaly, Claimant, Conflict, IfIndex, PodDevice},
     event::{AnyEvent, Change, Event, EventMaker},
     health::{Part, State},
     metrics::Metrics,
@@ -194,7 +194,7 @@ impl Reporter {
     }
 
     /// A device appeared, or something about it changed.
-    pub fn device_appeared(&self, device: &Device) {
+    pub fn device_appeared(&self, device: &PodDevice) {
         self.pods.device_appeared(device);
     }
 

@@ -94,7 +94,7 @@ fn kernel_and_host_agree_on_every_frame() {
         let mut published = Vec::new();
         reader.drain(usize::MAX, |stamped| {
             // Neighbours of the test's own namespace may come and go.
-            if let Observation::Frame(claim) = stamped.what {
+            if let Observation::Frame(claim) = stamped.observation {
                 published.push(claim);
             }
         });

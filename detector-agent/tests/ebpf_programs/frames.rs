@@ -39,8 +39,8 @@ fn a_claim_bears_the_time_of_the_frame() {
         .sender
         .send(&Frame::announcement(MAC, ADDRESS))
         .unwrap();
-    let at =
-        world.wait(|stamped| matches!(stamped.what, Observation::Frame(_)).then_some(stamped.at));
+    let at = world
+        .wait(|stamped| matches!(stamped.observation, Observation::Frame(_)).then_some(stamped.at));
     assert!(before <= at && at <= now(), "{before:?} {at:?}");
 }
 
@@ -241,7 +241,7 @@ fn a_frame_that_was_seen_still_reaches_the_stack() {
         .send(&Frame::request(MAC, ADDRESS, GATEWAY))
         .unwrap();
     // The kernel learns the asker of an address of its own.
-    let lladdr = world.wait(|stamped| match stamped.what {
+    let lladdr = world.wait(|stamped| match stamped.observation {
         Observation::Neighbour(found) if found.address == ADDRESS => Some(found.lladdr),
         _ => None,
     });

@@ -140,7 +140,7 @@ fn a_device_beyond_its_budget_is_turned_away_and_another_is_not() {
         .unwrap()
         .send(&Frame::announcement(OTHER_MAC, ADDRESS))
         .unwrap();
-    let claim = world.wait(|stamped| match stamped.what {
+    let claim = world.wait(|stamped| match stamped.observation {
         detector_agent::engine::Observation::Frame(claim) if claim.ifindex == ifindex => {
             Some(claim)
         }

@@ -19,9 +19,13 @@ fn address() -> IpAddr {
 
 /// The next that is said of an address.
 fn next(world: &mut World, address: IpAddr) -> Observation {
-    world.wait(|stamped| match &stamped.what {
-        Observation::Neighbour(found) if found.address == address => Some(stamped.what.clone()),
-        Observation::NeighbourGone(_, gone) if *gone == address => Some(stamped.what.clone()),
+    world.wait(|stamped| match &stamped.observation {
+        Observation::Neighbour(found) if found.address == address => {
+            Some(stamped.observation.clone())
+        }
+        Observation::NeighbourGone(_, gone) if *gone == address => {
+            Some(stamped.observation.clone())
+        }
         _ => None,
     })
 }
@@ -143,7 +147,7 @@ fn what_the_kernel_does_not_accept_does_not_come_out() {
     world.sender.send(&claim).unwrap();
     world.sender.send(&request).unwrap();
     set(&world, "10.244.2.99".parse().unwrap(), MAC, "permanent");
-    let heard = world.wait(|stamped| match stamped.what {
+    let heard = world.wait(|stamped| match stamped.observation {
         Observation::Neighbour(found) => Some(found),
         _ => None,
     });
@@ -185,7 +189,7 @@ fn entries_of_other_namespaces_do_not_come_out() {
         ))
         .unwrap();
     set(&world, address(), MAC, "permanent");
-    let first = world.wait(|stamped| match stamped.what {
+    let first = world.wait(|stamped| match stamped.observation {
         Observation::Neighbour(found) => Some(found.address),
         _ => None,
     });

@@ -7,7 +7,7 @@ use std::{
 };
 
 use detector_agent::{
-    engine::{FrameClaim, FrameKind, IfIndex, Mac, Observation, Stamped, Vlan},
+    engine::{FrameClaim, FrameKind, IfIndex, Mac, Observation, TimedObservation, Vlan},
     observe::ebpf::{Counts, EbpfOptions, Programs, RingReader},
 };
 use detector_common::Counter;
@@ -82,7 +82,7 @@ impl World {
     }
 
     /// The next observation that `wanted` picks; those before it are dropped.
-    pub(crate) fn wait<T>(&mut self, mut wanted: impl FnMut(&Stamped) -> Option<T>) -> T {
+    pub(crate) fn wait<T>(&mut self, mut wanted: impl FnMut(&TimedObservation) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut found = None;
@@ -119,7 +119,7 @@ impl World {
         self.sender.send(&Frame::announcement(MAC, marker)).unwrap();
         let mut claims = Vec::new();
         self.wait(|stamped| {
-            let Observation::Frame(claim) = stamped.what else {
+            let Observation::Frame(claim) = stamped.observation else {
                 return None;
             };
             if claim.address == marker {

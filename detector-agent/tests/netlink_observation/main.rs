@@ -17,7 +17,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use detector_agent::{
-    engine::{AssignedAddress, Link, Observation, Snapshot, Stamped},
+    engine::{AssignedAddress, Link, Observation, Snapshot, TimedObservation},
     observe::netlink::{DeviceSelector, Drained, Live, LiveOptions, Reading, Requests, Source},
 };
 use detector_testkit::Netns;
@@ -38,7 +38,7 @@ fn address(text: &str) -> IpAddr {
 struct Observer {
     live: Live,
     epoll: Epoll,
-    seen: Vec<Stamped>,
+    seen: Vec<TimedObservation>,
     overruns: usize,
     undecodable: u64,
 }
@@ -73,7 +73,7 @@ impl Observer {
     }
 
     /// Drains both sockets until `enough` accepts all that was told; sleeps until the kernel has more to say.
-    fn wait(&mut self, what: &str, enough: impl Fn(&[Stamped]) -> bool) -> Result<()> {
+    fn wait(&mut self, what: &str, enough: impl Fn(&[TimedObservation]) -> bool) -> Result<()> {
         let until = Instant::now() + DEADLINE;
         loop {
             let mut more = false;
@@ -96,7 +96,7 @@ impl Observer {
 
     fn wait_for(&mut self, what: &str, wanted: impl Fn(&Observation) -> bool) -> Result<()> {
         self.wait(what, |seen| {
-            seen.iter().any(|stamped| wanted(&stamped.what))
+            seen.iter().any(|stamped| wanted(&stamped.observation))
         })
     }
 
@@ -105,7 +105,7 @@ impl Observer {
         self.seen
             .iter()
             .rev()
-            .find_map(|stamped| match &stamped.what {
+            .find_map(|stamped| match &stamped.observation {
                 Observation::Link(link) if link.name == name => Some(link),
                 _ => None,
             })

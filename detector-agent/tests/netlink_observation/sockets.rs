@@ -137,7 +137,12 @@ fn what_another_process_sends_is_not_believed() -> Result<()> {
         matches!(what, Observation::Link(link) if link.alias.as_deref() == Some("told-later"))
     })?;
     let gone = Observation::LinkGone(bridge);
-    assert!(observer.seen.iter().all(|stamped| stamped.what != gone));
+    assert!(
+        observer
+            .seen
+            .iter()
+            .all(|stamped| stamped.observation != gone)
+    );
     assert_eq!(observer.undecodable, 1);
     Ok(())
 }

@@ -99,15 +99,21 @@ fn a_bridge_tells_and_lists_what_it_learned_but_not_its_own_addresses() -> Resul
     node.ip("link set vpa nomaster")?;
     observer.wait_for("its end", |what| *what == Observation::FdbGone(expected))?;
     observer.wait("the port leaving the bridge", |seen| {
-        let last = seen.iter().rev().find_map(|stamped| match &stamped.what {
-            Observation::Link(link) if link.name == "vpa" => Some(link.master),
-            _ => None,
-        });
+        let last = seen
+            .iter()
+            .rev()
+            .find_map(|stamped| match &stamped.observation {
+                Observation::Link(link) if link.name == "vpa" => Some(link.master),
+                _ => None,
+            });
         last == Some(None)
     })?;
     let gone = Observation::LinkGone(expected.port);
     assert!(
-        observer.seen.iter().all(|stamped| stamped.what != gone),
+        observer
+            .seen
+            .iter()
+            .all(|stamped| stamped.observation != gone),
         "a port that leaves its bridge is not gone"
     );
     Ok(())
@@ -180,7 +186,10 @@ fn without_neighbours_only_forwarding_entries_are_told() -> Result<()> {
         )
     };
     assert!(
-        !observer.seen.iter().any(|stamped| neighbour(&stamped.what)),
+        !observer
+            .seen
+            .iter()
+            .any(|stamped| neighbour(&stamped.observation)),
         "{:#?}",
         observer.seen
     );

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 use super::{
     super::{conflict::Claimant, lifecycle::Moment, settings::Bounds},
     lifecycle::{Anomalies, Key, News},
-    model::{AnomalyEffect, AnomalyKind, Cause, OverReason},
-    pools::{Allocation, Completeness, Pool, PoolSource, PoolUpdate, Standing, Touched},
+    model::{AnomalyCause, AnomalyEffect, AnomalyKind, ResolveReason},
+    pools::{Allocation, ChangedAddresses, Completeness, Pool, PoolSource, PoolUpdate, Standing},
 };
 
 /// Completeness older than this are read again before something is raised by them.
@@ -33,7 +33,7 @@ impl Anomalies {
                 self.asked.remove(&pool.id);
                 let known = self.pools.put(pool);
                 match touched {
-                    Touched::These(addresses) if known.is_some() => {
+                    ChangedAddresses::Only(addresses) if known.is_some() => {
                         let missing = self.missing.keys().copied();
                         Some(addresses.into_iter().chain(missing).collect())
                     }
@@ -60,13 +60,13 @@ impl Anomalies {
         let key = Key::of(AnomalyKind::IpamDrift, address);
         if holders.is_empty() {
             self.missing.remove(&address);
-            self.resolve(&key, OverReason::AddressGone, at, said);
+            self.resolve(&key, ResolveReason::AddressGone, at, said);
             return;
         }
         let news = match self.pools.standing(address, holders) {
-            Standing::NoMatter => Err(OverReason::NotSeen),
+            Standing::NoMatter => Err(ResolveReason::NotSeen),
             Standing::Held(pool, allocation) => {
-                doubtful(address, pool, allocation).ok_or(OverReason::Allocated)
+                doubtful(address, pool, allocation).ok_or(ResolveReason::Allocated)
             }
             Standing::Free(_) if self.is_open(&key) => return,
             Standing::Free(pool) => {
@@ -98,7 +98,7 @@ impl Anomalies {
         bounds: &Bounds,
         said: &mut Vec<AnomalyEffect>,
     ) -> bool {
-        let lost = pool.books == Completeness::Lost;
+        let lost = pool.completeness == Completeness::Deleted;
         let grace = if lost {
             Duration::ZERO
         } else {
@@ -114,7 +114,7 @@ impl Anomalies {
             return true;
         }
         if self.asked.insert(pool.id) {
-            said.push(AnomalyEffect::ReadBooks(pool.id));
+            said.push(AnomalyEffect::ReadPool(pool.id));
         }
         false
     }
@@ -132,13 +132,13 @@ impl Anomalies {
         let key = Key::of(AnomalyKind::IpamLeak, address);
         let Some(Standing::Held(pool, allocation)) = self.pools.held(address) else {
             self.idle.remove(&address);
-            self.resolve(&key, OverReason::Released, at, said);
+            self.resolve(&key, ResolveReason::Released, at, said);
             return;
         };
         let over = if live {
-            Some(OverReason::InUse)
-        } else if !pool.tells_leaks || allocation.not_a_pod || blind() {
-            Some(OverReason::NotSeen)
+            Some(ResolveReason::InUse)
+        } else if !pool.can_detect_leaks || allocation.not_a_pod || blind() {
+            Some(ResolveReason::NotSeen)
         } else {
             None
         };
@@ -165,7 +165,7 @@ impl Anomalies {
             grace.as_secs()
         );
         let news = News {
-            cause: Cause::NoLiveOwner,
+            cause: AnomalyCause::NoLiveOwner,
             holders: Vec::new(),
             source: Some(source),
             owner,
@@ -183,12 +183,12 @@ fn doubtful(address: IpAddr, pool: &Pool, allocation: &Allocation) -> Option<New
         let detail = format!(
             "{address} stands twice in the books of {place}, for {owner} and for {second}: when one of them goes, the address is freed under the other"
         );
-        (Cause::TwoOwners, detail)
+        (AnomalyCause::TwoOwners, detail)
     } else if allocation.owner_is_shared {
         let detail = format!(
             "{address} is held in {place} for {owner}, a name that an earlier pod shares: when that pod's record is deleted, the live address is freed"
         );
-        (Cause::SharedOwner, detail)
+        (AnomalyCause::SharedOwner, detail)
     } else {
         return None;
     };
@@ -206,7 +206,7 @@ fn free(address: IpAddr, pool: &Pool, holders: &[Claimant]) -> News {
     let on = first_device(holders);
     let place = place(&pool.source);
     News {
-        cause: Cause::NotAllocated,
+        cause: AnomalyCause::NotAllocated,
         holders: Vec::new(),
         source: Some(Arc::clone(&pool.source)),
         owner: None,

@@ -16,7 +16,7 @@ use super::{
         settings::{AnomalyRules, Bounds},
     },
     gateways::Gateways,
-    model::{Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, Cause, OverReason},
+    model::{Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, ResolveReason},
     pools::{PoolId, PoolSource, Pools},
 };
 
@@ -47,7 +47,7 @@ impl Key {
 /// What there is to tell of a new anomaly.
 #[derive(Debug)]
 pub(in crate::engine) struct News {
-    pub(in crate::engine) cause: Cause,
+    pub(in crate::engine) cause: AnomalyCause,
     pub(in crate::engine) holders: Vec<Claimant>,
     pub(in crate::engine) source: Option<Arc<PoolSource>>,
     pub(in crate::engine) owner: Option<Arc<str>>,
@@ -162,7 +162,7 @@ impl Anomalies {
         }
         self.held_until = None;
         for anomaly in std::mem::take(&mut self.held) {
-            said.push(over(anomaly, OverReason::NotSeen, now, now));
+            said.push(over(anomaly, ResolveReason::NotSeen, now, now));
         }
     }
 
@@ -236,7 +236,7 @@ impl Anomalies {
             raised_at: at.now,
             decided_at: at.decided_at,
             resolved_at: None,
-            over_because: None,
+            resolve_reason: None,
         };
         said.push(AnomalyEffect::Raised(Box::new(anomaly.clone())));
         self.open.insert(key, anomaly);
@@ -245,7 +245,7 @@ impl Anomalies {
     pub(in crate::engine) fn resolve(
         &mut self,
         key: &Key,
-        because: OverReason,
+        because: ResolveReason,
         at: Moment,
         said: &mut Vec<AnomalyEffect>,
     ) {
@@ -265,13 +265,13 @@ impl Anomalies {
 
 fn over(
     mut anomaly: Anomaly,
-    because: OverReason,
+    because: ResolveReason,
     now: Timestamp,
     decided_at: Timestamp,
 ) -> AnomalyEffect {
     anomaly.resolved_at = Some(now);
     anomaly.decided_at = decided_at;
-    anomaly.over_because = Some(because);
+    anomaly.resolve_reason = Some(because);
     AnomalyEffect::Resolved(Box::new(anomaly))
 }
 

@@ -18,7 +18,8 @@ mod routes;
 pub use gateways::{Inside, Look};
 pub(super) use gateways::{LOOK_AGAIN, QUIET};
 pub(super) use lifecycle::{Anomalies, Key, News};
-pub use model::{Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, Cause, OverReason};
+pub use model::{Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, ResolveReason};
 pub use pools::{
-    Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, PoolUpdate, Touched,
+    Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource,
+    PoolUpdate,
 };

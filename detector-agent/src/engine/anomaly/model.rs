@@ -57,7 +57,7 @@ impl AnomalyKind {
 
 /// What exactly is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Cause {
+pub enum AnomalyCause {
     /// The books hold nothing for a live address.
     NotAllocated,
     /// A live address stands in the books twice, under two owners.
@@ -74,7 +74,7 @@ pub enum Cause {
     RouteGone,
 }
 
-impl Cause {
+impl AnomalyCause {
     /// Every cause.
     pub const ALL: [Self; 7] = [
         Self::NotAllocated,
@@ -103,7 +103,7 @@ impl Cause {
 
 /// Why an anomaly is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum OverReason {
+pub enum ResolveReason {
     /// The books are right again.
     Allocated,
     /// IPAM gave the address free.
@@ -124,7 +124,7 @@ pub enum OverReason {
     NotSeen,
 }
 
-impl OverReason {
+impl ResolveReason {
     /// One word for machines.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -150,7 +150,7 @@ pub struct Anomaly {
     /// Its kind.
     pub kind: AnomalyKind,
     /// What exactly is wrong.
-    pub cause: Cause,
+    pub cause: AnomalyCause,
     /// The address in question: of a gateway the one that is asked for.
     pub address: IpAddr,
     /// VLAN tags, of a gateway's question.
@@ -172,7 +172,7 @@ pub struct Anomaly {
     /// When it was over; `None` while it is active.
     pub resolved_at: Option<Timestamp>,
     /// Why it is over.
-    pub over_because: Option<OverReason>,
+    pub resolve_reason: Option<ResolveReason>,
 }
 
 /// What follows about anomalies from an observation.
@@ -183,7 +183,7 @@ pub enum AnomalyEffect {
     /// One is over.
     Resolved(Box<Anomaly>),
     /// The books of this pool are too old to compare with: read them now, and say so even where nothing changed.
-    ReadBooks(PoolId),
+    ReadPool(PoolId),
     /// Look into this pod and say what was found.
     LookInside(Look),
 }

@@ -58,16 +58,16 @@ pub struct Coverage {
     /// Devices whose addresses all come from it, by the beginning of their names.
     pub device_prefixes: Vec<String>,
     /// Addresses it once held since the agent started.
-    pub formerly: BTreeSet<IpAddr>,
+    pub previously_allocated: BTreeSet<IpAddr>,
 }
 
 /// How complete the books are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completeness {
     /// They were read whole.
-    Whole,
+    Complete,
     /// They were read whole, and show that they were deleted rather than kept: what is missing was lost.
-    Lost,
+    Deleted,
     /// They cannot be read, or may be of no use: nothing is concluded from what they lack.
     Unknown,
 }
@@ -95,29 +95,29 @@ pub struct Pool {
     /// Which live addresses it has to know.
     pub coverage: Coverage,
     /// How complete they are.
-    pub books: Completeness,
+    pub completeness: Completeness,
     /// What they hold.
     pub allocated: BTreeMap<IpAddr, Allocation>,
     /// Whether an address that no known device holds is nobody's: all its pods stand on devices that are followed.
-    pub tells_leaks: bool,
+    pub can_detect_leaks: bool,
     /// When the reading began.
     pub read_at: Timestamp,
 }
 
 /// Which addresses a reading may have changed something for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Touched {
+pub enum ChangedAddresses {
     /// Any.
     All,
     /// These.
-    These(Vec<IpAddr>),
+    Only(Vec<IpAddr>),
 }
 
 /// What the readers of books tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolUpdate {
     /// Completeness were read.
-    Read(Arc<Pool>, Touched),
+    Read(Arc<Pool>, ChangedAddresses),
     /// There is no such pool any more.
     Gone(PoolId),
 }
@@ -166,11 +166,11 @@ impl Pools {
             if !pool.coverage.covers(address, holders) {
                 continue;
             }
-            if pool.books == Completeness::Unknown {
+            if pool.completeness == Completeness::Unknown {
                 return Standing::NoMatter;
             }
             // Of several that might have handed it out, the one that is known to have done so.
-            let held_it = |pool: &Pool| pool.coverage.formerly.contains(&address);
+            let held_it = |pool: &Pool| pool.coverage.previously_allocated.contains(&address);
             if free.is_none_or(|known| held_it(pool) && !held_it(known)) {
                 free = Some(pool);
             }
@@ -202,7 +202,7 @@ impl Coverage {
             .iter()
             .filter(same_family)
             .any(|range| range.contains(&address))
-            || self.formerly.contains(&address)
+            || self.previously_allocated.contains(&address)
             || holders.iter().any(|holder| {
                 self.device_prefixes
                     .iter()

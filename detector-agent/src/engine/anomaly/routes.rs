@@ -6,7 +6,7 @@ use super::{
     super::{conflict::Claimant, lifecycle::Moment, settings::Bounds},
     allocations::first_device,
     lifecycle::{Anomalies, Key, News},
-    model::{AnomalyEffect, AnomalyKind, Cause, OverReason},
+    model::{AnomalyCause, AnomalyEffect, AnomalyKind, ResolveReason},
 };
 
 impl Anomalies {
@@ -34,7 +34,7 @@ impl Anomalies {
         }
         self.astray.remove(&address);
         let key = Key::of(AnomalyKind::RouteAstray, address);
-        self.resolve(&key, OverReason::RouteRight, at, said);
+        self.resolve(&key, ResolveReason::RouteRight, at, said);
     }
 
     /// Nobody holds the address any more.
@@ -47,7 +47,7 @@ impl Anomalies {
         self.routed.remove(&address);
         self.astray.remove(&address);
         let key = Key::of(AnomalyKind::RouteAstray, address);
-        self.resolve(&key, OverReason::AddressGone, at, said);
+        self.resolve(&key, ResolveReason::AddressGone, at, said);
     }
 
     /// The host route of a live address leads to none of its claimants: `instead`, or nowhere any more.
@@ -64,20 +64,20 @@ impl Anomalies {
         if self.is_open(&key) || (instead.is_none() && !self.routed.contains(&address)) {
             return;
         }
-        let grace = self.rules.astray_grace;
+        let grace = self.rules.stray_route_grace;
         if !self.has_lasted(|a| &mut a.astray, address, grace, at.now, bounds) {
             return;
         }
         let on = first_device(holders);
         let (cause, detail) = match instead {
             Some(device) => (
-                Cause::OtherDevice,
+                AnomalyCause::OtherDevice,
                 format!(
                     "{address} is in use on {on}, but the host's route for it leads to {device}: its packets do not arrive"
                 ),
             ),
             None => (
-                Cause::RouteGone,
+                AnomalyCause::RouteGone,
                 format!(
                     "{address} is in use on {on}, but the host's route to it is gone: its packets do not arrive"
                 ),

@@ -26,7 +26,7 @@ impl Engine {
             Stored::Changed => {
                 self.dirty.insert(info.address);
             }
-            Stored::Refused => self.losses.claims += 1,
+            Stored::Refused => self.drops.claims += 1,
             Stored::Refreshed => {}
         }
         if news {
@@ -69,7 +69,7 @@ impl Engine {
             Stored::Changed => {
                 self.dirty.insert(info.address);
             }
-            Stored::Refused => self.losses.kernel_entries += 1,
+            Stored::Refused => self.drops.kernel_entries += 1,
             Stored::Refreshed => {}
         }
     }
@@ -111,7 +111,7 @@ impl Engine {
         {
             Stored::Changed => {}
             Stored::Refused => {
-                self.losses.kernel_entries += 1;
+                self.drops.kernel_entries += 1;
                 return;
             }
             Stored::Refreshed => return,
@@ -151,7 +151,7 @@ impl Engine {
         // A frame from before the device was known came in on an earlier one of that index.
         let link = self.links.pod(frame.ifindex).filter(|l| l.since <= at);
         let Some(link) = link else {
-            self.losses.unknown_device += 1;
+            self.drops.unknown_device += 1;
             return;
         };
         let generation = link.generation;
@@ -178,7 +178,7 @@ impl Engine {
                 self.dirty.insert(frame.address);
                 self.expiry.look_at(frame.address, end);
             }
-            Stored::Refused => self.losses.claims += 1,
+            Stored::Refused => self.drops.claims += 1,
             Stored::Refreshed => {}
         }
         if !frame.tentative {

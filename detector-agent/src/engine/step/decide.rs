@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::{Effect, Engine};
 use crate::engine::{
     claimants::World,
-    conflict::{Claimant, ClaimantId, ConflictKind, Left},
+    conflict::{Claimant, ClaimantId, ConflictKind, LeaveReason},
     lifecycle::{Moment, Room, Verdict, had_address},
     links::Links,
     scope::Scope,
@@ -81,7 +81,7 @@ impl Engine {
                 .collect()
         };
         let links = &self.links;
-        self.losses.conflicts += self.lifecycle.settle(
+        self.drops.conflicts += self.lifecycle.settle(
             address,
             verdicts,
             |claimant| leaving(links, claimant),
@@ -146,13 +146,13 @@ fn verdict(
 }
 
 /// Why a claimant of a moment ago is none now.
-fn leaving(links: &Links, claimant: &Claimant) -> Left {
+fn leaving(links: &Links, claimant: &Claimant) -> LeaveReason {
     if !exists(links, claimant) {
-        Left::DeviceRemoved
+        LeaveReason::DeviceRemoved
     } else if had_address(claimant) {
-        Left::AddressRemoved
+        LeaveReason::AddressRemoved
     } else {
-        Left::Expired
+        LeaveReason::Expired
     }
 }
 

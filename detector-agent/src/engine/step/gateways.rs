@@ -11,7 +11,9 @@ use ipnet::IpNet;
 
 use super::{Effect, Engine};
 use crate::engine::{
-    anomaly::{AnomalyEffect, Cause, Inside, Key, LOOK_AGAIN, Look, News, OverReason, QUIET},
+    anomaly::{
+        AnomalyCause, AnomalyEffect, Inside, Key, LOOK_AGAIN, Look, News, QUIET, ResolveReason,
+    },
     conflict::{Claimant, ClaimantId},
     facts::Owner,
     lifecycle::Moment,
@@ -25,7 +27,7 @@ impl Engine {
     pub(super) fn asked(&mut self, question: &Question, at: Timestamp, effects: &mut Vec<Effect>) {
         let link = self.links.pod(question.ifindex).filter(|l| l.since <= at);
         let Some(link) = link else {
-            self.losses.unknown_device += 1;
+            self.drops.unknown_device += 1;
             return;
         };
         if !self.first_read || !claimable(question.target) {
@@ -82,7 +84,7 @@ impl Engine {
         };
         if inside.is_some_and(|i| i.resolved == Some(true)) {
             self.anomalies.gateways.remove(&key);
-            self.end(&key, OverReason::Answered, now, effects);
+            self.end(&key, ResolveReason::Answered, now, effects);
         } else {
             self.judge_question(key, inside, at, effects);
         }
@@ -132,7 +134,7 @@ impl Engine {
             left: None,
         };
         let news = News {
-            cause: Cause::NoAnswer,
+            cause: AnomalyCause::NoAnswer,
             holders: vec![holder],
             source: None,
             owner: None,
@@ -184,7 +186,7 @@ impl Engine {
             let silent = at.now.since(asking.last);
             if silent >= QUIET {
                 self.anomalies.gateways.remove(&key);
-                self.end(&key, OverReason::Quiet, at.now, effects);
+                self.end(&key, ResolveReason::Quiet, at.now, effects);
                 continue;
             }
             self.anomalies.look_at(address, at.now + LOOK_AGAIN);
@@ -221,11 +223,17 @@ impl Engine {
         let gone: Vec<Key> = keys.filter(|k| !k.device.is_some_and(lives)).collect();
         for key in gone {
             self.anomalies.gateways.remove(&key);
-            self.end(&key, OverReason::DeviceGone, now, effects);
+            self.end(&key, ResolveReason::DeviceGone, now, effects);
         }
     }
 
-    fn end(&mut self, key: &Key, because: OverReason, now: Timestamp, effects: &mut Vec<Effect>) {
+    fn end(
+        &mut self,
+        key: &Key,
+        because: ResolveReason,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
         let at = Moment {
             now,
             decided_at: now,

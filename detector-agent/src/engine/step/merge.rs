@@ -8,16 +8,16 @@ use crate::engine::{
     facts::Owner,
     in_flight_snapshots::{Finished, Key, Outcome},
     observation::{
-        AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, PodAddresses, ReadScope, ReadToken,
-        Route, Snapshot, Timestamp,
+        AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, PodAddresses, Route, Snapshot,
+        SnapshotScope, SnapshotToken, Timestamp,
     },
 };
 
 impl Engine {
     pub(super) fn read(
         &mut self,
-        token: ReadToken,
-        scope: ReadScope,
+        token: SnapshotToken,
+        scope: SnapshotScope,
         snapshot: Snapshot,
         at: Timestamp,
         effects: &mut Vec<Effect>,
@@ -26,16 +26,16 @@ impl Engine {
             Outcome::Usable(finished) => finished,
             Outcome::Superseded => return,
             Outcome::Unusable => {
-                effects.push(Effect::ReadAgain);
+                effects.push(Effect::Resync);
                 return;
             }
         };
         match scope {
-            ReadScope::Node => {
+            SnapshotScope::Node => {
                 self.merge_node(&finished, snapshot, at, effects);
                 self.all_was_read(at);
             }
-            ReadScope::Device(ifindex) => {
+            SnapshotScope::Device(ifindex) => {
                 self.merge_device(&finished, ifindex, snapshot, at, effects);
             }
         }

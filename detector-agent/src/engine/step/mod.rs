@@ -19,9 +19,9 @@ use super::{
     facts::Facts,
     in_flight_snapshots::{Key, Reads},
     lifecycle::{Lifecycle, Moment},
-    links::{Device, LinkState, Links},
+    links::{LinkState, Links, PodDevice},
     moves::Moves,
-    observation::{IfIndex, Observation, Stamped, Timestamp, Vlan},
+    observation::{IfIndex, Observation, TimedObservation, Timestamp, Vlan},
     routes::Routes,
     scope::Scope,
     settings::Settings,
@@ -37,21 +37,21 @@ pub enum Effect {
     /// Fewer than two claim the address now.
     Resolved(Conflict),
     /// A pod device appeared, or its pod's end became known or another: attach to it and read its namespace.
-    Attach(Device),
+    Attach(PodDevice),
     /// A pod device has another name or alias now.
-    Renamed(Device),
+    Renamed(PodDevice),
     /// A pod device is gone, or is none any more.
-    Detach(Device),
+    Detach(PodDevice),
     /// Read the whole node again: a reading could not be used because too much changed meanwhile, or something was told
     /// before the link that it stands on was known.
-    ReadAgain,
+    Resync,
     /// Something about anomalies.
     Anomaly(AnomalyEffect),
 }
 
 /// What bounds turned away, by what it was. All counters only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
+pub struct DropCounters {
     /// Claims of devices that already hold [`Bounds::claims_per_device`](super::Bounds::claims_per_device).
     pub claims: u64,
     /// Links.
@@ -66,7 +66,7 @@ pub struct Losses {
 
 /// One claim, for the list of all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct ListedClaim {
     /// The claimed address.
     pub address: IpAddr,
     /// VLAN tags.
@@ -90,7 +90,7 @@ pub struct Engine {
     anomalies: Anomalies,
     /// Everything was read at least once.
     first_read: bool,
-    losses: Losses,
+    drops: DropCounters,
     /// Addresses whose facts changed in this step.
     dirty: BTreeSet<IpAddr>,
     /// Links that are not known, but that a neighbour was told on: a bridge among them has to be read when it is known.
@@ -115,7 +115,7 @@ impl Engine {
             reads: Reads::default(),
             expiry: Expiry::default(),
             moves: Moves::default(),
-            losses: Losses::default(),
+            drops: DropCounters::default(),
             dirty: BTreeSet::new(),
             unresolved_links: BTreeSet::new(),
             held: restore::Held::default(),
@@ -123,9 +123,14 @@ impl Engine {
     }
 
     /// Takes one observation at `now` (not before its own time) and appends what follows to `effects`.
-    pub fn step(&mut self, now: Timestamp, observation: Stamped, effects: &mut Vec<Effect>) {
+    pub fn step(
+        &mut self,
+        now: Timestamp,
+        observation: TimedObservation,
+        effects: &mut Vec<Effect>,
+    ) {
         let at = observation.at;
-        match observation.what {
+        match observation.observation {
             Observation::Link(link) => {
                 self.reads.touch(Key::Link(link.ifindex));
                 self.link(link, false, at, effects);
@@ -179,9 +184,9 @@ impl Engine {
             }
             Observation::Frame(frame) => self.frame(frame, at),
             Observation::Question(question) => self.asked(&question, at, effects),
-            Observation::ReadBegun(token) => self.reads.begin(token),
-            Observation::ReadFailed(token) => self.reads.fail(token),
-            Observation::Read(token, scope, snapshot) => {
+            Observation::SnapshotStarted(token) => self.reads.begin(token),
+            Observation::SnapshotFailed(token) => self.reads.fail(token),
+            Observation::Snapshot(token, scope, snapshot) => {
                 self.read(token, scope, *snapshot, at, effects)
             }
         }
@@ -280,10 +285,10 @@ impl Engine {
 
     /// The pods' claims of one address.
     #[must_use]
-    pub fn claims_of(&self, address: IpAddr, now: Timestamp) -> Vec<Claim> {
+    pub fn claims_of(&self, address: IpAddr, now: Timestamp) -> Vec<ListedClaim> {
         let derived = self.world().derive(address, now);
         let claims = derived.into_iter().flat_map(|(scope, claimants)| {
-            claimants.into_iter().map(move |claimant| Claim {
+            claimants.into_iter().map(move |claimant| ListedClaim {
                 address,
                 vlan: scope.vlan,
                 claimant,
@@ -296,7 +301,7 @@ impl Engine {
 
     /// The pod devices known now.
     #[must_use]
-    pub fn devices(&self) -> Vec<Device> {
+    pub fn devices(&self) -> Vec<PodDevice> {
         self.links
             .iter()
             .filter(|l| l.is_pod())
@@ -306,14 +311,14 @@ impl Engine {
 
     /// The pod device of an index, if it is one now.
     #[must_use]
-    pub fn device(&self, ifindex: IfIndex) -> Option<Device> {
+    pub fn device(&self, ifindex: IfIndex) -> Option<PodDevice> {
         self.links.pod(ifindex).map(LinkState::device)
     }
 
     /// What the bounds turned away so far.
     #[must_use]
-    pub fn losses(&self) -> Losses {
-        self.losses
+    pub fn drop_counters(&self) -> DropCounters {
+        self.drops
     }
 
     #[cfg(test)]

@@ -185,7 +185,7 @@ impl Engine {
             last: kept.last,
         };
         if self.facts.frame(fact, address, &self.settings.bounds) == Stored::Refused {
-            self.losses.claims += 1;
+            self.drops.claims += 1;
         }
     }
 

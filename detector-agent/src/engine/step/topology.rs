@@ -8,7 +8,7 @@ use crate::engine::{
     conflict::ConflictKind,
     facts::Owner,
     in_flight_snapshots::Key,
-    links::{Device, LinkChange, LinkState, pods_end},
+    links::{LinkChange, LinkState, PodDevice, pods_end},
     observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, Peer, Route, Timestamp},
     routes::{Added, Routes},
 };
@@ -24,7 +24,7 @@ impl Engine {
     ) {
         let ifindex = link.ifindex;
         if self.links.get(ifindex).is_none() && self.links.len() >= self.settings.bounds.links {
-            self.losses.links += 1;
+            self.drops.links += 1;
             return;
         }
         let up = link.up;
@@ -45,7 +45,7 @@ impl Engine {
                 self.forget_facts_of(ifindex, pods_end(&old));
                 self.dirty_flapping(ifindex);
                 // What the kernel holds for the new one may have been said before it was known to be another.
-                effects.push(Effect::ReadAgain);
+                effects.push(Effect::Resync);
             }
             LinkChange::Changed(old) => self.changed(&old, up, at),
         }
@@ -54,14 +54,14 @@ impl Engine {
         if was_bridge != is_bridge {
             self.dirty_ports(ifindex);
             if self.unresolved_links.remove(&ifindex) && is_bridge {
-                effects.push(Effect::ReadAgain);
+                effects.push(Effect::Resync);
             }
         }
         let after = self.links.pod(ifindex).map(LinkState::device);
         match (before, after) {
             (Some(before), None) => effects.push(Effect::Detach(before)),
             (before, Some(after)) => {
-                let same = |b: &Device| b.generation == after.generation && b.peer == after.peer;
+                let same = |b: &PodDevice| b.generation == after.generation && b.peer == after.peer;
                 if !before.as_ref().is_some_and(same) {
                     effects.push(Effect::Attach(after));
                 } else if before.as_ref() != Some(&after) {
@@ -186,7 +186,7 @@ impl Engine {
         match self.fdb.set(entry, bounds.kernel_entries, share) {
             FdbChange::Same => return,
             FdbChange::Moved => {}
-            FdbChange::Refused => self.losses.kernel_entries += 1,
+            FdbChange::Refused => self.drops.kernel_entries += 1,
         }
         self.dirty_behind(&[(entry.bridge, entry.mac)]);
     }
@@ -203,7 +203,7 @@ impl Engine {
         match self.routes.add(route, self.settings.bounds.kernel_entries) {
             Added::New => {}
             Added::Known => return,
-            Added::Refused => self.losses.kernel_entries += 1,
+            Added::Refused => self.drops.kernel_entries += 1,
         }
         self.dirty_host_route(&route);
         self.dirty_open(|address| Routes::covers(&route, address));

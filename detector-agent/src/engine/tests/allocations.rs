@@ -10,7 +10,7 @@ use super::{
 /// Completeness of 10.0.0.0/24 that were deleted: what they lack is believed at once.
 fn lost(node: &mut Node) {
     node.now.0 += MS;
-    let pool = books(node, &[], Completeness::Lost);
+    let pool = books(node, &[], Completeness::Deleted);
     node.books(pool);
 }
 
@@ -18,12 +18,12 @@ fn lost(node: &mut Node) {
 fn nothing_is_concluded_before_everything_was_read_once() {
     let mut node = Node::with_pods(1);
     node.read_pod(1, &["10.0.0.2"]);
-    let pool = books(&node, &["10.0.0.9"], Completeness::Lost);
+    let pool = books(&node, &["10.0.0.9"], Completeness::Deleted);
     node.books(pool);
     node.frame(1, "10.0.0.2");
     node.wait_secs(700);
     assert!(node.told_of_anomalies().is_empty());
-    let pool = books(&node, &["10.0.0.9"], Completeness::Lost);
+    let pool = books(&node, &["10.0.0.9"], Completeness::Deleted);
     node.books(pool);
     node.read_node(Snapshot {
         links: vec![pod(1)],
@@ -41,11 +41,11 @@ fn books_that_changed_for_some_addresses_are_held_against_those() {
     node.address(1, "10.0.0.2");
     node.address(1, "10.0.0.3");
     node.now.0 += MS;
-    let pool = books(&node, &["10.0.0.2", "10.0.0.3"], Completeness::Whole);
+    let pool = books(&node, &["10.0.0.2", "10.0.0.3"], Completeness::Complete);
     node.books(pool);
     node.now.0 += MS;
-    let pool = Arc::new(books(&node, &[], Completeness::Lost));
-    let touched = Touched::These(vec![ip("10.0.0.2")]);
+    let pool = Arc::new(books(&node, &[], Completeness::Deleted));
+    let touched = ChangedAddresses::Only(vec![ip("10.0.0.2")]);
     let news = PoolUpdate::Read(pool, touched);
     node.engine.books(node.now, news, &mut node.effects);
     assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
@@ -56,7 +56,7 @@ fn books_that_are_gone_end_what_was_concluded_from_them() {
     let mut node = node();
     node.address(1, "10.0.0.2");
     node.now.0 += MS;
-    let pool = books(&node, &["10.0.0.9"], Completeness::Lost);
+    let pool = books(&node, &["10.0.0.9"], Completeness::Deleted);
     node.books(pool);
     node.wait_secs(601);
     assert_eq!(
@@ -77,7 +77,7 @@ fn books_that_are_gone_end_what_was_concluded_from_them() {
 #[test]
 fn open_anomalies_are_listed_by_age_and_counted_by_kind() {
     let mut node = node();
-    let pool = books(&node, &["10.0.0.1"], Completeness::Whole);
+    let pool = books(&node, &["10.0.0.1"], Completeness::Complete);
     node.books(pool);
     node.wait_secs(601);
     for address in ["10.0.0.9", "10.0.0.3"] {
@@ -165,7 +165,7 @@ fn what_is_heard_of_a_pod_that_cannot_be_read_is_held_against_the_books() {
 fn while_a_pod_cannot_be_read_nothing_is_a_leak_and_links_of_the_node_do_not_matter() {
     let mut node = node();
     node.link(uplink(9));
-    let pool = books(&node, &["10.0.0.9"], Completeness::Whole);
+    let pool = books(&node, &["10.0.0.9"], Completeness::Complete);
     node.books(pool);
     node.pod(3);
     node.wait_secs(601);
@@ -180,7 +180,7 @@ fn while_a_pod_cannot_be_read_nothing_is_a_leak_and_links_of_the_node_do_not_mat
 /// The books of [`books`], whole, read now, as the only news.
 fn whole(node: &mut Node, held: &[&str]) {
     node.now.0 += MS;
-    let pool = books(node, held, Completeness::Whole);
+    let pool = books(node, held, Completeness::Complete);
     node.books(pool);
 }
 
@@ -193,8 +193,8 @@ fn the_first_books_of_a_pool_are_held_against_everything() {
     let mut node = node();
     node.address(1, "10.0.0.2");
     node.now.0 += MS;
-    let pool = Arc::new(books(&node, &[], Completeness::Lost));
-    let news = PoolUpdate::Read(pool, Touched::These(Vec::new()));
+    let pool = Arc::new(books(&node, &[], Completeness::Deleted));
+    let news = PoolUpdate::Read(pool, ChangedAddresses::Only(Vec::new()));
     node.engine.books(node.now, news, &mut node.effects);
     assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
 }
@@ -209,7 +209,7 @@ fn books_are_asked_for_once_until_they_come() {
     assert_eq!(node.told_of_anomalies(), ["read books"]);
     let old = Pool {
         read_at: Timestamp(node.now.0 - 2_000 * MS),
-        ..books(&node, &[], Completeness::Whole)
+        ..books(&node, &[], Completeness::Complete)
     };
     node.books(old);
     assert_eq!(node.told_of_anomalies(), ["read books"], "they were old");
@@ -219,15 +219,15 @@ fn books_are_asked_for_once_until_they_come() {
 fn books_read_when_the_address_was_seen_are_read_again_and_a_second_old_are_not() {
     let mut node = node();
     node.address(1, "10.0.0.2");
-    let pool = books(&node, &[], Completeness::Lost);
+    let pool = books(&node, &[], Completeness::Deleted);
     node.books(pool);
     assert_eq!(node.told_of_anomalies(), ["read books"]);
-    let pool = books(&node, &["10.0.0.2"], Completeness::Whole);
+    let pool = books(&node, &["10.0.0.2"], Completeness::Complete);
     node.books(pool);
-    let pool = books(&node, &[], Completeness::Whole);
+    let pool = books(&node, &[], Completeness::Complete);
     node.books(pool);
     millis(&mut node, 1000);
-    let pool = books(&node, &[], Completeness::Whole);
+    let pool = books(&node, &[], Completeness::Complete);
     node.books(pool);
     millis(&mut node, 1000);
     assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
@@ -294,8 +294,8 @@ fn an_address_that_was_released_or_used_in_between_is_idle_anew() {
 fn what_is_held_for_no_pod_or_for_pods_that_are_not_followed_is_no_leak() {
     for not_a_pod in [false, true] {
         let mut node = node();
-        let mut pool = books(&node, &["10.0.0.9"], Completeness::Whole);
-        pool.tells_leaks = not_a_pod;
+        let mut pool = books(&node, &["10.0.0.9"], Completeness::Complete);
+        pool.can_detect_leaks = not_a_pod;
         pool.allocated.values_mut().next().unwrap().not_a_pod = not_a_pod;
         node.books(pool);
         node.wait_secs(1300);
@@ -314,7 +314,7 @@ fn an_address_held_for_two_or_for_a_shared_name_is_told_with_its_place() {
     ] {
         let mut node = node();
         node.address(1, "10.0.0.2");
-        let mut pool = books(&node, &["10.0.0.2"], Completeness::Whole);
+        let mut pool = books(&node, &["10.0.0.2"], Completeness::Complete);
         let held = pool.allocated.values_mut().next().unwrap();
         held.owner = Some("a".into());
         held.second_owner = second.map(Into::into);

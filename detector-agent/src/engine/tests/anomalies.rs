@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::*;
 use crate::engine::anomaly::{
-    Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, PoolUpdate, Touched,
+    Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource,
+    PoolUpdate,
 };
 
 /// Completeness of 10.0.0.0/24 that hold these addresses.
@@ -20,19 +21,19 @@ pub(super) fn books(node: &Node, held: &[&str], books: Completeness) -> Pool {
             ranges: vec![ip("10.0.0.0")..=ip("10.0.0.255")],
             ..Coverage::default()
         },
-        books,
+        completeness: books,
         allocated: held
             .iter()
             .map(|address| (ip(address), Allocation::default()))
             .collect::<BTreeMap<_, _>>(),
-        tells_leaks: true,
+        can_detect_leaks: true,
         read_at: node.now,
     }
 }
 
 impl Node {
     pub(super) fn books(&mut self, pool: Pool) {
-        let news = PoolUpdate::Read(Arc::new(pool), Touched::All);
+        let news = PoolUpdate::Read(Arc::new(pool), ChangedAddresses::All);
         self.engine.books(self.now, news, &mut self.effects);
     }
 
@@ -46,9 +47,9 @@ impl Node {
                 "resolved {} {} {}",
                 a.kind.name(),
                 a.address,
-                a.over_because.unwrap().name()
+                a.resolve_reason.unwrap().name()
             )),
-            Effect::Anomaly(AnomalyEffect::ReadBooks(_)) => Some("read books".to_owned()),
+            Effect::Anomaly(AnomalyEffect::ReadPool(_)) => Some("read books".to_owned()),
             Effect::Anomaly(AnomalyEffect::LookInside(look)) => {
                 Some(format!("look for {}", look.target))
             }
@@ -82,10 +83,10 @@ impl Node {
                 .collect(),
             ..Snapshot::default()
         };
-        self.tell(Observation::ReadBegun(ReadToken(77)));
-        self.tell(Observation::Read(
-            ReadToken(77),
-            ReadScope::Node,
+        self.tell(Observation::SnapshotStarted(SnapshotToken(77)));
+        self.tell(Observation::Snapshot(
+            SnapshotToken(77),
+            SnapshotScope::Node,
             Box::new(snapshot),
         ));
         self.effects.clear();
@@ -103,14 +104,14 @@ fn books_that_were_deleted_are_believed_at_once() {
     let mut node = node();
     node.address(1, "10.0.0.2");
     node.now.0 += MS;
-    let pool = books(&node, &["10.0.0.2"], Completeness::Whole);
+    let pool = books(&node, &["10.0.0.2"], Completeness::Complete);
     node.books(pool);
     assert!(node.told_of_anomalies().is_empty());
     node.now.0 += MS;
-    let pool = books(&node, &[], Completeness::Lost);
+    let pool = books(&node, &[], Completeness::Deleted);
     node.books(pool);
     assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
-    let pool = books(&node, &["10.0.0.2"], Completeness::Whole);
+    let pool = books(&node, &["10.0.0.2"], Completeness::Complete);
     node.books(pool);
     assert_eq!(
         node.told_of_anomalies(),
@@ -121,12 +122,12 @@ fn books_that_were_deleted_are_believed_at_once() {
 #[test]
 fn books_that_are_older_than_the_address_are_read_again_first() {
     let mut node = node();
-    let pool = books(&node, &[], Completeness::Lost);
+    let pool = books(&node, &[], Completeness::Deleted);
     node.books(pool);
     node.address(1, "10.0.0.2");
     assert_eq!(node.told_of_anomalies(), ["read books"]);
     node.now.0 += MS;
-    let pool = books(&node, &["10.0.0.2"], Completeness::Whole);
+    let pool = books(&node, &["10.0.0.2"], Completeness::Complete);
     node.books(pool);
     assert!(node.told_of_anomalies().is_empty());
 }
@@ -136,9 +137,9 @@ fn an_address_that_is_freed_before_its_device_goes_is_no_drift() {
     let mut node = node();
     node.address(1, "10.0.0.2");
     node.now.0 += MS;
-    let pool = books(&node, &["10.0.0.2"], Completeness::Whole);
+    let pool = books(&node, &["10.0.0.2"], Completeness::Complete);
     node.books(pool);
-    let pool = books(&node, &[], Completeness::Whole);
+    let pool = books(&node, &[], Completeness::Complete);
     node.books(pool);
     node.wait(Duration::from_millis(1500));
     node.gone(1);
@@ -151,11 +152,11 @@ fn one_that_stays_is_drift_after_two_seconds_by_fresh_books() {
     let mut node = node();
     node.address(1, "10.0.0.2");
     node.now.0 += MS;
-    let pool = books(&node, &[], Completeness::Whole);
+    let pool = books(&node, &[], Completeness::Complete);
     node.books(pool);
     node.wait(Duration::from_millis(2500));
     assert_eq!(node.told_of_anomalies(), ["read books"]);
-    let pool = books(&node, &[], Completeness::Whole);
+    let pool = books(&node, &[], Completeness::Complete);
     node.books(pool);
     assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
     node.address_gone(1, "10.0.0.2");
@@ -179,7 +180,7 @@ fn unknown_books_conclude_nothing() {
 #[test]
 fn an_address_that_nobody_has_is_a_leak_after_a_while() {
     let mut node = node();
-    let pool = books(&node, &["10.0.0.9"], Completeness::Whole);
+    let pool = books(&node, &["10.0.0.9"], Completeness::Complete);
     node.books(pool);
     node.wait_secs(599);
     assert!(node.told_of_anomalies().is_empty());
@@ -198,7 +199,7 @@ fn an_earlier_agents_anomaly_goes_on_without_a_word_or_ends() {
     before.address(1, "10.0.0.2");
     before.address(2, "10.0.0.3");
     before.now.0 += MS;
-    let pool = books(&before, &[], Completeness::Lost);
+    let pool = books(&before, &[], Completeness::Deleted);
     before.books(pool);
     let open = before.engine.anomalies();
     assert_eq!(open.len(), 2);
@@ -210,7 +211,7 @@ fn an_earlier_agents_anomaly_goes_on_without_a_word_or_ends() {
     node.was_read();
     node.address(1, "10.0.0.2");
     node.now.0 += MS;
-    let pool = books(&node, &[], Completeness::Lost);
+    let pool = books(&node, &[], Completeness::Deleted);
     node.books(pool);
     assert!(node.told_of_anomalies().is_empty());
     assert!(node.engine.anomalies().iter().any(|a| a.id == open[0].id));

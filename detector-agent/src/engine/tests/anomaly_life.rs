@@ -23,7 +23,7 @@ fn drifting() -> Node {
     let mut node = node();
     node.address(2, "10.0.0.3");
     node.now.0 += MS;
-    let pool = books(&node, &[], Completeness::Lost);
+    let pool = books(&node, &[], Completeness::Deleted);
     node.books(pool);
     node
 }
@@ -33,7 +33,7 @@ fn what_an_earlier_agent_left_open_is_over_after_twenty_seconds_whatever_else_is
     let mut node = next(&drifting());
     node.address(1, "10.0.0.2");
     node.now.0 += MS;
-    let pool = books(&node, &["10.0.0.9"], Completeness::Whole);
+    let pool = books(&node, &["10.0.0.9"], Completeness::Complete);
     node.books(pool);
     node.wait_secs(19);
     assert_eq!(node.told_of_anomalies(), ["read books"]);
@@ -49,7 +49,7 @@ fn another_addresss_anomaly_is_not_the_one_left_open() {
     let mut node = next(&drifting());
     node.address(1, "10.0.0.2");
     node.now.0 += MS;
-    let pool = books(&node, &[], Completeness::Lost);
+    let pool = books(&node, &[], Completeness::Deleted);
     node.books(pool);
     assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
     assert_eq!(node.engine.anomalies().len(), 2);
@@ -79,7 +79,7 @@ fn the_end_is_told_with_its_time_and_that_of_the_books() {
     let mut node = drifting();
     node.effects.clear();
     node.now.0 += MS;
-    let pool = books(&node, &["10.0.0.3"], Completeness::Whole);
+    let pool = books(&node, &["10.0.0.3"], Completeness::Complete);
     let read_at = pool.read_at;
     node.now.0 += 5 * MS;
     node.books(pool);
@@ -97,11 +97,11 @@ fn what_is_waited_for_is_bounded_and_those_beyond_are_counted() {
         ..Bounds::default()
     });
     node.now.0 += MS;
-    let pool = books(&node, &[], Completeness::Whole);
+    let pool = books(&node, &[], Completeness::Complete);
     node.books(pool);
     node.wait_secs(3);
     assert_eq!(node.told_of_anomalies(), ["read books"]);
-    let pool = books(&node, &[], Completeness::Whole);
+    let pool = books(&node, &[], Completeness::Complete);
     node.books(pool);
     assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
     assert_eq!(node.engine.anomalies_refused(), 1);
@@ -114,7 +114,7 @@ fn one_turned_away_at_the_bound_is_looked_at_again_after_a_minute() {
         ..Bounds::default()
     });
     node.now.0 += MS;
-    let pool = books(&node, &[], Completeness::Lost);
+    let pool = books(&node, &[], Completeness::Deleted);
     node.books(pool);
     node.wait_secs(59);
     assert_eq!(node.engine.anomalies_refused(), 1);
@@ -127,7 +127,7 @@ fn a_drift_left_open_goes_on_whoever_has_the_address_now() {
     let mut node = next(&drifting());
     node.address(1, "10.0.0.3");
     node.now.0 += MS;
-    let pool = books(&node, &[], Completeness::Lost);
+    let pool = books(&node, &[], Completeness::Deleted);
     node.books(pool);
     assert!(node.told_of_anomalies().is_empty());
     let open = node.engine.anomalies();
@@ -149,7 +149,7 @@ fn the_ids_of_two_agents_and_of_conflicts_differ_in_both_halves() {
             node.address(ifindex, "10.0.0.3");
         }
         node.now.0 += MS;
-        let pool = books(&node, &[], Completeness::Lost);
+        let pool = books(&node, &[], Completeness::Deleted);
         node.books(pool);
         let conflicts = node.engine.conflicts(node.now).into_iter().map(|c| c.id.0);
         let anomalies = node.engine.anomalies().into_iter().map(|a| a.id.0);

@@ -24,8 +24,8 @@ fn a_pods_flood_of_claims_is_cut_and_counted_and_hides_no_conflict_of_others() {
         node.neighbour(1, &format!("10.0.3.{n}"), mac(1), NudState::Stale);
     }
     assert_eq!(node.engine.addresses().len(), 30);
-    assert_eq!(node.engine.losses().claims, 180);
-    assert_eq!(node.engine.losses().kernel_entries, 90);
+    assert_eq!(node.engine.drop_counters().claims, 180);
+    assert_eq!(node.engine.drop_counters().kernel_entries, 90);
     node.frame(2, "10.0.0.1");
     node.frame(3, "10.0.0.1");
     assert_eq!(
@@ -40,7 +40,7 @@ fn a_pods_flood_of_claims_is_cut_and_counted_and_hides_no_conflict_of_others() {
     node.wait_secs(601);
     node.frame(1, "10.0.1.99");
     assert_eq!(node.engine.addresses().len(), 21);
-    assert_eq!(node.engine.losses().claims, 180);
+    assert_eq!(node.engine.drop_counters().claims, 180);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_pods_flood_of_hardware_addresses_leaves_other_ports_their_entries() {
     for n in 0..100 {
         node.fdb(9, 1, mac(100 + n));
     }
-    assert_eq!(node.engine.losses().kernel_entries, 90);
+    assert_eq!(node.engine.drop_counters().kernel_entries, 90);
     node.fdb(9, 2, mac(2));
     node.neighbour(9, "10.0.0.1", mac(2), NudState::Reachable);
     node.frame(1, "10.0.0.1");
@@ -92,7 +92,7 @@ fn links_beyond_the_bound_are_counted() {
     }
     node.pod(1);
     assert_eq!(node.engine.devices().len(), 2);
-    assert_eq!(node.engine.losses().links, 3);
+    assert_eq!(node.engine.drop_counters().links, 3);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn entries_of_the_kernel_beyond_the_bound_are_counted() {
         node.route(&address, 9);
         node.host(9, &address);
     }
-    assert_eq!(node.engine.losses().kernel_entries, 8);
+    assert_eq!(node.engine.drop_counters().kernel_entries, 8);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn all_that_left_at_once_are_listed() {
         resolved
             .claimants
             .iter()
-            .all(|c| c.left == Some(Left::DeviceRemoved))
+            .all(|c| c.left == Some(LeaveReason::DeviceRemoved))
     );
 }
 
@@ -177,7 +177,7 @@ fn a_conflict_turned_away_at_the_bound_is_raised_as_soon_as_there_is_room() {
     assert_eq!(node.said().len(), 2);
     // Looked at again, it is the same one.
     node.frame(1, "10.0.0.3");
-    assert_eq!(node.engine.losses().conflicts, 3);
+    assert_eq!(node.engine.drop_counters().conflicts, 3);
     for n in 1..=5 {
         node.address_gone(1, &format!("10.0.0.{n}"));
     }
@@ -211,11 +211,15 @@ fn what_is_turned_away_beyond_what_is_remembered_is_raised_too_once_there_is_roo
             node.address(ifindex, &format!("10.0.0.{n}"));
         }
     }
-    assert_eq!(node.engine.losses().conflicts, 3);
+    assert_eq!(node.engine.drop_counters().conflicts, 3);
     node.frame(1, "10.0.0.2");
-    assert_eq!(node.engine.losses().conflicts, 3, "remembered");
+    assert_eq!(node.engine.drop_counters().conflicts, 3, "remembered");
     node.frame(1, "10.0.0.3");
-    assert_eq!(node.engine.losses().conflicts, 4, "one is remembered");
+    assert_eq!(
+        node.engine.drop_counters().conflicts,
+        4,
+        "one is remembered"
+    );
     for n in 1..=4 {
         node.address_gone(1, &format!("10.0.0.{n}"));
         assert_eq!(node.open().len(), usize::from(n < 4), "{n}");

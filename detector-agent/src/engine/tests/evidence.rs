@@ -53,7 +53,7 @@ fn a_frame_of_the_moment_its_device_became_known_counts() {
     let mut node = Node::with_pods(1);
     node.tell_at(node.now, Observation::Frame(frame(1, "10.0.0.1")));
     assert_eq!(node.engine.addresses(), [ip("10.0.0.1")]);
-    assert_eq!(node.engine.losses().unknown_device, 0);
+    assert_eq!(node.engine.drop_counters().unknown_device, 0);
 }
 
 #[test]
@@ -116,9 +116,9 @@ fn what_one_device_has_to_say_no_more_is_taken_off_its_own_share() {
     node.address(1, "10.0.0.1");
     node.address_gone(1, "10.0.0.1");
     node.frame(1, "10.0.0.3");
-    assert_eq!(node.engine.losses().claims, 0);
+    assert_eq!(node.engine.drop_counters().claims, 0);
     node.frame(1, "10.0.0.4");
-    assert_eq!(node.engine.losses().claims, 1);
+    assert_eq!(node.engine.drop_counters().claims, 1);
 }
 
 #[test]
@@ -130,13 +130,13 @@ fn the_nodes_addresses_take_a_place_each_and_give_it_back() {
     node.link(uplink(9));
     node.host(9, "10.0.0.1");
     node.host(9, "10.0.0.1");
-    assert_eq!(node.engine.losses().kernel_entries, 0);
+    assert_eq!(node.engine.drop_counters().kernel_entries, 0);
     node.host(9, "10.0.0.2");
-    assert_eq!(node.engine.losses().kernel_entries, 1);
+    assert_eq!(node.engine.drop_counters().kernel_entries, 1);
     assert_eq!(node.engine.address_count(), 1, "nothing of it is kept");
     node.host_gone(9, "10.0.0.1");
     node.host(9, "10.0.0.2");
-    assert_eq!(node.engine.losses().kernel_entries, 1);
+    assert_eq!(node.engine.drop_counters().kernel_entries, 1);
 }
 
 #[test]
@@ -187,10 +187,10 @@ fn entries_of_all_devices_share_one_bound_and_give_their_places_back() {
     node.pod(2);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
     node.neighbour(2, "10.0.0.2", mac(2), NudState::Reachable);
-    assert_eq!(node.engine.losses().kernel_entries, 1);
+    assert_eq!(node.engine.drop_counters().kernel_entries, 1);
     node.neighbour_gone(1, "10.0.0.1");
     node.neighbour(2, "10.0.0.2", mac(2), NudState::Reachable);
-    assert_eq!(node.engine.losses().kernel_entries, 1);
+    assert_eq!(node.engine.drop_counters().kernel_entries, 1);
 }
 
 #[test]

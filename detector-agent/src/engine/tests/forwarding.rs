@@ -64,9 +64,9 @@ fn a_ports_share_is_what_it_says() {
     node.bridge(9);
     node.port(1, 9);
     node.fdb(9, 1, mac(1));
-    assert_eq!(node.engine.losses().kernel_entries, 0);
+    assert_eq!(node.engine.drop_counters().kernel_entries, 0);
     node.fdb(9, 1, mac(2));
-    assert_eq!(node.engine.losses().kernel_entries, 1);
+    assert_eq!(node.engine.drop_counters().kernel_entries, 1);
 }
 
 #[test]
@@ -84,5 +84,5 @@ fn what_is_no_pods_port_has_no_share() {
     for n in 1..=3 {
         node.fdb(9, 3, mac(n));
     }
-    assert_eq!(node.engine.losses().kernel_entries, 1);
+    assert_eq!(node.engine.drop_counters().kernel_entries, 1);
 }

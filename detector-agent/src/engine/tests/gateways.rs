@@ -63,10 +63,10 @@ fn a_question_from_before_its_device_is_counted_and_says_nothing() {
     node.tell_at(Timestamp(since.0 - 1), question(3, GATEWAY));
     node.tell(question(99, GATEWAY));
     assert!(node.told_of_anomalies().is_empty());
-    assert_eq!(node.engine.losses().unknown_device, 2);
+    assert_eq!(node.engine.drop_counters().unknown_device, 2);
     node.tell_at(since, question(3, GATEWAY));
     assert_eq!(node.told_of_anomalies(), [LOOKED]);
-    assert_eq!(node.engine.losses().unknown_device, 2);
+    assert_eq!(node.engine.drop_counters().unknown_device, 2);
 }
 
 #[test]

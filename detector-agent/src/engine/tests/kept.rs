@@ -146,7 +146,7 @@ fn those_that_go_on_count_once_against_the_bound() {
         node.frame(2, address);
     }
     assert_eq!(node.open().len(), 2);
-    assert_eq!(node.engine.losses().conflicts, 1);
+    assert_eq!(node.engine.drop_counters().conflicts, 1);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn what_the_bounds_leave_no_room_for_is_counted() {
     let kept = node.engine.open_records(node.now);
     let mut node = next_within(bounds, kept, node.now);
     node.read_node(seen(&[(1, &[]), (2, &[])]));
-    assert_eq!(node.engine.losses().claims, 2);
+    assert_eq!(node.engine.drop_counters().claims, 2);
     assert_eq!(node.open().len(), 1);
 }
 

@@ -38,7 +38,7 @@ fn settle(life: &mut Lifecycle, address: IpAddr, claimants: Vec<Claimant>) -> Ve
     };
     let mut effects = Vec::new();
     let bounds = Bounds::default();
-    let leaving = |_: &Claimant| Left::Expired;
+    let leaving = |_: &Claimant| LeaveReason::Expired;
     let verdicts = vec![(EVERYWHERE, verdict)];
     let refused = life.settle(address, verdicts, leaving, at, &bounds, &mut effects);
     assert_eq!(refused, 0);

@@ -214,7 +214,7 @@ fn a_frame_older_than_its_device_is_an_earlier_devices() {
     node.pod(1);
     node.tell_at(before, Observation::Frame(frame(1, "10.0.0.1")));
     assert!(node.said().is_empty());
-    assert_eq!(node.engine.losses().unknown_device, 1);
+    assert_eq!(node.engine.drop_counters().unknown_device, 1);
     node.frame(1, "10.0.0.1");
     assert_eq!(
         node.said(),
@@ -230,7 +230,7 @@ fn frames_of_unknown_devices_are_counted_only() {
         node.frame(ifindex, "10.0.0.1");
     }
     assert!(node.said().is_empty());
-    assert_eq!(node.engine.losses().unknown_device, 2);
+    assert_eq!(node.engine.drop_counters().unknown_device, 2);
 }
 
 #[test]

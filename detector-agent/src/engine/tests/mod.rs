@@ -96,8 +96,14 @@ impl Node {
 
     /// Told now, with an earlier kernel time.
     fn tell_at(&mut self, at: Timestamp, what: Observation) {
-        self.engine
-            .step(self.now, Stamped { at, what }, &mut self.effects);
+        self.engine.step(
+            self.now,
+            TimedObservation {
+                at,
+                observation: what,
+            },
+            &mut self.effects,
+        );
     }
 
     /// Time passes, and the engine is asked to expire whenever it wants to be.
@@ -229,24 +235,24 @@ impl Node {
         }));
     }
 
-    fn begin(&mut self) -> ReadToken {
+    fn begin(&mut self) -> SnapshotToken {
         self.tokens += 1;
-        self.tell(Observation::ReadBegun(ReadToken(self.tokens)));
-        ReadToken(self.tokens)
+        self.tell(Observation::SnapshotStarted(SnapshotToken(self.tokens)));
+        SnapshotToken(self.tokens)
     }
 
-    fn finish_node(&mut self, token: ReadToken, snapshot: Snapshot) {
-        self.tell(Observation::Read(
+    fn finish_node(&mut self, token: SnapshotToken, snapshot: Snapshot) {
+        self.tell(Observation::Snapshot(
             token,
-            ReadScope::Node,
+            SnapshotScope::Node,
             Box::new(snapshot),
         ));
     }
 
-    fn finish_device(&mut self, token: ReadToken, ifindex: IfIndex, snapshot: Snapshot) {
-        self.tell(Observation::Read(
+    fn finish_device(&mut self, token: SnapshotToken, ifindex: IfIndex, snapshot: Snapshot) {
+        self.tell(Observation::Snapshot(
             token,
-            ReadScope::Device(ifindex),
+            SnapshotScope::Device(ifindex),
             Box::new(snapshot),
         ));
     }

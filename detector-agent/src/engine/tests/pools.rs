@@ -13,7 +13,7 @@ fn missed(coverage: Coverage) -> bool {
     let mut node = node();
     node.address(1, "10.9.0.2");
     node.now.0 += MS;
-    let mut pool = books(&node, &[], Completeness::Lost);
+    let mut pool = books(&node, &[], Completeness::Deleted);
     pool.coverage = Coverage {
         ranges: pool.coverage.ranges,
         ..coverage
@@ -28,15 +28,15 @@ fn books_have_to_know_their_ranges_their_devices_and_what_they_once_held() {
         device_prefixes: vec![name.to_owned()],
         ..Coverage::default()
     };
-    let formerly = |address| Coverage {
-        formerly: [ip(address)].into(),
+    let previously_allocated = |address| Coverage {
+        previously_allocated: [ip(address)].into(),
         ..Coverage::default()
     };
     assert!(!missed(Coverage::default()));
     assert!(missed(prefixes("veth")));
     assert!(!missed(prefixes("eni")));
-    assert!(missed(formerly("10.9.0.2")));
-    assert!(!missed(formerly("10.9.0.3")));
+    assert!(missed(previously_allocated("10.9.0.2")));
+    assert!(!missed(previously_allocated("10.9.0.3")));
 }
 
 #[test]
@@ -45,16 +45,17 @@ fn of_several_pools_the_one_that_once_held_the_address_is_told() {
         let mut node = node();
         node.now.0 += MS;
         for (id, held_it) in (1..).zip(held_it) {
-            let mut pool = books(&node, &["10.0.0.2"], Completeness::Whole);
+            let mut pool = books(&node, &["10.0.0.2"], Completeness::Complete);
             pool.id = PoolId(id);
             node.books(pool.clone());
             pool.source = Arc::new(PoolSource {
                 place: id.to_string(),
                 ..PoolSource::clone(&pool.source)
             });
-            pool.coverage.formerly = held_it.then(|| ip("10.0.0.2")).into_iter().collect();
+            pool.coverage.previously_allocated =
+                held_it.then(|| ip("10.0.0.2")).into_iter().collect();
             pool.allocated.clear();
-            pool.books = Completeness::Lost;
+            pool.completeness = Completeness::Deleted;
             pool.read_at.0 += 2 * MS;
             node.books(pool);
         }

@@ -336,7 +336,7 @@ fn a_reading_that_failed_changes_nothing() {
     let mut node = Node::with_pods(1);
     node.address(1, "10.0.0.1");
     let token = node.begin();
-    node.tell(Observation::ReadFailed(token));
+    node.tell(Observation::SnapshotFailed(token));
     assert!(node.asked().contains(&"attach veth1#1".to_owned()));
     assert_eq!(node.engine.addresses().len(), 1);
     node.finish_node(token, Snapshot::default());
@@ -376,7 +376,7 @@ fn a_live_word_during_an_earlier_reading_is_older_than_the_one_begun_after_it() 
     node.address_gone(1, "10.0.0.1");
     node.said();
     let later = node.begin();
-    node.tell(Observation::ReadFailed(earlier));
+    node.tell(Observation::SnapshotFailed(earlier));
     node.finish_node(later, snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
     assert_eq!(
         node.said(),

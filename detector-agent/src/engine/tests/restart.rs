@@ -107,7 +107,7 @@ fn no_live_word_raises_anew_what_is_open() {
     assert_eq!(said.len(), 1, "others are raised at once");
     assert_eq!(said[0].address, ip("10.0.0.2"));
     // A reading that cannot be used changes nothing.
-    node.finish_node(ReadToken(99), Snapshot::default());
+    node.finish_node(SnapshotToken(99), Snapshot::default());
     assert!(node.said().is_empty());
     assert_eq!(node.engine.open_records(node.now).len(), 2);
     node.finish_node(token, snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
@@ -362,7 +362,7 @@ fn another_device_of_the_same_index_is_not_who_took_part() {
     let mut seen = snapshot(&[(1, addresses), (2, addresses)]);
     seen.links[0].name = "veth7".to_owned();
     node.read_node(seen);
-    assert_eq!(node.engine.losses(), Losses::default());
+    assert_eq!(node.engine.drop_counters(), DropCounters::default());
     assert_eq!(
         node.said(),
         ["updated 10.0.0.1 duplicate certain: veth7 veth2 left veth1(device_removed)"]
@@ -384,7 +384,7 @@ fn of_two_records_of_one_conflict_the_first_goes_on() {
     let mut node = restarted(&node);
     node.engine.restore(kept);
     node.read_node(snapshot(&[(1, &[]), (2, &[])]));
-    assert_eq!(node.engine.losses(), Losses::default());
+    assert_eq!(node.engine.drop_counters(), DropCounters::default());
     let said = node.conflicts_said();
     assert_eq!(said.len(), 1);
     assert_eq!(

@@ -3,8 +3,8 @@
 use super::*;
 use crate::engine::in_flight_snapshots::{Key, Outcome, Reads};
 
-const FIRST: ReadToken = ReadToken(1);
-const SECOND: ReadToken = ReadToken(2);
+const FIRST: SnapshotToken = SnapshotToken(1);
+const SECOND: SnapshotToken = SnapshotToken(2);
 
 fn outdated(outcome: &Outcome, key: Key) -> Option<bool> {
     match outcome {
@@ -20,7 +20,7 @@ fn what_changed_is_known_to_a_reading_though_an_earlier_one_failed() {
     reads.begin(SECOND);
     reads.touch(Key::Link(1));
     reads.fail(FIRST);
-    let done = reads.finish(SECOND, ReadScope::Node);
+    let done = reads.finish(SECOND, SnapshotScope::Node);
     assert_eq!(outdated(&done, Key::Link(1)), Some(true));
     assert_eq!(outdated(&done, Key::Link(2)), Some(false));
 }
@@ -30,8 +30,8 @@ fn a_devices_reading_supersedes_none_of_the_node() {
     let mut reads = Reads::default();
     reads.begin(FIRST);
     reads.begin(SECOND);
-    reads.finish(SECOND, ReadScope::Device(1));
-    let done = reads.finish(FIRST, ReadScope::Node);
+    reads.finish(SECOND, SnapshotScope::Device(1));
+    let done = reads.finish(FIRST, SnapshotScope::Node);
     assert_eq!(outdated(&done, Key::Link(1)), Some(false));
 }
 
@@ -45,7 +45,7 @@ fn what_a_reading_can_follow_is_bounded_and_the_next_begins_with_nothing() {
             reads.touch(Key::Link(ifindex));
         }
         reads.touch(Key::Link(0));
-        let done = reads.finish(FIRST, ReadScope::Node);
+        let done = reads.finish(FIRST, SnapshotScope::Node);
         assert_eq!(outdated(&done, Key::Link(0)), usable.then_some(true));
     }
 }
@@ -68,7 +68,7 @@ fn nothing_is_remembered_of_what_changed_while_no_reading_was_under_way_or_one_c
         &|reads| {
             reads.begin(FIRST);
             full(reads);
-            reads.finish(FIRST, ReadScope::Device(1));
+            reads.finish(FIRST, SnapshotScope::Device(1));
         },
         &|reads| {
             reads.begin(FIRST);
@@ -81,7 +81,7 @@ fn nothing_is_remembered_of_what_changed_while_no_reading_was_under_way_or_one_c
         end(&mut reads);
         reads.begin(SECOND);
         reads.touch(Key::Link(MOST));
-        let done = reads.finish(SECOND, ReadScope::Node);
+        let done = reads.finish(SECOND, SnapshotScope::Node);
         assert_eq!(outdated(&done, Key::Link(MOST)), Some(true));
         assert_eq!(outdated(&done, Key::Link(0)), Some(false));
     }
@@ -93,7 +93,7 @@ fn an_address_is_told_of_with_whatever_prefix_length() {
         let mut reads = Reads::default();
         reads.begin(FIRST);
         reads.touch(Key::Pod(peer(1), ip("10.0.0.1"), length));
-        let Outcome::Usable(done) = reads.finish(FIRST, ReadScope::Node) else {
+        let Outcome::Usable(done) = reads.finish(FIRST, SnapshotScope::Node) else {
             panic!("it was begun");
         };
         assert!(done.told_of(peer(1), ip("10.0.0.1")));

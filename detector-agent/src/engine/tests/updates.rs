@@ -10,7 +10,7 @@ pub(super) fn told(effect: &Effect) -> Option<String> {
         Effect::Attach(_)
         | Effect::Renamed(_)
         | Effect::Detach(_)
-        | Effect::ReadAgain
+        | Effect::Resync
         | Effect::Anomaly(_) => None,
     }
 }
@@ -20,7 +20,7 @@ pub(super) fn wanted(effect: &Effect) -> Option<String> {
         Effect::Attach(d) => Some(format!("attach {}#{}", d.name, d.generation)),
         Effect::Renamed(d) => Some(format!("rename {}#{}", d.name, d.generation)),
         Effect::Detach(d) => Some(format!("detach {}#{}", d.name, d.generation)),
-        Effect::ReadAgain => Some("read again".to_owned()),
+        Effect::Resync => Some("read again".to_owned()),
         Effect::Raised(_) | Effect::Updated(_) | Effect::Resolved(_) | Effect::Anomaly(_) => None,
     }
 }

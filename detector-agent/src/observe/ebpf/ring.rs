@@ -13,8 +13,8 @@ use detector_common::{
 };
 
 use crate::engine::{
-    FrameClaim, FrameKind, Mac, Neighbour, NudState, Observation, Question, Stamped, Timestamp,
-    Vlan,
+    FrameClaim, FrameKind, Mac, Neighbour, NudState, Observation, Question, TimedObservation,
+    Timestamp, Vlan,
 };
 
 /// The reading end of the programs' ring buffer. Its descriptor becomes readable when there is something to read.
@@ -45,7 +45,7 @@ impl RingReader {
     }
 
     /// Reads up to `max_records`, oldest first, and gives `tell` what they say. Never blocks.
-    pub fn drain(&mut self, max_records: usize, mut tell: impl FnMut(Stamped)) -> Drained {
+    pub fn drain(&mut self, max_records: usize, mut tell: impl FnMut(TimedObservation)) -> Drained {
         let mut drained = Drained::default();
         for _ in 0..max_records {
             let Some(item) = self.ring.next() else {
@@ -78,19 +78,19 @@ impl AsRawFd for RingReader {
     }
 }
 
-pub(crate) fn stamped(record: &Record) -> Stamped {
+pub(crate) fn stamped(record: &Record) -> TimedObservation {
     match record {
-        Record::Frame(FrameRecord { at, claim }) => Stamped {
+        Record::Frame(FrameRecord { at, claim }) => TimedObservation {
             at: Timestamp(*at),
-            what: Observation::Frame(frame(claim)),
+            observation: Observation::Frame(frame(claim)),
         },
-        Record::Neighbour(record) => Stamped {
+        Record::Neighbour(record) => TimedObservation {
             at: Timestamp(record.at),
-            what: neighbour(record),
+            observation: neighbour(record),
         },
-        Record::Question(record) => Stamped {
+        Record::Question(record) => TimedObservation {
             at: Timestamp(record.at),
-            what: Observation::Question(question(record)),
+            observation: Observation::Question(question(record)),
         },
     }
 }
@@ -205,9 +205,9 @@ mod tests {
             },
         };
         let said = |claim| stamped(&Record::Frame(FrameRecord { at: 7, claim }));
-        let expected = |claim| Stamped {
+        let expected = |claim| TimedObservation {
             at: Timestamp(7),
-            what: Observation::Frame(claim),
+            observation: Observation::Frame(claim),
         };
         assert_eq!(said(claim), expected(arp));
         let ndp = FrameClaim {

@@ -6,7 +6,7 @@ use super::{
     request::end_of_answer,
     selection::DeviceSelector,
 };
-use crate::engine::{Engine, Settings, Stamped, Timestamp};
+use crate::engine::{Engine, Settings, TimedObservation, Timestamp};
 
 /// Reads a datagram as each socket would, and lets an engine make of it what it can.
 pub fn datagram(bytes: &[u8]) {
@@ -24,7 +24,14 @@ pub fn datagram(bytes: &[u8]) {
         let _ = end_of_answer(message);
         for what in observations {
             at.0 += 1;
-            engine.step(at, Stamped { at, what }, &mut effects);
+            engine.step(
+                at,
+                TimedObservation {
+                    at,
+                    observation: what,
+                },
+                &mut effects,
+            );
             effects.clear();
         }
     }

@@ -28,7 +28,7 @@ use super::{
     },
     socket::{DATAGRAM, OpenError, RouteSocket},
 };
-use crate::engine::{IfIndex, NsId, Observation, Peer, Stamped, Timestamp};
+use crate::engine::{IfIndex, NsId, Observation, Peer, TimedObservation, Timestamp};
 
 /// `RTNLGRP_…`, linux/rtnetlink.h.
 const LINK: u32 = 1;
@@ -161,7 +161,7 @@ impl Live {
         &mut self,
         source: Source,
         max_datagrams: usize,
-        mut tell: impl FnMut(Stamped),
+        mut tell: impl FnMut(TimedObservation),
     ) -> Result<Drained, LiveError> {
         let listener = match source {
             Source::Node => &mut self.node,
@@ -196,7 +196,12 @@ impl Live {
             for message in Messages::of(self.buffer.get(..received.length).unwrap_or_default()) {
                 let read = message.and_then(|message| {
                     listener.lost |= message.kind == NLMSG_OVERRUN;
-                    let tell = |what| tell(Stamped { at, what });
+                    let tell = |what| {
+                        tell(TimedObservation {
+                            at,
+                            observation: what,
+                        })
+                    };
                     match source {
                         Source::Node => self.interpreter.of_node(message, tell),
                         Source::Pods => received

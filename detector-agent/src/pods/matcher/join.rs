@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::DeviceMatcher;
 use crate::{
-    engine::Device,
+    engine::PodDevice,
     pods::{Pod, Via},
 };
 
@@ -66,11 +66,11 @@ impl Catalogues {
 
     /// The pod behind a device, by the best source that knows it. A catalogue read before round `since` says nothing
     /// of the device's network: what it holds may be of an earlier device.
-    pub(in crate::pods) fn name(&self, device: &Device, since: u64) -> Option<Arc<Pod>> {
+    pub(in crate::pods) fn name(&self, device: &PodDevice, since: u64) -> Option<Arc<Pod>> {
         self.told(device, since).map(|pod| self.complete(pod))
     }
 
-    fn told(&self, device: &Device, since: u64) -> Option<Arc<Pod>> {
+    fn told(&self, device: &PodDevice, since: u64) -> Option<Arc<Pod>> {
         for dated in [&self.cri, &self.cni_cache] {
             let fresh = Some(&dated.catalogue).filter(|_| dated.round >= since);
             if let Some(pod) = fresh.and_then(|catalogue| catalogue.by_network(device)) {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{Pod, name_hash::HashedNames};
-use crate::engine::{Device, NsId};
+use crate::engine::{NsId, PodDevice};
 pub(super) use join::Catalogues;
 
 /// A pod as a source tells it, and what its devices can be told by.
@@ -84,7 +84,7 @@ impl DeviceMatcher {
 
     /// The pod whose network namespace the device leads to, or whose device has this name.
     #[must_use]
-    pub fn by_network(&self, device: &Device) -> Option<&Pod> {
+    pub fn by_network(&self, device: &PodDevice) -> Option<&Pod> {
         let namespace = device
             .peer
             .and_then(|peer| self.by_namespace.get(&peer.nsid));
@@ -100,7 +100,7 @@ impl DeviceMatcher {
 
     /// The pod that the device's name is made of.
     #[must_use]
-    pub fn by_hash(&self, device: &Device) -> Option<&Pod> {
+    pub fn by_hash(&self, device: &PodDevice) -> Option<&Pod> {
         let hashed = self
             .hashed
             .get_or_init(|| HashedNames::new(self.records.iter().map(|record| &record.pod)));

@@ -24,8 +24,8 @@ fn record(name: &str, namespace: Option<NsId>, device: &str, created: i64) -> Re
     }
 }
 
-fn device(name: &str, nsid: Option<NsId>) -> Device {
-    Device {
+fn device(name: &str, nsid: Option<NsId>) -> PodDevice {
+    PodDevice {
         ifindex: 7,
         generation: 1,
         name: name.to_owned(),
@@ -34,7 +34,7 @@ fn device(name: &str, nsid: Option<NsId>) -> Device {
     }
 }
 
-fn named(catalogue: &DeviceMatcher, device: &Device) -> Option<String> {
+fn named(catalogue: &DeviceMatcher, device: &PodDevice) -> Option<String> {
     catalogue.by_network(device).map(|pod| pod.name.clone())
 }
 

@@ -7,7 +7,7 @@ use tracing::debug;
 
 use super::Identifier;
 use crate::{
-    engine::Device,
+    engine::PodDevice,
     pods::{Pod, Via, directory::DeviceId},
 };
 
@@ -32,7 +32,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// A device and how far its look-up has come.
 #[derive(Debug)]
 pub(super) struct Followed {
-    pub(super) device: Device,
+    pub(super) device: PodDevice,
     /// The first round that can tell of it.
     pub(super) since: u64,
     pub(super) pod: Option<Arc<Pod>>,
@@ -87,7 +87,7 @@ impl Followed {
 }
 
 impl Identifier {
-    pub(super) fn appeared(&mut self, device: Device, now: Instant) {
+    pub(super) fn appeared(&mut self, device: PodDevice, now: Instant) {
         let id = (device.ifindex, device.generation);
         let since = self.round + 1;
         if let Some(followed) = self.devices.get_mut(&id) {
@@ -119,7 +119,7 @@ impl Identifier {
         self.stale = true;
     }
 
-    pub(super) fn wanted(&mut self, device: Device, now: Instant) {
+    pub(super) fn wanted(&mut self, device: PodDevice, now: Instant) {
         let id = (device.ifindex, device.generation);
         let Some(followed) = self.devices.get_mut(&id) else {
             return self.appeared(device, now);

@@ -27,7 +27,7 @@ use super::{
     source::{Change, Report},
 };
 use crate::{
-    engine::{Device, IfIndex},
+    engine::{IfIndex, PodDevice},
     metrics::{Lookup, Metrics},
 };
 use device_lookup::Followed;
@@ -39,9 +39,9 @@ pub const NOTES: usize = 16_384;
 #[derive(Clone, Debug)]
 pub enum Note {
     /// A device appeared, or something about it changed.
-    Appeared(Device),
+    Appeared(PodDevice),
     /// A conflict names this device, and its pod is not known.
-    Wanted(Device),
+    Wanted(PodDevice),
     /// A device (index, generation) is gone.
     Gone(IfIndex, u64),
 }

@@ -36,7 +36,7 @@ impl Desk {
         }
     }
 
-    fn appeared(&mut self, device: &Device) {
+    fn appeared(&mut self, device: &PodDevice) {
         self.identifier
             .note(Note::Appeared(device.clone()), self.now);
     }
@@ -80,20 +80,20 @@ impl Desk {
         std::mem::take(&mut self.identifier.news)
     }
 
-    fn answer(&mut self, device: &Device) -> PodAnswer {
+    fn answer(&mut self, device: &PodDevice) -> PodAnswer {
         self.identifier.publish();
         let book = &self.identifier.book;
         book.pod_behind(device.ifindex, device.generation)
     }
 
-    fn known(&mut self, device: &Device) -> Option<(String, Via)> {
+    fn known(&mut self, device: &PodDevice) -> Option<(String, Via)> {
         match self.answer(device) {
             PodAnswer::Known(pod) => Some((pod.name.clone(), pod.via)),
             PodAnswer::Unknown(_) => None,
         }
     }
 
-    fn because(&mut self, device: &Device) -> String {
+    fn because(&mut self, device: &PodDevice) -> String {
         match self.answer(device) {
             PodAnswer::Unknown(because) => because.into_owned(),
             PodAnswer::Known(pod) => panic!("{pod:?}"),
@@ -101,8 +101,8 @@ impl Desk {
     }
 }
 
-fn device(ifindex: IfIndex, generation: u64, nsid: i32) -> Device {
-    Device {
+fn device(ifindex: IfIndex, generation: u64, nsid: i32) -> PodDevice {
+    PodDevice {
         ifindex,
         generation,
         name: format!("veth{ifindex}"),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::*;
-use super::world::{Device, Entry, Heard, Past, WINDOW, World};
+use super::world::{Entry, Heard, ModelDevice, Past, WINDOW, World};
 
 const CLAIM_TTL: Duration = Duration::from_secs(600);
 const PROBE_TTL: Duration = Duration::from_secs(60);
@@ -256,11 +256,11 @@ impl World {
 }
 
 /// The pod has the address, and the agent can know.
-fn has(device: &Device, address: IpAddr) -> bool {
+fn has(device: &ModelDevice, address: IpAddr) -> bool {
     device.link.peer.is_some() && device.addresses.get(&address) == Some(&true)
 }
 
-fn believed(entry: &Entry, device: &Device, address: IpAddr) -> bool {
+fn believed(entry: &Entry, device: &ModelDevice, address: IpAddr) -> bool {
     let lacks = device.readable && device.read && !has(device, address);
     match entry.state {
         NudState::Permanent => true,

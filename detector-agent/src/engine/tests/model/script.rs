@@ -57,7 +57,7 @@ pub(super) enum Op {
         tentative: bool,
         late: u64,
     },
-    Begin(ReadScope),
+    Begin(SnapshotScope),
     Dump(usize),
     Finish(usize),
     Fail(usize),
@@ -203,7 +203,10 @@ fn op(theme: Theme) -> impl Strategy<Value = Op> {
         1 => pod().prop_map(End::Reused),
         1 => Just(End::None),
     ];
-    let scope = prop_oneof![Just(ReadScope::Node), pod().prop_map(ReadScope::Device)];
+    let scope = prop_oneof![
+        Just(SnapshotScope::Node),
+        pod().prop_map(SnapshotScope::Device)
+    ];
     let create = (
         pod(),
         end,
@@ -288,14 +291,14 @@ enum Stage {
     /// Live words reach it again.
     Noticed,
     /// A reading of everything is under way that will put it right.
-    Reading(ReadToken),
+    Reading(SnapshotToken),
     /// The same, and the kernel has given its answer.
-    Answered(ReadToken),
+    Answered(SnapshotToken),
 }
 
 struct Pending {
-    token: ReadToken,
-    scope: ReadScope,
+    token: SnapshotToken,
+    scope: SnapshotScope,
     begun: u64,
     dump: Option<Dump>,
 }
@@ -449,7 +452,7 @@ impl Script {
             Op::Fail(which) => {
                 if which < self.pending.len() {
                     let failed = self.pending.remove(which);
-                    self.tell(Observation::ReadFailed(failed.token))?;
+                    self.tell(Observation::SnapshotFailed(failed.token))?;
                 }
                 Ok(())
             }
@@ -561,7 +564,7 @@ impl Script {
             let Some(device) = self.world.pod(claim.ifindex) else {
                 return Ok(());
             };
-            let same = |d: Device| d.name == device.link.name;
+            let same = |d: PodDevice| d.name == device.link.name;
             let known = self.engine.device(claim.ifindex).is_some_and(same);
             let sure = !device.ever.contains(&claim.address)
                 || device.addresses.contains_key(&claim.address);
@@ -607,14 +610,20 @@ impl Script {
             return Ok(());
         }
         let mut effects = Vec::new();
-        self.engine
-            .step(self.world.now, Stamped { at, what }, &mut effects);
+        self.engine.step(
+            self.world.now,
+            TimedObservation {
+                at,
+                observation: what,
+            },
+            &mut effects,
+        );
         self.check(effects)
     }
 
-    fn begin(&mut self, scope: ReadScope) -> Result<ReadToken, TestCaseError> {
+    fn begin(&mut self, scope: SnapshotScope) -> Result<SnapshotToken, TestCaseError> {
         self.world.readings += 1;
-        let token = ReadToken(self.world.readings);
+        let token = SnapshotToken(self.world.readings);
         self.pending.push(Pending {
             token,
             scope,
@@ -623,9 +632,9 @@ impl Script {
         });
         // What the agent itself begins is never lost.
         let mut effects = Vec::new();
-        let begun = Stamped {
+        let begun = TimedObservation {
             at: self.world.now,
-            what: Observation::ReadBegun(token),
+            observation: Observation::SnapshotStarted(token),
         };
         self.engine.step(self.world.now, begun, &mut effects);
         self.check(effects)?;
@@ -636,27 +645,27 @@ impl Script {
         let pending = self.pending.remove(which);
         let dump = pending.dump.expect("answered");
         if pending.begun > self.newest {
-            if pending.scope == ReadScope::Node {
+            if pending.scope == SnapshotScope::Node {
                 self.newest = pending.begun;
             }
             self.world.taken_over(&dump, pending.begun);
         }
-        let what = Observation::Read(
+        let what = Observation::Snapshot(
             pending.token,
             pending.scope,
             Box::new(dump.snapshot.clone()),
         );
         let mut effects = Vec::new();
-        let read = Stamped {
+        let read = TimedObservation {
             at: self.world.now,
-            what,
+            observation: what,
         };
         self.engine.step(self.world.now, read, &mut effects);
         self.check(effects)
     }
 
     /// A reading that nothing happens during.
-    fn read(&mut self, scope: ReadScope) -> TestCaseResult {
+    fn read(&mut self, scope: SnapshotScope) -> TestCaseResult {
         self.world.now.0 += MS;
         self.begin(scope)?;
         let last = self.pending.len() - 1;
@@ -685,7 +694,7 @@ impl Script {
         self.engine.restore(back);
         self.world.now = self.world.now + down;
         self.stage = Stage::Noticed;
-        let token = self.begin(ReadScope::Node)?;
+        let token = self.begin(SnapshotScope::Node)?;
         self.stage = Stage::Reading(token);
         Ok(())
     }
@@ -698,14 +707,14 @@ impl Script {
                 Ok(())
             }
             Stage::Noticed => {
-                let token = self.begin(ReadScope::Node)?;
+                let token = self.begin(SnapshotScope::Node)?;
                 self.stage = Stage::Reading(token);
                 Ok(())
             }
             Stage::Reading(token) => {
                 self.forget_what_depends_on_the_loss()?;
                 if let Some(pending) = self.pending.iter_mut().find(|p| p.token == token) {
-                    pending.dump = Some(self.world.dump(ReadScope::Node));
+                    pending.dump = Some(self.world.dump(SnapshotScope::Node));
                     self.stage = Stage::Answered(token);
                 } else {
                     // It was failed or finished before its time: begin anew.
@@ -721,10 +730,10 @@ impl Script {
                 self.finish_reading(which)?;
                 while self.read_again || !self.attach.is_empty() {
                     if std::mem::take(&mut self.read_again) {
-                        self.read(ReadScope::Node)?;
+                        self.read(SnapshotScope::Node)?;
                     }
                     if let Some(ifindex) = self.attach.pop_first() {
-                        self.read(ReadScope::Device(ifindex))?;
+                        self.read(SnapshotScope::Device(ifindex))?;
                     }
                 }
                 // What bridges' entries held before is over then.
@@ -792,7 +801,7 @@ impl Script {
                     }
                 }
                 Effect::Renamed(_) | Effect::Detach(_) | Effect::Anomaly(_) => {}
-                Effect::ReadAgain => self.read_again = true,
+                Effect::Resync => self.read_again = true,
             }
         }
         if self.engine.is_restoring() {

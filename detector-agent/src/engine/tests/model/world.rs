@@ -15,7 +15,7 @@ pub(super) const BRIDGES: [IfIndex; 2] = [8, 9];
 pub(super) const WINDOW: Duration = Duration::from_secs(180);
 
 #[derive(Clone, Debug)]
-pub(super) struct Device {
+pub(super) struct ModelDevice {
     pub(super) link: Link,
     /// Tells devices of one index apart.
     pub(super) serial: u64,
@@ -80,7 +80,7 @@ pub(super) struct World {
     /// How many when a pod's end went to another device last, and when something was last told of its address.
     pub(super) moved_at: HashMap<Peer, u64>,
     pub(super) told_at: HashMap<(Peer, IpAddr), u64>,
-    pub(super) links: BTreeMap<IfIndex, Device>,
+    pub(super) links: BTreeMap<IfIndex, ModelDevice>,
     pub(super) hosts: BTreeSet<(IfIndex, IpAddr)>,
     pub(super) neighbours: BTreeMap<(IfIndex, IpAddr), Entry>,
     pub(super) fdb: BTreeMap<(IfIndex, Mac), Station>,
@@ -109,7 +109,7 @@ impl World {
         }
         link.peer = end.filter(|_| told);
         let ifindex = link.ifindex;
-        let device = Device {
+        let device = ModelDevice {
             link,
             serial: self.serial,
             since: self.now,
@@ -181,7 +181,7 @@ impl World {
         self.is_bridge(master).then_some(master)
     }
 
-    pub(super) fn pod(&self, ifindex: IfIndex) -> Option<&Device> {
+    pub(super) fn pod(&self, ifindex: IfIndex) -> Option<&ModelDevice> {
         self.links
             .get(&ifindex)
             .filter(|d| d.link.kind == LinkKind::Pod)
@@ -369,10 +369,10 @@ impl World {
 
     // ---- readings ----
 
-    pub(super) fn dump(&self, scope: ReadScope) -> Dump {
+    pub(super) fn dump(&self, scope: SnapshotScope) -> Dump {
         let of = |ifindex: IfIndex| match scope {
-            ReadScope::Node => true,
-            ReadScope::Device(wanted) => ifindex == wanted,
+            SnapshotScope::Node => true,
+            SnapshotScope::Device(wanted) => ifindex == wanted,
         };
         let devices = self.links.iter().filter(|(i, _)| of(**i));
         let pods = devices.clone().filter_map(|(ifindex, d)| {
@@ -397,7 +397,7 @@ impl World {
                 .collect(),
             ..Snapshot::default()
         };
-        if scope == ReadScope::Node {
+        if scope == SnapshotScope::Node {
             let live = self.fdb.iter().filter(|(_, s)| !s.aged);
             snapshot.host = self.hosts.iter().map(|(i, a)| (*i, info(*a))).collect();
             snapshot.fdb = live
