@@ -19,9 +19,8 @@ fn main() -> Result<(), String> {
                 .map(drop)
                 .map_err(|error| copy_failure(&object.display().to_string(), &embedded, &error))
         }
-        None => {
-            fs::write(&embedded, []).map_err(|error| copy_failure("an empty stub", &embedded, &error))
-        }
+        None => fs::write(&embedded, [])
+            .map_err(|error| copy_failure("an empty stub", &embedded, &error)),
     }
 }
 

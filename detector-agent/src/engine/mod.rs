@@ -30,8 +30,7 @@ mod tests;
 
 pub use anomaly::{
     Allocation, Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, ChangedAddresses,
-    Completeness, Coverage, Inside, Ipam, Look, Pool, PoolId, PoolSource, PoolUpdate,
-    ResolveReason,
+    Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, PoolUpdate, ResolveReason,
 };
 pub use conflict::*;
 pub use links::PodDevice;

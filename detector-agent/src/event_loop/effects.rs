@@ -43,7 +43,6 @@ impl EventLoop {
         match said {
             AnomalyEffect::Raised(anomaly) => self.anomaly(Change::Raised, &anomaly),
             AnomalyEffect::Resolved(anomaly) => self.anomaly(Change::Resolved, &anomaly),
-            AnomalyEffect::LookInside(look) => self.ask(Job::LookInside(look)),
             AnomalyEffect::ReadPool(pool) => {
                 // Where the reader has ended, nothing is raised by books that are too old.
                 let _ = self.parts.books.send(pool);

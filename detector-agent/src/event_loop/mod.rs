@@ -223,12 +223,6 @@ impl EventLoop {
                 }
                 self.perhaps_ready();
             }
-            Outcome::Inside(look, inside) => {
-                self.parts
-                    .engine
-                    .looked_inside(clock::now(), &look, inside, &mut self.effects);
-                self.apply_effects();
-            }
             Outcome::Displaced(_) => self.readings.want("displaced"),
             Outcome::Observed(reading, left_out) => self.merge(reading, left_out),
         }

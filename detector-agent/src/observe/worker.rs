@@ -18,10 +18,7 @@ use super::{
 };
 use crate::{
     clock,
-    engine::{
-        IfIndex, Inside, Look, Observation, PodDevice, SnapshotScope, SnapshotToken,
-        TimedObservation,
-    },
+    engine::{IfIndex, Observation, PodDevice, SnapshotScope, SnapshotToken, TimedObservation},
 };
 
 /// Between two looks at whether the programs still see frames, at least.
@@ -40,8 +37,6 @@ pub enum Job {
     Attach(PodDevice, Option<SnapshotToken>),
     /// A device is gone or none of ours any more.
     Detach(IfIndex),
-    /// Look what a pod's own tables say of an address that it asks for.
-    LookInside(Look),
     /// Read everything.
     ReadNode(SnapshotToken),
 }
@@ -51,8 +46,6 @@ pub enum Job {
 pub enum Outcome {
     /// An attach is done; `false` where the device cannot be watched (it is gone, or the kernel refused).
     Attached(IfIndex, bool),
-    /// A pod was looked into; `None` where that cannot be done.
-    Inside(Look, Option<Inside>),
     /// A device had to be attached to anew; its frames were not seen for a while.
     Displaced(IfIndex),
     /// A reading is done, or failed.
@@ -120,10 +113,6 @@ impl Worker {
                     if let Some(programs) = &mut self.programs {
                         programs.detach(ifindex);
                     }
-                }
-                Job::LookInside(look) => {
-                    let inside = self.requests.look_inside(&look);
-                    tell(Outcome::Inside(look, inside));
                 }
                 Job::ReadNode(token) => {
                     let reading = self.requests.read_node(&self.selector);

@@ -15,8 +15,7 @@ mod model;
 mod pools;
 mod routes;
 
-pub use gateways::{Inside, Look};
-pub(super) use gateways::{LOOK_AGAIN, QUIET};
+pub(super) use gateways::QUIET;
 pub(super) use lifecycle::{Anomalies, Key, News};
 pub use model::{Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, ResolveReason};
 pub use pools::{

@@ -7,7 +7,6 @@ use super::{
         conflict::Claimant,
         observation::{Timestamp, Vlan},
     },
-    gateways::Look,
     pools::{PoolId, PoolSource},
 };
 
@@ -112,8 +111,6 @@ pub enum ResolveReason {
     AddressGone,
     /// The address is in use again.
     InUse,
-    /// The gateway was resolved.
-    Answered,
     /// The pod asks no more.
     Quiet,
     /// The device is gone.
@@ -133,7 +130,6 @@ impl ResolveReason {
             Self::Released => "released",
             Self::AddressGone => "address_gone",
             Self::InUse => "in_use",
-            Self::Answered => "answered",
             Self::Quiet => "quiet",
             Self::DeviceGone => "device_gone",
             Self::RouteRight => "route_right",
@@ -184,6 +180,4 @@ pub enum AnomalyEffect {
     Resolved(Box<Anomaly>),
     /// The books of this pool are too old to compare with: read them now, and say so even where nothing changed.
     ReadPool(PoolId),
-    /// Look into this pod and say what was found.
-    LookInside(Look),
 }

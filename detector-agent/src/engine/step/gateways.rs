@@ -1,9 +1,8 @@
-//! A pod asks for one address again and again: is it its gateway, and is it really not answered?
+//! A pod device requests one address again and again: is that address its gateway?
 //!
-//! What is told comes from ingress alone. Before something is raised, the pod's own tables are looked into where that can
-//! be done: they say whether the address was resolved after all, and whether it is a gateway. Where it cannot be done, an
-//! address counts as a gateway that is link-local, the node's own, or on no subnet of the pod's: peers on a subnet are
-//! asked for in vain whenever one of them is down.
+//! Only frames that the pod sends are seen, so an unanswered gateway is recognised by repeated requests for an address
+//! that must be a gateway: a link-local one, one of the node's own, or one on no subnet of the pod. Requests for a peer
+//! on a subnet of the pod stay unanswered whenever that peer is down, and raise nothing.
 
 use std::net::IpAddr;
 
@@ -11,142 +10,48 @@ use ipnet::IpNet;
 
 use super::{Effect, Engine};
 use crate::engine::{
-    anomaly::{
-        AnomalyCause, AnomalyEffect, Inside, Key, LOOK_AGAIN, Look, News, QUIET, ResolveReason,
-    },
+    anomaly::{AnomalyCause, Key, News, QUIET, ResolveReason},
     conflict::{Claimant, ClaimantId},
     facts::Owner,
     lifecycle::Moment,
     links::LinkState,
-    observation::{IfIndex, Question, Timestamp, Vlan},
+    observation::{IfIndex, Question, Timestamp},
     scope::{claimable, link_local},
 };
 
 impl Engine {
-    /// A pod asked again and again.
-    pub(super) fn asked(&mut self, question: &Question, at: Timestamp, effects: &mut Vec<Effect>) {
-        let link = self.links.pod(question.ifindex).filter(|l| l.since <= at);
-        let Some(link) = link else {
+    /// A pod requested an address again and again.
+    pub(super) fn asked(&mut self, question: &Question, at: Moment, effects: &mut Vec<Effect>) {
+        let target = question.target;
+        let link = self.links.pod(question.ifindex);
+        let Some(link) = link.filter(|l| l.since <= at.decided_at) else {
             self.drops.unknown_device += 1;
             return;
         };
-        if !self.first_read || !claimable(question.target) {
-            // Told again while it goes on.
+        if !self.first_read || !claimable(target) {
+            // Before the first snapshot is merged: the pod's next requests will be judged.
             return;
         }
-        let (generation, peer) = (link.generation, link.link.peer);
-        let target = question.target;
-        let key = Key::asked(target, question.ifindex, generation, question.vlan);
-        self.anomalies.look_at(target, at + LOOK_AGAIN);
+        let key = Key::asked(target, question.ifindex, link.generation, question.vlan);
         let is_open = self.anomalies.is_open(&key);
-        let Some(asking) = self.anomalies.gateways.note(key, question, at) else {
-            return;
-        };
-        if is_open || asking.looking {
+        if !is_open && !self.is_gateway(link, target) {
             return;
         }
-        match peer.filter(|_| question.vlan == Vlan::default()) {
-            Some(peer) => {
-                asking.looking = true;
-                effects.push(Effect::Anomaly(AnomalyEffect::LookInside(Look {
-                    ifindex: question.ifindex,
-                    generation,
-                    peer,
-                    target,
-                })));
-            }
-            None => {
-                let moment = Moment {
-                    now: at,
-                    decided_at: at,
-                };
-                self.judge_question(key, None, moment, effects);
-            }
+        if !self.anomalies.gateways.note(key, at.decided_at) {
+            return;
         }
-    }
-
-    /// What a pod's own tables say; `None` where they cannot be read.
-    pub fn looked_inside(
-        &mut self,
-        now: Timestamp,
-        look: &Look,
-        inside: Option<Inside>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let key = Key::asked(look.target, look.ifindex, look.generation, Vlan::default());
-        let Some(asking) = self.anomalies.gateways.get_mut(&key) else {
+        self.anomalies.look_at(target, at.decided_at + QUIET);
+        if is_open {
             return;
-        };
-        asking.looking = false;
-        let at = Moment {
-            now,
-            decided_at: asking.last,
-        };
-        if inside.is_some_and(|i| i.resolved == Some(true)) {
-            self.anomalies.gateways.remove(&key);
-            self.end(&key, ResolveReason::Answered, now, effects);
-        } else {
-            self.judge_question(key, inside, at, effects);
         }
-    }
-
-    fn judge_question(
-        &mut self,
-        key: Key,
-        inside: Option<Inside>,
-        at: Moment,
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some((ifindex, generation)) = key.device else {
-            return;
-        };
-        let Some(link) = self
-            .links
-            .pod(ifindex)
-            .filter(|l| l.generation == generation)
-        else {
-            return;
-        };
-        let is_gateway =
-            inside.is_some_and(|i| i.is_gateway) || self.looks_like_gateway(link, key.address);
-        let Some(asking) = self.anomalies.gateways.get_mut(&key).filter(|_| is_gateway) else {
-            return;
-        };
-        let device = &link.link.name;
-        let confirmed = if inside.is_some_and(|i| i.resolved == Some(false)) {
-            ", and the pod has no neighbour entry for it that works"
-        } else {
-            ""
-        };
-        let detail = format!(
-            "the pod on {device} asks for {} again and again ({} times within five seconds, as {}) and gets no answer{confirmed}: it reaches nothing beyond itself",
-            key.address, asking.times, asking.asker
-        );
-        let holder = Claimant {
-            id: ClaimantId::Device(ifindex, generation),
-            device: device.clone(),
-            ifindex,
-            mac: link.peer_mac,
-            master: None,
-            peer: link.link.peer,
-            since: link.since,
-            evidence: Vec::new(),
-            left: None,
-        };
-        let news = News {
-            cause: AnomalyCause::NoAnswer,
-            holders: vec![holder],
-            source: None,
-            owner: None,
-            detail,
-        };
+        let news = unanswered(link, question);
         let mut said = Vec::new();
         self.anomalies
             .raise(key, news, at, &self.settings.bounds, &mut said);
         effects.extend(said.into_iter().map(Effect::Anomaly));
     }
 
-    fn looks_like_gateway(&self, link: &LinkState, target: IpAddr) -> bool {
+    fn is_gateway(&self, link: &LinkState, target: IpAddr) -> bool {
         let on_node = self.facts.get(target).is_some_and(|f| !f.host.is_empty());
         if link_local(target) || on_node {
             return true;
@@ -169,7 +74,7 @@ impl Engine {
         subnets.peek().is_some() && !subnets.any(|subnet| subnet.contains(&target))
     }
 
-    /// Ends, or looks again into, those that ask for an address no more.
+    /// Resolves the anomalies of devices that have not requested the address for [`QUIET`].
     pub(super) fn judge_gateways(
         &mut self,
         address: IpAddr,
@@ -179,31 +84,12 @@ impl Engine {
         if self.anomalies.gateways.is_empty() {
             return;
         }
-        for (key, asking) in self.anomalies.gateways.of(address) {
-            let Some((ifindex, generation)) = key.device else {
-                continue;
-            };
-            let silent = at.now.since(asking.last);
-            if silent >= QUIET {
+        for (key, last) in self.anomalies.gateways.of(address) {
+            if at.now.since(last) >= QUIET {
                 self.anomalies.gateways.remove(&key);
                 self.end(&key, ResolveReason::Quiet, at.now, effects);
-                continue;
-            }
-            self.anomalies.look_at(address, at.now + LOOK_AGAIN);
-            if silent < LOOK_AGAIN || asking.looking || !self.anomalies.is_open(&key) {
-                continue;
-            }
-            let peer = self.links.pod(ifindex).and_then(|l| l.link.peer);
-            if let Some(peer) = peer.filter(|_| key.vlan == Vlan::default()) {
-                if let Some(asking) = self.anomalies.gateways.get_mut(&key) {
-                    asking.looking = true;
-                }
-                effects.push(Effect::Anomaly(AnomalyEffect::LookInside(Look {
-                    ifindex,
-                    generation,
-                    peer,
-                    target: address,
-                })));
+            } else {
+                self.anomalies.look_at(address, last + QUIET);
             }
         }
     }
@@ -241,5 +127,31 @@ impl Engine {
         let mut said = Vec::new();
         self.anomalies.resolve(key, because, at, &mut said);
         effects.extend(said.into_iter().map(Effect::Anomaly));
+    }
+}
+
+/// The anomaly of a device whose requests for its gateway get no answer.
+fn unanswered(link: &LinkState, question: &Question) -> News {
+    let device = &link.link.name;
+    let holder = Claimant {
+        id: ClaimantId::Device(question.ifindex, link.generation),
+        device: device.clone(),
+        ifindex: question.ifindex,
+        mac: link.peer_mac,
+        master: None,
+        peer: link.link.peer,
+        since: link.since,
+        evidence: Vec::new(),
+        left: None,
+    };
+    News {
+        cause: AnomalyCause::NoAnswer,
+        holders: vec![holder],
+        source: None,
+        owner: None,
+        detail: format!(
+            "the pod on {device} asks for {} again and again ({} times within five seconds, as {}) and gets no answer: it reaches nothing beyond itself",
+            question.target, question.times, question.asker
+        ),
     }
 }

@@ -183,7 +183,13 @@ impl Engine {
                 self.route_gone(&route);
             }
             Observation::Frame(frame) => self.frame(frame, at),
-            Observation::Question(question) => self.asked(&question, at, effects),
+            Observation::Question(question) => {
+                let at = Moment {
+                    now,
+                    decided_at: at,
+                };
+                self.asked(&question, at, effects);
+            }
             Observation::SnapshotStarted(token) => self.reads.begin(token),
             Observation::SnapshotFailed(token) => self.reads.fail(token),
             Observation::Snapshot(token, scope, snapshot) => {

@@ -50,9 +50,6 @@ impl Node {
                 a.resolve_reason.unwrap().name()
             )),
             Effect::Anomaly(AnomalyEffect::ReadPool(_)) => Some("read books".to_owned()),
-            Effect::Anomaly(AnomalyEffect::LookInside(look)) => {
-                Some(format!("look for {}", look.target))
-            }
             _ => None,
         };
         effects.into_iter().filter_map(told).collect()
@@ -232,47 +229,20 @@ pub(super) fn question(ifindex: IfIndex, target: &str) -> Observation {
     })
 }
 
-pub(super) fn answer(node: &mut Node, inside: Option<Inside>) {
-    let look = node.effects.iter().find_map(|effect| match effect {
-        Effect::Anomaly(AnomalyEffect::LookInside(look)) => Some(*look),
-        _ => None,
-    });
-    node.effects.clear();
-    node.engine
-        .looked_inside(node.now, &look.unwrap(), inside, &mut node.effects);
-}
-
 #[test]
-fn a_gateway_is_raised_by_what_the_pod_says_and_ends_when_it_is_answered_or_asks_no_more() {
+fn an_unresolved_gateway_ends_when_the_device_goes_or_is_quiet() {
     let mut node = node();
     node.tell(question(1, "169.254.1.1"));
-    answer(&mut node, None);
     assert_eq!(
         node.told_of_anomalies(),
         ["raised gateway_unresolved 169.254.1.1"]
     );
-    node.wait_secs(11);
-    assert_eq!(node.told_of_anomalies(), ["look for 169.254.1.1"]);
-    node.engine.looked_inside(
-        node.now,
-        &Look {
-            ifindex: 1,
-            generation: node.engine.device(1).unwrap().generation,
-            peer: peer(1),
-            target: ip("169.254.1.1"),
-        },
-        Some(Inside {
-            resolved: Some(true),
-            is_gateway: true,
-        }),
-        &mut node.effects,
-    );
+    node.wait_secs(61);
     assert_eq!(
         node.told_of_anomalies(),
-        ["resolved gateway_unresolved 169.254.1.1 answered"]
+        ["resolved gateway_unresolved 169.254.1.1 quiet"]
     );
     node.tell(question(1, "169.254.1.1"));
-    answer(&mut node, None);
     node.gone(1);
     let told = node.told_of_anomalies();
     assert_eq!(
@@ -282,19 +252,9 @@ fn a_gateway_is_raised_by_what_the_pod_says_and_ends_when_it_is_answered_or_asks
 }
 
 #[test]
-fn a_pod_that_knows_its_neighbour_or_looks_for_a_peer_raises_nothing() {
+fn a_peer_on_the_pods_subnet_is_not_taken_for_a_gateway() {
     let mut node = node();
     node.address(1, "10.0.0.2");
-    node.tell(question(1, "169.254.1.1"));
-    answer(
-        &mut node,
-        Some(Inside {
-            resolved: Some(true),
-            is_gateway: true,
-        }),
-    );
-    assert!(node.told_of_anomalies().is_empty());
-    // A peer on no subnet of a pod with a host prefix is a gateway; one on the pod's subnet is not.
     node.tell(Observation::PodAddress(
         peer(2),
         AssignedAddress {
@@ -303,10 +263,9 @@ fn a_pod_that_knows_its_neighbour_or_looks_for_a_peer_raises_nothing() {
         },
     ));
     node.tell(question(2, "10.0.1.77"));
-    answer(&mut node, None);
     assert!(node.told_of_anomalies().is_empty());
+    // On no subnet of a pod with a host prefix.
     node.tell(question(1, "10.9.9.9"));
-    answer(&mut node, None);
     assert_eq!(
         node.told_of_anomalies(),
         ["raised gateway_unresolved 10.9.9.9"]

@@ -1,7 +1,7 @@
-//! Pods that ask in vain: what is taken for a gateway, when a pod is looked into, and how it ends.
+//! Pods whose requests get no answer: which address counts as a gateway, and how the anomaly ends.
 
 use super::{
-    anomalies::{answer, node, question},
+    anomalies::{node, question},
     *,
 };
 
@@ -9,7 +9,6 @@ use super::{
 const GATEWAY: &str = "169.254.1.1";
 
 const RAISED: &str = "raised gateway_unresolved 169.254.1.1";
-const LOOKED: &str = "look for 169.254.1.1";
 
 fn tagged(ifindex: IfIndex, target: &str) -> Observation {
     let Observation::Question(question) = question(ifindex, target) else {
@@ -24,13 +23,6 @@ fn tagged(ifindex: IfIndex, target: &str) -> Observation {
     })
 }
 
-fn inside(resolved: Option<bool>, is_gateway: bool) -> Option<Inside> {
-    Some(Inside {
-        resolved,
-        is_gateway,
-    })
-}
-
 /// The pod has this address, with this prefix length.
 fn on_subnet(node: &mut Node, ifindex: IfIndex, address: &str, prefix_len: u8) {
     let info = AssignedAddress {
@@ -40,14 +32,13 @@ fn on_subnet(node: &mut Node, ifindex: IfIndex, address: &str, prefix_len: u8) {
     node.tell(Observation::PodAddress(peer(ifindex), info));
 }
 
-/// The pod asks, and its tables cannot be read.
+/// The pod requests the address again and again.
 fn asks(node: &mut Node, ifindex: IfIndex, target: &str) -> Vec<String> {
     node.tell(question(ifindex, target));
-    answer(node, None);
     node.told_of_anomalies()
 }
 
-/// A node whose pod 1 was told to ask for its gateway in vain.
+/// A node whose pod 1 gets no answer from its gateway.
 fn unanswered() -> Node {
     let mut node = node();
     assert_eq!(asks(&mut node, 1, GATEWAY), [RAISED]);
@@ -65,7 +56,7 @@ fn a_question_from_before_its_device_is_counted_and_says_nothing() {
     assert!(node.told_of_anomalies().is_empty());
     assert_eq!(node.engine.drop_counters().unknown_device, 2);
     node.tell_at(since, question(3, GATEWAY));
-    assert_eq!(node.told_of_anomalies(), [LOOKED]);
+    assert_eq!(node.told_of_anomalies(), [RAISED]);
     assert_eq!(node.engine.drop_counters().unknown_device, 2);
 }
 
@@ -87,64 +78,37 @@ fn a_question_for_what_nobody_can_have_says_nothing() {
 }
 
 #[test]
-fn a_pod_is_looked_into_once_at_a_time_and_not_again_while_it_is_open() {
+fn an_open_anomaly_is_not_raised_again() {
     let mut node = node();
     node.tell(question(1, GATEWAY));
     node.tell(question(1, GATEWAY));
-    assert_eq!(node.told_of_anomalies(), [LOOKED]);
-    let mut node = unanswered();
+    assert_eq!(node.told_of_anomalies(), [RAISED]);
     node.tell(question(1, GATEWAY));
     assert!(node.told_of_anomalies().is_empty());
 }
 
 #[test]
-fn one_that_was_no_gateway_is_looked_into_with_the_next_question_and_not_before() {
+fn an_address_that_becomes_a_gateway_counts_from_the_next_request() {
     let mut node = node();
     on_subnet(&mut node, 1, "10.0.1.2", 24);
     assert!(asks(&mut node, 1, "10.0.1.77").is_empty());
+    node.link(uplink(9));
+    node.host(9, "10.0.1.77");
     node.wait_secs(30);
     assert!(node.told_of_anomalies().is_empty());
-    node.tell(question(1, "10.0.1.77"));
-    assert_eq!(node.told_of_anomalies(), ["look for 10.0.1.77"]);
+    assert_eq!(
+        asks(&mut node, 1, "10.0.1.77"),
+        ["raised gateway_unresolved 10.0.1.77"]
+    );
 }
 
 #[test]
-fn a_tagged_question_is_judged_without_a_look() {
+fn a_tagged_question_is_judged_as_an_untagged_one() {
     let mut node = node();
     node.tell(tagged(1, GATEWAY));
     assert_eq!(node.told_of_anomalies(), [RAISED]);
     node.wait_secs(59);
-    assert!(node.told_of_anomalies().is_empty(), "nor looked into later");
-}
-
-#[test]
-fn what_a_route_of_the_pod_leads_by_is_a_gateway_also_on_its_subnet() {
-    for (is_gateway, raised) in [(true, 1), (false, 0)] {
-        let mut node = node();
-        on_subnet(&mut node, 1, "10.0.1.2", 24);
-        node.tell(question(1, "10.0.1.77"));
-        answer(&mut node, inside(None, is_gateway));
-        assert_eq!(node.told_of_anomalies().len(), raised);
-    }
-}
-
-#[test]
-fn the_report_says_so_where_the_pod_itself_knows_no_answer() {
-    for (resolved, confirmed) in [(Some(false), true), (None, false)] {
-        let mut node = node();
-        node.tell(question(1, GATEWAY));
-        answer(&mut node, inside(resolved, true));
-        let open = node.engine.anomalies();
-        assert_eq!(
-            open[0].detail.contains("has no neighbour entry"),
-            confirmed,
-            "{}",
-            open[0].detail
-        );
-    }
-    let mut node = node();
-    assert_eq!(asks(&mut node, 1, GATEWAY).len(), 1);
-    assert!(!node.engine.anomalies()[0].detail.contains("no neighbour"));
+    assert!(node.told_of_anomalies().is_empty());
 }
 
 #[test]
@@ -191,7 +155,7 @@ fn a_pods_subnet_is_its_own_also_where_another_has_the_same_address() {
 fn a_pod_that_asks_no_more_for_a_minute_is_done() {
     let mut node = unanswered();
     node.wait(Duration::from_millis(59_999));
-    assert_eq!(node.told_of_anomalies(), [LOOKED]);
+    assert!(node.told_of_anomalies().is_empty());
     node.wait(Duration::from_millis(1));
     assert_eq!(
         node.told_of_anomalies(),
@@ -199,39 +163,21 @@ fn a_pod_that_asks_no_more_for_a_minute_is_done() {
     );
     assert!(node.engine.next_expiry().is_none());
     node.tell(question(1, GATEWAY));
-    assert_eq!(node.told_of_anomalies(), [LOOKED], "it starts anew");
+    assert_eq!(node.told_of_anomalies(), [RAISED], "it starts again");
 }
 
 #[test]
-fn while_a_pod_asks_on_it_is_not_looked_into() {
+fn the_anomaly_stays_open_while_the_pod_keeps_requesting() {
     let mut node = unanswered();
     for _ in 0..3 {
-        node.wait_secs(6);
+        node.wait_secs(59);
         node.tell(question(1, GATEWAY));
     }
     assert!(node.told_of_anomalies().is_empty());
-}
-
-#[test]
-fn a_silent_pod_is_looked_into_every_ten_seconds_as_long_as_it_knows_no_answer() {
-    let mut node = unanswered();
-    for _ in 0..3 {
-        node.wait_secs(10);
-        let looks = node.effects.len();
-        answer(&mut node, inside(Some(false), true));
-        assert_eq!(looks, 1);
-        assert!(node.told_of_anomalies().is_empty());
-    }
-    node.wait_secs(10);
-    answer(&mut node, inside(Some(true), true));
+    node.wait_secs(60);
     assert_eq!(
         node.told_of_anomalies(),
-        ["resolved gateway_unresolved 169.254.1.1 answered"]
-    );
-    node.wait_secs(10);
-    assert!(
-        node.engine.next_expiry().is_none(),
-        "it is followed no more"
+        ["resolved gateway_unresolved 169.254.1.1 quiet"]
     );
 }
 
@@ -246,7 +192,7 @@ fn another_device_of_the_same_index_does_not_ask() {
         node.told_of_anomalies(),
         ["resolved gateway_unresolved 169.254.1.1 device_gone"]
     );
-    node.wait_secs(10);
+    node.wait_secs(60);
     assert!(
         node.engine.next_expiry().is_none(),
         "it is followed no more"
@@ -254,9 +200,8 @@ fn another_device_of_the_same_index_does_not_ask() {
 }
 
 #[test]
-fn who_asked_last_and_how_often_is_told() {
+fn the_report_names_the_asker_and_how_often_it_asked() {
     let mut node = node();
-    node.tell(question(1, GATEWAY));
     node.tell(Observation::Question(Question {
         ifindex: 1,
         target: ip(GATEWAY),
@@ -264,34 +209,43 @@ fn who_asked_last_and_how_often_is_told() {
         vlan: Vlan::default(),
         times: 9,
     }));
-    answer(&mut node, None);
     let detail = &node.engine.anomalies()[0].detail;
     assert!(detail.contains("9 times"), "{detail}");
     assert!(detail.contains("as 10.0.0.77"), "{detail}");
 }
 
 #[test]
-fn no_more_than_4096_are_followed_and_those_that_are_go_on() {
+fn no_more_than_4096_gateways_are_followed() {
     let mut node = node();
+    on_subnet(&mut node, 1, "10.0.1.2", 32);
     let nth = |n: u16| {
         let [high, low] = n.to_be_bytes();
         IpAddr::from([10, 9, high, low]).to_string()
     };
-    for n in 0..4095 {
-        asks(&mut node, 1, &nth(n));
+    for n in 0..4096 {
+        assert_eq!(asks(&mut node, 1, &nth(n)).len(), 1, "{n}");
     }
-    for (n, looks) in [(4095, 1), (4096, 0), (0, 1)] {
-        node.tell(question(1, &nth(n)));
-        assert_eq!(node.told_of_anomalies().len(), looks, "{n}");
-    }
+    assert!(asks(&mut node, 1, &nth(4096)).is_empty());
+    // Those that are followed still are.
+    node.wait_secs(50);
+    node.tell(question(1, &nth(0)));
+    node.wait_secs(15);
+    let told = node.told_of_anomalies();
+    assert_eq!(told.len(), 4095);
+    assert!(!told.contains(&format!("resolved gateway_unresolved {} quiet", nth(0))));
 }
 
 #[test]
-fn each_pod_is_looked_into_for_what_it_asks_itself() {
+fn each_pod_is_quiet_by_its_own_requests() {
     let mut node = unanswered();
-    node.tell_at(node.now, question(2, "169.254.1.2"));
-    answer(&mut node, None);
-    node.effects.clear();
-    node.wait_secs(11);
-    assert_eq!(node.told_of_anomalies(), [LOOKED, "look for 169.254.1.2"]);
+    node.wait_secs(30);
+    assert_eq!(asks(&mut node, 2, GATEWAY), [RAISED]);
+    node.wait_secs(30);
+    assert_eq!(
+        node.told_of_anomalies(),
+        ["resolved gateway_unresolved 169.254.1.1 quiet"]
+    );
+    assert_eq!(node.engine.anomalies().len(), 1);
+    node.wait_secs(30);
+    assert!(node.engine.anomalies().is_empty());
 }

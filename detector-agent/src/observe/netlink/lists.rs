@@ -4,7 +4,6 @@
 
 use std::{
     collections::HashSet,
-    net::IpAddr,
     os::fd::{AsRawFd as _, BorrowedFd},
 };
 
@@ -287,22 +286,6 @@ pub(super) fn routes(
     }
     first.append(others);
     Ok(first)
-}
-
-/// Whether a route leads by this gateway, in the namespace that the socket belongs to.
-pub(super) fn is_gateway(asking: &mut Asking, address: IpAddr) -> Result<bool, ReadError> {
-    let mut request = RouteMessage::default();
-    request.header.address_family = if address.is_ipv4() {
-        AddressFamily::Inet
-    } else {
-        AddressFamily::Inet6
-    };
-    let request = RouteNetlinkMessage::GetRoute(request);
-    asking.list("routes", &request, |found: &mut bool, message| {
-        let read = read_as(message, RTM_NEWROUTE, route::gateway);
-        *found |= read.as_ref().is_ok_and(|g| *g == Some(address));
-        read.is_ok()
-    })
 }
 
 /// Reads a message that must be of this type.

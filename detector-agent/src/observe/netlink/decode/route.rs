@@ -12,7 +12,6 @@ use crate::engine::{IfIndex, Route};
 const HEADER: usize = 12;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
 const RTA_PRIORITY: u16 = 6;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
@@ -68,20 +67,6 @@ pub(in super::super) fn route(payload: &[u8]) -> Result<Option<Route>, Undecodab
         metric,
         table,
     }))
-}
-
-/// The gateway of a unicast route, where it has one.
-pub(in super::super) fn gateway(payload: &[u8]) -> Result<Option<IpAddr>, Undecodable> {
-    let header = RouteHeader::parse(payload)?;
-    let family = u8::from(header.address_family);
-    let mut gateway = None;
-    attributes(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
-        if kind == RTA_GATEWAY && matches!(family, AF_INET | AF_INET6) {
-            gateway = Some(ip_address(family, value)?);
-        }
-        Ok(())
-    })?;
-    Ok(gateway.filter(|_| u8::from(header.kind) == RTN_UNICAST))
 }
 
 /// The device of a next-hop list that holds exactly one.
