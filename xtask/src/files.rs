@@ -14,12 +14,12 @@ pub(crate) fn create(path: &Path) -> Result<fs::File> {
     fs::File::create(path).with_context(|| format!("could not create {}", path.display()))
 }
 
-/// Reads a whole file.
+/// Reads a file.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("could not read {}", path.display()))
 }
 
-/// Reads a whole UTF-8 file.
+/// Reads a UTF-8 file.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("could not read {}", path.display()))
 }

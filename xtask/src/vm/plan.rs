@@ -21,10 +21,10 @@ const CORE: [&str; 4] = ["ebpf_programs", "single_evidence", "lifecycle", "shutd
 /// Seconds after which one binary is killed. Emulation is about ten times slower than the host.
 const BINARY_LIMIT: u32 = 1200;
 
-/// A test, or a whole binary, that does not run in some guests.
+/// A test, or an entire binary, that does not run in some guests.
 struct Exclusion {
     binary: &'static str,
-    /// `None` excludes the whole binary.
+    /// `None` excludes the entire binary.
     test: Option<&'static str>,
     kernels: ExcludedKernels,
     reason: &'static str,
