@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use crate::{
     config::sinks::Sinks, http::Listen, ipam::IpamSettings, observe::ebpf::AttachMode,
-    pods::IdentifySettings,
+    pods::PodLookupSettings,
 };
 
 /// Names, the instant it happens, every IP address that two pods claim.
@@ -60,7 +60,7 @@ pub struct CommonArgs {
 
     /// Where to look for pods.
     #[command(flatten)]
-    pub identify: IdentifySettings,
+    pub pods: PodLookupSettings,
 
     /// Where IPAM's books are.
     #[command(flatten)]
