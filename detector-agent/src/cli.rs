@@ -36,8 +36,8 @@ pub enum Command {
 /// How to choose the devices and what the rules are; the same for every command.
 #[derive(Args, Clone, Debug)]
 pub struct CommonArgs {
-    /// YAML file with the same settings as the flags, one key for each; for `run` also `webhooks` and `alertmanagers`, as
-    /// the README shows.
+    /// YAML file with the same settings as the flags, one key for each; for `run` also `webhooks` and `alertmanagers`
+    /// (docs/configuration.md).
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_CONFIG")]
     pub config: Option<PathBuf>,
 
