@@ -1,24 +1,29 @@
-//! What loading and attaching cost; and what a packet costs in the classifier, side by side with one that does nothing (`BPF_PROG_TEST_RUN`; needs root).
+//! Cost of loading and attaching, and cost of a packet in the classifier compared with an empty program (`BPF_PROG_TEST_RUN`;
+//! needs root).
 //!
-//! Each figure is the least of many short batches, and the batches of all rows take turns: what else the machine does only
-//! ever adds, and a batch is short enough that some are left alone.
+//! Each figure is the minimum of many short batches, and the batches of all rows alternate: other load on the machine only
+//! ever adds time, and some batches are short enough to be undisturbed.
 
 use std::{
     net::Ipv4Addr,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use aya::{Ebpf, programs::SchedClassifier};
 use detector_agent::observe::ebpf::{
-    AttachMode, EbpfOptions, Losses, Programs, RingReader, Subject,
+    AttachMode, EbpfOptions, KernelLog, LossCounters, Programs, RingReader, test_run,
 };
 use detector_bench::{Figure, Goal, figure::record};
 use detector_testkit::{Frame, Mac, NaFlags, Node};
 use nix::net::if_::if_nametoindex;
 
 const MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0x0a]);
+/// The empty program, in an object of its own.
+const EMPTY: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/detector-ebpf-empty.o"));
 const BATCHES: u32 = 1_000;
-/// Runs of one batch: some 100 µs, and their new claims fit into the ring.
+/// Runs of one batch: about 100 µs, and few enough that their new claims fit into the ring.
 const RUNS: u32 = 2_000;
 
 struct Row {
@@ -29,7 +34,7 @@ struct Row {
 }
 
 impl Row {
-    /// Data by the ratio to the empty program, claims by what they cost more.
+    /// Data packets by the ratio to the empty program, claims by the difference.
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of one packet")]
     fn figures(&self) -> Vec<Figure> {
         const GROUP: &str = "Cost of a packet in the kernel program";
@@ -68,7 +73,7 @@ fn main() -> Result<()> {
 
     loading_and_attaching()?;
     println!(
-        "{:<24}{:>8}{:>8}{:>8}{:>8}",
+        "{:<36}{:>8}{:>8}{:>8}{:>8}",
         "packet", "empty", "ours", "more", "ratio"
     );
     measure(
@@ -79,9 +84,20 @@ fn main() -> Result<()> {
             row("ARP, known claim", arp.clone()),
             row("ARP, known, one tag", tagged),
             row("NDP, known claim", ndp.clone()),
-            row("ARP, rejected", malformed),
+            row("ARP, rejected", malformed.clone()),
         ],
     )?;
+    measure(
+        &EbpfOptions {
+            kernel_log: KernelLog::All,
+            ..EbpfOptions::default()
+        },
+        vec![
+            row("ARP, known claim, with kernel log", arp.clone()),
+            row("ARP, rejected, with kernel log", malformed),
+        ],
+    )?;
+    instructions()?;
     let every_claim_is_new = EbpfOptions {
         republish_after: Duration::ZERO,
         budget_per_second: 0,
@@ -93,7 +109,24 @@ fn main() -> Result<()> {
     )
 }
 
-/// How long it takes to load the programs, and to attach them to devices.
+/// The programs' instructions after the verifier has removed dead code, with the kernel log off and on.
+fn instructions() -> Result<()> {
+    const INSTRUCTION: u32 = 8;
+    for kernel_log in [KernelLog::Off, KernelLog::All] {
+        let (programs, _) = Programs::load(&EbpfOptions {
+            kernel_log,
+            ..EbpfOptions::default()
+        })?;
+        println!("instructions, kernel log {kernel_log:?}:");
+        for (name, bytes) in programs.translated_sizes()? {
+            println!("  {name:<28}{:>6}", bytes / INSTRUCTION);
+        }
+    }
+    println!();
+    Ok(())
+}
+
+/// Time to load the programs, and to attach to devices.
 fn loading_and_attaching() -> Result<()> {
     const DEVICES: u32 = 100;
     const DEVICES_BY_TCX: u32 = 5;
@@ -166,14 +199,24 @@ fn row(name: &'static str, frame: Vec<u8>) -> Row {
 
 fn measure(options: &EbpfOptions, mut rows: Vec<Row>) -> Result<()> {
     let (mut programs, mut reader) = Programs::load(options)?;
+    let mut kernel_log = programs.take_kernel_log();
+    let mut object = Ebpf::load(EMPTY)?;
+    let empty: &mut SchedClassifier = object
+        .program_mut("ipconflict_empty")
+        .context("the object has no empty program")?
+        .try_into()?;
+    empty.load()?;
     for _ in 0..BATCHES {
         for row in &mut rows {
-            let empty = programs.trial(Subject::Empty, &row.frame, RUNS)?;
-            let ours = programs.trial(Subject::ArpNdp, &row.frame, RUNS)?;
+            let baseline = test_run(empty, &row.frame, RUNS)?;
+            let ours = programs.test_run(&row.frame, RUNS)?;
             ensure!(ours.verdict == -1, "the program stopped a packet");
-            row.empty = row.empty.min(empty.each);
+            row.empty = row.empty.min(baseline.each);
             row.cost = row.cost.min(ours.each);
             discard(&mut reader);
+            if let Some(log) = &mut kernel_log {
+                log.poll();
+            }
         }
     }
     let mut figures = Vec::new();
@@ -183,14 +226,14 @@ fn measure(options: &EbpfOptions, mut rows: Vec<Row>) -> Result<()> {
         #[expect(clippy::cast_precision_loss, reason = "nanoseconds of one packet")]
         let ratio = cost as f64 / empty as f64;
         println!(
-            "{:<24}{empty:>8}{cost:>8}{:>8}{ratio:>8.2}",
+            "{:<36}{empty:>8}{cost:>8}{:>8}{ratio:>8.2}",
             row.name,
             cost.saturating_sub(empty)
         );
     }
     let losses = programs.counters().read()?.losses();
     ensure!(
-        losses == Losses::default(),
+        losses == LossCounters::default(),
         "claims were lost, the figures are not theirs: {losses:?}"
     );
     record(&figures)
@@ -200,7 +243,7 @@ fn discard(reader: &mut RingReader) {
     while reader.drain(100_000, drop).more {}
 }
 
-/// A UDP packet of 128 bytes, as far as the classifier looks.
+/// 128 bytes that the classifier takes for a UDP packet.
 fn data_packet(ethertype: u16, first: u8) -> Vec<u8> {
     const UDP: u8 = 17;
     let mut bytes = vec![0; 128];

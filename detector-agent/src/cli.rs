@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use crate::{
     config::sinks::Sinks, http::Listen, ipam::IpamSettings, observe::ebpf::AttachMode,
-    pods::PodLookupSettings,
+    pods::IdentifySettings,
 };
 
 /// Names, the instant it happens, every IP address that two pods claim.
@@ -36,8 +36,8 @@ pub enum Command {
 /// How to choose the devices and what the rules are; the same for every command.
 #[derive(Args, Clone, Debug)]
 pub struct CommonArgs {
-    /// YAML file with the same settings as the flags, one key for each; for `run` also `webhooks` and `alertmanagers`
-    /// (docs/configuration.md).
+    /// YAML file with the same settings as the flags, one key for each; for `run` also `webhooks` and `alertmanagers`, as
+    /// the README shows.
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_CONFIG")]
     pub config: Option<PathBuf>,
 
@@ -60,7 +60,7 @@ pub struct CommonArgs {
 
     /// Where to look for pods.
     #[command(flatten)]
-    pub pods: PodLookupSettings,
+    pub identify: IdentifySettings,
 
     /// Where IPAM's books are.
     #[command(flatten)]
@@ -124,6 +124,11 @@ pub struct RunArgs {
     /// Observe by netlink alone; frames are then not seen.
     #[arg(long, env = "IPCONFLICT_NO_EBPF", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub no_ebpf: bool,
+
+    /// Log why the kernel programs reject a frame or do not publish an observation; rate-limited. Also enabled by a
+    /// directive for `detector_ebpf` in RUST_LOG.
+    #[arg(long, env = "IPCONFLICT_KERNEL_LOG", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub kernel_log: bool,
 
     /// How long a claim lives that was only heard, when the pod does not hold the address.
     #[arg(long, value_name = "TIME", env = "IPCONFLICT_CLAIM_TTL", default_value = "10m", value_parser = positive_duration)]

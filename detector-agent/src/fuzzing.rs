@@ -1,8 +1,8 @@
-//! The parsers that read what others wrote, each behind a function that takes any bytes: for the fuzz targets and for the
-//! test that replays their corpus. Nothing in the agent calls them.
+//! Entry points of the fuzz targets: the parsers of untrusted input, each behind a function that takes any bytes. Compiled only
+//! with the feature `fuzzing`; the agent does not use them.
 //!
-//! Each function returns for every input, in time and memory bounded by the input's length; it panics where an invariant
-//! is broken that no input may break.
+//! Each function returns for every input, in time and memory bounded by the input's length, and panics if an invariant is
+//! broken that no input may break.
 
 pub use crate::{
     config::file::fuzzing::settings,

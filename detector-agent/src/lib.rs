@@ -8,16 +8,15 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod engine;
-pub mod error_chain;
 pub mod event;
 pub mod event_loop;
 #[doc(hidden)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod health;
 pub mod http;
 pub mod instance;
 pub mod ipam;
-pub mod kube_client;
 pub mod logging;
 pub mod memory;
 pub mod metrics;
@@ -26,5 +25,4 @@ pub mod observe;
 pub mod persist;
 pub mod pods;
 pub mod sinks;
-pub mod timer;
 pub mod watch;

@@ -26,7 +26,8 @@ fn main() -> ExitCode {
         // The screen is the table's.
         Command::Watch(_) => None,
     };
-    let _flushed_at_the_end = format.map(logging::start);
+    let kernel_log = matches!(&cli.command, Command::Run(args) if args.kernel_log);
+    let _flushed_at_the_end = format.map(|format| logging::start(format, kernel_log));
     match cli.command {
         Command::Run(args) => agent::run(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS),
         Command::Check(args) => check::run(&args).map_or_else(|e| failed(&e), ExitCode::from),

@@ -1,30 +1,30 @@
 //! The budget that keeps one noisy device from hiding the others.
 //!
-//! It is a token bucket kept as one point in time (the generic cell rate algorithm): the time at which the bucket would be
-//! full again. One word of state needs no lock. Two CPUs that spend at the same instant may spend one token for two
-//! claims; the bound is then the number of CPUs times too generous, never too strict, and no state is ever torn.
+//! A token bucket stored as one point in time (the generic cell rate algorithm): when the bucket would be full again. One
+//! word of state needs no lock. Two CPUs that spend at the same instant may spend one token for two claims, so the limit
+//! can be exceeded by a factor of at most the number of CPUs; it is never too strict, and the state is never torn.
 
 /// How much a device may spend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Nanoseconds one token takes to come back; zero means no limit.
+    /// Nanoseconds until one token is refilled; zero means no limit.
     pub interval_ns: u64,
-    /// Nanoseconds the whole bucket takes to fill: the burst times the interval.
+    /// Nanoseconds until an empty bucket is full: the burst times the interval.
     pub window_ns: u64,
 }
 
-/// A device's state, the value of the kernel's map of budgets by interface index.
+/// A device's state: the value of the kernel's map of budgets, keyed by interface index.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceBudget {
     /// When the bucket for frames is full again, `CLOCK_MONOTONIC` nanoseconds.
     pub frames_full_at: u64,
-    /// When the bucket for neighbour entries is full again.
+    /// When the bucket for neighbour entries is full again, `CLOCK_MONOTONIC` nanoseconds.
     pub neighbours_full_at: u64,
-    /// Frames' claims turned away.
-    pub frames_turned_away: u64,
-    /// Neighbour entries turned away.
-    pub neighbours_turned_away: u64,
+    /// Claims from frames that were dropped for lack of budget.
+    pub frames_over_budget: u64,
+    /// Neighbour entries that were dropped for lack of budget.
+    pub neighbours_over_budget: u64,
 }
 
 const _: () = assert!(size_of::<DeviceBudget>() == 32 && align_of::<DeviceBudget>() == 8);
@@ -46,7 +46,7 @@ impl Budget {
         }
     }
 
-    /// Spends one token at `now`: the bucket's new state, or `None` where it is empty.
+    /// Spends one token at `now`: the bucket's new state, or `None` if the bucket is empty.
     #[must_use]
     #[inline(always)]
     pub const fn spend(self, full_at: u64, now: u64) -> Option<u64> {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_device_has_its_burst_and_then_the_rate() {
+    fn new_device_gets_its_burst_then_the_rate() {
         let budget = Budget::new(512, 256);
         let mut state = 0;
         assert_eq!(spend_all(budget, &mut state, 5 * SECOND, 2000), 512);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_of_zero_is_no_limit() {
+    fn zero_rate_means_no_limit() {
         let mut state = 0;
         assert_eq!(spend_all(Budget::new(0, 0), &mut state, SECOND, 2000), 2000);
     }

@@ -1,37 +1,37 @@
-//! The counters the kernel programs keep: one `u64` per CPU and [`Counter`].
+//! The counters of the kernel programs: one `u64` per CPU and [`Counter`].
 //!
-//! A counter is an index into one per-CPU array; index, label and the list of all are defined together here.
+//! A counter is an index into one per-CPU array.
 
-/// What a published or suppressed observation was.
+/// The kind of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
-    /// A claim made by ARP.
+    /// A claim in an ARP frame.
     Arp,
-    /// A claim made by Neighbour Discovery.
+    /// A claim in a Neighbour Discovery message.
     Ndp,
-    /// A neighbour entry of the kernel that appeared, changed or went.
+    /// A neighbour entry that was added, changed or removed.
     Neighbour,
 }
 
-/// Why an observation that should have been published was not.
+/// Why an observation was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DropReason {
-    /// The ring buffer had no room.
+    /// The ring buffer was full.
     RingFull,
-    /// The device's budget for new claims was spent.
+    /// The device's budget for new claims was exhausted.
     Budget,
-    /// The budget of the device for neighbour entries was spent.
+    /// The device's budget for neighbour entries was exhausted.
     NeighbourBudget,
 }
 
-/// Why a frame that looked like a claim was none.
+/// Why a frame is not a valid claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RejectReason {
-    /// The frame ends before what it must hold.
+    /// The frame is shorter than its headers require.
     Truncated,
     /// More than two VLAN tags, or the reserved VLAN id 4095.
     Vlan,
-    /// ARP for another hardware or protocol than Ethernet and IPv4, or with their lengths wrong.
+    /// ARP for other hardware or protocol types than Ethernet and IPv4, or with wrong address lengths.
     ArpFormat,
     /// Neither an ARP request nor an ARP reply.
     ArpOperation,
@@ -39,41 +39,43 @@ pub enum RejectReason {
     Address,
     /// The claimed hardware address is zero or a group address.
     HardwareAddress,
-    /// An IPv6 ethertype over another IP version.
+    /// The ethertype is IPv6 but the IP version is not 6.
     IpVersion,
-    /// Neighbour Discovery with a hop limit other than 255: it has been forwarded (RFC 4861, 7.1).
+    /// Neighbour Discovery with a hop limit other than 255, so it was forwarded (RFC 4861 §7.1).
     HopLimit,
     /// Neighbour Discovery with an ICMPv6 code other than 0.
     IcmpCode,
     /// An ICMPv6 length too small for the message.
     IcmpLength,
-    /// Neighbour Discovery in a fragment (RFC 6980).
+    /// Neighbour Discovery in a fragment (RFC 6980 §5).
     Fragment,
-    /// A Neighbour Discovery option of length zero, out of bounds, or not of the size an Ethernet address needs.
+    /// A Neighbour Discovery option has length zero, exceeds the message, or cannot hold an Ethernet address.
     NdpOption,
-    /// More Neighbour Discovery options than any real stack sends.
+    /// More Neighbour Discovery options than any stack sends.
     NdpOptionCount,
-    /// Neighbour Discovery that no receiver takes, because its fields contradict each other (RFC 4861, 7.1): duplicate address
-    /// detection with a source link-layer address or to another group than a solicited node's, or an advertisement to a
-    /// group that calls itself solicited.
+    /// Neighbour Discovery that receivers discard because its fields contradict each other (RFC 4861 §7.1): duplicate
+    /// address detection with a source link-layer address option or not sent to a solicited-node address, or a
+    /// multicast advertisement with the Solicited flag.
     NdpContradiction,
 }
 
-/// One of the counters.
+/// One counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Counter {
-    /// Records handed to the agent.
+    /// Records written to the ring buffer.
     Published(RecordKind),
-    /// Observations equal to one published a short while ago.
+    /// Observations that were published recently and not again.
     Known(RecordKind),
     /// Observations that were lost.
     Dropped(DropReason),
-    /// Frames that were no valid claim.
+    /// Frames that are not valid claims.
     Rejected(RejectReason),
+    /// Kernel log lines requested, including those that a limit or a full buffer suppressed.
+    LogLines,
 }
 
-/// How many counters there are.
-pub const COUNTERS: u32 = 23;
+/// Number of counters.
+pub const COUNTERS: u32 = 24;
 
 impl RecordKind {
     /// Every kind.
@@ -147,7 +149,7 @@ impl RejectReason {
 }
 
 impl Counter {
-    /// Its index in the array of counters, below [`COUNTERS`].
+    /// Index in the array of counters, below [`COUNTERS`].
     #[must_use]
     #[inline(always)]
     pub const fn index(self) -> u32 {
@@ -156,6 +158,7 @@ impl Counter {
             Self::Known(kind) => 3 + kind as u32,
             Self::Dropped(reason) => 6 + reason as u32,
             Self::Rejected(reason) => 9 + reason as u32,
+            Self::LogLines => 23,
         }
     }
 }
@@ -167,12 +170,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_counter_has_an_index_of_its_own_within_bounds() {
+    fn counter_indexes_are_unique_and_in_bounds() {
         let mut all: Vec<Counter> = Vec::new();
         all.extend(RecordKind::ALL.map(Counter::Published));
         all.extend(RecordKind::ALL.map(Counter::Known));
         all.extend(DropReason::ALL.map(Counter::Dropped));
         all.extend(RejectReason::ALL.map(Counter::Rejected));
+        all.push(Counter::LogLines);
         let indexes: HashSet<u32> = all.iter().map(|counter| counter.index()).collect();
         assert_eq!(indexes.len(), all.len());
         assert_eq!(indexes, (0..COUNTERS).collect());

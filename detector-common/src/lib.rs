@@ -1,10 +1,10 @@
-//! What the kernel programs and the agent share: the records of the ring buffer, the counters, and how a frame is read.
+//! Types shared by the kernel programs and the agent: ring buffer records, counters, and the frame parser.
 //!
 //! Invariants:
-//! - a record has the same layout on both sides; that is asserted at compile time, field by field;
-//! - nothing that comes out of the ring buffer is trusted: [`Record::decode`] checks length and discriminants;
-//! - [`frame::examine`] is the only place that decides what a frame claims. The kernel program and the tests on the
-//!   host run the same code over different [`frame::Frame`]s.
+//! - a record has the same layout on both sides, asserted at compile time field by field;
+//! - bytes from the ring buffer are not trusted: [`RingRecord::decode`] checks the length and every discriminant;
+//! - [`frame::parse`] alone decides what a frame claims. The kernel program and the tests on the host run the same code
+//!   over different [`frame::FrameReader`]s.
 #![no_std]
 
 #[cfg(test)]
@@ -13,12 +13,14 @@ extern crate std;
 mod budget;
 mod counter;
 pub mod frame;
+mod kernel_log;
 mod record;
 
 pub use budget::{Budget, DeviceBudget};
 pub use counter::{COUNTERS, Counter, DropReason, RecordKind, RejectReason};
+pub use kernel_log::{IgnoreReason, LogEvent, LogLine};
 pub use record::{
-    Claim, DecodeError, FrameRecord, NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord,
-    QUESTION_ARP, QUESTION_NDP, QuestionRecord, Record, SHARED_KIND_BITS, SharedAddress, TAG_ARP,
-    TAG_NDP, shared_address,
+    DecodeError, FrameRecord, NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord, RawClaim,
+    RingRecord, SHARED_KIND_BITS, SharedAddress, TAG_ARP, TAG_NDP, UNANSWERED_ARP, UNANSWERED_NDP,
+    UnansweredProbeRecord, shared_address,
 };

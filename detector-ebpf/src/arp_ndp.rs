@@ -1,33 +1,40 @@
-//! tc ingress of every pod device: what the pod claims by ARP and Neighbour Discovery.
+//! tc ingress of every pod device: claims by ARP and Neighbour Discovery.
 
 use core::mem::MaybeUninit;
 
 use aya_ebpf::{macros::classifier, programs::TcContext};
 use detector_common::{
     Counter,
-    frame::{Seen, examine},
+    frame::{Classification, parse},
 };
 
-use crate::{asks, emit, maps::count, skb::Skb};
+use crate::{log, maps::count, publish, skb::Skb, unanswered};
 
-/// `TC_ACT_UNSPEC`, which is `TCX_NEXT` too: the next filter or program decides, as if this one were not there.
-const GO_ON: i32 = -1;
+/// `TC_ACT_UNSPEC`, equal to `TCX_NEXT`: the next filter or program decides.
+const CONTINUE: i32 = -1;
 
-/// Publishes claims; always lets the packet go on.
+/// Publishes claims; never affects the packet.
 #[classifier]
 pub(crate) fn ipconflict_arp_ndp(ctx: TcContext) -> i32 {
     let skb = Skb::new(ctx.skb.skb);
     let mut claim = MaybeUninit::uninit();
-    match examine(&skb, &mut claim) {
-        Seen::Other => {}
-        Seen::Claim => {
-            // SAFETY: where there is a claim it has been filled in.
+    match parse(&skb, &mut claim) {
+        Classification::Other => {}
+        Classification::Claim => {
+            // SAFETY: `parse` initialises the claim for this classification.
             let claim = unsafe { claim.assume_init_mut() };
             claim.ifindex = skb.ifindex();
-            emit::claim(claim);
-            asks::heed(&skb, claim);
+            if let Err(event) = publish::claim(claim) {
+                log::unpublished_claim(claim, event);
+            }
+            if let Err(event) = unanswered::track_unanswered(&skb, claim) {
+                log::unpublished_claim(claim, event);
+            }
         }
-        Seen::Rejected(reason) => count(Counter::Rejected(reason)),
+        Classification::Rejected(reason) => {
+            count(Counter::Rejected(reason));
+            log::rejected_frame(skb, reason);
+        }
     }
-    GO_ON
+    CONTINUE
 }

@@ -1,38 +1,40 @@
-//! The kernel side: what pods claim by ARP and Neighbour Discovery, and what the kernel's own neighbour tables hold.
+//! The kernel programs: claims that pods make by ARP and Neighbour Discovery, and changes of the kernel's neighbour tables.
 //!
 //! Invariants:
-//! - nothing here changes, delays or drops a packet: every path of the classifier ends in "go on";
-//! - what is not published is counted, by reason, so that the agent knows what it did not see;
-//! - a claim is remembered as published only once its record is really in the ring buffer.
+//! - no program changes, delays or drops a packet: every path of the classifier returns "continue";
+//! - everything that is not published is counted by reason, so that the agent knows what it did not see;
+//! - a claim is remembered as published only after its record is in the ring buffer.
 //!
-//! One file per hook; [`maps`] holds the state and what the loader sets, [`emit`] decides what is published.
+//! One file per hook; [`maps`] holds the maps and the globals that the loader sets, [`publish`] decides what is published,
+//! [`log`] explains what is not.
 #![no_std]
 #![no_main]
 
 mod arp_ndp;
-mod asks;
-mod emit;
-mod empty;
-mod holder;
+mod log;
 mod maps;
 mod neigh_cleanup;
 mod neigh_timer;
 mod neigh_update;
 mod neighbour;
-mod recent;
+mod publish;
+mod recent_claims;
+mod shared_address;
 mod skb;
+mod unanswered;
 
-/// The kernel refuses its GPL helpers to a program without this.
+/// The kernel offers its GPL helpers only to programs that declare a compatible licence.
+// SAFETY: the section is read by the loader alone, as a zero-terminated string.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "license")]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 
-/// On the build machine the crate is only type-checked and linted, beside crates that use the standard library: its
-/// panic handler then serves here too.
+/// On the host the crate is only type-checked and linted, together with crates that use the standard library, whose panic
+/// handler then serves here too.
 #[cfg(not(target_arch = "bpf"))]
 extern crate std;
 
-/// Never reached: the verifier would refuse the program.
+/// Never called: the verifier rejects a program that can reach an endless loop.
 #[cfg(target_arch = "bpf")]
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {

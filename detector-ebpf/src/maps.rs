@@ -1,4 +1,4 @@
-//! Maps, and the read-only globals that the loader fills in.
+//! Maps, and the read-only globals that the loader sets.
 
 use aya_ebpf::{
     Global,
@@ -11,33 +11,37 @@ use detector_common::{COUNTERS, Counter, DeviceBudget};
 #[map]
 pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 
-/// Neighbour entries published, and what was said of them.
+/// The last published state of each neighbour entry.
 #[map]
-pub(crate) static NEIGHBOURS: LruHashMap<NeighbourKey, NeighbourSaid> =
+pub(crate) static NEIGHBOURS: LruHashMap<NeighbourKey, PublishedNeighbour> =
     LruHashMap::with_max_entries(16_384, 0);
 
-/// What each device may still publish, by interface index. A device that falls out starts with a full budget.
+/// The budget of each device, by interface index. An evicted device starts again with a full budget.
 #[map]
 pub(crate) static BUDGETS: LruHashMap<u32, DeviceBudget> = LruHashMap::with_max_entries(16_384, 0);
 
-/// All counters, by [`Counter::index`], as one value: the agent reads them every second, with one system call.
+/// All counters, by [`Counter::index`], as one value, which the agent reads with one system call.
 #[map]
 pub(crate) static COUNTS: PerCpuArray<[u64; COUNTERS as usize]> =
     PerCpuArray::with_max_entries(1, 0);
 
-/// How long a published observation needs no repetition, nanoseconds.
+/// Nanoseconds during which a published observation is not published again.
+// SAFETY: no other symbol of the object has this name.
 #[unsafe(no_mangle)]
 pub(crate) static REPUBLISH_AFTER_NS: Global<u64> = Global::new(30_000_000_000);
 
-/// Nanoseconds in which one token of a device's budget comes back; 0 means no limit.
+/// Nanoseconds until one token of a device's budget is refilled; 0 means no limit.
+// SAFETY: no other symbol of the object has this name.
 #[unsafe(no_mangle)]
 pub(crate) static BUDGET_INTERVAL_NS: Global<u64> = Global::new(1_000_000_000 / 256);
 
-/// Nanoseconds in which a device's whole budget comes back.
+/// Nanoseconds until a device's empty budget is full.
+// SAFETY: no other symbol of the object has this name.
 #[unsafe(no_mangle)]
 pub(crate) static BUDGET_WINDOW_NS: Global<u64> = Global::new(2_000_000_000);
 
 /// Inode of the agent's network namespace; 0 matches none.
+// SAFETY: no other symbol of the object has this name.
 #[unsafe(no_mangle)]
 pub(crate) static NETNS_INODE: Global<u32> = Global::new(0);
 
@@ -45,7 +49,7 @@ pub(crate) static NETNS_INODE: Global<u32> = Global::new(0);
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct NeighbourKey {
-    /// The device it stands on.
+    /// The entry's device.
     pub(crate) ifindex: u32,
     /// 4 or 6.
     pub(crate) ip_version: u32,
@@ -53,15 +57,15 @@ pub(crate) struct NeighbourKey {
     pub(crate) address: [u8; 16],
 }
 
-/// What was last published about a neighbour entry.
+/// The last published state of a neighbour entry.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct NeighbourSaid {
-    /// When.
+pub(crate) struct PublishedNeighbour {
+    /// Time of publication, `CLOCK_MONOTONIC` nanoseconds.
     pub(crate) at: u64,
-    /// Its hardware address, zero where there was none.
+    /// The hardware address, zero if there was none.
     pub(crate) lladdr: [u8; 6],
-    /// Its validity, see `neighbour::Validity`.
+    /// The validity, see `neighbour`.
     pub(crate) validity: u8,
     /// Zero.
     pub(crate) reserved: u8,
@@ -73,8 +77,7 @@ pub(crate) fn count(counter: Counter) {
     let Some(counts) = COUNTS.get_ptr_mut(0) else {
         return;
     };
-    // SAFETY: the pointer is to this CPU's own value, and programs on a CPU do not preempt one another here in a way
-    // that could do more than lose one increment.
+    // SAFETY: the value belongs to this CPU. A program that interrupts this one on the same CPU may cost an increment.
     if let Some(value) = unsafe { (*counts).get_mut(counter.index() as usize) } {
         *value += 1;
     }

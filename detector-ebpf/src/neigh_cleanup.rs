@@ -1,4 +1,4 @@
-//! `tp_btf/neigh_cleanup_and_release`: the kernel removes a neighbour.
+//! `tp_btf/neigh_cleanup_and_release`: the kernel removes a neighbour entry.
 
 use core::ffi::c_void;
 

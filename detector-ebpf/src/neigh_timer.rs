@@ -1,4 +1,4 @@
-//! `tp_btf/neigh_timer_handler`: time has changed a neighbour's state (REACHABLE to STALE, PROBE to FAILED).
+//! `tp_btf/neigh_timer_handler`: a timer changed a neighbour's state (REACHABLE to STALE, PROBE to FAILED).
 
 use core::ffi::c_void;
 

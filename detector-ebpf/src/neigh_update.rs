@@ -1,7 +1,7 @@
-//! `tp_btf/neigh_update_done`: the kernel has dealt with news about a neighbour.
+//! `tp_btf/neigh_update_done`: the kernel has processed an update of a neighbour entry.
 //!
-//! Not `neigh_update`, which fires on entry with what somebody asked for: an entry that is PERMANENT, or whose address may
-//! not be overridden, stays as it is whatever was asked. Here the entry is read as the kernel then holds it.
+//! Not `neigh_update`, which fires on entry with the requested values: an entry that is PERMANENT, or whose address must not
+//! be overridden, stays as it is regardless. Here the entry is read as it is after the update.
 
 use core::ffi::c_void;
 

@@ -1,25 +1,27 @@
-//! Reading a `struct neighbour`.
+//! Reads a `struct neighbour`.
 //!
-//! Rust emits no relocations against kernel types, so the offsets are globals that the loader takes from the running
-//! kernel's BTF.
+//! Rust emits no relocations against kernel types, so the offsets are globals that the loader sets from the running kernel's
+//! BTF.
 
 use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{Global, helpers::generated::bpf_probe_read_kernel};
-use detector_common::{NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord, frame::Wire};
+use detector_common::{
+    IgnoreReason, NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord, frame::WireFormat,
+};
 
-use crate::{emit, maps::NETNS_INODE};
+use crate::{log, maps::NETNS_INODE, publish};
 
 /// Validity of an entry without a usable hardware address.
 pub(crate) const INVALID: u8 = 0;
-/// Validity of one that an administrator or a CNI set, or that needs none.
+/// Validity of an entry that was configured or needs no resolution (PERMANENT, NOARP).
 const FIXED: u8 = 1;
-/// Validity of one confirmed lately.
+/// Validity of an entry confirmed recently.
 const REACHABLE: u8 = 2;
-/// Validity of one known but not confirmed lately.
+/// Validity of an entry that was not confirmed recently.
 const UNCONFIRMED: u8 = 3;
 
-/// `NUD_*` of `linux/neighbour.h`.
+/// `NUD_*` of `include/uapi/linux/neighbour.h`.
 mod nud {
     pub(crate) const REACHABLE: u8 = 0x02;
     pub(crate) const STALE: u8 = 0x04;
@@ -32,10 +34,11 @@ mod nud {
 const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
 
-/// Declares the offsets, each a global of the same name for the loader.
+/// Declares the offsets as globals, which the loader sets by name.
 macro_rules! offsets {
     ($($name:ident),* $(,)?) => {
-        $(#[unsafe(no_mangle)]
+        $(// SAFETY: no other symbol of the object has this name.
+        #[unsafe(no_mangle)]
         static $name: Global<u32> = Global::new(0);)*
     };
 }
@@ -53,14 +56,15 @@ offsets! {
     OFFSET_NET_INODE,
 }
 
-/// Reads what stands at `offset` of a kernel object into `value`; `None` where that memory cannot be read.
+/// Reads the value at `offset` of a kernel object; `None` if the memory cannot be read.
 #[inline(always)]
-fn read<T: Wire>(object: *const c_void, offset: &Global<u32>, value: &mut T) -> Option<()> {
-    let place = object.wrapping_byte_add(offset.load() as usize);
-    // SAFETY: the helper checks the kernel's address itself and fails on a bad one; it writes `size_of::<T>()` bytes to
-    // `value`, for which every bit pattern is valid.
-    let error =
-        unsafe { bpf_probe_read_kernel(ptr::from_mut(value).cast(), size_of::<T>() as u32, place) };
+fn read<T: WireFormat>(object: *const c_void, offset: &Global<u32>, value: &mut T) -> Option<()> {
+    let address = object.wrapping_byte_add(offset.load() as usize);
+    // SAFETY: the helper fails on an invalid kernel address; it writes `size_of::<T>()` bytes to `value`, for which every
+    // bit pattern is valid.
+    let error = unsafe {
+        bpf_probe_read_kernel(ptr::from_mut(value).cast(), size_of::<T>() as u32, address)
+    };
     (error == 0).then_some(())
 }
 
@@ -72,7 +76,7 @@ fn follow(object: *const c_void, offset: &Global<u32>) -> Option<*const c_void> 
     Some(usize::from_ne_bytes(address) as *const c_void)
 }
 
-/// Publishes `neighbour` as the kernel holds it now, if it stands in the agent's network namespace.
+/// Publishes the current state of `neighbour` if it belongs to the agent's network namespace.
 #[inline(always)]
 pub(crate) fn observe(neighbour: *const c_void, gone: bool) -> Option<()> {
     let device = follow(neighbour, &OFFSET_NEIGHBOUR_DEV)?;
@@ -80,6 +84,7 @@ pub(crate) fn observe(neighbour: *const c_void, gone: bool) -> Option<()> {
     let mut inode = 0_u32;
     read(net, &OFFSET_NET_INODE, &mut inode)?;
     if inode != NETNS_INODE.load() {
+        log::ignored_neighbour(IgnoreReason::OtherNetns, inode);
         return None;
     }
     let table = follow(neighbour, &OFFSET_NEIGHBOUR_TBL)?;
@@ -116,7 +121,10 @@ pub(crate) fn observe(neighbour: *const c_void, gone: bool) -> Option<()> {
                 &mut record.address,
             )?;
         }
-        _ => return None,
+        _ => {
+            log::ignored_neighbour(IgnoreReason::OtherFamily, family);
+            return None;
+        }
     }
     read(device, &OFFSET_NET_DEVICE_IFINDEX, &mut record.ifindex)?;
     read(neighbour, &OFFSET_NEIGHBOUR_NUD_STATE, &mut record.state)?;
@@ -133,7 +141,9 @@ pub(crate) fn observe(neighbour: *const c_void, gone: bool) -> Option<()> {
             record.has_lladdr = 1;
         }
     }
-    emit::neighbour(&mut record, validity);
+    if let Err(event) = publish::neighbour(&mut record, validity) {
+        log::unpublished_neighbour(&record, event);
+    }
     Some(())
 }
 

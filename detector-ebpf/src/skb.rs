@@ -1,12 +1,13 @@
-//! A packet at tc ingress as a [`Frame`].
+//! A packet at tc ingress as a [`FrameReader`].
 
 use core::mem::MaybeUninit;
 
 use aya_ebpf::{bindings::__sk_buff, helpers::generated::bpf_skb_load_bytes};
-use detector_common::frame::{Frame, Wire};
+use detector_common::frame::{FrameReader, WireFormat};
 
-/// The packet. Its bytes are read in place where that is cheap, else copied by the kernel, which also reads parts that do
-/// not lie in the linear area. It is never written.
+/// The packet. Bytes in the linear area are read in place where that is cheap; the kernel copies others, also those
+/// outside the linear area. The packet is never written.
+#[derive(Clone, Copy)]
 pub(crate) struct Skb {
     skb: *mut __sk_buff,
 }
@@ -18,7 +19,7 @@ impl Skb {
         Self { skb }
     }
 
-    /// The device it came in on.
+    /// The device that received the packet.
     #[inline(always)]
     pub(crate) fn ifindex(&self) -> u32 {
         // SAFETY: the context is valid while the program runs.
@@ -26,54 +27,54 @@ impl Skb {
     }
 }
 
-impl Frame for Skb {
+impl FrameReader for Skb {
     #[inline(always)]
     fn protocol(&self) -> u16 {
-        // SAFETY: as above. The field holds 16 bits in network order.
+        // SAFETY: the context is valid while the program runs. The field holds 16 bits in network order.
         unsafe { (*self.skb).protocol as u16 }
     }
 
     #[inline(always)]
     fn outer_tag(&self) -> Option<u16> {
-        // SAFETY: as above.
+        // SAFETY: the context is valid while the program runs.
         unsafe { ((*self.skb).vlan_present != 0).then(|| (*self.skb).vlan_tci as u16) }
     }
 
     #[inline(always)]
     fn length(&self) -> usize {
-        // SAFETY: as above.
+        // SAFETY: the context is valid while the program runs.
         unsafe { (*self.skb).len as usize }
     }
 
     #[inline(always)]
     fn peek(&self, offset: usize) -> Option<u8> {
-        // SAFETY: as above; the byte is read only where it lies before the end of the linear area.
+        // SAFETY: the context is valid while the program runs; the byte is read only if it lies in the linear area.
         unsafe {
-            let place = (*self.skb).data as usize + offset;
-            if place < (*self.skb).data_end as usize {
-                return Some(*(place as *const u8));
+            let start = (*self.skb).data as usize + offset;
+            if start < (*self.skb).data_end as usize {
+                return Some(*(start as *const u8));
             }
         }
         self.load(offset)
     }
 
     #[inline(always)]
-    fn read<T: Wire>(&self, offset: usize) -> Option<T> {
-        // SAFETY: as above; in place, a `T` is read only where it ends before the linear area does, and every bit pattern is
-        // one.
+    fn read<T: WireFormat>(&self, offset: usize) -> Option<T> {
+        // SAFETY: the context is valid while the program runs; a `T`, for which every bit pattern is valid, is read only
+        // if all of it lies in the linear area.
         unsafe {
-            let place = (*self.skb).data as usize + offset;
-            if place + size_of::<T>() <= (*self.skb).data_end as usize {
-                return Some((place as *const T).read_unaligned());
+            let start = (*self.skb).data as usize + offset;
+            if start + size_of::<T>() <= (*self.skb).data_end as usize {
+                return Some((start as *const T).read_unaligned());
             }
         }
         self.load(offset)
     }
 
     #[inline(always)]
-    fn load<T: Wire>(&self, offset: usize) -> Option<T> {
+    fn load<T: WireFormat>(&self, offset: usize) -> Option<T> {
         let mut value = MaybeUninit::<T>::uninit();
-        // SAFETY: the helper writes `size_of::<T>()` bytes or none, and then says so; every bit pattern is a `T`.
+        // SAFETY: the helper writes all `size_of::<T>()` bytes or returns an error; every bit pattern is a valid `T`.
         unsafe {
             let error = bpf_skb_load_bytes(
                 self.skb.cast(),

@@ -1,76 +1,80 @@
-//! The frame parser that runs in the kernel against the [reference](mod@crate::reference).
+//! Compares the frame parser of the kernel program with the [reference](mod@crate::reference) parser.
 
 use std::mem::MaybeUninit;
 
 use detector_common::{
-    Claim, TAG_ARP,
-    frame::{Bytes, Seen, examine},
+    RawClaim, TAG_ARP,
+    frame::{Classification, FrameSlice, parse},
 };
 
-use crate::reference::{self, Claimed, Protocol, Said};
+use crate::reference::{self, ClaimFields, ClaimProtocol, ReferenceVerdict};
 
-/// Takes an input apart: a byte that says whether a tag is held apart from the frame, that tag, and the frame.
+/// Splits an input into a byte that tells whether there is a tag outside the frame, that tag, and the frame.
 #[must_use]
 pub fn split(input: &[u8]) -> Option<(Option<u16>, &[u8])> {
-    let [apart, high, low, frame @ ..] = input else {
+    let [has_tag, high, low, frame @ ..] = input else {
         return None;
     };
     let tag = u16::from_be_bytes([*high, *low]);
-    Some(((apart & 1 == 1).then_some(tag), frame))
+    Some(((has_tag & 1 == 1).then_some(tag), frame))
 }
 
-/// Lets both read the frame in `input`.
+/// Parses the frame in `input` with both parsers.
 ///
 /// # Panics
-/// Where they do not agree.
+/// They disagree.
 pub fn compare(input: &[u8]) {
     let Some((outer_tag, frame)) = split(input) else {
         return;
     };
-    let mut claim = MaybeUninit::new(Claim::default());
-    let seen = examine(&Bytes { frame, outer_tag }, &mut claim);
-    // SAFETY: it was initialised to begin with, and every byte of a claim is set or left.
+    let mut claim = MaybeUninit::new(RawClaim::default());
+    let class = parse(&FrameSlice { frame, outer_tag }, &mut claim);
+    // SAFETY: initialised above.
     let claim = unsafe { claim.assume_init() };
-    let verdict = match seen {
-        Seen::Other => Verdict::Other,
-        Seen::Rejected(reason) => Verdict::Rejected(reason.label()),
-        Seen::Claim => Verdict::Claim(claimed(&claim)),
+    let verdict = match class {
+        Classification::Other => ParserVerdict::Other,
+        Classification::Rejected(reason) => ParserVerdict::Rejected(reason.label()),
+        Classification::Claim => ParserVerdict::Claim(claim_fields(&claim)),
     };
-    let said = reference::read(frame, outer_tag);
+    let expected = reference::read(frame, outer_tag);
     assert!(
-        verdict.agrees(&said),
-        "parser: {verdict:?}\nreference: {said:?}\ntag apart: {outer_tag:x?}\nframe: {frame:02x?}"
+        verdict.agrees_with(&expected),
+        "parser: {verdict:?}\nreference: {expected:?}\ntag outside the frame: {outer_tag:x?}\nframe: {frame:02x?}"
     );
 }
 
-/// What a parser made of a frame.
+/// Result of the parser under test.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Nothing that claims an address.
+pub enum ParserVerdict {
+    /// The frame does not claim an address.
     Other,
-    /// Malformed or forbidden, for the reason of this label.
+    /// The frame is malformed or must not claim an address; the reason's label.
     Rejected(&'static str),
     /// A claim.
-    Claim(Claimed),
+    Claim(ClaimFields),
 }
 
-impl Verdict {
-    /// Whether the reference says the same. Of several faults in one frame a parser names whichever it meets first.
+impl ParserVerdict {
+    /// Whether the reference agrees. If a frame has several faults, the parser reports any one of them.
     #[must_use]
-    pub fn agrees(&self, said: &Said) -> bool {
-        match (self, said) {
-            (Self::Other, Said::Other) => true,
-            (Self::Rejected(reason), Said::Faulty(faults)) => faults.contains(reason),
-            (Self::Claim(claim), Said::Claim(expected)) => claim == expected,
+    pub fn agrees_with(&self, expected: &ReferenceVerdict) -> bool {
+        match (self, expected) {
+            (Self::Other, ReferenceVerdict::Other) => true,
+            (Self::Rejected(reason), ReferenceVerdict::Faulty(faults)) => faults.contains(reason),
+            (Self::Claim(claim), ReferenceVerdict::Claim(expected)) => claim == expected,
             _ => false,
         }
     }
 }
 
-fn claimed(claim: &Claim) -> Claimed {
+fn claim_fields(claim: &RawClaim) -> ClaimFields {
     let arp = claim.tag == TAG_ARP;
-    Claimed {
-        protocol: if arp { Protocol::Arp } else { Protocol::Ndp },
+    ClaimFields {
+        protocol: if arp {
+            ClaimProtocol::Arp
+        } else {
+            ClaimProtocol::Ndp
+        },
         tentative: claim.tentative == 1,
         address: if arp {
             claim.address.iter().take(4).copied().collect()

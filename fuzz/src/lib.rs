@@ -1,111 +1,111 @@
-//! What is fuzzed: every parser that reads what a pod, a file, a runtime or a client wrote.
+//! The fuzz targets: every parser of input from a pod, a file, a container runtime or a client.
 //!
-//! One [`Target`] each, with its corpus under `corpus/<name>/`. `cargo xtask fuzz` runs libFuzzer over them; the test of this
-//! crate runs every file of the corpus through its target with no fuzzer at all, so whatever was found once is tried in
-//! every test run. An input that broke something goes into the corpus under the name of what it broke.
+//! Each [`FuzzTarget`] has a corpus in `corpus/<name>/`. `cargo xtask fuzz` runs libFuzzer over them; the test of this crate
+//! runs every file of the corpus through its target without a fuzzer, so that every finding stays a test case. An input that
+//! broke something is added to the corpus under the name of what it broke.
 //!
-//! To add a target: a row in [`TARGETS`] (its function in `detector_agent::fuzzing` where it needs what is private there) and a
-//! first input. Inputs that the fuzzer makes are at most twice as long as the longest of the corpus.
+//! To add a target, add a row to [`TARGETS`] (with a function in `detector_agent::fuzzing` if it needs private items) and a first
+//! input. The fuzzer generates inputs of at most twice the length of the longest in the corpus.
 
 pub mod frames;
 pub mod reference;
 
 use detector_agent::fuzzing;
 
-/// One thing that is fuzzed.
-pub struct Target {
-    /// Its name, which is its corpus' folder too.
+/// A fuzz target.
+pub struct FuzzTarget {
+    /// Its name, and the folder of its corpus.
     pub name: &'static str,
-    /// Takes any input; panics where it breaks an invariant.
+    /// Takes any input; panics if an invariant is broken.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
-pub const TARGETS: &[Target] = &[
-    Target {
+/// All targets.
+pub const TARGETS: &[FuzzTarget] = &[
+    FuzzTarget {
         name: "cni_cache",
         run: fuzzing::cni_cache,
     },
-    Target {
+    FuzzTarget {
         name: "config",
         run: fuzzing::settings,
     },
-    Target {
+    FuzzTarget {
         name: "cri_sandboxes",
         run: fuzzing::cri_sandboxes,
     },
-    Target {
+    FuzzTarget {
         name: "cri_status",
         run: fuzzing::cri_status,
     },
-    Target {
+    FuzzTarget {
         name: "event_block",
         run: fuzzing::event_block,
     },
-    Target {
+    FuzzTarget {
         name: "frames",
         run: frames::compare,
     },
-    Target {
+    FuzzTarget {
         name: "http",
         run: fuzzing::http_requests,
     },
-    Target {
+    FuzzTarget {
         name: "ipam_aws_file",
         run: fuzzing::aws_file,
     },
-    Target {
+    FuzzTarget {
         name: "ipam_aws_port",
         run: fuzzing::aws_answer,
     },
-    Target {
+    FuzzTarget {
         name: "ipam_calico",
         run: fuzzing::calico_blocks,
     },
-    Target {
+    FuzzTarget {
         name: "ipam_host_local",
         run: fuzzing::host_local_reservation,
     },
-    Target {
+    FuzzTarget {
         name: "ipam_networks",
         run: fuzzing::cni_networks,
     },
-    Target {
+    FuzzTarget {
         name: "kube_pod",
         run: fuzzing::kube_pod,
     },
-    Target {
+    FuzzTarget {
         name: "netlink",
         run: fuzzing::netlink_datagram,
     },
-    Target {
+    FuzzTarget {
         name: "open_anomalies",
         run: fuzzing::open_anomalies,
     },
-    Target {
+    FuzzTarget {
         name: "open_conflicts",
         run: fuzzing::open_conflicts,
     },
-    Target {
+    FuzzTarget {
         name: "outbox_records",
         run: fuzzing::outbox_records,
     },
-    Target {
+    FuzzTarget {
         name: "ring_records",
         run: |bytes| drop(fuzzing::ring_record(bytes)),
     },
-    Target {
+    FuzzTarget {
         name: "retry_after",
         run: fuzzing::retry_after_header,
     },
-    Target {
+    FuzzTarget {
         name: "state_records",
         run: fuzzing::state_records,
     },
 ];
 
-/// The target of this name.
+/// The target with this name.
 #[must_use]
-pub fn find(name: &str) -> Option<&'static Target> {
+pub fn find(name: &str) -> Option<&'static FuzzTarget> {
     TARGETS.iter().find(|target| target.name == name)
 }

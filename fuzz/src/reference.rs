@@ -1,49 +1,49 @@
-//! A second reader of ARP and Neighbour Discovery frames, written from the RFCs alone, to compare the one in the kernel with.
+//! A reference parser of ARP and Neighbour Discovery frames, written from the RFCs alone.
 //!
-//! It shares no code with that one, and works another way: it lists every fault of a frame instead of leaving at the first,
-//! over slices and vectors, with no thought for a verifier or for speed.
+//! It shares no code with the parser of the kernel program and works differently: it lists every fault of a frame instead of
+//! stopping at the first, over slices and vectors, without regard for a verifier or for speed.
 //!
-//! Two rules are the detector's own, not an RFC's: a message of more than eight options is none, and what stands behind more
-//! than two VLAN tags, or behind an IPv6 extension header other than a fragment header, is not looked at. Of the validity
-//! rules of RFC 4861 §7.1 the checksum is left out, which a receiver's kernel looks at.
+//! Two rules are the detector's own, not an RFC's: a message with more than eight options is invalid, and anything after more
+//! than two VLAN tags, or after an IPv6 extension header other than a fragment header, is ignored. Of the validity rules of
+//! RFC 4861 §7.1, the checksum is left to the receiver's kernel.
 
 use std::collections::BTreeSet;
 
-/// Which protocol made a claim.
+/// The protocol of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum ClaimProtocol {
     /// RFC 826.
     Arp,
     /// RFC 4861.
     Ndp,
 }
 
-/// A claim.
+/// The fields of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claimed {
-    /// Made by.
-    pub protocol: Protocol,
-    /// A probe (RFC 5227 §2.1.1) or a solicitation of duplicate address detection (RFC 4862 §5.4.2): not yet held.
+pub struct ClaimFields {
+    /// Its protocol.
+    pub protocol: ClaimProtocol,
+    /// A probe (RFC 5227 §2.1.1) or a DAD solicitation (RFC 4862 §5.4.2): the address is not in use yet.
     pub tentative: bool,
     /// The address, four or sixteen bytes.
     pub address: Vec<u8>,
-    /// The hardware address it is claimed for.
+    /// The hardware address that claims it.
     pub mac: [u8; 6],
     /// Source of the Ethernet header.
     pub ether_source: [u8; 6],
-    /// VLAN ids, outermost first; priority tags are no VLAN (802.1Q: id 0).
+    /// VLAN ids, outermost first; without priority tags (802.1Q: id 0).
     pub vlans: Vec<u16>,
 }
 
-/// What a frame says.
+/// Result of the reference parser.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
-    /// Nothing about who has an address.
+pub enum ReferenceVerdict {
+    /// The frame does not claim an address.
     Other,
-    /// It would, but for these faults.
+    /// The frame would claim an address, but has these faults.
     Faulty(BTreeSet<&'static str>),
-    /// This.
-    Claim(Claimed),
+    /// A claim.
+    Claim(ClaimFields),
 }
 
 /// Ethertypes (IANA).
@@ -52,34 +52,34 @@ const IPV6: [u8; 2] = [0x86, 0xdd];
 /// 802.1Q's customer tag and 802.1ad's service tag.
 const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 
-/// Reads a frame; `apart` is the control information of a tag that was taken off it.
+/// Parses a frame; `outer_tag` is the control information of a tag outside the frame.
 #[must_use]
-pub fn read(frame: &[u8], apart: Option<u16>) -> Said {
+pub fn read(frame: &[u8], outer_tag: Option<u16>) -> ReferenceVerdict {
     let Some((header, mut rest)) = frame.split_at_checked(14) else {
-        return Said::Other;
+        return ReferenceVerdict::Other;
     };
     let mut ethertype = [header[12], header[13]];
-    let mut tags: Vec<u16> = apart.into_iter().collect();
+    let mut tags: Vec<u16> = outer_tag.into_iter().collect();
     for _ in 0..2 {
         if !TAGS.contains(&ethertype) {
             break;
         }
         let Some((tag, behind)) = rest.split_at_checked(4) else {
-            return Said::Faulty(BTreeSet::from(["truncated"]));
+            return ReferenceVerdict::Faulty(BTreeSet::from(["truncated"]));
         };
         tags.push(u16::from_be_bytes([tag[0], tag[1]]));
         ethertype = [tag[2], tag[3]];
         rest = behind;
     }
-    let mut found = Found {
+    let mut parser = ReferenceParser {
         faults: BTreeSet::new(),
-        claim: Claimed {
-            protocol: Protocol::Arp,
+        claim: ClaimFields {
+            protocol: ClaimProtocol::Arp,
             tentative: false,
             address: Vec::new(),
             mac: [0; 6],
             ether_source: bytes(header, 6),
-            // The low twelve bits are the id; above it stand priority and drop eligibility.
+            // The low twelve bits are the id; the others are priority and drop eligibility.
             vlans: tags
                 .iter()
                 .map(|tag| tag & 0x0fff)
@@ -88,23 +88,23 @@ pub fn read(frame: &[u8], apart: Option<u16>) -> Said {
         },
     };
     // 802.1Q table 9-2: 0xfff is reserved.
-    let vlans = &found.claim.vlans;
+    let vlans = &parser.claim.vlans;
     if vlans.len() > 2 || vlans.contains(&0x0fff) {
-        found.fault("vlan");
+        parser.fault("vlan");
     }
     match ethertype {
-        ARP => found.arp(rest),
-        IPV6 if is_neighbour_discovery(rest) => found.ndp(rest),
-        _ => return Said::Other,
+        ARP => parser.arp(rest),
+        IPV6 if is_neighbour_discovery(rest) => parser.ndp(rest),
+        _ => return ReferenceVerdict::Other,
     }
-    if found.faults.is_empty() {
-        Said::Claim(found.claim)
+    if parser.faults.is_empty() {
+        ReferenceVerdict::Claim(parser.claim)
     } else {
-        Said::Faulty(found.faults)
+        ReferenceVerdict::Faulty(parser.faults)
     }
 }
 
-/// ICMPv6 (58) of type 135 or 136, right behind the IPv6 header or behind a fragment header (44, eight bytes).
+/// Whether it is ICMPv6 (58) of type 135 or 136, directly after the IPv6 header or after a fragment header (44, eight bytes).
 fn is_neighbour_discovery(packet: &[u8]) -> bool {
     let at = |offset: usize| packet.get(offset).copied();
     let kind = match at(6) {
@@ -115,24 +115,24 @@ fn is_neighbour_discovery(packet: &[u8]) -> bool {
     matches!(kind, Some(135 | 136))
 }
 
-struct Found {
+struct ReferenceParser {
     faults: BTreeSet<&'static str>,
-    claim: Claimed,
+    claim: ClaimFields,
 }
 
-impl Found {
+impl ReferenceParser {
     fn fault(&mut self, label: &'static str) {
         self.faults.insert(label);
     }
 
-    /// RFC 826's packet: hardware and protocol, lengths, operation, sender's and target's addresses.
+    /// RFC 826: hardware and protocol types, address lengths, operation, addresses of sender and target.
     fn arp(&mut self, packet: &[u8]) {
         if packet.len() < 28 {
             self.fault("truncated");
             return;
         }
         let field = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
-        // Ethernet, or IEEE 802 networks, which hosts must accept too (RFC 1122 §2.3.3 names both encapsulations).
+        // Ethernet, or IEEE 802 networks (RFC 1122 §2.3.3 names both encapsulations).
         let hardware_is_ethernet = [1, 6].contains(&field(0));
         if !hardware_is_ethernet || field(2) != 0x0800 || packet[4] != 6 || packet[5] != 4 {
             self.fault("arp_format");
@@ -142,20 +142,20 @@ impl Found {
             self.fault("arp_operation");
         }
         let (sender, target) = (&packet[14..18], &packet[24..28]);
-        self.claim.protocol = Protocol::Arp;
+        self.claim.protocol = ClaimProtocol::Arp;
         self.claim.mac = bytes(packet, 8);
         // RFC 5227 §1.1: a probe is a request with an all-zero sender address.
         self.claim.tentative = operation == 1 && sender.iter().all(|byte| *byte == 0);
         self.claim.address = if self.claim.tentative { target } else { sender }.to_vec();
         self.hardware_address();
-        // "This host" (RFC 1122 §3.2.1.3), loopback, and what is no host's from 224 up.
+        // "This host" and loopback (RFC 1122 §3.2.1.3), and from 224 multicast, reserved and broadcast.
         let first = self.claim.address[0];
         if first == 0 || first == 127 || first >= 224 {
             self.fault("address");
         }
     }
 
-    /// RFC 4861 §4.3, §4.4 and the rules of §7.1.
+    /// RFC 4861 §4.3, §4.4 and §7.1.
     fn ndp(&mut self, packet: &[u8]) {
         if packet.len() < 64 {
             self.fault("truncated");
@@ -188,7 +188,7 @@ impl Found {
         if target[0] == 0xff {
             self.fault("address");
         }
-        self.claim.protocol = Protocol::Ndp;
+        self.claim.protocol = ClaimProtocol::Ndp;
         // RFC 4862 §5.4.3: a solicitation from the unspecified address is duplicate address detection of its target.
         self.claim.tentative = solicitation && source.iter().all(|byte| *byte == 0);
         let destination = &packet[24..40];
@@ -202,8 +202,8 @@ impl Found {
         if !solicitation && destination[0] == 0xff && packet[44] & 0x40 != 0 {
             self.fault("ndp_contradiction");
         }
-        let holds_source = solicitation && !self.claim.tentative;
-        self.claim.address = if holds_source { source } else { target }.to_vec();
+        let claims_source = solicitation && !self.claim.tentative;
+        self.claim.address = if claims_source { source } else { target }.to_vec();
         let (last, before) = (self.claim.address[15], &self.claim.address[..15]);
         let unspecified_or_loopback = last <= 1 && before.iter().all(|byte| *byte == 0);
         if unspecified_or_loopback || self.claim.address[0] == 0xff {
@@ -252,7 +252,7 @@ impl Found {
         }
     }
 
-    /// One station's: the group bit is clear (802), and it is not zero.
+    /// A hardware address of one station: the group bit (IEEE 802) is clear, and it is not zero.
     fn hardware_address(&mut self) {
         let mac = self.claim.mac;
         if mac[0] & 1 == 1 || mac == [0; 6] {
@@ -261,7 +261,7 @@ impl Found {
     }
 }
 
-/// Six bytes from `at` on, which the caller knows to be there.
+/// Six bytes at `at`; the caller has checked the length.
 fn bytes(from: &[u8], at: usize) -> [u8; 6] {
     std::array::from_fn(|index| from[at + index])
 }

@@ -1,4 +1,4 @@
-//! Every input of the corpus through its target, without a fuzzer: what was found once stays found.
+//! Runs every input of the corpus through its target, without a fuzzer.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,8 +15,8 @@ use std::{
 
 use detector_fuzz::TARGETS;
 
-/// What the whole corpus may measure: it is cloned with the sources.
-const MOST_BYTES: u64 = 1 << 20;
+/// Maximum size of the corpus, which is part of every clone.
+const MAX_BYTES: u64 = 1 << 20;
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
@@ -30,7 +30,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_target_takes_its_whole_corpus() {
+fn every_target_accepts_its_corpus() {
     let mut failed = Vec::new();
     for target in TARGETS {
         let folder = corpus().join(target.name);
@@ -48,7 +48,7 @@ fn every_target_takes_its_whole_corpus() {
 }
 
 #[test]
-fn every_target_has_a_corpus_and_every_corpus_a_target() {
+fn targets_and_corpora_match() {
     let targets: BTreeSet<String> = TARGETS
         .iter()
         .map(|target| target.name.to_owned())
@@ -60,7 +60,7 @@ fn every_target_has_a_corpus_and_every_corpus_a_target() {
 }
 
 #[test]
-fn the_corpus_stays_small() {
+fn corpus_is_small() {
     let mut bytes = 0;
     for target in TARGETS {
         let folder = corpus().join(target.name);
@@ -68,5 +68,5 @@ fn the_corpus_stays_small() {
             bytes += fs::metadata(folder.join(name)).unwrap().len();
         }
     }
-    assert!(bytes < MOST_BYTES, "the corpus measures {bytes} bytes");
+    assert!(bytes < MAX_BYTES, "the corpus has {bytes} bytes");
 }

@@ -1,4 +1,4 @@
-//! The program in the kernel against the reference parser, on the corpus and on frames made of it. Needs root.
+//! Compares the kernel program with the reference parser, on the corpus and on frames derived from it. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,40 +10,40 @@ use std::{env, fs, net::IpAddr, path::Path, time::Duration};
 
 use detector_agent::{
     engine::{FrameClaim, FrameKind, Observation},
-    observe::ebpf::{EbpfOptions, Programs, RingReader, Subject},
+    observe::ebpf::{EbpfOptions, Programs, RingReader},
 };
 use detector_common::{Counter, RejectReason};
 use detector_fuzz::{
-    frames::{Verdict, split},
-    reference::{self, Claimed, Protocol},
+    frames::{ParserVerdict, split},
+    reference::{self, ClaimFields, ClaimProtocol},
 };
 use detector_testkit::random::Random;
 
-/// Frames made of those of the corpus.
-const MADE: usize = 20_000;
-/// Longest frame that is made: all headers, both tags and more options than are read.
-const LONGEST: usize = 200;
+/// Number of frames derived from those of the corpus.
+const DERIVED: usize = 20_000;
+/// Maximum length of a derived frame: all headers, both tags and more options than are parsed.
+const MAX_LENGTH: usize = 200;
 
 fn corpus() -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/frames");
     let mut frames = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let input = fs::read(entry.unwrap().path()).unwrap();
-        // A tag is only ever held apart by a real device.
+        // Only a real device keeps a tag outside the frame.
         frames.extend(split(&input).map(|(_, frame)| frame.to_vec()));
     }
     frames.sort_unstable();
     frames
 }
 
-/// What the kernel runs a program on: a whole Ethernet header, and of an IP packet its header too.
-fn is_admitted(frame: &[u8]) -> bool {
+/// Whether the kernel runs a program on the frame: it requires complete Ethernet and IP headers.
+fn is_accepted(frame: &[u8]) -> bool {
     let is_arp = frame.get(12..14) == Some(&[0x08, 0x06]);
     frame.len() >= if is_arp { 14 } else { 54 }
 }
 
-/// A frame of the corpus with bytes changed, a piece of another one, a tag more, or another length.
-fn make(random: &mut Random, frames: &[Vec<u8>]) -> Vec<u8> {
+/// A frame of the corpus with bytes changed, a part of another one, an additional tag, or another length.
+fn derive(random: &mut Random, frames: &[Vec<u8>]) -> Vec<u8> {
     let below = |random: &mut Random, bound: usize| random.below(bound as u64) as usize;
     let mut frame = frames[below(random, frames.len())].clone();
     for _ in 0..1 + below(random, 4) {
@@ -52,7 +52,7 @@ fn make(random: &mut Random, frames: &[Vec<u8>]) -> Vec<u8> {
                 let at = below(random, frame.len() + 1);
                 frame.truncate(at);
             }
-            1 => frame.resize(below(random, LONGEST), 0),
+            1 => frame.resize(below(random, MAX_LENGTH), 0),
             2 if frame.len() > 14 => {
                 let tag = [[0x81, 0x00], [0x88, 0xa8]][below(random, 2)];
                 let [high, low, ..] = random.next_number().to_be_bytes();
@@ -64,7 +64,7 @@ fn make(random: &mut Random, frames: &[Vec<u8>]) -> Vec<u8> {
                 frame.truncate(at);
                 frame.extend(&other[at.min(other.len())..]);
             }
-            // Small numbers and those at the edges are the ones that mean something.
+            // Values with a meaning in some field, and limits.
             4 if !frame.is_empty() => {
                 let at = below(random, frame.len());
                 frame[at] = [0, 1, 2, 6, 8, 58, 127, 128, 135, 136, 224, 255][below(random, 12)];
@@ -76,7 +76,7 @@ fn make(random: &mut Random, frames: &[Vec<u8>]) -> Vec<u8> {
             _ => {}
         }
     }
-    frame.truncate(LONGEST);
+    frame.truncate(MAX_LENGTH);
     frame
 }
 
@@ -87,13 +87,10 @@ struct Kernel {
 
 impl Kernel {
     /// Runs the program on a frame.
-    fn read(&mut self, frame: &[u8]) -> Verdict {
+    fn parse(&mut self, frame: &[u8]) -> ParserVerdict {
         let before = self.programs.counters().read().unwrap();
-        let trial = self.programs.trial(Subject::ArpNdp, frame, 1).unwrap();
-        assert_eq!(
-            trial.verdict, -1,
-            "the frame was not let go on: {frame:02x?}"
-        );
+        let result = self.programs.test_run(frame, 1).unwrap();
+        assert_eq!(result.verdict, -1, "the frame was stopped: {frame:02x?}");
         let after = self.programs.counters().read().unwrap();
         let mut verdicts: Vec<_> = RejectReason::ALL
             .into_iter()
@@ -101,27 +98,27 @@ impl Kernel {
                 let counter = Counter::Rejected(*reason);
                 after.get(counter) > before.get(counter)
             })
-            .map(|reason| Verdict::Rejected(reason.label()))
+            .map(|reason| ParserVerdict::Rejected(reason.label()))
             .collect();
         let _ = self.reader.drain(usize::MAX, |stamped| {
-            // Neighbours of the test's own namespace may come and go.
+            // Neighbour entries of the test's own namespace may change.
             if let Observation::Frame(claim) = stamped.observation {
-                verdicts.push(Verdict::Claim(claimed(&claim)));
+                verdicts.push(ParserVerdict::Claim(claim_fields(&claim)));
             }
         });
         assert!(
             verdicts.len() <= 1,
             "{verdicts:?} of one frame {frame:02x?}"
         );
-        verdicts.pop().unwrap_or(Verdict::Other)
+        verdicts.pop().unwrap_or(ParserVerdict::Other)
     }
 }
 
-fn claimed(claim: &FrameClaim) -> Claimed {
-    Claimed {
+fn claim_fields(claim: &FrameClaim) -> ClaimFields {
+    ClaimFields {
         protocol: match claim.kind {
-            FrameKind::Arp => Protocol::Arp,
-            FrameKind::Ndp => Protocol::Ndp,
+            FrameKind::Arp => ClaimProtocol::Arp,
+            FrameKind::Ndp => ClaimProtocol::Ndp,
         },
         tentative: claim.tentative,
         address: match claim.address {
@@ -138,7 +135,7 @@ fn claimed(claim: &FrameClaim) -> Claimed {
 }
 
 #[test]
-fn the_program_in_the_kernel_says_of_every_frame_what_the_rfcs_say() {
+fn kernel_program_agrees_with_the_reference() {
     let options = EbpfOptions {
         republish_after: Duration::ZERO,
         budget_per_second: 0,
@@ -153,26 +150,26 @@ fn the_program_in_the_kernel_says_of_every_frame_what_the_rfcs_say() {
     println!("FRAMES_SEED={seed}");
     let mut random = Random(seed);
     let frames = corpus();
-    let made = (0..MADE).map(|_| make(&mut random, &frames));
-    let mut seen = [0_u32; 3];
+    let derived = (0..DERIVED).map(|_| derive(&mut random, &frames));
+    let mut verdicts = [0_u32; 3];
     for frame in frames
         .clone()
         .into_iter()
-        .chain(made)
-        .filter(|f| is_admitted(f))
+        .chain(derived)
+        .filter(|f| is_accepted(f))
     {
-        let (verdict, said) = (kernel.read(&frame), reference::read(&frame, None));
+        let (verdict, expected) = (kernel.parse(&frame), reference::read(&frame, None));
         assert!(
-            verdict.agrees(&said),
-            "kernel: {verdict:?}\nreference: {said:?}\nframe: {frame:02x?}"
+            verdict.agrees_with(&expected),
+            "kernel: {verdict:?}\nreference: {expected:?}\nframe: {frame:02x?}"
         );
-        seen[match verdict {
-            Verdict::Other => 0,
-            Verdict::Rejected(_) => 1,
-            Verdict::Claim(_) => 2,
+        verdicts[match verdict {
+            ParserVerdict::Other => 0,
+            ParserVerdict::Rejected(_) => 1,
+            ParserVerdict::Claim(_) => 2,
         }] += 1;
     }
-    println!("other, rejected, claims: {seen:?}");
-    // Frames that are all refused, or none of whose kind is met, would prove nothing.
-    assert!(seen.iter().all(|count| *count > 500), "{seen:?}");
+    println!("other, rejected, claims: {verdicts:?}");
+    // Each kind of verdict must occur often enough for the comparison to mean something.
+    assert!(verdicts.iter().all(|count| *count > 500), "{verdicts:?}");
 }

@@ -24,6 +24,9 @@ use crate::{
 /// Package and binary of the eBPF programs.
 const PACKAGE: &str = "detector-ebpf";
 
+/// Binary of the program that tests and benchmarks compare with; the agent's build script expects it beside the object.
+const EMPTY: &str = "detector-ebpf-empty";
+
 /// Little-endian BPF: all supported machines are little-endian.
 const TARGET: &str = "bpfel-unknown-none";
 
@@ -56,13 +59,13 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     let compiler = compiler::find(linker.llvm).map_err(MissingDependency::from)?;
     process::run(&mut command(workspace, &compiler, &linker)?)
         .context("the eBPF programs did not compile")?;
-    let built = workspace
-        .ebpf_target()
-        .join(TARGET)
-        .join("release")
-        .join(PACKAGE);
+    let built = workspace.ebpf_target().join(TARGET).join("release");
     let object = workspace.ebpf_object();
-    copy_if_changed(&built, &object)?;
+    copy_if_changed(
+        &built.join(EMPTY),
+        &object.with_file_name(EMPTY).with_extension("o"),
+    )?;
+    copy_if_changed(&built.join(PACKAGE), &object)?;
     Ok(object)
 }
 
@@ -87,7 +90,7 @@ fn command(workspace: &Workspace, compiler: &Candidate, linker: &Linker) -> Resu
     }
     command
         .current_dir(workspace.root())
-        .args(["build", "--release", "--package", PACKAGE, "--bin", PACKAGE])
+        .args(["build", "--release", "--package", PACKAGE, "--bins"])
         .args(["--target", TARGET, "-Z", "build-std=core", "--target-dir"])
         .arg(workspace.ebpf_target())
         .env("RUSTC", &compiler.rustc)

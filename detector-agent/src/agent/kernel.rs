@@ -1,22 +1,31 @@
 //! Everything that is opened towards the kernel, in the order that lets nothing fall between.
 
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 use super::{AgentError, options};
 use crate::{
     cli::RunArgs,
     memory,
+    metrics::Metrics,
     observe::{
-        ebpf::{CounterReader, Programs, RingReader, leftovers},
+        ebpf::{CounterReader, KernelLogReader, Programs, RingReader, leftovers},
         netlink::{DeviceSelector, Live, LiveOptions, Requests},
     },
 };
+
+/// Time between two reads of the kernel log.
+const KERNEL_LOG_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What observes.
 pub(super) struct Kernel {
     /// `None` with `--no-ebpf`, and so is `ring`.
     pub(super) programs: Option<Programs>,
     pub(super) ring: Option<(RingReader, CounterReader)>,
+    /// With `--kernel-log`.
+    pub(super) log: Option<KernelLogReader>,
     pub(super) live: Live,
     pub(super) requests: Requests,
     /// Why the programs do not follow the neighbour table, where they were to.
@@ -28,6 +37,7 @@ impl Kernel {
     pub(super) fn open(args: &RunArgs, selector: &DeviceSelector) -> Result<Self, AgentError> {
         let mut programs = None;
         let mut ring = None;
+        let mut log = None;
         let mut neighbour_problem = None;
         let mut neighbours_by_netlink = true;
         if args.no_ebpf {
@@ -36,13 +46,14 @@ impl Kernel {
             );
         } else {
             remove_leftovers();
-            let (loaded, reader) = Programs::load(&options::ebpf(args))?;
-            neighbours_by_netlink = !loaded.neighbour_events();
+            let (mut loaded, reader) = Programs::load(&options::ebpf(args))?;
+            neighbours_by_netlink = !loaded.has_neighbour_events();
             if let Some(problem) = loaded.neighbour_problem() {
                 warn!("neighbour updates come by netlink, not from the kernel program: {problem}");
                 neighbour_problem = Some(problem.to_owned());
             }
             ring = Some((reader, loaded.counters()));
+            log = loaded.take_kernel_log();
             programs = Some(loaded);
             memory::give_back();
         }
@@ -53,11 +64,22 @@ impl Kernel {
         Ok(Self {
             programs,
             ring,
+            log,
             // Listening begins before the first reading, so nothing falls between the two.
             live: Live::open(selector.clone(), listening)?,
             requests: Requests::open()?,
             neighbour_problem,
         })
+    }
+}
+
+/// Writes the kernel log to the agent's log and counts what was suppressed. Does not return.
+pub(super) async fn write_kernel_log(mut reader: KernelLogReader, metrics: Arc<Metrics>) {
+    let mut interval = interval(KERNEL_LOG_INTERVAL);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        Metrics::set_total(&metrics.kernel_log_suppressed, reader.poll());
     }
 }
 

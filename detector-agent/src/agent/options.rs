@@ -4,7 +4,7 @@ use super::AgentError;
 use crate::{
     cli::RunArgs,
     engine::{AnomalyRules, Settings},
-    http, node,
+    http, logging, node,
     observe::ebpf::EbpfOptions,
     sinks::lines::Lines,
 };
@@ -44,6 +44,7 @@ pub(super) fn ebpf(args: &RunArgs) -> EbpfOptions {
             .republish_after
             .min(args.claim_ttl / 2),
         shared: args.common.allow.clone(),
+        kernel_log: logging::kernel_log(args.kernel_log),
         ..EbpfOptions::default()
     }
 }

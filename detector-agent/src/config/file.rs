@@ -188,6 +188,7 @@ fn nearest(command: &Clap, key: &str) -> String {
 }
 
 /// Files of any content; see [`crate::fuzzing`].
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
     use clap::CommandFactory as _;
 

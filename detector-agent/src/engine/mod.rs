@@ -14,6 +14,7 @@ mod dedup;
 mod evidence;
 mod expiry;
 mod facts;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod in_flight_snapshots;
 mod lifecycle;

@@ -242,7 +242,7 @@ pub struct FrameClaim {
 
 /// A pod asked everybody for one address again and again, as it does where nothing answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Question {
+pub struct UnansweredProbe {
     /// The device it came in on.
     pub ifindex: IfIndex,
     /// The address asked for.
@@ -328,7 +328,7 @@ pub enum Observation {
     /// A pod sent a claim.
     Frame(FrameClaim),
     /// A pod asked for one address again and again.
-    Question(Question),
+    UnansweredProbe(UnansweredProbe),
     /// A reading of the kernel's state starts now: it will hold everything said before this point.
     SnapshotStarted(SnapshotToken),
     /// That reading is done.

@@ -28,7 +28,7 @@ use crate::{
     health::SourceHealth,
     metrics::{Kind, Metrics, Reason},
     observe::{
-        ebpf::{CounterReader, Losses, RingReader},
+        ebpf::{CounterReader, LossCounters, RingReader},
         netlink::{DeviceSelector, Live, Source},
         worker::{Job, Outcome},
     },
@@ -88,7 +88,7 @@ pub struct EventLoop {
     attaching: usize,
     /// Devices it has attached to and that are still there.
     attached: HashSet<IfIndex>,
-    lost_in_kernel: Losses,
+    lost_in_kernel: LossCounters,
     /// The kernel programs' counters could not be read last time.
     counters_in_trouble: bool,
     next_housekeeping: Timestamp,
@@ -105,7 +105,7 @@ impl EventLoop {
             readings: Resync::new(),
             attaching: 0,
             attached: HashSet::new(),
-            lost_in_kernel: Losses::default(),
+            lost_in_kernel: LossCounters::default(),
             counters_in_trouble: false,
             next_housekeeping: Timestamp(0),
             stopping: false,
@@ -267,7 +267,7 @@ fn kind(what: &Observation) -> Option<&'static str> {
             FrameKind::Arp => "arp",
             FrameKind::Ndp => "ndp",
         }),
-        Observation::Question(_) => Some("question"),
+        Observation::UnansweredProbe(_) => Some("question"),
         Observation::Snapshot(..) => Some("snapshot"),
         Observation::SnapshotStarted(_) | Observation::SnapshotFailed(_) => None,
     }

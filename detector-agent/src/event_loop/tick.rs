@@ -9,7 +9,7 @@ use crate::{
     engine::{AnomalyKind, ConflictKind, Timestamp},
     health::Situation,
     metrics::{Kind, Metrics, Reason},
-    observe::ebpf::Counts,
+    observe::ebpf::CounterValues,
 };
 
 /// How often.
@@ -113,7 +113,7 @@ fn gauge_value(count: usize) -> i64 {
 }
 
 /// The kernel programs' counters as metrics.
-fn publish(counts: &Counts, metrics: &Metrics) {
+fn publish(counts: &CounterValues, metrics: &Metrics) {
     // Claims by frames are counted where they are seen first; what was published comes up as an observation.
     for (kind, total) in counts.known() {
         let kind = match kind {

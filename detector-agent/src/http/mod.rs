@@ -7,6 +7,7 @@
 mod api;
 mod ask;
 mod feed;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod guard;
 mod health;

@@ -17,6 +17,7 @@ mod aws;
 mod calico;
 mod config;
 mod files;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod host_local;
 mod kept;

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     engine::{PoolId, PoolUpdate},
     health::{Health, Part, Role, State},
-    kube_client::KubeClient,
+    pods::Kube,
 };
 
 /// Everything is read again so often, whatever inotify said.
@@ -50,7 +50,7 @@ enum Subject {
 pub struct IpamWatcher<F> {
     settings: IpamSettings,
     node: String,
-    kube: Option<KubeClient>,
+    kube: Option<Kube>,
     tell: F,
     health: Arc<Health>,
     parts: HashMap<String, Part>,
@@ -69,7 +69,7 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
     pub fn new(
         settings: IpamSettings,
         node: String,
-        kube: Option<KubeClient>,
+        kube: Option<Kube>,
         health: Arc<Health>,
         tell: F,
     ) -> Self {

@@ -84,6 +84,8 @@ pub struct Metrics {
     pub dropped: Family<Reason, Counter>,
     /// Malformed frames, by reason.
     pub rejected: Family<Reason, Counter>,
+    /// Kernel log records that were suppressed.
+    pub kernel_log_suppressed: Counter,
     /// Snapshots read anew, by reason.
     pub resyncs: Family<Reason, Counter>,
     /// Active anomalies.
@@ -169,6 +171,11 @@ impl Metrics {
                 "frames_rejected",
                 "ARP and NDP frames that were malformed",
                 Family::default()
+            ),
+            kernel_log_suppressed: metric!(
+                "kernel_log_suppressed",
+                "Kernel log records (--kernel-log) suppressed by a rate limit or a full buffer",
+                Counter::default()
             ),
             resyncs: metric!(
                 "resyncs",
@@ -279,6 +286,7 @@ mod tests {
         ("ipconflict_observations_total", "counter"),
         ("ipconflict_observations_dropped_total", "counter"),
         ("ipconflict_frames_rejected_total", "counter"),
+        ("ipconflict_kernel_log_suppressed_total", "counter"),
         ("ipconflict_resyncs_total", "counter"),
         ("ipconflict_anomalies_active", "gauge"),
         ("ipconflict_pod_lookups_total", "counter"),

@@ -130,12 +130,12 @@ impl Worker {
             return;
         };
         looks.done = looks.done.wrapping_add(1);
-        programs.begin_look(looks.done.is_multiple_of(LISTED_EVERY));
+        programs.begin_check(looks.done.is_multiple_of(LISTED_EVERY));
         looks
             .failing
             .retain(|ifindex| attached.contains_key(ifindex));
         for (ifindex, (_, name)) in attached {
-            match programs.look_again(*ifindex, name) {
+            match programs.reattach_if_displaced(*ifindex, name) {
                 Ok(false) | Err(AttachError::Vanished { .. }) => {}
                 Ok(true) => {
                     looks.failing.remove(ifindex);

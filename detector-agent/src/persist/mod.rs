@@ -9,6 +9,7 @@
 //! be in it. Waiting for the disk before the event goes out would close that gap and cost every event its latency.
 
 mod anomalies;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod keeper;
 mod records;

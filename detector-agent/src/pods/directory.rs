@@ -1,20 +1,27 @@
-//! The current answers to pod lookups, readable from any thread without waiting.
+//! What is known now of the pods behind devices, readable from any thread at once.
 
 use std::{collections::HashMap, sync::Arc};
 
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
-use super::{PodAnswer, PodSources, SourceState, SourceStatus, resolver::LookupRequest};
+use super::{Pod, PodAnswer, SourceState, SourceStatus, Sources, resolver::Note};
 use crate::engine::{Claimant, ClaimantId, IfIndex, PodDevice};
 
 /// A device by index and generation.
 pub(super) type DeviceId = (IfIndex, u64);
 
-/// The pod behind each device, and the state of the sources. Written by the resolver alone; readers never wait.
+/// What is known of one device.
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    Known(Arc<Pod>),
+    Unknown(Arc<str>),
+}
+
+/// What is known now, and how the sources fare. One writer (the task), any number of readers, none of whom waits.
 #[derive(Debug, Default)]
 pub struct PodDirectory {
-    answers: ArcSwap<HashMap<DeviceId, PodAnswer>>,
+    answers: ArcSwap<HashMap<DeviceId, Answer>>,
     sources: ArcSwap<Vec<SourceStatus>>,
 }
 
@@ -23,9 +30,9 @@ impl PodDirectory {
     #[must_use]
     pub fn pod_of(&self, claimant: &Claimant) -> PodAnswer {
         match claimant.id {
-            ClaimantId::Host => PodAnswer::Unknown("the claimant is the node itself".into()),
+            ClaimantId::Host => PodAnswer::Unknown("it is the node itself".into()),
             ClaimantId::BehindBridge(..) => PodAnswer::Unknown(
-                format!("no port of {} is known for this MAC", claimant.device).into(),
+                format!("no port of {} is known to lead there", claimant.device).into(),
             ),
             ClaimantId::Device(ifindex, generation) => self.pod_behind(ifindex, generation),
         }
@@ -35,33 +42,34 @@ impl PodDirectory {
     #[must_use]
     pub fn pod_behind(&self, ifindex: IfIndex, generation: u64) -> PodAnswer {
         match self.answers.load().get(&(ifindex, generation)) {
-            Some(answer) => answer.clone(),
-            None => PodAnswer::Unknown(self.reason_before_first_lookup().into()),
+            Some(Answer::Known(pod)) => PodAnswer::Known(Arc::clone(pod)),
+            Some(Answer::Unknown(because)) => PodAnswer::Unknown(because.to_string().into()),
+            None => PodAnswer::Unknown(self.unlisted().into()),
         }
     }
 
-    /// The reason for a device that the resolver has not processed yet.
-    fn reason_before_first_lookup(&self) -> String {
+    /// Why nothing is said of a device that the task has not heard of yet.
+    fn unlisted(&self) -> String {
         let sources = self.sources.load();
         if sources.is_empty() || sources.iter().any(|s| s.state != SourceState::Off) {
-            return "the pod is being looked up".to_owned();
+            return "it is being looked up".to_owned();
         }
         let off = sources.iter().map(|s| format!("{} is off", s.via));
         off.collect::<Vec<_>>().join("; ")
     }
 
-    /// The state of each source, best first.
+    /// How the sources fare, best first.
     #[must_use]
     pub fn sources(&self) -> Arc<Vec<SourceStatus>> {
         self.sources.load_full()
     }
 
-    /// Publishes which sources there are, before the first query.
-    pub fn announce(&self, sources: &PodSources) {
+    /// Shows which sources there will be, before the first is asked.
+    pub fn announce(&self, sources: &Sources) {
         self.publish_sources(sources.statuses());
     }
 
-    pub(super) fn publish_answers(&self, answers: HashMap<DeviceId, PodAnswer>) {
+    pub(super) fn publish_answers(&self, answers: HashMap<DeviceId, Answer>) {
         self.answers.store(Arc::new(answers));
     }
 
@@ -70,33 +78,36 @@ impl PodDirectory {
     }
 }
 
-/// The event loop's access to pod lookups: reads the directory, sends requests to the resolver. Never waits.
+/// The detection thread's end: answers from the book, and tells the task of devices.
 #[derive(Debug)]
 pub struct PodLookups {
-    directory: Arc<PodDirectory>,
-    requests: mpsc::Sender<LookupRequest>,
+    book: Arc<PodDirectory>,
+    notes: mpsc::Sender<Note>,
 }
 
 impl PodLookups {
-    /// Answers from `directory`, which the resolver at the other end of `requests` keeps up to date.
+    /// Answers from `book`; `notes` lead to the task that keeps it.
     #[must_use]
-    pub fn new(directory: Arc<PodDirectory>, requests: mpsc::Sender<LookupRequest>) -> Self {
-        Self {
-            directory,
-            requests,
-        }
+    pub fn new(book: Arc<PodDirectory>, notes: mpsc::Sender<Note>) -> Self {
+        Self { book, notes }
     }
 
+    fn note(&self, note: Note) {
+        // Full: the task is far behind. A device that is lost so is told again when a conflict names it.
+        let _ = self.notes.try_send(note);
+    }
+}
+
+impl PodLookups {
     pub(crate) fn pod_of(&self, claimant: &Claimant) -> PodAnswer {
-        self.directory.pod_of(claimant)
+        self.book.pod_of(claimant)
     }
 
-    /// Requests another lookup if the claimant is a present device without a known pod.
-    pub(crate) fn request_lookup(&self, claimant: &Claimant) {
+    pub(crate) fn look_for(&self, claimant: &Claimant) {
         if let (PodAnswer::Unknown(_), ClaimantId::Device(ifindex, generation), None) =
-            (self.directory.pod_of(claimant), claimant.id, claimant.left)
+            (self.book.pod_of(claimant), claimant.id, claimant.left)
         {
-            self.send(LookupRequest::PodWanted(PodDevice {
+            self.note(Note::Wanted(PodDevice {
                 ifindex,
                 generation,
                 name: claimant.device.clone(),
@@ -107,16 +118,10 @@ impl PodLookups {
     }
 
     pub(crate) fn device_appeared(&self, device: &PodDevice) {
-        self.send(LookupRequest::DeviceAppeared(device.clone()));
+        self.note(Note::Appeared(device.clone()));
     }
 
     pub(crate) fn device_gone(&self, ifindex: IfIndex, generation: u64) {
-        self.send(LookupRequest::DeviceGone(ifindex, generation));
-    }
-
-    fn send(&self, request: LookupRequest) {
-        // If the queue is full the request is dropped: a device missed here is requested again once a conflict
-        // names it.
-        let _ = self.requests.try_send(request);
+        self.note(Note::Gone(ifindex, generation));
     }
 }

@@ -1,63 +1,62 @@
-//! Pod lookup: which pod is behind a device.
+//! Which pod stands behind a device.
 //!
 //! ```text
-//! event loop ──LookupRequest──► resolver ──rounds──► sources (cri, cni-cache, kube), one task each
-//!     ▲                          │  ◄──snapshots──
-//!     │                          ├──► PodDirectory: current answers, read without a lock
-//!     └──── devices renamed ─────┘
+//! detection ──notes──► task ──rounds──► sources (cri, cni-cache, kube), each a task of its own
+//!     ▲                 │  ◄──reports──
+//!     │                 ├──► PodDirectory: what is known now, read without a lock
+//!     └── "pods known" ─┘
 //! ```
 //!
-//! A source is not queried per device: it returns every pod it knows, each with what identifies the pod's devices
-//! ([`PodRecord`]). Matching devices with records ([`DeviceMatcher`]) is pure.
+//! A source does not answer for one device: it tells every pod it knows, each with what its devices can be told by
+//! ([`Record`]). Joining devices and records ([`DeviceMatcher`]) is pure.
 //!
-//! Invariants:
-//! - the event loop never waits for a source, and a source that hangs delays no other;
-//! - a device is matched only with records read after it appeared, because the kernel reuses a network namespace's id
-//!   as soon as it is free;
-//! - once a device (ifindex and generation) has a pod, only a better source replaces it;
-//! - queues, caches and messages are bounded.
+//! Invariants: nobody on the way of an event waits for a source; a source that hangs delays no other; a device is
+//! named only by records that were read after it appeared, because the kernel gives a namespace's id to the next one
+//! as soon as it is free; a name, once given to a device (index and generation), is only replaced by a better
+//! source's; everything is bounded.
 
 mod cni_cache;
 mod cri;
 mod directory;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod kube;
+pub(crate) mod kube;
 mod matcher;
 mod name_hash;
-mod netns;
+mod namespaces;
 mod once;
 mod resolver;
 mod settings;
 mod source;
 mod sources;
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 pub use cni_cache::CniCache;
 pub use cri::Cri;
 pub use directory::{PodDirectory, PodLookups};
-pub use kube::KubePods;
-pub use matcher::{DeviceMatcher, PodRecord};
-pub use once::resolve_once;
-pub use resolver::{LOOKUP_QUEUE, LookupRequest, PodResolver};
-pub use settings::{CriSetting, PathSetting, PodLookupSettings};
-pub use source::{PodSource, SourceError, SourceSnapshot, SourceState, SourceStatus};
-pub use sources::PodSources;
+pub use kube::Kube;
+pub use matcher::{DeviceMatcher, Record};
+pub use once::look_once;
+pub use resolver::{Identifier, NOTES, Note};
+pub use settings::{CriSetting, IdentifySettings, KubeSetting, PathSetting};
+pub use source::{Problem, Source, SourceSnapshot, SourceState, SourceStatus};
+pub use sources::Sources;
 
-/// The source that identified a pod, best first.
+/// Which source told of a pod, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Via {
-    /// The container runtime: by the pod's network namespace, or by the device named in the runtime's CNI result.
+    /// The container runtime: by the pod's network namespace, or by the device the runtime's CNI result names.
     Cri,
     /// The CNI result cache: by the same two.
     CniCache,
-    /// The Kubernetes API: the device's name is derived from the pod's, or no other device has the pod's address.
+    /// The Kubernetes API: the device's name is made of the pod's, or the pod's address is on no other device.
     Kube,
-    /// The device itself: its name is a hash of a pod's name or container id known from another source, or its alias
-    /// contains the pod's name (newer kindnet).
+    /// The device itself: its name is a hash of a pod's name or container id that another source told, or its alias
+    /// spells the pod out (newer kindnet).
     NameHash,
 }
 
@@ -65,7 +64,7 @@ impl Via {
     /// Every source, best first.
     pub const ALL: [Self; 4] = [Self::Cri, Self::CniCache, Self::Kube, Self::NameHash];
 
-    /// Its name in events and metrics.
+    /// The Contract's word.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -94,12 +93,12 @@ pub struct Pod {
     pub uid: Option<String>,
     /// Sandbox or container id.
     pub container_id: Option<String>,
-    /// The source that identified it.
+    /// Which source told.
     pub via: Via,
-    /// The labels selected with `--pod-labels`. Like the two fields below, from the Kubernetes API only.
+    /// Those of its labels that the operator asked for. From the Kubernetes API only, as are the next two.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// The workload it belongs to.
+    /// What it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// It is being deleted.
@@ -107,7 +106,7 @@ pub struct Pod {
     pub terminating: bool,
 }
 
-/// The workload a pod belongs to: a Deployment, a StatefulSet, ….
+/// What a pod belongs to: a Deployment, a StatefulSet, ….
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// Its kind.
@@ -132,18 +131,18 @@ impl Pod {
         }
     }
 
-    /// Whether both are the same pod, regardless of the source.
+    /// Whether both are the same pod, whoever told.
     #[must_use]
     pub fn is_same_pod(&self, other: &Self) -> bool {
         self.namespace == other.namespace && self.name == other.name && self.uid == other.uid
     }
 }
 
-/// The pod behind a device as currently known.
+/// What is known of a claimant's pod at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodAnswer {
     /// The pod.
     Known(Arc<Pod>),
-    /// Not known; the reason, for people.
-    Unknown(Arc<str>),
+    /// Not known, and why.
+    Unknown(Cow<'static, str>),
 }

@@ -1,50 +1,50 @@
-//! A single lookup in every source, for `check`.
+//! Asking every source once: for `check`, which does not stay.
 
 use std::{io, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{LookupRequest, PodDirectory, PodResolver, PodSources};
+use super::{Identifier, Note, PodDirectory, Sources};
 use crate::engine::PodDevice;
 
-/// Extra time for a source that reports a timeout of its own, which says more than that time is up.
-const GRACE: Duration = Duration::from_millis(50);
-
-/// Looks up the pods behind `devices`. Returns what is known once all sources have answered or `timeout` has passed.
+/// Looks the pods behind these devices up, and gives what is known when all sources have answered or `patience` is
+/// over.
 ///
 /// # Errors
-/// If the asynchronous runtime cannot be started.
-pub fn resolve_once(
+/// Where the system gives no runtime to wait with.
+pub fn look_once(
     devices: Vec<PodDevice>,
-    sources: PodSources,
-    timeout: Duration,
+    sources: Sources,
+    patience: Duration,
 ) -> io::Result<Arc<PodDirectory>> {
-    let directory = Arc::new(PodDirectory::default());
+    let book = Arc::new(PodDirectory::default());
     if devices.is_empty() {
-        return Ok(directory);
+        return Ok(book);
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let mut resolver = PodResolver::without_log(Arc::clone(&directory));
+    let kept = Arc::clone(&book);
     runtime.block_on(async move {
         let now = Instant::now();
-        resolver.set_sources(sources.statuses());
+        let mut identifier = Identifier::quiet(kept);
+        identifier.use_sources(sources.statuses());
         for device in devices {
-            resolver.handle(LookupRequest::DeviceAppeared(device), now);
+            identifier.note(Note::Appeared(device), now);
         }
-        resolver.begin_round(now);
-        let mut queries = sources.query_once(resolver.round());
-        let deadline = now + timeout + GRACE;
-        while let Ok(Some(finished)) = timeout_at(deadline, queries.join_next()).await {
-            if let Ok(report) = finished {
-                resolver.apply_report(report);
+        identifier.begin_round(now);
+        let mut asked = sources.ask(1);
+        // A source has its own word for being late; it comes at the deadline.
+        let deadline = now + patience + Duration::from_millis(50);
+        while let Ok(Some(answer)) = timeout_at(deadline, asked.join_next()).await {
+            if let Ok(report) = answer {
+                identifier.report(report);
             }
         }
-        resolver.stop_lookups();
-        resolver.publish();
+        identifier.give_up();
+        identifier.publish();
     });
-    // A file read that hangs is left behind.
+    // A reading that hangs is left behind.
     runtime.shutdown_background();
-    Ok(directory)
+    Ok(book)
 }

@@ -1,17 +1,15 @@
-//! Settings of pod lookups.
+//! Where to look for pods, as the operator says.
 
 use std::{convert::Infallible, fmt, path::PathBuf, str::FromStr, time::Duration};
 
-use clap::Args;
-
-use crate::kube_client::KubeMode;
+use clap::{Args, ValueEnum};
 
 /// A path, or `off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathSetting {
-    /// Not used.
+    /// Not to be used.
     Off,
-    /// This path.
+    /// There.
     At(PathBuf),
 }
 
@@ -38,11 +36,11 @@ impl fmt::Display for PathSetting {
 /// The container runtime's socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CriSetting {
-    /// Not used.
+    /// Not to be used.
     Off,
-    /// The first well-known socket that answers.
+    /// The first of the usual ones that answers.
     Auto,
-    /// This socket.
+    /// This one.
     At(PathBuf),
 }
 
@@ -75,10 +73,21 @@ impl fmt::Display for CriSetting {
     }
 }
 
-/// Where pods are looked up; the same for every command.
+/// Whether to use the Kubernetes API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KubeSetting {
+    /// In a pod of a cluster.
+    Auto,
+    /// With a kubeconfig (`KUBECONFIG`, `~/.kube/config`), else as in a pod.
+    On,
+    /// Not to be used.
+    Off,
+}
+
+/// Where to look for the pods behind devices; the same for every command.
 #[derive(Args, Clone, Debug)]
-pub struct PodLookupSettings {
-    /// Socket of the container runtime's CRI, for pod lookups: a path, `auto` (containerd, k3s, CRI-O, cri-dockerd) or
+pub struct IdentifySettings {
+    /// Socket of the container runtime's CRI, to name pods: a path, `auto` (containerd, k3s, CRI-O, cri-dockerd) or
     /// `off`.
     #[arg(
         long,
@@ -88,7 +97,7 @@ pub struct PodLookupSettings {
     )]
     pub cri_endpoint: CriSetting,
 
-    /// Directory of the CNI result cache, for pod lookups; or `off`.
+    /// Directory of the CNI result cache, to name pods; or `off`.
     #[arg(
         long,
         value_name = "DIR",
@@ -97,17 +106,17 @@ pub struct PodLookupSettings {
     )]
     pub cni_cache_dir: PathSetting,
 
-    /// Use the Kubernetes API to look up pods and to create Events on the pods of a conflict: in a cluster (`auto`),
-    /// also with a kubeconfig (`on`), or `off`.
+    /// The Kubernetes API, to name pods and to tell conflicts as events on them: in a cluster (`auto`), also with a
+    /// kubeconfig (`on`), or `off`.
     #[arg(
         long,
         value_name = "MODE",
         env = "IPCONFLICT_KUBE",
         default_value = "auto"
     )]
-    pub kube: KubeMode,
+    pub kube: KubeSetting,
 
-    /// Pod labels to include in events, if the Kubernetes API is used. Repeatable.
+    /// Labels of pods to show in events, when the Kubernetes API is used. Repeatable.
     #[arg(
         long,
         value_name = "LABEL",
@@ -116,7 +125,7 @@ pub struct PodLookupSettings {
     )]
     pub pod_labels: Vec<String>,
 
-    /// Timeout of one pod lookup. No event waits for it; `check` prints what is known by then.
+    /// How long one look-up of pods may take. No event waits for it; `check` prints what it has by then.
     #[arg(long, value_name = "TIME", env = "IPCONFLICT_LOOKUP_TIMEOUT", default_value = "2s", value_parser = lookup_timeout)]
     pub lookup_timeout: Duration,
 }

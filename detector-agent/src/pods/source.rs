@@ -1,60 +1,60 @@
-//! What all pod sources share: queries with a deadline, and their status.
+//! What all sources have in common: being asked with a deadline, and saying how they fare.
 
 use std::{fmt, future::Future, time::Duration};
 
 use serde::Serialize;
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 use tracing::{info, warn};
 
-use super::{PodRecord, Via};
-use crate::{clock, engine::Timestamp, timer::DoublingDelay};
+use super::{Record, Via};
+use crate::{clock, engine::Timestamp};
 
-/// A working source is queried at least this often, so that its status stays current.
+/// A source that works is asked at least this often, so that its status is true and nothing stays unnoticed.
 const HEARTBEAT: Duration = Duration::from_secs(60);
-/// Delay before a failing source is queried again: the first, and the longest.
-const FIRST_DELAY: Duration = Duration::from_millis(250);
-const LONGEST_DELAY: Duration = Duration::from_secs(5);
+/// Between two questions to a source that is in trouble: at first, doubled each time, at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A source of pods.
-pub trait PodSource: Send + 'static {
-    /// How events and metrics name it.
+pub trait Source: Send + 'static {
+    /// What its pods are told by.
     const VIA: Via;
 
-    /// What it reads: a socket, a directory, a URL.
+    /// Where it looks: a socket, a directory, an address.
     fn target(&self) -> String;
 
-    /// Every pod it knows now. May be dropped at any await point and called again.
-    fn snapshot(
+    /// Every pod it knows now, and a remark for people. May be dropped at any await point and asked anew.
+    fn records(
         &mut self,
         deadline: Instant,
-    ) -> impl Future<Output = Result<SourceSnapshot, SourceError>> + Send;
+    ) -> impl Future<Output = Result<SourceSnapshot, Problem>> + Send;
 }
 
-/// All pods that a source knew at one time.
+/// What a source told.
 #[derive(Debug, Default)]
 pub struct SourceSnapshot {
-    /// The pods.
-    pub records: Vec<PodRecord>,
-    /// What was skipped, for people; empty if nothing was.
-    pub warning: String,
+    /// Its pods.
+    pub records: Vec<Record>,
+    /// About the source, for people; empty where there is nothing to say.
+    pub remark: String,
 }
 
-/// Why a query failed.
+/// Why a source told nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SourceError {
-    /// The socket, directory or configuration does not exist.
+pub enum Problem {
+    /// There is nothing where it should be.
     #[error("{0}")]
     Missing(String),
-    /// Connection refused, or permission denied.
+    /// It is there, but nobody listens, or we may not.
     #[error("{0}")]
     Refused(String),
-    /// Something else answers there.
+    /// Something else answers.
     #[error("{0}")]
     Foreign(String),
-    /// No answer within the deadline.
+    /// It did not answer in time.
     #[error("{0}")]
     Silent(String),
     /// It answered with an error.
@@ -62,42 +62,30 @@ pub enum SourceError {
     Failing(String),
 }
 
-impl SourceError {
-    fn state(&self) -> SourceState {
-        match self {
-            Self::Missing(_) => SourceState::Missing,
-            Self::Refused(_) => SourceState::Refused,
-            Self::Foreign(_) => SourceState::Foreign,
-            Self::Silent(_) => SourceState::Silent,
-            Self::Failing(_) => SourceState::Failing,
-        }
-    }
-}
-
-/// The state of a source.
+/// How a source fares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SourceState {
-    /// Switched off.
+    /// Not to be used.
     Off,
-    /// No query has finished yet.
+    /// Not asked yet, or the first answer is not there yet.
     Untried,
     /// It answers.
     Working,
-    /// As [`SourceError::Missing`].
+    /// There is nothing where it should be.
     Missing,
-    /// As [`SourceError::Refused`].
+    /// It is there, but nobody listens, or we may not.
     Refused,
-    /// As [`SourceError::Foreign`].
+    /// Something else answers.
     Foreign,
-    /// As [`SourceError::Silent`].
+    /// It does not answer in time.
     Silent,
-    /// As [`SourceError::Failing`].
+    /// It answers with an error.
     Failing,
 }
 
 impl SourceState {
-    /// Its name in metrics and the API.
+    /// One word, as in metrics and the API.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -112,9 +100,9 @@ impl SourceState {
         }
     }
 
-    /// Whether the next query may identify a pod.
+    /// Whether it may still name a device.
     #[must_use]
-    pub fn is_usable(self) -> bool {
+    pub fn is_hopeful(self) -> bool {
         matches!(self, Self::Working | Self::Untried)
     }
 }
@@ -125,26 +113,26 @@ impl fmt::Display for SourceState {
     }
 }
 
-/// The status of one source, for the status page, `/readyz` and `pod_unknown_because`.
+/// How one source fares, for the status page, `/readyz` and `pod_unknown_because`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SourceStatus {
     /// Which source.
     pub via: Via,
-    /// What it reads.
+    /// Where it looks.
     pub target: String,
-    /// Its state.
+    /// How it fares.
     pub state: SourceState,
-    /// The error, or what was skipped; may be empty.
+    /// The reason of a trouble, or a remark; may be empty.
     pub detail: String,
-    /// Number of pods in its last snapshot.
+    /// Pods it told of last.
     pub pods: usize,
-    /// When the state last changed, monotonic.
+    /// Since when it is in this state, monotonic.
     #[serde(skip)]
     pub since: Timestamp,
 }
 
 impl SourceStatus {
-    /// A source before its first query.
+    /// A source that was not asked yet.
     pub(super) fn untried(via: Via, target: String) -> Self {
         Self {
             via,
@@ -156,7 +144,7 @@ impl SourceStatus {
         }
     }
 
-    /// A source that is switched off.
+    /// A source that is not to be used.
     pub(super) fn off(via: Via) -> Self {
         Self {
             state: SourceState::Off,
@@ -164,41 +152,54 @@ impl SourceStatus {
         }
     }
 
-    /// Applies the outcome of a query.
+    /// Takes over an outcome.
     pub(super) fn update(
         &mut self,
         target: &str,
-        outcome: &Result<SourceSnapshot, SourceError>,
-    ) -> StatusChange {
+        outcome: &Result<SourceSnapshot, Problem>,
+    ) -> Change {
         let (state, detail, pods) = match outcome {
-            Ok(snapshot) => (
+            Ok(told) => (
                 SourceState::Working,
-                snapshot.warning.clone(),
-                snapshot.records.len(),
+                told.remark.as_str(),
+                told.records.len(),
             ),
-            Err(error) => (error.state(), error.to_string(), 0),
+            Err(problem) => {
+                let state = match problem {
+                    Problem::Missing(_) => SourceState::Missing,
+                    Problem::Refused(_) => SourceState::Refused,
+                    Problem::Foreign(_) => SourceState::Foreign,
+                    Problem::Silent(_) => SourceState::Silent,
+                    Problem::Failing(_) => SourceState::Failing,
+                };
+                let (Problem::Missing(why)
+                | Problem::Refused(why)
+                | Problem::Foreign(why)
+                | Problem::Silent(why)
+                | Problem::Failing(why)) = problem;
+                (state, why.as_str(), 0)
+            }
         };
-        let change = if self.state != state {
-            StatusChange::State
-        } else if self.detail != detail {
-            StatusChange::Detail
-        } else if self.pods != pods || self.target != target {
-            StatusChange::Count
-        } else {
-            StatusChange::None
-        };
+        let turned = self.state != state;
+        let told = turned || self.detail != detail;
+        let counted = self.pods != pods || self.target != target;
         target.clone_into(&mut self.target);
-        self.detail = detail;
+        detail.clone_into(&mut self.detail);
         self.pods = pods;
-        if change == StatusChange::State {
+        if turned {
             self.state = state;
             self.since = clock::now();
         }
-        change
+        match (turned, told, counted) {
+            (true, _, _) => Change::State,
+            (false, true, _) => Change::Detail,
+            (false, false, true) => Change::Count,
+            (false, false, false) => Change::None,
+        }
     }
 
-    /// Logs a change of state or detail.
-    pub(super) fn log(&self, change: StatusChange) {
+    /// Says what changed, once.
+    pub(super) fn log(&self, change: Change) {
         let Self {
             via,
             target,
@@ -206,67 +207,61 @@ impl SourceStatus {
             detail,
             ..
         } = self;
-        let via = via.name();
         match (change, state) {
-            (StatusChange::None | StatusChange::Count, _) => {}
-            (StatusChange::State, SourceState::Working) if detail.is_empty() => {
-                info!(via, target, "pod source ready");
+            (Change::None | Change::Count, _) => {}
+            (Change::State, SourceState::Working) if detail.is_empty() => {
+                info!(via = via.name(), target, "{via} names pods: {target}");
             }
             (_, SourceState::Working) if detail.is_empty() => {}
-            (_, SourceState::Working) => {
-                warn!(via, target, reason = detail, "pod source incomplete");
+            // Usual: not every node has every source.
+            (_, SourceState::Missing) => {
+                info!(via = via.name(), "{via} names no pods: {detail}");
             }
-            // Not every node has every source.
-            (_, SourceState::Missing) => info!(via, reason = detail, "pod source not available"),
+            (_, SourceState::Working) => warn!(via = via.name(), target, "{via}: {detail}"),
             _ => warn!(
-                via,
+                via = via.name(),
                 state = state.name(),
-                reason = detail,
-                "pod source not available"
+                "{via} names no pods: {detail}"
             ),
         }
     }
 }
 
-/// What the outcome of a query changed, most important first.
+/// What an outcome changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StatusChange {
-    /// The state.
+pub(super) enum Change {
+    /// How the source fares.
     State,
-    /// The error, or what was skipped.
+    /// The reason of its trouble, or its remark.
     Detail,
-    /// The number of pods, or the target.
+    /// How many pods it knows, or where.
     Count,
     /// Nothing.
     None,
 }
 
-/// The outcome of one query.
+/// One answer of a source.
 #[derive(Debug)]
-pub(super) struct SourceReport {
+pub(super) struct Report {
     pub(super) via: Via,
     pub(super) target: String,
-    /// The newest round that had begun before the query.
+    /// The newest round that was begun before it was asked.
     pub(super) round: u64,
-    pub(super) outcome: Result<SourceSnapshot, SourceError>,
+    pub(super) outcome: Result<SourceSnapshot, Problem>,
 }
 
-/// Queries a source once, for at most `limit`.
-pub(super) async fn query<S: PodSource>(
-    source: &mut S,
-    round: u64,
-    limit: Duration,
-) -> SourceReport {
-    // A source that gives up shortly before the limit can report what it was waiting for.
-    let deadline = Instant::now() + limit.mul_f32(0.9);
-    let outcome = match timeout(limit, source.snapshot(deadline)).await {
+/// Asks once, with a deadline.
+pub(super) async fn ask<S: Source>(source: &mut S, round: u64, patience: Duration) -> Report {
+    // A source that ends by itself just before the deadline can say more than that time is up.
+    let deadline = Instant::now() + patience.mul_f32(0.9);
+    let outcome = match timeout(patience, source.records(deadline)).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(SourceError::Silent(format!(
-            "{} did not answer within {limit:?}",
+        Err(_) => Err(Problem::Silent(format!(
+            "{} did not answer within {patience:?}",
             source.target()
         ))),
     };
-    SourceReport {
+    Report {
         via: S::VIA,
         target: source.target(),
         round,
@@ -274,33 +269,34 @@ pub(super) async fn query<S: PodSource>(
     }
 }
 
-/// Queries a source in every round and at every heartbeat, until the resolver is gone. After errors the delay grows up
-/// to [`LONGEST_DELAY`].
-pub(super) async fn serve<S: PodSource>(
+/// Asks a source in every round, and now and then besides, until nobody listens any more. In trouble it is asked less
+/// and less often, up to every 5 s.
+pub(super) async fn serve<S: Source>(
     mut source: S,
-    limit: Duration,
+    patience: Duration,
     mut rounds: watch::Receiver<u64>,
-    reports: mpsc::Sender<SourceReport>,
+    reports: mpsc::Sender<Report>,
 ) {
-    let mut delay = DoublingDelay::new(FIRST_DELAY, LONGEST_DELAY);
+    let mut pause = FIRST_PAUSE;
     loop {
         let round = *rounds.borrow_and_update();
-        let report = query(&mut source, round, limit).await;
-        let failed = report.outcome.is_err();
+        let report = ask(&mut source, round, patience).await;
+        let trouble = report.outcome.is_err();
         if reports.send(report).await.is_err() {
             return;
         }
-        if failed {
-            sleep(delay.advance()).await;
+        let asked = Instant::now();
+        if trouble {
+            sleep_until(asked + pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
             continue;
         }
-        delay.reset();
-        let heartbeat = Instant::now() + HEARTBEAT;
+        pause = FIRST_PAUSE;
         tokio::select! {
             changed = rounds.changed() => if changed.is_err() {
                 return;
             },
-            () = sleep_until(heartbeat) => {}
+            () = sleep_until(asked + HEARTBEAT) => {}
         }
     }
 }

@@ -6,6 +6,7 @@
 pub mod alertmanager;
 pub mod client;
 pub mod filter;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 pub mod kube_events;
 pub mod lines;

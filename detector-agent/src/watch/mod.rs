@@ -4,6 +4,7 @@
 //! shown as lost and looked for again; one that is not there at the start is an error.
 
 mod client;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod lines;
 mod screen;

@@ -1,14 +1,14 @@
-//! The program in the kernel against the same parser on the host, frame by frame.
+//! Compares the kernel program with the same parser on the host, frame by frame.
 
 use std::time::Duration;
 
 use detector_agent::{
     engine::{FrameKind, Mac, Observation, Vlan},
-    observe::ebpf::{EbpfOptions, Programs, Subject},
+    observe::ebpf::{EbpfOptions, Programs},
 };
 use detector_common::{
     Counter, RejectReason, TAG_ARP,
-    frame::{Bytes, Seen, examine},
+    frame::{Classification, FrameSlice, parse},
 };
 use detector_testkit::{Frame, Mac as WireMac, NaFlags};
 use proptest::{
@@ -18,10 +18,10 @@ use proptest::{
 
 const MAC: WireMac = WireMac([0x02, 0, 0, 0, 0, 0x0a]);
 
-/// Good frames with some bytes changed, cut or padded.
+/// Valid frames with some bytes changed, cut or padded.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let v6 = "fd00::a:b".parse().unwrap();
-    let good = [
+    let valid = [
         Frame::announcement(MAC, [10, 244, 2, 10].into()),
         Frame::probe(MAC, [10, 244, 2, 10].into()),
         Frame::solicitation(MAC, v6, "fd00::1".parse().unwrap()),
@@ -31,7 +31,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
     let tags = prop::collection::vec(any::<u16>(), 0..3);
     let changes = prop::collection::vec((0_usize..90, any::<u8>()), 0..5);
     (
-        prop::sample::select(good.to_vec()),
+        prop::sample::select(valid.to_vec()),
         tags,
         changes,
         0_usize..140,
@@ -39,11 +39,11 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(frame, tags, changes, length)| {
             let mut bytes = tags.into_iter().fold(frame, Frame::vlan).to_bytes();
             for (at, byte) in changes {
-                if let Some(place) = bytes.get_mut(at) {
-                    *place = byte;
+                if let Some(changed) = bytes.get_mut(at) {
+                    *changed = byte;
                 }
             }
-            // The kernel runs no program on an IP packet that lacks a part of its header.
+            // The kernel refuses to test-run a program on a truncated IP header.
             let is_arp = bytes.get(12..14) == Some(&[0x08, 0x06]);
             let least = if is_arp { 14 } else { 54 };
             if length >= least {
@@ -70,20 +70,20 @@ fn kernel_and_host_agree_on_every_frame() {
     });
     let check = |frame: Vec<u8>| {
         let (programs, reader) = &mut *state.borrow_mut();
-        let mut claim = std::mem::MaybeUninit::new(detector_common::Claim::default());
-        let seen = examine(
-            &Bytes {
+        let mut claim = std::mem::MaybeUninit::new(detector_common::RawClaim::default());
+        let class = parse(
+            &FrameSlice {
                 frame: &frame,
                 outer_tag: None,
             },
             &mut claim,
         );
-        // SAFETY: it was initialised to begin with.
+        // SAFETY: initialised above.
         let claim = unsafe { claim.assume_init() };
 
         let before = programs.counters().read().unwrap();
-        let trial = programs.trial(Subject::ArpNdp, &frame, 1).unwrap();
-        prop_assert_eq!(trial.verdict, -1);
+        let result = programs.test_run(&frame, 1).unwrap();
+        prop_assert_eq!(result.verdict, -1);
         let after = programs.counters().read().unwrap();
         let rejected: Vec<RejectReason> = RejectReason::ALL
             .into_iter()
@@ -93,18 +93,18 @@ fn kernel_and_host_agree_on_every_frame() {
             .collect();
         let mut published = Vec::new();
         reader.drain(usize::MAX, |stamped| {
-            // Neighbours of the test's own namespace may come and go.
+            // Neighbour entries of the test's own namespace may change.
             if let Observation::Frame(claim) = stamped.observation {
                 published.push(claim);
             }
         });
-        match seen {
-            Seen::Other => prop_assert!(published.is_empty() && rejected.is_empty()),
-            Seen::Rejected(reason) => {
+        match class {
+            Classification::Other => prop_assert!(published.is_empty() && rejected.is_empty()),
+            Classification::Rejected(reason) => {
                 prop_assert!(published.is_empty());
                 prop_assert_eq!(rejected, vec![reason]);
             }
-            Seen::Claim => {
+            Classification::Claim => {
                 prop_assert!(rejected.is_empty());
                 prop_assert_eq!(published.len(), 1);
                 let found = published[0];

@@ -1,4 +1,4 @@
-//! Attaching, and leaving alone what is not ours.
+//! Attaching and detaching beside filters and programs of others.
 
 use std::{
     thread,
@@ -10,11 +10,11 @@ use aya::{
     programs::{LinkOrder, SchedClassifier, TcAttachType, tc::TcAttachOptions},
 };
 use detector_agent::observe::ebpf::{
-    AttachError, AttachMode, Attached, EbpfOptions, Programs, leftovers,
+    AttachError, AttachMethod, AttachMode, EbpfOptions, Programs, leftovers,
 };
 use detector_testkit::{DEADLINE, Frame};
 
-use crate::world::{DEVICE, MAC, World};
+use crate::fixture::{DEVICE, Fixture, MAC};
 
 const OURS: &str = "ipconflict_arp_ndp";
 
@@ -25,25 +25,25 @@ fn options(attach: AttachMode) -> EbpfOptions {
     }
 }
 
-fn filters(world: &World) -> String {
-    world.tc(&format!("filter show dev {DEVICE} ingress"))
+fn filters(fixture: &Fixture) -> String {
+    fixture.tc(&format!("filter show dev {DEVICE} ingress"))
 }
 
-fn qdiscs(world: &World) -> String {
-    world.tc(&format!("qdisc show dev {DEVICE}"))
+fn qdiscs(fixture: &Fixture) -> String {
+    fixture.tc(&format!("qdisc show dev {DEVICE}"))
 }
 
-/// Whether a claim of the pod's comes out.
-fn sees_frames(world: &mut World) -> bool {
+/// Whether a claim of the pod is observed.
+fn sees_frames(fixture: &mut Fixture) -> bool {
     let address = [10, 244, 2, 10].into();
-    world.claims_of(&[Frame::announcement(MAC, address)]) == [world.arp(address)]
+    fixture.claims_of(&[Frame::announcement(MAC, address)]) == [fixture.arp(address)]
 }
 
-/// Somebody else's program on the device's TCX ingress, which lasts as long as the value.
-fn foreign_tcx(world: &World) -> Ebpf {
-    let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/detector-ebpf.o"));
+/// Attaches a foreign program to the device's TCX ingress; dropping the value detaches it.
+fn foreign_tcx(fixture: &Fixture) -> Ebpf {
+    let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/detector-ebpf-empty.o"));
     let mut ebpf = Ebpf::load(object).unwrap();
-    world
+    fixture
         .node
         .netns()
         .run_in(|| {
@@ -58,9 +58,9 @@ fn foreign_tcx(world: &World) -> Ebpf {
     ebpf
 }
 
-/// The names of the programs on TCX ingress, first in line first.
-fn on_tcx(world: &World) -> Vec<String> {
-    world
+/// The names of the programs on TCX ingress, in the order in which they run.
+fn on_tcx(fixture: &Fixture) -> Vec<String> {
+    fixture
         .node
         .netns()
         .run_in(|| {
@@ -73,11 +73,11 @@ fn on_tcx(world: &World) -> Vec<String> {
         .unwrap()
 }
 
-/// A link goes when its last descriptor does; a child that another test just forked may hold one for a moment more.
-fn assert_leaves_on_tcx(world: &World, expected: &[&str]) {
+/// A link is removed with its last descriptor, which a child forked by another test may hold for a moment.
+fn assert_remaining_on_tcx(fixture: &Fixture, expected: &[&str]) {
     let until = Instant::now() + DEADLINE;
     loop {
-        let there = on_tcx(world);
+        let there = on_tcx(fixture);
         if there == expected {
             return;
         }
@@ -87,39 +87,39 @@ fn assert_leaves_on_tcx(world: &World, expected: &[&str]) {
 }
 
 #[test]
-fn a_device_gets_a_clsact_filter_and_loses_it_with_its_clsact() {
-    let mut world = World::new(&options(AttachMode::Auto));
+fn attaching_adds_clsact_and_detaching_removes_it() {
+    let mut fixture = Fixture::new(&options(AttachMode::Auto));
     assert_eq!(
-        world.programs.attached(world.ifindex),
-        Some(Attached::Clsact)
+        fixture.programs.attached(fixture.ifindex),
+        Some(AttachMethod::Clsact)
     );
-    assert!(filters(&world).contains(OURS));
-    world.programs.detach(world.ifindex);
-    assert_eq!(world.programs.attached(world.ifindex), None);
-    assert!(!qdiscs(&world).contains("clsact"));
-    // Attached anew, it works anew.
-    world.attach().unwrap();
-    assert!(sees_frames(&mut world));
+    assert!(filters(&fixture).contains(OURS));
+    fixture.programs.detach(fixture.ifindex);
+    assert_eq!(fixture.programs.attached(fixture.ifindex), None);
+    assert!(!qdiscs(&fixture).contains("clsact"));
+    // It can be attached again.
+    fixture.attach().unwrap();
+    assert!(sees_frames(&mut fixture));
 }
 
 #[test]
-fn attaching_twice_leaves_one_filter() {
-    let mut world = World::new(&options(AttachMode::Tc));
-    world.attach().unwrap();
-    assert_eq!(filters(&world).matches(OURS).count(), 1);
-    world.programs.detach_all();
-    assert_eq!(filters(&world), "");
+fn attaching_twice_adds_one_filter() {
+    let mut fixture = Fixture::new(&options(AttachMode::Tc));
+    fixture.attach().unwrap();
+    assert_eq!(filters(&fixture).matches(OURS).count(), 1);
+    fixture.programs.detach_all();
+    assert_eq!(filters(&fixture), "");
 }
 
 #[test]
-fn programs_that_are_dropped_leave_nothing_behind() {
-    let world = World::new(&options(AttachMode::Auto));
-    let World {
+fn dropping_the_programs_detaches_them() {
+    let fixture = Fixture::new(&options(AttachMode::Auto));
+    let Fixture {
         programs,
         node,
         pod,
         ..
-    } = world;
+    } = fixture;
     drop(programs);
     let shown = node
         .netns()
@@ -130,24 +130,24 @@ fn programs_that_are_dropped_leave_nothing_behind() {
 }
 
 #[test]
-fn a_device_that_is_gone_or_another_by_now_is_named_as_vanished() {
+fn removed_or_renamed_device_is_reported_as_vanished() {
     for mode in [AttachMode::Auto, AttachMode::Tc, AttachMode::Tcx] {
-        let mut world = World::detached(&options(mode));
-        world
+        let mut fixture = Fixture::detached(&options(mode));
+        fixture
             .node
             .netns()
             .ip(&format!("link delete {DEVICE}"))
             .unwrap();
-        let error = world.attach().unwrap_err();
+        let error = fixture.attach().unwrap_err();
         let error: AttachError = error.downcast().unwrap();
         assert!(
             matches!(&error, AttachError::Vanished { name } if name == DEVICE),
             "{error}"
         );
     }
-    // The name is somebody else's by now.
-    let mut world = World::detached(&options(AttachMode::Tcx));
-    world
+    // Another device has taken over the name.
+    let mut fixture = Fixture::detached(&options(AttachMode::Tcx));
+    fixture
         .node
         .netns()
         .ip_batch([
@@ -156,125 +156,134 @@ fn a_device_that_is_gone_or_another_by_now_is_named_as_vanished() {
             &format!("link add {DEVICE} type veth peer name peer0"),
         ])
         .unwrap();
-    let error: AttachError = world.attach().unwrap_err().downcast().unwrap();
+    let error: AttachError = fixture.attach().unwrap_err().downcast().unwrap();
     assert!(matches!(error, AttachError::Vanished { .. }), "{error}");
 }
 
 #[test]
-fn a_filter_that_decides_for_all_frames_does_not_hide_them_and_stays_as_it_is() {
-    let mut world = World::detached(&options(AttachMode::Auto));
-    world.tc(&format!("qdisc add dev {DEVICE} clsact"));
-    world.tc("filter add dev veth0 ingress prio 7 protocol arp u32 match u32 0 0 flowid 1:1");
-    world.attach().unwrap();
-    assert!(sees_frames(&mut world));
-    world.programs.detach(world.ifindex);
-    assert!(qdiscs(&world).contains("clsact"));
-    let left = filters(&world);
+fn earlier_filter_does_not_hide_frames_and_stays() {
+    let mut fixture = Fixture::detached(&options(AttachMode::Auto));
+    fixture.tc(&format!("qdisc add dev {DEVICE} clsact"));
+    fixture.tc("filter add dev veth0 ingress prio 7 protocol arp u32 match u32 0 0 flowid 1:1");
+    fixture.attach().unwrap();
+    assert!(sees_frames(&mut fixture));
+    fixture.programs.detach(fixture.ifindex);
+    assert!(qdiscs(&fixture).contains("clsact"));
+    let left = filters(&fixture);
     assert!(left.contains("u32") && !left.contains(OURS), "{left}");
 }
 
 #[test]
-fn a_filter_first_in_line_can_not_be_overtaken_but_attaching_works() {
-    let mut world = World::detached(&options(AttachMode::Auto));
-    world.tc(&format!("qdisc add dev {DEVICE} clsact"));
-    world.tc("filter add dev veth0 ingress prio 1 protocol arp u32 match u32 0 0 flowid 1:1");
-    world.attach().unwrap();
-    assert!(filters(&world).contains(OURS));
+fn attaching_works_beside_a_filter_of_priority_1() {
+    let mut fixture = Fixture::detached(&options(AttachMode::Auto));
+    fixture.tc(&format!("qdisc add dev {DEVICE} clsact"));
+    fixture.tc("filter add dev veth0 ingress prio 1 protocol arp u32 match u32 0 0 flowid 1:1");
+    fixture.attach().unwrap();
+    assert!(filters(&fixture).contains(OURS));
 }
 
 #[test]
-fn a_clsact_that_was_there_before_stays_even_when_empty() {
-    let mut world = World::detached(&options(AttachMode::Auto));
-    world.tc(&format!("qdisc add dev {DEVICE} clsact"));
-    world.attach().unwrap();
-    world.programs.detach(world.ifindex);
-    assert!(qdiscs(&world).contains("clsact"));
-    assert_eq!(filters(&world), "");
+fn foreign_clsact_stays_even_if_empty() {
+    let mut fixture = Fixture::detached(&options(AttachMode::Auto));
+    fixture.tc(&format!("qdisc add dev {DEVICE} clsact"));
+    fixture.attach().unwrap();
+    fixture.programs.detach(fixture.ifindex);
+    assert!(qdiscs(&fixture).contains("clsact"));
+    assert_eq!(filters(&fixture), "");
 }
 
 #[test]
-fn a_clsact_of_ours_stays_where_somebody_uses_it_by_now() {
-    let mut world = World::new(&options(AttachMode::Auto));
-    world.tc("filter add dev veth0 egress prio 1 protocol all u32 match u32 0 0 flowid 1:1");
-    world.programs.detach(world.ifindex);
-    assert!(qdiscs(&world).contains("clsact"));
-    assert!(world.tc("filter show dev veth0 egress").contains("u32"));
+fn our_clsact_stays_while_others_use_it() {
+    let mut fixture = Fixture::new(&options(AttachMode::Auto));
+    fixture.tc("filter add dev veth0 egress prio 1 protocol all u32 match u32 0 0 flowid 1:1");
+    fixture.programs.detach(fixture.ifindex);
+    assert!(qdiscs(&fixture).contains("clsact"));
+    assert!(fixture.tc("filter show dev veth0 egress").contains("u32"));
 }
 
 #[test]
-fn the_older_ingress_qdisc_serves_as_well() {
-    let mut world = World::detached(&options(AttachMode::Auto));
-    world.tc(&format!("qdisc add dev {DEVICE} ingress"));
-    world.attach().unwrap();
-    assert!(sees_frames(&mut world));
-    world.programs.detach(world.ifindex);
-    assert!(qdiscs(&world).contains("ingress"));
+fn attaching_works_with_the_ingress_qdisc() {
+    let mut fixture = Fixture::detached(&options(AttachMode::Auto));
+    fixture.tc(&format!("qdisc add dev {DEVICE} ingress"));
+    fixture.attach().unwrap();
+    assert!(sees_frames(&mut fixture));
+    fixture.programs.detach(fixture.ifindex);
+    assert!(qdiscs(&fixture).contains("ingress"));
 }
 
 #[test]
-fn tcx_is_used_when_asked_for_and_vanishes_with_the_programs() {
-    let mut world = World::new(&options(AttachMode::Tcx));
-    assert_eq!(world.programs.attached(world.ifindex), Some(Attached::Tcx));
-    assert!(!qdiscs(&world).contains("clsact"));
-    assert!(sees_frames(&mut world));
-    world.programs.detach(world.ifindex);
-    assert_leaves_on_tcx(&world, &[]);
+fn tcx_is_used_if_requested_and_removed_on_detach() {
+    let mut fixture = Fixture::new(&options(AttachMode::Tcx));
+    assert_eq!(
+        fixture.programs.attached(fixture.ifindex),
+        Some(AttachMethod::Tcx)
+    );
+    assert!(!qdiscs(&fixture).contains("clsact"));
+    assert!(sees_frames(&mut fixture));
+    fixture.programs.detach(fixture.ifindex);
+    assert_remaining_on_tcx(&fixture, &[]);
 }
 
 #[test]
-fn where_somebody_stands_on_tcx_ours_comes_first_in_line() {
-    let mut world = World::detached(&options(AttachMode::Auto));
-    let _foreign = foreign_tcx(&world);
-    world.attach().unwrap();
-    assert_eq!(world.programs.attached(world.ifindex), Some(Attached::Tcx));
-    // The kernel keeps 15 bytes of a name.
-    assert_eq!(on_tcx(&world), ["ipconflict_arp_", "ipconflict_empt"]);
-    assert!(sees_frames(&mut world));
-    world.programs.detach_all();
-    assert_leaves_on_tcx(&world, &["ipconflict_empt"]);
+fn tcx_is_used_first_if_others_use_it() {
+    let mut fixture = Fixture::detached(&options(AttachMode::Auto));
+    let _foreign = foreign_tcx(&fixture);
+    fixture.attach().unwrap();
+    assert_eq!(
+        fixture.programs.attached(fixture.ifindex),
+        Some(AttachMethod::Tcx)
+    );
+    // The kernel truncates names to 15 bytes.
+    assert_eq!(on_tcx(&fixture), ["ipconflict_arp_", "ipconflict_empt"]);
+    assert!(sees_frames(&mut fixture));
+    fixture.programs.detach_all();
+    assert_remaining_on_tcx(&fixture, &["ipconflict_empt"]);
 }
 
 #[test]
-fn attaching_again_moves_to_tcx_when_somebody_came_to_stand_there() {
-    let mut world = World::new(&options(AttachMode::Auto));
-    let _foreign = foreign_tcx(&world);
-    world.attach().unwrap();
-    assert_eq!(world.programs.attached(world.ifindex), Some(Attached::Tcx));
-    assert!(!qdiscs(&world).contains("clsact"));
-    assert!(sees_frames(&mut world));
+fn attaching_again_moves_to_tcx_if_others_use_it() {
+    let mut fixture = Fixture::new(&options(AttachMode::Auto));
+    let _foreign = foreign_tcx(&fixture);
+    fixture.attach().unwrap();
+    assert_eq!(
+        fixture.programs.attached(fixture.ifindex),
+        Some(AttachMethod::Tcx)
+    );
+    assert!(!qdiscs(&fixture).contains("clsact"));
+    assert!(sees_frames(&mut fixture));
 }
 
 #[test]
-fn leftovers_of_a_killed_agent_are_removed_and_nothing_else() {
-    let mut world = World::new(&options(AttachMode::Tc));
-    world.tc("filter add dev veth0 ingress prio 9 protocol all u32 match u32 0 0 flowid 1:1");
-    let _foreign = foreign_tcx(&world);
-    // Replaced without being dropped: so a kill leaves it.
-    let (again, reader) = world
+fn only_leftovers_of_a_killed_agent_are_removed() {
+    let mut fixture = Fixture::new(&options(AttachMode::Tc));
+    fixture.tc("filter add dev veth0 ingress prio 9 protocol all u32 match u32 0 0 flowid 1:1");
+    let _foreign = foreign_tcx(&fixture);
+    // Forgotten instead of dropped, like after a kill.
+    let (again, reader) = fixture
         .node
         .netns()
         .run_in(|| Ok(Programs::load(&options(AttachMode::Tc))?))
         .unwrap();
-    std::mem::forget(std::mem::replace(&mut world.programs, again));
-    world.reader = reader;
-    assert!(filters(&world).contains(OURS));
+    std::mem::forget(std::mem::replace(&mut fixture.programs, again));
+    fixture.reader = reader;
+    assert!(filters(&fixture).contains(OURS));
 
-    let cleaned = world
+    let cleaned = fixture
         .node
         .netns()
         .run_in(|| Ok(leftovers::remove()?))
         .unwrap();
-    assert_eq!(cleaned, [world.ifindex]);
-    let left = filters(&world);
+    assert_eq!(cleaned, [fixture.ifindex]);
+    let left = filters(&fixture);
     assert!(left.contains("u32") && !left.contains(OURS), "{left}");
-    assert_eq!(on_tcx(&world), ["ipconflict_empt"]);
-    let cleaned = world
+    assert_eq!(on_tcx(&fixture), ["ipconflict_empt"]);
+    let cleaned = fixture
         .node
         .netns()
         .run_in(|| Ok(leftovers::remove()?))
         .unwrap();
     assert_eq!(cleaned, [0; 0]);
 
-    world.attach().unwrap();
-    assert!(sees_frames(&mut world));
+    fixture.attach().unwrap();
+    assert!(sees_frames(&mut fixture));
 }

@@ -1,4 +1,4 @@
-//! What pods claim with frames on a real veth.
+//! Claims by frames on a real veth device.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use detector_common::{Counter, RecordKind, RejectReason};
 use detector_testkit::{ArpOperation, Frame, Mac as WireMac, NaFlags};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::world::{MAC, World};
+use crate::fixture::{Fixture, MAC};
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 10);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 1);
@@ -21,34 +21,34 @@ fn v6() -> Ipv6Addr {
 }
 
 #[test]
-fn a_gratuitous_arp_comes_out_as_a_claim() {
-    let mut world = World::new(&EbpfOptions::default());
-    let claims = world.claims_of(&[Frame::announcement(MAC, ADDRESS)]);
-    assert_eq!(claims, [world.arp(ADDRESS)]);
+fn gratuitous_arp_is_observed_as_a_claim() {
+    let mut fixture = Fixture::new(&EbpfOptions::default());
+    let claims = fixture.claims_of(&[Frame::announcement(MAC, ADDRESS)]);
+    assert_eq!(claims, [fixture.arp(ADDRESS)]);
 }
 
 #[test]
-fn a_claim_bears_the_time_of_the_frame() {
+fn claim_has_the_time_of_its_frame() {
     let now = || {
         let time = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
         Timestamp(u64::try_from(time.tv_sec() * 1_000_000_000 + time.tv_nsec()).unwrap())
     };
-    let mut world = World::new(&EbpfOptions::default());
+    let mut fixture = Fixture::new(&EbpfOptions::default());
     let before = now();
-    world
+    fixture
         .sender
         .send(&Frame::announcement(MAC, ADDRESS))
         .unwrap();
-    let at = world
+    let at = fixture
         .wait(|stamped| matches!(stamped.observation, Observation::Frame(_)).then_some(stamped.at));
     assert!(before <= at && at <= now(), "{before:?} {at:?}");
 }
 
 #[test]
-fn every_kind_of_arp_claims_what_it_should() {
-    let mut world = World::new(&EbpfOptions::default());
+fn every_kind_of_arp_makes_its_claim() {
+    let mut fixture = Fixture::new(&EbpfOptions::default());
     let at = |last| Ipv4Addr::new(10, 244, 2, last);
-    let claims = world.claims_of(&[
+    let claims = fixture.claims_of(&[
         Frame::request(MAC, at(1), GATEWAY),
         Frame::probe(MAC, at(2)),
         Frame::gratuitous_reply(MAC, at(3)),
@@ -61,26 +61,26 @@ fn every_kind_of_arp_claims_what_it_should() {
         Frame::announcement(MAC, at(5)).ether_source(OTHER_MAC),
     ]);
     let expected = [
-        world.arp(at(1)),
+        fixture.arp(at(1)),
         FrameClaim {
             tentative: true,
-            ..world.arp(at(2))
+            ..fixture.arp(at(2))
         },
-        world.arp(at(3)),
-        world.arp(at(4)),
+        fixture.arp(at(3)),
+        fixture.arp(at(4)),
         FrameClaim {
             ether_source: Mac(OTHER_MAC.0),
-            ..world.arp(at(5))
+            ..fixture.arp(at(5))
         },
     ];
     assert_eq!(claims, expected);
 }
 
 #[test]
-fn every_kind_of_neighbour_discovery_claims_what_it_should() {
-    let mut world = World::new(&EbpfOptions::default());
+fn every_kind_of_ndp_makes_its_claim() {
+    let mut fixture = Fixture::new(&EbpfOptions::default());
     let at = |last| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last);
-    let claims = world.claims_of(&[
+    let claims = fixture.claims_of(&[
         Frame::solicitation(MAC, at(1), v6()),
         Frame::dad(MAC, at(2)),
         Frame::advertisement(MAC, at(3), Some(MAC), NaFlags::OVERRIDE),
@@ -90,7 +90,7 @@ fn every_kind_of_neighbour_discovery_claims_what_it_should() {
     let claim = |last| FrameClaim {
         kind: FrameKind::Ndp,
         address: at(last).into(),
-        ..world.arp(ADDRESS)
+        ..fixture.arp(ADDRESS)
     };
     let expected = [
         claim(1),
@@ -110,9 +110,9 @@ fn every_kind_of_neighbour_discovery_claims_what_it_should() {
 
 #[test]
 fn vlan_tags_are_part_of_the_claim() {
-    let mut world = World::new(&EbpfOptions::default());
+    let mut fixture = Fixture::new(&EbpfOptions::default());
     let advertisement = || Frame::advertisement(MAC, v6(), Some(MAC), NaFlags::OVERRIDE);
-    let claims = world.claims_of(&[
+    let claims = fixture.claims_of(&[
         Frame::announcement(MAC, ADDRESS).vlan(100),
         Frame::announcement(MAC, ADDRESS).vlan(100).vlan(7),
         Frame::announcement(MAC, ADDRESS).vlan(0),
@@ -132,11 +132,11 @@ fn vlan_tags_are_part_of_the_claim() {
 }
 
 #[test]
-fn malformed_frames_are_counted_by_reason_and_never_published() {
-    let mut world = World::new(&EbpfOptions::default());
-    let good_arp = || Frame::announcement(MAC, ADDRESS);
-    let good_ndp = || Frame::advertisement(MAC, v6(), Some(MAC), NaFlags::OVERRIDE);
-    // What follows the Ethernet header, with one byte replaced.
+fn malformed_frames_are_counted_by_reason_only() {
+    let mut fixture = Fixture::new(&EbpfOptions::default());
+    let valid_arp = || Frame::announcement(MAC, ADDRESS);
+    let valid_ndp = || Frame::advertisement(MAC, v6(), Some(MAC), NaFlags::OVERRIDE);
+    // Replaces one byte after the Ethernet header.
     let broken = |mut frame: Frame, at: usize, value: u8| {
         *frame.payload_mut().get_mut(at).unwrap() = value;
         frame
@@ -162,17 +162,17 @@ fn malformed_frames_are_counted_by_reason_and_never_published() {
         )
     };
     let fragment = {
-        let mut frame = broken(good_ndp(), 6, 44);
+        let mut frame = broken(valid_ndp(), 6, 44);
         let payload = frame.payload_mut();
         payload[5] += 8;
         payload.splice(40..40, [58, 0, 0, 0, 0, 0, 0, 1]);
         frame
     };
     let cases = [
-        (short(good_arp(), 27), RejectReason::Truncated),
-        (good_arp().vlan(0xfff), RejectReason::Vlan),
-        (broken(good_arp(), 5, 16), RejectReason::ArpFormat),
-        (broken(good_arp(), 7, 3), RejectReason::ArpOperation),
+        (short(valid_arp(), 27), RejectReason::Truncated),
+        (valid_arp().vlan(0xfff), RejectReason::Vlan),
+        (broken(valid_arp(), 5, 16), RejectReason::ArpFormat),
+        (broken(valid_arp(), 7, 3), RejectReason::ArpOperation),
         (
             Frame::announcement(MAC, Ipv4Addr::LOCALHOST),
             RejectReason::Address,
@@ -181,19 +181,22 @@ fn malformed_frames_are_counted_by_reason_and_never_published() {
             Frame::announcement(WireMac::ZERO, ADDRESS).ether_source(MAC),
             RejectReason::HardwareAddress,
         ),
-        (broken(good_ndp(), 0, 0x40), RejectReason::IpVersion),
-        (broken(good_ndp(), 7, 64), RejectReason::HopLimit),
-        (broken(good_ndp(), 41, 1), RejectReason::IcmpCode),
-        (broken(good_ndp(), 5, 8), RejectReason::IcmpLength),
+        (broken(valid_ndp(), 0, 0x40), RejectReason::IpVersion),
+        (broken(valid_ndp(), 7, 64), RejectReason::HopLimit),
+        (broken(valid_ndp(), 41, 1), RejectReason::IcmpCode),
+        (broken(valid_ndp(), 5, 8), RejectReason::IcmpLength),
         (fragment, RejectReason::Fragment),
-        (broken(good_ndp(), 65, 0), RejectReason::NdpOption),
+        (broken(valid_ndp(), 65, 0), RejectReason::NdpOption),
         (many_options, RejectReason::NdpOptionCount),
-        (broken(good_ndp(), 44, 0x60), RejectReason::NdpContradiction),
+        (
+            broken(valid_ndp(), 44, 0x60),
+            RejectReason::NdpContradiction,
+        ),
     ];
     for (frame, reason) in cases {
-        let before = world.counts();
-        assert_eq!(world.claims_of(&[frame]), [], "{reason:?}");
-        let after = world.counts();
+        let before = fixture.counts();
+        assert_eq!(fixture.claims_of(&[frame]), [], "{reason:?}");
+        let after = fixture.counts();
         for other in RejectReason::ALL {
             let more = after.get(Counter::Rejected(other)) - before.get(Counter::Rejected(other));
             assert_eq!(
@@ -207,8 +210,8 @@ fn malformed_frames_are_counted_by_reason_and_never_published() {
 
 #[test]
 fn other_traffic_is_neither_published_nor_counted() {
-    let mut world = World::new(&EbpfOptions::default());
-    // An echo request is ICMPv6 but no Neighbour Discovery.
+    let mut fixture = Fixture::new(&EbpfOptions::default());
+    // An echo request is ICMPv6 but not Neighbour Discovery.
     let echo = Frame::icmpv6(
         MAC,
         OTHER_MAC,
@@ -217,31 +220,31 @@ fn other_traffic_is_neither_published_nor_counted() {
         128,
         &[0; 4],
     );
-    assert_eq!(world.claims_of(&[echo]), []);
-    let counts = world.counts();
+    assert_eq!(fixture.claims_of(&[echo]), []);
+    let counts = fixture.counts();
     assert!(counts.rejected().all(|(_, count)| count == 0));
-    // The marker alone.
+    // Only the marker.
     assert_eq!(counts.get(Counter::Published(RecordKind::Arp)), 1);
     assert_eq!(counts.get(Counter::Published(RecordKind::Ndp)), 0);
 }
 
 #[test]
-fn a_frame_that_was_seen_still_reaches_the_stack() {
-    let mut world = World::new(&EbpfOptions::default());
-    world
+fn observed_frames_still_reach_the_stack() {
+    let mut fixture = Fixture::new(&EbpfOptions::default());
+    fixture
         .node
         .netns()
         .ip(&format!(
             "address add {GATEWAY}/24 dev {}",
-            crate::world::DEVICE
+            crate::fixture::DEVICE
         ))
         .unwrap();
-    world
+    fixture
         .sender
         .send(&Frame::request(MAC, ADDRESS, GATEWAY))
         .unwrap();
-    // The kernel learns the asker of an address of its own.
-    let lladdr = world.wait(|stamped| match stamped.observation {
+    // The kernel learns the sender of a request for its own address.
+    let lladdr = fixture.wait(|stamped| match stamped.observation {
         Observation::Neighbour(found) if found.address == ADDRESS => Some(found.lladdr),
         _ => None,
     });

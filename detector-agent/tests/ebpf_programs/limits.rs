@@ -1,15 +1,15 @@
-//! What is not published again, what is too much, and that no loss is silent.
+//! Suppressed repetitions, budgets, and that every loss is counted.
 
 use std::{net::Ipv4Addr, time::Duration};
 
 use detector_agent::{
     engine::{FrameClaim, Mac},
-    observe::ebpf::{DeviceLosses, EbpfOptions, Losses},
+    observe::ebpf::{DeviceLosses, EbpfOptions, LossCounters},
 };
 use detector_common::{Counter, DropReason, RecordKind};
 use detector_testkit::{Frame, FrameSender, Mac as WireMac, PodSpec};
 
-use crate::world::{MAC, World};
+use crate::fixture::{Fixture, MAC};
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 10);
 const OTHER_MAC: WireMac = WireMac([0x02, 0, 0, 0, 0, 0x0b]);
@@ -21,16 +21,16 @@ fn many(count: u32) -> Vec<Frame> {
 }
 
 #[test]
-fn a_known_claim_is_only_counted() {
-    let mut world = World::new(&EbpfOptions::default());
+fn repeated_claim_is_only_counted() {
+    let mut fixture = Fixture::new(&EbpfOptions::default());
     let frames: Vec<Frame> = (0..50).map(|_| Frame::announcement(MAC, ADDRESS)).collect();
-    assert_eq!(world.claims_of(&frames), [world.arp(ADDRESS)]);
-    assert_eq!(world.count(Counter::Known(RecordKind::Arp)), 49);
+    assert_eq!(fixture.claims_of(&frames), [fixture.arp(ADDRESS)]);
+    assert_eq!(fixture.count(Counter::Known(RecordKind::Arp)), 49);
 }
 
 #[test]
-fn a_claim_that_differs_in_anything_is_published() {
-    let mut world = World::new(&EbpfOptions::default());
+fn claim_that_differs_in_any_field_is_published() {
+    let mut fixture = Fixture::new(&EbpfOptions::default());
     let frames = [
         Frame::announcement(MAC, ADDRESS),
         Frame::announcement(OTHER_MAC, ADDRESS),
@@ -39,8 +39,8 @@ fn a_claim_that_differs_in_anything_is_published() {
         Frame::probe(MAC, ADDRESS),
     ];
     let mac = Mac(OTHER_MAC.0);
-    let claim = world.arp(ADDRESS);
-    let claims = world.claims_of(&frames);
+    let claim = fixture.arp(ADDRESS);
+    let claims = fixture.claims_of(&frames);
     assert_eq!(claims.len(), frames.len());
     assert_eq!(
         claims[1],
@@ -53,86 +53,86 @@ fn a_claim_that_differs_in_anything_is_published() {
 }
 
 #[test]
-fn a_claim_is_published_again_after_the_interval() {
-    let mut world = World::new(&EbpfOptions {
+fn claim_is_published_again_after_the_interval() {
+    let mut fixture = Fixture::new(&EbpfOptions {
         republish_after: Duration::ZERO,
         ..EbpfOptions::default()
     });
     let frames: Vec<Frame> = (0..5).map(|_| Frame::announcement(MAC, ADDRESS)).collect();
-    assert_eq!(world.claims_of(&frames), [world.arp(ADDRESS); 5]);
+    assert_eq!(fixture.claims_of(&frames), [fixture.arp(ADDRESS); 5]);
 }
 
 #[test]
-fn a_shared_address_is_published_each_time_that_another_device_claims_it() {
+fn every_move_of_a_shared_address_is_published() {
     const BESIDE: Ipv4Addr = Ipv4Addr::new(10, 244, 3, 10);
-    let mut world = World::new(&EbpfOptions {
+    let mut fixture = Fixture::new(&EbpfOptions {
         shared: vec![
             "10.244.2.0/24".parse().unwrap(),
             "fd00::/16".parse().unwrap(),
         ],
         ..EbpfOptions::default()
     });
-    let other = world
+    let other = fixture
         .node
         .add_pod(&PodSpec::new("veth1").mac(OTHER_MAC))
         .unwrap();
-    let ifindex = world.node.netns().ifindex("veth1").unwrap();
-    world.attach_to(ifindex, "veth1").unwrap();
+    let ifindex = fixture.node.netns().ifindex("veth1").unwrap();
+    fixture.attach_to(ifindex, "veth1").unwrap();
     let other = FrameSender::open(&other).unwrap();
     let mut seen = Vec::new();
     for _ in 0..3 {
         for address in [ADDRESS, ADDRESS, BESIDE] {
-            world
+            fixture
                 .sender
                 .send(&Frame::announcement(MAC, address))
                 .unwrap();
             other
                 .send(&Frame::announcement(OTHER_MAC, address))
                 .unwrap();
-            // Asking is no claim.
+            // A probe is not a claim.
             other.send(&Frame::probe(OTHER_MAC, address)).unwrap();
         }
-        seen.extend(world.claims_so_far());
+        seen.extend(fixture.claims_so_far());
     }
     let claimed = |address: Ipv4Addr| {
         let claims = seen.iter().filter(|c| c.address == address && !c.tentative);
         claims.count()
     };
     assert_eq!(claimed(ADDRESS), 12);
-    assert_eq!(claimed(BESIDE), 2, "it may not move");
-    // Who has it and says so again tells nothing new.
+    assert_eq!(claimed(BESIDE), 2, "not a shared address");
+    // Repeated claims of the same device are not published.
     let frames: Vec<Frame> = (0..5).map(|_| Frame::announcement(MAC, ADDRESS)).collect();
-    assert_eq!(world.claims_of(&frames).len(), 1);
+    assert_eq!(fixture.claims_of(&frames).len(), 1);
 }
 
 #[test]
-fn a_device_beyond_its_budget_is_turned_away_and_another_is_not() {
-    let mut world = World::new(&EbpfOptions {
+fn budget_limits_one_device_but_not_others() {
+    let mut fixture = Fixture::new(&EbpfOptions {
         budget_burst: 8,
         ..EbpfOptions::default()
     });
-    let other = world
+    let other = fixture
         .node
         .add_pod(&PodSpec::new("veth1").mac(OTHER_MAC))
         .unwrap();
-    let ifindex = world.node.netns().ifindex("veth1").unwrap();
-    world.attach_to(ifindex, "veth1").unwrap();
+    let ifindex = fixture.node.netns().ifindex("veth1").unwrap();
+    fixture.attach_to(ifindex, "veth1").unwrap();
     for frame in many(2_000) {
-        world.sender.send(&frame).unwrap();
+        fixture.sender.send(&frame).unwrap();
     }
-    let turned_away = loop_until(|| {
-        let losses = world.counts().losses();
-        let published = world.count(Counter::Published(RecordKind::Arp));
+    let losses = loop_until(|| {
+        let losses = fixture.counts().losses();
+        let published = fixture.count(Counter::Published(RecordKind::Arp));
         (published + losses.budget == 2_000).then_some(losses)
     });
-    assert_eq!(turned_away.ring_full, 0);
-    // 8 at once, and 256 a second for as long as the loop above took.
-    assert!(turned_away.budget >= 1_000, "{turned_away:?}");
+    assert_eq!(losses.ring_full, 0);
+    // 8 at once, and 256 a second while the loop above ran.
+    assert!(losses.budget >= 1_000, "{losses:?}");
     assert_eq!(
-        world.programs.counters().devices_over_budget().unwrap(),
+        fixture.programs.counters().devices_over_budget().unwrap(),
         [DeviceLosses {
-            ifindex: world.ifindex,
-            frames: turned_away.budget,
+            ifindex: fixture.ifindex,
+            frames: losses.budget,
             neighbours: 0
         }]
     );
@@ -140,7 +140,7 @@ fn a_device_beyond_its_budget_is_turned_away_and_another_is_not() {
         .unwrap()
         .send(&Frame::announcement(OTHER_MAC, ADDRESS))
         .unwrap();
-    let claim = world.wait(|stamped| match stamped.observation {
+    let claim = fixture.wait(|stamped| match stamped.observation {
         detector_agent::engine::Observation::Frame(claim) if claim.ifindex == ifindex => {
             Some(claim)
         }
@@ -150,52 +150,52 @@ fn a_device_beyond_its_budget_is_turned_away_and_another_is_not() {
 }
 
 #[test]
-fn without_a_limit_everything_is_published() {
-    let mut world = World::new(&EbpfOptions {
+fn everything_is_published_without_a_limit() {
+    let mut fixture = Fixture::new(&EbpfOptions {
         budget_burst: 1,
         budget_per_second: 0,
         ..EbpfOptions::default()
     });
-    assert_eq!(world.claims_of(&many(2_000)).len(), 2_000);
-    assert_eq!(world.counts().losses(), Losses::default());
+    assert_eq!(fixture.claims_of(&many(2_000)).len(), 2_000);
+    assert_eq!(fixture.counts().losses(), LossCounters::default());
 }
 
 #[test]
-fn a_claim_that_the_full_ring_lost_is_counted_and_published_by_its_next_frame() {
-    let mut world = World::new(&EbpfOptions {
+fn claim_lost_to_a_full_ring_is_published_by_the_next_frame() {
+    let mut fixture = Fixture::new(&EbpfOptions {
         ring_bytes: 1,
         budget_per_second: 0,
         ..EbpfOptions::default()
     });
     let frames = many(500);
     for frame in &frames {
-        world.sender.send(frame).unwrap();
+        fixture.sender.send(frame).unwrap();
     }
     let lost = loop_until(|| {
-        let lost = world.count(Counter::Dropped(DropReason::RingFull));
-        let published = world.count(Counter::Published(RecordKind::Arp));
+        let lost = fixture.count(Counter::Dropped(DropReason::RingFull));
+        let published = fixture.count(Counter::Published(RecordKind::Arp));
         (published + lost == 500).then_some(lost)
     });
-    assert!(lost > 300, "a ring of one page took {} claims", 500 - lost);
+    assert!(lost > 300, "a ring of one page held {} claims", 500 - lost);
     let mut first = Vec::new();
     assert!(
-        !world
+        !fixture
             .reader
             .drain(usize::MAX, |stamped| first.push(stamped))
             .more
     );
     assert_eq!(first.len() as u64, 500 - lost);
-    // Not one of those that were lost is thought to be known.
-    let claims = world.claims_of(&frames[first.len()..first.len() + 20]);
+    // No lost claim is treated as already published.
+    let claims = fixture.claims_of(&frames[first.len()..first.len() + 20]);
     assert_eq!(claims.len(), 20);
 }
 
-/// Asks until there is an answer; packets are on their way through another CPU's queue at most.
-fn loop_until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = std::time::Instant::now() + crate::world::PATIENCE;
+/// Polls until there is a value. At most, packets still have to pass another CPU's queue.
+fn loop_until<T>(mut poll: impl FnMut() -> Option<T>) -> T {
+    let deadline = std::time::Instant::now() + crate::fixture::TIMEOUT;
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        if let Some(value) = poll() {
+            return value;
         }
         assert!(
             std::time::Instant::now() < deadline,

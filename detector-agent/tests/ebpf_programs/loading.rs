@@ -1,4 +1,4 @@
-//! What loading needs.
+//! Loading, and errors of loading.
 
 use std::io::Write;
 
@@ -25,7 +25,7 @@ fn load_with_btf(content: Option<&[u8]>) -> LoadError {
 }
 
 #[test]
-fn a_kernel_without_type_information_is_named() {
+fn kernel_without_btf_is_reported() {
     assert!(matches!(
         load_with_btf(Some(&[])),
         LoadError::Btf {
@@ -43,12 +43,12 @@ fn a_kernel_without_type_information_is_named() {
 }
 
 #[test]
-fn broken_type_information_is_named() {
-    let whole = std::fs::read("/sys/kernel/btf/vmlinux").unwrap();
+fn malformed_btf_is_reported() {
+    let complete = std::fs::read("/sys/kernel/btf/vmlinux").unwrap();
     for broken in [
         &b"not BTF at all"[..],
-        &whole[..4096],
-        &whole[..whole.len() / 2],
+        &complete[..4096],
+        &complete[..complete.len() / 2],
         &[0; 4096],
     ] {
         assert!(matches!(
@@ -62,17 +62,17 @@ fn broken_type_information_is_named() {
 }
 
 #[test]
-fn a_copy_of_the_type_information_serves() {
+fn btf_may_come_from_another_file() {
     let options = EbpfOptions {
         btf: Some("/sys/kernel/btf/vmlinux".into()),
         ..EbpfOptions::default()
     };
     let (programs, _) = Programs::load(&options).unwrap();
-    assert!(programs.neighbour_events());
+    assert!(programs.has_neighbour_events());
 }
 
 #[test]
-fn a_ring_of_any_size_is_rounded_to_one_the_kernel_takes() {
+fn any_ring_size_is_rounded_to_a_valid_one() {
     for ring_bytes in [0, 1, 4096, 5000, 1 << 20, (1 << 20) + 1] {
         let options = EbpfOptions {
             ring_bytes,

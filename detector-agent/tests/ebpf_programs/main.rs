@@ -1,4 +1,4 @@
-//! The kernel programs on the real kernel: what they publish, what they count, and what they leave alone.
+//! The kernel programs on the running kernel: what they publish and count, and that they leave other programs alone.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,8 +8,8 @@
 
 mod agreement;
 mod attaching;
+mod fixture;
 mod frames;
 mod limits;
 mod loading;
 mod neighbours;
-mod world;

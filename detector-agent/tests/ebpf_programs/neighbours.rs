@@ -1,4 +1,4 @@
-//! What the kernel's neighbour tables hold.
+//! Updates of the kernel's neighbour tables.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use detector_agent::{
 use detector_common::{Counter, RecordKind};
 use detector_testkit::{Frame, Mac as WireMac, Netns};
 
-use crate::world::{DEVICE, MAC, World};
+use crate::fixture::{DEVICE, Fixture, MAC};
 
 const OTHER_MAC: WireMac = WireMac([0x02, 0, 0, 0, 0, 0x0b]);
 
@@ -17,9 +17,9 @@ fn address() -> IpAddr {
     "10.244.2.11".parse().unwrap()
 }
 
-/// The next that is said of an address.
-fn next(world: &mut World, address: IpAddr) -> Observation {
-    world.wait(|stamped| match &stamped.observation {
+/// The next observation of an address.
+fn next(fixture: &mut Fixture, address: IpAddr) -> Observation {
+    fixture.wait(|stamped| match &stamped.observation {
         Observation::Neighbour(found) if found.address == address => {
             Some(stamped.observation.clone())
         }
@@ -30,76 +30,81 @@ fn next(world: &mut World, address: IpAddr) -> Observation {
     })
 }
 
-fn entry(world: &World, address: IpAddr, lladdr: Option<WireMac>, state: NudState) -> Observation {
+fn entry(
+    fixture: &Fixture,
+    address: IpAddr,
+    lladdr: Option<WireMac>,
+    state: NudState,
+) -> Observation {
     Observation::Neighbour(Neighbour {
-        ifindex: world.ifindex,
+        ifindex: fixture.ifindex,
         address,
         lladdr: lladdr.map(|mac| Mac(mac.0)),
         state,
     })
 }
 
-fn set(world: &World, address: IpAddr, mac: WireMac, state: &str) {
-    world
+fn set(fixture: &Fixture, address: IpAddr, mac: WireMac, state: &str) {
+    fixture
         .node
         .set_neighbour(address, DEVICE, mac, state)
         .unwrap();
 }
 
 #[test]
-fn an_entry_comes_out_with_its_state_and_hardware_address() {
+fn entry_is_observed_with_state_and_hardware_address() {
     for address in ["10.244.2.11", "fd00::11"] {
         let address = address.parse().unwrap();
-        let mut world = World::detached(&EbpfOptions::default());
+        let mut fixture = Fixture::detached(&EbpfOptions::default());
         for (name, state) in [
             ("permanent", NudState::Permanent),
             ("reachable", NudState::Reachable),
             ("stale", NudState::Stale),
             ("noarp", NudState::NoArp),
         ] {
-            set(&world, address, MAC, name);
+            set(&fixture, address, MAC, name);
             assert_eq!(
-                next(&mut world, address),
-                entry(&world, address, Some(MAC), state)
+                next(&mut fixture, address),
+                entry(&fixture, address, Some(MAC), state)
             );
         }
     }
 }
 
 #[test]
-fn a_deleted_entry_comes_out_as_gone() {
-    let mut world = World::detached(&EbpfOptions::default());
-    set(&world, address(), MAC, "reachable");
-    next(&mut world, address());
-    world
+fn deleted_entry_is_observed_as_gone() {
+    let mut fixture = Fixture::detached(&EbpfOptions::default());
+    set(&fixture, address(), MAC, "reachable");
+    next(&mut fixture, address());
+    fixture
         .node
         .netns()
         .ip(&format!("neigh delete {} dev {DEVICE}", address()))
         .unwrap();
-    let failed = entry(&world, address(), None, NudState::Invalid);
-    let gone = Observation::NeighbourGone(world.ifindex, address());
-    assert_eq!(next(&mut world, address()), failed);
-    assert_eq!(next(&mut world, address()), gone);
+    let failed = entry(&fixture, address(), None, NudState::Invalid);
+    let gone = Observation::NeighbourGone(fixture.ifindex, address());
+    assert_eq!(next(&mut fixture, address()), failed);
+    assert_eq!(next(&mut fixture, address()), gone);
 }
 
 #[test]
-fn entries_go_with_their_device() {
-    let mut world = World::detached(&EbpfOptions::default());
-    set(&world, address(), MAC, "permanent");
-    next(&mut world, address());
-    world
+fn entries_are_removed_with_their_device() {
+    let mut fixture = Fixture::detached(&EbpfOptions::default());
+    set(&fixture, address(), MAC, "permanent");
+    next(&mut fixture, address());
+    fixture
         .node
         .netns()
         .ip(&format!("link delete {DEVICE}"))
         .unwrap();
-    let gone = Observation::NeighbourGone(world.ifindex, address());
-    assert_eq!(next(&mut world, address()), gone);
+    let gone = Observation::NeighbourGone(fixture.ifindex, address());
+    assert_eq!(next(&mut fixture, address()), gone);
 }
 
 #[test]
-fn an_entry_that_time_makes_stale_or_fail_comes_out() {
-    let mut world = World::detached(&EbpfOptions::default());
-    // IPv4: the lifetime in the REACHABLE state, and one probe, unanswered, after which the entry fails.
+fn state_changes_by_timers_are_observed() {
+    let mut fixture = Fixture::detached(&EbpfOptions::default());
+    // IPv4: the lifetime of the REACHABLE state, and a single probe, after which the entry fails.
     for (key, value) in [
         ("base_reachable_time_ms", "100"),
         ("delay_first_probe_time", "0"),
@@ -108,88 +113,91 @@ fn an_entry_that_time_makes_stale_or_fail_comes_out() {
         ("mcast_solicit", "1"),
     ] {
         let key = format!("net.ipv4.neigh.{DEVICE}.{key}");
-        world.node.netns().sysctl(&key, value).unwrap();
+        fixture.node.netns().sysctl(&key, value).unwrap();
     }
-    set(&world, address(), MAC, "reachable");
+    set(&fixture, address(), MAC, "reachable");
     assert_eq!(
-        next(&mut world, address()),
-        entry(&world, address(), Some(MAC), NudState::Reachable)
+        next(&mut fixture, address()),
+        entry(&fixture, address(), Some(MAC), NudState::Reachable)
     );
-    // The kernel draws the lifetime anew between a half and one and a half of its base, and rarely: this may take a while.
-    let stale = next(&mut world, address());
-    assert_eq!(stale, entry(&world, address(), Some(MAC), NudState::Stale));
-    set(&world, address(), MAC, "probe");
+    // The kernel rarely recomputes the lifetime, a random value between 0.5 and 1.5 times the base: this may take a while.
+    let stale = next(&mut fixture, address());
     assert_eq!(
-        next(&mut world, address()),
-        entry(&world, address(), None, NudState::Invalid)
+        stale,
+        entry(&fixture, address(), Some(MAC), NudState::Stale)
+    );
+    set(&fixture, address(), MAC, "probe");
+    assert_eq!(
+        next(&mut fixture, address()),
+        entry(&fixture, address(), None, NudState::Invalid)
     );
 }
 
 #[test]
-fn what_the_kernel_does_not_accept_does_not_come_out() {
-    let mut world = World::new(&EbpfOptions::default());
-    let netns = world.node.netns();
+fn updates_that_the_kernel_ignores_are_not_observed() {
+    let mut fixture = Fixture::new(&EbpfOptions::default());
+    let netns = fixture.node.netns();
     netns
         .ip(&format!("address add 10.244.2.1/24 dev {DEVICE}"))
         .unwrap();
-    set(&world, address(), MAC, "permanent");
+    set(&fixture, address(), MAC, "permanent");
     assert_eq!(
-        next(&mut world, address()),
-        entry(&world, address(), Some(MAC), NudState::Permanent)
+        next(&mut fixture, address()),
+        entry(&fixture, address(), Some(MAC), NudState::Permanent)
     );
-    // Somebody else claims the address: the kernel hears it, and keeps the PERMANENT entry as it is.
+    // Another MAC claims the address; the kernel keeps the PERMANENT entry.
     let claim = Frame::gratuitous_reply(OTHER_MAC, "10.244.2.11".parse().unwrap());
     let request = Frame::request(
         OTHER_MAC,
         "10.244.2.11".parse().unwrap(),
         "10.244.2.1".parse().unwrap(),
     );
-    world.sender.send(&claim).unwrap();
-    world.sender.send(&request).unwrap();
-    set(&world, "10.244.2.99".parse().unwrap(), MAC, "permanent");
-    let heard = world.wait(|stamped| match stamped.observation {
+    fixture.sender.send(&claim).unwrap();
+    fixture.sender.send(&request).unwrap();
+    set(&fixture, "10.244.2.99".parse().unwrap(), MAC, "permanent");
+    let observed = fixture.wait(|stamped| match stamped.observation {
         Observation::Neighbour(found) => Some(found),
         _ => None,
     });
-    assert_eq!(heard.address, "10.244.2.99".parse::<IpAddr>().unwrap());
-    assert!(world.count(Counter::Known(RecordKind::Neighbour)) > 0);
+    assert_eq!(observed.address, "10.244.2.99".parse::<IpAddr>().unwrap());
+    assert!(fixture.count(Counter::Known(RecordKind::Neighbour)) > 0);
 }
 
 #[test]
-fn an_entry_that_says_nothing_new_is_only_counted() {
-    let mut world = World::detached(&EbpfOptions::default());
+fn unchanged_entry_is_only_counted() {
+    let mut fixture = Fixture::detached(&EbpfOptions::default());
     for _ in 0..5 {
-        set(&world, address(), MAC, "permanent");
+        set(&fixture, address(), MAC, "permanent");
     }
-    set(&world, address(), OTHER_MAC, "permanent");
+    set(&fixture, address(), OTHER_MAC, "permanent");
     assert_eq!(
-        next(&mut world, address()),
-        entry(&world, address(), Some(MAC), NudState::Permanent)
+        next(&mut fixture, address()),
+        entry(&fixture, address(), Some(MAC), NudState::Permanent)
     );
     assert_eq!(
-        next(&mut world, address()),
-        entry(&world, address(), Some(OTHER_MAC), NudState::Permanent)
+        next(&mut fixture, address()),
+        entry(&fixture, address(), Some(OTHER_MAC), NudState::Permanent)
     );
-    assert_eq!(world.count(Counter::Known(RecordKind::Neighbour)), 4);
+    assert_eq!(fixture.count(Counter::Known(RecordKind::Neighbour)), 4);
 }
 
 #[test]
-fn entries_of_other_namespaces_do_not_come_out() {
-    let mut world = World::detached(&EbpfOptions::default());
-    let elsewhere = Netns::new("elsewhere").unwrap();
-    elsewhere
+fn entries_of_other_namespaces_are_not_observed() {
+    let mut fixture = Fixture::detached(&EbpfOptions::default());
+    let other_netns = Netns::new("other").unwrap();
+    other_netns
         .ip_batch([
             "link add veth0 type veth peer name veth1",
             "link set veth0 up",
         ])
         .unwrap();
-    elsewhere
+    other_netns
         .ip(&format!(
             "neigh add 10.244.9.9 lladdr {OTHER_MAC} dev veth0 nud permanent"
         ))
         .unwrap();
-    set(&world, address(), MAC, "permanent");
-    let first = world.wait(|stamped| match stamped.observation {
+    set(&fixture, address(), MAC, "permanent");
+    let first = fixture.wait(|stamped| match stamped.observation {
         Observation::Neighbour(found) => Some(found.address),
         _ => None,
     });
@@ -197,41 +205,41 @@ fn entries_of_other_namespaces_do_not_come_out() {
 }
 
 #[test]
-fn a_flood_of_entries_spends_a_budget_but_withdrawals_of_published_ones_do_not() {
-    let mut world = World::detached(&EbpfOptions {
+fn budget_limits_entries_but_not_withdrawals() {
+    let mut fixture = Fixture::detached(&EbpfOptions {
         budget_burst: 10,
         budget_per_second: 1,
         ..EbpfOptions::default()
     });
     let lines = (0..40)
         .map(|last| format!("neigh add 10.244.3.{last} lladdr {MAC} dev {DEVICE} nud permanent"));
-    world.node.netns().ip_batch(lines).unwrap();
-    let published = world.count(Counter::Published(RecordKind::Neighbour));
-    let losses = world.counts().losses();
+    fixture.node.netns().ip_batch(lines).unwrap();
+    let published = fixture.count(Counter::Published(RecordKind::Neighbour));
+    let losses = fixture.counts().losses();
     assert_eq!(published + losses.neighbour_budget, 40);
     assert!((10..30).contains(&published), "{published}");
-    let over = world.programs.counters().devices_over_budget().unwrap();
+    let over = fixture.programs.counters().devices_over_budget().unwrap();
     assert_eq!(over.len(), 1);
     assert_eq!(
         (over[0].ifindex, over[0].neighbours),
-        (world.ifindex, losses.neighbour_budget)
+        (fixture.ifindex, losses.neighbour_budget)
     );
-    // What was published first is withdrawn although the budget is spent.
+    // A published entry is withdrawn although the budget is exhausted.
     let first = "10.244.3.0".parse().unwrap();
-    world
+    fixture
         .node
         .netns()
         .ip(&format!("neigh delete 10.244.3.0 dev {DEVICE}"))
         .unwrap();
     assert!(
-        matches!(next(&mut world, first), Observation::Neighbour(found) if found.state == NudState::Permanent)
+        matches!(next(&mut fixture, first), Observation::Neighbour(found) if found.state == NudState::Permanent)
     );
     assert_eq!(
-        next(&mut world, first),
-        entry(&world, first, None, NudState::Invalid)
+        next(&mut fixture, first),
+        entry(&fixture, first, None, NudState::Invalid)
     );
     assert_eq!(
-        next(&mut world, first),
-        Observation::NeighbourGone(world.ifindex, first)
+        next(&mut fixture, first),
+        Observation::NeighbourGone(fixture.ifindex, first)
     );
 }

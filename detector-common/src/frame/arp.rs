@@ -1,29 +1,26 @@
 //! ARP (RFC 826) and address conflict detection (RFC 5227).
 
-use network_types::eth::EtherType;
+use network_types::{arp::ArpHdr, eth::EtherType};
 
-pub(super) use network_types::arp::ArpHdr as Arp;
-use network_types::arp::ArpHdr;
-
-use super::{Frame, Wire, is_station};
-use crate::{Claim, RejectReason, TAG_ARP};
+use super::{FrameReader, WireFormat, is_station};
+use crate::{RawClaim, RejectReason, TAG_ARP};
 
 const REQUEST: u16 = 1;
 const REPLY: u16 = 2;
-/// Hardware types: Ethernet, and IEEE 802, which RFC 5494 treats alike.
+/// Hardware types Ethernet and IEEE 802 (RFC 5494 treats them alike).
 const ETHERNET: u16 = 1;
 const IEEE_802: u16 = 6;
 
 const _: () = assert!(ArpHdr::LEN == 28);
-// SAFETY: bytes alone, no padding (its size is asserted above).
-unsafe impl Wire for ArpHdr {}
+// SAFETY: consists of byte arrays without padding (its size is asserted above).
+unsafe impl WireFormat for ArpHdr {}
 
-/// The claim of the ARP packet at `offset`. A probe claims its target tentatively, everything else its sender.
+/// Fills in the claim of the ARP packet at `offset`: the target of a probe, tentatively, else the sender.
 #[inline(always)]
-pub(super) fn fill<F: Frame>(
+pub(super) fn fill<F: FrameReader>(
     frame: &F,
     offset: usize,
-    claim: &mut Claim,
+    claim: &mut RawClaim,
 ) -> Result<(), RejectReason> {
     let arp = frame
         .read::<ArpHdr>(offset)
@@ -46,7 +43,7 @@ pub(super) fn fill<F: Frame>(
     }
     let probe = operation == REQUEST && arp.spa == [0; 4];
     let address = if probe { arp.tpa } else { arp.spa };
-    // 0/8, 127/8, and from 224/4 up: multicast, class E and the broadcast address.
+    // 0/8, 127/8, and everything from 224/4: multicast, class E and broadcast.
     if matches!(address[0], 0 | 127 | 224..) {
         return Err(RejectReason::Address);
     }
@@ -59,9 +56,9 @@ pub(super) fn fill<F: Frame>(
     Ok(())
 }
 
-/// The address that a packet which [`fill`] let through asks for.
+/// The address requested by a packet that [`fill`] accepted.
 #[inline(always)]
-pub(super) fn asked(arp: &Arp) -> Option<[u8; 16]> {
+pub(super) fn requested_address(arp: &ArpHdr) -> Option<[u8; 16]> {
     if u16::from_be_bytes(arp.oper) != REQUEST || matches!(arp.tpa[0], 0 | 127 | 224..) {
         return None;
     }

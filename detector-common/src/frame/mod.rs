@@ -1,15 +1,15 @@
-//! What a frame claims.
+//! The frame parser: which address an ARP or Neighbour Discovery frame claims.
 //!
-//! Written once over [`Frame`], so that the kernel program and the tests on the host run the very same code. Nothing here
-//! loops without a bound, and nothing allocates: the kernel's verifier has to follow every path.
+//! Generic over [`FrameReader`], so that the kernel program and the tests on the host run the same code. Loops are bounded
+//! and nothing allocates, because the kernel's verifier has to follow every path.
 //!
-//! Limits: Neighbour Discovery behind IPv6 extension headers other than a fragment header is not looked for, and the
-//! ICMPv6 checksum is not verified (on a veth it is often not even filled in yet).
+//! Limits: Neighbour Discovery after IPv6 extension headers other than a fragment header is not recognised, and the ICMPv6
+//! checksum is not verified (on a veth it is often not filled in yet).
 
 mod arp;
-mod bytes;
 mod ndp;
-mod question;
+mod probed_address;
+mod slice;
 #[cfg(test)]
 #[allow(
     clippy::unwrap_used,
@@ -21,54 +21,54 @@ mod tests;
 
 use core::mem::MaybeUninit;
 
-pub use bytes::Bytes;
 use network_types::{
     eth::{EthHdr, EtherType},
     vlan::VlanHdr,
 };
-pub use question::question;
+pub use probed_address::probed_address;
+pub use slice::FrameSlice;
 
-use crate::{Claim, RejectReason};
+use crate::{RawClaim, RejectReason};
 
-/// A type that is read off the wire as it is.
+/// A type that is copied from the wire byte by byte.
 ///
 /// # Safety
 /// Every bit pattern is a valid value, and it has no padding.
-pub unsafe trait Wire: Copy {}
+pub unsafe trait WireFormat: Copy {}
 
-// SAFETY: bytes and integers alone, no padding (their sizes are asserted where they are read).
-unsafe impl Wire for VlanHdr {}
-// SAFETY: a byte.
-unsafe impl Wire for u8 {}
+// SAFETY: consists of integers without padding.
+unsafe impl WireFormat for VlanHdr {}
 // SAFETY: an integer.
-unsafe impl Wire for u32 {}
+unsafe impl WireFormat for u8 {}
+// SAFETY: an integer.
+unsafe impl WireFormat for u32 {}
 // SAFETY: an array of bytes.
-unsafe impl<const N: usize> Wire for [u8; N] {}
+unsafe impl<const N: usize> WireFormat for [u8; N] {}
 
-/// A frame, from its Ethernet header on, without the tag the kernel holds apart.
-pub trait Frame {
-    /// The ethertype as it stands on the wire (network order): the one after the tag that is held apart.
+/// Access to a frame, starting at its Ethernet header and without the VLAN tag that the kernel keeps outside of it.
+pub trait FrameReader {
+    /// The ethertype in network order: the one after the tag that is kept outside the frame.
     fn protocol(&self) -> u16;
-    /// The tag control information that the kernel holds apart from the frame.
+    /// The tag control information that the kernel keeps outside the frame.
     fn outer_tag(&self) -> Option<u16>;
     /// The frame's length in bytes.
     fn length(&self) -> usize;
-    /// One byte; `None` where the frame is shorter. This is the one read that data packets pay for.
+    /// One byte; `None` if the frame is shorter. The only read that is done on data packets.
     fn peek(&self, offset: usize) -> Option<u8>;
-    /// A header at an offset out of a few; `None` where the frame ends before it does.
-    fn read<T: Wire>(&self, offset: usize) -> Option<T>;
-    /// Something at any offset; `None` where the frame ends before it does.
-    fn load<T: Wire>(&self, offset: usize) -> Option<T>;
+    /// A value at one of a few offsets; `None` if the frame is shorter.
+    fn read<T: WireFormat>(&self, offset: usize) -> Option<T>;
+    /// A value at any offset; `None` if the frame is shorter.
+    fn load<T: WireFormat>(&self, offset: usize) -> Option<T>;
 }
 
-/// What a frame turned out to be.
+/// What the parser made of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// No ARP and no neighbour solicitation or advertisement.
+pub enum Classification {
+    /// Neither ARP nor a neighbour solicitation or advertisement.
     Other,
-    /// A claim, which was filled in.
+    /// A claim, which has been filled in.
     Claim,
-    /// It should have been a claim but is malformed or forbidden.
+    /// ARP or Neighbour Discovery that is malformed or must not claim an address.
     Rejected(RejectReason),
 }
 
@@ -80,21 +80,22 @@ const PROVIDER_VLAN: u16 = EtherType::Ieee8021ad as u16;
 /// Offset of the Ethernet source.
 const ETHER_SOURCE: usize = 6;
 
-/// What lies behind the Ethernet header and the tags in the frame.
+/// The payload after the Ethernet header and the tags in the frame.
 #[derive(Clone, Copy)]
 struct Payload {
     protocol: u16,
     offset: usize,
-    /// Tag control information of the tags in the frame, 0 where there is none.
+    /// Tag control information of the tags in the frame, 0 if absent.
     first: u16,
     second: u16,
 }
 
-/// Says what `frame` claims, and fills in `claim` where it claims something: all but the interface, which becomes zero. (An
-/// out-parameter, since the compiler would carry a claim that is returned through registers byte by byte; uninitialised,
-/// since data packets should not pay for it.)
+/// Parses `frame` and, for [`Classification::Claim`], initialises `claim` with an interface index of zero.
+///
+/// An out-parameter, because the BPF backend passes a returned claim through registers byte by byte; uninitialised, so that
+/// data packets do not pay for it.
 #[inline(always)]
-pub fn examine<F: Frame>(frame: &F, claim: &mut MaybeUninit<Claim>) -> Seen {
+pub fn parse<F: FrameReader>(frame: &F, claim: &mut MaybeUninit<RawClaim>) -> Classification {
     let protocol = frame.protocol();
     let payload = match protocol {
         ARP | IPV6 => Payload {
@@ -103,33 +104,33 @@ pub fn examine<F: Frame>(frame: &F, claim: &mut MaybeUninit<Claim>) -> Seen {
             first: 0,
             second: 0,
         },
-        VLAN | PROVIDER_VLAN => match behind_tags(frame) {
+        VLAN | PROVIDER_VLAN => match payload_after_tags(frame) {
             Ok(payload) => payload,
-            Err(reason) => return Seen::Rejected(reason),
+            Err(reason) => return Classification::Rejected(reason),
         },
-        _ => return Seen::Other,
+        _ => return Classification::Other,
     };
     if payload.protocol == IPV6 {
-        if ndp::absent(frame, payload.offset) {
-            return Seen::Other;
+        if !ndp::is_present(frame, payload.offset) {
+            return Classification::Other;
         }
     } else if payload.protocol != ARP {
-        return Seen::Other;
+        return Classification::Other;
     }
     match fill(frame, payload, claim) {
-        Ok(()) => Seen::Claim,
-        Err(reason) => Seen::Rejected(reason),
+        Ok(()) => Classification::Claim,
+        Err(reason) => Classification::Rejected(reason),
     }
 }
 
 #[inline(always)]
-fn fill<F: Frame>(
+fn fill<F: FrameReader>(
     frame: &F,
     payload: Payload,
-    claim: &mut MaybeUninit<Claim>,
+    claim: &mut MaybeUninit<RawClaim>,
 ) -> Result<(), RejectReason> {
-    let claim = Claim::cleared(claim);
-    tags(frame, payload, claim)?;
+    let claim = RawClaim::zeroed(claim);
+    fill_tags(frame, payload, claim)?;
     claim.ether_source = frame
         .read::<[u8; 6]>(ETHER_SOURCE)
         .ok_or(RejectReason::Truncated)?;
@@ -140,10 +141,10 @@ fn fill<F: Frame>(
     }
 }
 
-/// What lies behind the one or two tags in the frame. Two there are only where none is held apart, which no real ingress
-/// does to the outer one; what is behind more is not looked at.
+/// The payload after one or two tags in the frame. Two occur only if none is kept outside the frame, which a device's
+/// ingress never does with the outer one; a third tag is not parsed.
 #[inline(always)]
-fn behind_tags<F: Frame>(frame: &F) -> Result<Payload, RejectReason> {
+fn payload_after_tags<F: FrameReader>(frame: &F) -> Result<Payload, RejectReason> {
     let first = frame
         .read::<VlanHdr>(EthHdr::LEN)
         .ok_or(RejectReason::Truncated)?;
@@ -164,14 +165,18 @@ fn behind_tags<F: Frame>(frame: &F) -> Result<Payload, RejectReason> {
     Ok(payload)
 }
 
-/// The VLAN ids of the tag held apart, which is the outermost, and those in the frame.
+/// Fills in the VLAN ids of the tag kept outside the frame, which is the outermost, and of those in the frame.
 #[inline(always)]
-fn tags<F: Frame>(frame: &F, payload: Payload, claim: &mut Claim) -> Result<(), RejectReason> {
+fn fill_tags<F: FrameReader>(
+    frame: &F,
+    payload: Payload,
+    claim: &mut RawClaim,
+) -> Result<(), RejectReason> {
     const ID: u16 = 0x0fff;
-    let apart = frame.outer_tag().unwrap_or(0) & ID;
+    let outside = frame.outer_tag().unwrap_or(0) & ID;
     let (first, second) = (payload.first & ID, payload.second & ID);
-    // Priority tags (id 0) fall out, wherever they stand.
-    let (outer, inner) = match (apart, first, second) {
+    // Priority tags (id 0) do not count, at any position.
+    let (outer, inner) = match (outside, first, second) {
         (0, 0, only) | (0, only, 0) | (only, 0, 0) => (only, 0),
         (0, outer, inner) | (outer, 0, inner) | (outer, inner, 0) => (outer, inner),
         _ => return Err(RejectReason::Vlan),
@@ -184,7 +189,7 @@ fn tags<F: Frame>(frame: &F, payload: Payload, claim: &mut Claim) -> Result<(), 
     Ok(())
 }
 
-/// Whether a hardware address can be one station's: neither zero nor a group address.
+/// Whether a hardware address can belong to one station: neither zero nor a group address.
 #[inline(always)]
 fn is_station(mac: [u8; 6]) -> bool {
     mac[0] & 1 == 0 && mac != [0; 6]

@@ -2,8 +2,8 @@
 
 use network_types::{icmp::Icmpv6Hdr, ip::Ipv6Hdr};
 
-use super::{Frame, Wire, is_station};
-use crate::{Claim, RejectReason, TAG_NDP};
+use super::{FrameReader, WireFormat, is_station};
+use crate::{RawClaim, RejectReason, TAG_NDP};
 
 const ICMPV6: u8 = 58;
 const FRAGMENT: u8 = 44;
@@ -11,62 +11,62 @@ const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 const SOURCE_LINK_LAYER: u8 = 1;
 const TARGET_LINK_LAYER: u8 = 2;
-/// The Solicited flag of an advertisement, in the first byte behind the ICMPv6 checksum.
+/// The Solicited flag of an advertisement, in the first byte after the ICMPv6 checksum.
 const SOLICITED: u8 = 0x40;
-/// The solicited-node groups, `ff02::1:ff00:0/104` (RFC 4291, 2.7.1), without the 24 bits that differ.
+/// The solicited-node groups `ff02::1:ff00:0/104` (RFC 4291 §2.7.1), shifted by the 24 bits that vary.
 const SOLICITED_NODE: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000 >> 24;
-/// A message longer than this many options is no real one: the most a stack sends is a link-layer address, a nonce and
-/// the four of SEND (RFC 3971).
+/// Messages with more options are rejected: stacks send at most a link-layer address, a nonce and the four options of
+/// SEND (RFC 3971).
 const MAX_OPTIONS: usize = 8;
 /// Offset of the IPv6 next header field.
 const NEXT_HEADER: usize = 6;
 /// Length of an IPv6 fragment header.
 const FRAGMENT_LEN: usize = 8;
-/// The least a solicitation or advertisement measures: header, flags and target.
+/// Minimum length of a solicitation or advertisement: header, flags and target.
 const MESSAGE_LEN: usize = Icmpv6Hdr::LEN + 16;
-/// What a link-layer address option of Ethernet measures, and so its length field times 8.
+/// Unit of an option's length field, which is also the length of an Ethernet link-layer address option.
 const OPTION_UNIT: usize = 8;
 
-/// The IPv6 and ICMPv6 headers and the target, as they follow each other in the frame.
+/// The IPv6 header, the ICMPv6 header and the target address, contiguous in the frame.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) struct Message {
+pub(super) struct NdpMessage {
     ip: Ipv6Hdr,
     icmp: Icmpv6Hdr,
     target: [u8; 16],
 }
 
-const _: () = assert!(size_of::<Message>() == 64 && align_of::<Message>() == 1);
-// SAFETY: bytes alone, no padding (size and alignment are asserted above).
-unsafe impl Wire for Message {}
+const _: () = assert!(size_of::<NdpMessage>() == 64 && align_of::<NdpMessage>() == 1);
+// SAFETY: consists of byte arrays without padding (size and alignment are asserted above).
+unsafe impl WireFormat for NdpMessage {}
 
-/// Whether the IPv6 packet at `offset` is surely no solicitation or advertisement. One byte is read of a data packet.
+/// Whether the IPv6 packet at `offset` is a solicitation or advertisement. Reads one byte of a data packet.
 #[inline(always)]
-pub(super) fn absent<F: Frame>(frame: &F, offset: usize) -> bool {
+pub(super) fn is_present<F: FrameReader>(frame: &F, offset: usize) -> bool {
     match frame.peek(offset + NEXT_HEADER) {
-        Some(ICMPV6) => !is_neighbour_discovery(frame, offset + Ipv6Hdr::LEN),
+        Some(ICMPV6) => is_neighbour_discovery(frame, offset + Ipv6Hdr::LEN),
         Some(FRAGMENT) => {
-            frame.peek(offset + Ipv6Hdr::LEN) != Some(ICMPV6)
-                || !is_neighbour_discovery(frame, offset + Ipv6Hdr::LEN + FRAGMENT_LEN)
+            frame.peek(offset + Ipv6Hdr::LEN) == Some(ICMPV6)
+                && is_neighbour_discovery(frame, offset + Ipv6Hdr::LEN + FRAGMENT_LEN)
         }
-        _ => true,
+        _ => false,
     }
 }
 
 #[inline(always)]
-fn is_neighbour_discovery<F: Frame>(frame: &F, offset: usize) -> bool {
+fn is_neighbour_discovery<F: FrameReader>(frame: &F, offset: usize) -> bool {
     matches!(frame.peek(offset), Some(SOLICITATION | ADVERTISEMENT))
 }
 
-/// The claim of the message at `offset`, which [`absent`] has let through.
+/// Fills in the claim of the message at `offset`, for which [`is_present`] is true.
 #[inline(always)]
-pub(super) fn fill<F: Frame>(
+pub(super) fn fill<F: FrameReader>(
     frame: &F,
     offset: usize,
-    claim: &mut Claim,
+    claim: &mut RawClaim,
 ) -> Result<(), RejectReason> {
-    let Message { ip, icmp, target } = frame
-        .read::<Message>(offset)
+    let NdpMessage { ip, icmp, target } = frame
+        .read::<NdpMessage>(offset)
         .ok_or(RejectReason::Truncated)?;
     if ip.vcf[0] >> 4 != 6 {
         return Err(RejectReason::IpVersion);
@@ -93,7 +93,7 @@ pub(super) fn fill<F: Frame>(
     }
     let solicitation = icmp.type_ == SOLICITATION;
     let detection = solicitation && ip.src_addr == [0; 16];
-    // RFC 4861, 7.1.1 and 7.1.2; Linux discards the same (`ndisc_recv_ns`, `ndisc_recv_na`).
+    // RFC 4861 §7.1.1, §7.1.2; Linux discards these as well (`ndisc_recv_ns`, `ndisc_recv_na` in net/ipv6/ndisc.c).
     let contradicts = if solicitation {
         detection && u128::from_be_bytes(ip.dst_addr) >> 24 != SOLICITED_NODE
     } else {
@@ -118,15 +118,15 @@ pub(super) fn fill<F: Frame>(
         TARGET_LINK_LAYER
     };
     claim.mac = claim.ether_source;
-    let named = link_layer_option(
+    let has_link_layer_address = link_layer_option(
         frame,
-        offset + size_of::<Message>(),
+        offset + size_of::<NdpMessage>(),
         end,
         wanted,
         &mut claim.mac,
     )?;
-    // RFC 4861, 7.1.1: who has no address yet is not to be answered.
-    if detection && named {
+    // RFC 4861 §7.1.1: no source link-layer address with the unspecified source address.
+    if detection && has_link_layer_address {
         return Err(RejectReason::NdpContradiction);
     }
     if !is_station(claim.mac) {
@@ -135,10 +135,10 @@ pub(super) fn fill<F: Frame>(
     Ok(())
 }
 
-/// Puts the hardware address in the first option of type `wanted` into `mac`; `false` where there is none. All options are checked, also those after it:
-/// a receiver discards the whole message for one bad length (RFC 4861, 7.1).
+/// Stores the hardware address of the first option of type `wanted` in `mac`; returns `false` if there is none. Options
+/// after it are checked too: receivers discard a message for one bad length (RFC 4861 §7.1).
 #[inline(always)]
-fn link_layer_option<F: Frame>(
+fn link_layer_option<F: FrameReader>(
     frame: &F,
     start: usize,
     end: usize,
@@ -151,11 +151,11 @@ fn link_layer_option<F: Frame>(
         if offset >= end {
             return Ok(found);
         }
-        // A length is at least 8, so a shorter rest is out of bounds too.
+        // An option is at least 8 bytes long, so a shorter rest is out of bounds.
         if end - offset < OPTION_UNIT {
             return Err(RejectReason::NdpOption);
         }
-        // The first one, which mostly is the only one, stands at a known place.
+        // The first option, usually the only one, is at a constant offset, where reading is cheaper.
         let option = if index == 0 {
             frame.read::<[u8; OPTION_UNIT]>(start)
         } else {
@@ -182,17 +182,17 @@ fn link_layer_option<F: Frame>(
     }
 }
 
-/// Neither unspecified, nor loopback, nor multicast.
+/// Whether the address is neither unspecified, loopback nor multicast.
 #[inline(always)]
 fn is_unicast(address: [u8; 16]) -> bool {
     let value = u128::from_be_bytes(address);
     value > 1 && address[0] != 0xff
 }
 
-/// The address that a message which [`fill`] let through asks for. What lies behind a tag in the frame, or a fragment
-/// header, is read wrongly here and so mostly no solicitation.
+/// The address solicited by a message that [`fill`] accepted. A message after an in-frame VLAN tag or a fragment header is
+/// read at the wrong offset here and usually does not look like a solicitation.
 #[inline(always)]
-pub(super) fn asked(message: &Message) -> Option<[u8; 16]> {
-    let asks = message.ip.next_hdr == ICMPV6 && message.icmp.type_ == SOLICITATION;
-    (asks && is_unicast(message.target)).then_some(message.target)
+pub(super) fn solicited_address(message: &NdpMessage) -> Option<[u8; 16]> {
+    let is_solicitation = message.ip.next_hdr == ICMPV6 && message.icmp.type_ == SOLICITATION;
+    (is_solicitation && is_unicast(message.target)).then_some(message.target)
 }

@@ -1,4 +1,4 @@
-//! Records as the kernel programs write them, and what no program writes.
+//! Decoding of valid records, and rejection of bytes that no kernel program writes.
 
 use std::vec::Vec;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// As the kernel program wrote it on Linux 6.18, x86-64: an announcement of 10.244.2.10 on interface 2, VLAN 100.7.
+/// Recorded on Linux 6.18, x86-64: an announcement of 10.244.2.10 on interface 2, VLAN 100.7.
 const FRAME: [u8; 48] = [
     0x15, 0xcd, 0x5b, 0x07, 0, 0, 0, 0, // at
     1, 0, 100, 0, 2, 0, 0, 0, // tag, tentative, outer VLAN, interface
@@ -29,10 +29,10 @@ fn with(record: &[u8], at: usize, value: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_claim_is_decoded() {
+fn decodes_a_claim() {
     let mut address = [0; 16];
     address[..4].copy_from_slice(&[10, 244, 2, 10]);
-    let claim = Claim {
+    let claim = RawClaim {
         tag: TAG_ARP,
         tentative: 0,
         vlan_outer: 100,
@@ -44,8 +44,8 @@ fn a_claim_is_decoded() {
         reserved: 0,
     };
     assert_eq!(
-        Record::decode(&FRAME),
-        Ok(Record::Frame(FrameRecord {
+        RingRecord::decode(&FRAME),
+        Ok(RingRecord::Frame(FrameRecord {
             at: 123_456_789,
             claim
         }))
@@ -53,7 +53,7 @@ fn a_claim_is_decoded() {
 }
 
 #[test]
-fn a_neighbour_entry_is_decoded() {
+fn decodes_a_neighbour_entry() {
     let record = NeighbourRecord {
         at: 123_456_789,
         tag: NEIGHBOUR_UPDATE,
@@ -65,69 +65,81 @@ fn a_neighbour_entry_is_decoded() {
         lladdr: [2, 0x1c, 0, 0, 0, 1],
         reserved: 0,
     };
-    assert_eq!(Record::decode(&NEIGHBOUR), Ok(Record::Neighbour(record)));
+    assert_eq!(
+        RingRecord::decode(&NEIGHBOUR),
+        Ok(RingRecord::Neighbour(record))
+    );
     let gone = NeighbourRecord {
         tag: NEIGHBOUR_GONE,
         ..record
     };
     assert_eq!(
-        Record::decode(&with(&NEIGHBOUR, 8, NEIGHBOUR_GONE)),
-        Ok(Record::Neighbour(gone))
+        RingRecord::decode(&with(&NEIGHBOUR, 8, NEIGHBOUR_GONE)),
+        Ok(RingRecord::Neighbour(gone))
     );
 }
 
-/// 169.254.1.1 on interface 2, asked for three times by 192.168.156.177.
-const QUESTION: [u8; 56] = [
+/// 169.254.1.1 on interface 2, requested three times by 192.168.156.177.
+const UNANSWERED_PROBE: [u8; 56] = [
     0x15, 0xcd, 0x5b, 0x07, 0, 0, 0, 0, // at
     5, 0, 0, 0, 2, 0, 0, 0, // tag, reserved, outer VLAN, interface
     169, 254, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // target
-    192, 168, 156, 177, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // asker
+    192, 168, 156, 177, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // sender
     0, 0, 3, 0, 0, 0, 0, 0, // inner VLAN, times, reserved
 ];
 
 #[test]
-fn a_question_is_decoded() {
+fn decodes_an_unanswered_probe() {
     let mut target = [0; 16];
     target[..4].copy_from_slice(&[169, 254, 1, 1]);
-    let mut asker = [0; 16];
-    asker[..4].copy_from_slice(&[192, 168, 156, 177]);
-    let question = QuestionRecord {
+    let mut sender = [0; 16];
+    sender[..4].copy_from_slice(&[192, 168, 156, 177]);
+    let probe = UnansweredProbeRecord {
         at: 123_456_789,
-        tag: QUESTION_ARP,
+        tag: UNANSWERED_ARP,
         reserved: 0,
         vlan_outer: 0,
         ifindex: 2,
         target,
-        asker,
+        sender,
         vlan_inner: 0,
         times: 3,
         reserved_too: 0,
     };
-    assert_eq!(Record::decode(&QUESTION), Ok(Record::Question(question)));
+    assert_eq!(
+        RingRecord::decode(&UNANSWERED_PROBE),
+        Ok(RingRecord::UnansweredProbe(probe))
+    );
     for (at, value, field) in [(11, 0x10, "vlan"), (49, 0xff, "vlan"), (12, 0, "ifindex")] {
-        let refused = Err(DecodeError::Field(field));
-        assert_eq!(Record::decode(&with(&QUESTION, at, value)), refused);
+        let error = Err(DecodeError::Field(field));
+        assert_eq!(
+            RingRecord::decode(&with(&UNANSWERED_PROBE, at, value)),
+            error
+        );
     }
 }
 
 #[test]
-fn another_length_is_refused() {
-    for record in [&FRAME[..], &NEIGHBOUR[..], &QUESTION[..]] {
+fn rejects_other_lengths() {
+    for record in [&FRAME[..], &NEIGHBOUR[..], &UNANSWERED_PROBE[..]] {
         for length in 0..record.len() {
-            let error = Record::decode(record.get(..length).unwrap());
+            let error = RingRecord::decode(record.get(..length).unwrap());
             assert_eq!(error, Err(DecodeError::Length(length)));
         }
         let mut long = record.to_vec();
         long.push(0);
-        assert_eq!(Record::decode(&long), Err(DecodeError::Length(long.len())));
+        assert_eq!(
+            RingRecord::decode(&long),
+            Err(DecodeError::Length(long.len()))
+        );
     }
 }
 
 #[test]
-fn values_no_program_writes_are_refused() {
+fn rejects_values_that_no_program_writes() {
     for tag in [0, 7, 8, 255] {
         assert_eq!(
-            Record::decode(&with(&FRAME, 8, tag)),
+            RingRecord::decode(&with(&FRAME, 8, tag)),
             Err(DecodeError::Tag(tag))
         );
     }
@@ -141,7 +153,7 @@ fn values_no_program_writes_are_refused() {
     ];
     for (record, at, value, field) in cases {
         assert_eq!(
-            Record::decode(&with(record, at, value)),
+            RingRecord::decode(&with(record, at, value)),
             Err(DecodeError::Field(field))
         );
     }
@@ -149,7 +161,7 @@ fn values_no_program_writes_are_refused() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-        let _ = Record::decode(&bytes);
+    fn decoding_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        let _ = RingRecord::decode(&bytes);
     }
 }

@@ -15,13 +15,18 @@ use crate::engine::{
     facts::Owner,
     lifecycle::Moment,
     links::LinkState,
-    observation::{IfIndex, Question, Timestamp},
+    observation::{IfIndex, Timestamp, UnansweredProbe},
     scope::{claimable, link_local},
 };
 
 impl Engine {
     /// A pod requested an address again and again.
-    pub(super) fn asked(&mut self, question: &Question, at: Moment, effects: &mut Vec<Effect>) {
+    pub(super) fn asked(
+        &mut self,
+        question: &UnansweredProbe,
+        at: Moment,
+        effects: &mut Vec<Effect>,
+    ) {
         let target = question.target;
         let link = self.links.pod(question.ifindex);
         let Some(link) = link.filter(|l| l.since <= at.decided_at) else {
@@ -131,7 +136,7 @@ impl Engine {
 }
 
 /// The anomaly of a device whose requests for its gateway get no answer.
-fn unanswered(link: &LinkState, question: &Question) -> News {
+fn unanswered(link: &LinkState, question: &UnansweredProbe) -> News {
     let device = &link.link.name;
     let holder = Claimant {
         id: ClaimantId::Device(question.ifindex, link.generation),

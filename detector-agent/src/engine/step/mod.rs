@@ -183,7 +183,7 @@ impl Engine {
                 self.route_gone(&route);
             }
             Observation::Frame(frame) => self.frame(frame, at),
-            Observation::Question(question) => {
+            Observation::UnansweredProbe(question) => {
                 let at = Moment {
                     now,
                     decided_at: at,

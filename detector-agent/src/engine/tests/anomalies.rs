@@ -220,7 +220,7 @@ fn an_earlier_agents_anomaly_goes_on_without_a_word_or_ends() {
 }
 
 pub(super) fn question(ifindex: IfIndex, target: &str) -> Observation {
-    Observation::Question(Question {
+    Observation::UnansweredProbe(UnansweredProbe {
         ifindex,
         target: ip(target),
         asker: ip("10.0.0.2"),

@@ -11,10 +11,10 @@ const GATEWAY: &str = "169.254.1.1";
 const RAISED: &str = "raised gateway_unresolved 169.254.1.1";
 
 fn tagged(ifindex: IfIndex, target: &str) -> Observation {
-    let Observation::Question(question) = question(ifindex, target) else {
+    let Observation::UnansweredProbe(question) = question(ifindex, target) else {
         panic!("a question");
     };
-    Observation::Question(Question {
+    Observation::UnansweredProbe(UnansweredProbe {
         vlan: Vlan {
             outer: Some(5),
             inner: None,
@@ -202,7 +202,7 @@ fn another_device_of_the_same_index_does_not_ask() {
 #[test]
 fn the_report_names_the_asker_and_how_often_it_asked() {
     let mut node = node();
-    node.tell(Observation::Question(Question {
+    node.tell(Observation::UnansweredProbe(UnansweredProbe {
         ifindex: 1,
         target: ip(GATEWAY),
         asker: ip("10.0.0.77"),

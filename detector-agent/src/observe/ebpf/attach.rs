@@ -1,4 +1,4 @@
-//! Attaching to pod devices, and taking it back.
+//! Attaching to pod devices, and detaching.
 
 use std::{collections::HashMap, io, os::fd::AsFd};
 
@@ -10,8 +10,8 @@ use nix::{errno::Errno, net::if_::if_nametoindex};
 
 use super::{
     AttachMode, Programs,
+    filter_removals::FilterRemovals,
     leftovers::PROGRAM,
-    removals::Removals,
     tc::{HANDLE, Tc, TcError},
 };
 use crate::engine::IfIndex;
@@ -19,7 +19,7 @@ use crate::engine::IfIndex;
 /// Why a device could not be attached to.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// It is gone, or bears another name or index by now.
+    /// It is gone, or was renamed or replaced.
     #[error("the device {name} vanished while the agent attached to it")]
     Vanished {
         /// Its name.
@@ -31,36 +31,36 @@ pub enum AttachError {
         /// The device.
         name: String,
     },
-    /// TCX was asked for.
-    #[error("the kernel has no TCX (Linux 6.6 or newer has): use --attach tc for {name}")]
+    /// TCX was requested.
+    #[error("cannot attach to {name} by TCX, which needs Linux 6.6 or newer; use --attach tc")]
     NoTcx {
         /// The device.
         name: String,
     },
-    /// Something else.
-    #[error("attaching to {name} failed: {reason}")]
+    /// Another error.
+    #[error("cannot attach to {name}: {reason}")]
     Refused {
         /// The device.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         reason: String,
     },
 }
 
-/// What a device is attached by.
+/// How the program is attached to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attached {
+pub enum AttachMethod {
     /// A `clsact` filter.
     Clsact,
     /// TCX.
     Tcx,
 }
 
-/// The devices attached to.
+/// The devices that the program is attached to.
 #[derive(Debug)]
-pub(super) struct Devices {
+pub(super) struct AttachedDevices {
     tc: Tc,
-    removals: Removals,
+    removals: FilterRemovals,
     mode: AttachMode,
     attached: HashMap<IfIndex, Attachment>,
 }
@@ -69,28 +69,28 @@ pub(super) struct Devices {
 enum Attachment {
     Clsact {
         priority: u16,
-        /// We added `clsact` to the device.
-        made_clsact: bool,
+        /// Whether we added `clsact` to the device.
+        added_clsact: bool,
     },
     /// Dropping the link detaches.
     Tcx(#[expect(dead_code, reason = "held for its drop")] SchedClassifierLink),
 }
 
 impl Attachment {
-    fn how(&self) -> Attached {
+    fn method(&self) -> AttachMethod {
         match self {
-            Self::Clsact { .. } => Attached::Clsact,
-            Self::Tcx(_) => Attached::Tcx,
+            Self::Clsact { .. } => AttachMethod::Clsact,
+            Self::Tcx(_) => AttachMethod::Tcx,
         }
     }
 }
 
-impl Devices {
-    /// Nothing attached to yet, in the network namespace that the caller is in.
+impl AttachedDevices {
+    /// No devices yet, in the caller's network namespace.
     pub(super) fn open(mode: AttachMode) -> Result<Self, TcError> {
         Ok(Self {
             tc: Tc::open()?,
-            removals: Removals::open()?,
+            removals: FilterRemovals::open()?,
             mode,
             attached: HashMap::new(),
         })
@@ -101,52 +101,53 @@ impl Devices {
         program: &mut SchedClassifier,
         ifindex: IfIndex,
         name: &str,
-    ) -> Result<Attached, AttachError> {
+    ) -> Result<AttachMethod, AttachError> {
         let wanted = match self.mode {
-            AttachMode::Tc => Attached::Clsact,
-            AttachMode::Tcx => Attached::Tcx,
-            AttachMode::Auto if others_on_tcx(name) => Attached::Tcx,
-            AttachMode::Auto => Attached::Clsact,
+            AttachMode::Tc => AttachMethod::Clsact,
+            AttachMode::Tcx => AttachMethod::Tcx,
+            AttachMode::Auto if has_foreign_tcx(name) => AttachMethod::Tcx,
+            AttachMode::Auto => AttachMethod::Clsact,
         };
         if let Some(present) = self.attached.get(&ifindex)
-            && present.how() == wanted
+            && present.method() == wanted
         {
             return Ok(wanted);
         }
         let attachment = match wanted {
-            Attached::Clsact => self.attach_clsact(program, ifindex, name)?,
-            Attached::Tcx => attach_tcx(program, ifindex, name)?,
+            AttachMethod::Clsact => self.attach_clsact(program, ifindex, name)?,
+            AttachMethod::Tcx => attach_tcx(program, ifindex, name)?,
         };
-        // The new one stands before the old one goes: nothing is missed, and what is seen twice is published once.
+        // The new one is attached before the old one is detached: no frame is missed, and a claim seen twice is published
+        // once.
         if let Some(old) = self.attached.insert(ifindex, attachment) {
-            self.take_back(ifindex, old);
+            self.remove(ifindex, old);
         }
         Ok(wanted)
     }
 
-    /// Whether our filter sees nothing where it is: somebody removed it with its `clsact`, or came to stand before it on
-    /// TCX, of which the kernel does not tell.
+    /// Whether our filter does not see frames: another program removed it together with `clsact`, or was attached before it by
+    /// TCX, for which the kernel sends no notification.
     fn is_displaced(&mut self, ifindex: IfIndex, name: &str) -> Result<bool, AttachError> {
         match self.attached.get(&ifindex) {
             Some(Attachment::Clsact { .. }) => {}
             Some(Attachment::Tcx(_)) => return Ok(false),
-            // Attaching anew failed the last time.
+            // The last attempt to reattach failed.
             None => return Ok(true),
         }
-        if self.mode == AttachMode::Auto && others_on_tcx(name) {
+        if self.mode == AttachMode::Auto && has_foreign_tcx(name) {
             return Ok(true);
         }
-        if !self.removals.concern(ifindex) {
+        if !self.removals.may_affect(ifindex) {
             return Ok(false);
         }
         let filters = self.tc.ingress_filters(ifindex);
         let filters = filters.map_err(|error| tc_error(name, &error))?;
-        let there = filters.iter().any(|filter| filter.is_named(PROGRAM));
-        if !there {
-            // Nothing is left to take back.
+        let is_present = filters.iter().any(|filter| filter.is_named(PROGRAM));
+        if !is_present {
+            // There is no filter left to remove.
             self.attached.remove(&ifindex);
         }
-        Ok(!there)
+        Ok(!is_present)
     }
 
     fn attach_clsact(
@@ -157,16 +158,16 @@ impl Devices {
     ) -> Result<Attachment, AttachError> {
         let failed = |error: TcError| tc_error(name, &error);
         let fd = program.fd().map_err(|error| program_error(name, &error))?;
-        let made_clsact = self.tc.add_clsact(ifindex).map_err(failed)?;
-        let priority = if made_clsact {
+        let added_clsact = self.tc.add_clsact(ifindex).map_err(failed)?;
+        let priority = if added_clsact {
             0
         } else {
-            self.place_before_others(ifindex).map_err(failed)?
+            self.priority_before_others(ifindex).map_err(failed)?
         };
         let priority = match self.tc.add_filter(ifindex, priority, PROGRAM, fd.as_fd()) {
             Ok(priority) => priority,
             Err(error) => {
-                if made_clsact {
+                if added_clsact {
                     self.remove_empty_clsact(ifindex);
                 }
                 return Err(failed(error));
@@ -174,14 +175,14 @@ impl Devices {
         };
         Ok(Attachment::Clsact {
             priority,
-            made_clsact,
+            added_clsact,
         })
     }
 
-    /// The place in line at which other people's verdicts do not hide packets from us: beside the first of them where the
-    /// kernel lets filters share a place (the newest at a place runs first), else just before it. Zero, the kernel's
-    /// choice, where nobody stands.
-    fn place_before_others(&mut self, ifindex: IfIndex) -> Result<u16, TcError> {
+    /// The priority at which verdicts of other filters do not hide packets from ours: the first filter's own where the
+    /// kernel lets filters share a priority (the newest runs first), else the one before it. Zero, the kernel's choice, if
+    /// there are no filters.
+    fn priority_before_others(&mut self, ifindex: IfIndex) -> Result<u16, TcError> {
         Ok(match self.tc.ingress_filters(ifindex)?.first() {
             None => 0,
             Some(first) if first.is_for_any_bpf() => first.priority,
@@ -189,64 +190,64 @@ impl Devices {
         })
     }
 
-    fn take_back(&mut self, ifindex: IfIndex, attachment: Attachment) {
+    fn remove(&mut self, ifindex: IfIndex, attachment: Attachment) {
         let Attachment::Clsact {
             priority,
-            made_clsact,
+            added_clsact,
         } = attachment
         else {
             return;
         };
         match self.tc.remove_filter(ifindex, priority, HANDLE) {
             Ok(()) => {
-                if made_clsact {
+                if added_clsact {
                     self.remove_empty_clsact(ifindex);
                 }
             }
-            // The device is gone, or somebody removed the filter with its `clsact`.
+            // The device is gone, or another program removed the filter together with `clsact`.
             Err(TcError::Refused(Errno::ENODEV | Errno::ENOENT | Errno::EINVAL)) => {}
             Err(error) => {
-                tracing::warn!(ifindex, %error, "a filter could not be removed; `detector-agent cleanup` will")
+                tracing::warn!(ifindex, %error, "filter not removed; run `detector-agent cleanup`")
             }
         }
     }
 
-    /// Removes the `clsact` we added, unless somebody uses it by now. (The kernel has no way to ask and remove in one go;
-    /// between the two lie a few microseconds.)
+    /// Removes the `clsact` we added, unless others use it by now. (The kernel cannot check and remove atomically; a few
+    /// microseconds lie between the two.)
     fn remove_empty_clsact(&mut self, ifindex: IfIndex) {
         if matches!(self.tc.is_clsact_empty(ifindex), Ok(true))
             && let Err(error) = self.tc.remove_clsact(ifindex)
         {
-            tracing::debug!(ifindex, %error, "clsact stays");
+            tracing::debug!(ifindex, %error, "clsact not removed");
         }
     }
 
     fn detach(&mut self, ifindex: IfIndex) {
         if let Some(attachment) = self.attached.remove(&ifindex) {
-            self.take_back(ifindex, attachment);
+            self.remove(ifindex, attachment);
         }
     }
 
     fn detach_all(&mut self) {
         for (ifindex, attachment) in std::mem::take(&mut self.attached) {
-            self.take_back(ifindex, attachment);
+            self.remove(ifindex, attachment);
         }
     }
 }
 
-impl Drop for Devices {
+impl Drop for AttachedDevices {
     fn drop(&mut self) {
         self.detach_all();
     }
 }
 
 impl Programs {
-    /// Attaches to a device's ingress side. On a device already attached to, looks again whether it has to stand elsewhere
+    /// Attaches to a device's ingress side. On an attached device, moves to the other attach method if necessary
     /// ([`AttachMode::Auto`]).
     ///
     /// # Errors
-    /// [`AttachError::Vanished`] where the device went away meanwhile, which is normal; else what the kernel said.
-    pub fn attach(&mut self, ifindex: IfIndex, name: &str) -> Result<Attached, AttachError> {
+    /// [`AttachError::Vanished`] if the device was removed meanwhile, which is normal; else the kernel's error.
+    pub fn attach(&mut self, ifindex: IfIndex, name: &str) -> Result<AttachMethod, AttachError> {
         let Some((program, devices)) = self.classifier() else {
             return Err(AttachError::Refused {
                 name: name.to_owned(),
@@ -256,12 +257,16 @@ impl Programs {
         devices.attach(program, ifindex, name)
     }
 
-    /// Looks whether the program still stands where it sees the device's frames, and attaches anew where it does not. Says
-    /// whether it had to: frames were missed then. Belongs to a round begun by [`Programs::begin_look`].
+    /// Reattaches if another program removed or displaced the filter; returns whether it was, in which case frames were
+    /// missed. Call [`Programs::begin_check`] before a round over the devices.
     ///
     /// # Errors
     /// As [`Programs::attach`].
-    pub fn look_again(&mut self, ifindex: IfIndex, name: &str) -> Result<bool, AttachError> {
+    pub fn reattach_if_displaced(
+        &mut self,
+        ifindex: IfIndex,
+        name: &str,
+    ) -> Result<bool, AttachError> {
         let displaced = self.devices.is_displaced(ifindex, name)?;
         if displaced {
             self.attach(ifindex, name)?;
@@ -269,50 +274,49 @@ impl Programs {
         Ok(displaced)
     }
 
-    /// Begins a round of [`Programs::look_again`] over the devices: takes what the kernel told of removed filters since
-    /// the last one. With `every_device`, filters are listed whatever it told.
-    pub fn begin_look(&mut self, every_device: bool) {
-        self.devices.removals.listen(every_device);
+    /// Begins a round of [`Programs::reattach_if_displaced`]: reads the kernel's notifications of removed filters since the
+    /// last one. With `every_device`, the filters of all devices are listed.
+    pub fn begin_check(&mut self, every_device: bool) {
+        self.devices.removals.drain(every_device);
     }
 
-    /// Takes back what was attached to a device; nothing where there is nothing.
+    /// Detaches from a device, if attached.
     pub fn detach(&mut self, ifindex: IfIndex) {
         self.devices.detach(ifindex);
     }
 
-    /// Takes back everything that was attached to devices.
+    /// Detaches from all devices.
     pub fn detach_all(&mut self) {
         self.devices.detach_all();
     }
 
-    /// What a device is attached by; `None` where it is not.
+    /// How the program is attached to a device; `None` if it is not.
     #[must_use]
-    pub fn attached(&self, ifindex: IfIndex) -> Option<Attached> {
-        self.devices.attached.get(&ifindex).map(Attachment::how)
+    pub fn attached(&self, ifindex: IfIndex) -> Option<AttachMethod> {
+        self.devices.attached.get(&ifindex).map(Attachment::method)
     }
 }
 
-/// Whether somebody else's program stands on TCX. A kernel without TCX says no.
-fn others_on_tcx(name: &str) -> bool {
+/// Whether a program of others is attached by TCX; `false` on a kernel without TCX.
+fn has_foreign_tcx(name: &str) -> bool {
     SchedClassifier::query_tcx(name, TcAttachType::Ingress).is_ok_and(|(_, programs)| {
-        // The kernel keeps the first 15 bytes of a program's name; a program may have none.
-        let kept = PROGRAM.get(..15);
-        programs.iter().any(|program| program.name_as_str() != kept)
+        // The kernel truncates a program's name to 15 bytes; a program may have none.
+        let ours = PROGRAM.get(..15);
+        programs.iter().any(|program| program.name_as_str() != ours)
     })
 }
 
-/// The kernel's interface takes a name: the index is compared before and after, so that a device that takes over the name
-/// meanwhile is not mistaken for the one meant.
+/// aya attaches by name, so the index is compared before and after, in case another device takes over the name meanwhile.
 fn attach_tcx(
     program: &mut SchedClassifier,
     ifindex: IfIndex,
     name: &str,
 ) -> Result<Attachment, AttachError> {
-    let is_still_it = || if_nametoindex(name) == Ok(ifindex);
+    let is_same_device = || if_nametoindex(name) == Ok(ifindex);
     let vanished = || AttachError::Vanished {
         name: name.to_owned(),
     };
-    if !is_still_it() {
+    if !is_same_device() {
         return Err(vanished());
     }
     let options = TcAttachOptions::TcxOrder(LinkOrder::first());
@@ -320,7 +324,7 @@ fn attach_tcx(
         .attach_with_options(name, TcAttachType::Ingress, options)
         .and_then(|id| program.take_link(id))
         .map_err(|error| program_error(name, &error))?;
-    if !is_still_it() {
+    if !is_same_device() {
         return Err(vanished());
     }
     Ok(Attachment::Tcx(link))
@@ -351,7 +355,7 @@ fn program_error(name: &str, error: &ProgramError) -> AttachError {
     }
 }
 
-/// The system's error behind one of the library's.
+/// The errno in the chain of an error.
 fn os_error(error: &(dyn std::error::Error + 'static)) -> Option<Errno> {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,18 +1,16 @@
-//! Where a member stands in one of the kernel's structs, from the kernel's own type information (BTF).
+//! Offsets of members in the kernel's structs, from the kernel's type information (BTF).
 //!
-//! Only what that needs: the type section is walked once, names are compared in place, nothing is copied. The format is in
-//! the kernel's `Documentation/bpf/btf.rst`.
-//!
-//! One file: nearly half of it are tests, which write BTF with the same numbers as the reader has.
+//! A minimal reader: the type section is walked once, names are compared in place, nothing is copied. The format is described
+//! in the kernel's `Documentation/bpf/btf.rst`.
 
-/// Why a member's place could not be found.
+/// Why a member's offset could not be determined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BtfError {
-    /// It is no BTF, or not this machine's byte order, or cut short.
-    #[error("it is not BTF of this machine: {0}")]
+    /// The data is not BTF, in another byte order, or truncated.
+    #[error("not valid BTF: {0}")]
     Malformed(&'static str),
-    /// A struct is not in it.
-    #[error("it has no `struct {0}`")]
+    /// There is no such struct.
+    #[error("`struct {0}` is missing")]
     NoStruct(String),
     /// A struct has no such member.
     #[error("`struct {0}` has no member `{1}`")]
@@ -30,30 +28,30 @@ const VOLATILE: u32 = 9;
 const CONST: u32 = 10;
 const RESTRICT: u32 = 11;
 const TYPE_TAG: u32 = 18;
-/// How deep anonymous structs may lie in one another, and modifiers around a type: a bound against broken input.
+/// Maximum nesting of anonymous structs and of type modifiers, against malformed input.
 const DEPTH: u32 = 16;
-/// How many members one search may look at: a struct of broken input may hold itself many times over.
+/// Maximum number of members visited by one search: in malformed input a struct may contain itself repeatedly.
 const STEPS: u32 = 100_000;
 
 /// The type information of a kernel.
 pub(super) struct Btf<'a> {
     types: &'a [u8],
     strings: &'a [u8],
-    /// Where each type starts in `types`; type ids start at 1.
+    /// Offset of each type in `types`; type ids start at 1.
     starts: Vec<u32>,
 }
 
 /// The fixed part of a type.
 #[derive(Clone, Copy)]
-struct Type {
+struct BtfType {
     start: usize,
     name: u32,
     info: u32,
-    /// Size, or the type it refers to.
+    /// Size, or id of the referenced type.
     size_or_type: u32,
 }
 
-impl Type {
+impl BtfType {
     fn kind(self) -> u32 {
         (self.info >> 24) & 0x1f
     }
@@ -79,7 +77,7 @@ impl Type {
             3 => 12,
             4 | 5 | 15 | 19 => many * 12,
             6 | 13 => many * 8,
-            _ => return Err(BtfError::Malformed("it has types of a kind unknown here")),
+            _ => return Err(BtfError::Malformed("unknown kind of type")),
         })
     }
 }
@@ -101,14 +99,14 @@ fn section(bytes: &[u8], start: u32, length: u32) -> Option<&[u8]> {
 impl<'a> Btf<'a> {
     /// Reads the type section.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, BtfError> {
-        const SHORT: BtfError = BtfError::Malformed("it is cut short");
+        const SHORT: BtfError = BtfError::Malformed("truncated");
         let magic = bytes
             .first_chunk()
             .copied()
             .map(u16::from_ne_bytes)
             .ok_or(SHORT)?;
         if magic != MAGIC {
-            return Err(BtfError::Malformed("it does not start as BTF does"));
+            return Err(BtfError::Malformed("wrong magic number"));
         }
         let field = |index: usize| word(bytes, 4 + 4 * index).ok_or(SHORT);
         let body = bytes.get(field(0)? as usize..).ok_or(SHORT)?;
@@ -128,20 +126,20 @@ impl<'a> Btf<'a> {
         Ok(this)
     }
 
-    /// Bytes from the start of `struct name` to the member at the end of `path`, which may lead through structs inside it.
+    /// Offset in bytes of the member at the end of `path` within `struct name`; the path may lead through nested structs.
     pub(super) fn offset(&self, name: &str, path: &[&str]) -> Result<u32, BtfError> {
         let no_struct = || BtfError::NoStruct(name.to_owned());
         let no_member = || BtfError::NoMember(name.to_owned(), path.join("."));
-        let mut place = self.structure(name).ok_or_else(no_struct)?;
+        let mut parent = self.structure(name).ok_or_else(no_struct)?;
         let mut bits = 0_u32;
         let mut steps = STEPS;
         for (index, member) in path.iter().enumerate() {
             let (at, member_type) = self
-                .member(place, member, DEPTH, &mut steps)
+                .member(parent, member, DEPTH, &mut steps)
                 .ok_or_else(no_member)?;
             bits = bits.checked_add(at).ok_or_else(no_member)?;
             if index + 1 < path.len() {
-                place = self.aggregate(member_type).ok_or_else(no_member)?;
+                parent = self.aggregate(member_type).ok_or_else(no_member)?;
             }
         }
         if !bits.is_multiple_of(8) {
@@ -150,21 +148,21 @@ impl<'a> Btf<'a> {
         Ok(bits / 8)
     }
 
-    /// Whether a type of this kernel has this name and is a typedef, as every tracepoint's is.
+    /// Whether the kernel has this tracepoint, for which it has a typedef `btf_trace_<name>`.
     pub(super) fn has_tracepoint(&self, name: &str) -> bool {
         let name = format!("btf_trace_{name}");
         self.all()
             .any(|found| found.kind() == TYPEDEF && self.is_named(found.name, &name))
     }
 
-    fn all(&self) -> impl Iterator<Item = Type> {
+    fn all(&self) -> impl Iterator<Item = BtfType> {
         self.starts
             .iter()
             .filter_map(|start| self.at(*start as usize))
     }
 
-    fn at(&self, start: usize) -> Option<Type> {
-        Some(Type {
+    fn at(&self, start: usize) -> Option<BtfType> {
+        Some(BtfType {
             start,
             name: word(self.types, start)?,
             info: word(self.types, start + 4)?,
@@ -172,7 +170,7 @@ impl<'a> Btf<'a> {
         })
     }
 
-    fn by_id(&self, id: u32) -> Option<Type> {
+    fn by_id(&self, id: u32) -> Option<BtfType> {
         let start = self.starts.get(usize::try_from(id.checked_sub(1)?).ok()?)?;
         self.at(*start as usize)
     }
@@ -184,14 +182,14 @@ impl<'a> Btf<'a> {
             .is_some_and(|rest| rest.first() == Some(&0))
     }
 
-    fn structure(&self, name: &str) -> Option<Type> {
+    fn structure(&self, name: &str) -> Option<BtfType> {
         self.all().find(|found| {
             found.kind() == STRUCT && found.members() > 0 && self.is_named(found.name, name)
         })
     }
 
-    /// The struct or union that a type is, behind typedefs and qualifiers.
-    fn aggregate(&self, mut id: u32) -> Option<Type> {
+    /// The struct or union behind typedefs and qualifiers.
+    fn aggregate(&self, mut id: u32) -> Option<BtfType> {
         for _ in 0..DEPTH {
             let found = self.by_id(id)?;
             match found.kind() {
@@ -203,17 +201,23 @@ impl<'a> Btf<'a> {
         None
     }
 
-    /// Bits to the member `name` of `place`, also where it lies in an anonymous struct or union; and its type.
-    fn member(&self, place: Type, name: &str, depth: u32, steps: &mut u32) -> Option<(u32, u32)> {
+    /// Offset in bits and type of the member `name` of `parent`, which may be inside an anonymous struct or union.
+    fn member(
+        &self,
+        parent: BtfType,
+        name: &str,
+        depth: u32,
+        steps: &mut u32,
+    ) -> Option<(u32, u32)> {
         let depth = depth.checked_sub(1)?;
-        for index in 0..place.members() {
+        for index in 0..parent.members() {
             *steps = steps.checked_sub(1)?;
-            let start = place.start + FIXED + index * FIXED;
+            let start = parent.start + FIXED + index * FIXED;
             let member_name = word(self.types, start)?;
             let member_type = word(self.types, start + 4)?;
             let offset = word(self.types, start + 8)?;
-            // With bit fields in a struct, the top byte of every member's offset is its width in bits.
-            let bits = if place.has_bit_fields() {
+            // In a struct with bit fields, the top byte of every member's offset is the width in bits.
+            let bits = if parent.has_bit_fields() {
                 offset & 0x00ff_ffff
             } else {
                 offset
@@ -243,14 +247,14 @@ mod tests {
     const INT: u32 = 1;
     const BIT_FIELDS: u32 = 1 << 31;
 
-    /// Builds type information by hand.
-    struct Builder {
+    /// Builds BTF for tests.
+    struct BtfBuilder {
         types: Vec<u8>,
         strings: Vec<u8>,
         count: u32,
     }
 
-    impl Builder {
+    impl BtfBuilder {
         fn new() -> Self {
             Self {
                 types: Vec::new(),
@@ -308,9 +312,9 @@ mod tests {
         }
     }
 
-    /// `struct net_device`, with what it needs: members in an anonymous struct in an anonymous union, behind a typedef.
-    fn net_device() -> Builder {
-        let mut btf = Builder::new();
+    /// `struct net_device` with members in an anonymous struct in an anonymous union, behind a typedef.
+    fn net_device() -> BtfBuilder {
+        let mut btf = BtfBuilder::new();
         let int = btf.plain("int", INT, 4, &[32]);
         let pointer = btf.plain("", 2, 0, &[]);
         let possible = btf.aggregate("", STRUCT, &[("net", pointer, 0)]);
@@ -318,7 +322,7 @@ mod tests {
         let constant = btf.plain("", CONST, typedef, &[]);
         let inner = btf.aggregate("", STRUCT, &[("pad", int, 0), ("nd_net", constant, 64)]);
         let union = btf.aggregate("", UNION, &[("other", int, 0), ("", inner, 0)]);
-        // A forward declaration's namesake must not be taken for the struct.
+        // A forward declaration of the same name must be skipped.
         btf.aggregate("net_device", STRUCT, &[]);
         btf.aggregate(
             "net_device",
@@ -330,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_found_directly_and_inside_anonymous_and_named_structs() {
+    fn finds_members_in_nested_and_anonymous_structs() {
         let bytes = net_device().bytes();
         let btf = Btf::parse(&bytes).unwrap();
         assert_eq!(btf.offset("net_device", &["ifindex"]), Ok(4));
@@ -340,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn missing_structs_and_members_are_named() {
         let bytes = net_device().bytes();
         let btf = Btf::parse(&bytes).unwrap();
         assert_eq!(
@@ -356,8 +360,8 @@ mod tests {
     }
 
     #[test]
-    fn in_a_struct_with_bit_fields_the_width_is_no_part_of_the_offset() {
-        let mut btf = Builder::new();
+    fn bit_field_width_is_not_part_of_the_offset() {
+        let mut btf = BtfBuilder::new();
         let int = btf.plain("int", INT, 4, &[32]);
         let name = btf.name("neighbour");
         btf.words(&[name, BIT_FIELDS | STRUCT << 24 | 2, 8]);
@@ -371,8 +375,8 @@ mod tests {
     }
 
     #[test]
-    fn a_struct_that_holds_itself_ends_the_search() {
-        let mut btf = Builder::new();
+    fn struct_that_contains_itself_ends_the_search() {
+        let mut btf = BtfBuilder::new();
         btf.aggregate("net", STRUCT, &[("", 1, 0), ("", 1, 0)]);
         let bytes = btf.bytes();
         let found = Btf::parse(&bytes).unwrap().offset("net", &["ns"]);
@@ -383,31 +387,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_type_information_is_refused() {
-        let whole = net_device().bytes();
-        for length in 0..whole.len() {
-            let cut = whole.get(..length).unwrap();
+    fn truncated_or_byte_swapped_btf_is_rejected() {
+        let complete = net_device().bytes();
+        for length in 0..complete.len() {
+            let cut = complete.get(..length).unwrap();
             assert!(
                 Btf::parse(cut).is_err(),
                 "{length} of {} bytes",
-                whole.len()
+                complete.len()
             );
         }
-        let mut other_order = whole.clone();
+        let mut other_order = complete.clone();
         other_order.swap(0, 1);
         assert!(Btf::parse(&other_order).is_err());
     }
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic_or_loop(
+        fn malformed_btf_neither_panics_nor_loops(
             mut bytes in prop::collection::vec(any::<u8>(), 0..300),
             changes in prop::collection::vec((0_usize..400, any::<u8>()), 0..8),
         ) {
             let mut broken = net_device().bytes();
             for (at, byte) in changes {
-                if let Some(place) = broken.get_mut(at) {
-                    *place = byte;
+                if let Some(byte_at) = broken.get_mut(at) {
+                    *byte_at = byte;
                 }
             }
             if let Some(start) = bytes.first_chunk_mut() {

@@ -1,4 +1,4 @@
-//! Which capability this thread lacks.
+//! The first capability that this thread is missing.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ const SYS_ADMIN: u32 = 21;
 const PERFMON: (u32, &str) = (38, "CAP_PERFMON");
 const BPF: (u32, &str) = (39, "CAP_BPF");
 
-/// The first capability that loading and attaching need and this thread has not. `None` also where the kernel does not
-/// say: it will then refuse by itself.
+/// The first missing capability of those that loading and attaching need. `None` also if `/proc` cannot be read: the kernel
+/// will then refuse the load.
 pub(super) fn missing() -> Option<&'static str> {
     let status = fs::read_to_string("/proc/thread-self/status").ok()?;
     missing_from(effective(&status)?)
@@ -23,7 +23,7 @@ fn effective(status: &str) -> Option<u64> {
 
 fn missing_from(effective: u64) -> Option<&'static str> {
     let has = |bit: u32| effective & (1 << bit) != 0;
-    // Before Linux 5.8 CAP_SYS_ADMIN stood for CAP_BPF and CAP_PERFMON, and it still includes them.
+    // CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON, which were split from it in Linux 5.8.
     [BPF, PERFMON]
         .into_iter()
         .find(|(bit, _)| !has(*bit) && !has(SYS_ADMIN))
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_missing_capability_is_named() {
+    fn first_missing_capability_is_named() {
         let bit = |bits: &[u32]| bits.iter().fold(0_u64, |all, bit| all | 1 << bit);
         assert_eq!(missing_from(0), Some("CAP_BPF"));
         assert_eq!(missing_from(bit(&[39])), Some("CAP_PERFMON"));
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn the_effective_set_is_read_from_the_status_file() {
+    fn effective_set_is_read_from_the_status_file() {
         assert_eq!(
             effective("Name:\tx\nCapPrm:\t00\nCapEff:\t000001ffffffffff\n"),
             Some(0x1ff_ffff_ffff)

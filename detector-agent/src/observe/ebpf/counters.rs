@@ -1,4 +1,4 @@
-//! What the programs counted.
+//! The kernel programs' counters.
 
 use std::{fmt, sync::Arc};
 
@@ -9,10 +9,10 @@ use crate::engine::IfIndex;
 
 /// The counters could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("the kernel programs' counters cannot be read: {0}")]
-pub struct ReadError(#[from] MapError);
+#[error("cannot read the kernel programs' counters: {0}")]
+pub struct CounterError(#[from] MapError);
 
-/// Reads the counters; cheap to clone, from any thread.
+/// Reads the counters, from any thread; cheap to clone.
 #[derive(Clone)]
 pub struct CounterReader {
     maps: Arc<Maps>,
@@ -29,22 +29,22 @@ impl fmt::Debug for CounterReader {
     }
 }
 
-/// All counters at one moment, since the programs were loaded.
+/// All counters since the programs were loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts([u64; COUNTERS as usize]);
+pub struct CounterValues([u64; COUNTERS as usize]);
 
-impl Counts {
-    /// One of them.
+impl CounterValues {
+    /// The value of one counter.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.0.get(counter.index() as usize).copied().unwrap_or(0)
     }
 
-    /// What was lost.
+    /// The counters of lost observations.
     #[must_use]
-    pub fn losses(&self) -> Losses {
+    pub fn losses(&self) -> LossCounters {
         let dropped = |reason| self.get(Counter::Dropped(reason));
-        Losses {
+        LossCounters {
             ring_full: dropped(DropReason::RingFull),
             budget: dropped(DropReason::Budget),
             neighbour_budget: dropped(DropReason::NeighbourBudget),
@@ -58,7 +58,7 @@ impl Counts {
             .map(|kind| (kind.label(), self.get(Counter::Published(kind))))
     }
 
-    /// Observations that equalled one published a short while before, by kind.
+    /// Observations that were published recently and not again, by kind.
     pub fn known(&self) -> impl Iterator<Item = (&'static str, u64)> {
         RecordKind::ALL
             .into_iter()
@@ -72,7 +72,7 @@ impl Counts {
             .map(|reason| (reason.label(), self.get(Counter::Dropped(reason))))
     }
 
-    /// Frames that were no valid claim, by reason (`ipconflict_frames_rejected_total`).
+    /// Frames that are not valid claims, by reason (`ipconflict_frames_rejected_total`).
     pub fn rejected(&self) -> impl Iterator<Item = (&'static str, u64)> {
         RejectReason::ALL
             .into_iter()
@@ -80,10 +80,10 @@ impl Counts {
     }
 }
 
-/// What was lost since the programs were loaded. A change calls for a fresh look at the kernel's state.
+/// Observations lost since the programs were loaded. An increase requires a resync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
-    /// For want of room in the ring buffer.
+pub struct LossCounters {
+    /// Lost because the ring buffer was full.
     pub ring_full: u64,
     /// Claims beyond a device's budget.
     pub budget: u64,
@@ -91,7 +91,7 @@ pub struct Losses {
     pub neighbour_budget: u64,
 }
 
-/// What one device was turned away since its budget was last needed and forgotten.
+/// Observations of one device beyond its budget, since the kernel's entry for it was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLosses {
     /// The device.
@@ -115,9 +115,9 @@ impl CounterReader {
     /// All counters, with one system call.
     ///
     /// # Errors
-    /// Where the kernel refuses to read the map.
-    pub fn read(&self) -> Result<Counts, ReadError> {
-        let mut counts = Counts([0; COUNTERS as usize]);
+    /// The kernel refuses to read the map.
+    pub fn read(&self) -> Result<CounterValues, CounterError> {
+        let mut counts = CounterValues([0; COUNTERS as usize]);
         for of_cpu in self.maps.counts.get(&0, 0)?.iter() {
             for (sum, count) in counts.0.iter_mut().zip(of_cpu) {
                 *sum = sum.wrapping_add(*count);
@@ -126,16 +126,16 @@ impl CounterReader {
         Ok(counts)
     }
 
-    /// The devices that were turned away.
+    /// The devices that exceeded their budget.
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub fn devices_over_budget(&self) -> Result<Vec<DeviceLosses>, ReadError> {
+    pub fn devices_over_budget(&self) -> Result<Vec<DeviceLosses>, CounterError> {
         let mut devices = Vec::new();
         for entry in self.maps.budgets.iter() {
             let (ifindex, budget) = match entry {
                 Ok(entry) => entry,
-                // The entry gave way while the map was walked.
+                // The entry was evicted while the map was iterated.
                 Err(MapError::KeyNotFound) => continue,
                 Err(error) => return Err(error.into()),
             };

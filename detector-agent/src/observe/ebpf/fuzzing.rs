@@ -1,19 +1,19 @@
-//! Records of any content; see [`crate::fuzzing`].
+//! Ring buffer records of any content; see [`crate::fuzzing`].
 
-use detector_common::Record;
+use detector_common::RingRecord;
 
-use super::ring::stamped;
+use super::ring_reader::stamped;
 use crate::engine::{Observation, TimedObservation};
 
-/// Reads the bytes of one record, as they lie in the ring buffer.
+/// Decodes the bytes of one record.
 #[must_use]
 pub fn ring_record(bytes: &[u8]) -> Option<TimedObservation> {
-    let stamped = stamped(&Record::decode(bytes).ok()?);
+    let stamped = stamped(&RingRecord::decode(bytes).ok()?);
     if let Observation::Frame(claim) = &stamped.observation {
         let ids = [claim.vlan.outer, claim.vlan.inner];
         assert!(
             ids.iter().flatten().all(|id| (1..=4094).contains(id)),
-            "a VLAN id that no tag can have was let through: {ids:?}"
+            "decoding accepted an invalid VLAN id: {ids:?}"
         );
     }
     Some(stamped)

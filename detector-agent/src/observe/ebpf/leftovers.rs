@@ -1,7 +1,7 @@
-//! Filters that an earlier agent left behind because it was killed.
+//! Filters that a killed agent left behind.
 //!
-//! `clsact` filters outlive the process that made them (TCX links do not). They are known by the program's name, which the
-//! kernel keeps with the filter. The `clsact` they hang on is left: nothing tells whose it is.
+//! `clsact` filters outlive the process that added them (TCX links do not). They are recognised by the program's name, which
+//! the kernel stores with the filter. `clsact` itself stays, because its owner is unknown.
 
 use nix::errno::Errno;
 
@@ -11,10 +11,10 @@ use crate::engine::IfIndex;
 /// The name of the program on pod devices, and so of its filters.
 pub(super) const PROGRAM: &str = "ipconflict_arp_ndp";
 
-/// Removes every filter of an earlier agent in this thread's network namespace; returns the devices it was on.
+/// Removes the filters of earlier agents in this thread's network namespace; returns their devices.
 ///
 /// # Errors
-/// Where the kernel does not list the devices. A device that vanishes meanwhile is no error.
+/// The kernel refuses to list devices or filters. A device that vanishes meanwhile is not an error.
 pub fn remove() -> Result<Vec<IfIndex>, TcError> {
     let mut tc = Tc::open()?;
     let mut cleaned = Vec::new();
@@ -30,12 +30,12 @@ pub fn remove() -> Result<Vec<IfIndex>, TcError> {
 }
 
 fn remove_from(tc: &mut Tc, ifindex: IfIndex) -> Result<bool, TcError> {
-    let mut any = false;
+    let mut removed = false;
     for filter in tc.ingress_filters(ifindex)? {
         if filter.is_named(PROGRAM) {
             tc.remove_filter(ifindex, filter.priority, filter.handle)?;
-            any = true;
+            removed = true;
         }
     }
-    Ok(any)
+    Ok(removed)
 }

@@ -1,6 +1,4 @@
-//! Loading the programs into the kernel.
-//!
-//! One file: a third of it is the words for what may go wrong, which stand beside the step that they tell of.
+//! Loads the programs into the kernel.
 
 use std::{
     fs,
@@ -24,8 +22,8 @@ use ipnet::IpNet;
 use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 
 use super::{
-    CounterReader, EbpfOptions, RingReader, SHARED_NETWORKS,
-    attach::Devices,
+    CounterReader, EbpfOptions, KernelLog, KernelLogReader, RingReader, SHARED_NETWORKS,
+    attach::AttachedDevices,
     btf::{Btf, BtfError},
     capability,
     leftovers::PROGRAM,
@@ -33,13 +31,12 @@ use super::{
     tc::TcError,
 };
 
-/// The programs as `cargo xtask build` left them; empty without a BPF toolchain.
-pub(super) const OBJECT: &[u8] =
-    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/detector-ebpf.o"));
+/// The object built by `cargo xtask build`; empty if the agent was built without a BPF toolchain.
+const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/detector-ebpf.o"));
 
 const DEFAULT_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// The programs that watch the kernel's neighbour tables, with the tracepoint of each.
+/// The programs that follow the kernel's neighbour tables, and their tracepoints.
 const NEIGHBOUR_PROGRAMS: [(&str, &str); 3] = [
     ("ipconflict_neigh_update", "neigh_update_done"),
     ("ipconflict_neigh_timer", "neigh_timer_handler"),
@@ -49,30 +46,30 @@ const NEIGHBOUR_PROGRAMS: [(&str, &str); 3] = [
 /// Why the programs could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The agent was built without them.
+    /// The agent was built without the programs.
     #[error(
-        "this agent was built without its kernel programs: build it with `cargo xtask build`, or run it with --no-ebpf"
+        "this agent was built without its kernel programs; build it with `cargo xtask build`, or run it with --no-ebpf"
     )]
     Stub,
     /// A capability is missing.
-    #[error("loading the kernel programs needs {0}: run as root, or grant it to the agent")]
+    #[error("loading the kernel programs needs {0}; run as root, or grant it to the agent")]
     MissingCapability(&'static str),
     /// The kernel's type information is missing or unusable.
-    #[error("the kernel's type information at {path} cannot be used: {problem}")]
+    #[error("cannot use the kernel's type information (BTF) in {path}: {problem}")]
     Btf {
-        /// Where it was looked for.
+        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         problem: BtfProblem,
     },
-    /// The kernel refused although the capabilities are there.
+    /// The kernel refused although no capability is missing.
     #[error(
-        "the kernel does not let this process load programs ({0}): it runs in a user namespace or a locked-down kernel; run it in the host's own, or with --no-ebpf"
+        "the kernel does not permit this process to load programs ({0}), probably because of a user namespace or kernel lockdown; run it in the host's user namespace, or with --no-ebpf"
     )]
     NotPermitted(io::Error),
-    /// The verifier refused a program.
+    /// The verifier rejected a program.
     #[error(
-        "the kernel's verifier refused the program {program}: {source}; its reasons are in the log at level debug"
+        "the kernel's verifier rejected the program {program}: {source}; the verifier's reasons are logged at level debug"
     )]
     Verifier {
         /// The program.
@@ -80,24 +77,24 @@ pub enum LoadError {
         /// The system's error.
         source: io::Error,
     },
-    /// The kernel lacks something else.
-    #[error("the kernel programs could not be loaded: {0}; --no-ebpf runs without them")]
+    /// Another error of the kernel or the object.
+    #[error("cannot load the kernel programs: {0}; --no-ebpf runs without them")]
     Kernel(String),
-    /// Netlink could not be opened.
-    #[error("the kernel's traffic control (tc) cannot be asked: {0}")]
+    /// The netlink socket for traffic control cannot be opened.
+    #[error("cannot open a netlink socket for traffic control: {0}")]
     Tc(#[from] TcError),
 }
 
 /// What is wrong with the kernel's type information.
 #[derive(Debug, thiserror::Error)]
 pub enum BtfProblem {
-    /// The file is not there or not readable.
+    /// The file cannot be read.
     #[error("{0}; the kernel must be built with CONFIG_DEBUG_INFO_BTF")]
     Unreadable(io::Error),
     /// The file is empty.
     #[error("it is empty; the kernel must be built with CONFIG_DEBUG_INFO_BTF")]
     Empty,
-    /// It is no BTF, or lacks something.
+    /// It is not BTF, or something is missing from it.
     #[error("{0}")]
     Unusable(String),
 }
@@ -108,22 +105,22 @@ impl From<BtfError> for BtfProblem {
     }
 }
 
-/// The loaded programs and what they are attached to. Dropping it detaches all.
+/// The loaded programs and the devices they are attached to. Detaches from all devices when dropped.
 #[derive(Debug)]
 pub struct Programs {
     pub(super) ebpf: Ebpf,
-    pub(super) devices: Devices,
+    pub(super) devices: AttachedDevices,
     counters: CounterReader,
     neighbour_problem: Option<String>,
+    kernel_log: Option<KernelLogReader>,
 }
 
 impl Programs {
-    /// Loads the programs and starts to watch the neighbour tables of this thread's network namespace. To see devices,
-    /// attach to them.
+    /// Loads the programs and follows the neighbour tables of this thread's network namespace. Attaches to no device yet.
     ///
     /// # Errors
-    /// One of [`LoadError`]; nothing stays loaded then. That the neighbour tables cannot be watched is no error, see
-    /// [`Self::neighbour_events`].
+    /// [`LoadError`]; nothing stays loaded then. Failure to follow the neighbour tables is not an error, see
+    /// [`Self::has_neighbour_events`].
     pub fn load(options: &EbpfOptions) -> Result<(Self, RingReader), LoadError> {
         Self::load_object(OBJECT, options)
     }
@@ -158,41 +155,51 @@ impl Programs {
         let budgets =
             HashMap::try_from(take(&mut ebpf, "BUDGETS")?).map_err(|error| map_error(&error))?;
         let counters = CounterReader::new(counts, budgets);
-        tell_shared(&mut ebpf, options)?;
+        insert_shared_networks(&mut ebpf, options)?;
+        let kernel_log = (options.kernel_log != KernelLog::Off)
+            .then(|| KernelLogReader::new(&mut ebpf, counters.clone()))
+            .transpose()
+            .map_err(|error| LoadError::Kernel(chain(&error)))?;
         load_classifier(&mut ebpf)?;
-        let neighbour_problem = watch_neighbours(&mut ebpf, &types, &kernel).err();
-        let devices = Devices::open(options.attach)?;
+        let neighbour_problem = follow_neighbours(&mut ebpf, &types, &kernel).err();
+        let devices = AttachedDevices::open(options.attach)?;
         Ok((
             Self {
                 ebpf,
                 devices,
                 counters,
                 neighbour_problem,
+                kernel_log,
             },
             RingReader::new(ring),
         ))
     }
 
-    /// Whether neighbour entries are reported by the ring buffer. Where not, netlink has to.
+    /// Whether neighbour updates come by the ring buffer. If not, they have to be observed by netlink.
     #[must_use]
-    pub fn neighbour_events(&self) -> bool {
+    pub fn has_neighbour_events(&self) -> bool {
         self.neighbour_problem.is_none()
     }
 
-    /// Why neighbour entries are not reported, in one sentence.
+    /// Why neighbour updates do not come by the ring buffer, in one sentence.
     #[must_use]
     pub fn neighbour_problem(&self) -> Option<&str> {
         self.neighbour_problem.as_deref()
     }
 
-    /// Reads what the programs count.
+    /// A reader of the programs' counters.
     #[must_use]
     pub fn counters(&self) -> CounterReader {
         self.counters.clone()
     }
 
+    /// The reader of the kernel log, once; `None` while it is off.
+    pub fn take_kernel_log(&mut self) -> Option<KernelLogReader> {
+        self.kernel_log.take()
+    }
+
     /// The program for pod devices.
-    pub(super) fn classifier(&mut self) -> Option<(&mut SchedClassifier, &mut Devices)> {
+    pub(super) fn classifier(&mut self) -> Option<(&mut SchedClassifier, &mut AttachedDevices)> {
         let program = self.ebpf.program_mut(PROGRAM)?.try_into().ok()?;
         Some((program, &mut self.devices))
     }
@@ -207,23 +214,35 @@ fn create(
     let budget = Budget::new(options.budget_burst, options.budget_per_second);
     let republish = u64::try_from(options.republish_after.as_nanos()).unwrap_or(u64::MAX);
     let netns = own_netns_inode()?;
-    // The standard library's hash maps are seeded from the kernel's random numbers, each anew.
+    // The standard library seeds each `RandomState` from the kernel's random numbers.
     let seed = RandomState::new().hash_one(netns);
     let shared = shared_networks(options);
     let shared_addresses = u32::from(!shared.is_empty());
     // A map has at least one entry.
     let shared = u32::try_from(shared.len().max(1)).unwrap_or(u32::MAX);
+    let kernel_log = match options.kernel_log {
+        KernelLog::Off => 0_u32,
+        KernelLog::Losses => 1,
+        KernelLog::All => 2,
+    };
     let mut loader = EbpfLoader::new();
     loader
         .btf(Some(kernel))
         .map_max_entries("EVENTS", ring_size(options.ring_bytes))
         .map_max_entries("SHARED", shared)
+        .override_global("KERNEL_LOG", &kernel_log, true)
         .override_global("SHARED_ADDRESSES", &shared_addresses, true)
         .override_global("REPUBLISH_AFTER_NS", &republish, true)
         .override_global("BUDGET_INTERVAL_NS", &budget.interval_ns, true)
         .override_global("BUDGET_WINDOW_NS", &budget.window_ns, true)
         .override_global("NETNS_INODE", &netns, true)
         .override_global("HASH_SEED", &seed, true);
+    if kernel_log == 0 {
+        // Nothing writes to them.
+        loader
+            .map_max_entries("AYA_LOGS", ring_size(0))
+            .map_max_entries("LOG_BUDGETS", 1);
+    }
     for (global, offset) in offsets {
         loader.override_global(global, offset, true);
     }
@@ -234,13 +253,13 @@ fn create(
 }
 
 fn shared_networks(options: &EbpfOptions) -> &[IpNet] {
-    let heeded = options.shared.len().min(SHARED_NETWORKS);
-    options.shared.get(..heeded).unwrap_or_default()
+    let count = options.shared.len().min(SHARED_NETWORKS);
+    options.shared.get(..count).unwrap_or_default()
 }
 
-/// Tells the classifier which addresses may move.
-fn tell_shared(ebpf: &mut Ebpf, options: &EbpfOptions) -> Result<(), LoadError> {
-    // Borrowed: a map that is taken is gone before the program that uses it is loaded.
+/// Fills the table of shared addresses.
+fn insert_shared_networks(ebpf: &mut Ebpf, options: &EbpfOptions) -> Result<(), LoadError> {
+    // Borrowed, not taken: the programs that use it are not loaded yet.
     let map = ebpf.map_mut("SHARED").ok_or_else(|| no_map("SHARED"))?;
     let mut trie: LpmTrie<_, SharedAddress, u32> =
         LpmTrie::try_from(map).map_err(|error| map_error(&error))?;
@@ -272,8 +291,8 @@ fn load_classifier(ebpf: &mut Ebpf) -> Result<(), LoadError> {
         .map_err(|error| program_error(PROGRAM, error))
 }
 
-/// Loads and attaches the neighbour programs: all of them or none, since a half-told story misleads.
-fn watch_neighbours(ebpf: &mut Ebpf, types: &Btf<'_>, kernel: &aya::Btf) -> Result<(), String> {
+/// Loads and attaches the neighbour programs: all or none, because incomplete updates would be misleading.
+fn follow_neighbours(ebpf: &mut Ebpf, types: &Btf<'_>, kernel: &aya::Btf) -> Result<(), String> {
     for (name, tracepoint) in NEIGHBOUR_PROGRAMS {
         if !types.has_tracepoint(tracepoint) {
             return Err(format!("the kernel has no tracepoint {tracepoint}"));
@@ -286,7 +305,7 @@ fn watch_neighbours(ebpf: &mut Ebpf, types: &Btf<'_>, kernel: &aya::Btf) -> Resu
         let attached = tracing_program(ebpf, name).and_then(BtfTracePoint::attach);
         if let Err(error) = attached {
             for (name, _) in NEIGHBOUR_PROGRAMS {
-                // What was attached already is taken back; a program that was not has nothing to unload from.
+                // An error means that this program was not attached yet.
                 let _ = tracing_program(ebpf, name).and_then(BtfTracePoint::unload);
             }
             return Err(program_error(name, error).to_string());
@@ -338,7 +357,7 @@ fn program_error(program: &'static str, error: ProgramError) -> LoadError {
             {
                 return LoadError::NotPermitted(io_error);
             }
-            tracing::debug!(program, log = %tail(&verifier_log.to_string()), "the verifier's last words");
+            tracing::debug!(program, log = %tail(&verifier_log.to_string()), "verifier log");
             LoadError::Verifier {
                 program,
                 source: io_error,
@@ -363,7 +382,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The end of a verifier log, where the reason stands.
+/// The end of a verifier log, which has the reason.
 fn tail(log: &str) -> String {
     const LINES: usize = 40;
     let lines: Vec<&str> = log.lines().collect();
@@ -373,7 +392,7 @@ fn tail(log: &str) -> String {
         .join("\n")
 }
 
-/// The next size a ring buffer can have: a power of two, at least a page.
+/// The smallest valid size of a ring buffer of at least `bytes`: a power of two, at least a page.
 fn ring_size(bytes: u32) -> u32 {
     const LARGEST: u32 = 1 << 30;
     let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)
@@ -384,19 +403,19 @@ fn ring_size(bytes: u32) -> u32 {
     bytes.clamp(page, LARGEST).next_power_of_two()
 }
 
-/// The inode by which the kernel knows this thread's network namespace.
+/// The inode of this thread's network namespace.
 fn own_netns_inode() -> Result<u32, LoadError> {
     let path = "/proc/thread-self/ns/net";
     let metadata =
         fs::metadata(path).map_err(|error| LoadError::Kernel(format!("{path}: {error}")))?;
     u32::try_from(metadata.ino())
-        .map_err(|_| LoadError::Kernel(format!("{path}: its inode is no namespace's")))
+        .map_err(|_| LoadError::Kernel(format!("{path}: the inode exceeds 32 bits")))
 }
 
-/// Kernels before 5.11 charge maps to this limit. Where it cannot be raised, creating the maps will say so.
+/// Kernels before 5.11 charge maps to this limit. If it cannot be raised and is too low, creating the maps fails.
 fn raise_memory_lock_limit() {
     if let Err(errno) = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY) {
-        tracing::debug!(%errno, "the limit for locked memory stays as it is");
+        tracing::debug!(%errno, "RLIMIT_MEMLOCK not raised");
     }
 }
 
@@ -412,12 +431,12 @@ fn is_send(programs: Programs, reader: RingReader, counters: CounterReader) -> i
 mod tests {
     use super::*;
 
-    /// As `cargo build` leaves it on a machine without a BPF toolchain. Whoever runs it, root or not, is told that first.
+    /// As built on a machine without a BPF toolchain. Reported before a missing capability.
     #[test]
-    fn an_agent_built_without_kernel_programs_refuses_to_run_and_says_what_helps() {
-        let refused = Programs::load_object(&[], &EbpfOptions::default());
-        let error = refused.map(drop).map_err(|error| error.to_string());
-        let said = "this agent was built without its kernel programs: build it with `cargo xtask build`, or run it with --no-ebpf";
-        assert_eq!(error, Err(said.to_owned()));
+    fn loading_without_an_object_names_the_remedy() {
+        let result = Programs::load_object(&[], &EbpfOptions::default());
+        let error = result.map(drop).map_err(|error| error.to_string());
+        let expected = "this agent was built without its kernel programs; build it with `cargo xtask build`, or run it with --no-ebpf";
+        assert_eq!(error, Err(expected.to_owned()));
     }
 }

@@ -1,59 +1,78 @@
-//! The kernel programs: loading them, attaching them to pod devices, and reading what they say.
+//! The kernel programs: loading them, attaching them to pod devices, and reading their output.
 //!
-//! - [`Programs`] is loaded once and attaches to devices; it blocks on the kernel, so it lives on a thread that may wait.
+//! - [`Programs`] is loaded once and attaches to devices; it blocks on kernel locks, so it belongs to a thread that may wait.
 //! - [`RingReader`] turns the records of the ring buffer into observations.
-//! - [`CounterReader`] reads what the programs counted: above all what they had to drop.
+//! - [`CounterReader`] reads the programs' counters, above all those of lost observations.
+//! - [`KernelLogReader`] turns the programs' log (`--kernel-log`) into the agent's.
 //! - [`leftovers`] removes the filters of an agent that was killed.
 //!
-//! Invariants: nothing here delays or changes a packet; every loss is counted, in the kernel, before anyone could notice
-//! its absence; what other people have attached stays as it is.
+//! Invariants: nothing here delays or changes a packet; every loss is counted in the kernel; filters and programs of others
+//! stay as they are.
 //!
-//! Limits: a device's `clsact` queueing discipline is one for everyone. While it is there nobody can add the older
-//! `ingress` one, which the CNI plugin `bandwidth` does; `--attach tcx` needs none.
+//! Limits: a device has at most one `clsact` or `ingress` queueing discipline. While ours is there, nobody can add the older
+//! `ingress`, as the CNI plugin `bandwidth` does; `--attach tcx` needs neither.
 
 mod attach;
 mod btf;
 mod capability;
 mod counters;
+mod filter_removals;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod kernel_log;
 pub mod leftovers;
 mod load;
 mod offsets;
-mod removals;
-mod ring;
+mod ring_reader;
 mod tc;
-mod trial;
+mod test_run;
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::ValueEnum;
 use ipnet::IpNet;
 
-pub use attach::{AttachError, Attached};
-pub use counters::{CounterReader, Counts, DeviceLosses, Losses, ReadError};
+pub use attach::{AttachError, AttachMethod};
+pub use counters::{CounterError, CounterReader, CounterValues, DeviceLosses, LossCounters};
+pub use kernel_log::KernelLogReader;
 pub use load::{BtfProblem, LoadError, Programs};
-pub use ring::{Drained, RingReader};
+pub use ring_reader::{RingDrain, RingReader};
 pub use tc::TcError;
-pub use trial::{Subject, Trial, TrialError};
+pub use test_run::{TestRunError, TestRunResult, test_run};
 
 /// Where to attach on a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum AttachMode {
-    /// clsact, unless another program stands on TCX.
+    /// clsact, unless another program is attached by TCX.
     #[default]
     Auto,
     /// clsact.
     ///
-    /// Fast, for everyone.
+    /// Fast, on every kernel.
     Tc,
-    /// TCX, first in line.
+    /// TCX, before all other programs.
     ///
-    /// Takes the kernel about 15 ms a device, during which nobody else configures links.
+    /// Takes about 15 ms per device, during which the kernel blocks other configuration of links.
     Tcx,
 }
 
-/// See [`EbpfOptions::shared`]; the table takes memory in the kernel.
+/// Maximum number of [`EbpfOptions::shared`] networks, which bounds the memory of their table in the kernel.
 pub const SHARED_NETWORKS: usize = 4096;
+
+/// What the kernel log contains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KernelLog {
+    /// Nothing; the verifier removes the code.
+    #[default]
+    Off,
+    /// Rejected frames and lost observations.
+    Losses,
+    /// Also observations that were published recently, and neighbour updates that are not followed.
+    All,
+}
+
+/// Target of the kernel log in `tracing`, and so in `RUST_LOG`.
+pub const KERNEL_LOG_TARGET: &str = "detector_ebpf";
 
 /// How the programs are loaded.
 #[derive(Clone, Debug)]
@@ -62,17 +81,19 @@ pub struct EbpfOptions {
     pub ring_bytes: u32,
     /// Where to attach.
     pub attach: AttachMode,
-    /// The running kernel's BTF, `/sys/kernel/btf/vmlinux` where not given.
+    /// The running kernel's BTF; by default `/sys/kernel/btf/vmlinux`.
     pub btf: Option<PathBuf>,
-    /// For how long an observation that was published is not published again.
+    /// How long a published observation is not published again.
     pub republish_after: Duration,
-    /// New claims that a device may make at once; as many neighbour entries may appear on it.
+    /// Number of new claims that a device may make at once; the same for neighbour entries.
     pub budget_burst: u32,
-    /// Networks of shared addresses: of these each move from device to device is published. At most
-    /// [`SHARED_NETWORKS`] are heeded.
+    /// Networks of shared addresses, of which each move between devices is published. Those after the first
+    /// [`SHARED_NETWORKS`] are ignored.
     pub shared: Vec<IpNet>,
-    /// New claims that a device may make each second after that; zero means no limit.
+    /// Number of new claims that a device may make per second after that; zero means no limit.
     pub budget_per_second: u32,
+    /// What the kernel log contains.
+    pub kernel_log: KernelLog,
 }
 
 impl Default for EbpfOptions {
@@ -85,12 +106,7 @@ impl Default for EbpfOptions {
             shared: Vec::new(),
             budget_burst: 512,
             budget_per_second: 256,
+            kernel_log: KernelLog::Off,
         }
     }
-}
-
-/// Whether the kernel programs were built into this agent.
-#[must_use]
-pub fn built_in() -> bool {
-    !load::OBJECT.is_empty()
 }

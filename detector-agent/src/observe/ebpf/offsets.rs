@@ -1,4 +1,4 @@
-//! The places in the kernel's structs that the programs read, by the name of the global that carries each.
+//! Offsets in the kernel's structs that the programs read, each in a global.
 
 use super::btf::{Btf, BtfError};
 

@@ -1,4 +1,4 @@
-//! Traffic control over netlink: `clsact` and the filters on its ingress side, by interface index.
+//! Traffic control by netlink: `clsact` and the filters on its ingress side, by interface index.
 
 use std::{io, os::fd::AsRawFd, os::fd::BorrowedFd};
 
@@ -21,7 +21,7 @@ use nix::{
 
 use crate::engine::IfIndex;
 
-/// `ETH_P_ALL` in network order, as `tcm_info` wants it.
+/// `ETH_P_ALL` in network order, as in `tcm_info`.
 const ALL_PROTOCOLS: u16 = 0x0003_u16.to_be();
 /// The ingress side of `clsact`.
 pub(super) const INGRESS: TcHandle = TcHandle {
@@ -34,28 +34,27 @@ const EGRESS: TcHandle = TcHandle {
     minor: TcHandle::MIN_EGRESS,
 };
 const CLSACT: &str = "clsact";
-/// A handle of our own, far from those the kernel and other tools count up from 1: no `tc filter replace … handle 1` of
-/// somebody else can hit it.
+/// The handle of our filters, far from those that the kernel and other tools count up from 1, so that no `tc filter
+/// replace … handle 1` of others replaces ours.
 pub(super) const HANDLE: u32 = 0x4950_4344;
-/// How long the kernel may take to answer. It answers while it is asked, once it has the lock; only then is this met when
-/// something is badly stuck.
-const PATIENCE_SECONDS: i64 = 30;
-/// Bytes that one datagram of the kernel may have.
+/// Timeout of a response. The kernel handles a request synchronously once it has the lock, so this passes only if it is stuck.
+const TIMEOUT_SECONDS: i64 = 30;
+/// Maximum size of a datagram from the kernel.
 const DATAGRAM: usize = 64 * 1024;
 
-/// Why the kernel did not do it.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TcError {
-    /// It refused.
+    /// The kernel refused it.
     #[error("the kernel refused: {0}")]
     Refused(Errno),
-    /// It could not be asked, or its answer not be read.
-    #[error("the kernel could not be asked: {0}")]
+    /// The request could not be sent, or the response not be read.
+    #[error("netlink request failed: {0}")]
     System(#[from] io::Error),
 }
 
 impl TcError {
-    /// The kernel's own error.
+    /// The error with which the kernel refused.
     #[must_use]
     pub fn errno(&self) -> Option<Errno> {
         match self {
@@ -67,14 +66,14 @@ impl TcError {
 
 /// A filter as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Filter {
+pub(super) struct TcFilter {
     /// The device.
     pub(super) ifindex: IfIndex,
-    /// Its place in line; the lowest number comes first.
+    /// Its priority; the lowest number runs first.
     pub(super) priority: u16,
-    /// Its identity at that place.
+    /// Its identity within the priority.
     pub(super) handle: u32,
-    /// The protocol it looks at, network order.
+    /// The protocol it matches, in network order.
     pub(super) protocol: u16,
     /// Its kind: `bpf`, `u32`, …
     pub(super) kind: String,
@@ -82,19 +81,19 @@ pub(super) struct Filter {
     pub(super) name: Option<String>,
 }
 
-impl Filter {
-    /// Whether a filter of ours can share its place in line.
+impl TcFilter {
+    /// Whether a filter of ours can share its priority.
     pub(super) fn is_for_any_bpf(&self) -> bool {
         self.kind == "bpf" && self.protocol == ALL_PROTOCOLS
     }
 
-    /// Whether it is the program of that name, for frames of any protocol.
+    /// Whether it is the program with this name and matches all protocols.
     pub(super) fn is_named(&self, program: &str) -> bool {
         self.name.as_deref() == Some(program) && self.is_for_any_bpf()
     }
 }
 
-/// A conversation with the kernel, in the network namespace it was opened in.
+/// A netlink socket for traffic control, in the network namespace it was opened in.
 #[derive(Debug)]
 pub(super) struct Tc {
     socket: Socket,
@@ -109,7 +108,7 @@ impl Tc {
         setsockopt(
             &socket,
             sockopt::ReceiveTimeout,
-            &TimeVal::seconds(PATIENCE_SECONDS),
+            &TimeVal::seconds(TIMEOUT_SECONDS),
         )
         .map_err(io::Error::from)?;
         Ok(Self {
@@ -119,7 +118,7 @@ impl Tc {
         })
     }
 
-    /// Adds `clsact` to a device; `false` where the place is taken already.
+    /// Adds `clsact` to a device; `false` if the device has `clsact` or `ingress` already.
     pub(super) fn add_clsact(&mut self, ifindex: IfIndex) -> Result<bool, TcError> {
         let mut message = message(ifindex, TcHandle::CLSACT);
         message.header.handle = TcHandle {
@@ -130,7 +129,7 @@ impl Tc {
             .attributes
             .push(TcAttribute::Kind(CLSACT.to_owned()));
         let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
-        match self.ask(
+        match self.request(
             RouteNetlinkMessage::NewQueueDiscipline(message),
             flags,
             |_| {},
@@ -141,7 +140,7 @@ impl Tc {
         }
     }
 
-    /// Removes `clsact`, with whatever hangs on it.
+    /// Removes `clsact` with all its filters.
     pub(super) fn remove_clsact(&mut self, ifindex: IfIndex) -> Result<(), TcError> {
         let mut message = message(ifindex, TcHandle::CLSACT);
         message.header.handle = TcHandle {
@@ -151,15 +150,15 @@ impl Tc {
         message
             .attributes
             .push(TcAttribute::Kind(CLSACT.to_owned()));
-        self.ask(
+        self.request(
             RouteNetlinkMessage::DelQueueDiscipline(message),
             NLM_F_REQUEST | NLM_F_ACK,
             |_| {},
         )
     }
 
-    /// Puts a program on the ingress side, at `priority`, or at a place the kernel chooses where that is zero. Returns the
-    /// place.
+    /// Adds a program on the ingress side with this priority, or, if it is zero, one that the kernel chooses. Returns the
+    /// priority.
     pub(super) fn add_filter(
         &mut self,
         ifindex: IfIndex,
@@ -179,19 +178,19 @@ impl Tc {
                 TcOption::Bpf(TcFilterBpfOption::Flags(TcBpfFlags::DirectAction)),
             ]),
         ];
-        let mut place = None;
-        // The echo carries the place the kernel chose.
+        let mut chosen = None;
+        // The echo contains the priority that the kernel chose.
         let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO;
-        self.ask(
+        self.request(
             RouteNetlinkMessage::NewTrafficFilter(message),
             flags,
-            |answer| {
-                if let RouteNetlinkMessage::NewTrafficFilter(made) = answer {
-                    place = Some(priority_of(&made.header));
+            |response| {
+                if let RouteNetlinkMessage::NewTrafficFilter(made) = response {
+                    chosen = Some(priority_of(&made.header));
                 }
             },
         )?;
-        place.ok_or_else(|| io::Error::other("it did not say where it put the filter").into())
+        chosen.ok_or_else(|| io::Error::other("the response has no filter priority").into())
     }
 
     /// Removes one filter of ours.
@@ -205,29 +204,29 @@ impl Tc {
         message.header.handle = handle.into();
         message.header.info = info(priority, ALL_PROTOCOLS);
         message.attributes.push(TcAttribute::Kind("bpf".to_owned()));
-        self.ask(
+        self.request(
             RouteNetlinkMessage::DelTrafficFilter(message),
             NLM_F_REQUEST | NLM_F_ACK,
             |_| {},
         )
     }
 
-    /// The filters on the ingress side, first in line first.
-    pub(super) fn ingress_filters(&mut self, ifindex: IfIndex) -> Result<Vec<Filter>, TcError> {
+    /// The filters on the ingress side, in the order in which they run.
+    pub(super) fn ingress_filters(&mut self, ifindex: IfIndex) -> Result<Vec<TcFilter>, TcError> {
         self.filters(ifindex, INGRESS)
     }
 
-    /// Whether nothing hangs on either side of a device's `clsact`.
+    /// Whether a device's `clsact` has no filters on either side.
     pub(super) fn is_clsact_empty(&mut self, ifindex: IfIndex) -> Result<bool, TcError> {
         Ok(self.filters(ifindex, INGRESS)?.is_empty() && self.filters(ifindex, EGRESS)?.is_empty())
     }
 
-    /// The devices that have `clsact`, or the older `ingress`.
+    /// The devices that have `clsact` or the older `ingress`.
     pub(super) fn devices_with_ingress(&mut self) -> Result<Vec<IfIndex>, TcError> {
         let mut devices = Vec::new();
         let request = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default());
-        self.ask(request, NLM_F_REQUEST | NLM_F_DUMP, |answer| {
-            if let RouteNetlinkMessage::NewQueueDiscipline(found) = answer
+        self.request(request, NLM_F_REQUEST | NLM_F_DUMP, |response| {
+            if let RouteNetlinkMessage::NewQueueDiscipline(found) = response
                 && found.header.parent == TcHandle::CLSACT
                 && let Ok(ifindex) = IfIndex::try_from(found.header.index)
             {
@@ -237,19 +236,19 @@ impl Tc {
         Ok(devices)
     }
 
-    fn filters(&mut self, ifindex: IfIndex, parent: TcHandle) -> Result<Vec<Filter>, TcError> {
+    fn filters(&mut self, ifindex: IfIndex, parent: TcHandle) -> Result<Vec<TcFilter>, TcError> {
         let mut filters = Vec::new();
         let request = RouteNetlinkMessage::GetTrafficFilter(message(ifindex, parent));
-        self.ask(request, NLM_F_REQUEST | NLM_F_DUMP, |answer| {
-            if let RouteNetlinkMessage::NewTrafficFilter(found) = answer {
+        self.request(request, NLM_F_REQUEST | NLM_F_DUMP, |response| {
+            if let RouteNetlinkMessage::NewTrafficFilter(found) = response {
                 filters.extend(filter(&found));
             }
         })?;
         Ok(filters)
     }
 
-    /// Sends a request and reads its answer to the end.
-    fn ask(
+    /// Sends a request and reads the response to its end.
+    fn request(
         &mut self,
         request: RouteNetlinkMessage,
         flags: u16,
@@ -280,7 +279,7 @@ impl Tc {
                 // Messages start at multiples of four bytes.
                 rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
                 let Ok(message) = message else {
-                    // A filter of a kind that is not understood: it is not ours.
+                    // A filter of a kind that the library cannot parse is not ours.
                     continue;
                 };
                 if message.header.sequence_number != self.sequence {
@@ -294,7 +293,7 @@ impl Tc {
                             code => Err(TcError::Refused(Errno::from_raw(code.saturating_neg()))),
                         };
                     }
-                    NetlinkPayload::InnerMessage(answer) => each(answer),
+                    NetlinkPayload::InnerMessage(response) => each(response),
                     _ => {}
                 }
             }
@@ -317,14 +316,14 @@ fn priority_of(header: &TcHeader) -> u16 {
     (header.info >> 16) as u16
 }
 
-fn filter(message: &TcMessage) -> Option<Filter> {
+fn filter(message: &TcMessage) -> Option<TcFilter> {
     let handle =
         u32::from(message.header.handle.major) << 16 | u32::from(message.header.handle.minor);
-    // Each place in line is listed once without a handle, before the filters at it.
+    // Each priority is listed once without a handle, before its filters.
     if handle == 0 {
         return None;
     }
-    let mut found = Filter {
+    let mut found = TcFilter {
         ifindex: IfIndex::try_from(message.header.index).ok()?,
         priority: priority_of(&message.header),
         handle,

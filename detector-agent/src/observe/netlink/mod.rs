@@ -4,6 +4,7 @@
 //! What these messages mean is decided in [`crate::engine`].
 
 mod decode;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod lists;
 mod live;

@@ -1,9 +1,9 @@
-//! The CNI result cache, in which container runtimes keep the results of CNI plugins (libcni, `cniCacheV1`): one file
-//! per network of each pod, named `<network>-<container id>-<interface>`.
+//! The CNI result cache: what a container runtime keeps of each plugin's answer (libcni, `cniCacheV1`), a file for each
+//! network of each pod, named `<network>-<container id>-<interface>`.
 //!
-//! Invariants: at most [`MAX_FILES`] files of at most [`file::MAX_BYTES`] are read; only regular files are opened; an
-//! unchanged file is not read again; an unreadable or incomplete file is counted and skipped. Files are read on a thread
-//! that may wait for the disk.
+//! Invariants: at most [`MAX_FILES`] files of at most [`file::MAX_BYTES`] are looked at, none of which is waited for (only
+//! regular files are opened); a file is read once and again when it changed; one that cannot be read or is half written
+//! costs itself only, and is counted. Reading happens on a thread that may wait for the disk.
 
 pub(super) mod file;
 
@@ -15,23 +15,22 @@ use tokio::{
 };
 
 use super::{
-    PodRecord, Via,
-    netns::NetnsQueries,
-    source::{PodSource, SourceError, SourceSnapshot},
+    Record, Via,
+    namespaces::Namespaces,
+    source::{Problem, Source, SourceSnapshot},
 };
-use file::{CacheEntry, Unusable};
+use file::{Entry, Unusable, entry};
 
-/// Most files that are read.
+/// Files that are looked at.
 const MAX_FILES: usize = 8_192;
-
 /// The cache in one directory.
 #[derive(Debug)]
 pub struct CniCache {
     directory: PathBuf,
-    /// `None` while a read is in progress.
-    reader: Option<CacheReader>,
-    /// A read in progress. It may outlast the deadline of its query; the next query waits for its end.
-    pending: Option<JoinHandle<(CacheReader, Result<SourceSnapshot, SourceError>)>>,
+    /// The reader, between two readings.
+    reader: Option<Reader>,
+    /// A reading that is under way; it outlives a deadline, and the next question waits for it.
+    reading: Option<JoinHandle<(Reader, Result<SourceSnapshot, Problem>)>>,
 }
 
 impl CniCache {
@@ -39,104 +38,104 @@ impl CniCache {
     #[must_use]
     pub fn new(directory: PathBuf) -> Self {
         Self {
-            reader: Some(CacheReader::new(directory.clone())),
+            reader: Some(Reader::new(directory.clone())),
             directory,
-            pending: None,
+            reading: None,
         }
     }
 }
 
-impl PodSource for CniCache {
+impl Source for CniCache {
     const VIA: Via = Via::CniCache;
 
     fn target(&self) -> String {
         self.directory.display().to_string()
     }
 
-    async fn snapshot(&mut self, _: Instant) -> Result<SourceSnapshot, SourceError> {
-        if self.pending.is_some() {
-            // It began before this query, so its snapshot may be older than the device that is looked up.
+    async fn records(&mut self, _: Instant) -> Result<SourceSnapshot, Problem> {
+        if self.reading.is_some() {
+            // Begun before this question: what it holds may be older than what is asked about.
             self.finish().await.ok();
         }
         let mut reader = self
             .reader
             .take()
-            .unwrap_or_else(|| CacheReader::new(self.directory.clone()));
-        self.pending = Some(spawn_blocking(move || {
-            let snapshot = reader.read();
-            (reader, snapshot)
+            .unwrap_or_else(|| Reader::new(self.directory.clone()));
+        self.reading = Some(spawn_blocking(move || {
+            let told = reader.read();
+            (reader, told)
         }));
         self.finish().await
     }
 }
 
 impl CniCache {
-    async fn finish(&mut self) -> Result<SourceSnapshot, SourceError> {
-        let Some(pending) = &mut self.pending else {
+    async fn finish(&mut self) -> Result<SourceSnapshot, Problem> {
+        let Some(reading) = &mut self.reading else {
             return Ok(SourceSnapshot::default());
         };
-        let finished = pending.await;
-        self.pending = None;
-        let (reader, snapshot) = finished.map_err(|error| {
-            SourceError::Failing(format!(
+        let done = reading.await;
+        self.reading = None;
+        let (reader, told) = done.map_err(|error| {
+            Problem::Failing(format!(
                 "reading {} failed: {error}",
                 self.directory.display()
             ))
         })?;
         self.reader = Some(reader);
-        snapshot
+        told
     }
 }
 
-/// Reads the directory and caches the files' content.
+/// Reads the directory, remembering what it has read.
 #[derive(Debug)]
-struct CacheReader {
+struct Reader {
     directory: PathBuf,
-    netns: NetnsQueries,
-    files: HashMap<PathBuf, CachedFile>,
+    namespaces: Namespaces,
+    known: HashMap<PathBuf, Known>,
 }
 
 /// A file that was read.
 #[derive(Debug)]
-struct CachedFile {
-    /// Inode, size and modification time (seconds, nanoseconds), which change when it is written again.
+struct Known {
+    /// Inode, size and time of last change: what differs when it was written again.
     version: (u64, u64, i64, i64),
-    entry: Result<CacheEntry, Unusable>,
+    entry: Result<Entry, Unusable>,
 }
 
-impl CacheReader {
+impl Reader {
     fn new(directory: PathBuf) -> Self {
         Self {
             directory,
-            netns: NetnsQueries::default(),
-            files: HashMap::new(),
+            namespaces: Namespaces::default(),
+            known: HashMap::new(),
         }
     }
 
-    fn read(&mut self) -> Result<SourceSnapshot, SourceError> {
+    fn read(&mut self) -> Result<SourceSnapshot, Problem> {
         let directory = self.directory.display();
         let entries = fs::read_dir(&self.directory).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => SourceError::Missing(format!("{directory} does not exist")),
+            io::ErrorKind::NotFound => Problem::Missing(format!("{directory} does not exist")),
             io::ErrorKind::PermissionDenied => {
-                SourceError::Refused(format!("no permission to read {directory}"))
+                Problem::Refused(format!("{directory} may not be read"))
             }
             io::ErrorKind::NotADirectory => {
-                SourceError::Foreign(format!("{directory} is not a directory"))
+                Problem::Foreign(format!("{directory} is no directory"))
             }
-            _ => SourceError::Failing(format!("cannot read {directory}: {error}")),
+            _ => Problem::Failing(format!("{directory} cannot be read: {error}")),
         })?;
-        let mut previous = std::mem::take(&mut self.files);
-        let mut skipped = 0_usize;
+        let mut before = std::mem::take(&mut self.known);
+        let mut omitted = 0_usize;
         for path in entries.flatten().map(|entry| entry.path()) {
-            // Links are not followed: runtimes do not create any here.
+            // The link itself, not what it points to: nothing here is a link of a runtime's.
             let Ok(metadata) = fs::symlink_metadata(&path) else {
                 continue;
             };
             if !metadata.is_file() {
                 continue;
             }
-            if self.files.len() >= MAX_FILES {
-                skipped += 1;
+            if self.known.len() >= MAX_FILES {
+                omitted += 1;
                 continue;
             }
             let version = (
@@ -145,32 +144,32 @@ impl CacheReader {
                 metadata.mtime(),
                 metadata.mtime_nsec(),
             );
-            let cached = match previous.remove(&path) {
-                Some(cached) if cached.version == version => cached,
-                _ => CachedFile {
+            let known = match before.remove(&path) {
+                Some(known) if known.version == version => known,
+                _ => Known {
                     version,
-                    entry: file::read(&path),
+                    entry: entry(&path),
                 },
             };
-            self.files.insert(path, cached);
+            self.known.insert(path, known);
         }
         let broken = self.count(Unusable::Broken);
-        let netns = &mut self.netns;
+        let namespaces = &mut self.namespaces;
         let records = self
-            .files
+            .known
             .values()
-            .filter_map(|cached| {
-                let entry = cached.entry.as_ref().ok()?;
-                let (_, _, seconds, nanoseconds) = cached.version;
-                Some(PodRecord {
+            .filter_map(|known| {
+                let entry = known.entry.as_ref().ok()?;
+                let (_, _, seconds, nanoseconds) = known.version;
+                Some(Record {
                     pod: entry.pod.clone(),
                     namespace: entry
                         .namespace
                         .as_deref()
-                        .and_then(|path| netns.id_at(path)),
+                        .and_then(|path| namespaces.id_at(path)),
                     devices: entry.devices.clone(),
                     addresses: Vec::new(),
-                    runtime_uid: None,
+                    known_as: None,
                     running: true,
                     created: seconds
                         .saturating_mul(1_000_000_000)
@@ -178,25 +177,23 @@ impl CacheReader {
                 })
             })
             .collect();
-        let mut warnings = Vec::new();
+        let mut remarks = Vec::new();
         if broken > 0 {
-            warnings.push(format!("{broken} broken files were skipped"));
+            remarks.push(format!("{broken} broken files were skipped"));
         }
-        if skipped > 0 {
-            warnings.push(format!(
-                "{skipped} files beyond the limit of {MAX_FILES} were skipped"
-            ));
+        if omitted > 0 {
+            remarks.push(format!("{omitted} files beyond {MAX_FILES} were left out"));
         }
         Ok(SourceSnapshot {
             records,
-            warning: warnings.join(", "),
+            remark: remarks.join(", "),
         })
     }
 
-    fn count(&self, reason: Unusable) -> usize {
-        self.files
+    fn count(&self, why: Unusable) -> usize {
+        self.known
             .values()
-            .filter(|cached| cached.entry.as_ref().err() == Some(&reason))
+            .filter(|known| known.entry.as_ref().err() == Some(&why))
             .count()
     }
 }
@@ -211,7 +208,7 @@ mod tests {
     const PODMAN: &str = include_str!("../fixtures/podman-4.json");
 
     #[test]
-    fn broken_files_are_counted_and_special_files_skipped() {
+    fn damaged_files_are_skipped_with_a_count_and_nothing_is_waited_for() {
         let cache = tempfile::tempdir().unwrap();
         let at = |name: &str| cache.path().join(name);
         fs::write(at("good"), PTP).unwrap();
@@ -223,38 +220,38 @@ mod tests {
         fs::create_dir(at("directory")).unwrap();
         nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         std::os::unix::fs::symlink(at("good"), at("link")).unwrap();
-        let mut reader = CacheReader::new(cache.path().to_owned());
-        let snapshot = reader.read().unwrap();
-        assert_eq!(snapshot.records.len(), 1);
-        assert_eq!(snapshot.warning, "3 broken files were skipped");
+        let mut reader = Reader::new(cache.path().to_owned());
+        let told = reader.read().unwrap();
+        assert_eq!(told.records.len(), 1);
+        assert_eq!(told.remark, "3 broken files were skipped");
     }
 
     #[test]
-    fn changed_file_is_read_again() {
+    fn a_file_that_was_half_written_is_read_again_when_it_is_whole() {
         let cache = tempfile::tempdir().unwrap();
         let file = cache.path().join("testkit-1-eth0");
         fs::write(&file, PTP.get(..100).unwrap()).unwrap();
-        let mut reader = CacheReader::new(cache.path().to_owned());
+        let mut reader = Reader::new(cache.path().to_owned());
         assert_eq!(reader.read().unwrap().records.len(), 0);
         fs::write(&file, PTP).unwrap();
-        let snapshot = reader.read().unwrap();
-        assert_eq!((snapshot.records.len(), &*snapshot.warning), (1, ""));
+        let told = reader.read().unwrap();
+        assert_eq!((told.records.len(), &*told.remark), (1, ""));
         fs::remove_file(&file).unwrap();
         assert_eq!(reader.read().unwrap().records.len(), 0);
     }
 
     #[test]
-    fn missing_directory_and_plain_file_are_different_errors() {
+    fn a_directory_that_is_none_says_so() {
         let cache = tempfile::tempdir().unwrap();
         let missing = cache.path().join("missing");
-        let error = CacheReader::new(missing).read().unwrap_err();
+        let problem = Reader::new(missing).read().unwrap_err();
         assert!(
-            matches!(&error, SourceError::Missing(reason) if reason.contains("does not exist")),
-            "{error}"
+            matches!(&problem, Problem::Missing(why) if why.contains("does not exist")),
+            "{problem}"
         );
         let file = cache.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = CacheReader::new(file).read().unwrap_err();
-        assert!(matches!(&error, SourceError::Foreign(_)), "{error}");
+        let problem = Reader::new(file).read().unwrap_err();
+        assert!(matches!(&problem, Problem::Foreign(_)), "{problem}");
     }
 }

@@ -1,12 +1,11 @@
-//! The container runtime, queried over its CRI socket: which pods there are, and in which network namespaces.
+//! The container runtime, asked over its CRI socket: which pods run, and in which network namespaces.
 //!
-//! How a device leads to its pod: the device's peer has a namespace id (`IFLA_LINK_NETNSID`); the runtime knows the path
-//! of each sandbox's namespace; the kernel knows the id of the namespace at that path (`RTM_GETNSID`). If the path cannot
-//! be opened (not mounted into the agent's container), `/proc/<pid>/ns/net` is used (with hostPID), else the device's
-//! name in the runtime's CNI result.
+//! The chain: the device's peer has a namespace id (`IFLA_LINK_NETNSID`); the runtime tells each sandbox's namespace
+//! file; the kernel tells that file's id (`RTM_GETNSID`). Where the file cannot be opened (it is not mounted into the
+//! agent's container), `/proc/<pid>/ns/net` serves (with hostPID), else the device's name in the runtime's CNI result.
 //!
-//! Invariants: each call has a deadline; a sandbox's status is requested once, because it does not change; namespace ids
-//! are read again for every snapshot, because the kernel reuses them.
+//! Invariants: each question has a deadline; a sandbox is asked about once (what is needed does not change in its
+//! life), the files are looked at anew every time, because a namespace's id is given away again.
 
 mod client;
 pub(super) mod proto;
@@ -21,111 +20,108 @@ use tokio::{task::JoinSet, time::Instant};
 use tracing::debug;
 
 use super::{
-    CriSetting, Pod, PodRecord, Via,
-    netns::NetnsQueries,
-    source::{PodSource, SourceError, SourceSnapshot},
+    CriSetting, Pod, Record, Via,
+    namespaces::Namespaces,
+    source::{Problem, Source, SourceSnapshot},
 };
-use client::CriClient;
+use client::Client;
 use proto::{PodSandbox, PodSandboxState};
-use sandbox::SandboxNetwork;
+use sandbox::Network;
 
-/// Well-known sockets: containerd, containerd of k3s, CRI-O, Docker through cri-dockerd.
+/// Where runtimes listen: containerd, k3s' containerd, CRI-O, Docker through cri-dockerd.
 const SOCKETS: [&str; 4] = [
     "/run/containerd/containerd.sock",
     "/run/k3s/containerd/containerd.sock",
     "/var/run/crio/crio.sock",
     "/var/run/cri-dockerd.sock",
 ];
-/// Most sandboxes in a snapshot; more than a node's kubelet runs, stopped ones included.
+/// Sandboxes that are looked at; more than a node's kubelet runs, stopped ones included.
 const MAX_SANDBOXES: usize = 8_192;
-/// Concurrent status requests.
-const MAX_CONCURRENT: usize = 16;
-/// Longest id, name and uid.
+/// Sandboxes asked about side by side.
+const SIDE_BY_SIDE: usize = 16;
+/// Longest id, name, uid that is believed.
 const MAX_NAME: usize = 253;
 
 /// The container runtime of this node.
 #[derive(Debug)]
 pub struct Cri {
-    /// The configured socket; `None`: find one.
-    configured: Option<PathBuf>,
-    client: Option<CriClient>,
-    /// By sandbox id.
-    networks: HashMap<String, SandboxNetwork>,
-    netns: NetnsQueries,
+    /// The socket to use, or none to find one.
+    given: Option<PathBuf>,
+    client: Option<Client>,
+    /// What was told of each sandbox.
+    networks: HashMap<String, Network>,
+    namespaces: Namespaces,
 }
 
 impl Cri {
-    /// The runtime at the configured socket, or at a well-known one; `None` if switched off.
+    /// The runtime at the operator's socket, or at the first usual one that answers; `None` where it is not to be used.
     #[must_use]
     pub fn new(setting: &CriSetting) -> Option<Self> {
-        let configured = match setting {
+        let given = match setting {
             CriSetting::Off => return None,
             CriSetting::Auto => None,
             CriSetting::At(path) => Some(path.clone()),
         };
         Some(Self {
-            configured,
+            given,
             client: None,
             networks: HashMap::new(),
-            netns: NetnsQueries::default(),
+            namespaces: Namespaces::default(),
         })
     }
 
-    async fn connect(&self, deadline: Instant) -> Result<CriClient, SourceError> {
-        if let Some(path) = &self.configured {
-            let (client, runtime) = CriClient::open(path.clone(), deadline).await?;
-            debug!(socket = %path.display(), runtime, "container runtime found");
+    async fn connect(&self, deadline: Instant) -> Result<Client, Problem> {
+        if let Some(path) = &self.given {
+            let (client, runtime) = Client::open(path.clone(), deadline).await?;
+            debug!("{} is {runtime}", path.display());
             return Ok(client);
         }
-        find_runtime(SOCKETS.iter().map(PathBuf::from), deadline).await
+        find(SOCKETS.iter().map(PathBuf::from), deadline).await
     }
 
-    /// Requests the status of sandboxes seen for the first time; returns how many are still missing at the deadline.
-    async fn read_networks(
+    /// Asks about the sandboxes that are new; gives how many did not answer in time.
+    async fn learn(
         &mut self,
-        client: &CriClient,
+        client: &Client,
         sandboxes: &[PodSandbox],
         deadline: Instant,
-    ) -> Result<usize, SourceError> {
+    ) -> Result<usize, Problem> {
         let mut unknown: Vec<String> = sandboxes
             .iter()
             .map(|sandbox| sandbox.id.clone())
             .filter(|id| !self.networks.contains_key(id))
             .collect();
-        let mut missing = unknown.len();
-        let mut requests = JoinSet::new();
+        let mut left = unknown.len();
+        let mut asked = JoinSet::new();
         loop {
-            while requests.len() < MAX_CONCURRENT
+            while asked.len() < SIDE_BY_SIDE
                 && let Some(id) = unknown.pop()
             {
                 let client = client.clone();
-                requests.spawn(async move { (client.info(id.clone(), deadline).await, id) });
+                asked.spawn(async move { (client.info(id.clone(), deadline).await, id) });
             }
-            let Some(finished) = requests.join_next().await else {
-                return Ok(missing);
+            let Some(answer) = asked.join_next().await else {
+                return Ok(left);
             };
-            let Ok((info, id)) = finished else { continue };
+            let Ok((info, id)) = answer else { continue };
             match info {
                 Ok(info) => {
-                    // A runtime without verbose status is not asked again either.
-                    let network = info.map_or_else(
-                        || Some(SandboxNetwork::default()),
-                        |i| SandboxNetwork::parse(&i),
-                    );
+                    // A runtime that says nothing more is not asked again either.
+                    let network = info.map_or(Some(Network::default()), |i| Network::parse(&i));
                     if let Some(network) = network {
                         self.networks.insert(id, network);
-                        missing -= 1;
+                        left -= 1;
                     }
                 }
-                Err(SourceError::Silent(_)) => return Ok(missing),
-                // It was removed after it was listed.
-                Err(SourceError::Failing(reason)) => debug!(reason, "pod sandbox disappeared"),
+                Err(Problem::Silent(_)) => return Ok(left),
+                // It went since it was listed.
+                Err(Problem::Failing(why)) => debug!("a sandbox is not known any more: {why}"),
                 Err(other) => return Err(other),
             }
         }
     }
 
-    pub(super) fn records(&mut self, sandboxes: Vec<PodSandbox>) -> Vec<PodRecord> {
+    pub(super) fn records(&mut self, sandboxes: Vec<PodSandbox>) -> Vec<Record> {
         let mut records = Vec::with_capacity(sandboxes.len());
         for sandbox in sandboxes {
             let Some(metadata) = sandbox.metadata else {
@@ -135,21 +131,22 @@ impl Cri {
             let running = sandbox.state == PodSandboxState::Ready as i32;
             let namespace = network.and_then(|network| {
                 let path = network.namespace.as_deref()?;
-                self.netns.id_at(path).or_else(|| {
+                self.namespaces.id_at(path).or_else(|| {
                     let pid = network.pid.filter(|_| running)?;
-                    self.netns.id_at(Path::new(&format!("/proc/{pid}/ns/net")))
+                    self.namespaces
+                        .id_at(Path::new(&format!("/proc/{pid}/ns/net")))
                 })
             });
-            let names = [
+            let words = [
                 &metadata.namespace,
                 &metadata.name,
                 &metadata.uid,
                 &sandbox.id,
             ];
-            if metadata.name.is_empty() || names.iter().any(|name| name.len() > MAX_NAME) {
+            if metadata.name.is_empty() || words.iter().any(|word| word.len() > MAX_NAME) {
                 continue;
             }
-            records.push(PodRecord {
+            records.push(Record {
                 pod: Pod {
                     uid: Some(metadata.uid).filter(|uid| !uid.is_empty()),
                     container_id: Some(sandbox.id),
@@ -158,7 +155,7 @@ impl Cri {
                 namespace,
                 devices: network.map(|n| n.devices.clone()).unwrap_or_default(),
                 addresses: Vec::new(),
-                runtime_uid: None,
+                known_as: None,
                 running,
                 created: sandbox.created_at,
             });
@@ -167,23 +164,23 @@ impl Cri {
     }
 }
 
-impl PodSource for Cri {
+impl Source for Cri {
     const VIA: Via = Via::Cri;
 
     fn target(&self) -> String {
-        match (&self.client, &self.configured) {
+        match (&self.client, &self.given) {
             (Some(client), _) => client.path().display().to_string(),
             (None, Some(path)) => path.display().to_string(),
             (None, None) => "auto".to_owned(),
         }
     }
 
-    async fn snapshot(&mut self, deadline: Instant) -> Result<SourceSnapshot, SourceError> {
+    async fn records(&mut self, deadline: Instant) -> Result<SourceSnapshot, Problem> {
         let (client, listed) = match self.client.take() {
-            // The runtime may have restarted: connect again at once.
+            // A connection may have gone with the runtime it led to; a new one is tried at once.
             Some(client) => match client.sandboxes(deadline).await {
                 Ok(listed) => (client, listed),
-                Err(error @ SourceError::Silent(_)) => return Err(error),
+                Err(Problem::Silent(why)) => return Err(Problem::Silent(why)),
                 Err(_) => self.connect_and_list(deadline).await?,
             },
             None => self.connect_and_list(deadline).await?,
@@ -196,23 +193,23 @@ impl PodSource for Cri {
             let ids: HashSet<&str> = sandboxes.iter().map(|s| s.id.as_str()).collect();
             self.networks.retain(|id, _| ids.contains(id.as_str()));
         }
-        let missing = self.read_networks(&client, &sandboxes, deadline).await?;
-        // A runtime without pods may be the wrong one: search again next time.
-        if self.configured.is_some() || !sandboxes.is_empty() {
+        let waiting = self.learn(&client, &sandboxes, deadline).await?;
+        // Another runtime may be the one that runs the pods.
+        if self.given.is_some() || !sandboxes.is_empty() {
             self.client = Some(client);
         }
-        let mut warning = String::new();
+        let mut remark = String::new();
         if omitted > 0 {
-            warning = format!("{omitted} pods beyond the limit of {MAX_SANDBOXES} were skipped");
-        } else if missing > 0 && missing == sandboxes.len() {
-            return Err(SourceError::Silent(format!(
-                "{} lists pods but does not answer status requests in time",
+            remark = format!("{omitted} pods beyond {MAX_SANDBOXES} were left out");
+        } else if waiting > 0 && waiting == sandboxes.len() {
+            return Err(Problem::Silent(format!(
+                "{} lists pods but does not tell of them in time",
                 self.target()
             )));
         }
         Ok(SourceSnapshot {
-            records: self.records(sandboxes),
-            warning,
+            records: Cri::records(self, sandboxes),
+            remark,
         })
     }
 }
@@ -221,42 +218,42 @@ impl Cri {
     async fn connect_and_list(
         &self,
         deadline: Instant,
-    ) -> Result<(CriClient, Vec<PodSandbox>), SourceError> {
+    ) -> Result<(Client, Vec<PodSandbox>), Problem> {
         let client = self.connect(deadline).await?;
         let listed = client.sandboxes(deadline).await?;
         Ok((client, listed))
     }
 }
 
-/// The first runtime that answers and has pods; else the first that answers; else the error of the first socket that
-/// exists.
-async fn find_runtime(
+/// The runtime that runs pods among those that answer; else the first that answers; else the trouble with the first
+/// socket that is there.
+async fn find(
     sockets: impl Iterator<Item = PathBuf>,
     deadline: Instant,
-) -> Result<CriClient, SourceError> {
-    let (existing, missing): (Vec<_>, Vec<_>) = sockets.partition(|path| path.exists());
-    if existing.is_empty() {
-        let tried: Vec<_> = missing.iter().map(|p| p.display().to_string()).collect();
-        return Err(SourceError::Missing(format!(
-            "no container runtime socket found (tried {}); set --cri-endpoint",
-            tried.join(", ")
+) -> Result<Client, Problem> {
+    let (there, missing): (Vec<_>, Vec<_>) = sockets.partition(|path| path.exists());
+    if there.is_empty() {
+        let looked_at: Vec<_> = missing.iter().map(|p| p.display().to_string()).collect();
+        return Err(Problem::Missing(format!(
+            "no container runtime's socket: nothing at {}; name one with --cri-endpoint",
+            looked_at.join(", ")
         )));
     }
-    let mut attempts = JoinSet::new();
-    for (rank, path) in existing.into_iter().enumerate() {
-        attempts.spawn(async move {
-            let outcome = match CriClient::open(path, deadline).await {
+    let mut tried = JoinSet::new();
+    for (rank, path) in there.into_iter().enumerate() {
+        tried.spawn(async move {
+            let outcome = match Client::open(path, deadline).await {
                 Ok((client, _)) => client
                     .sandboxes(deadline)
                     .await
                     .map(|sandboxes| (client, !sandboxes.is_empty())),
-                Err(error) => Err(error),
+                Err(problem) => Err(problem),
             };
             (rank, outcome)
         });
     }
     let mut outcomes = Vec::new();
-    while let Some(outcome) = attempts.join_next().await {
+    while let Some(outcome) = tried.join_next().await {
         outcomes.extend(outcome.ok());
     }
     outcomes.sort_by_key(|(rank, outcome)| {
@@ -265,9 +262,7 @@ async fn find_runtime(
     });
     match outcomes.into_iter().next() {
         Some((_, Ok((client, _)))) => Ok(client),
-        Some((_, Err(error))) => Err(error),
-        None => Err(SourceError::Failing(
-            "searching for a container runtime failed".to_owned(),
-        )),
+        Some((_, Err(problem))) => Err(problem),
+        None => Err(Problem::Failing("looking for a runtime failed".to_owned())),
     }
 }

@@ -1,7 +1,8 @@
-//! The part of the CRI in use: three calls of `runtime.v1.RuntimeService`.
+//! The part of the CRI that is asked: three calls of `runtime.v1.RuntimeService`.
 //!
-//! Written by hand from `cri-api/pkg/apis/runtime/v1/api.proto`: generated code would have some 15,000 lines, almost all
-//! unused, and every build would need a protobuf compiler. prost skips fields that are not listed here.
+//! Written by hand from `cri-api/pkg/apis/runtime/v1/api.proto` instead of generated: the whole file makes some 15,000
+//! lines of code of which these are used, and compiling it would need `protoc`, or a compiler of its own, in every
+//! build. A field that is not named here is skipped by prost, as protobuf has it.
 
 use std::collections::HashMap;
 
@@ -23,7 +24,7 @@ pub(in crate::pods) struct VersionResponse {
     pub(in crate::pods) runtime_version: String,
 }
 
-/// Without a filter, which lists all.
+/// Without its filter: everything is listed.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(in crate::pods) struct ListPodSandboxRequest {}
 
@@ -73,7 +74,7 @@ pub(in crate::pods) struct PodSandboxStatusRequest {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(in crate::pods) struct PodSandboxStatusResponse {
-    /// In a verbose answer: `info` is JSON in the runtime's own format.
+    /// Of a verbose answer: `info` holds JSON of the runtime's own making.
     #[prost(map = "string, string", tag = "2")]
     pub(in crate::pods) info: HashMap<String, String>,
 }

@@ -1,165 +1,155 @@
-//! The task that keeps the [`PodDirectory`] up to date: it takes lookup requests, has the sources queried, and matches
-//! their snapshots with the devices.
+//! The task that keeps the [`PodDirectory`]: takes notes of devices, has the sources asked, joins what they tell.
 //!
-//! A round is one query to every source. A device takes part from the first round that begins after its request.
-//! A new device gets several rounds in quick succession, because a runtime lists a pod only some 70 ms after its device
-//! appeared (its CNI cache after 12 ms), then a few slow ones. After that only a conflict with the device, or a source
-//! that works again, starts another.
+//! A round is one question to all sources. A device takes part from the first round that begins after it was noted. New
+//! devices get several rounds in quick succession, because a runtime lists a pod only some 70 ms after its device
+//! appeared (its CNI cache knows it after 12 ms), then a few slow ones; after that only a conflict that names the
+//! device, or a source that works again, brings it up once more.
 
 mod device_lookup;
-mod matching;
+mod naming;
 
 use std::{
     collections::{HashMap, VecDeque},
+    future::pending,
     sync::Arc,
 };
 
 use tokio::{
     sync::{mpsc, watch},
-    time::Instant,
+    time::{Instant, sleep_until},
 };
 
 use super::{
-    DeviceMatcher, PodAnswer, PodDirectory, PodSources, SourceState, SourceStatus, Via,
-    directory::DeviceId,
-    matcher::SourceMatchers,
-    netns::NetnsQueries,
-    source::{SourceReport, StatusChange},
+    DeviceMatcher, PodDirectory, SourceState, SourceStatus, Sources, Via,
+    directory::{Answer, DeviceId},
+    matcher::Catalogues,
+    namespaces::Namespaces,
+    source::{Change, Report},
 };
 use crate::{
     engine::{IfIndex, PodDevice},
     metrics::{Lookup, Metrics},
-    timer::sleep_until_some,
 };
-use device_lookup::DeviceLookup;
+use device_lookup::Followed;
 
-/// Capacity of the queue of lookup requests.
-pub const LOOKUP_QUEUE: usize = 16_384;
+/// Room for notes that the task has not taken yet.
+pub const NOTES: usize = 16_384;
 
-/// A request to the resolver.
+/// What the task is told.
 #[derive(Clone, Debug)]
-pub enum LookupRequest {
-    /// A device appeared or changed.
-    DeviceAppeared(PodDevice),
-    /// A conflict includes this device, and its pod is not known.
-    PodWanted(PodDevice),
-    /// A device (ifindex, generation) was removed.
-    DeviceGone(IfIndex, u64),
+pub enum Note {
+    /// A device appeared, or something about it changed.
+    Appeared(PodDevice),
+    /// A conflict names this device, and its pod is not known.
+    Wanted(PodDevice),
+    /// A device (index, generation) is gone.
+    Gone(IfIndex, u64),
 }
 
-/// Resolves devices to pods; the only writer of the directory.
+/// The book's keeper.
 #[derive(Debug)]
-pub struct PodResolver {
-    directory: Arc<PodDirectory>,
+pub struct Identifier {
+    book: Arc<PodDirectory>,
     metrics: Arc<Metrics>,
-    devices: HashMap<DeviceId, DeviceLookup>,
-    /// Removed devices, oldest first.
+    devices: HashMap<DeviceId, Followed>,
     gone: VecDeque<DeviceId>,
-    matchers: SourceMatchers,
-    netns: NetnsQueries,
+    catalogues: Catalogues,
+    namespaces: Namespaces,
     sources: Vec<SourceStatus>,
     round: u64,
-    /// Devices whose pod became known or changed since the last notification.
-    changed: Vec<DeviceId>,
-    /// The published answers are out of date.
-    is_stale: bool,
-    logs_sources: bool,
+    /// Devices whose pod became known, or is another now, since it was last told.
+    news: Vec<DeviceId>,
+    stale: bool,
+    /// Say in the log how the sources fare.
+    logs: bool,
 }
 
-impl PodResolver {
-    /// A resolver without devices or sources.
+impl Identifier {
+    /// A keeper that knows nothing yet.
     #[must_use]
-    pub fn new(directory: Arc<PodDirectory>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(book: Arc<PodDirectory>, metrics: Arc<Metrics>) -> Self {
         Self {
-            directory,
+            book,
             metrics,
             devices: HashMap::new(),
             gone: VecDeque::new(),
-            matchers: SourceMatchers::default(),
-            netns: NetnsQueries::default(),
+            catalogues: Catalogues::default(),
+            namespaces: Namespaces::default(),
             sources: Vec::new(),
             round: 0,
-            changed: Vec::new(),
-            is_stale: false,
-            logs_sources: true,
+            news: Vec::new(),
+            stale: false,
+            logs: true,
         }
     }
 
-    /// A resolver that does not log the state of the sources, for a single lookup.
-    pub(super) fn without_log(directory: Arc<PodDirectory>) -> Self {
+    /// A keeper for a single look, which does not log.
+    pub(super) fn quiet(book: Arc<PodDirectory>) -> Self {
         Self {
-            logs_sources: false,
-            ..Self::new(directory, Arc::new(Metrics::new()))
+            logs: false,
+            ..Self::new(book, Arc::new(Metrics::new()))
         }
     }
 
-    /// Runs until the sender of `requests` is dropped. `notify` is called with the devices whose pod became known or
-    /// changed.
+    /// Keeps the book until nobody takes notes any more. `tell` says which devices' pods became known, or better known.
     pub async fn run(
         mut self,
-        sources: PodSources,
-        mut requests: mpsc::Receiver<LookupRequest>,
-        notify: impl Fn(Vec<(IfIndex, u64)>),
+        sources: Sources,
+        mut notes: mpsc::Receiver<Note>,
+        tell: impl Fn(Vec<(IfIndex, u64)>),
     ) {
         let (rounds, watched) = watch::channel(0);
         let (sender, mut reports) = mpsc::channel(8);
-        self.set_sources(sources.start(&watched, &sender));
+        self.use_sources(sources.serve(&watched, &sender));
         loop {
             let due = self.next_due();
             tokio::select! {
-                request = requests.recv() => match request {
-                    Some(request) => self.handle(request, Instant::now()),
+                note = notes.recv() => match note {
+                    Some(note) => self.note(note, Instant::now()),
                     None => return,
                 },
-                // Never `None`: this function holds a sender.
+                // Never `None`: a sender is kept here.
                 Some(report) = reports.recv() => {
-                    // First the requests: a device removed meanwhile must not be matched.
-                    self.handle_queued(&mut requests);
-                    self.apply_report(report);
+                    // Devices that are gone by now are not to be named.
+                    while let Ok(note) = notes.try_recv() {
+                        self.note(note, Instant::now());
+                    }
+                    self.report(report);
                 }
-                () = sleep_until_some(due) => {}
+                () = until(due) => {}
             }
-            self.handle_queued(&mut requests);
+            while let Ok(note) = notes.try_recv() {
+                self.note(note, Instant::now());
+            }
             if self.begin_round(Instant::now()) {
                 rounds.send_replace(self.round);
             }
             self.publish();
-            let changed = std::mem::take(&mut self.changed);
-            if !changed.is_empty() {
-                notify(changed);
+            let news = std::mem::take(&mut self.news);
+            if !news.is_empty() {
+                tell(news);
             }
         }
     }
 
-    pub(super) fn round(&self) -> u64 {
-        self.round
-    }
-
-    pub(super) fn set_sources(&mut self, sources: Vec<SourceStatus>) {
+    /// Takes over which sources there are.
+    pub(super) fn use_sources(&mut self, sources: Vec<SourceStatus>) {
         self.sources = sources;
-        self.directory.publish_sources(self.sources.clone());
-        self.is_stale = true;
+        self.book.publish_sources(self.sources.clone());
+        self.stale = true;
     }
 
-    fn handle_queued(&mut self, requests: &mut mpsc::Receiver<LookupRequest>) {
-        while let Ok(request) = requests.try_recv() {
-            self.handle(request, Instant::now());
+    pub(super) fn note(&mut self, note: Note, now: Instant) {
+        match note {
+            Note::Appeared(device) => self.appeared(device, now),
+            Note::Wanted(device) => self.wanted(device, now),
+            Note::Gone(ifindex, generation) => self.is_gone((ifindex, generation)),
         }
     }
 
-    pub(super) fn handle(&mut self, request: LookupRequest, now: Instant) {
-        match request {
-            LookupRequest::DeviceAppeared(device) => self.device_appeared(device, now),
-            LookupRequest::PodWanted(device) => self.pod_wanted(device, now),
-            LookupRequest::DeviceGone(ifindex, generation) => {
-                self.device_gone((ifindex, generation));
-            }
-        }
-    }
-
-    /// Applies the outcome of a query to a source.
-    pub(super) fn apply_report(&mut self, report: SourceReport) {
-        let SourceReport {
+    /// Takes over what a source told.
+    pub(super) fn report(&mut self, report: Report) {
+        let Report {
             via,
             target,
             round,
@@ -168,30 +158,40 @@ impl PodResolver {
         let Some(status) = self.sources.iter_mut().find(|status| status.via == via) else {
             return;
         };
-        let previous = status.state;
+        let was = status.state;
         let change = status.update(&target, &outcome);
-        let state = status.state;
-        if self.logs_sources {
+        if self.logs {
             status.log(change);
         }
-        if change != StatusChange::None {
-            self.is_stale = true;
-            self.directory.publish_sources(self.sources.clone());
+        if change != Change::None {
+            self.stale = true;
+            self.book.publish_sources(self.sources.clone());
         }
+        let state = self.state(via);
         match outcome {
-            Ok(snapshot) => {
-                self.matchers
-                    .set(via, round, DeviceMatcher::new(snapshot.records));
-                self.match_devices(Some((via, round)));
+            Ok(told) => {
+                self.catalogues
+                    .set(via, round, DeviceMatcher::new(told.records));
+                self.name_devices(Some((via, round)));
             }
             Err(_) => {
-                let lookups = self.open_lookups(via, round);
-                self.count(via, state.name(), lookups);
+                let asked = self.asked(via, round);
+                self.count(via, state.name(), asked);
             }
         }
-        if !previous.is_usable() && state == SourceState::Working {
-            self.retry_lookups(via);
+        if was != SourceState::Working
+            && was != SourceState::Untried
+            && state == SourceState::Working
+        {
+            self.look_up_again(via);
         }
+    }
+
+    fn state(&self, via: Via) -> SourceState {
+        self.sources
+            .iter()
+            .find(|status| status.via == via)
+            .map_or(SourceState::Off, |status| status.state)
     }
 
     fn count(&self, via: Via, outcome: &'static str, lookups: usize) {
@@ -207,31 +207,37 @@ impl PodResolver {
         }
     }
 
-    /// Publishes the answers if they changed.
+    /// Writes the book where something changed.
     pub(super) fn publish(&mut self) {
-        if !std::mem::take(&mut self.is_stale) {
+        if !std::mem::take(&mut self.stale) {
             return;
         }
-        let reason = self.unknown_reason();
-        let pending: Arc<str> = format!("the pod is being looked up; so far {reason}").into();
-        let finished: Arc<str> = reason.into();
-        let answers = self.devices.iter().map(|(id, lookup)| {
-            let answer = match &lookup.pod {
-                Some(pod) => PodAnswer::Known(Arc::clone(pod)),
+        let in_vain: Arc<str> = self.because().into();
+        let looking: Arc<str> = format!("it is being looked up; so far {in_vain}").into();
+        let answers = self.devices.iter().map(|(id, followed)| {
+            let answer = match &followed.pod {
+                Some(pod) => Answer::Known(Arc::clone(pod)),
                 None => {
-                    let reason = match lookup.next_attempt {
-                        Some(_) => &pending,
-                        None => &finished,
+                    let because = match followed.due {
+                        Some(_) => &looking,
+                        None => &in_vain,
                     };
-                    PodAnswer::Unknown(match &lookup.ambiguity {
-                        Some(ambiguity) => format!("{ambiguity}; {reason}").into(),
-                        None => Arc::clone(reason),
+                    Answer::Unknown(match &followed.hint {
+                        Some(hint) => format!("{hint}; {because}").into(),
+                        None => Arc::clone(because),
                     })
                 }
             };
             (*id, answer)
         });
-        self.directory.publish_answers(answers.collect());
+        self.book.publish_answers(answers.collect());
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => pending().await,
     }
 }
 

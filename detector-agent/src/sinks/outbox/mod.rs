@@ -27,6 +27,7 @@
 //! Without `--state-dir` the same tables live in memory: all of this holds but for the end of the process.
 
 mod batch;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod ledger;
 mod port;

@@ -1,38 +1,42 @@
-//! Frames of any kind and any length.
+//! Truncated, unrelated and random frames.
 
 use std::{format, vec, vec::Vec};
 
 use proptest::prelude::*;
 
 use super::{
-    AD, ADVERTISEMENT, ANNOUNCEMENT, DAD, PROBE, Q, REPLY, SOLICITATION, bytes, changed, see,
-    see_tagged, tagged,
+    AD, ADVERTISEMENT, ANNOUNCEMENT, DAD, PROBE, Q, REPLY, SOLICITATION, bytes, changed, classify,
+    classify_tagged, tagged,
 };
-use crate::frame::Seen;
+use crate::frame::Classification;
 use crate::{RejectReason, TAG_ARP, TAG_NDP};
 
 #[test]
-fn a_frame_cut_short_is_truncated_wherever_it_is_cut() {
+fn frame_cut_at_any_byte_is_truncated() {
     for hex in [ANNOUNCEMENT, PROBE, REPLY] {
         let frame = bytes(hex);
         for length in 14..frame.len() {
             assert_eq!(
-                see(&frame[..length]),
-                Seen::Rejected(RejectReason::Truncated),
+                classify(&frame[..length]),
+                Classification::Rejected(RejectReason::Truncated),
                 "{length} bytes"
             );
         }
     }
     for hex in [DAD, ADVERTISEMENT, SOLICITATION] {
         let frame = bytes(hex);
-        // Before the ICMPv6 type nothing tells that it is Neighbour Discovery.
+        // Without the ICMPv6 type it is not recognisable as Neighbour Discovery.
         for length in 14..55 {
-            assert_eq!(see(&frame[..length]), Seen::Other, "{length} bytes");
+            assert_eq!(
+                classify(&frame[..length]),
+                Classification::Other,
+                "{length} bytes"
+            );
         }
         for length in 55..frame.len() {
             assert_eq!(
-                see(&frame[..length]),
-                Seen::Rejected(RejectReason::Truncated),
+                classify(&frame[..length]),
+                Classification::Rejected(RejectReason::Truncated),
                 "{length} bytes"
             );
         }
@@ -40,29 +44,29 @@ fn a_frame_cut_short_is_truncated_wherever_it_is_cut() {
 }
 
 #[test]
-fn everything_else_is_left_at_once() {
+fn other_traffic_is_ignored() {
     for kind in [1, 128, 129, 133, 134, 137, 143] {
         assert_eq!(
-            see(&changed(ADVERTISEMENT, &[(54, &[kind])])),
-            Seen::Other,
+            classify(&changed(ADVERTISEMENT, &[(54, &[kind])])),
+            Classification::Other,
             "ICMPv6 type {kind}"
         );
     }
     for next in [0, 6, 17, 43, 50, 60] {
         assert_eq!(
-            see(&changed(ADVERTISEMENT, &[(20, &[next])])),
-            Seen::Other,
+            classify(&changed(ADVERTISEMENT, &[(20, &[next])])),
+            Classification::Other,
             "next header {next}"
         );
     }
     assert_eq!(
-        see(&changed(ANNOUNCEMENT, &[(12, &[0x08, 0x00])])),
-        Seen::Other
+        classify(&changed(ANNOUNCEMENT, &[(12, &[0x08, 0x00])])),
+        Classification::Other
     );
-    assert_eq!(see(&[]), Seen::Other);
+    assert_eq!(classify(&[]), Classification::Other);
 }
 
-/// One of the recorded frames, tagged or not, with some bytes changed and perhaps cut or padded.
+/// A recorded frame, possibly tagged, with some bytes changed, cut or padded.
 fn mutated() -> impl Strategy<Value = (Vec<u8>, Option<u16>)> {
     let frames = prop::sample::select(vec![
         ANNOUNCEMENT,
@@ -75,7 +79,7 @@ fn mutated() -> impl Strategy<Value = (Vec<u8>, Option<u16>)> {
     let tags = prop::collection::vec((prop::sample::select(vec![Q, AD]), any::<u16>()), 0..4);
     let changes = prop::collection::vec((0_usize..90, any::<u8>()), 0..6);
     (frames, tags, changes, 0_usize..120, any::<Option<u16>>()).prop_map(
-        |(hex, tags, changes, length, apart)| {
+        |(hex, tags, changes, length, outside)| {
             let mut frame = tagged(hex, &tags);
             for (at, byte) in changes {
                 if let Some(place) = frame.get_mut(at) {
@@ -85,7 +89,7 @@ fn mutated() -> impl Strategy<Value = (Vec<u8>, Option<u16>)> {
             if length > 20 {
                 frame.resize(length, 0);
             }
-            (frame, apart)
+            (frame, outside)
         },
     )
 }
@@ -94,9 +98,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_frame_makes_a_claim_that_breaks_the_rules((frame, apart) in mutated()) {
-        let (seen, claim) = see_tagged(&frame, apart);
-        if seen == Seen::Claim {
+    fn every_claim_is_within_the_rules((frame, outside) in mutated()) {
+        let (class, claim) = classify_tagged(&frame, outside);
+        if class == Classification::Claim {
             prop_assert!(claim.mac[0] & 1 == 0 && claim.mac != [0; 6]);
             prop_assert!(claim.vlan_outer < 0xfff && claim.vlan_inner < 0xfff);
             prop_assert!(claim.vlan_inner == 0 || claim.vlan_outer != 0);
@@ -115,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(frame in prop::collection::vec(any::<u8>(), 0..200), apart in any::<Option<u16>>()) {
-        see_tagged(&frame, apart);
+    fn parsing_never_panics(frame in prop::collection::vec(any::<u8>(), 0..200), outside in any::<Option<u16>>()) {
+        classify_tagged(&frame, outside);
     }
 }

@@ -1,11 +1,13 @@
-//! ARP: what claims, for whom, and what is malformed.
+//! ARP: which address each message claims, and why malformed messages are rejected.
 
-use super::{ANNOUNCEMENT, MAC, OTHER_MAC, PROBE, REPLY, bytes, changed, claim, expected, see, v4};
-use crate::frame::Seen;
+use super::{
+    ANNOUNCEMENT, MAC, OTHER_MAC, PROBE, REPLY, bytes, changed, claim, classify, expected, v4,
+};
+use crate::frame::Classification;
 use crate::{RejectReason, TAG_ARP};
 
 #[test]
-fn an_announcement_claims_its_sender() {
+fn announcement_claims_its_sender() {
     assert_eq!(
         claim(&bytes(ANNOUNCEMENT)),
         expected(TAG_ARP, 0, v4([10, 244, 2, 10]))
@@ -13,13 +15,13 @@ fn an_announcement_claims_its_sender() {
 }
 
 #[test]
-fn an_ordinary_request_claims_its_sender_not_its_target() {
+fn request_claims_its_sender_not_its_target() {
     let frame = changed(ANNOUNCEMENT, &[(38, &[10, 244, 2, 1])]);
     assert_eq!(claim(&frame), expected(TAG_ARP, 0, v4([10, 244, 2, 10])));
 }
 
 #[test]
-fn a_gratuitous_reply_claims_its_sender() {
+fn gratuitous_reply_claims_its_sender() {
     assert_eq!(
         claim(&bytes(REPLY)),
         expected(TAG_ARP, 0, v4([192, 168, 91, 33]))
@@ -27,7 +29,7 @@ fn a_gratuitous_reply_claims_its_sender() {
 }
 
 #[test]
-fn a_probe_claims_its_target_tentatively() {
+fn probe_claims_its_target_tentatively() {
     assert_eq!(
         claim(&bytes(PROBE)),
         expected(TAG_ARP, 1, v4([10, 244, 2, 10]))
@@ -35,20 +37,20 @@ fn a_probe_claims_its_target_tentatively() {
 }
 
 #[test]
-fn arp_may_be_padded_and_of_ieee_802() {
+fn accepts_padding_and_hardware_type_ieee_802() {
     let mut frame = changed(ANNOUNCEMENT, &[(14, &[0, 6])]);
     frame.resize(60, 0);
     assert_eq!(claim(&frame), expected(TAG_ARP, 0, v4([10, 244, 2, 10])));
 }
 
 #[test]
-fn an_ethernet_source_that_differs_from_the_sender_is_kept_beside_it() {
+fn keeps_an_ethernet_source_other_than_the_sender() {
     let found = claim(&changed(ANNOUNCEMENT, &[(6, &OTHER_MAC)]));
     assert_eq!((found.mac, found.ether_source), (MAC, OTHER_MAC));
 }
 
 #[test]
-fn malformed_arp_is_rejected_with_the_reason() {
+fn malformed_arp_is_rejected_with_its_reason() {
     use RejectReason::{Address, ArpFormat, ArpOperation, HardwareAddress};
     let cases: &[(&str, usize, &[u8], RejectReason)] = &[
         (ANNOUNCEMENT, 14, &[0, 2], ArpFormat),
@@ -65,15 +67,15 @@ fn malformed_arp_is_rejected_with_the_reason() {
         (ANNOUNCEMENT, 28, &[224, 0, 0, 1], Address),
         (ANNOUNCEMENT, 28, &[240, 0, 0, 1], Address),
         (ANNOUNCEMENT, 28, &[255; 4], Address),
-        // A reply from nobody is no probe.
+        // A reply without a sender address is not a probe.
         (REPLY, 28, &[0; 4], Address),
         (PROBE, 38, &[0; 4], Address),
         (PROBE, 38, &[239, 1, 1, 1], Address),
     ];
     for (hex, at, new, reason) in cases {
         assert_eq!(
-            see(&changed(hex, &[(*at, new)])),
-            Seen::Rejected(*reason),
+            classify(&changed(hex, &[(*at, new)])),
+            Classification::Rejected(*reason),
             "{hex} with {new:?} at {at}"
         );
     }

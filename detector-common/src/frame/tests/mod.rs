@@ -1,4 +1,4 @@
-//! Frames recorded on Linux 6.18, and what becomes of them when one field is wrong.
+//! Frames recorded on Linux 6.18, as they are and with single fields changed.
 
 mod any;
 mod arp;
@@ -8,17 +8,17 @@ mod tags;
 use core::mem::MaybeUninit;
 use std::{string::String, vec::Vec};
 
-use super::{Bytes, Seen, examine};
-use crate::Claim;
+use super::{Classification, FrameSlice, parse};
+use crate::RawClaim;
 
 const MAC: [u8; 6] = [0x02, 0x1c, 0, 0, 0, 0x01];
 const OTHER_MAC: [u8; 6] = [0x02, 0x1c, 0, 0, 0, 0x02];
 
-/// An ARP announcement of 10.244.2.10 (RFC 5227, 3).
+/// An ARP announcement of 10.244.2.10 (RFC 5227 §3).
 const ANNOUNCEMENT: &str =
     "ffffffffffff021c000000010806 0001080006040001 021c00000001 0af4020a 000000000000 0af4020a";
 
-/// An ARP probe for 10.244.2.10 (RFC 5227, 2.1.1).
+/// An ARP probe for 10.244.2.10 (RFC 5227 §2.1.1).
 const PROBE: &str =
     "ffffffffffff021c000000010806 0001080006040001 021c00000001 00000000 000000000000 0af4020a";
 
@@ -49,18 +49,18 @@ fn bytes(hex: &str) -> Vec<u8> {
         .collect()
 }
 
-fn see_tagged(frame: &[u8], outer_tag: Option<u16>) -> (Seen, Claim) {
-    let mut claim = MaybeUninit::new(Claim::default());
-    let seen = examine(&Bytes { frame, outer_tag }, &mut claim);
-    // SAFETY: it was initialised to begin with.
-    (seen, unsafe { claim.assume_init() })
+fn classify_tagged(frame: &[u8], outer_tag: Option<u16>) -> (Classification, RawClaim) {
+    let mut claim = MaybeUninit::new(RawClaim::default());
+    let class = parse(&FrameSlice { frame, outer_tag }, &mut claim);
+    // SAFETY: initialised above.
+    (class, unsafe { claim.assume_init() })
 }
 
-fn see(frame: &[u8]) -> Seen {
-    see_tagged(frame, None).0
+fn classify(frame: &[u8]) -> Classification {
+    classify_tagged(frame, None).0
 }
 
-/// A recorded frame with bytes at some places replaced.
+/// A recorded frame with the bytes at the given offsets replaced.
 fn changed(hex: &str, changes: &[(usize, &[u8])]) -> Vec<u8> {
     let mut frame = bytes(hex);
     for (at, new) in changes {
@@ -69,9 +69,9 @@ fn changed(hex: &str, changes: &[(usize, &[u8])]) -> Vec<u8> {
     frame
 }
 
-fn claim(frame: &[u8]) -> Claim {
-    let (seen, claim) = see_tagged(frame, None);
-    assert_eq!(seen, Seen::Claim);
+fn claim(frame: &[u8]) -> RawClaim {
+    let (class, claim) = classify_tagged(frame, None);
+    assert_eq!(class, Classification::Claim);
     claim
 }
 
@@ -84,8 +84,8 @@ fn v4(address: [u8; 4]) -> [u8; 16] {
 /// fd00::a:b
 const V6: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x0a, 0, 0x0b];
 
-fn expected(tag: u8, tentative: u8, address: [u8; 16]) -> Claim {
-    Claim {
+fn expected(tag: u8, tentative: u8, address: [u8; 16]) -> RawClaim {
+    RawClaim {
         tag,
         tentative,
         vlan_outer: 0,
@@ -98,7 +98,7 @@ fn expected(tag: u8, tentative: u8, address: [u8; 16]) -> Claim {
     }
 }
 
-/// A frame with tags put into it.
+/// A recorded frame with tags inserted.
 fn tagged(hex: &str, tags: TagList<'_>) -> Vec<u8> {
     let mut frame = bytes(hex);
     let inner: Vec<u8> = tags

@@ -1,32 +1,32 @@
-//! Neighbour Discovery: what claims, for whom, and what is malformed.
+//! Neighbour Discovery: which address each message claims, and why malformed messages are rejected.
 
 use super::{
-    ADVERTISEMENT, DAD, MAC, OTHER_MAC, SOLICITATION, V6, bytes, changed, claim, expected, see,
+    ADVERTISEMENT, DAD, MAC, OTHER_MAC, SOLICITATION, V6, bytes, changed, claim, classify, expected,
 };
-use crate::frame::Seen;
+use crate::frame::Classification;
 use crate::{RejectReason, TAG_NDP};
 
 #[test]
-fn duplicate_address_detection_claims_its_target_tentatively() {
+fn dad_claims_its_target_tentatively() {
     assert_eq!(claim(&bytes(DAD)), expected(TAG_NDP, 1, V6));
 }
 
 #[test]
-fn a_solicitation_claims_its_source() {
+fn solicitation_claims_its_source() {
     assert_eq!(claim(&bytes(SOLICITATION)), expected(TAG_NDP, 0, V6));
 }
 
 #[test]
-fn an_advertisement_claims_its_target() {
+fn advertisement_claims_its_target() {
     assert_eq!(claim(&bytes(ADVERTISEMENT)), expected(TAG_NDP, 0, V6));
 }
 
 #[test]
-fn the_link_layer_option_names_the_hardware_address_else_the_ethernet_source_does() {
+fn link_layer_option_takes_precedence_over_ethernet_source() {
     for hex in [ADVERTISEMENT, SOLICITATION] {
         let found = claim(&changed(hex, &[(80, &OTHER_MAC)]));
         assert_eq!((found.mac, found.ether_source), (OTHER_MAC, MAC));
-        // The other message's option says nothing here.
+        // The option that belongs to the other message type is ignored.
         let frame = bytes(hex);
         let found = claim(&changed(hex, &[(78, &[3 - frame[78]]), (80, &OTHER_MAC)]));
         assert_eq!(found.mac, MAC);
@@ -37,7 +37,7 @@ fn the_link_layer_option_names_the_hardware_address_else_the_ethernet_source_doe
 }
 
 #[test]
-fn the_link_layer_option_is_found_behind_others_and_the_first_one_counts() {
+fn first_link_layer_option_counts_after_other_options() {
     let mut frame = changed(ADVERTISEMENT, &[(19, &[24 + 16 + 8 + 8]), (78, &[14, 2])]);
     frame.extend([0; 8]);
     frame.extend([2, 1]);
@@ -48,7 +48,7 @@ fn the_link_layer_option_is_found_behind_others_and_the_first_one_counts() {
 }
 
 #[test]
-fn malformed_neighbour_discovery_is_rejected_with_the_reason() {
+fn malformed_ndp_is_rejected_with_its_reason() {
     use RejectReason::{
         Address, HardwareAddress, HopLimit, IcmpCode, IcmpLength, IpVersion, NdpOption, Truncated,
     };
@@ -82,42 +82,45 @@ fn malformed_neighbour_discovery_is_rejected_with_the_reason() {
     ];
     for (hex, at, new, reason) in cases {
         assert_eq!(
-            see(&changed(hex, &[(*at, new)])),
-            Seen::Rejected(*reason),
+            classify(&changed(hex, &[(*at, new)])),
+            Classification::Rejected(*reason),
             "{hex} with {new:?} at {at}"
         );
     }
 }
 
 #[test]
-fn what_no_receiver_takes_is_no_claim() {
-    let contradiction = Seen::Rejected(RejectReason::NdpContradiction);
-    // Detection with a source link-layer address in place of the nonce, to all nodes, and to a group a bit beside.
-    assert_eq!(see(&changed(DAD, &[(78, &[1])])), contradiction);
-    assert_eq!(see(&changed(DAD, &[(49, &[0])])), contradiction);
-    assert_eq!(see(&changed(DAD, &[(50, &[0xfe])])), contradiction);
-    // An answer that nobody asked for calls itself solicited.
+fn messages_that_receivers_discard_are_rejected() {
+    let contradiction = Classification::Rejected(RejectReason::NdpContradiction);
+    // DAD with a source link-layer address instead of the nonce, sent to all nodes, sent to a similar group.
+    assert_eq!(classify(&changed(DAD, &[(78, &[1])])), contradiction);
+    assert_eq!(classify(&changed(DAD, &[(49, &[0])])), contradiction);
+    assert_eq!(classify(&changed(DAD, &[(50, &[0xfe])])), contradiction);
+    // A multicast advertisement with the Solicited flag.
     assert_eq!(
-        see(&changed(ADVERTISEMENT, &[(58, &[0x60])])),
+        classify(&changed(ADVERTISEMENT, &[(58, &[0x60])])),
         contradiction
     );
-    // To one node it may.
+    // Unicast, the flag is valid.
     let answer = changed(ADVERTISEMENT, &[(38, &[0xfd, 0]), (58, &[0x60])]);
     assert_eq!(claim(&answer), expected(TAG_NDP, 0, V6));
-    // The same destinations are right for a solicitation that is no detection.
+    // A solicitation that is not DAD may be sent to any destination.
     let unusual = changed(SOLICITATION, &[(50, &[0xfe])]);
     assert_eq!(claim(&unusual), expected(TAG_NDP, 0, V6));
 }
 
 #[test]
-fn a_link_layer_option_of_another_size_is_rejected() {
+fn link_layer_option_of_another_size_is_rejected() {
     let mut frame = changed(ADVERTISEMENT, &[(19, &[40]), (79, &[2])]);
     frame.extend([0; 8]);
-    assert_eq!(see(&frame), Seen::Rejected(RejectReason::NdpOption));
+    assert_eq!(
+        classify(&frame),
+        Classification::Rejected(RejectReason::NdpOption)
+    );
 }
 
 #[test]
-fn options_are_checked_to_the_last_and_up_to_eight() {
+fn up_to_eight_options_are_all_checked() {
     let with_options = |count: u8| {
         let mut frame = changed(ADVERTISEMENT, &[(19, &[24 + 8 * count])]);
         for _ in 1..count {
@@ -127,23 +130,29 @@ fn options_are_checked_to_the_last_and_up_to_eight() {
     };
     assert_eq!(claim(&with_options(8)).mac, MAC);
     assert_eq!(
-        see(&with_options(9)),
-        Seen::Rejected(RejectReason::NdpOptionCount)
+        classify(&with_options(9)),
+        Classification::Rejected(RejectReason::NdpOptionCount)
     );
     let mut bad_last = with_options(8);
     let last = bad_last.len() - 7;
     bad_last[last] = 0;
-    assert_eq!(see(&bad_last), Seen::Rejected(RejectReason::NdpOption));
+    assert_eq!(
+        classify(&bad_last),
+        Classification::Rejected(RejectReason::NdpOption)
+    );
 }
 
 #[test]
-fn neighbour_discovery_in_a_fragment_is_rejected() {
+fn fragmented_ndp_is_rejected() {
     let mut frame = bytes(ADVERTISEMENT);
     frame[20] = 44;
     frame[19] += 8;
     frame.splice(54..54, [58, 0, 0, 0, 0, 0, 0, 1]);
-    assert_eq!(see(&frame), Seen::Rejected(RejectReason::Fragment));
-    // A fragment of something else is none of our business.
+    assert_eq!(
+        classify(&frame),
+        Classification::Rejected(RejectReason::Fragment)
+    );
+    // Fragments of other protocols are ignored.
     frame[54] = 17;
-    assert_eq!(see(&frame), Seen::Other);
+    assert_eq!(classify(&frame), Classification::Other);
 }

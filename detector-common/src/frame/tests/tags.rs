@@ -1,12 +1,14 @@
 //! VLAN tags.
 
-use super::{AD, ADVERTISEMENT, ANNOUNCEMENT, Q, TagList, bytes, claim, see, see_tagged, tagged};
-use crate::frame::Seen;
-use crate::{Claim, RejectReason};
+use super::{
+    AD, ADVERTISEMENT, ANNOUNCEMENT, Q, TagList, bytes, claim, classify, classify_tagged, tagged,
+};
+use crate::frame::Classification;
+use crate::{RawClaim, RejectReason};
 
 #[test]
-fn tags_become_part_of_the_claim() {
-    // Held apart, in the frame, outer, inner.
+fn tags_are_part_of_the_claim() {
+    // Tag outside the frame, tags in the frame, expected outer and inner id.
     let cases: &[(Option<u16>, TagList<'_>, u16, u16)] = &[
         (None, &[], 0, 0),
         (Some(100), &[], 100, 0),
@@ -17,7 +19,7 @@ fn tags_become_part_of_the_claim() {
         (Some(4094), &[(Q, 4094)], 4094, 4094),
         // Priority and drop bits are not part of the id.
         (Some(0xf064), &[(Q, 0xe007)], 100, 7),
-        // A priority tag is no tag.
+        // Priority tags (id 0) do not count.
         (Some(0xe000), &[], 0, 0),
         (Some(0), &[(Q, 7)], 7, 0),
         (Some(100), &[(Q, 0)], 100, 0),
@@ -26,11 +28,11 @@ fn tags_become_part_of_the_claim() {
         (Some(0), &[(AD, 100), (Q, 7)], 100, 7),
     ];
     for hex in [ANNOUNCEMENT, ADVERTISEMENT] {
-        for (apart, inside, outer, inner) in cases {
+        for (outside, inside, outer, inner) in cases {
             let frame = tagged(hex, inside);
-            let (seen, found) = see_tagged(&frame, *apart);
-            assert_eq!(seen, Seen::Claim, "{apart:?} and {inside:?}");
-            let without = Claim {
+            let (class, found) = classify_tagged(&frame, *outside);
+            assert_eq!(class, Classification::Claim, "{outside:?} and {inside:?}");
+            let without = RawClaim {
                 vlan_outer: 0,
                 vlan_inner: 0,
                 ..found
@@ -39,14 +41,14 @@ fn tags_become_part_of_the_claim() {
             assert_eq!(
                 (found.vlan_outer, found.vlan_inner),
                 (*outer, *inner),
-                "{apart:?} and {inside:?}"
+                "{outside:?} and {inside:?}"
             );
         }
     }
 }
 
 #[test]
-fn three_tags_and_the_reserved_id_are_rejected() {
+fn third_tag_and_reserved_id_are_rejected() {
     let cases: &[(Option<u16>, TagList<'_>)] = &[
         (Some(1), &[(AD, 2), (Q, 3)]),
         (Some(0xfff), &[]),
@@ -54,26 +56,26 @@ fn three_tags_and_the_reserved_id_are_rejected() {
         (Some(5), &[(Q, 0xfff)]),
     ];
     for hex in [ANNOUNCEMENT, ADVERTISEMENT] {
-        for (apart, inside) in cases {
+        for (outside, inside) in cases {
             let frame = tagged(hex, inside);
-            let (seen, _) = see_tagged(&frame, *apart);
+            let (class, _) = classify_tagged(&frame, *outside);
             assert_eq!(
-                seen,
-                Seen::Rejected(RejectReason::Vlan),
-                "{apart:?} and {inside:?}"
+                class,
+                Classification::Rejected(RejectReason::Vlan),
+                "{outside:?} and {inside:?}"
             );
         }
     }
 }
 
 #[test]
-fn tagged_data_packets_are_left_at_once() {
+fn tagged_data_packets_are_ignored() {
     let mut frame = tagged(ANNOUNCEMENT, &[(Q, 5)]);
     frame[16..18].copy_from_slice(&[0x08, 0x00]);
-    assert_eq!(see(&frame), Seen::Other);
-    // Three tags in the frame: the third is not even looked at.
+    assert_eq!(classify(&frame), Classification::Other);
+    // Three tags in the frame: the third is not parsed.
     assert_eq!(
-        see(&tagged(ANNOUNCEMENT, &[(AD, 1), (Q, 2), (Q, 3)])),
-        Seen::Other
+        classify(&tagged(ANNOUNCEMENT, &[(AD, 1), (Q, 2), (Q, 3)])),
+        Classification::Other
     );
 }

@@ -1,4 +1,4 @@
-//! A node with pods, and the programs on their devices.
+//! A node with a pod, and the programs on the pod's device.
 
 use std::{
     net::Ipv4Addr,
@@ -8,22 +8,22 @@ use std::{
 
 use detector_agent::{
     engine::{FrameClaim, FrameKind, IfIndex, Mac, Observation, TimedObservation, Vlan},
-    observe::ebpf::{Counts, EbpfOptions, Programs, RingReader},
+    observe::ebpf::{CounterValues, EbpfOptions, Programs, RingReader},
 };
 use detector_common::Counter;
 use detector_testkit::{Frame, FrameSender, Mac as WireMac, Node, Pod, PodSpec};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// How long anything may take before a test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// The first pod's device.
+/// Time after which a test fails.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+/// The pod's device.
 pub(crate) const DEVICE: &str = "veth0";
-/// The first pod's hardware address.
+/// The pod's hardware address.
 pub(crate) const MAC: WireMac = WireMac([0x02, 0, 0, 0, 0, 0x0a]);
-/// Claims of addresses from here on are sent last, so that everything sent before has been dealt with when one comes out.
+/// Claims of these addresses are sent last: when one is observed, all frames sent before have been processed.
 const MARKERS: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
 
-pub(crate) struct World {
+pub(crate) struct Fixture {
     pub(crate) programs: Programs,
     pub(crate) reader: RingReader,
     pub(crate) sender: FrameSender,
@@ -33,17 +33,17 @@ pub(crate) struct World {
     markers: u32,
 }
 
-impl World {
-    /// One pod, attached to.
+impl Fixture {
+    /// A pod with the program attached.
     pub(crate) fn new(options: &EbpfOptions) -> Self {
-        let mut world = Self::detached(options);
-        world.attach().unwrap();
-        world
+        let mut fixture = Self::detached(options);
+        fixture.attach().unwrap();
+        fixture
     }
 
-    /// One pod, not attached to.
+    /// A pod without the program.
     pub(crate) fn detached(options: &EbpfOptions) -> Self {
-        // With RUST_LOG=debug a failing test shows what the verifier said. A second subscriber is refused: fine.
+        // With RUST_LOG=debug a failing test shows the verifier log. Only the first subscriber of the process is installed.
         let _ = tracing_subscriber::fmt()
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
             .with_test_writer()
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// Attaches to the first pod's device, in the node's namespace.
+    /// Attaches to the pod's device, in the node's namespace.
     pub(crate) fn attach(&mut self) -> anyhow::Result<()> {
         self.attach_to(self.ifindex, DEVICE)
     }
@@ -81,12 +81,12 @@ impl World {
         })
     }
 
-    /// The next observation that `wanted` picks; those before it are dropped.
+    /// The next observation that `wanted` selects; those before it are dropped.
     pub(crate) fn wait<T>(&mut self, mut wanted: impl FnMut(&TimedObservation) -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let mut found = None;
-            // One at a time: what comes after the one that is waited for stays in the ring.
+            // One at a time: later observations stay in the ring.
             while found.is_none()
                 && self
                     .reader
@@ -98,13 +98,13 @@ impl World {
             }
             let left = deadline
                 .checked_duration_since(Instant::now())
-                .expect("the observation did not come");
+                .expect("the observation was not received");
             let mut descriptors = [PollFd::new(self.reader.as_fd(), PollFlags::POLLIN)];
             poll(&mut descriptors, PollTimeout::try_from(left).unwrap()).unwrap();
         }
     }
 
-    /// Sends frames from the pod and gives the claims that came out of them.
+    /// Sends frames from the pod and returns the claims observed from them.
     pub(crate) fn claims_of(&mut self, frames: &[Frame]) -> Vec<FrameClaim> {
         for frame in frames {
             self.sender.send(frame).unwrap();
@@ -131,7 +131,7 @@ impl World {
         claims
     }
 
-    pub(crate) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> CounterValues {
         self.programs.counters().read().unwrap()
     }
 
@@ -139,7 +139,7 @@ impl World {
         self.counts().get(counter)
     }
 
-    /// An ARP claim of the pod, as it comes out.
+    /// An ARP claim of the pod, as observed.
     pub(crate) fn arp(&self, address: Ipv4Addr) -> FrameClaim {
         FrameClaim {
             ifindex: self.ifindex,
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// `tc` with the words of `line` in the node's namespace.
+    /// Runs `tc` with the arguments in `line` in the node's namespace.
     pub(crate) fn tc(&self, line: &str) -> String {
         let words: Vec<&str> = std::iter::once("tc")
             .chain(line.split_whitespace())

@@ -1,6 +1,7 @@
-//! What the kernel tells of filters and queueing disciplines that were removed (`RTNLGRP_TC`), ours among them.
+//! Notifications of removed filters and queueing disciplines (`RTNLGRP_TC`).
 //!
-//! Only says where to look: listing the filters of every device every few seconds would be most of what an idle agent costs.
+//! They tell which devices to check: listing the filters of all devices every few seconds would be most of an idle agent's CPU
+//! time.
 
 use std::{collections::HashSet, io};
 
@@ -17,22 +18,22 @@ const REMOVED: [u16; 2] = [37, 45];
 const HEADER: usize = 16;
 /// Bytes of `struct nlmsghdr` and of `struct tcmsg` up to the end of `tcm_ifindex`.
 const WITH_IFINDEX: usize = HEADER + 8;
-/// Bytes that one datagram of the kernel may have.
+/// Maximum size of a datagram from the kernel.
 const DATAGRAM: usize = 32 * 1024;
-/// Datagrams taken in one round; where there are more, every device is looked at.
+/// Maximum number of datagrams per round; if there are more, every device is checked.
 const DATAGRAMS: usize = 4_096;
 
-/// A socket on which the kernel tells of removals, and what it told last.
+/// A socket that receives the notifications, and the devices affected since the last round.
 #[derive(Debug)]
-pub(super) struct Removals {
+pub(super) struct FilterRemovals {
     socket: Socket,
     buffer: Box<[u8]>,
-    concerned: HashSet<IfIndex>,
+    affected: HashSet<IfIndex>,
     every_device: bool,
 }
 
-impl Removals {
-    /// Listens from now on, in the network namespace that the caller is in.
+impl FilterRemovals {
+    /// Subscribes in the caller's network namespace.
     pub(super) fn open() -> Result<Self, TcError> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind(&SocketAddr::new(0, 0))?;
@@ -41,24 +42,24 @@ impl Removals {
         Ok(Self {
             socket,
             buffer: vec![0; DATAGRAM].into_boxed_slice(),
-            concerned: HashSet::new(),
+            affected: HashSet::new(),
             every_device: false,
         })
     }
 
-    /// Takes what was told since the last time. What was lost on the way, or could not be read, may concern every device.
-    pub(super) fn listen(&mut self, every_device: bool) {
-        self.concerned.clear();
+    /// Reads the notifications since the last call. If some were lost or unreadable, every device may be affected.
+    pub(super) fn drain(&mut self, every_device: bool) {
+        self.affected.clear();
         self.every_device = every_device;
         for _ in 0..DATAGRAMS {
             match self.socket.recv_from(&mut &mut self.buffer[..], 0) {
                 Ok((length, _)) => match self.buffer.get(..length) {
-                    Some(datagram) => self.concerned.extend(removed_from(datagram)),
+                    Some(datagram) => self.affected.extend(removed_from(datagram)),
                     None => self.every_device = true,
                 },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The queue ran over, or the socket is of no use any more.
+                // The receive buffer overflowed, or the socket is broken.
                 Err(_) => {
                     self.every_device = true;
                     return;
@@ -68,13 +69,13 @@ impl Removals {
         self.every_device = true;
     }
 
-    /// Whether something of this device may have been removed, as [`Removals::listen`] last learnt.
-    pub(super) fn concern(&self, ifindex: IfIndex) -> bool {
-        self.every_device || self.concerned.contains(&ifindex)
+    /// Whether a filter of this device may have been removed before the last [`FilterRemovals::drain`].
+    pub(super) fn may_affect(&self, ifindex: IfIndex) -> bool {
+        self.every_device || self.affected.contains(&ifindex)
     }
 }
 
-/// The devices that a datagram says something was removed from.
+/// The devices of the removal notifications in a datagram.
 fn removed_from(datagram: &[u8]) -> impl Iterator<Item = IfIndex> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn removals_are_told_from_what_was_added() {
+    fn only_removals_are_reported() {
         let mut datagram = message(36, 45, 7);
         datagram.extend(message(37, 44, 8));
         datagram.extend(message(36, 37, 9));
@@ -118,10 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_of_whatever_length_is_read_to_its_end() {
-        let whole = [message(36, 45, 7), message(0, 45, 8), message(36, 37, 9)].concat();
-        for length in 0..=whole.len() {
-            let devices: Vec<_> = removed_from(&whole[..length]).collect();
+    fn truncated_datagrams_are_read_safely() {
+        let complete = [message(36, 45, 7), message(0, 45, 8), message(36, 37, 9)].concat();
+        for length in 0..=complete.len() {
+            let devices: Vec<_> = removed_from(&complete[..length]).collect();
             assert!(devices.iter().all(|d| [7, 9].contains(d)), "{devices:?}");
         }
         for length in [1, 15, 16, 23, u32::MAX] {

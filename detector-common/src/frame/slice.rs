@@ -1,19 +1,19 @@
-//! A frame that lies in memory, as captured or made by a test.
+//! A frame in memory, captured or built by a test.
 
 use network_types::eth::EthHdr;
 
-use super::{Frame, Wire};
+use super::{FrameReader, WireFormat};
 
-/// A frame in memory, with the tag that the kernel would hold apart.
+/// A frame in memory, with the VLAN tag that the kernel keeps outside of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Bytes<'a> {
-    /// The frame from its Ethernet header on.
+pub struct FrameSlice<'a> {
+    /// The frame, starting at its Ethernet header.
     pub frame: &'a [u8],
-    /// The tag held apart (`skb->vlan_tci`).
+    /// The tag kept outside the frame (`skb->vlan_tci`).
     pub outer_tag: Option<u16>,
 }
 
-impl Frame for Bytes<'_> {
+impl FrameReader for FrameSlice<'_> {
     fn protocol(&self) -> u16 {
         self.read::<[u8; 2]>(EthHdr::LEN - 2)
             .map_or(0, u16::from_ne_bytes)
@@ -31,14 +31,14 @@ impl Frame for Bytes<'_> {
         self.frame.get(offset).copied()
     }
 
-    fn read<T: Wire>(&self, offset: usize) -> Option<T> {
+    fn read<T: WireFormat>(&self, offset: usize) -> Option<T> {
         self.load(offset)
     }
 
-    fn load<T: Wire>(&self, offset: usize) -> Option<T> {
+    fn load<T: WireFormat>(&self, offset: usize) -> Option<T> {
         let end = offset.checked_add(size_of::<T>())?;
         let bytes = self.frame.get(offset..end)?;
-        // SAFETY: `bytes` is as long as `T`, which is valid for every bit pattern; the read does not ask for alignment.
+        // SAFETY: `bytes` is as long as `T`, which is valid for every bit pattern; the read does not require alignment.
         Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
     }
 }

@@ -1,4 +1,4 @@
-//! Converts pods of the Kubernetes API to records.
+//! From the API's pod to what is kept of it.
 
 use std::net::IpAddr;
 
@@ -6,55 +6,54 @@ use k8s_openapi::{
     api::core::v1::Pod as ApiPod, apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 
-use crate::pods::{Owner, Pod, PodRecord, Via};
+use crate::pods::{Owner, Pod, Record, Via};
 
 /// Longest label value that Kubernetes allows.
 const MAX_LABEL: usize = 63;
-/// Annotation with the uid that kubelet and the runtime use for a static pod; the API's mirror pod has another.
-const RUNTIME_UID: &str = "kubernetes.io/config.hash";
+/// Where kubelet keeps the uid under which the runtime knows a static pod: the API's copy of it has another.
+const STATIC_UID: &str = "kubernetes.io/config.hash";
 
-/// The record of a pod, with those of its labels that are in `labels`; `None` if it has no name or uses the host
-/// network.
-pub(in crate::pods) fn pod_record(api_pod: &ApiPod, labels: &[String]) -> Option<PodRecord> {
-    let spec = api_pod.spec.as_ref()?;
+/// What is kept of a pod; `None` where it has no name, or runs in the node's own network.
+pub(in crate::pods) fn record(pod: &ApiPod, labels: &[String]) -> Option<Record> {
+    let spec = pod.spec.as_ref()?;
     if spec.host_network == Some(true) {
         return None;
     }
-    let metadata = &api_pod.metadata;
-    let mut pod = Pod::named(
+    let metadata = &pod.metadata;
+    let mut kept = Pod::named(
         metadata.namespace.clone()?,
         metadata.name.clone()?,
         Via::Kube,
     );
-    pod.uid = metadata.uid.clone();
-    pod.terminating = metadata.deletion_timestamp.is_some();
+    kept.uid = metadata.uid.clone();
+    kept.terminating = metadata.deletion_timestamp.is_some();
     let all = metadata.labels.as_ref();
-    pod.labels = labels
+    kept.labels = labels
         .iter()
         .filter_map(|label| Some((label.clone(), all?.get(label)?.clone())))
         .filter(|(_, value)| value.len() <= MAX_LABEL)
         .collect();
-    pod.owner = owner(
+    kept.owner = owner(
         metadata.owner_references.as_deref().unwrap_or_default(),
         || all?.get("pod-template-hash"),
     );
-    let status = api_pod.status.as_ref();
+    let status = pod.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref());
-    let addresses = status.and_then(|status| status.pod_ips.as_ref());
-    Some(PodRecord {
-        pod,
+    let listed = status.and_then(|status| status.pod_ips.as_ref());
+    Some(Record {
+        pod: kept,
         namespace: None,
         devices: Vec::new(),
-        addresses: addresses
+        addresses: listed
             .into_iter()
             .flatten()
             .filter_map(|ip| ip.ip.parse::<IpAddr>().ok())
             .collect(),
-        runtime_uid: metadata
+        known_as: metadata
             .annotations
             .as_ref()
-            .and_then(|annotations| annotations.get(RUNTIME_UID).cloned()),
-        // A pod that ended has released its address, but its status still lists it.
+            .and_then(|annotations| annotations.get(STATIC_UID).cloned()),
+        // A pod that has ended gives its address back, and keeps it in its status.
         running: !matches!(phase, Some("Succeeded" | "Failed")),
         created: metadata
             .creation_timestamp
@@ -63,7 +62,7 @@ pub(in crate::pods) fn pod_record(api_pod: &ApiPod, labels: &[String]) -> Option
     })
 }
 
-/// The pod's controller. For a ReplicaSet named `<deployment>-<hash>` this is the Deployment, derived from the name.
+/// The controller; of a Deployment's ReplicaSet (named `<deployment>-<hash>`) the Deployment, without asking for it.
 fn owner<'p>(
     references: &[OwnerReference],
     template_hash: impl FnOnce() -> Option<&'p String>,
@@ -100,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(change: impl FnOnce(&mut Value)) -> Option<PodRecord> {
+    fn pod(change: impl FnOnce(&mut Value)) -> Option<Record> {
         let mut pod = json!({
             "metadata": {"namespace": "shop", "name": "web-7d9f8-x2x4z", "uid": "u1",
                 "creationTimestamp": "2026-03-21T09:10:11Z",
@@ -111,14 +110,14 @@ mod tests {
             "status": {"phase": "Running", "podIP": "10.244.2.10",
                 "podIPs": [{"ip": "10.244.2.10"}, {"ip": "fd00::10"}]}});
         change(&mut pod);
-        pod_record(
+        record(
             &serde_json::from_value(pod).unwrap(),
             &["app".to_owned(), "team".to_owned()],
         )
     }
 
     #[test]
-    fn record_has_selected_labels_addresses_and_deployment() {
+    fn a_pod_is_kept_with_the_labels_asked_for_its_addresses_and_its_deployment() {
         let record = pod(|_| {}).unwrap();
         assert_eq!(record.pod.uid.as_deref(), Some("u1"));
         assert_eq!(
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_is_stateful_set_or_bare_replica_set() {
+    fn a_stateful_sets_pod_is_the_stateful_sets_and_a_bare_replica_sets_its_own() {
         let set = pod(|pod| pod["metadata"]["ownerReferences"][0]["kind"] = json!("StatefulSet"));
         assert_eq!(set.unwrap().pod.owner.unwrap().kind, "StatefulSet");
         let bare = pod(|pod| pod["metadata"]["labels"] = json!({}));
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn host_network_pod_is_skipped_and_ended_pod_is_not_running() {
+    fn a_pod_in_the_nodes_network_is_left_out_and_one_that_ended_does_not_run() {
         assert!(pod(|pod| pod["spec"]["hostNetwork"] = json!(true)).is_none());
         let ended = pod(|pod| pod["status"]["phase"] = json!("Failed"));
         assert!(!ended.unwrap().running);

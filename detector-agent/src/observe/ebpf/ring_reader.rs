@@ -1,4 +1,4 @@
-//! From the ring buffer's records to observations.
+//! Reads the kernel programs' ring buffer and turns its records into observations.
 
 use std::{
     fmt,
@@ -8,16 +8,16 @@ use std::{
 
 use aya::maps::{MapData, RingBuf};
 use detector_common::{
-    Claim, FrameRecord, NEIGHBOUR_GONE, NeighbourRecord, QUESTION_ARP, QuestionRecord, Record,
-    TAG_ARP,
+    FrameRecord, NEIGHBOUR_GONE, NeighbourRecord, RawClaim, RingRecord, TAG_ARP, UNANSWERED_ARP,
+    UnansweredProbeRecord,
 };
 
 use crate::engine::{
-    FrameClaim, FrameKind, Mac, Neighbour, NudState, Observation, Question, TimedObservation,
-    Timestamp, Vlan,
+    FrameClaim, FrameKind, Mac, Neighbour, NudState, Observation, TimedObservation, Timestamp,
+    UnansweredProbe, Vlan,
 };
 
-/// The reading end of the programs' ring buffer. Its descriptor becomes readable when there is something to read.
+/// The consumer of the programs' ring buffer. Its descriptor becomes readable when there are records.
 pub struct RingReader {
     ring: RingBuf<MapData>,
 }
@@ -28,14 +28,14 @@ impl fmt::Debug for RingReader {
     }
 }
 
-/// What one call of [`RingReader::drain`] did.
+/// Result of [`RingReader::drain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drained {
-    /// Observations handed over.
+pub struct RingDrain {
+    /// Number of observations.
     pub observations: usize,
-    /// As much as was asked for was read before the ring was empty: drain again, the descriptor may not say so a second time.
+    /// The maximum was reached before the ring was empty: drain again, because the descriptor may not become readable again.
     pub more: bool,
-    /// Records that were none this agent knows; they are skipped.
+    /// Number of invalid records, which were skipped.
     pub undecodable: u64,
 }
 
@@ -44,19 +44,23 @@ impl RingReader {
         Self { ring }
     }
 
-    /// Reads up to `max_records`, oldest first, and gives `tell` what they say. Never blocks.
-    pub fn drain(&mut self, max_records: usize, mut tell: impl FnMut(TimedObservation)) -> Drained {
-        let mut drained = Drained::default();
+    /// Reads up to `max_records`, oldest first, and passes their observations to `handle`. Never blocks.
+    pub fn drain(
+        &mut self,
+        max_records: usize,
+        mut handle: impl FnMut(TimedObservation),
+    ) -> RingDrain {
+        let mut drained = RingDrain::default();
         for _ in 0..max_records {
             let Some(item) = self.ring.next() else {
                 return drained;
             };
-            match Record::decode(&item) {
+            match RingRecord::decode(&item) {
                 Ok(record) => {
-                    // The room in the ring is given back before anything else happens.
+                    // Frees the space in the ring before the observation is handled.
                     drop(item);
                     drained.observations += 1;
-                    tell(stamped(&record));
+                    handle(stamped(&record));
                 }
                 Err(_) => drained.undecodable += 1,
             }
@@ -78,24 +82,24 @@ impl AsRawFd for RingReader {
     }
 }
 
-pub(crate) fn stamped(record: &Record) -> TimedObservation {
+pub(crate) fn stamped(record: &RingRecord) -> TimedObservation {
     match record {
-        Record::Frame(FrameRecord { at, claim }) => TimedObservation {
+        RingRecord::Frame(FrameRecord { at, claim }) => TimedObservation {
             at: Timestamp(*at),
             observation: Observation::Frame(frame(claim)),
         },
-        Record::Neighbour(record) => TimedObservation {
+        RingRecord::Neighbour(record) => TimedObservation {
             at: Timestamp(record.at),
             observation: neighbour(record),
         },
-        Record::Question(record) => TimedObservation {
+        RingRecord::UnansweredProbe(record) => TimedObservation {
             at: Timestamp(record.at),
-            observation: Observation::Question(question(record)),
+            observation: Observation::UnansweredProbe(unanswered_probe(record)),
         },
     }
 }
 
-fn frame(claim: &Claim) -> FrameClaim {
+fn frame(claim: &RawClaim) -> FrameClaim {
     let arp = claim.tag == TAG_ARP;
     FrameClaim {
         ifindex: claim.ifindex,
@@ -111,12 +115,12 @@ fn frame(claim: &Claim) -> FrameClaim {
     }
 }
 
-fn question(record: &QuestionRecord) -> Question {
-    let arp = record.tag == QUESTION_ARP;
-    Question {
+fn unanswered_probe(record: &UnansweredProbeRecord) -> UnansweredProbe {
+    let arp = record.tag == UNANSWERED_ARP;
+    UnansweredProbe {
         ifindex: record.ifindex,
         target: address(record.target, arp),
-        asker: address(record.asker, arp),
+        asker: address(record.sender, arp),
         vlan: Vlan {
             outer: tag(record.vlan_outer),
             inner: tag(record.vlan_inner),
@@ -180,8 +184,8 @@ mod tests {
     }
 
     #[test]
-    fn an_arp_claim_is_of_ipv4_and_an_ndp_claim_of_ipv6() {
-        let claim = Claim {
+    fn arp_claims_are_ipv4_and_ndp_claims_ipv6() {
+        let claim = RawClaim {
             tag: TAG_ARP,
             tentative: 1,
             vlan_outer: 100,
@@ -204,19 +208,19 @@ mod tests {
                 inner: None,
             },
         };
-        let said = |claim| stamped(&Record::Frame(FrameRecord { at: 7, claim }));
+        let observed = |claim| stamped(&RingRecord::Frame(FrameRecord { at: 7, claim }));
         let expected = |claim| TimedObservation {
             at: Timestamp(7),
             observation: Observation::Frame(claim),
         };
-        assert_eq!(said(claim), expected(arp));
+        assert_eq!(observed(claim), expected(arp));
         let ndp = FrameClaim {
             kind: FrameKind::Ndp,
             address: Ipv6Addr::from(claim.address).into(),
             ..arp
         };
         assert_eq!(
-            said(Claim {
+            observed(RawClaim {
                 tag: TAG_NDP,
                 ..claim
             }),
@@ -225,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_without_hardware_address_has_none() {
+    fn hardware_address_is_absent_if_the_entry_has_none() {
         let expected = Neighbour {
             ifindex: 3,
             address: Ipv4Addr::new(10, 244, 2, 10).into(),
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_entry_is_gone_whatever_its_state_was() {
+    fn removed_entry_is_gone_in_any_state() {
         let gone = NeighbourRecord {
             tag: NEIGHBOUR_GONE,
             ip_version: 6,

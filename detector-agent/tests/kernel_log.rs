@@ -1,0 +1,139 @@
+//! The kernel log: the kernel programs explain what they do not publish, within limits, and only on request.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+use std::{net::Ipv4Addr, thread, time::Duration};
+
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, Frame, FrameSender, Mac, Node, Pod, PodSpec, announce,
+    http::Client,
+};
+
+const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
+const DEVICE: &str = "veth0";
+const MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0x0a]);
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 10);
+/// Longer than the agent takes to read the kernel log, twice over.
+const SEVERAL_READS: Duration = Duration::from_secs(2);
+
+fn node_with_pod() -> (Node, Pod) {
+    let node = Node::new("klog").unwrap();
+    let pod = node.add_pod(&PodSpec::new(DEVICE).mac(MAC)).unwrap();
+    (node, pod)
+}
+
+fn start(node: &Node, command: &AgentCommand) -> Agent {
+    Agent::start_ready(node, command).unwrap()
+}
+
+/// An ARP frame with an operation that is neither request nor reply.
+fn malformed() -> Frame {
+    let mut frame = Frame::announcement(MAC, ADDRESS);
+    *frame.payload_mut().get_mut(7).unwrap() = 9;
+    frame
+}
+
+fn lines(agent: &Agent, text: &str) -> Vec<String> {
+    let log = agent.log();
+    let lines = log.lines().filter(|line| line.contains(text));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn malformed_frame_yields_a_line_with_device_and_reason() {
+    let (node, pod) = node_with_pod();
+    let agent = start(&node, &AgentCommand::run(AGENT).arg("--kernel-log"));
+    let sender = FrameSender::open(&pod).unwrap();
+    sender.send(&malformed()).unwrap();
+    agent.wait_log(DEADLINE, "frame rejected").unwrap();
+    thread::sleep(SEVERAL_READS);
+    let lines = lines(&agent, "frame rejected");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    for text in [
+        "device=\"veth0\"",
+        "reason=\"arp_operation\"",
+        "ether_source=02:00:00:00:00:0a",
+        "address=10.244.2.10",
+    ] {
+        assert!(lines[0].contains(text), "{text}: {}", lines[0]);
+    }
+}
+
+#[test]
+fn repeated_claims_and_ignored_neighbours_are_explained() {
+    let (node, pod) = node_with_pod();
+    let agent = start(&node, &AgentCommand::run(AGENT).arg("--kernel-log"));
+    announce(&pod, ADDRESS).unwrap();
+    announce(&pod, ADDRESS).unwrap();
+    agent.wait_log(DEADLINE, "already_published").unwrap();
+    // An entry in another network namespace than the agent's.
+    pod.netns()
+        .ip("neigh add 10.244.2.99 lladdr 02:00:00:00:00:0b dev eth0 nud permanent")
+        .unwrap();
+    agent.wait_log(DEADLINE, "other_netns").unwrap();
+}
+
+#[test]
+fn rust_log_enables_the_kernel_log_at_its_level() {
+    let (node, pod) = node_with_pod();
+    let command = AgentCommand::run(AGENT).env("RUST_LOG", "info,detector_ebpf=info");
+    let agent = start(&node, &command);
+    announce(&pod, ADDRESS).unwrap();
+    announce(&pod, ADDRESS).unwrap();
+    let sender = FrameSender::open(&pod).unwrap();
+    sender.send(&malformed()).unwrap();
+    agent.wait_log(DEADLINE, "frame rejected").unwrap();
+    assert_eq!(lines(&agent, "already_published"), [""; 0]);
+}
+
+#[test]
+fn flood_is_limited_and_suppressed_lines_are_counted() {
+    const FRAMES: usize = 5_000;
+    let (node, pod) = node_with_pod();
+    // Without the events of other network namespaces, which other tests cause.
+    let command = AgentCommand::run(AGENT).env("RUST_LOG", "info,detector_ebpf=info");
+    let agent = start(&node, &command);
+    let sender = FrameSender::open(&pod).unwrap();
+    sender
+        .send_all(&vec![malformed().to_bytes(); FRAMES])
+        .unwrap();
+    agent
+        .wait_log(DEADLINE, "kernel log records suppressed")
+        .unwrap();
+    thread::sleep(SEVERAL_READS);
+    let written = lines(&agent, "frame rejected").len();
+    assert!((1..1_000).contains(&written), "{written} lines");
+    let reported: usize = lines(&agent, "kernel log records suppressed")
+        .iter()
+        .map(|line| {
+            let (_, count) = line.split_once("suppressed=").unwrap();
+            count.trim().parse::<usize>().unwrap()
+        })
+        .sum();
+    assert_eq!(written + reported, FRAMES);
+    let metrics = Client::new(node.netns(), "127.0.0.1:9842")
+        .get("/metrics")
+        .unwrap()
+        .body;
+    let total = format!("ipconflict_kernel_log_suppressed_total {reported}");
+    assert!(
+        metrics.contains(&total),
+        "{total} is missing from {metrics}"
+    );
+}
+
+#[test]
+fn nothing_is_logged_unless_requested() {
+    let (node, pod) = node_with_pod();
+    let agent = start(&node, &AgentCommand::run(AGENT));
+    let sender = FrameSender::open(&pod).unwrap();
+    sender.send(&malformed()).unwrap();
+    thread::sleep(SEVERAL_READS);
+    let log = agent.log();
+    assert!(!log.contains("rejected"), "{log}");
+    assert!(!log.contains("kernel log"), "{log}");
+}

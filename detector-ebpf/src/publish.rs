@@ -1,0 +1,164 @@
+//! Decides what is published: nothing twice within an interval, nothing beyond a device's budget, and every loss counted.
+
+use aya_ebpf::helpers::generated::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
+use detector_common::{
+    Budget, Counter, DeviceBudget, DropReason, FrameRecord, LogEvent, NEIGHBOUR_GONE,
+    NeighbourRecord, RawClaim, RecordKind, TAG_ARP,
+};
+
+use crate::{
+    maps::{
+        BUDGET_INTERVAL_NS, BUDGET_WINDOW_NS, BUDGETS, EVENTS, NEIGHBOURS, NeighbourKey,
+        PublishedNeighbour, REPUBLISH_AFTER_NS, count,
+    },
+    neighbour::INVALID,
+    recent_claims::{self, Lookup},
+    shared_address,
+};
+
+/// Publishes a frame's claim; an error tells why it was not published.
+#[inline(always)]
+pub(crate) fn claim(claim: &RawClaim) -> Result<(), LogEvent> {
+    let kind = if claim.tag == TAG_ARP {
+        RecordKind::Arp
+    } else {
+        RecordKind::Ndp
+    };
+    // SAFETY: the helper has no arguments. The coarse clock costs a fraction of the exact one.
+    let now = unsafe { bpf_ktime_get_coarse_ns() };
+    let Some(lookup) = recent_claims::find(claim, now) else {
+        return Ok(());
+    };
+    let slot = match lookup {
+        Lookup::Recent(slot) if shared_address::is_move(claim) => slot,
+        Lookup::Recent(_) => {
+            count(Counter::Known(kind));
+            return Err(LogEvent::AlreadyPublished(kind));
+        }
+        Lookup::New(slot) => slot,
+    };
+    // SAFETY: the helper has no arguments.
+    let at = unsafe { bpf_ktime_get_ns() };
+    if !spend(&claim.ifindex, at, BudgetKind::Frames) {
+        return lost(DropReason::Budget);
+    }
+    let record = FrameRecord { at, claim: *claim };
+    if EVENTS.output::<FrameRecord>(&record, 0).is_err() {
+        return lost(DropReason::RingFull);
+    }
+    slot.set_published(now);
+    shared_address::set_holder(claim);
+    count(Counter::Published(kind));
+    Ok(())
+}
+
+/// Publishes a neighbour entry; an error tells why it was not published. The withdrawal of a published entry needs no
+/// budget: it is bounded by what was published, and losing it would leave an ended claim alive.
+#[inline(always)]
+pub(crate) fn neighbour(record: &mut NeighbourRecord, validity: u8) -> Result<(), LogEvent> {
+    let key = &NeighbourKey {
+        ifindex: record.ifindex,
+        ip_version: u32::from(record.ip_version),
+        address: record.address,
+    };
+    let gone = record.tag == NEIGHBOUR_GONE;
+    // SAFETY: the helper has no arguments. (The coarse clock is not available to tracing programs.)
+    let now = unsafe { bpf_ktime_get_ns() };
+    // SAFETY: map memory stays valid while the program runs. If the entry is reused meanwhile, the value belongs to another
+    // neighbour: one record too many or too late.
+    let published = NEIGHBOURS
+        .get_ptr(key)
+        .map(|published| unsafe { published.read() });
+    if let Some(published) = published
+        && !gone
+        && published.validity == validity
+        && published.lladdr == record.lladdr
+        && now.wrapping_sub(published.at) < REPUBLISH_AFTER_NS.load()
+    {
+        count(Counter::Known(RecordKind::Neighbour));
+        return Err(LogEvent::AlreadyPublished(RecordKind::Neighbour));
+    }
+    record.at = now;
+    let withdraws_published = published.is_some() && (gone || validity == INVALID);
+    if !withdraws_published && !spend(&record.ifindex, record.at, BudgetKind::Neighbours) {
+        return lost(DropReason::NeighbourBudget);
+    }
+    if EVENTS.output::<NeighbourRecord>(&*record, 0).is_err() {
+        return lost(DropReason::RingFull);
+    }
+    count(Counter::Published(RecordKind::Neighbour));
+    // Failures are harmless: an entry that is not remembered, or remembered too long, is only published once more.
+    if gone {
+        let _ = NEIGHBOURS.remove(key);
+    } else {
+        let published = PublishedNeighbour {
+            at: now,
+            lladdr: record.lladdr,
+            validity,
+            reserved: 0,
+        };
+        let _ = NEIGHBOURS.insert(key, published, 0);
+    }
+    Ok(())
+}
+
+/// Counts a lost observation.
+#[inline(always)]
+pub(crate) fn lost(reason: DropReason) -> Result<(), LogEvent> {
+    count(Counter::Dropped(reason));
+    Err(LogEvent::Dropped(reason))
+}
+
+/// The budgets of a device.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum BudgetKind {
+    Frames,
+    Neighbours,
+}
+
+/// Spends one token of a device's budget. Without a token, returns `false` and counts it for the device.
+#[inline(always)]
+pub(crate) fn spend(ifindex: &u32, now: u64, kind: BudgetKind) -> bool {
+    let budget = Budget {
+        interval_ns: BUDGET_INTERVAL_NS.load(),
+        window_ns: BUDGET_WINDOW_NS.load(),
+    };
+    let Some(device) = BUDGETS.get_ptr_mut(ifindex) else {
+        let Some(full_at) = budget.spend(0, now) else {
+            return false;
+        };
+        let mut device = DeviceBudget {
+            frames_full_at: 0,
+            neighbours_full_at: 0,
+            frames_over_budget: 0,
+            neighbours_over_budget: 0,
+        };
+        match kind {
+            BudgetKind::Frames => device.frames_full_at = full_at,
+            BudgetKind::Neighbours => device.neighbours_full_at = full_at,
+        }
+        let _ = BUDGETS.insert(ifindex, device, 0);
+        return true;
+    };
+    // SAFETY: map memory stays valid while the program runs; words are read and written as a whole. `Budget` describes
+    // what concurrent updates by two CPUs do.
+    unsafe {
+        let (full_at, over_budget) = match kind {
+            BudgetKind::Frames => (
+                &raw mut (*device).frames_full_at,
+                &raw mut (*device).frames_over_budget,
+            ),
+            BudgetKind::Neighbours => (
+                &raw mut (*device).neighbours_full_at,
+                &raw mut (*device).neighbours_over_budget,
+            ),
+        };
+        if let Some(next) = budget.spend(*full_at, now) {
+            *full_at = next;
+            true
+        } else {
+            *over_budget += 1;
+            false
+        }
+    }
+}
