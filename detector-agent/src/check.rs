@@ -21,11 +21,12 @@ use crate::{
         text::{Colour, clean, conflict_table, reasons},
     },
     ipam,
+    kube_client::KubeClient,
     node::{self, NodeNameError},
     observe::netlink::{
         DeviceSelector, LeftOut, OpenError, PatternError, ReadError, Reading, Requests,
     },
-    pods::{self, Kube, Sources},
+    pods::{self, PodSources},
 };
 
 /// How long a device whose namespace cannot be read may be on its way out: the kernel takes a namespace's id away first
@@ -54,7 +55,7 @@ pub enum CheckError {
     Read(#[from] ReadError),
     /// The system gives no means to wait for the sources of pods' names.
     #[error("cannot look up pods: {0}")]
-    Identify(io::Error),
+    PodLookup(io::Error),
     /// The answer could not be written.
     #[error("cannot write the answer: {0}")]
     Write(#[from] io::Error),
@@ -125,10 +126,11 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
         .into_iter()
         .filter_map(|ifindex| engine.device(ifindex))
         .collect();
-    let settings = &args.common.identify;
-    let sources = Sources::new(settings, &node);
-    let pods =
-        pods::look_once(wanted, sources, settings.lookup_timeout).map_err(CheckError::Identify)?;
+    let settings = &args.common.pods;
+    let kube = KubeClient::new(settings.kube);
+    let sources = PodSources::new(settings, &node, kube);
+    let pods = pods::resolve_once(wanted, sources, settings.lookup_timeout)
+        .map_err(CheckError::PodLookup)?;
     let moment = Moment::now();
     let conflicts: Vec<ConflictData> = conflicts
         .iter()
@@ -220,9 +222,9 @@ fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
         );
     }
     // After the kernel: IPAM writes first, so what is live by then stands in its books.
-    let settings = &args.common.identify;
+    let settings = &args.common.pods;
     let node = node::name(args.common.node_name.as_deref())?;
-    let kube = Kube::new(settings.kube, &node, &[]);
+    let kube = KubeClient::new(settings.kube);
     let books = ipam::look_once(&args.common.ipam, &node, kube, settings.lookup_timeout);
     for pool in books.pools {
         let news = PoolUpdate::Read(pool, ChangedAddresses::All);

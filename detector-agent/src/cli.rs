@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use crate::{
     config::sinks::Sinks, http::Listen, ipam::IpamSettings, observe::ebpf::AttachMode,
-    pods::IdentifySettings,
+    pods::PodLookupSettings,
 };
 
 /// Names, the instant it happens, every IP address that two pods claim.
@@ -36,8 +36,8 @@ pub enum Command {
 /// How to choose the devices and what the rules are; the same for every command.
 #[derive(Args, Clone, Debug)]
 pub struct CommonArgs {
-    /// YAML file with the same settings as the flags, one key for each; for `run` also `webhooks` and `alertmanagers`, as
-    /// the README shows.
+    /// YAML file with the same settings as the flags, one key for each; for `run` also `webhooks` and `alertmanagers`
+    /// (docs/configuration.md).
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_CONFIG")]
     pub config: Option<PathBuf>,
 
@@ -60,7 +60,7 @@ pub struct CommonArgs {
 
     /// Where to look for pods.
     #[command(flatten)]
-    pub identify: IdentifySettings,
+    pub pods: PodLookupSettings,
 
     /// Where IPAM's books are.
     #[command(flatten)]

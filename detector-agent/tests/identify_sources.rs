@@ -277,7 +277,7 @@ fn a_socket_of_something_else_is_the_reason_why_no_pod_is_known() {
         let _ = stream.read(&mut request);
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
     });
-    let because = reason_with("foreign", &socket, "no container runtime");
+    let because = reason_with("foreign", &socket, "is not a container runtime socket");
     assert!(because.contains(&socket), "{because}");
 }
 
@@ -286,8 +286,8 @@ fn a_socket_that_nobody_listens_at_is_the_reason_why_no_pod_is_known() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("runtime.sock");
     drop(UnixListener::bind(&path).unwrap());
-    let because = reason_with("refused", path.to_str().unwrap(), "nobody listens");
-    assert!(because.contains("nobody listens"), "{because}");
+    let because = reason_with("refused", path.to_str().unwrap(), "refused the connection");
+    assert!(because.contains("refused the connection"), "{because}");
 }
 
 #[test]

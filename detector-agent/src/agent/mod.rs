@@ -33,6 +33,7 @@ use crate::{
     http::{self, Endpoints, HttpError},
     instance::{Instance, InstanceError},
     ipam,
+    kube_client::KubeClient,
     metrics::Metrics,
     node::{self, NodeNameError},
     observe::{
@@ -41,7 +42,7 @@ use crate::{
         worker::Worker,
     },
     persist::store::Store,
-    pods::{self, Identifier, PodDirectory, PodLookups, Sources},
+    pods::{self, PodDirectory, PodLookups, PodResolver, PodSources},
     sinks::{
         Reporter,
         kube_events::KubeEvents,
@@ -132,10 +133,12 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let readiness = Arc::new(Readiness::default());
     let maker = EventMaker::new(node.clone(), node::random());
     let pods = Arc::new(PodDirectory::default());
-    let (notes, noted) = tokio::sync::mpsc::channel(pods::NOTES);
-    let names = PodLookups::new(Arc::clone(&pods), notes);
-    let identifier = Identifier::new(Arc::clone(&pods), Arc::clone(&metrics));
-    let sources = Sources::new(&args.common.identify, &node);
+    let (lookups, requested) = tokio::sync::mpsc::channel(pods::LOOKUP_QUEUE);
+    let names = PodLookups::new(Arc::clone(&pods), lookups);
+    let resolver = PodResolver::new(Arc::clone(&pods), Arc::clone(&metrics));
+    let settings = &args.common.pods;
+    let kube = KubeClient::new(settings.kube);
+    let sources = PodSources::new(settings, &node, kube);
     pods.announce(&sources);
     let lines_part = lines
         .is_some()
@@ -148,13 +151,12 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     if endpoints.is_some() {
         reporter.add_sink(Box::new(feed.clone()));
     }
-    let kube = sources.kube().cloned();
     for sink in sinks {
         reporter.add_sink(sink);
     }
-    let kube_events = sources.kube().map(|kube| {
+    let kube_events = kube.map(|kube| {
         let (sink, posting) = KubeEvents::new(
-            kube.clone(),
+            kube,
             node.clone(),
             Arc::clone(&metrics),
             health.part(Role::Sink, "kubernetes events"),
@@ -245,7 +247,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             // Nobody listens any more while the agent stops.
             known.send(Message::PodsKnown(devices));
         };
-        tokio::spawn(identifier.run(sources, noted, tell));
+        tokio::spawn(resolver.run(sources, requested, tell));
         kernel_log.map(tokio::spawn);
         kube_events.map(tokio::spawn);
         tokio::select! {

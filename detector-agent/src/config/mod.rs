@@ -159,9 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn the_readmes_example_is_a_file_that_the_agent_takes() {
-        let readme = include_str!("../../../README.md");
-        let (_, rest) = readme.split_once("```yaml\n").unwrap();
+    fn documented_example_file_is_valid() {
+        let page = include_str!("../../../docs/configuration.md");
+        let (_, rest) = page.split_once("```yaml\n").unwrap();
         let (yaml, _) = rest.split_once("```").unwrap();
         let sinks = run_with(yaml, &[]).unwrap().sinks;
         assert_eq!((sinks.webhooks.len(), sinks.alertmanagers.len()), (3, 2));

@@ -68,7 +68,7 @@ impl AnomalyData {
         let holder = anomaly.holder.as_ref();
         let (pod, pod_unknown_because) = match holder.map(pods) {
             Some(PodAnswer::Known(pod)) => (Some((*pod).clone()), None),
-            Some(PodAnswer::Unknown(because)) => (None, Some(because.into_owned())),
+            Some(PodAnswer::Unknown(because)) => (None, Some(because.to_string())),
             None => (None, None),
         };
         let source = anomaly.source.as_deref();

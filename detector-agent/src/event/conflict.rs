@@ -253,7 +253,7 @@ impl ClaimantData {
     pub fn new(claimant: &engine::Claimant, moment: &Moment, pod: PodAnswer) -> Self {
         let (pod, pod_unknown_because) = match pod {
             PodAnswer::Known(pod) => (Some((*pod).clone()), None),
-            PodAnswer::Unknown(because) => (None, Some(because.into_owned())),
+            PodAnswer::Unknown(because) => (None, Some(because.to_string())),
         };
         Self {
             device: claimant.device.clone(),

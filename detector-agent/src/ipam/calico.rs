@@ -24,7 +24,7 @@ use crate::{
     clock,
     engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp},
     health::State,
-    pods::Kube,
+    kube_client::KubeClient,
 };
 
 /// Blocks of one answer.
@@ -46,7 +46,7 @@ pub(super) struct Calico {
     id: PoolId,
     network: String,
     node: String,
-    kube: Option<Kube>,
+    kube: Option<KubeClient>,
     kept: Kept<Allocation>,
     ranges: Vec<RangeInclusive<IpAddr>>,
 }
@@ -60,7 +60,7 @@ pub(super) struct Blocks {
 }
 
 impl Calico {
-    pub(super) fn new(id: PoolId, network: String, node: String, kube: Option<Kube>) -> Self {
+    pub(super) fn new(id: PoolId, network: String, node: String, kube: Option<KubeClient>) -> Self {
         Self {
             id,
             network,
@@ -83,7 +83,7 @@ impl Calico {
         let Some(kube) = &self.kube else {
             return Err("the Kubernetes API is not in use (--kube)".to_owned());
         };
-        let client = kube.api_client().await?;
+        let client = kube.connect().await.map_err(|error| error.to_string())?.0;
         let kind = GroupVersionKind::gvk("crd.projectcalico.org", "v1", "IPAMBlock");
         let resource = ApiResource::from_gvk_with_plural(&kind, "ipamblocks");
         let api: Api<DynamicObject> = Api::all_with(client, &resource);

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     engine::{Pool, PoolId},
-    pods::Kube,
+    kube_client::KubeClient,
 };
 
 /// What was recognised and read.
@@ -28,7 +28,7 @@ pub struct Recognised {
 pub fn look_once(
     settings: &IpamSettings,
     node: &str,
-    kube: Option<Kube>,
+    kube: Option<KubeClient>,
     patience: Duration,
 ) -> Recognised {
     let mut seen = Recognised::default();

@@ -8,7 +8,7 @@ use super::{
     Read, aws::Aws, calico::Calico, config::Network, host_local::HostLocal, pace::Pace,
     settings::IpamSettings,
 };
-use crate::{engine::PoolId, pods::Kube};
+use crate::{engine::PoolId, kube_client::KubeClient};
 
 /// Knows where the books of a network are, and what they held when they were read last.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Reader {
         id: PoolId,
         settings: &IpamSettings,
         node: &str,
-        kube: Option<&Kube>,
+        kube: Option<&KubeClient>,
     ) -> Self {
         match network {
             Network::HostLocal(network) => Self::HostLocal(HostLocal::new(id, network)),

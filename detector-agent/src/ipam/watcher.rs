@@ -23,7 +23,7 @@ use super::{
 use crate::{
     engine::{PoolId, PoolUpdate},
     health::{Health, Part, Role, State},
-    pods::Kube,
+    kube_client::KubeClient,
 };
 
 /// Everything is read again so often, whatever inotify said.
@@ -50,7 +50,7 @@ enum Subject {
 pub struct IpamWatcher<F> {
     settings: IpamSettings,
     node: String,
-    kube: Option<Kube>,
+    kube: Option<KubeClient>,
     tell: F,
     health: Arc<Health>,
     parts: HashMap<String, Part>,
@@ -69,7 +69,7 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
     pub fn new(
         settings: IpamSettings,
         node: String,
-        kube: Option<Kube>,
+        kube: Option<KubeClient>,
         health: Arc<Health>,
         tell: F,
     ) -> Self {

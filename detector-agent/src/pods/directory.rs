@@ -1,27 +1,20 @@
-//! What is known now of the pods behind devices, readable from any thread at once.
+//! The current answers to pod lookups, readable from any thread without waiting.
 
 use std::{collections::HashMap, sync::Arc};
 
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
-use super::{Pod, PodAnswer, SourceState, SourceStatus, Sources, resolver::Note};
+use super::{PodAnswer, PodSources, SourceState, SourceStatus, resolver::LookupRequest};
 use crate::engine::{Claimant, ClaimantId, IfIndex, PodDevice};
 
 /// A device by index and generation.
 pub(super) type DeviceId = (IfIndex, u64);
 
-/// What is known of one device.
-#[derive(Clone, Debug)]
-pub(super) enum Answer {
-    Known(Arc<Pod>),
-    Unknown(Arc<str>),
-}
-
-/// What is known now, and how the sources fare. One writer (the task), any number of readers, none of whom waits.
+/// The pod behind each device, and the state of the sources. Written by the resolver alone; readers never wait.
 #[derive(Debug, Default)]
 pub struct PodDirectory {
-    answers: ArcSwap<HashMap<DeviceId, Answer>>,
+    answers: ArcSwap<HashMap<DeviceId, PodAnswer>>,
     sources: ArcSwap<Vec<SourceStatus>>,
 }
 
@@ -30,9 +23,9 @@ impl PodDirectory {
     #[must_use]
     pub fn pod_of(&self, claimant: &Claimant) -> PodAnswer {
         match claimant.id {
-            ClaimantId::Host => PodAnswer::Unknown("it is the node itself".into()),
+            ClaimantId::Host => PodAnswer::Unknown("the claimant is the node itself".into()),
             ClaimantId::BehindBridge(..) => PodAnswer::Unknown(
-                format!("no port of {} is known to lead there", claimant.device).into(),
+                format!("no port of {} is known for this MAC", claimant.device).into(),
             ),
             ClaimantId::Device(ifindex, generation) => self.pod_behind(ifindex, generation),
         }
@@ -42,34 +35,33 @@ impl PodDirectory {
     #[must_use]
     pub fn pod_behind(&self, ifindex: IfIndex, generation: u64) -> PodAnswer {
         match self.answers.load().get(&(ifindex, generation)) {
-            Some(Answer::Known(pod)) => PodAnswer::Known(Arc::clone(pod)),
-            Some(Answer::Unknown(because)) => PodAnswer::Unknown(because.to_string().into()),
-            None => PodAnswer::Unknown(self.unlisted().into()),
+            Some(answer) => answer.clone(),
+            None => PodAnswer::Unknown(self.reason_before_first_lookup().into()),
         }
     }
 
-    /// Why nothing is said of a device that the task has not heard of yet.
-    fn unlisted(&self) -> String {
+    /// The reason for a device that the resolver has not processed yet.
+    fn reason_before_first_lookup(&self) -> String {
         let sources = self.sources.load();
         if sources.is_empty() || sources.iter().any(|s| s.state != SourceState::Off) {
-            return "it is being looked up".to_owned();
+            return "the pod is being looked up".to_owned();
         }
         let off = sources.iter().map(|s| format!("{} is off", s.via));
         off.collect::<Vec<_>>().join("; ")
     }
 
-    /// How the sources fare, best first.
+    /// The state of each source, best first.
     #[must_use]
     pub fn sources(&self) -> Arc<Vec<SourceStatus>> {
         self.sources.load_full()
     }
 
-    /// Shows which sources there will be, before the first is asked.
-    pub fn announce(&self, sources: &Sources) {
+    /// Publishes which sources there are, before the first query.
+    pub fn announce(&self, sources: &PodSources) {
         self.publish_sources(sources.statuses());
     }
 
-    pub(super) fn publish_answers(&self, answers: HashMap<DeviceId, Answer>) {
+    pub(super) fn publish_answers(&self, answers: HashMap<DeviceId, PodAnswer>) {
         self.answers.store(Arc::new(answers));
     }
 
@@ -78,36 +70,33 @@ impl PodDirectory {
     }
 }
 
-/// The detection thread's end: answers from the book, and tells the task of devices.
+/// The event loop's access to pod lookups: reads the directory, sends requests to the resolver. Never waits.
 #[derive(Debug)]
 pub struct PodLookups {
-    book: Arc<PodDirectory>,
-    notes: mpsc::Sender<Note>,
+    directory: Arc<PodDirectory>,
+    requests: mpsc::Sender<LookupRequest>,
 }
 
 impl PodLookups {
-    /// Answers from `book`; `notes` lead to the task that keeps it.
+    /// Answers from `directory`, which the resolver at the other end of `requests` keeps up to date.
     #[must_use]
-    pub fn new(book: Arc<PodDirectory>, notes: mpsc::Sender<Note>) -> Self {
-        Self { book, notes }
+    pub fn new(directory: Arc<PodDirectory>, requests: mpsc::Sender<LookupRequest>) -> Self {
+        Self {
+            directory,
+            requests,
+        }
     }
 
-    fn note(&self, note: Note) {
-        // Full: the task is far behind. A device that is lost so is told again when a conflict names it.
-        let _ = self.notes.try_send(note);
-    }
-}
-
-impl PodLookups {
     pub(crate) fn pod_of(&self, claimant: &Claimant) -> PodAnswer {
-        self.book.pod_of(claimant)
+        self.directory.pod_of(claimant)
     }
 
-    pub(crate) fn look_for(&self, claimant: &Claimant) {
+    /// Requests another lookup if the claimant is a present device without a known pod.
+    pub(crate) fn request_lookup(&self, claimant: &Claimant) {
         if let (PodAnswer::Unknown(_), ClaimantId::Device(ifindex, generation), None) =
-            (self.book.pod_of(claimant), claimant.id, claimant.left)
+            (self.directory.pod_of(claimant), claimant.id, claimant.left)
         {
-            self.note(Note::Wanted(PodDevice {
+            self.send(LookupRequest::PodWanted(PodDevice {
                 ifindex,
                 generation,
                 name: claimant.device.clone(),
@@ -118,10 +107,16 @@ impl PodLookups {
     }
 
     pub(crate) fn device_appeared(&self, device: &PodDevice) {
-        self.note(Note::Appeared(device.clone()));
+        self.send(LookupRequest::DeviceAppeared(device.clone()));
     }
 
     pub(crate) fn device_gone(&self, ifindex: IfIndex, generation: u64) {
-        self.note(Note::Gone(ifindex, generation));
+        self.send(LookupRequest::DeviceGone(ifindex, generation));
+    }
+
+    fn send(&self, request: LookupRequest) {
+        // If the queue is full the request is dropped: a device missed here is requested again once a conflict
+        // names it.
+        let _ = self.requests.try_send(request);
     }
 }

@@ -1,19 +1,19 @@
-//! Words of runtimes and files of any content; see [`crate::fuzzing`].
+//! Answers of runtimes and files with any content; see [`crate::fuzzing`].
 
 use prost::Message as _;
 
 use super::{
-    CriSetting, Record,
+    CriSetting, PodRecord,
     cni_cache::file as cache,
     cri::{
         Cri,
         proto::{ListPodSandboxResponse, PodSandboxStatusResponse, VersionResponse},
-        sandbox::Network,
+        sandbox::SandboxNetwork,
     },
-    kube::pods,
+    kube::pod_record,
 };
 
-/// Longer names are not believed.
+/// Longer names are rejected.
 const MAX_NAME: usize = 253;
 
 /// Reads a file of the CNI result cache.
@@ -26,7 +26,7 @@ pub fn cni_cache(bytes: &[u8]) {
         [&pod.namespace, &pod.name]
             .iter()
             .all(|name| (1..=MAX_NAME).contains(&name.len())),
-        "a name out of bounds was believed: {pod:?}"
+        "a name out of bounds was accepted: {pod:?}"
     );
     assert!(
         entry.devices.iter().all(|name| name.len() <= 15),
@@ -34,14 +34,14 @@ pub fn cni_cache(bytes: &[u8]) {
     );
 }
 
-/// Reads a pod as the Kubernetes API tells of it.
+/// Reads a pod in the JSON of the Kubernetes API.
 pub fn kube_pod(bytes: &[u8]) {
     if let Ok(pod) = serde_json::from_slice(bytes) {
-        let _ = pods::record(&pod, &["app".to_owned()]);
+        let _ = pod_record(&pod, &["app".to_owned()]);
     }
 }
 
-/// Reads the list of sandboxes, and makes records of it.
+/// Reads a list of sandboxes and converts it to records.
 pub fn cri_sandboxes(bytes: &[u8]) {
     let _ = VersionResponse::decode(bytes);
     let (Ok(answer), Some(mut cri)) = (
@@ -51,13 +51,13 @@ pub fn cri_sandboxes(bytes: &[u8]) {
         return;
     };
     let listed = answer.items.len();
-    let records: Vec<Record> = cri.records(answer.items);
-    assert!(records.len() <= listed, "records were invented");
+    let records: Vec<PodRecord> = cri.records(answer.items);
+    assert!(records.len() <= listed, "more records than sandboxes");
     for record in records {
         let pod = &record.pod;
         assert!(
             (1..=MAX_NAME).contains(&pod.name.len()) && pod.namespace.len() <= MAX_NAME,
-            "a name out of bounds was believed: {pod:?}"
+            "a name out of bounds was accepted: {pod:?}"
         );
     }
 }
@@ -75,7 +75,7 @@ pub fn cri_status(bytes: &[u8]) {
 }
 
 fn network(info: &str) {
-    if let Some(network) = Network::parse(info) {
+    if let Some(network) = SandboxNetwork::parse(info) {
         assert!(
             network.devices.iter().all(|name| name.len() <= 15),
             "{network:?}"

@@ -1,62 +1,64 @@
-//! Which pod stands behind a device.
+//! Pod lookup: which pod is behind a device.
 //!
 //! ```text
-//! detection ──notes──► task ──rounds──► sources (cri, cni-cache, kube), each a task of its own
-//!     ▲                 │  ◄──reports──
-//!     │                 ├──► PodDirectory: what is known now, read without a lock
-//!     └── "pods known" ─┘
+//! event loop ──LookupRequest──► resolver ──rounds──► sources (cri, cni-cache, kube), one task each
+//!     ▲                          │  ◄──snapshots──
+//!     │                          ├──► PodDirectory: current answers, read without a lock
+//!     └──── devices renamed ─────┘
 //! ```
 //!
-//! A source does not answer for one device: it tells every pod it knows, each with what its devices can be told by
-//! ([`Record`]). Joining devices and records ([`DeviceMatcher`]) is pure.
+//! A source is not queried per device: it returns every pod it knows, each with what identifies the pod's devices
+//! ([`PodRecord`]). Matching devices with records ([`DeviceMatcher`]) is pure.
 //!
-//! Invariants: nobody on the way of an event waits for a source; a source that hangs delays no other; a device is
-//! named only by records that were read after it appeared, because the kernel gives a namespace's id to the next one
-//! as soon as it is free; a name, once given to a device (index and generation), is only replaced by a better
-//! source's; everything is bounded.
+//! Invariants:
+//! - the event loop never waits for a source, and a source that hangs delays no other;
+//! - a device is matched only with records read after it appeared, because the kernel reuses a network namespace's id
+//!   as soon as it is free;
+//! - once a device (ifindex and generation) has a pod, only a better source replaces it;
+//! - queues, caches and messages are bounded.
 
 mod cni_cache;
 mod cri;
 mod directory;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-pub(crate) mod kube;
+mod kube;
 mod matcher;
 mod name_hash;
-mod namespaces;
+mod netns;
 mod once;
 mod resolver;
 mod settings;
 mod source;
 mod sources;
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 pub use cni_cache::CniCache;
 pub use cri::Cri;
 pub use directory::{PodDirectory, PodLookups};
-pub use kube::Kube;
-pub use matcher::{DeviceMatcher, Record};
-pub use once::look_once;
-pub use resolver::{Identifier, NOTES, Note};
-pub use settings::{CriSetting, IdentifySettings, KubeSetting, PathSetting};
-pub use source::{Problem, Source, SourceSnapshot, SourceState, SourceStatus};
-pub use sources::Sources;
+pub use kube::KubePods;
+pub use matcher::{DeviceMatcher, PodRecord};
+pub use once::resolve_once;
+pub use resolver::{LOOKUP_QUEUE, LookupRequest, PodResolver};
+pub use settings::{CriSetting, PathSetting, PodLookupSettings};
+pub use source::{PodSource, SourceError, SourceSnapshot, SourceState, SourceStatus};
+pub use sources::PodSources;
 
-/// Which source told of a pod, best first.
+/// The source that identified a pod, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Via {
-    /// The container runtime: by the pod's network namespace, or by the device the runtime's CNI result names.
+    /// The container runtime: by the pod's network namespace, or by the device named in the runtime's CNI result.
     Cri,
     /// The CNI result cache: by the same two.
     CniCache,
-    /// The Kubernetes API: the device's name is made of the pod's, or the pod's address is on no other device.
+    /// The Kubernetes API: the device's name is derived from the pod's, or no other device has the pod's address.
     Kube,
-    /// The device itself: its name is a hash of a pod's name or container id that another source told, or its alias
-    /// spells the pod out (newer kindnet).
+    /// The device itself: its name is a hash of a pod's name or container id known from another source, or its alias
+    /// contains the pod's name (newer kindnet).
     NameHash,
 }
 
@@ -64,7 +66,7 @@ impl Via {
     /// Every source, best first.
     pub const ALL: [Self; 4] = [Self::Cri, Self::CniCache, Self::Kube, Self::NameHash];
 
-    /// The Contract's word.
+    /// Its name in events and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -93,12 +95,12 @@ pub struct Pod {
     pub uid: Option<String>,
     /// Sandbox or container id.
     pub container_id: Option<String>,
-    /// Which source told.
+    /// The source that identified it.
     pub via: Via,
-    /// Those of its labels that the operator asked for. From the Kubernetes API only, as are the next two.
+    /// The labels selected with `--pod-labels`. Like the two fields below, from the Kubernetes API only.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// What it belongs to.
+    /// The workload it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// It is being deleted.
@@ -106,7 +108,7 @@ pub struct Pod {
     pub terminating: bool,
 }
 
-/// What a pod belongs to: a Deployment, a StatefulSet, ….
+/// The workload a pod belongs to: a Deployment, a StatefulSet, ….
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// Its kind.
@@ -131,18 +133,18 @@ impl Pod {
         }
     }
 
-    /// Whether both are the same pod, whoever told.
+    /// Whether both are the same pod, regardless of the source.
     #[must_use]
     pub fn is_same_pod(&self, other: &Self) -> bool {
         self.namespace == other.namespace && self.name == other.name && self.uid == other.uid
     }
 }
 
-/// What is known of a claimant's pod at this moment.
+/// The pod behind a device as currently known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodAnswer {
     /// The pod.
     Known(Arc<Pod>),
-    /// Not known, and why.
-    Unknown(Cow<'static, str>),
+    /// Not known; the reason, for people.
+    Unknown(Arc<str>),
 }

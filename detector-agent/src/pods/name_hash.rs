@@ -1,6 +1,6 @@
-//! Device names that plugins make of the pod's name or of its container's id.
+//! Device names that CNI plugins derive from the pod's name or its container's id.
 //!
-//! The hash runs forward only: candidates come from the sources. Prefixes are an operator's choice (Felix's
+//! A hash cannot be inverted, so the names of all known pods are hashed and compared. Prefixes are configurable (Felix's
 //! `InterfacePrefix`, AWS's `AWS_VPC_K8S_CNI_VETHPREFIX`), so only what follows them is compared.
 
 use std::collections::HashMap;
@@ -10,26 +10,26 @@ use sha2::Sha256;
 
 use super::Pod;
 
-/// Hex digits of the hash in the names of Calico, AWS and Azure.
+/// Hex digits of the hash in device names of Calico, AWS and Azure.
 const DIGITS: usize = 11;
-/// Longest prefix before them: a device's name has 15 bytes at most.
+/// Longest prefix before them: a device name has at most 15 bytes (`IFNAMSIZ`).
 const PREFIX: usize = 4;
-/// AWS numbers a pod's further interfaces from 1; more than these are not looked for.
+/// AWS numbers a pod's further interfaces from 1; this many are tried.
 const FURTHER_INTERFACES: u32 = 8;
-/// The pod's interface that the names of Cilium are made of.
+/// The pod's interface, which is part of what Cilium hashes.
 const INTERFACE: &str = "eth0";
 
-/// The names that pods' devices may have, by pod.
+/// Possible device names of pods.
 #[derive(Debug, Default)]
 pub(super) struct HashedNames {
-    /// What follows the prefix.
+    /// Names without their prefix, each with the pod's position.
     tails: HashMap<String, usize>,
-    /// Whole names.
+    /// Full names, each with the pod's position.
     names: HashMap<String, usize>,
 }
 
 impl HashedNames {
-    /// The names of these pods' devices, each with the pod's position.
+    /// The possible device names of `pods`.
     pub(super) fn new<'p>(pods: impl Iterator<Item = &'p Pod>) -> Self {
         let mut this = Self::default();
         for (index, pod) in pods.enumerate() {
@@ -41,7 +41,7 @@ impl HashedNames {
             }
             if let Some(id) = &pod.container_id {
                 this.names.extend(
-                    of_container(&pod.name, id)
+                    from_container_id(&pod.name, id)
                         .into_iter()
                         .map(|name| (name, index)),
                 );
@@ -50,7 +50,7 @@ impl HashedNames {
         this
     }
 
-    /// The position of the pod that this name is made of.
+    /// The position of the pod that this device name is derived from.
     pub(super) fn find(&self, device: &str) -> Option<usize> {
         if let Some(index) = self.names.get(device) {
             return Some(*index);
@@ -63,14 +63,14 @@ impl HashedNames {
     }
 }
 
-/// What follows the prefix in the names of Calico and AWS (`key` is `<namespace>.<pod>`, AWS's further interfaces
-/// append `.<index>`) and of Azure's transparent mode.
+/// The name without prefix in Calico, AWS and Azure's transparent mode. `key` is `<namespace>.<pod>`; AWS appends
+/// `.<index>` for further interfaces.
 fn tail(key: &str) -> String {
     hex(&Sha1::digest(key), DIGITS)
 }
 
-/// Names made of the container's id: Calico outside Kubernetes, OVN-Kubernetes, Cilium, Antrea.
-fn of_container(pod: &str, id: &str) -> Vec<String> {
+/// Names derived from the container's id: Calico outside Kubernetes, OVN-Kubernetes, Cilium, Antrea.
+fn from_container_id(pod: &str, id: &str) -> Vec<String> {
     let mut names = Vec::with_capacity(4);
     names.extend(id.get(..DIGITS).map(|id| format!("cali{id}")));
     names.extend(id.get(..15).map(str::to_owned));
@@ -107,9 +107,9 @@ mod tests {
         }
     }
 
-    /// Computed by the plugins' own code, or taken from their tests (the AWS one).
+    /// Computed with the plugins' own code, or taken from their tests (AWS).
     #[test]
-    fn names_of_calico_aws_and_azure_are_those_of_the_plugins() {
+    fn calico_aws_and_azure_names_match_the_plugins() {
         let pods = [
             pod("kube-system", "coredns-abc", None),
             pod("default", "web-0", None),
@@ -134,9 +134,9 @@ mod tests {
         }
     }
 
-    /// Worked out with sha1sum and sha256sum from the rule of each plugin.
+    /// Computed with sha1sum and sha256sum by each plugin's rule.
     #[test]
-    fn names_of_container_ids_are_those_of_the_plugins() {
+    fn container_id_names_match_the_plugins() {
         let id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
         let pods = [pod("default", "web-0-long-name", Some(id))];
         let names = HashedNames::new(pods.iter());
@@ -149,7 +149,7 @@ mod tests {
     const ANTREA: &str = "web-0-lo-ce4303";
 
     #[test]
-    fn names_of_other_alphabets_and_short_ids_find_nothing_and_break_nothing() {
+    fn non_ascii_names_and_short_ids_match_nothing() {
         let pods = [pod("ü", "ßßßßßßßßß", Some("x"))];
         let names = HashedNames::new(pods.iter());
         assert_eq!(names.find("ürgend-ein-näme"), None);

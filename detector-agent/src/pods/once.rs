@@ -1,50 +1,50 @@
-//! Asking every source once: for `check`, which does not stay.
+//! A single lookup in every source, for `check`.
 
 use std::{io, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{Identifier, Note, PodDirectory, Sources};
+use super::{LookupRequest, PodDirectory, PodResolver, PodSources};
 use crate::engine::PodDevice;
 
-/// Looks the pods behind these devices up, and gives what is known when all sources have answered or `patience` is
-/// over.
+/// Extra time for a source that reports a timeout of its own, which says more than that time is up.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// Looks up the pods behind `devices`. Returns what is known once all sources have answered or `timeout` has passed.
 ///
 /// # Errors
-/// Where the system gives no runtime to wait with.
-pub fn look_once(
+/// If the asynchronous runtime cannot be started.
+pub fn resolve_once(
     devices: Vec<PodDevice>,
-    sources: Sources,
-    patience: Duration,
+    sources: PodSources,
+    timeout: Duration,
 ) -> io::Result<Arc<PodDirectory>> {
-    let book = Arc::new(PodDirectory::default());
+    let directory = Arc::new(PodDirectory::default());
     if devices.is_empty() {
-        return Ok(book);
+        return Ok(directory);
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let kept = Arc::clone(&book);
+    let mut resolver = PodResolver::without_log(Arc::clone(&directory));
     runtime.block_on(async move {
         let now = Instant::now();
-        let mut identifier = Identifier::quiet(kept);
-        identifier.use_sources(sources.statuses());
+        resolver.set_sources(sources.statuses());
         for device in devices {
-            identifier.note(Note::Appeared(device), now);
+            resolver.handle(LookupRequest::DeviceAppeared(device), now);
         }
-        identifier.begin_round(now);
-        let mut asked = sources.ask(1);
-        // A source has its own word for being late; it comes at the deadline.
-        let deadline = now + patience + Duration::from_millis(50);
-        while let Ok(Some(answer)) = timeout_at(deadline, asked.join_next()).await {
-            if let Ok(report) = answer {
-                identifier.report(report);
+        resolver.begin_round(now);
+        let mut queries = sources.query_once(resolver.round());
+        let deadline = now + timeout + GRACE;
+        while let Ok(Some(finished)) = timeout_at(deadline, queries.join_next()).await {
+            if let Ok(report) = finished {
+                resolver.apply_report(report);
             }
         }
-        identifier.give_up();
-        identifier.publish();
+        resolver.stop_lookups();
+        resolver.publish();
     });
-    // A reading that hangs is left behind.
+    // A file read that hangs is left behind.
     runtime.shutdown_background();
-    Ok(book)
+    Ok(directory)
 }

@@ -1,15 +1,17 @@
-//! Where to look for pods, as the operator says.
+//! Settings of pod lookups.
 
 use std::{convert::Infallible, fmt, path::PathBuf, str::FromStr, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+
+use crate::kube_client::KubeMode;
 
 /// A path, or `off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathSetting {
-    /// Not to be used.
+    /// Not used.
     Off,
-    /// There.
+    /// This path.
     At(PathBuf),
 }
 
@@ -36,11 +38,11 @@ impl fmt::Display for PathSetting {
 /// The container runtime's socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CriSetting {
-    /// Not to be used.
+    /// Not used.
     Off,
-    /// The first of the usual ones that answers.
+    /// The first well-known socket that answers.
     Auto,
-    /// This one.
+    /// This socket.
     At(PathBuf),
 }
 
@@ -73,21 +75,10 @@ impl fmt::Display for CriSetting {
     }
 }
 
-/// Whether to use the Kubernetes API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum KubeSetting {
-    /// In a pod of a cluster.
-    Auto,
-    /// With a kubeconfig (`KUBECONFIG`, `~/.kube/config`), else as in a pod.
-    On,
-    /// Not to be used.
-    Off,
-}
-
-/// Where to look for the pods behind devices; the same for every command.
+/// Where pods are looked up; the same for every command.
 #[derive(Args, Clone, Debug)]
-pub struct IdentifySettings {
-    /// Socket of the container runtime's CRI, to name pods: a path, `auto` (containerd, k3s, CRI-O, cri-dockerd) or
+pub struct PodLookupSettings {
+    /// Socket of the container runtime's CRI, for pod lookups: a path, `auto` (containerd, k3s, CRI-O, cri-dockerd) or
     /// `off`.
     #[arg(
         long,
@@ -97,7 +88,7 @@ pub struct IdentifySettings {
     )]
     pub cri_endpoint: CriSetting,
 
-    /// Directory of the CNI result cache, to name pods; or `off`.
+    /// Directory of the CNI result cache, for pod lookups; or `off`.
     #[arg(
         long,
         value_name = "DIR",
@@ -106,17 +97,17 @@ pub struct IdentifySettings {
     )]
     pub cni_cache_dir: PathSetting,
 
-    /// The Kubernetes API, to name pods and to tell conflicts as events on them: in a cluster (`auto`), also with a
-    /// kubeconfig (`on`), or `off`.
+    /// Use the Kubernetes API to look up pods and to create Events on the pods of a conflict: in a cluster (`auto`),
+    /// also with a kubeconfig (`on`), or `off`.
     #[arg(
         long,
         value_name = "MODE",
         env = "IPCONFLICT_KUBE",
         default_value = "auto"
     )]
-    pub kube: KubeSetting,
+    pub kube: KubeMode,
 
-    /// Labels of pods to show in events, when the Kubernetes API is used. Repeatable.
+    /// Pod labels to include in events, if the Kubernetes API is used. Repeatable.
     #[arg(
         long,
         value_name = "LABEL",
@@ -125,7 +116,7 @@ pub struct IdentifySettings {
     )]
     pub pod_labels: Vec<String>,
 
-    /// How long one look-up of pods may take. No event waits for it; `check` prints what it has by then.
+    /// Timeout of one pod lookup. No event waits for it; `check` prints what is known by then.
     #[arg(long, value_name = "TIME", env = "IPCONFLICT_LOOKUP_TIMEOUT", default_value = "2s", value_parser = lookup_timeout)]
     pub lookup_timeout: Duration,
 }

@@ -1,60 +1,60 @@
-//! What all sources have in common: being asked with a deadline, and saying how they fare.
+//! What all pod sources share: queries with a deadline, and their status.
 
 use std::{fmt, future::Future, time::Duration};
 
 use serde::Serialize;
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::{info, warn};
 
-use super::{Record, Via};
-use crate::{clock, engine::Timestamp};
+use super::{PodRecord, Via};
+use crate::{clock, engine::Timestamp, timer::DoublingDelay};
 
-/// A source that works is asked at least this often, so that its status is true and nothing stays unnoticed.
+/// A working source is queried at least this often, so that its status stays current.
 const HEARTBEAT: Duration = Duration::from_secs(60);
-/// Between two questions to a source that is in trouble: at first, doubled each time, at most.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Delay before a failing source is queried again: the first, and the longest.
+const FIRST_DELAY: Duration = Duration::from_millis(250);
+const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
 /// A source of pods.
-pub trait Source: Send + 'static {
-    /// What its pods are told by.
+pub trait PodSource: Send + 'static {
+    /// How events and metrics name it.
     const VIA: Via;
 
-    /// Where it looks: a socket, a directory, an address.
+    /// What it reads: a socket, a directory, a URL.
     fn target(&self) -> String;
 
-    /// Every pod it knows now, and a remark for people. May be dropped at any await point and asked anew.
-    fn records(
+    /// Every pod it knows now. May be dropped at any await point and called again.
+    fn snapshot(
         &mut self,
         deadline: Instant,
-    ) -> impl Future<Output = Result<SourceSnapshot, Problem>> + Send;
+    ) -> impl Future<Output = Result<SourceSnapshot, SourceError>> + Send;
 }
 
-/// What a source told.
+/// All pods that a source knew at one time.
 #[derive(Debug, Default)]
 pub struct SourceSnapshot {
-    /// Its pods.
-    pub records: Vec<Record>,
-    /// About the source, for people; empty where there is nothing to say.
-    pub remark: String,
+    /// The pods.
+    pub records: Vec<PodRecord>,
+    /// What was skipped, for people; empty if nothing was.
+    pub warning: String,
 }
 
-/// Why a source told nothing.
+/// Why a query failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
-    /// There is nothing where it should be.
+pub enum SourceError {
+    /// The socket, directory or configuration does not exist.
     #[error("{0}")]
     Missing(String),
-    /// It is there, but nobody listens, or we may not.
+    /// Connection refused, or permission denied.
     #[error("{0}")]
     Refused(String),
-    /// Something else answers.
+    /// Something else answers there.
     #[error("{0}")]
     Foreign(String),
-    /// It did not answer in time.
+    /// No answer within the deadline.
     #[error("{0}")]
     Silent(String),
     /// It answered with an error.
@@ -62,30 +62,42 @@ pub enum Problem {
     Failing(String),
 }
 
-/// How a source fares.
+impl SourceError {
+    fn state(&self) -> SourceState {
+        match self {
+            Self::Missing(_) => SourceState::Missing,
+            Self::Refused(_) => SourceState::Refused,
+            Self::Foreign(_) => SourceState::Foreign,
+            Self::Silent(_) => SourceState::Silent,
+            Self::Failing(_) => SourceState::Failing,
+        }
+    }
+}
+
+/// The state of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SourceState {
-    /// Not to be used.
+    /// Switched off.
     Off,
-    /// Not asked yet, or the first answer is not there yet.
+    /// No query has finished yet.
     Untried,
     /// It answers.
     Working,
-    /// There is nothing where it should be.
+    /// As [`SourceError::Missing`].
     Missing,
-    /// It is there, but nobody listens, or we may not.
+    /// As [`SourceError::Refused`].
     Refused,
-    /// Something else answers.
+    /// As [`SourceError::Foreign`].
     Foreign,
-    /// It does not answer in time.
+    /// As [`SourceError::Silent`].
     Silent,
-    /// It answers with an error.
+    /// As [`SourceError::Failing`].
     Failing,
 }
 
 impl SourceState {
-    /// One word, as in metrics and the API.
+    /// Its name in metrics and the API.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -100,9 +112,9 @@ impl SourceState {
         }
     }
 
-    /// Whether it may still name a device.
+    /// Whether the next query may identify a pod.
     #[must_use]
-    pub fn is_hopeful(self) -> bool {
+    pub fn is_usable(self) -> bool {
         matches!(self, Self::Working | Self::Untried)
     }
 }
@@ -113,26 +125,26 @@ impl fmt::Display for SourceState {
     }
 }
 
-/// How one source fares, for the status page, `/readyz` and `pod_unknown_because`.
+/// The status of one source, for the status page, `/readyz` and `pod_unknown_because`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SourceStatus {
     /// Which source.
     pub via: Via,
-    /// Where it looks.
+    /// What it reads.
     pub target: String,
-    /// How it fares.
+    /// Its state.
     pub state: SourceState,
-    /// The reason of a trouble, or a remark; may be empty.
+    /// The error, or what was skipped; may be empty.
     pub detail: String,
-    /// Pods it told of last.
+    /// Number of pods in its last snapshot.
     pub pods: usize,
-    /// Since when it is in this state, monotonic.
+    /// When the state last changed, monotonic.
     #[serde(skip)]
     pub since: Timestamp,
 }
 
 impl SourceStatus {
-    /// A source that was not asked yet.
+    /// A source before its first query.
     pub(super) fn untried(via: Via, target: String) -> Self {
         Self {
             via,
@@ -144,7 +156,7 @@ impl SourceStatus {
         }
     }
 
-    /// A source that is not to be used.
+    /// A source that is switched off.
     pub(super) fn off(via: Via) -> Self {
         Self {
             state: SourceState::Off,
@@ -152,54 +164,41 @@ impl SourceStatus {
         }
     }
 
-    /// Takes over an outcome.
+    /// Applies the outcome of a query.
     pub(super) fn update(
         &mut self,
         target: &str,
-        outcome: &Result<SourceSnapshot, Problem>,
-    ) -> Change {
+        outcome: &Result<SourceSnapshot, SourceError>,
+    ) -> StatusChange {
         let (state, detail, pods) = match outcome {
-            Ok(told) => (
+            Ok(snapshot) => (
                 SourceState::Working,
-                told.remark.as_str(),
-                told.records.len(),
+                snapshot.warning.clone(),
+                snapshot.records.len(),
             ),
-            Err(problem) => {
-                let state = match problem {
-                    Problem::Missing(_) => SourceState::Missing,
-                    Problem::Refused(_) => SourceState::Refused,
-                    Problem::Foreign(_) => SourceState::Foreign,
-                    Problem::Silent(_) => SourceState::Silent,
-                    Problem::Failing(_) => SourceState::Failing,
-                };
-                let (Problem::Missing(why)
-                | Problem::Refused(why)
-                | Problem::Foreign(why)
-                | Problem::Silent(why)
-                | Problem::Failing(why)) = problem;
-                (state, why.as_str(), 0)
-            }
+            Err(error) => (error.state(), error.to_string(), 0),
         };
-        let turned = self.state != state;
-        let told = turned || self.detail != detail;
-        let counted = self.pods != pods || self.target != target;
+        let change = if self.state != state {
+            StatusChange::State
+        } else if self.detail != detail {
+            StatusChange::Detail
+        } else if self.pods != pods || self.target != target {
+            StatusChange::Count
+        } else {
+            StatusChange::None
+        };
         target.clone_into(&mut self.target);
-        detail.clone_into(&mut self.detail);
+        self.detail = detail;
         self.pods = pods;
-        if turned {
+        if change == StatusChange::State {
             self.state = state;
             self.since = clock::now();
         }
-        match (turned, told, counted) {
-            (true, _, _) => Change::State,
-            (false, true, _) => Change::Detail,
-            (false, false, true) => Change::Count,
-            (false, false, false) => Change::None,
-        }
+        change
     }
 
-    /// Says what changed, once.
-    pub(super) fn log(&self, change: Change) {
+    /// Logs a change of state or detail.
+    pub(super) fn log(&self, change: StatusChange) {
         let Self {
             via,
             target,
@@ -207,61 +206,67 @@ impl SourceStatus {
             detail,
             ..
         } = self;
+        let via = via.name();
         match (change, state) {
-            (Change::None | Change::Count, _) => {}
-            (Change::State, SourceState::Working) if detail.is_empty() => {
-                info!(via = via.name(), target, "{via} names pods: {target}");
+            (StatusChange::None | StatusChange::Count, _) => {}
+            (StatusChange::State, SourceState::Working) if detail.is_empty() => {
+                info!(via, target, "pod source ready");
             }
             (_, SourceState::Working) if detail.is_empty() => {}
-            // Usual: not every node has every source.
-            (_, SourceState::Missing) => {
-                info!(via = via.name(), "{via} names no pods: {detail}");
+            (_, SourceState::Working) => {
+                warn!(via, target, reason = detail, "pod source incomplete");
             }
-            (_, SourceState::Working) => warn!(via = via.name(), target, "{via}: {detail}"),
+            // Not every node has every source.
+            (_, SourceState::Missing) => info!(via, reason = detail, "pod source not available"),
             _ => warn!(
-                via = via.name(),
+                via,
                 state = state.name(),
-                "{via} names no pods: {detail}"
+                reason = detail,
+                "pod source not available"
             ),
         }
     }
 }
 
-/// What an outcome changed.
+/// What the outcome of a query changed, most important first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    /// How the source fares.
+pub(super) enum StatusChange {
+    /// The state.
     State,
-    /// The reason of its trouble, or its remark.
+    /// The error, or what was skipped.
     Detail,
-    /// How many pods it knows, or where.
+    /// The number of pods, or the target.
     Count,
     /// Nothing.
     None,
 }
 
-/// One answer of a source.
+/// The outcome of one query.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct SourceReport {
     pub(super) via: Via,
     pub(super) target: String,
-    /// The newest round that was begun before it was asked.
+    /// The newest round that had begun before the query.
     pub(super) round: u64,
-    pub(super) outcome: Result<SourceSnapshot, Problem>,
+    pub(super) outcome: Result<SourceSnapshot, SourceError>,
 }
 
-/// Asks once, with a deadline.
-pub(super) async fn ask<S: Source>(source: &mut S, round: u64, patience: Duration) -> Report {
-    // A source that ends by itself just before the deadline can say more than that time is up.
-    let deadline = Instant::now() + patience.mul_f32(0.9);
-    let outcome = match timeout(patience, source.records(deadline)).await {
+/// Queries a source once, for at most `limit`.
+pub(super) async fn query<S: PodSource>(
+    source: &mut S,
+    round: u64,
+    limit: Duration,
+) -> SourceReport {
+    // A source that gives up shortly before the limit can report what it was waiting for.
+    let deadline = Instant::now() + limit.mul_f32(0.9);
+    let outcome = match timeout(limit, source.snapshot(deadline)).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(Problem::Silent(format!(
-            "{} did not answer within {patience:?}",
+        Err(_) => Err(SourceError::Silent(format!(
+            "{} did not answer within {limit:?}",
             source.target()
         ))),
     };
-    Report {
+    SourceReport {
         via: S::VIA,
         target: source.target(),
         round,
@@ -269,34 +274,33 @@ pub(super) async fn ask<S: Source>(source: &mut S, round: u64, patience: Duratio
     }
 }
 
-/// Asks a source in every round, and now and then besides, until nobody listens any more. In trouble it is asked less
-/// and less often, up to every 5 s.
-pub(super) async fn serve<S: Source>(
+/// Queries a source in every round and at every heartbeat, until the resolver is gone. After errors the delay grows up
+/// to [`LONGEST_DELAY`].
+pub(super) async fn serve<S: PodSource>(
     mut source: S,
-    patience: Duration,
+    limit: Duration,
     mut rounds: watch::Receiver<u64>,
-    reports: mpsc::Sender<Report>,
+    reports: mpsc::Sender<SourceReport>,
 ) {
-    let mut pause = FIRST_PAUSE;
+    let mut delay = DoublingDelay::new(FIRST_DELAY, LONGEST_DELAY);
     loop {
         let round = *rounds.borrow_and_update();
-        let report = ask(&mut source, round, patience).await;
-        let trouble = report.outcome.is_err();
+        let report = query(&mut source, round, limit).await;
+        let failed = report.outcome.is_err();
         if reports.send(report).await.is_err() {
             return;
         }
-        let asked = Instant::now();
-        if trouble {
-            sleep_until(asked + pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+        if failed {
+            sleep(delay.advance()).await;
             continue;
         }
-        pause = FIRST_PAUSE;
+        delay.reset();
+        let heartbeat = Instant::now() + HEARTBEAT;
         tokio::select! {
             changed = rounds.changed() => if changed.is_err() {
                 return;
             },
-            () = sleep_until(asked + HEARTBEAT) => {}
+            () = sleep_until(heartbeat) => {}
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which sources there are, and letting them be asked.
+//! The configured pod sources.
 
 use std::time::Duration;
 
@@ -8,42 +8,37 @@ use tokio::{
 };
 
 use super::{
-    CniCache, Cri, IdentifySettings, Kube, PathSetting, Source, SourceStatus, kube,
-    source::{Report, ask, serve},
+    CniCache, Cri, KubePods, PathSetting, PodLookupSettings, PodSource, SourceStatus, kube,
+    source::{SourceReport, query, serve},
 };
+use crate::kube_client::KubeClient;
 
-/// The sources that are to be used.
+/// The pod sources in use.
 #[derive(Debug)]
-pub struct Sources {
+pub struct PodSources {
     cri: Option<Cri>,
     cni_cache: Option<CniCache>,
-    kube: Option<Kube>,
-    /// How long each may take to answer.
-    patience: Duration,
+    kube: Option<KubePods>,
+    /// Deadline of one query to a source.
+    timeout: Duration,
 }
 
-impl Sources {
-    /// As the operator wants them, for the node of this name.
+impl PodSources {
+    /// The sources that `settings` enable, for the pods of `node`. `kube`: the connection to the API, if it is used.
     #[must_use]
-    pub fn new(settings: &IdentifySettings, node: &str) -> Self {
+    pub fn new(settings: &PodLookupSettings, node: &str, kube: Option<KubeClient>) -> Self {
         Self {
             cri: Cri::new(&settings.cri_endpoint),
             cni_cache: match &settings.cni_cache_dir {
                 PathSetting::Off => None,
                 PathSetting::At(directory) => Some(CniCache::new(directory.clone())),
             },
-            kube: Kube::new(settings.kube, node, &settings.pod_labels),
-            patience: settings.lookup_timeout,
+            kube: kube.map(|client| KubePods::new(client, node, &settings.pod_labels)),
+            timeout: settings.lookup_timeout,
         }
     }
 
-    /// The Kubernetes API, where it is to be used.
-    #[must_use]
-    pub fn kube(&self) -> Option<&Kube> {
-        self.kube.as_ref()
-    }
-
-    /// How they fare before the first question.
+    /// The state of each source before its first query.
     pub(super) fn statuses(&self) -> Vec<SourceStatus> {
         vec![
             status(self.cri.as_ref()),
@@ -52,19 +47,19 @@ impl Sources {
         ]
     }
 
-    /// Lets each source answer, from tasks of their own: in every round, but the Kubernetes API whenever it changes.
-    pub(super) fn serve(
+    /// Starts a task for each source. They report in every round; the Kubernetes API reports whenever it changes.
+    pub(super) fn start(
         self,
         rounds: &watch::Receiver<u64>,
-        reports: &mpsc::Sender<Report>,
+        reports: &mpsc::Sender<SourceReport>,
     ) -> Vec<SourceStatus> {
         let statuses = self.statuses();
         let (rounds, reports) = (|| rounds.clone(), || reports.clone());
         if let Some(source) = self.cri {
-            tokio::spawn(serve(source, self.patience, rounds(), reports()));
+            tokio::spawn(serve(source, self.timeout, rounds(), reports()));
         }
         if let Some(source) = self.cni_cache {
-            tokio::spawn(serve(source, self.patience, rounds(), reports()));
+            tokio::spawn(serve(source, self.timeout, rounds(), reports()));
         }
         if let Some(source) = self.kube {
             tokio::spawn(kube::watch(source, reports()));
@@ -72,24 +67,24 @@ impl Sources {
         statuses
     }
 
-    /// Asks each source once.
-    pub(super) fn ask(self, round: u64) -> JoinSet<Report> {
-        let mut asked = JoinSet::new();
-        let patience = self.patience;
+    /// Queries each source once, all at the same time.
+    pub(super) fn query_once(self, round: u64) -> JoinSet<SourceReport> {
+        let mut queries = JoinSet::new();
+        let timeout = self.timeout;
         if let Some(mut source) = self.cri {
-            asked.spawn(async move { ask(&mut source, round, patience).await });
+            queries.spawn(async move { query(&mut source, round, timeout).await });
         }
         if let Some(mut source) = self.cni_cache {
-            asked.spawn(async move { ask(&mut source, round, patience).await });
+            queries.spawn(async move { query(&mut source, round, timeout).await });
         }
         if let Some(mut source) = self.kube {
-            asked.spawn(async move { ask(&mut source, round, patience).await });
+            queries.spawn(async move { query(&mut source, round, timeout).await });
         }
-        asked
+        queries
     }
 }
 
-fn status<S: Source>(source: Option<&S>) -> SourceStatus {
+fn status<S: PodSource>(source: Option<&S>) -> SourceStatus {
     source.map_or_else(
         || SourceStatus::off(S::VIA),
         |source| SourceStatus::untried(S::VIA, source.target()),

@@ -66,7 +66,7 @@ impl Reporter {
             .maker
             .event(change, conflict, |claimant| self.pods.pod_of(claimant));
         self.write_line(&event);
-        conflict.present().for_each(|c| self.pods.look_for(c));
+        conflict.present().for_each(|c| self.pods.request_lookup(c));
         self.metrics
             .conflict(change, &event.data, conflict.kind.name());
         let event = Arc::new(event);
@@ -99,7 +99,10 @@ impl Reporter {
             .maker
             .anomaly_event(change, anomaly, |holder| self.pods.pod_of(holder));
         self.write_line(&event);
-        anomaly.holder.iter().for_each(|h| self.pods.look_for(h));
+        anomaly
+            .holder
+            .iter()
+            .for_each(|h| self.pods.request_lookup(h));
         let event = Arc::new(event);
         for sink in &mut self.sinks {
             sink.offer_anomaly(&event);
@@ -190,7 +193,7 @@ impl Reporter {
         });
         self.metrics
             .conflict(Change::Updated, &event.data, conflict.kind.name());
-        conflict.present().for_each(|c| self.pods.look_for(c));
+        conflict.present().for_each(|c| self.pods.request_lookup(c));
     }
 
     /// A device appeared, or something about it changed.

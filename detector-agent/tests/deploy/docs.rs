@@ -8,7 +8,10 @@ use std::{
 };
 
 use clap::{Arg, CommandFactory as _};
-use detector_agent::cli::Cli;
+use detector_agent::{
+    cli::Cli,
+    engine::{AnomalyKind, ConflictKind},
+};
 use detector_testkit::{Agent, AgentCommand, Node, contract::violations, http::Client};
 
 use crate::tools::{assert_current, deploy, root};
@@ -33,11 +36,13 @@ fn documents() -> Vec<PathBuf> {
 fn the_configuration_reference_is_what_the_code_says() {
     let mut text = "# Configuration
 
-Every setting is a flag, an environment variable, and a key in the YAML file given with `--config`; a flag wins over the
-environment, the environment over the file. A key that is not known or a value that is wrong is an error that names it; all
-errors of the file are reported at once. One file serves all commands.
+Use this page to look up a setting, and to configure [webhooks and Alertmanagers](#webhooks-and-alertmanagers).
+The tables are generated from the code.
 
-This page is written from the code.
+Every setting is a flag, an environment variable, and a key in the YAML file given with `--config`.
+A flag takes precedence over the environment, and the environment over the file.
+An unknown key or an invalid value is an error that names it, and all errors of the file are reported at once.
+One file serves all commands.
 "
     .to_owned();
     let command = Cli::command();
@@ -56,7 +61,7 @@ This page is written from the code.
     assert_current(&root().join("docs/configuration.md"), &text);
 }
 
-/// What the code cannot say by itself.
+/// The part of the page that is not generated.
 const FILE: &str = "
 ## A file
 
@@ -67,16 +72,71 @@ allow: [10.0.0.10, 10.0.1.0/28]
 exclude-interfaces: [\"tap-test*\"]
 claim-ttl: 5m
 export-claims: true
+state-dir: /var/lib/ip-conflict-detector  # keeps open conflicts and undelivered events
 
 webhooks:
-- {name: ops, url: 'https://hooks.example.org/ip', secret-files: [/etc/ip-conflict-detector/secrets/ops/key]}
-- {name: chat, format: slack, url-file: /etc/ip-conflict-detector/secrets/slack/url, only: {min-duration: 30s}}
-alertmanagers:
-- {name: am-0, url: 'http://alertmanager-0:9093', labels: {cluster: east}}
+- name: ops                               # in metrics, logs and /readyz
+  url: https://hooks.example.org/ip       # or url-file, if the URL is a secret
+  secret-files: [/etc/ip-conflict-detector/new, /etc/ip-conflict-detector/old]
+  header-files: {Authorization: /etc/ip-conflict-detector/token}
+  ca-file: /etc/ssl/private-ca.pem        # instead of the system's authorities
+  client-cert-file: /etc/ip-conflict-detector/client.pem
+  client-key-file: /etc/ip-conflict-detector/client.key
+  timeout: 15s
+  only:                                   # all of these must match; each is optional
+    kinds: [duplicate, host]
+    namespaces: [shop]
+    confidence: certain
+    min-duration: 30s
+  retry: {first: 1s, longest: 15m, give-up-after: 24h}
+- {name: chat, format: slack, url-file: /etc/ip-conflict-detector/slack-url}
+- {name: pager, format: pagerduty, routing-key-file: /etc/ip-conflict-detector/pagerduty-key}
+
+alertmanagers:                            # list every one of a cluster, as for Prometheus
+- {name: am-0, url: 'http://alertmanager-0:9093', labels: {cluster: east}, resend-every: 1m}
+- {name: am-1, url: 'http://alertmanager-1:9093', labels: {cluster: east}}
 ```
 
-`webhooks` and `alertmanagers` stand in the file only; the [README](../README.md#webhooks-and-alertmanagers) has all of their fields. With the
-chart, `secrets` mounts a Secret's keys under /etc/ip-conflict-detector/secrets.
+## Webhooks and Alertmanagers
+
+`webhooks` and `alertmanagers` can only be set in the file.
+Secrets are in files of their own, which are read again before each request, so that a rotation needs no restart.
+With the chart, `secrets` mounts the keys of a Secret under /etc/ip-conflict-detector/secrets.
+
+| key | of | default | meaning |
+| --- | --- | --- | --- |
+| `name` | both | required | a-z, 0-9 and `-`; shown in metrics, logs and /readyz |
+| `url`, `url-file` | both | required (PagerDuty's API for `pagerduty`) | the URL, or a file that contains it; for an Alertmanager without `/api/v2/alerts` |
+| `ca-file` | both | the system's authorities | certificates (PEM) to trust |
+| `client-cert-file`, `client-key-file` | both | none | client certificate chain and its private key (PEM) |
+| `header-files` | both | none | request headers, each with the file that contains its value |
+| `timeout` | both | `15s` | longest time of one request |
+| `only.kinds` | both | all but `ipam_leak` | kinds of conflicts and anomalies |
+| `only.namespaces` | both | all | Kubernetes namespaces, of which at least one named pod must be |
+| `only.confidence` | both | `observed` | `certain` restricts conflicts to those |
+| `only.min-duration` | both | `0s` | how long the conflict or anomaly must have lasted |
+| `format` | webhooks | `cloudevents` | `cloudevents`, `slack` or `pagerduty` |
+| `secret-files` | webhooks | none | signing secrets (`whsec_` and base64); each adds a signature |
+| `routing-key-file` | webhooks | | the integration's routing key, for `pagerduty` |
+| `retry.first`, `retry.longest` | webhooks | `1s`, `15m` | wait after the first failure, which doubles, and the longest wait |
+| `retry.give-up-after` | webhooks | `24h` | age at which an event whose attempt fails is given up |
+| `labels` | Alertmanagers | none | labels added to every alert |
+| `resend-every` | Alertmanagers | `1m` | how often every active alert is sent again; it ends four times that long after the last time |
+
+A webhook receives each event at least once, the events of one conflict in order, with the same `webhook-id` on every attempt, signed as [Standard Webhooks](https://www.standardwebhooks.com) specifies.
+With `state-dir` an event is on disk before it is sent, and is removed after a 2xx answer; without it, undelivered events are lost when the agent ends.
+`Retry-After` is obeyed, redirects are not followed, and after a 410 nothing more is sent until the agent restarts.
+[`ipconflict_deliveries_total`](metrics.md#delivery-outcomes), `ipconflict_outbox_pending` and /readyz show the state of each sink.
+
+An alert has the labels `alertname` (`IPConflict` or `IPAnomaly`), `address`, `node`, `kind`, and if they apply `vlan`, `inner_vlan` (conflicts) and `device` (anomalies).
+The pods and the evidence are in its annotations.
+
+## State
+
+With `state-dir` open conflicts and anomalies are kept in one file, `state.redb`.
+The next agent continues with them, also after SIGKILL: each keeps its ID and is not raised again, and what ended meanwhile is resolved at the start ([rule 13](detection-rules.md#restart)).
+After a reboot they are dropped, because their devices are gone.
+If the directory cannot be written, or the disk is full, the log, /readyz and `ipconflict_deliveries_total{sink=\"state\"}` show it, detection continues, and everything open is written once there is room.
 ";
 
 fn row(text: &mut String, argument: &Arg) {
@@ -139,6 +199,8 @@ fn the_metrics_reference_names_what_the_agent_exposes_and_nothing_else() {
     let documented: BTreeSet<&str> = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        // The other tables explain label values.
+        .filter(|name| name.starts_with("ipconflict_") || name.starts_with("process_"))
         .collect();
     // The names that the agent's own test holds it to.
     let source = include_str!("../../src/metrics/mod.rs");
@@ -187,6 +249,23 @@ fn the_metrics_reference_names_what_the_agent_exposes_and_nothing_else() {
             promised.contains(name) || shown.contains(name),
             "{name} is documented, and the agent has no such metric"
         );
+    }
+}
+
+#[test]
+fn metrics_reference_explains_the_label_values() {
+    use detector_common::{DropReason, RecordKind, RejectReason};
+    let page = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
+    let conflicts = ConflictKind::ALL.map(ConflictKind::name);
+    let anomalies = AnomalyKind::ALL.map(AnomalyKind::name);
+    let labels = (RecordKind::ALL.map(RecordKind::label).into_iter())
+        .chain(DropReason::ALL.map(DropReason::label))
+        .chain(RejectReason::ALL.map(RejectReason::label))
+        .chain(conflicts)
+        .chain(anomalies);
+    for label in labels {
+        let explained = page.contains(&format!("`{label}`"));
+        assert!(explained, "`{label}` is not in docs/metrics.md");
     }
 }
 
@@ -267,9 +346,13 @@ fn what_the_documents_point_to_is_there() {
     }
 }
 
-/// The anchors of a document, as the forges make them.
+/// The anchors of a document: those that the forges make of headings, and explicit ones.
 fn headings(path: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(path).unwrap();
+    let explicit = text.lines().filter_map(|line| {
+        let id = line.strip_prefix("<a id=\"")?.strip_suffix("\"></a>")?;
+        Some(id.to_owned())
+    });
     text.lines()
         .filter(|line| line.starts_with('#'))
         .map(|line| {
@@ -280,6 +363,7 @@ fn headings(path: &Path) -> BTreeSet<String> {
                 .map(|c| if c == ' ' { '-' } else { c })
                 .collect()
         })
+        .chain(explicit)
         .collect()
 }
 

@@ -117,7 +117,9 @@ fn the_same_conflict_again_is_counted_in_the_event_that_is_there() {
     both_pods(&api);
     let agent = agent(&node, &api);
     // Both pods are known before there is a conflict, so each is told of the other at once.
-    agent.wait_log(DEADLINE, "kube names pods").unwrap();
+    agent
+        .wait_log(DEADLINE, r#"pod source ready via="kube""#)
+        .unwrap();
     let mut pods = devices(&node, &[WEB, DNS]);
     api.wait_events(DEADLINE, |events| {
         of_reason(events, "IPConflict").len() == 2

@@ -82,7 +82,9 @@ fn a_refused_token_is_said_and_forgotten_when_it_is_taken_again() {
     assert!(because.as_ref().unwrap().contains("(401)"), "{because:?}");
     api.unauthorized(false);
     wait(&agent, all_named);
-    agent.wait_log(DEADLINE, "kube names pods").unwrap();
+    agent
+        .wait_log(DEADLINE, r#"pod source ready via="kube""#)
+        .unwrap();
 }
 
 #[test]
@@ -137,7 +139,7 @@ fn a_server_that_is_absent_at_the_start_is_found_when_it_appears() {
     let api = KubeApi::absent(&node).unwrap();
     both_pods(&api);
     let agent = agent(&node, &api);
-    agent.wait_log(DEADLINE, "nobody listens at").unwrap();
+    agent.wait_log(DEADLINE, "refused the connection").unwrap();
     let _pods = devices(&node, &[WEB, DNS]);
     let raised = agent
         .wait_event(DEADLINE, |event| event.raises(ADDRESS))

@@ -1,4 +1,4 @@
-//! One file of the cache, as libcni writes it.
+//! One file of the CNI result cache, as libcni writes it.
 
 use std::{
     fs::{File, OpenOptions},
@@ -12,36 +12,36 @@ use serde::Deserialize;
 
 use crate::pods::{Pod, Via};
 
-/// Bytes of one file: most of it is the plugin's configuration.
+/// Longest file in bytes; most of it is the plugin's configuration.
 pub(super) const MAX_BYTES: u64 = 256 * 1024;
-/// Longest name of a pod or a namespace, uid or container id that is believed.
+/// Longest pod name, namespace, uid and container id.
 const MAX_NAME: usize = 253;
-/// Devices and interfaces of one result.
+/// Most interfaces of one result.
 const MAX_INTERFACES: usize = 64;
 
-/// What one file says.
+/// The content of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::pods) struct Entry {
+pub(in crate::pods) struct CacheEntry {
     pub(in crate::pods) pod: Pod,
     pub(super) namespace: Option<PathBuf>,
     pub(in crate::pods) devices: Vec<String>,
 }
 
-/// Why a file names no pod.
+/// Why a file has no pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pods) enum Unusable {
-    /// It cannot be read, is half written, or is none of libcni's.
+    /// It cannot be read, is incomplete, or is not from libcni.
     Broken,
-    /// A pod's network without the pod's name: another user of CNI, or a libcni of before 0.8.
+    /// No pod name: written by another user of CNI, or by libcni before 0.8.
     Nameless,
 }
 
-/// Reads a file without ever waiting for what is no file.
-pub(super) fn entry(path: &Path) -> Result<Entry, Unusable> {
+/// Reads a file. Never blocks on something that is not a regular file.
+pub(super) fn read(path: &Path) -> Result<CacheEntry, Unusable> {
     let file = open(path).map_err(|_| Unusable::Broken)?;
     let mut text = Vec::new();
-    let read = file.take(MAX_BYTES + 1).read_to_end(&mut text);
-    if read.is_err() || text.len() as u64 > MAX_BYTES {
+    let outcome = file.take(MAX_BYTES + 1).read_to_end(&mut text);
+    if outcome.is_err() || text.len() as u64 > MAX_BYTES {
         return Err(Unusable::Broken);
     }
     parse(&text)
@@ -54,7 +54,7 @@ fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// `cniCacheV1` of libcni, as far as it is needed. Of the `result`'s versions 0.3 to 1.1 have `interfaces`.
+/// The fields in use of libcni's `cniCacheV1`. Results of versions 0.3 to 1.1 have `interfaces`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct CacheFile {
@@ -78,7 +78,7 @@ struct CacheInterface {
     sandbox: String,
 }
 
-pub(in crate::pods) fn parse(text: &[u8]) -> Result<Entry, Unusable> {
+pub(in crate::pods) fn parse(text: &[u8]) -> Result<CacheEntry, Unusable> {
     let file: CacheFile = serde_json::from_slice(text).map_err(|_| Unusable::Broken)?;
     if file.kind.as_deref() != Some("cniCacheV1") {
         return Err(Unusable::Nameless);
@@ -100,10 +100,10 @@ pub(in crate::pods) fn parse(text: &[u8]) -> Result<Entry, Unusable> {
         .result
         .and_then(|result| result.interfaces)
         .unwrap_or_default();
-    // Older versions of libcni keep the namespace's file with the pod's own interface only.
+    // Older libcni writes the namespace's path with the pod's own interface only.
     let sandbox = interfaces.iter().map(|interface| &interface.sandbox);
     let namespace = file.netns.iter().chain(sandbox);
-    Ok(Entry {
+    Ok(CacheEntry {
         pod: Pod {
             uid: arg("K8S_POD_UID"),
             container_id: container_id.filter(|id| is_name(id)),
@@ -139,7 +139,7 @@ mod tests {
     const PODMAN: &str = include_str!("../fixtures/podman-4.json");
 
     #[test]
-    fn containerds_entry_names_pod_namespace_file_and_host_device() {
+    fn containerd_entry_has_pod_namespace_and_device() {
         let entry = parse(PTP.as_bytes()).unwrap();
         let pod = &entry.pod;
         assert_eq!((&*pod.namespace, &*pod.name), ("default", "new-1"));
@@ -155,17 +155,21 @@ mod tests {
     }
 
     #[test]
-    fn the_loopback_plugins_entry_has_no_host_device() {
+    fn loopback_entry_has_no_host_device() {
         assert_eq!(parse(LOOPBACK.as_bytes()).unwrap().devices, [""; 0]);
     }
 
     #[test]
-    fn entries_without_a_pod_are_no_damage_and_half_written_ones_are() {
+    fn nameless_entries_are_not_broken_and_truncated_ones_are() {
         assert_eq!(parse(OLD.as_bytes()), Err(Unusable::Nameless));
         assert_eq!(parse(PODMAN.as_bytes()), Err(Unusable::Nameless));
         for length in [0, 1, PTP.len() / 2, PTP.trim_end().len() - 1] {
-            let half = PTP.get(..length).unwrap();
-            assert_eq!(parse(half.as_bytes()), Err(Unusable::Broken), "{length}");
+            let truncated = PTP.get(..length).unwrap();
+            assert_eq!(
+                parse(truncated.as_bytes()),
+                Err(Unusable::Broken),
+                "{length}"
+            );
         }
         for broken in [
             "[]",
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nobody_can_have_are_not_believed() {
+    fn invalid_names_are_rejected() {
         let long = "x".repeat(MAX_NAME + 1);
         for name in ["", "a b", "a\\u0007b", &long] {
             let text = PTP.replace("\"new-1\"", &format!("\"{name}\""));

@@ -1,9 +1,9 @@
-//! The CNI result cache: what a container runtime keeps of each plugin's answer (libcni, `cniCacheV1`), a file for each
-//! network of each pod, named `<network>-<container id>-<interface>`.
+//! The CNI result cache, in which container runtimes keep the results of CNI plugins (libcni, `cniCacheV1`): one file
+//! per network of each pod, named `<network>-<container id>-<interface>`.
 //!
-//! Invariants: at most [`MAX_FILES`] files of at most [`file::MAX_BYTES`] are looked at, none of which is waited for (only
-//! regular files are opened); a file is read once and again when it changed; one that cannot be read or is half written
-//! costs itself only, and is counted. Reading happens on a thread that may wait for the disk.
+//! Invariants: at most [`MAX_FILES`] files of at most [`file::MAX_BYTES`] are read; only regular files are opened; an
+//! unchanged file is not read again; an unreadable or incomplete file is counted and skipped. Files are read on a thread
+//! that may wait for the disk.
 
 pub(super) mod file;
 
@@ -15,22 +15,23 @@ use tokio::{
 };
 
 use super::{
-    Record, Via,
-    namespaces::Namespaces,
-    source::{Problem, Source, SourceSnapshot},
+    PodRecord, Via,
+    netns::NetnsQueries,
+    source::{PodSource, SourceError, SourceSnapshot},
 };
-use file::{Entry, Unusable, entry};
+use file::{CacheEntry, Unusable};
 
-/// Files that are looked at.
+/// Most files that are read.
 const MAX_FILES: usize = 8_192;
+
 /// The cache in one directory.
 #[derive(Debug)]
 pub struct CniCache {
     directory: PathBuf,
-    /// The reader, between two readings.
-    reader: Option<Reader>,
-    /// A reading that is under way; it outlives a deadline, and the next question waits for it.
-    reading: Option<JoinHandle<(Reader, Result<SourceSnapshot, Problem>)>>,
+    /// `None` while a read is in progress.
+    reader: Option<CacheReader>,
+    /// A read in progress. It may outlast the deadline of its query; the next query waits for its end.
+    pending: Option<JoinHandle<(CacheReader, Result<SourceSnapshot, SourceError>)>>,
 }
 
 impl CniCache {
@@ -38,104 +39,104 @@ impl CniCache {
     #[must_use]
     pub fn new(directory: PathBuf) -> Self {
         Self {
-            reader: Some(Reader::new(directory.clone())),
+            reader: Some(CacheReader::new(directory.clone())),
             directory,
-            reading: None,
+            pending: None,
         }
     }
 }
 
-impl Source for CniCache {
+impl PodSource for CniCache {
     const VIA: Via = Via::CniCache;
 
     fn target(&self) -> String {
         self.directory.display().to_string()
     }
 
-    async fn records(&mut self, _: Instant) -> Result<SourceSnapshot, Problem> {
-        if self.reading.is_some() {
-            // Begun before this question: what it holds may be older than what is asked about.
+    async fn snapshot(&mut self, _: Instant) -> Result<SourceSnapshot, SourceError> {
+        if self.pending.is_some() {
+            // It began before this query, so its snapshot may be older than the device that is looked up.
             self.finish().await.ok();
         }
         let mut reader = self
             .reader
             .take()
-            .unwrap_or_else(|| Reader::new(self.directory.clone()));
-        self.reading = Some(spawn_blocking(move || {
-            let told = reader.read();
-            (reader, told)
+            .unwrap_or_else(|| CacheReader::new(self.directory.clone()));
+        self.pending = Some(spawn_blocking(move || {
+            let snapshot = reader.read();
+            (reader, snapshot)
         }));
         self.finish().await
     }
 }
 
 impl CniCache {
-    async fn finish(&mut self) -> Result<SourceSnapshot, Problem> {
-        let Some(reading) = &mut self.reading else {
+    async fn finish(&mut self) -> Result<SourceSnapshot, SourceError> {
+        let Some(pending) = &mut self.pending else {
             return Ok(SourceSnapshot::default());
         };
-        let done = reading.await;
-        self.reading = None;
-        let (reader, told) = done.map_err(|error| {
-            Problem::Failing(format!(
+        let finished = pending.await;
+        self.pending = None;
+        let (reader, snapshot) = finished.map_err(|error| {
+            SourceError::Failing(format!(
                 "reading {} failed: {error}",
                 self.directory.display()
             ))
         })?;
         self.reader = Some(reader);
-        told
+        snapshot
     }
 }
 
-/// Reads the directory, remembering what it has read.
+/// Reads the directory and caches the files' content.
 #[derive(Debug)]
-struct Reader {
+struct CacheReader {
     directory: PathBuf,
-    namespaces: Namespaces,
-    known: HashMap<PathBuf, Known>,
+    netns: NetnsQueries,
+    files: HashMap<PathBuf, CachedFile>,
 }
 
 /// A file that was read.
 #[derive(Debug)]
-struct Known {
-    /// Inode, size and time of last change: what differs when it was written again.
+struct CachedFile {
+    /// Inode, size and modification time (seconds, nanoseconds), which change when it is written again.
     version: (u64, u64, i64, i64),
-    entry: Result<Entry, Unusable>,
+    entry: Result<CacheEntry, Unusable>,
 }
 
-impl Reader {
+impl CacheReader {
     fn new(directory: PathBuf) -> Self {
         Self {
             directory,
-            namespaces: Namespaces::default(),
-            known: HashMap::new(),
+            netns: NetnsQueries::default(),
+            files: HashMap::new(),
         }
     }
 
-    fn read(&mut self) -> Result<SourceSnapshot, Problem> {
+    fn read(&mut self) -> Result<SourceSnapshot, SourceError> {
         let directory = self.directory.display();
         let entries = fs::read_dir(&self.directory).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Problem::Missing(format!("{directory} does not exist")),
+            io::ErrorKind::NotFound => SourceError::Missing(format!("{directory} does not exist")),
             io::ErrorKind::PermissionDenied => {
-                Problem::Refused(format!("{directory} may not be read"))
+                SourceError::Refused(format!("no permission to read {directory}"))
             }
             io::ErrorKind::NotADirectory => {
-                Problem::Foreign(format!("{directory} is no directory"))
+                SourceError::Foreign(format!("{directory} is not a directory"))
             }
-            _ => Problem::Failing(format!("{directory} cannot be read: {error}")),
+            _ => SourceError::Failing(format!("cannot read {directory}: {error}")),
         })?;
-        let mut before = std::mem::take(&mut self.known);
-        let mut omitted = 0_usize;
+        let mut previous = std::mem::take(&mut self.files);
+        let mut skipped = 0_usize;
         for path in entries.flatten().map(|entry| entry.path()) {
-            // The link itself, not what it points to: nothing here is a link of a runtime's.
+            // Links are not followed: runtimes do not create any here.
             let Ok(metadata) = fs::symlink_metadata(&path) else {
                 continue;
             };
             if !metadata.is_file() {
                 continue;
             }
-            if self.known.len() >= MAX_FILES {
-                omitted += 1;
+            if self.files.len() >= MAX_FILES {
+                skipped += 1;
                 continue;
             }
             let version = (
@@ -144,32 +145,32 @@ impl Reader {
                 metadata.mtime(),
                 metadata.mtime_nsec(),
             );
-            let known = match before.remove(&path) {
-                Some(known) if known.version == version => known,
-                _ => Known {
+            let cached = match previous.remove(&path) {
+                Some(cached) if cached.version == version => cached,
+                _ => CachedFile {
                     version,
-                    entry: entry(&path),
+                    entry: file::read(&path),
                 },
             };
-            self.known.insert(path, known);
+            self.files.insert(path, cached);
         }
         let broken = self.count(Unusable::Broken);
-        let namespaces = &mut self.namespaces;
+        let netns = &mut self.netns;
         let records = self
-            .known
+            .files
             .values()
-            .filter_map(|known| {
-                let entry = known.entry.as_ref().ok()?;
-                let (_, _, seconds, nanoseconds) = known.version;
-                Some(Record {
+            .filter_map(|cached| {
+                let entry = cached.entry.as_ref().ok()?;
+                let (_, _, seconds, nanoseconds) = cached.version;
+                Some(PodRecord {
                     pod: entry.pod.clone(),
                     namespace: entry
                         .namespace
                         .as_deref()
-                        .and_then(|path| namespaces.id_at(path)),
+                        .and_then(|path| netns.id_at(path)),
                     devices: entry.devices.clone(),
                     addresses: Vec::new(),
-                    known_as: None,
+                    runtime_uid: None,
                     running: true,
                     created: seconds
                         .saturating_mul(1_000_000_000)
@@ -177,23 +178,25 @@ impl Reader {
                 })
             })
             .collect();
-        let mut remarks = Vec::new();
+        let mut warnings = Vec::new();
         if broken > 0 {
-            remarks.push(format!("{broken} broken files were skipped"));
+            warnings.push(format!("{broken} broken files were skipped"));
         }
-        if omitted > 0 {
-            remarks.push(format!("{omitted} files beyond {MAX_FILES} were left out"));
+        if skipped > 0 {
+            warnings.push(format!(
+                "{skipped} files beyond the limit of {MAX_FILES} were skipped"
+            ));
         }
         Ok(SourceSnapshot {
             records,
-            remark: remarks.join(", "),
+            warning: warnings.join(", "),
         })
     }
 
-    fn count(&self, why: Unusable) -> usize {
-        self.known
+    fn count(&self, reason: Unusable) -> usize {
+        self.files
             .values()
-            .filter(|known| known.entry.as_ref().err() == Some(&why))
+            .filter(|cached| cached.entry.as_ref().err() == Some(&reason))
             .count()
     }
 }
@@ -208,7 +211,7 @@ mod tests {
     const PODMAN: &str = include_str!("../fixtures/podman-4.json");
 
     #[test]
-    fn damaged_files_are_skipped_with_a_count_and_nothing_is_waited_for() {
+    fn broken_files_are_counted_and_special_files_skipped() {
         let cache = tempfile::tempdir().unwrap();
         let at = |name: &str| cache.path().join(name);
         fs::write(at("good"), PTP).unwrap();
@@ -220,38 +223,38 @@ mod tests {
         fs::create_dir(at("directory")).unwrap();
         nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         std::os::unix::fs::symlink(at("good"), at("link")).unwrap();
-        let mut reader = Reader::new(cache.path().to_owned());
-        let told = reader.read().unwrap();
-        assert_eq!(told.records.len(), 1);
-        assert_eq!(told.remark, "3 broken files were skipped");
+        let mut reader = CacheReader::new(cache.path().to_owned());
+        let snapshot = reader.read().unwrap();
+        assert_eq!(snapshot.records.len(), 1);
+        assert_eq!(snapshot.warning, "3 broken files were skipped");
     }
 
     #[test]
-    fn a_file_that_was_half_written_is_read_again_when_it_is_whole() {
+    fn changed_file_is_read_again() {
         let cache = tempfile::tempdir().unwrap();
         let file = cache.path().join("testkit-1-eth0");
         fs::write(&file, PTP.get(..100).unwrap()).unwrap();
-        let mut reader = Reader::new(cache.path().to_owned());
+        let mut reader = CacheReader::new(cache.path().to_owned());
         assert_eq!(reader.read().unwrap().records.len(), 0);
         fs::write(&file, PTP).unwrap();
-        let told = reader.read().unwrap();
-        assert_eq!((told.records.len(), &*told.remark), (1, ""));
+        let snapshot = reader.read().unwrap();
+        assert_eq!((snapshot.records.len(), &*snapshot.warning), (1, ""));
         fs::remove_file(&file).unwrap();
         assert_eq!(reader.read().unwrap().records.len(), 0);
     }
 
     #[test]
-    fn a_directory_that_is_none_says_so() {
+    fn missing_directory_and_plain_file_are_different_errors() {
         let cache = tempfile::tempdir().unwrap();
         let missing = cache.path().join("missing");
-        let problem = Reader::new(missing).read().unwrap_err();
+        let error = CacheReader::new(missing).read().unwrap_err();
         assert!(
-            matches!(&problem, Problem::Missing(why) if why.contains("does not exist")),
-            "{problem}"
+            matches!(&error, SourceError::Missing(reason) if reason.contains("does not exist")),
+            "{error}"
         );
         let file = cache.path().join("file");
         fs::write(&file, "").unwrap();
-        let problem = Reader::new(file).read().unwrap_err();
-        assert!(matches!(&problem, Problem::Foreign(_)), "{problem}");
+        let error = CacheReader::new(file).read().unwrap_err();
+        assert!(matches!(&error, SourceError::Foreign(_)), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! A connection to a container runtime, and what its errors mean.
+//! A connection to a container runtime, and the meaning of its errors.
 
 use std::{
     error::Error,
@@ -23,167 +23,155 @@ use tower::service_fn;
 
 use super::proto::{
     LIST_POD_SANDBOX, ListPodSandboxRequest, ListPodSandboxResponse, POD_SANDBOX_STATUS,
-    PodSandbox, PodSandboxStatusRequest, VERSION, VersionRequest, VersionResponse,
+    PodSandbox, PodSandboxStatusRequest, PodSandboxStatusResponse, VERSION, VersionRequest,
+    VersionResponse,
 };
-use crate::pods::source::Problem;
+use crate::{error_chain, pods::source::SourceError};
 
-/// Bytes of one answer: a list takes some 600 for a pod, a verbose status some 20,000.
-const MAX_ANSWER: usize = 16 << 20;
+/// Longest response in bytes: a list takes some 600 per pod, a verbose status some 20,000.
+const MAX_RESPONSE: usize = 16 << 20;
 
-/// A connection; cheap to clone, for questions side by side.
+/// A connection; clones share it, for concurrent calls.
 #[derive(Clone, Debug)]
-pub(super) struct Client {
+pub(super) struct CriClient {
     path: Arc<Path>,
     channel: Channel,
 }
 
-impl Client {
-    /// Connects and makes sure that a CRI answers. Gives the runtime's name and version, too.
-    pub(super) async fn open(path: PathBuf, deadline: Instant) -> Result<(Self, String), Problem> {
+impl CriClient {
+    /// Connects and verifies that a CRI v1 answers. Also returns the runtime's name and version.
+    pub(super) async fn open(
+        path: PathBuf,
+        deadline: Instant,
+    ) -> Result<(Self, String), SourceError> {
         let path: Arc<Path> = path.into();
         let socket = Arc::clone(&path);
         let connector = service_fn(move |_| {
             let socket = Arc::clone(&socket);
             async move { UnixStream::connect(&socket).await.map(TokioIo::new) }
         });
-        // The address only fills a header; the connector knows the socket.
+        // The URL only fills the authority header; the connector ignores it.
         let endpoint = Endpoint::from_static("http://localhost");
         let connecting = endpoint.connect_with_connector(connector);
         let channel = timeout_at(deadline, connecting)
             .await
-            .map_err(|_| silent(&path))?
-            .map_err(|error| transport_problem(&path, &error))?;
+            .map_err(|_| no_answer(&path))?
+            .map_err(|error| transport_error(&path, &error))?;
         let client = Self { path, channel };
         let request = VersionRequest {
             version: "v1".to_owned(),
         };
         let version: VersionResponse = client.call(VERSION, request, deadline).await?;
-        let name = format!("{} {}", version.runtime_name, version.runtime_version);
-        Ok((client, name))
+        let runtime = format!("{} {}", version.runtime_name, version.runtime_version);
+        Ok((client, runtime))
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All pod sandboxes, whatever their state.
-    pub(super) async fn sandboxes(&self, deadline: Instant) -> Result<Vec<PodSandbox>, Problem> {
-        let answer: ListPodSandboxResponse = self
+    /// All pod sandboxes, in any state.
+    pub(super) async fn sandboxes(
+        &self,
+        deadline: Instant,
+    ) -> Result<Vec<PodSandbox>, SourceError> {
+        let response: ListPodSandboxResponse = self
             .call(LIST_POD_SANDBOX, ListPodSandboxRequest {}, deadline)
             .await?;
-        Ok(answer.items)
+        Ok(response.items)
     }
 
-    /// The runtime's own words about a sandbox, JSON; `None` where it says none.
+    /// The verbose status of a sandbox in the runtime's own JSON; `None` if the runtime has none.
     pub(super) async fn info(
         &self,
         id: String,
         deadline: Instant,
-    ) -> Result<Option<String>, Problem> {
+    ) -> Result<Option<String>, SourceError> {
         let request = PodSandboxStatusRequest {
             pod_sandbox_id: id,
             verbose: true,
         };
-        let mut answer: super::proto::PodSandboxStatusResponse =
+        let mut response: PodSandboxStatusResponse =
             self.call(POD_SANDBOX_STATUS, request, deadline).await?;
-        Ok(answer.info.remove("info"))
+        Ok(response.info.remove("info"))
     }
 
-    async fn call<Q, A>(
+    async fn call<Q, R>(
         &self,
         method: &'static str,
         request: Q,
         deadline: Instant,
-    ) -> Result<A, Problem>
+    ) -> Result<R, SourceError>
     where
         Q: prost::Message + 'static,
-        A: prost::Message + Default + 'static,
+        R: prost::Message + Default + 'static,
     {
-        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER);
-        let answering = async {
+        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_RESPONSE);
+        let exchange = async {
             grpc.ready()
                 .await
-                .map_err(|error| transport_problem(&self.path, &error))?;
+                .map_err(|error| transport_error(&self.path, &error))?;
             grpc.unary(
                 Request::new(request),
                 PathAndQuery::from_static(method),
-                ProstCodec::<Q, A>::default(),
+                ProstCodec::<Q, R>::default(),
             )
             .await
-            .map_err(|status| status_problem(&self.path, &status))
+            .map_err(|status| status_error(&self.path, &status))
         };
-        let answer = timeout_at(deadline, answering)
+        let response = timeout_at(deadline, exchange)
             .await
-            .map_err(|_| silent(&self.path))??;
-        Ok(answer.into_inner())
+            .map_err(|_| no_answer(&self.path))??;
+        Ok(response.into_inner())
     }
 }
 
-fn silent(path: &Path) -> Problem {
-    Problem::Silent(format!(
-        "{} takes connections but does not answer",
+fn no_answer(path: &Path) -> SourceError {
+    SourceError::Silent(format!(
+        "{} accepts connections but does not answer",
         path.display()
     ))
 }
 
-fn status_problem(path: &Path, status: &Status) -> Problem {
+fn status_error(path: &Path, status: &Status) -> SourceError {
     if let Some(cause) = status.source() {
-        // Not the runtime's word: the connection's.
-        return transport_problem(path, cause);
+        // The status is tonic's: the connection failed before the runtime answered.
+        return transport_error(path, cause);
     }
-    let shown = path.display();
+    let path = path.display();
+    let message = status.message();
     match status.code() {
-        Code::Unimplemented => Problem::Foreign(format!(
-            "{shown} is no socket of a runtime with CRI v1 (is the CRI plugin off, or is it another runtime's?): {}",
-            status.message()
+        Code::Unimplemented => SourceError::Foreign(format!(
+            "{path} does not serve CRI v1: {message}; is the runtime's CRI plugin disabled?"
         )),
         Code::PermissionDenied | Code::Unauthenticated => {
-            Problem::Refused(format!("{shown} refuses: {}", status.message()))
+            SourceError::Refused(format!("{path} denies access: {message}"))
         }
-        code => Problem::Failing(format!("{shown} answers {code:?}: {}", status.message())),
+        code => SourceError::Failing(format!("{path} returned {code:?}: {message}")),
     }
 }
 
-fn transport_problem(path: &Path, error: &(dyn Error + 'static)) -> Problem {
-    let shown = path.display();
-    let Some(cause) = io_error(error) else {
-        return Problem::Foreign(format!(
-            "{shown} is no container runtime's socket: what answers does not speak gRPC ({})",
-            innermost(error)
+fn transport_error(path: &Path, error: &(dyn Error + 'static)) -> SourceError {
+    let path = path.display();
+    let Some(cause) = error_chain::find::<io::Error>(error) else {
+        return SourceError::Foreign(format!(
+            "{path} is not a container runtime socket: no gRPC there ({})",
+            error_chain::root_cause(error)
         ));
     };
     match cause.kind() {
-        io::ErrorKind::NotFound => Problem::Missing(format!("{shown} does not exist")),
-        io::ErrorKind::ConnectionRefused => Problem::Refused(format!(
-            "nobody listens at {shown}; is the runtime running?"
+        io::ErrorKind::NotFound => SourceError::Missing(format!("{path} does not exist")),
+        io::ErrorKind::ConnectionRefused => SourceError::Refused(format!(
+            "{path} refused the connection; is the runtime running?"
         )),
         io::ErrorKind::PermissionDenied => {
-            Problem::Refused(format!("{shown} may not be used by this process"))
+            SourceError::Refused(format!("no permission to connect to {path}"))
         }
         io::ErrorKind::BrokenPipe
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::UnexpectedEof => {
-            Problem::Refused(format!("{shown} closes the connection"))
+            SourceError::Refused(format!("{path} closed the connection"))
         }
-        _ => Problem::Failing(format!("{shown}: {cause}")),
+        _ => SourceError::Failing(format!("{path}: {cause}")),
     }
-}
-
-fn io_error<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e io::Error> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(io) = error.downcast_ref::<io::Error>() {
-            return Some(io);
-        }
-        next = error.source();
-    }
-    None
-}
-
-fn innermost(error: &(dyn Error + 'static)) -> String {
-    let mut error = error;
-    while let Some(cause) = error.source() {
-        error = cause;
-    }
-    error.to_string()
 }

@@ -1,11 +1,12 @@
-//! The container runtime, asked over its CRI socket: which pods run, and in which network namespaces.
+//! The container runtime, queried over its CRI socket: which pods there are, and in which network namespaces.
 //!
-//! The chain: the device's peer has a namespace id (`IFLA_LINK_NETNSID`); the runtime tells each sandbox's namespace
-//! file; the kernel tells that file's id (`RTM_GETNSID`). Where the file cannot be opened (it is not mounted into the
-//! agent's container), `/proc/<pid>/ns/net` serves (with hostPID), else the device's name in the runtime's CNI result.
+//! How a device leads to its pod: the device's peer has a namespace id (`IFLA_LINK_NETNSID`); the runtime knows the path
+//! of each sandbox's namespace; the kernel knows the id of the namespace at that path (`RTM_GETNSID`). If the path cannot
+//! be opened (not mounted into the agent's container), `/proc/<pid>/ns/net` is used (with hostPID), else the device's
+//! name in the runtime's CNI result.
 //!
-//! Invariants: each question has a deadline; a sandbox is asked about once (what is needed does not change in its
-//! life), the files are looked at anew every time, because a namespace's id is given away again.
+//! Invariants: each call has a deadline; a sandbox's status is requested once, because it does not change; namespace ids
+//! are read again for every snapshot, because the kernel reuses them.
 
 mod client;
 pub(super) mod proto;
@@ -20,108 +21,111 @@ use tokio::{task::JoinSet, time::Instant};
 use tracing::debug;
 
 use super::{
-    CriSetting, Pod, Record, Via,
-    namespaces::Namespaces,
-    source::{Problem, Source, SourceSnapshot},
+    CriSetting, Pod, PodRecord, Via,
+    netns::NetnsQueries,
+    source::{PodSource, SourceError, SourceSnapshot},
 };
-use client::Client;
+use client::CriClient;
 use proto::{PodSandbox, PodSandboxState};
-use sandbox::Network;
+use sandbox::SandboxNetwork;
 
-/// Where runtimes listen: containerd, k3s' containerd, CRI-O, Docker through cri-dockerd.
+/// Well-known sockets: containerd, containerd of k3s, CRI-O, Docker through cri-dockerd.
 const SOCKETS: [&str; 4] = [
     "/run/containerd/containerd.sock",
     "/run/k3s/containerd/containerd.sock",
     "/var/run/crio/crio.sock",
     "/var/run/cri-dockerd.sock",
 ];
-/// Sandboxes that are looked at; more than a node's kubelet runs, stopped ones included.
+/// Most sandboxes in a snapshot; more than a node's kubelet runs, stopped ones included.
 const MAX_SANDBOXES: usize = 8_192;
-/// Sandboxes asked about side by side.
-const SIDE_BY_SIDE: usize = 16;
-/// Longest id, name, uid that is believed.
+/// Concurrent status requests.
+const MAX_CONCURRENT: usize = 16;
+/// Longest id, name and uid.
 const MAX_NAME: usize = 253;
 
 /// The container runtime of this node.
 #[derive(Debug)]
 pub struct Cri {
-    /// The socket to use, or none to find one.
-    given: Option<PathBuf>,
-    client: Option<Client>,
-    /// What was told of each sandbox.
-    networks: HashMap<String, Network>,
-    namespaces: Namespaces,
+    /// The configured socket; `None`: find one.
+    configured: Option<PathBuf>,
+    client: Option<CriClient>,
+    /// By sandbox id.
+    networks: HashMap<String, SandboxNetwork>,
+    netns: NetnsQueries,
 }
 
 impl Cri {
-    /// The runtime at the operator's socket, or at the first usual one that answers; `None` where it is not to be used.
+    /// The runtime at the configured socket, or at a well-known one; `None` if switched off.
     #[must_use]
     pub fn new(setting: &CriSetting) -> Option<Self> {
-        let given = match setting {
+        let configured = match setting {
             CriSetting::Off => return None,
             CriSetting::Auto => None,
             CriSetting::At(path) => Some(path.clone()),
         };
         Some(Self {
-            given,
+            configured,
             client: None,
             networks: HashMap::new(),
-            namespaces: Namespaces::default(),
+            netns: NetnsQueries::default(),
         })
     }
 
-    async fn connect(&self, deadline: Instant) -> Result<Client, Problem> {
-        if let Some(path) = &self.given {
-            let (client, runtime) = Client::open(path.clone(), deadline).await?;
-            debug!("{} is {runtime}", path.display());
+    async fn connect(&self, deadline: Instant) -> Result<CriClient, SourceError> {
+        if let Some(path) = &self.configured {
+            let (client, runtime) = CriClient::open(path.clone(), deadline).await?;
+            debug!(socket = %path.display(), runtime, "container runtime found");
             return Ok(client);
         }
-        find(SOCKETS.iter().map(PathBuf::from), deadline).await
+        find_runtime(SOCKETS.iter().map(PathBuf::from), deadline).await
     }
 
-    /// Asks about the sandboxes that are new; gives how many did not answer in time.
-    async fn learn(
+    /// Requests the status of sandboxes seen for the first time; returns how many are still missing at the deadline.
+    async fn read_networks(
         &mut self,
-        client: &Client,
+        client: &CriClient,
         sandboxes: &[PodSandbox],
         deadline: Instant,
-    ) -> Result<usize, Problem> {
+    ) -> Result<usize, SourceError> {
         let mut unknown: Vec<String> = sandboxes
             .iter()
             .map(|sandbox| sandbox.id.clone())
             .filter(|id| !self.networks.contains_key(id))
             .collect();
-        let mut left = unknown.len();
-        let mut asked = JoinSet::new();
+        let mut missing = unknown.len();
+        let mut requests = JoinSet::new();
         loop {
-            while asked.len() < SIDE_BY_SIDE
+            while requests.len() < MAX_CONCURRENT
                 && let Some(id) = unknown.pop()
             {
                 let client = client.clone();
-                asked.spawn(async move { (client.info(id.clone(), deadline).await, id) });
+                requests.spawn(async move { (client.info(id.clone(), deadline).await, id) });
             }
-            let Some(answer) = asked.join_next().await else {
-                return Ok(left);
+            let Some(finished) = requests.join_next().await else {
+                return Ok(missing);
             };
-            let Ok((info, id)) = answer else { continue };
+            let Ok((info, id)) = finished else { continue };
             match info {
                 Ok(info) => {
-                    // A runtime that says nothing more is not asked again either.
-                    let network = info.map_or(Some(Network::default()), |i| Network::parse(&i));
+                    // A runtime without verbose status is not asked again either.
+                    let network = info.map_or_else(
+                        || Some(SandboxNetwork::default()),
+                        |i| SandboxNetwork::parse(&i),
+                    );
                     if let Some(network) = network {
                         self.networks.insert(id, network);
-                        left -= 1;
+                        missing -= 1;
                     }
                 }
-                Err(Problem::Silent(_)) => return Ok(left),
-                // It went since it was listed.
-                Err(Problem::Failing(why)) => debug!("a sandbox is not known any more: {why}"),
+                Err(SourceError::Silent(_)) => return Ok(missing),
+                // It was removed after it was listed.
+                Err(SourceError::Failing(reason)) => debug!(reason, "pod sandbox disappeared"),
                 Err(other) => return Err(other),
             }
         }
     }
 
-    pub(super) fn records(&mut self, sandboxes: Vec<PodSandbox>) -> Vec<Record> {
+    pub(super) fn records(&mut self, sandboxes: Vec<PodSandbox>) -> Vec<PodRecord> {
         let mut records = Vec::with_capacity(sandboxes.len());
         for sandbox in sandboxes {
             let Some(metadata) = sandbox.metadata else {
@@ -131,22 +135,21 @@ impl Cri {
             let running = sandbox.state == PodSandboxState::Ready as i32;
             let namespace = network.and_then(|network| {
                 let path = network.namespace.as_deref()?;
-                self.namespaces.id_at(path).or_else(|| {
+                self.netns.id_at(path).or_else(|| {
                     let pid = network.pid.filter(|_| running)?;
-                    self.namespaces
-                        .id_at(Path::new(&format!("/proc/{pid}/ns/net")))
+                    self.netns.id_at(Path::new(&format!("/proc/{pid}/ns/net")))
                 })
             });
-            let words = [
+            let names = [
                 &metadata.namespace,
                 &metadata.name,
                 &metadata.uid,
                 &sandbox.id,
             ];
-            if metadata.name.is_empty() || words.iter().any(|word| word.len() > MAX_NAME) {
+            if metadata.name.is_empty() || names.iter().any(|name| name.len() > MAX_NAME) {
                 continue;
             }
-            records.push(Record {
+            records.push(PodRecord {
                 pod: Pod {
                     uid: Some(metadata.uid).filter(|uid| !uid.is_empty()),
                     container_id: Some(sandbox.id),
@@ -155,7 +158,7 @@ impl Cri {
                 namespace,
                 devices: network.map(|n| n.devices.clone()).unwrap_or_default(),
                 addresses: Vec::new(),
-                known_as: None,
+                runtime_uid: None,
                 running,
                 created: sandbox.created_at,
             });
@@ -164,23 +167,23 @@ impl Cri {
     }
 }
 
-impl Source for Cri {
+impl PodSource for Cri {
     const VIA: Via = Via::Cri;
 
     fn target(&self) -> String {
-        match (&self.client, &self.given) {
+        match (&self.client, &self.configured) {
             (Some(client), _) => client.path().display().to_string(),
             (None, Some(path)) => path.display().to_string(),
             (None, None) => "auto".to_owned(),
         }
     }
 
-    async fn records(&mut self, deadline: Instant) -> Result<SourceSnapshot, Problem> {
+    async fn snapshot(&mut self, deadline: Instant) -> Result<SourceSnapshot, SourceError> {
         let (client, listed) = match self.client.take() {
-            // A connection may have gone with the runtime it led to; a new one is tried at once.
+            // The runtime may have restarted: connect again at once.
             Some(client) => match client.sandboxes(deadline).await {
                 Ok(listed) => (client, listed),
-                Err(Problem::Silent(why)) => return Err(Problem::Silent(why)),
+                Err(error @ SourceError::Silent(_)) => return Err(error),
                 Err(_) => self.connect_and_list(deadline).await?,
             },
             None => self.connect_and_list(deadline).await?,
@@ -193,23 +196,23 @@ impl Source for Cri {
             let ids: HashSet<&str> = sandboxes.iter().map(|s| s.id.as_str()).collect();
             self.networks.retain(|id, _| ids.contains(id.as_str()));
         }
-        let waiting = self.learn(&client, &sandboxes, deadline).await?;
-        // Another runtime may be the one that runs the pods.
-        if self.given.is_some() || !sandboxes.is_empty() {
+        let missing = self.read_networks(&client, &sandboxes, deadline).await?;
+        // A runtime without pods may be the wrong one: search again next time.
+        if self.configured.is_some() || !sandboxes.is_empty() {
             self.client = Some(client);
         }
-        let mut remark = String::new();
+        let mut warning = String::new();
         if omitted > 0 {
-            remark = format!("{omitted} pods beyond {MAX_SANDBOXES} were left out");
-        } else if waiting > 0 && waiting == sandboxes.len() {
-            return Err(Problem::Silent(format!(
-                "{} lists pods but does not tell of them in time",
+            warning = format!("{omitted} pods beyond the limit of {MAX_SANDBOXES} were skipped");
+        } else if missing > 0 && missing == sandboxes.len() {
+            return Err(SourceError::Silent(format!(
+                "{} lists pods but does not answer status requests in time",
                 self.target()
             )));
         }
         Ok(SourceSnapshot {
-            records: Cri::records(self, sandboxes),
-            remark,
+            records: self.records(sandboxes),
+            warning,
         })
     }
 }
@@ -218,42 +221,42 @@ impl Cri {
     async fn connect_and_list(
         &self,
         deadline: Instant,
-    ) -> Result<(Client, Vec<PodSandbox>), Problem> {
+    ) -> Result<(CriClient, Vec<PodSandbox>), SourceError> {
         let client = self.connect(deadline).await?;
         let listed = client.sandboxes(deadline).await?;
         Ok((client, listed))
     }
 }
 
-/// The runtime that runs pods among those that answer; else the first that answers; else the trouble with the first
-/// socket that is there.
-async fn find(
+/// The first runtime that answers and has pods; else the first that answers; else the error of the first socket that
+/// exists.
+async fn find_runtime(
     sockets: impl Iterator<Item = PathBuf>,
     deadline: Instant,
-) -> Result<Client, Problem> {
-    let (there, missing): (Vec<_>, Vec<_>) = sockets.partition(|path| path.exists());
-    if there.is_empty() {
-        let looked_at: Vec<_> = missing.iter().map(|p| p.display().to_string()).collect();
-        return Err(Problem::Missing(format!(
-            "no container runtime's socket: nothing at {}; name one with --cri-endpoint",
-            looked_at.join(", ")
+) -> Result<CriClient, SourceError> {
+    let (existing, missing): (Vec<_>, Vec<_>) = sockets.partition(|path| path.exists());
+    if existing.is_empty() {
+        let tried: Vec<_> = missing.iter().map(|p| p.display().to_string()).collect();
+        return Err(SourceError::Missing(format!(
+            "no container runtime socket found (tried {}); set --cri-endpoint",
+            tried.join(", ")
         )));
     }
-    let mut tried = JoinSet::new();
-    for (rank, path) in there.into_iter().enumerate() {
-        tried.spawn(async move {
-            let outcome = match Client::open(path, deadline).await {
+    let mut attempts = JoinSet::new();
+    for (rank, path) in existing.into_iter().enumerate() {
+        attempts.spawn(async move {
+            let outcome = match CriClient::open(path, deadline).await {
                 Ok((client, _)) => client
                     .sandboxes(deadline)
                     .await
                     .map(|sandboxes| (client, !sandboxes.is_empty())),
-                Err(problem) => Err(problem),
+                Err(error) => Err(error),
             };
             (rank, outcome)
         });
     }
     let mut outcomes = Vec::new();
-    while let Some(outcome) = tried.join_next().await {
+    while let Some(outcome) = attempts.join_next().await {
         outcomes.extend(outcome.ok());
     }
     outcomes.sort_by_key(|(rank, outcome)| {
@@ -262,7 +265,9 @@ async fn find(
     });
     match outcomes.into_iter().next() {
         Some((_, Ok((client, _)))) => Ok(client),
-        Some((_, Err(problem))) => Err(problem),
-        None => Err(Problem::Failing("looking for a runtime failed".to_owned())),
+        Some((_, Err(error))) => Err(error),
+        None => Err(SourceError::Failing(
+            "searching for a container runtime failed".to_owned(),
+        )),
     }
 }

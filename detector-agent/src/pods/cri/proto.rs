@@ -1,8 +1,7 @@
-//! The part of the CRI that is asked: three calls of `runtime.v1.RuntimeService`.
+//! The part of the CRI in use: three calls of `runtime.v1.RuntimeService`.
 //!
-//! Written by hand from `cri-api/pkg/apis/runtime/v1/api.proto` instead of generated: the whole file makes some 15,000
-//! lines of code of which these are used, and compiling it would need `protoc`, or a compiler of its own, in every
-//! build. A field that is not named here is skipped by prost, as protobuf has it.
+//! Written by hand from `cri-api/pkg/apis/runtime/v1/api.proto`: generated code would have some 15,000 lines, almost all
+//! unused, and every build would need a protobuf compiler. prost skips fields that are not listed here.
 
 use std::collections::HashMap;
 
@@ -24,7 +23,7 @@ pub(in crate::pods) struct VersionResponse {
     pub(in crate::pods) runtime_version: String,
 }
 
-/// Without its filter: everything is listed.
+/// Without a filter, which lists all.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(in crate::pods) struct ListPodSandboxRequest {}
 
@@ -74,7 +73,7 @@ pub(in crate::pods) struct PodSandboxStatusRequest {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(in crate::pods) struct PodSandboxStatusResponse {
-    /// Of a verbose answer: `info` holds JSON of the runtime's own making.
+    /// In a verbose answer: `info` is JSON in the runtime's own format.
     #[prost(map = "string, string", tag = "2")]
     pub(in crate::pods) info: HashMap<String, String>,
 }

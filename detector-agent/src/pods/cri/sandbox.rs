@@ -1,21 +1,21 @@
-//! What a runtime says of a pod sandbox in the verbose answer: JSON of its own making, of which containerd and CRI-O
-//! share what is needed here.
+//! The verbose status of a pod sandbox: JSON in the runtime's own format. containerd and CRI-O share the fields used
+//! here.
 
 use std::{collections::HashMap, path::PathBuf};
 
 use serde::Deserialize;
 
-/// Devices that are believed of one sandbox.
+/// Most devices of one sandbox.
 const MAX_DEVICES: usize = 64;
 
-/// How the network of a sandbox is found.
+/// What identifies the network of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::pods) struct Network {
-    /// The file of its namespace, as the runtime sees it; `None` for a pod in the node's own network.
+pub(in crate::pods) struct SandboxNetwork {
+    /// Path of its network namespace, as the runtime sees it; `None` for a pod in the host network.
     pub(in crate::pods) namespace: Option<PathBuf>,
-    /// The sandbox's process.
+    /// Process id of the sandbox.
     pub(in crate::pods) pid: Option<u32>,
-    /// The host ends that the runtime's CNI result names (containerd).
+    /// Host ends of its devices in the runtime's CNI result (containerd only).
     pub(in crate::pods) devices: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ struct Namespace {
     path: String,
 }
 
-/// go-cni's, whose fields are written as Go names them.
+/// From go-cni, which serialises fields under their Go names.
 #[derive(Deserialize)]
 struct CniResult {
     #[serde(rename = "Interfaces", default)]
@@ -60,8 +60,8 @@ struct Interface {
     sandbox: String,
 }
 
-impl Network {
-    /// Reads the runtime's words; `None` where they do not tell (yet), so that it is to be asked again.
+impl SandboxNetwork {
+    /// Parses the status; `None` if it does not (yet) describe the network, so that it must be requested again.
     pub(in crate::pods) fn parse(info: &str) -> Option<Self> {
         let info: Info = serde_json::from_str(info).ok()?;
         let namespaces = info.runtime_spec?.linux?.namespaces;
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn containerd_tells_the_namespace_the_process_and_the_host_device() {
+    fn containerd_status_has_namespace_process_and_device() {
         let network =
-            Network::parse(include_str!("../fixtures/containerd-1.6-status.json")).unwrap();
+            SandboxNetwork::parse(include_str!("../fixtures/containerd-1.6-status.json")).unwrap();
         let file = "/var/run/netns/cni-5fcc2183-6c3d-1ab3-fc21-09b463aafe79";
         assert_eq!(network.namespace, Some(file.into()));
         assert_eq!(network.pid, Some(7980));
@@ -105,8 +105,8 @@ mod tests {
     }
 
     #[test]
-    fn cri_o_tells_the_namespace_and_the_process() {
-        let network = Network::parse(include_str!("../fixtures/crio-status.json")).unwrap();
+    fn cri_o_status_has_namespace_and_process() {
+        let network = SandboxNetwork::parse(include_str!("../fixtures/crio-status.json")).unwrap();
         let file = "/var/run/netns/5b1c0e6e-8a3f-4c1f-9b57-0d6c1f1d8a11";
         assert_eq!(network.namespace, Some(file.into()));
         assert_eq!(network.pid, Some(24181));
@@ -114,15 +114,15 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_in_the_nodes_own_network_has_no_namespace() {
+    fn host_network_pod_has_no_namespace() {
         let info =
             r#"{"pid":1,"runtimeSpec":{"linux":{"namespaces":[{"type":"pid"}]}},"cniResult":null}"#;
-        let network = Network::parse(info).unwrap();
+        let network = SandboxNetwork::parse(info).unwrap();
         assert_eq!((network.namespace, network.devices), (None, Vec::new()));
     }
 
     #[test]
-    fn what_does_not_tell_the_network_is_to_be_asked_again() {
+    fn status_without_network_is_not_accepted() {
         for info in [
             "",
             "{",
@@ -131,7 +131,7 @@ mod tests {
             r#"{"pid":1,"runtimeSpec":null}"#,
             r#"{"pid":-1,"runtimeSpec":{}}"#,
         ] {
-            assert_eq!(Network::parse(info), None, "{info}");
+            assert_eq!(SandboxNetwork::parse(info), None, "{info}");
         }
     }
 }

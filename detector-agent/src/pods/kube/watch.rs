@@ -10,91 +10,88 @@ use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod as ApiPod;
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep},
 };
 
-use super::{Kube, MAX_PODS, PAGE, pods, problem};
-use crate::pods::{
-    Record, Via,
-    source::{Problem, Report, SourceSnapshot},
+use super::{KubePods, MAX_PODS, PAGE, TARGET, pod_record, source_error};
+use crate::{
+    pods::{
+        PodRecord, Via,
+        source::{SourceError, SourceReport, SourceSnapshot},
+    },
+    timer::{DoublingDelay, sleep_until_some},
 };
 
-/// Changes that come close together are told once.
-const TOGETHER: Duration = Duration::from_millis(50);
-/// A watch that broke and went this long without another error works again. (A watch that is resumed says nothing
-/// until something changes.)
-const MENDED: Duration = Duration::from_secs(2);
-/// The first list may take this long before the server counts as silent; it is waited for all the same.
-const FIRST_LIST: Duration = Duration::from_secs(10);
-/// After an error: at first, doubled each time, at most.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Changes within this time are reported together.
+const BATCH: Duration = Duration::from_millis(50);
+/// A watch that had an error counts as working again after this long without another: a resumed watch is silent until
+/// something changes.
+const RECOVERY: Duration = Duration::from_secs(2);
+/// The server counts as silent if the first list takes longer. The list is not cancelled.
+const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Delay after an error: the first, and the longest.
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
-/// The pods of the node as the watch tells them.
+/// The node's pods, from the events of the watch.
 #[derive(Debug, Default)]
-struct Pods {
-    known: HashMap<String, Record>,
-    /// Those of a list that is under way.
-    listed: HashMap<String, Record>,
-    /// A list was whole once.
-    ready: bool,
-    omitted: usize,
+struct WatchedPods {
+    pods: HashMap<String, PodRecord>,
+    /// The pods of a list in progress.
+    listed: HashMap<String, PodRecord>,
+    /// A list was completed.
+    is_complete: bool,
+    skipped: usize,
 }
 
-impl Pods {
-    /// Takes an event; `true` where what is known changed.
-    fn take(&mut self, event: Event<ApiPod>, labels: &[String]) -> bool {
+impl WatchedPods {
+    /// Applies an event; `true` if the pods may have changed.
+    fn apply(&mut self, event: Event<ApiPod>, labels: &[String]) -> bool {
         match event {
             Event::Init => {
                 self.listed.clear();
-                self.omitted = 0;
+                self.skipped = 0;
                 false
             }
             Event::InitApply(pod) => {
-                let listed = std::mem::take(&mut self.listed);
-                self.listed = self.put(listed, &pod, labels);
+                self.skipped += put(&mut self.listed, &pod, labels);
                 false
             }
             Event::InitDone => {
-                self.known = std::mem::take(&mut self.listed);
-                self.ready = true;
+                self.pods = std::mem::take(&mut self.listed);
+                self.is_complete = true;
                 true
             }
             Event::Apply(pod) => {
-                let known = std::mem::take(&mut self.known);
-                self.known = self.put(known, &pod, labels);
+                self.skipped += put(&mut self.pods, &pod, labels);
                 true
             }
-            Event::Delete(pod) => self.known.remove(&key(&pod)).is_some(),
+            Event::Delete(pod) => self.pods.remove(&key(&pod)).is_some(),
         }
     }
 
-    fn put(
-        &mut self,
-        mut pods: HashMap<String, Record>,
-        pod: &ApiPod,
-        labels: &[String],
-    ) -> HashMap<String, Record> {
-        let key = key(pod);
-        match pods::record(pod, labels) {
-            Some(record) if pods.len() < MAX_PODS || pods.contains_key(&key) => {
-                pods.insert(key, record);
-            }
-            Some(_) => self.omitted += 1,
-            None => drop(pods.remove(&key)),
-        }
-        pods
-    }
-
-    fn told(&self) -> SourceSnapshot {
+    fn snapshot(&self) -> SourceSnapshot {
         SourceSnapshot {
-            records: self.known.values().cloned().collect(),
-            remark: match self.omitted {
+            records: self.pods.values().cloned().collect(),
+            warning: match self.skipped {
                 0 => String::new(),
-                omitted => format!("{omitted} pods beyond {MAX_PODS} were left out"),
+                skipped => format!("{skipped} pods beyond the limit of {MAX_PODS} were skipped"),
             },
         }
     }
+}
+
+/// Adds, replaces or (if it has no record) removes a pod. Returns the number of pods skipped because of the limit.
+fn put(pods: &mut HashMap<String, PodRecord>, pod: &ApiPod, labels: &[String]) -> usize {
+    let key = key(pod);
+    match pod_record(pod, labels) {
+        Some(record) if pods.len() < MAX_PODS || pods.contains_key(&key) => {
+            pods.insert(key, record);
+        }
+        Some(_) => return 1,
+        None => drop(pods.remove(&key)),
+    }
+    0
 }
 
 fn key(pod: &ApiPod) -> String {
@@ -102,25 +99,25 @@ fn key(pod: &ApiPod) -> String {
         .unwrap_or_else(|| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()))
 }
 
-/// Reports the node's pods whenever they change, and how the server fares, until nobody listens any more.
-pub(in crate::pods) async fn watch(kube: Kube, reports: mpsc::Sender<Report>) {
-    let mut following = Following {
-        kube,
-        pods: Pods::default(),
-        pause: FIRST_PAUSE,
-        reporting: Reporting {
+/// Reports the node's pods whenever they change, and errors of the server, until the resolver is gone.
+pub(in crate::pods) async fn watch(source: KubePods, reports: mpsc::Sender<SourceReport>) {
+    let mut watch = PodWatch {
+        source,
+        pods: WatchedPods::default(),
+        delay: DoublingDelay::new(FIRST_DELAY, LONGEST_DELAY),
+        reporter: WatchReporter {
             reports,
-            target: "the Kubernetes API".to_owned(),
+            target: TARGET.to_owned(),
         },
     };
     loop {
-        // Anew after a 401, too: a token that was replaced is read again then.
-        let end = match following.kube.client().await {
+        // After a 401 the new client reads a rotated token.
+        let end = match watch.source.connect().await {
             Ok((client, server)) => {
-                following.reporting.target = server;
-                following.follow(client).await
+                watch.reporter.target = server;
+                watch.follow(client).await
             }
-            Err(problem) => following.trouble(problem).await,
+            Err(error) => watch.fail(error).await,
         };
         if end.is_break() {
             return;
@@ -128,93 +125,91 @@ pub(in crate::pods) async fn watch(kube: Kube, reports: mpsc::Sender<Report>) {
     }
 }
 
-struct Following {
-    kube: Kube,
-    pods: Pods,
-    pause: Duration,
-    reporting: Reporting,
+struct PodWatch {
+    source: KubePods,
+    pods: WatchedPods,
+    delay: DoublingDelay,
+    reporter: WatchReporter,
 }
 
-impl Following {
-    /// Says what is wrong and rests; breaks where nobody listens any more.
-    async fn trouble(&mut self, problem: Problem) -> ControlFlow<()> {
-        self.reporting.say(Err(problem)).await?;
-        sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+impl PodWatch {
+    /// Reports an error and waits; breaks if the resolver is gone.
+    async fn fail(&mut self, error: SourceError) -> ControlFlow<()> {
+        self.reporter.report(Err(error)).await?;
+        sleep(self.delay.advance()).await;
         ControlFlow::Continue(())
     }
 
-    /// Follows with one client, until another is needed or nobody listens any more.
+    /// Follows the watch until a new client is needed; breaks if the resolver is gone.
     async fn follow(&mut self, client: Client) -> ControlFlow<()> {
         let api: Api<ApiPod> = Api::all(client);
         let config = Config::default()
-            .fields(&self.kube.selector())
+            .fields(&self.source.selector())
             .page_size(PAGE);
         let mut stream = pin!(watcher::watcher(api, config));
-        let mut say_at: Option<Instant> = None;
-        let mut mended_at: Option<Instant> = None;
-        let mut silent_at = Some(Instant::now() + FIRST_LIST);
+        let mut report_at: Option<Instant> = None;
+        let mut recovered_at: Option<Instant> = None;
+        let mut silent_at = Some(Instant::now() + FIRST_LIST_TIMEOUT);
         loop {
             tokio::select! {
                 event = stream.next() => match event {
                     Some(Ok(event)) => {
-                        let changed = self.pods.take(event, &self.kube.labels);
-                        if changed && self.pods.ready {
-                            self.pause = FIRST_PAUSE;
+                        let has_changed = self.pods.apply(event, &self.source.labels);
+                        if has_changed && self.pods.is_complete {
+                            self.delay.reset();
                             silent_at = None;
-                            mended_at = None;
-                            say_at.get_or_insert_with(|| Instant::now() + TOGETHER);
+                            recovered_at = None;
+                            report_at.get_or_insert_with(|| Instant::now() + BATCH);
                         }
                     }
                     Some(Err(error)) => {
                         silent_at = None;
-                        let problem = match code(&error) {
-                            // Part of the protocol: everything is listed anew.
-                            Some(410) => {
-                                sleep(self.pause).await;
-                                continue;
-                            }
-                            _ => meaning(&self.reporting.target, &error),
-                        };
-                        say_at = None;
-                        mended_at = Some(Instant::now() + self.pause + MENDED);
-                        self.trouble(problem).await?;
-                        if code(&error) == Some(401) {
+                        let status = status_code(&error);
+                        // 410 Gone is part of the protocol: the watcher lists again.
+                        if status == Some(410) {
+                            sleep(self.delay.current()).await;
+                            continue;
+                        }
+                        report_at = None;
+                        recovered_at = Some(Instant::now() + self.delay.current() + RECOVERY);
+                        let error = watch_error(&self.reporter.target, &error);
+                        self.fail(error).await?;
+                        if status == Some(401) {
                             return ControlFlow::Continue(());
                         }
                     }
                     None => return ControlFlow::Continue(()),
                 },
-                () = at(say_at) => {
-                    say_at = None;
-                    self.reporting.say(Ok(self.pods.told())).await?;
+                () = sleep_until_some(report_at) => {
+                    report_at = None;
+                    self.reporter.report(Ok(self.pods.snapshot())).await?;
                 }
-                () = at(mended_at), if self.pods.ready => {
-                    mended_at = None;
-                    self.reporting.say(Ok(self.pods.told())).await?;
+                () = sleep_until_some(recovered_at), if self.pods.is_complete => {
+                    recovered_at = None;
+                    self.reporter.report(Ok(self.pods.snapshot())).await?;
                 }
-                () = at(silent_at) => {
+                () = sleep_until_some(silent_at) => {
                     silent_at = None;
-                    let problem = Problem::Silent(format!("{} does not answer", self.reporting.target));
-                    self.reporting.say(Err(problem)).await?;
+                    let error = SourceError::Silent(format!("{} does not answer", self.reporter.target));
+                    self.reporter.report(Err(error)).await?;
                 }
             }
         }
     }
 }
 
-struct Reporting {
-    reports: mpsc::Sender<Report>,
+struct WatchReporter {
+    reports: mpsc::Sender<SourceReport>,
     target: String,
 }
 
-impl Reporting {
-    /// Breaks where nobody listens any more.
-    async fn say(&self, outcome: Result<SourceSnapshot, Problem>) -> ControlFlow<()> {
-        let report = Report {
+impl WatchReporter {
+    /// Sends a report; breaks if the resolver is gone.
+    async fn report(&self, outcome: Result<SourceSnapshot, SourceError>) -> ControlFlow<()> {
+        let report = SourceReport {
             via: Via::Kube,
             target: self.target.clone(),
-            // Pods are told by what does not change hands within a device's life.
+            // Newer than any round: API records are not matched by namespace ids, which are reused.
             round: u64::MAX,
             outcome,
         };
@@ -225,32 +220,27 @@ impl Reporting {
     }
 }
 
-fn meaning(server: &str, error: &watcher::Error) -> Problem {
+fn watch_error(server: &str, error: &watcher::Error) -> SourceError {
     match error {
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => problem(server, error),
-        watcher::Error::WatchError(status) => problem(server, &::kube::Error::Api(status.clone())),
-        watcher::Error::NoResourceVersion => Problem::Foreign(format!(
-            "{server} does not answer as a Kubernetes API: {error}"
+        | watcher::Error::WatchFailed(error) => source_error(server, error),
+        watcher::Error::WatchError(status) => {
+            source_error(server, &::kube::Error::Api(status.clone()))
+        }
+        watcher::Error::NoResourceVersion => SourceError::Foreign(format!(
+            "{server} does not answer like a Kubernetes API: {error}"
         )),
     }
 }
 
-/// The server's status code, where it gave one.
-fn code(error: &watcher::Error) -> Option<u16> {
+/// The server's status code, if the error has one.
+fn status_code(error: &watcher::Error) -> Option<u16> {
     match error {
         watcher::Error::InitialListFailed(::kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(::kube::Error::Api(status))
         | watcher::Error::WatchFailed(::kube::Error::Api(status))
         | watcher::Error::WatchError(status) => Some(status.code),
         _ => None,
-    }
-}
-
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }

@@ -1,6 +1,6 @@
-//! What a source knows, and joining it with devices. Pure.
+//! Matching devices with the pods of one source's snapshot. Pure.
 
-mod join;
+mod sources;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,34 +11,41 @@ use std::{
 
 use super::{Pod, name_hash::HashedNames};
 use crate::engine::{NsId, PodDevice};
-pub(super) use join::Catalogues;
+pub(super) use sources::SourceMatchers;
 
-/// A pod as a source tells it, and what its devices can be told by.
+/// A pod in a source's snapshot, with what identifies its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct PodRecord {
     /// The pod; `via` is the source.
     pub pod: Pod,
-    /// Its network namespace, as the agent's namespace numbered it when the record was made.
+    /// Id of its network namespace relative to the agent's, when the record was made.
     pub namespace: Option<NsId>,
-    /// The names of its devices' host ends.
+    /// Names of the host ends of its devices.
     pub devices: Vec<String>,
-    /// The pod's addresses, where its namespace and devices are not known.
+    /// Its addresses, from a source that knows neither namespace nor devices.
     pub addresses: Vec<IpAddr>,
-    /// Another uid that the container runtime knows it by.
-    pub known_as: Option<String>,
-    /// Whether it runs. Of one that does not, only the namespace counts: its device's name may be another's by now.
+    /// The uid that the container runtime uses instead of the API's (static pods).
+    pub runtime_uid: Option<String>,
+    /// Whether it runs. A stopped pod is matched by its namespace only: its device's name may have been reused.
     pub running: bool,
-    /// Orders the records of one source by age; of two that fit, the newer is right.
+    /// Orders the records of one source by age; the newer of two matching records wins.
     pub created: i64,
 }
 
-/// A device, the addresses on its pod's end, and its pod where that is known.
-type Standing<D> = (D, Vec<IpAddr>, Option<Arc<Pod>>);
+/// A device for matching by address.
+#[derive(Clone, Debug)]
+pub(super) struct AddressCandidate<D> {
+    pub(super) device: D,
+    /// The addresses on the pod's end.
+    pub(super) addresses: Vec<IpAddr>,
+    /// Its pod, if that is known already.
+    pub(super) pod: Option<Arc<Pod>>,
+}
 
-/// Everything one source told at one time, ready to be asked by device.
+/// One source's snapshot, indexed by what identifies devices.
 #[derive(Debug, Default)]
 pub struct DeviceMatcher {
-    records: Vec<Record>,
+    records: Vec<PodRecord>,
     by_namespace: HashMap<NsId, usize>,
     by_device: HashMap<String, usize>,
     by_name: HashMap<String, usize>,
@@ -47,10 +54,10 @@ pub struct DeviceMatcher {
 }
 
 impl DeviceMatcher {
-    /// The catalogue of these records.
+    /// Indexes `records`.
     #[must_use]
-    pub fn new(mut records: Vec<Record>) -> Self {
-        // The later of two that fit replaces the earlier below.
+    pub fn new(mut records: Vec<PodRecord>) -> Self {
+        // In the maps below a later record replaces an earlier one.
         records.sort_by_key(|record| (record.running, record.created));
         let mut by_namespace = HashMap::new();
         let mut by_device = HashMap::new();
@@ -76,29 +83,23 @@ impl DeviceMatcher {
         }
     }
 
-    /// Every record.
-    #[must_use]
-    pub fn records(&self) -> &[Record] {
-        &self.records
-    }
-
-    /// The pod whose network namespace the device leads to, or whose device has this name.
+    /// The pod in the network namespace of the device's peer, else the pod that owns a device of this name.
     #[must_use]
     pub fn by_network(&self, device: &PodDevice) -> Option<&Pod> {
-        let namespace = device
+        let in_namespace = device
             .peer
             .and_then(|peer| self.by_namespace.get(&peer.nsid));
-        let found = namespace.or_else(|| {
-            // A record that stands in another namespace than the device's peer names an earlier device.
+        let index = in_namespace.or_else(|| {
+            // A record in another namespace than the device's peer belongs to an earlier device of this name.
             self.by_device.get(&device.name).filter(|index| {
-                let record = self.records.get(**index).and_then(|r| r.namespace);
-                !matches!((record, device.peer), (Some(namespace), Some(peer)) if namespace != peer.nsid)
+                let namespace = self.records.get(**index).and_then(|r| r.namespace);
+                !matches!((namespace, device.peer), (Some(namespace), Some(peer)) if namespace != peer.nsid)
             })
         })?;
-        self.records.get(*found).map(|record| &record.pod)
+        self.records.get(*index).map(|record| &record.pod)
     }
 
-    /// The pod that the device's name is made of.
+    /// The pod that the device's name is derived from.
     #[must_use]
     pub fn by_hash(&self, device: &PodDevice) -> Option<&Pod> {
         let hashed = self
@@ -115,13 +116,13 @@ impl DeviceMatcher {
             .map(|record| &record.pod)
     }
 
-    fn record_by_name(&self, namespace: &str, name: &str) -> Option<&Record> {
+    fn record_by_name(&self, namespace: &str, name: &str) -> Option<&PodRecord> {
         let index = self.by_name.get(&full_name(namespace, name))?;
         self.records.get(*index)
     }
 
-    /// Whether this pod still runs and has no other addresses than these.
-    pub(super) fn gives(&self, pod: &Pod, addresses: &[IpAddr]) -> bool {
+    /// Whether this pod still runs, and all of its addresses are among `addresses`.
+    pub(super) fn is_at(&self, pod: &Pod, addresses: &[IpAddr]) -> bool {
         let record = self.record_by_name(&pod.namespace, &pod.name);
         record.is_some_and(|record| {
             record.running
@@ -131,10 +132,10 @@ impl DeviceMatcher {
         })
     }
 
-    /// The pods all of whose addresses stand on a device.
-    fn by_addresses(&self, addresses: &[IpAddr]) -> BTreeSet<usize> {
-        let at_least_one = addresses.iter().filter_map(|a| self.by_address.get(a));
-        at_least_one
+    /// The records whose addresses are all among `addresses`.
+    fn records_at(&self, addresses: &[IpAddr]) -> BTreeSet<usize> {
+        let with_one = addresses.iter().filter_map(|a| self.by_address.get(a));
+        with_one
             .flatten()
             .copied()
             .filter(|index| {
@@ -144,64 +145,65 @@ impl DeviceMatcher {
             .collect()
     }
 
-    /// Which device is whose by the addresses alone: a device and a pod that fit each other and nobody else. `devices`
-    /// are all there are, each with its pod where that is known already. Gives for each of the others the pod, or
-    /// the reason why it cannot be said.
+    /// Matches devices and pods by address: a match counts only if the device fits no other pod and the pod no other
+    /// device. `candidates` are all devices; those with a known pod take it out of the choice. Returns for each other
+    /// device with a fitting pod either that pod or, for people, why the match is ambiguous.
     pub(super) fn by_address<D: Copy + Eq + Hash>(
         &self,
-        devices: &[Standing<D>],
+        candidates: &[AddressCandidate<D>],
     ) -> HashMap<D, Result<&Pod, String>> {
-        let name = |index: usize| {
-            let record = self.records.get(index);
-            record.map_or_else(String::new, |r| full_name(&r.pod.namespace, &r.pod.name))
-        };
-        let taken: BTreeSet<usize> = devices
+        let taken: BTreeSet<usize> = candidates
             .iter()
-            .filter_map(|(_, _, pod)| {
-                let pod = pod.as_ref()?;
+            .filter_map(|candidate| {
+                let pod = candidate.pod.as_ref()?;
                 self.by_name
                     .get(&full_name(&pod.namespace, &pod.name))
                     .copied()
             })
             .collect();
-        let fitting: Vec<(D, BTreeSet<usize>)> = devices
+        let fitting: Vec<(D, BTreeSet<usize>)> = candidates
             .iter()
-            .filter(|(_, _, pod)| pod.is_none())
-            .map(|(device, addresses, _)| (*device, &self.by_addresses(addresses) - &taken))
+            .filter(|candidate| candidate.pod.is_none())
+            .map(|c| (c.device, &self.records_at(&c.addresses) - &taken))
             .collect();
-        let mut wanted: HashMap<usize, usize> = HashMap::new();
+        let mut devices_per_pod: HashMap<usize, usize> = HashMap::new();
         for index in fitting.iter().flat_map(|(_, pods)| pods) {
-            *wanted.entry(*index).or_default() += 1;
+            *devices_per_pod.entry(*index).or_default() += 1;
         }
-        let mut outcome = HashMap::new();
+        let mut matches = HashMap::new();
         for (device, pods) in fitting {
             let mut pods = pods.into_iter();
-            let verdict = match (pods.next(), pods.next()) {
+            let outcome = match (pods.next(), pods.next()) {
                 (None, _) => continue,
-                (Some(only), None) if wanted.get(&only) == Some(&1) => {
+                (Some(only), None) if devices_per_pod.get(&only) == Some(&1) => {
                     match self.records.get(only) {
                         Some(record) => Ok(&record.pod),
                         None => continue,
                     }
                 }
                 (Some(only), None) => Err(format!(
-                    "{} has its address, and so has another device",
-                    name(only)
+                    "another device also has the address of {}",
+                    self.name_of(only)
                 )),
                 (Some(one), Some(two)) => {
-                    let more = pods.count();
-                    let more = (more > 0).then(|| format!(" and {more} more"));
+                    let others = pods.count();
+                    let others = (others > 0).then(|| format!(" and {others} more"));
                     Err(format!(
-                        "{}, {}{} have its address",
-                        name(one),
-                        name(two),
-                        more.unwrap_or_default()
+                        "its address is shared by {}, {}{}",
+                        self.name_of(one),
+                        self.name_of(two),
+                        others.unwrap_or_default()
                     ))
                 }
             };
-            outcome.insert(device, verdict);
+            matches.insert(device, outcome);
         }
-        outcome
+        matches
+    }
+
+    fn name_of(&self, index: usize) -> String {
+        let record = self.records.get(index);
+        record.map_or_else(String::new, |r| full_name(&r.pod.namespace, &r.pod.name))
     }
 }
 

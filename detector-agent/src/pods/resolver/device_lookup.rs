@@ -1,22 +1,22 @@
-//! A device whose pod is looked for, and when it is looked up.
+//! The lookup of one device's pod, and when it is tried.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::Identifier;
+use super::PodResolver;
 use crate::{
     engine::PodDevice,
     pods::{Pod, Via, directory::DeviceId},
 };
 
-/// Devices that are followed, as many as links.
-pub(super) const DEVICES: usize = 16_384;
-/// Devices that are gone and still remembered: conflicts name those that left.
-pub(super) const GONE: usize = 2_048;
-/// When a device is looked up again, counted from the time before.
-const PAUSES: [Duration; 8] = [
+/// Most devices that are tracked, the same as the bound on links.
+pub(super) const MAX_DEVICES: usize = 16_384;
+/// Most removed devices whose pod is remembered: conflicts list claimants that left.
+pub(super) const MAX_GONE: usize = 2_048;
+/// Delays between the attempts for a device.
+const RETRY_DELAYS: [Duration; 8] = [
     Duration::from_millis(25),
     Duration::from_millis(75),
     Duration::from_millis(150),
@@ -26,184 +26,191 @@ const PAUSES: [Duration; 8] = [
     Duration::from_secs(7),
     Duration::from_secs(20),
 ];
-/// A device that was looked up in vain is looked up again for a conflict no sooner than this.
-const AGAIN: Duration = Duration::from_secs(10);
+/// Shortest time after the last attempt before a conflict starts new ones.
+const RETRY_COOLDOWN: Duration = Duration::from_secs(10);
 
-/// A device and how far its look-up has come.
+/// A device and the state of its lookup.
 #[derive(Debug)]
-pub(super) struct Followed {
+pub(super) struct DeviceLookup {
     pub(super) device: PodDevice,
-    /// The first round that can tell of it.
-    pub(super) since: u64,
+    /// The first round whose snapshots may be matched by network.
+    pub(super) first_round: u64,
     pub(super) pod: Option<Arc<Pod>>,
-    /// The addresses that the pod was found by, where nothing better tells it.
-    pub(super) by_address: Option<Vec<IpAddr>>,
-    /// What is known without being enough.
-    pub(super) hint: Option<String>,
-    /// Rounds it had.
+    /// The device's addresses, if the pod was matched by nothing else.
+    pub(super) matched_addresses: Option<Vec<IpAddr>>,
+    /// Why a match by address was not possible.
+    pub(super) ambiguity: Option<String>,
+    /// Rounds it took part in.
     pub(super) attempts: usize,
-    /// When it was last looked up.
-    pub(super) looked_up: Option<Instant>,
-    /// When its next round is due; `None` where it is left alone.
-    pub(super) due: Option<Instant>,
-    pub(super) gone: bool,
+    pub(super) last_attempt: Option<Instant>,
+    /// `None`: no further attempt is planned.
+    pub(super) next_attempt: Option<Instant>,
+    pub(super) is_gone: bool,
 }
 
-impl Followed {
+impl DeviceLookup {
+    fn new(device: PodDevice, first_round: u64, now: Instant) -> Self {
+        Self {
+            device,
+            first_round,
+            pod: None,
+            matched_addresses: None,
+            ambiguity: None,
+            attempts: 0,
+            last_attempt: None,
+            next_attempt: Some(now),
+            is_gone: false,
+        }
+    }
+
     pub(super) fn via(&self) -> Option<Via> {
         self.pod.as_ref().map(|pod| pod.via)
     }
 
-    /// Takes over a pod; `true` where it is another than before.
-    pub(super) fn becomes(&mut self, pod: Arc<Pod>) -> bool {
+    /// Sets the pod; `true` if it is not the same pod as before.
+    pub(super) fn set_pod(&mut self, pod: Arc<Pod>) -> bool {
         debug!(
             device = self.device.name,
             via = pod.via.name(),
-            "is of {}/{}",
-            pod.namespace,
-            pod.name
+            namespace = pod.namespace,
+            pod = pod.name,
+            "pod found"
         );
         if pod.via == Via::Cri {
-            // There is nothing better.
-            self.due = None;
+            // There is no better source.
+            self.next_attempt = None;
         }
-        let another = !self.pod.as_ref().is_some_and(|old| old.is_same_pod(&pod));
+        let is_other = !self.pod.as_ref().is_some_and(|old| old.is_same_pod(&pod));
         self.pod = Some(pod);
-        another
+        is_other
     }
 
-    /// Whether this pod is told by more than the addresses that the present one was found by.
-    pub(super) fn is_better(&self, pod: &Pod) -> bool {
-        !self.gone
-            && self.by_address.is_some()
+    /// Whether `pod`, matched by more than addresses, replaces a pod that the same source matched by address.
+    pub(super) fn is_address_match_replaced_by(&self, pod: &Pod) -> bool {
+        !self.is_gone
+            && self.matched_addresses.is_some()
             && self.pod.as_ref().is_some_and(|old| !old.is_same_pod(pod))
             && Some(pod.via) == self.via()
     }
 
-    /// Whether this source could name it, or name it better.
-    pub(super) fn could_do_with(&self, via: Via) -> bool {
-        !self.gone && self.via().is_none_or(|known| via < known)
+    /// Whether this source could find the pod, or is better than the one that did.
+    pub(super) fn can_improve_with(&self, via: Via) -> bool {
+        !self.is_gone && self.via().is_none_or(|known| via < known)
+    }
+
+    fn restart(&mut self, now: Instant) {
+        self.attempts = 0;
+        self.next_attempt = Some(now);
     }
 }
 
-impl Identifier {
-    pub(super) fn appeared(&mut self, device: PodDevice, now: Instant) {
+impl PodResolver {
+    pub(super) fn device_appeared(&mut self, device: PodDevice, now: Instant) {
         let id = (device.ifindex, device.generation);
-        let since = self.round + 1;
-        if let Some(followed) = self.devices.get_mut(&id) {
-            let moved = followed.device.peer != device.peer;
-            followed.device = device;
-            if moved {
-                // Another namespace, another pod.
-                followed.since = since;
-                followed.pod = None;
-                followed.by_address = None;
-                followed.hint = None;
+        let first_round = self.round + 1;
+        if let Some(lookup) = self.devices.get_mut(&id) {
+            if lookup.device.peer == device.peer {
+                lookup.device = device;
+                lookup.restart(now);
+            } else {
+                // Its peer moved to another namespace, so it belongs to another pod.
+                *lookup = DeviceLookup {
+                    last_attempt: lookup.last_attempt,
+                    is_gone: lookup.is_gone,
+                    ..DeviceLookup::new(device, first_round, now)
+                };
             }
-            followed.attempts = 0;
-            followed.due = Some(now);
-        } else if self.devices.len() < DEVICES + self.gone.len() {
-            let followed = Followed {
-                device,
-                since,
-                pod: None,
-                by_address: None,
-                hint: None,
-                attempts: 0,
-                looked_up: None,
-                due: Some(now),
-                gone: false,
-            };
-            self.devices.insert(id, followed);
+        } else if self.devices.len() < MAX_DEVICES + self.gone.len() {
+            let lookup = DeviceLookup::new(device, first_round, now);
+            self.devices.insert(id, lookup);
         }
-        self.stale = true;
+        self.is_stale = true;
     }
 
-    pub(super) fn wanted(&mut self, device: PodDevice, now: Instant) {
+    pub(super) fn pod_wanted(&mut self, device: PodDevice, now: Instant) {
         let id = (device.ifindex, device.generation);
-        let Some(followed) = self.devices.get_mut(&id) else {
-            return self.appeared(device, now);
+        let Some(lookup) = self.devices.get_mut(&id) else {
+            return self.device_appeared(device, now);
         };
-        let rested = followed
-            .looked_up
-            .is_none_or(|looked_up| now.duration_since(looked_up) >= AGAIN);
-        if followed.due.is_none() && !followed.gone && rested {
-            followed.attempts = 0;
-            followed.due = Some(now);
+        let has_cooled_down = lookup
+            .last_attempt
+            .is_none_or(|last| now.duration_since(last) >= RETRY_COOLDOWN);
+        if lookup.next_attempt.is_none() && !lookup.is_gone && has_cooled_down {
+            lookup.restart(now);
         }
     }
 
-    pub(super) fn is_gone(&mut self, id: DeviceId) {
-        let Some(followed) = self.devices.get_mut(&id) else {
+    pub(super) fn device_gone(&mut self, id: DeviceId) {
+        let Some(lookup) = self.devices.get_mut(&id) else {
             return;
         };
-        if followed.gone {
+        if lookup.is_gone {
             return;
         }
-        followed.gone = true;
-        followed.due = None;
+        lookup.is_gone = true;
+        lookup.next_attempt = None;
         self.gone.push_back(id);
-        if self.gone.len() > GONE
+        if self.gone.len() > MAX_GONE
             && let Some(oldest) = self.gone.pop_front()
         {
             self.devices.remove(&oldest);
-            self.stale = true;
+            self.is_stale = true;
         }
     }
 
-    /// Begins a round where one is due.
+    /// Begins a round if an attempt is due; `true` if it did.
     pub(in crate::pods) fn begin_round(&mut self, now: Instant) -> bool {
-        let mut begun = false;
-        let hopeful = |via: Via| {
-            self.sources
-                .iter()
-                .any(|source| source.via == via && source.state.is_hopeful())
-        };
-        let hopeful = Via::ALL.map(|via| (via, hopeful(via)));
-        for followed in self.devices.values_mut() {
-            if followed.due.is_none_or(|due| due > now) {
+        let usable: Vec<Via> = self
+            .sources
+            .iter()
+            .filter(|source| source.state.is_usable())
+            .map(|source| source.via)
+            .collect();
+        let mut is_due = false;
+        for lookup in self.devices.values_mut() {
+            if lookup.next_attempt.is_none_or(|due| due > now) {
                 continue;
             }
-            begun = true;
-            followed.looked_up = Some(now);
-            let better = hopeful
-                .iter()
-                .any(|(via, hopeful)| *hopeful && followed.could_do_with(*via));
-            followed.due = PAUSES
-                .get(followed.attempts)
-                .filter(|_| better)
-                .map(|pause| now + *pause);
-            followed.attempts += 1;
-            // Not being looked up any more is another reason.
-            self.stale |= followed.due.is_none();
+            is_due = true;
+            lookup.last_attempt = Some(now);
+            let can_improve = usable.iter().any(|via| lookup.can_improve_with(*via));
+            lookup.next_attempt = RETRY_DELAYS
+                .get(lookup.attempts)
+                .filter(|_| can_improve)
+                .map(|delay| now + *delay);
+            lookup.attempts += 1;
+            // The published reason says whether the lookup goes on.
+            self.is_stale |= lookup.next_attempt.is_none();
         }
-        self.round += u64::from(begun);
-        if begun {
-            // What the devices say themselves needs no answer.
-            self.name_devices(None);
+        if is_due {
+            self.round += 1;
+            // Names and aliases of new devices may match snapshots that are already here.
+            self.match_devices(None);
         }
-        begun
+        is_due
     }
 
-    /// No further round will come.
-    pub(in crate::pods) fn give_up(&mut self) {
-        for followed in self.devices.values_mut() {
-            followed.due = None;
+    /// Cancels all planned attempts.
+    pub(in crate::pods) fn stop_lookups(&mut self) {
+        for lookup in self.devices.values_mut() {
+            lookup.next_attempt = None;
         }
-        self.stale = true;
+        self.is_stale = true;
     }
 
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.devices.values().filter_map(|f| f.due).min()
+        self.devices
+            .values()
+            .filter_map(|lookup| lookup.next_attempt)
+            .min()
     }
 
-    /// A source is back: what it might name is looked up once more.
-    pub(super) fn look_up_again(&mut self, via: Via) {
+    /// Starts finished lookups again that a source, working again, could improve.
+    pub(super) fn retry_lookups(&mut self, via: Via) {
         let now = Instant::now();
-        for followed in self.devices.values_mut() {
-            if followed.could_do_with(via) && followed.due.is_none() {
-                followed.attempts = 0;
-                followed.due = Some(now);
+        for lookup in self.devices.values_mut() {
+            if lookup.can_improve_with(via) && lookup.next_attempt.is_none() {
+                lookup.restart(now);
             }
         }
     }

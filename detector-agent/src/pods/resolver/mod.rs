@@ -1,155 +1,165 @@
-//! The task that keeps the [`PodDirectory`]: takes notes of devices, has the sources asked, joins what they tell.
+//! The task that keeps the [`PodDirectory`] up to date: it takes lookup requests, has the sources queried, and matches
+//! their snapshots with the devices.
 //!
-//! A round is one question to all sources. A device takes part from the first round that begins after it was noted. New
-//! devices get several rounds in quick succession, because a runtime lists a pod only some 70 ms after its device
-//! appeared (its CNI cache knows it after 12 ms), then a few slow ones; after that only a conflict that names the
-//! device, or a source that works again, brings it up once more.
+//! A round is one query to every source. A device takes part from the first round that begins after its request.
+//! A new device gets several rounds in quick succession, because a runtime lists a pod only some 70 ms after its device
+//! appeared (its CNI cache after 12 ms), then a few slow ones. After that only a conflict with the device, or a source
+//! that works again, starts another.
 
 mod device_lookup;
-mod naming;
+mod matching;
 
 use std::{
     collections::{HashMap, VecDeque},
-    future::pending,
     sync::Arc,
 };
 
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 
 use super::{
-    DeviceMatcher, PodDirectory, SourceState, SourceStatus, Sources, Via,
-    directory::{Answer, DeviceId},
-    matcher::Catalogues,
-    namespaces::Namespaces,
-    source::{Change, Report},
+    DeviceMatcher, PodAnswer, PodDirectory, PodSources, SourceState, SourceStatus, Via,
+    directory::DeviceId,
+    matcher::SourceMatchers,
+    netns::NetnsQueries,
+    source::{SourceReport, StatusChange},
 };
 use crate::{
     engine::{IfIndex, PodDevice},
     metrics::{Lookup, Metrics},
+    timer::sleep_until_some,
 };
-use device_lookup::Followed;
+use device_lookup::DeviceLookup;
 
-/// Room for notes that the task has not taken yet.
-pub const NOTES: usize = 16_384;
+/// Capacity of the queue of lookup requests.
+pub const LOOKUP_QUEUE: usize = 16_384;
 
-/// What the task is told.
+/// A request to the resolver.
 #[derive(Clone, Debug)]
-pub enum Note {
-    /// A device appeared, or something about it changed.
-    Appeared(PodDevice),
-    /// A conflict names this device, and its pod is not known.
-    Wanted(PodDevice),
-    /// A device (index, generation) is gone.
-    Gone(IfIndex, u64),
+pub enum LookupRequest {
+    /// A device appeared or changed.
+    DeviceAppeared(PodDevice),
+    /// A conflict includes this device, and its pod is not known.
+    PodWanted(PodDevice),
+    /// A device (ifindex, generation) was removed.
+    DeviceGone(IfIndex, u64),
 }
 
-/// The book's keeper.
+/// Resolves devices to pods; the only writer of the directory.
 #[derive(Debug)]
-pub struct Identifier {
-    book: Arc<PodDirectory>,
+pub struct PodResolver {
+    directory: Arc<PodDirectory>,
     metrics: Arc<Metrics>,
-    devices: HashMap<DeviceId, Followed>,
+    devices: HashMap<DeviceId, DeviceLookup>,
+    /// Removed devices, oldest first.
     gone: VecDeque<DeviceId>,
-    catalogues: Catalogues,
-    namespaces: Namespaces,
+    matchers: SourceMatchers,
+    netns: NetnsQueries,
     sources: Vec<SourceStatus>,
     round: u64,
-    /// Devices whose pod became known, or is another now, since it was last told.
-    news: Vec<DeviceId>,
-    stale: bool,
-    /// Say in the log how the sources fare.
-    logs: bool,
+    /// Devices whose pod became known or changed since the last notification.
+    changed: Vec<DeviceId>,
+    /// The published answers are out of date.
+    is_stale: bool,
+    logs_sources: bool,
 }
 
-impl Identifier {
-    /// A keeper that knows nothing yet.
+impl PodResolver {
+    /// A resolver without devices or sources.
     #[must_use]
-    pub fn new(book: Arc<PodDirectory>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(directory: Arc<PodDirectory>, metrics: Arc<Metrics>) -> Self {
         Self {
-            book,
+            directory,
             metrics,
             devices: HashMap::new(),
             gone: VecDeque::new(),
-            catalogues: Catalogues::default(),
-            namespaces: Namespaces::default(),
+            matchers: SourceMatchers::default(),
+            netns: NetnsQueries::default(),
             sources: Vec::new(),
             round: 0,
-            news: Vec::new(),
-            stale: false,
-            logs: true,
+            changed: Vec::new(),
+            is_stale: false,
+            logs_sources: true,
         }
     }
 
-    /// A keeper for a single look, which does not log.
-    pub(super) fn quiet(book: Arc<PodDirectory>) -> Self {
+    /// A resolver that does not log the state of the sources, for a single lookup.
+    pub(super) fn without_log(directory: Arc<PodDirectory>) -> Self {
         Self {
-            logs: false,
-            ..Self::new(book, Arc::new(Metrics::new()))
+            logs_sources: false,
+            ..Self::new(directory, Arc::new(Metrics::new()))
         }
     }
 
-    /// Keeps the book until nobody takes notes any more. `tell` says which devices' pods became known, or better known.
+    /// Runs until the sender of `requests` is dropped. `notify` is called with the devices whose pod became known or
+    /// changed.
     pub async fn run(
         mut self,
-        sources: Sources,
-        mut notes: mpsc::Receiver<Note>,
-        tell: impl Fn(Vec<(IfIndex, u64)>),
+        sources: PodSources,
+        mut requests: mpsc::Receiver<LookupRequest>,
+        notify: impl Fn(Vec<(IfIndex, u64)>),
     ) {
         let (rounds, watched) = watch::channel(0);
         let (sender, mut reports) = mpsc::channel(8);
-        self.use_sources(sources.serve(&watched, &sender));
+        self.set_sources(sources.start(&watched, &sender));
         loop {
             let due = self.next_due();
             tokio::select! {
-                note = notes.recv() => match note {
-                    Some(note) => self.note(note, Instant::now()),
+                request = requests.recv() => match request {
+                    Some(request) => self.handle(request, Instant::now()),
                     None => return,
                 },
-                // Never `None`: a sender is kept here.
+                // Never `None`: this function holds a sender.
                 Some(report) = reports.recv() => {
-                    // Devices that are gone by now are not to be named.
-                    while let Ok(note) = notes.try_recv() {
-                        self.note(note, Instant::now());
-                    }
-                    self.report(report);
+                    // First the requests: a device removed meanwhile must not be matched.
+                    self.handle_queued(&mut requests);
+                    self.apply_report(report);
                 }
-                () = until(due) => {}
+                () = sleep_until_some(due) => {}
             }
-            while let Ok(note) = notes.try_recv() {
-                self.note(note, Instant::now());
-            }
+            self.handle_queued(&mut requests);
             if self.begin_round(Instant::now()) {
                 rounds.send_replace(self.round);
             }
             self.publish();
-            let news = std::mem::take(&mut self.news);
-            if !news.is_empty() {
-                tell(news);
+            let changed = std::mem::take(&mut self.changed);
+            if !changed.is_empty() {
+                notify(changed);
             }
         }
     }
 
-    /// Takes over which sources there are.
-    pub(super) fn use_sources(&mut self, sources: Vec<SourceStatus>) {
-        self.sources = sources;
-        self.book.publish_sources(self.sources.clone());
-        self.stale = true;
+    pub(super) fn round(&self) -> u64 {
+        self.round
     }
 
-    pub(super) fn note(&mut self, note: Note, now: Instant) {
-        match note {
-            Note::Appeared(device) => self.appeared(device, now),
-            Note::Wanted(device) => self.wanted(device, now),
-            Note::Gone(ifindex, generation) => self.is_gone((ifindex, generation)),
+    pub(super) fn set_sources(&mut self, sources: Vec<SourceStatus>) {
+        self.sources = sources;
+        self.directory.publish_sources(self.sources.clone());
+        self.is_stale = true;
+    }
+
+    fn handle_queued(&mut self, requests: &mut mpsc::Receiver<LookupRequest>) {
+        while let Ok(request) = requests.try_recv() {
+            self.handle(request, Instant::now());
         }
     }
 
-    /// Takes over what a source told.
-    pub(super) fn report(&mut self, report: Report) {
-        let Report {
+    pub(super) fn handle(&mut self, request: LookupRequest, now: Instant) {
+        match request {
+            LookupRequest::DeviceAppeared(device) => self.device_appeared(device, now),
+            LookupRequest::PodWanted(device) => self.pod_wanted(device, now),
+            LookupRequest::DeviceGone(ifindex, generation) => {
+                self.device_gone((ifindex, generation));
+            }
+        }
+    }
+
+    /// Applies the outcome of a query to a source.
+    pub(super) fn apply_report(&mut self, report: SourceReport) {
+        let SourceReport {
             via,
             target,
             round,
@@ -158,40 +168,30 @@ impl Identifier {
         let Some(status) = self.sources.iter_mut().find(|status| status.via == via) else {
             return;
         };
-        let was = status.state;
+        let previous = status.state;
         let change = status.update(&target, &outcome);
-        if self.logs {
+        let state = status.state;
+        if self.logs_sources {
             status.log(change);
         }
-        if change != Change::None {
-            self.stale = true;
-            self.book.publish_sources(self.sources.clone());
+        if change != StatusChange::None {
+            self.is_stale = true;
+            self.directory.publish_sources(self.sources.clone());
         }
-        let state = self.state(via);
         match outcome {
-            Ok(told) => {
-                self.catalogues
-                    .set(via, round, DeviceMatcher::new(told.records));
-                self.name_devices(Some((via, round)));
+            Ok(snapshot) => {
+                self.matchers
+                    .set(via, round, DeviceMatcher::new(snapshot.records));
+                self.match_devices(Some((via, round)));
             }
             Err(_) => {
-                let asked = self.asked(via, round);
-                self.count(via, state.name(), asked);
+                let lookups = self.open_lookups(via, round);
+                self.count(via, state.name(), lookups);
             }
         }
-        if was != SourceState::Working
-            && was != SourceState::Untried
-            && state == SourceState::Working
-        {
-            self.look_up_again(via);
+        if !previous.is_usable() && state == SourceState::Working {
+            self.retry_lookups(via);
         }
-    }
-
-    fn state(&self, via: Via) -> SourceState {
-        self.sources
-            .iter()
-            .find(|status| status.via == via)
-            .map_or(SourceState::Off, |status| status.state)
     }
 
     fn count(&self, via: Via, outcome: &'static str, lookups: usize) {
@@ -207,37 +207,31 @@ impl Identifier {
         }
     }
 
-    /// Writes the book where something changed.
+    /// Publishes the answers if they changed.
     pub(super) fn publish(&mut self) {
-        if !std::mem::take(&mut self.stale) {
+        if !std::mem::take(&mut self.is_stale) {
             return;
         }
-        let in_vain: Arc<str> = self.because().into();
-        let looking: Arc<str> = format!("it is being looked up; so far {in_vain}").into();
-        let answers = self.devices.iter().map(|(id, followed)| {
-            let answer = match &followed.pod {
-                Some(pod) => Answer::Known(Arc::clone(pod)),
+        let reason = self.unknown_reason();
+        let pending: Arc<str> = format!("the pod is being looked up; so far {reason}").into();
+        let finished: Arc<str> = reason.into();
+        let answers = self.devices.iter().map(|(id, lookup)| {
+            let answer = match &lookup.pod {
+                Some(pod) => PodAnswer::Known(Arc::clone(pod)),
                 None => {
-                    let because = match followed.due {
-                        Some(_) => &looking,
-                        None => &in_vain,
+                    let reason = match lookup.next_attempt {
+                        Some(_) => &pending,
+                        None => &finished,
                     };
-                    Answer::Unknown(match &followed.hint {
-                        Some(hint) => format!("{hint}; {because}").into(),
-                        None => Arc::clone(because),
+                    PodAnswer::Unknown(match &lookup.ambiguity {
+                        Some(ambiguity) => format!("{ambiguity}; {reason}").into(),
+                        None => Arc::clone(reason),
                     })
                 }
             };
             (*id, answer)
         });
-        self.book.publish_answers(answers.collect());
-    }
-}
-
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
-        None => pending().await,
+        self.directory.publish_answers(answers.collect());
     }
 }
 

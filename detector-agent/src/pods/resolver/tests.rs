@@ -1,4 +1,4 @@
-//! Tests of the task without sources or a kernel: time is what the test says.
+//! Tests of the resolver in virtual time, without sources or a kernel.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -8,46 +8,45 @@
 use std::time::Duration;
 
 use super::{
-    device_lookup::{DEVICES, GONE},
+    device_lookup::{MAX_DEVICES, MAX_GONE},
     *,
 };
 use crate::{
     engine::Peer,
-    pods::{Pod, PodAnswer, Problem, Record, SourceSnapshot},
+    pods::{Pod, PodAnswer, PodRecord, SourceError, SourceSnapshot},
 };
 
-struct Desk {
-    identifier: Identifier,
+struct TestResolver {
+    resolver: PodResolver,
     now: Instant,
 }
 
-impl Desk {
-    /// A keeper with these sources.
+impl TestResolver {
     fn with(vias: &[Via]) -> Self {
-        let mut identifier = Identifier::quiet(Arc::new(PodDirectory::default()));
+        let mut resolver = PodResolver::without_log(Arc::new(PodDirectory::default()));
         let sources = vias
             .iter()
             .map(|via| SourceStatus::untried(*via, format!("{via} target")))
             .collect();
-        identifier.use_sources(sources);
+        resolver.set_sources(sources);
         Self {
-            identifier,
+            resolver,
             now: Instant::now(),
         }
     }
 
     fn appeared(&mut self, device: &PodDevice) {
-        self.identifier
-            .note(Note::Appeared(device.clone()), self.now);
+        self.resolver
+            .handle(LookupRequest::DeviceAppeared(device.clone()), self.now);
     }
 
-    /// Lets time pass until nothing is due; gives how many rounds that took.
+    /// Advances time by `span`; returns how many rounds began.
     fn rounds(&mut self, span: Duration) -> usize {
         let until = self.now + span;
         let mut rounds = 0;
         loop {
-            rounds += usize::from(self.identifier.begin_round(self.now));
-            match self.identifier.next_due() {
+            rounds += usize::from(self.resolver.begin_round(self.now));
+            match self.resolver.next_due() {
                 Some(due) if due <= until => self.now = due,
                 _ => break,
             }
@@ -56,34 +55,34 @@ impl Desk {
         rounds
     }
 
-    fn told(&mut self, via: Via, outcome: Result<Vec<Record>, Problem>) -> Vec<DeviceId> {
-        let round = self.identifier.round;
-        self.told_in(round, via, outcome)
+    fn report(&mut self, via: Via, outcome: Result<Vec<PodRecord>, SourceError>) -> Vec<DeviceId> {
+        let round = self.resolver.round;
+        self.report_in(round, via, outcome)
     }
 
-    fn told_in(
+    fn report_in(
         &mut self,
         round: u64,
         via: Via,
-        outcome: Result<Vec<Record>, Problem>,
+        outcome: Result<Vec<PodRecord>, SourceError>,
     ) -> Vec<DeviceId> {
         let outcome = outcome.map(|records| SourceSnapshot {
             records,
-            remark: String::new(),
+            warning: String::new(),
         });
-        self.identifier.report(Report {
+        self.resolver.apply_report(SourceReport {
             via,
             target: format!("{via} target"),
             round,
             outcome,
         });
-        std::mem::take(&mut self.identifier.news)
+        std::mem::take(&mut self.resolver.changed)
     }
 
     fn answer(&mut self, device: &PodDevice) -> PodAnswer {
-        self.identifier.publish();
-        let book = &self.identifier.book;
-        book.pod_behind(device.ifindex, device.generation)
+        self.resolver.publish();
+        let directory = &self.resolver.directory;
+        directory.pod_behind(device.ifindex, device.generation)
     }
 
     fn known(&mut self, device: &PodDevice) -> Option<(String, Via)> {
@@ -93,9 +92,9 @@ impl Desk {
         }
     }
 
-    fn because(&mut self, device: &PodDevice) -> String {
+    fn reason(&mut self, device: &PodDevice) -> String {
         match self.answer(device) {
-            PodAnswer::Unknown(because) => because.into_owned(),
+            PodAnswer::Unknown(reason) => reason.to_string(),
             PodAnswer::Known(pod) => panic!("{pod:?}"),
         }
     }
@@ -111,8 +110,8 @@ fn device(ifindex: IfIndex, generation: u64, nsid: i32) -> PodDevice {
     }
 }
 
-fn record(via: Via, name: &str, namespace: i32) -> Record {
-    Record {
+fn record(via: Via, name: &str, namespace: i32) -> PodRecord {
+    PodRecord {
         pod: Pod {
             uid: Some(format!("uid-{name}")),
             ..Pod::named("default", name, via)
@@ -120,139 +119,144 @@ fn record(via: Via, name: &str, namespace: i32) -> Record {
         namespace: Some(namespace),
         devices: Vec::new(),
         addresses: Vec::new(),
-        known_as: None,
+        runtime_uid: None,
         running: true,
         created: 0,
     }
 }
 
 #[test]
-fn a_better_source_takes_over_without_news_where_it_is_the_same_pod() {
-    let mut desk = Desk::with(&[Via::Cri, Via::CniCache]);
+fn better_source_takes_over_without_notifying() {
+    let mut test = TestResolver::with(&[Via::Cri, Via::CniCache]);
     let device = device(7, 1, 3);
-    desk.appeared(&device);
-    desk.rounds(Duration::ZERO);
+    test.appeared(&device);
+    test.rounds(Duration::ZERO);
     assert_eq!(
-        desk.told(Via::CniCache, Ok(vec![record(Via::CniCache, "web", 3)])),
+        test.report(Via::CniCache, Ok(vec![record(Via::CniCache, "web", 3)])),
         [(7, 1)]
     );
-    assert_eq!(desk.known(&device), Some(("web".to_owned(), Via::CniCache)));
+    assert_eq!(test.known(&device), Some(("web".to_owned(), Via::CniCache)));
     assert_eq!(
-        desk.told(Via::Cri, Ok(vec![record(Via::Cri, "web", 3)])),
+        test.report(Via::Cri, Ok(vec![record(Via::Cri, "web", 3)])),
         []
     );
-    assert_eq!(desk.known(&device), Some(("web".to_owned(), Via::Cri)));
-    // And is not replaced by a lesser one.
+    assert_eq!(test.known(&device), Some(("web".to_owned(), Via::Cri)));
+    // A lesser source does not replace it.
     assert_eq!(
-        desk.told(Via::CniCache, Ok(vec![record(Via::CniCache, "other", 3)])),
+        test.report(Via::CniCache, Ok(vec![record(Via::CniCache, "other", 3)])),
         []
     );
-    assert_eq!(desk.known(&device), Some(("web".to_owned(), Via::Cri)));
+    assert_eq!(test.known(&device), Some(("web".to_owned(), Via::Cri)));
 }
 
 #[test]
-fn an_answer_from_before_the_device_names_it_not() {
-    let mut desk = Desk::with(&[Via::Cri]);
-    desk.appeared(&device(6, 1, 1));
-    desk.rounds(Duration::ZERO);
-    let before = desk.identifier.round;
-    // The kernel gives the new pod's namespace the id of one that is gone.
+fn snapshot_from_before_the_device_does_not_match() {
+    let mut test = TestResolver::with(&[Via::Cri]);
+    test.appeared(&device(6, 1, 1));
+    test.rounds(Duration::ZERO);
+    let before = test.resolver.round;
+    // The kernel reuses the id of a namespace that is gone.
     let device = device(7, 2, 3);
-    desk.appeared(&device);
+    test.appeared(&device);
     assert_eq!(
-        desk.told_in(before, Via::Cri, Ok(vec![record(Via::Cri, "gone", 3)])),
+        test.report_in(before, Via::Cri, Ok(vec![record(Via::Cri, "gone", 3)])),
         []
     );
-    assert_eq!(desk.known(&device), None);
-    desk.rounds(Duration::ZERO);
-    desk.told(Via::Cri, Ok(vec![record(Via::Cri, "new", 3)]));
-    assert_eq!(desk.known(&device), Some(("new".to_owned(), Via::Cri)));
+    assert_eq!(test.known(&device), None);
+    test.rounds(Duration::ZERO);
+    test.report(Via::Cri, Ok(vec![record(Via::Cri, "new", 3)]));
+    assert_eq!(test.known(&device), Some(("new".to_owned(), Via::Cri)));
 }
 
 #[test]
-fn a_new_device_is_looked_up_quickly_then_slowly_then_left_alone() {
-    let mut desk = Desk::with(&[Via::Cri]);
+fn attempts_slow_down_and_end() {
+    let mut test = TestResolver::with(&[Via::Cri]);
     let device = device(7, 1, 3);
-    desk.appeared(&device);
-    assert_eq!(desk.rounds(Duration::from_millis(300)), 4);
-    desk.told(Via::Cri, Ok(Vec::new()));
-    assert!(desk.because(&device).starts_with("it is being looked up"));
-    assert_eq!(desk.rounds(Duration::from_secs(600)), 5);
+    test.appeared(&device);
+    assert_eq!(test.rounds(Duration::from_millis(300)), 4);
+    test.report(Via::Cri, Ok(Vec::new()));
+    assert!(
+        test.reason(&device)
+            .starts_with("the pod is being looked up")
+    );
+    assert_eq!(test.rounds(Duration::from_secs(600)), 5);
     assert_eq!(
-        desk.because(&device),
+        test.reason(&device),
         "cri: no pod of cri target has this device"
     );
 }
 
 #[test]
-fn a_conflict_brings_a_device_up_again_but_not_every_time() {
-    let mut desk = Desk::with(&[Via::Cri]);
+fn conflict_restarts_a_lookup_after_cooldown_only() {
+    let mut test = TestResolver::with(&[Via::Cri]);
     let device = device(7, 1, 3);
-    desk.appeared(&device);
-    desk.rounds(Duration::from_secs(60));
+    test.appeared(&device);
+    test.rounds(Duration::from_secs(60));
     let mut wanted = || {
-        desk.identifier.note(Note::Wanted(device.clone()), desk.now);
-        desk.rounds(Duration::ZERO)
+        test.resolver
+            .handle(LookupRequest::PodWanted(device.clone()), test.now);
+        test.rounds(Duration::ZERO)
     };
     assert_eq!(wanted(), 1);
     assert_eq!(wanted(), 0);
 }
 
 #[test]
-fn without_a_source_that_answers_the_reason_is_said_at_once() {
-    let mut desk = Desk::with(&[Via::Cri]);
+fn without_usable_source_the_reason_is_final_at_once() {
+    let mut test = TestResolver::with(&[Via::Cri]);
     let device = device(7, 1, 3);
-    desk.appeared(&device);
-    desk.rounds(Duration::ZERO);
-    let refused = Problem::Refused("nobody listens at /x".to_owned());
-    desk.told(Via::Cri, Err(refused));
-    desk.rounds(Duration::from_millis(25));
-    assert_eq!(desk.because(&device), "cri: nobody listens at /x");
-    assert_eq!(desk.rounds(Duration::from_secs(600)), 0);
+    test.appeared(&device);
+    test.rounds(Duration::ZERO);
+    let refused = SourceError::Refused("connection refused at /x".to_owned());
+    test.report(Via::Cri, Err(refused));
+    test.rounds(Duration::from_millis(25));
+    assert_eq!(test.reason(&device), "cri: connection refused at /x");
+    assert_eq!(test.rounds(Duration::from_secs(600)), 0);
 }
 
 #[test]
-fn a_source_that_is_back_names_what_was_given_up() {
-    let mut desk = Desk::with(&[Via::Cri]);
+fn recovered_source_resolves_finished_lookups() {
+    let mut test = TestResolver::with(&[Via::Cri]);
     let device = device(7, 1, 3);
-    desk.appeared(&device);
-    desk.rounds(Duration::ZERO);
-    desk.told(Via::Cri, Err(Problem::Silent("silent".to_owned())));
-    desk.rounds(Duration::from_secs(600));
+    test.appeared(&device);
+    test.rounds(Duration::ZERO);
+    test.report(Via::Cri, Err(SourceError::Silent("silent".to_owned())));
+    test.rounds(Duration::from_secs(600));
     assert_eq!(
-        desk.told(Via::Cri, Ok(vec![record(Via::Cri, "web", 3)])),
+        test.report(Via::Cri, Ok(vec![record(Via::Cri, "web", 3)])),
         [(7, 1)]
     );
 }
 
 #[test]
-fn a_device_that_is_gone_keeps_its_name_and_gets_none() {
-    let mut desk = Desk::with(&[Via::Cri]);
+fn gone_device_keeps_its_pod_and_gets_no_new_one() {
+    let mut test = TestResolver::with(&[Via::Cri]);
     let (named, unnamed) = (device(7, 1, 3), device(8, 2, 4));
-    desk.appeared(&named);
-    desk.appeared(&unnamed);
-    desk.rounds(Duration::ZERO);
-    desk.told(Via::Cri, Ok(vec![record(Via::Cri, "web", 3)]));
+    test.appeared(&named);
+    test.appeared(&unnamed);
+    test.rounds(Duration::ZERO);
+    test.report(Via::Cri, Ok(vec![record(Via::Cri, "web", 3)]));
     for gone in [&named, &unnamed] {
-        let note = Note::Gone(gone.ifindex, gone.generation);
-        desk.identifier.note(note, desk.now);
+        let request = LookupRequest::DeviceGone(gone.ifindex, gone.generation);
+        test.resolver.handle(request, test.now);
     }
-    desk.told(Via::Cri, Ok(vec![record(Via::Cri, "late", 4)]));
-    assert_eq!(desk.known(&named), Some(("web".to_owned(), Via::Cri)));
-    assert_eq!(desk.known(&unnamed), None);
+    test.report(Via::Cri, Ok(vec![record(Via::Cri, "late", 4)]));
+    assert_eq!(test.known(&named), Some(("web".to_owned(), Via::Cri)));
+    assert_eq!(test.known(&unnamed), None);
 }
 
 #[test]
-fn memory_of_devices_is_bounded() {
-    let mut desk = Desk::with(&[Via::Cri]);
-    let count = u32::try_from(DEVICES + GONE).unwrap();
+fn number_of_devices_is_bounded() {
+    let mut test = TestResolver::with(&[Via::Cri]);
+    let count = u32::try_from(MAX_DEVICES + MAX_GONE).unwrap();
     for ifindex in 1..=count + 10 {
-        desk.appeared(&device(ifindex, 1, 1));
-        desk.identifier.note(Note::Gone(ifindex, 1), desk.now);
+        test.appeared(&device(ifindex, 1, 1));
+        test.resolver
+            .handle(LookupRequest::DeviceGone(ifindex, 1), test.now);
     }
-    assert!(desk.identifier.devices.len() <= GONE + 1);
+    assert!(test.resolver.devices.len() <= MAX_GONE + 1);
     for ifindex in 1..=count + 10 {
-        desk.appeared(&device(ifindex, 2, 1));
+        test.appeared(&device(ifindex, 2, 1));
     }
-    assert!(desk.identifier.devices.len() <= DEVICES + GONE);
+    assert!(test.resolver.devices.len() <= MAX_DEVICES + MAX_GONE);
 }

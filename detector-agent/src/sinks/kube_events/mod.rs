@@ -25,7 +25,7 @@ use self::{
     limit::Limit,
     pod_events::{Notice, NotifiedPods},
 };
-use crate::pods::kube::Kube;
+use crate::kube_client::KubeClient;
 use crate::{
     event::{AnomalyEvent, Event},
     health::Part,
@@ -56,7 +56,7 @@ pub struct KubeEvents {
 impl KubeEvents {
     /// A sink, and the task that posts what it takes. `instance` names this agent among others (the node).
     pub fn new(
-        kube: Kube,
+        kube: KubeClient,
         instance: String,
         metrics: Arc<Metrics>,
         health: Part,
@@ -128,7 +128,7 @@ async fn post_all(
 
 /// Posts, with a client that is made anew when the server no longer knows who asks.
 struct Poster {
-    kube: Kube,
+    kube: KubeClient,
     instance: String,
     recorder: Option<Recorder>,
 }
@@ -172,7 +172,7 @@ impl Poster {
         match &mut self.recorder {
             Some(recorder) => Ok(recorder),
             none => {
-                let (client, _) = self.kube.client().await.map_err(|why| why.to_string())?;
+                let (client, _) = self.kube.connect().await.map_err(|why| why.to_string())?;
                 let reporter = Reporter {
                     controller: CONTROLLER.to_owned(),
                     instance: Some(self.instance.clone()),

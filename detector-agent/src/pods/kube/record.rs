@@ -1,4 +1,4 @@
-//! From the API's pod to what is kept of it.
+//! Converts pods of the Kubernetes API to records.
 
 use std::net::IpAddr;
 
@@ -6,54 +6,55 @@ use k8s_openapi::{
     api::core::v1::Pod as ApiPod, apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 
-use crate::pods::{Owner, Pod, Record, Via};
+use crate::pods::{Owner, Pod, PodRecord, Via};
 
 /// Longest label value that Kubernetes allows.
 const MAX_LABEL: usize = 63;
-/// Where kubelet keeps the uid under which the runtime knows a static pod: the API's copy of it has another.
-const STATIC_UID: &str = "kubernetes.io/config.hash";
+/// Annotation with the uid that kubelet and the runtime use for a static pod; the API's mirror pod has another.
+const RUNTIME_UID: &str = "kubernetes.io/config.hash";
 
-/// What is kept of a pod; `None` where it has no name, or runs in the node's own network.
-pub(in crate::pods) fn record(pod: &ApiPod, labels: &[String]) -> Option<Record> {
-    let spec = pod.spec.as_ref()?;
+/// The record of a pod, with those of its labels that are in `labels`; `None` if it has no name or uses the host
+/// network.
+pub(in crate::pods) fn pod_record(api_pod: &ApiPod, labels: &[String]) -> Option<PodRecord> {
+    let spec = api_pod.spec.as_ref()?;
     if spec.host_network == Some(true) {
         return None;
     }
-    let metadata = &pod.metadata;
-    let mut kept = Pod::named(
+    let metadata = &api_pod.metadata;
+    let mut pod = Pod::named(
         metadata.namespace.clone()?,
         metadata.name.clone()?,
         Via::Kube,
     );
-    kept.uid = metadata.uid.clone();
-    kept.terminating = metadata.deletion_timestamp.is_some();
+    pod.uid = metadata.uid.clone();
+    pod.terminating = metadata.deletion_timestamp.is_some();
     let all = metadata.labels.as_ref();
-    kept.labels = labels
+    pod.labels = labels
         .iter()
         .filter_map(|label| Some((label.clone(), all?.get(label)?.clone())))
         .filter(|(_, value)| value.len() <= MAX_LABEL)
         .collect();
-    kept.owner = owner(
+    pod.owner = owner(
         metadata.owner_references.as_deref().unwrap_or_default(),
         || all?.get("pod-template-hash"),
     );
-    let status = pod.status.as_ref();
+    let status = api_pod.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref());
-    let listed = status.and_then(|status| status.pod_ips.as_ref());
-    Some(Record {
-        pod: kept,
+    let addresses = status.and_then(|status| status.pod_ips.as_ref());
+    Some(PodRecord {
+        pod,
         namespace: None,
         devices: Vec::new(),
-        addresses: listed
+        addresses: addresses
             .into_iter()
             .flatten()
             .filter_map(|ip| ip.ip.parse::<IpAddr>().ok())
             .collect(),
-        known_as: metadata
+        runtime_uid: metadata
             .annotations
             .as_ref()
-            .and_then(|annotations| annotations.get(STATIC_UID).cloned()),
-        // A pod that has ended gives its address back, and keeps it in its status.
+            .and_then(|annotations| annotations.get(RUNTIME_UID).cloned()),
+        // A pod that ended has released its address, but its status still lists it.
         running: !matches!(phase, Some("Succeeded" | "Failed")),
         created: metadata
             .creation_timestamp
@@ -62,7 +63,7 @@ pub(in crate::pods) fn record(pod: &ApiPod, labels: &[String]) -> Option<Record>
     })
 }
 
-/// The controller; of a Deployment's ReplicaSet (named `<deployment>-<hash>`) the Deployment, without asking for it.
+/// The pod's controller. For a ReplicaSet named `<deployment>-<hash>` this is the Deployment, derived from the name.
 fn owner<'p>(
     references: &[OwnerReference],
     template_hash: impl FnOnce() -> Option<&'p String>,
@@ -99,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(change: impl FnOnce(&mut Value)) -> Option<Record> {
+    fn pod(change: impl FnOnce(&mut Value)) -> Option<PodRecord> {
         let mut pod = json!({
             "metadata": {"namespace": "shop", "name": "web-7d9f8-x2x4z", "uid": "u1",
                 "creationTimestamp": "2026-03-21T09:10:11Z",
@@ -110,14 +111,14 @@ mod tests {
             "status": {"phase": "Running", "podIP": "10.244.2.10",
                 "podIPs": [{"ip": "10.244.2.10"}, {"ip": "fd00::10"}]}});
         change(&mut pod);
-        record(
+        pod_record(
             &serde_json::from_value(pod).unwrap(),
             &["app".to_owned(), "team".to_owned()],
         )
     }
 
     #[test]
-    fn a_pod_is_kept_with_the_labels_asked_for_its_addresses_and_its_deployment() {
+    fn record_has_selected_labels_addresses_and_deployment() {
         let record = pod(|_| {}).unwrap();
         assert_eq!(record.pod.uid.as_deref(), Some("u1"));
         assert_eq!(
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stateful_sets_pod_is_the_stateful_sets_and_a_bare_replica_sets_its_own() {
+    fn owner_is_stateful_set_or_bare_replica_set() {
         let set = pod(|pod| pod["metadata"]["ownerReferences"][0]["kind"] = json!("StatefulSet"));
         assert_eq!(set.unwrap().pod.owner.unwrap().kind, "StatefulSet");
         let bare = pod(|pod| pod["metadata"]["labels"] = json!({}));
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_in_the_nodes_network_is_left_out_and_one_that_ended_does_not_run() {
+    fn host_network_pod_is_skipped_and_ended_pod_is_not_running() {
         assert!(pod(|pod| pod["spec"]["hostNetwork"] = json!(true)).is_none());
         let ended = pod(|pod| pod["status"]["phase"] = json!("Failed"));
         assert!(!ended.unwrap().running);

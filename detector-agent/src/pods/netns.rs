@@ -1,5 +1,5 @@
-//! From a namespace's file to the id that the agent's namespace gives it, which ties a pod to its device; and what stands
-//! on a pod's end of a device.
+//! Kernel queries about network namespaces: a namespace file's id relative to the agent's namespace, which connects a
+//! pod to its device, and the addresses on a pod's end of a device.
 
 use std::{net::IpAddr, os::fd::AsFd as _, path::Path};
 
@@ -10,14 +10,14 @@ use crate::{
     observe::netlink::{OpenError, Requests, open_namespace},
 };
 
-/// Asks the kernel about namespaces; opens its socket when it is first asked.
+/// Netlink queries; the socket is opened with the first one.
 #[derive(Debug, Default)]
-pub(super) struct Namespaces {
+pub(super) struct NetnsQueries {
     requests: Option<Requests>,
 }
 
-impl Namespaces {
-    /// The id of the namespace at a path; `None` where there is none (any more), or the agent may not look at it.
+impl NetnsQueries {
+    /// The id of the namespace at `path`; `None` if there is none (any more), or the agent may not open it.
     pub(super) fn id_at(&mut self, path: &Path) -> Option<NsId> {
         let file = open_namespace(path)?;
         let id = self
@@ -29,14 +29,14 @@ impl Namespaces {
                     .map_err(|error| error.to_string())
             });
         id.unwrap_or_else(|error| {
-            debug!("the id of {} is not known: {error}", path.display());
+            debug!(path = %path.display(), error, "cannot read a namespace's id");
             None
         })
     }
 
-    /// The addresses on a pod's end of a device; none where they cannot be read.
+    /// The addresses on the pod's end of a device; empty if they cannot be read.
     pub(super) fn addresses_at(&mut self, peer: Peer) -> Vec<IpAddr> {
-        let read = self
+        let addresses = self
             .requests()
             .map_err(|error| error.to_string())
             .and_then(|requests| {
@@ -44,8 +44,13 @@ impl Namespaces {
                     .addresses_at(peer)
                     .map_err(|error| error.to_string())
             });
-        read.unwrap_or_else(|error| {
-            debug!("the addresses of a pod are not known: {error}");
+        addresses.unwrap_or_else(|error| {
+            debug!(
+                nsid = peer.nsid,
+                ifindex = peer.ifindex,
+                error,
+                "cannot read a pod's addresses"
+            );
             Vec::new()
         })
     }

@@ -1,0 +1,177 @@
+//! The connection to the Kubernetes API server that pod lookups, Calico's IPAM and Kubernetes Events share.
+//!
+//! Connecting and reading have deadlines, and one response is at most [`MAX_BODY`] bytes long. Each new client reads its
+//! credentials again, so callers connect again after a 401 to pick up a rotated token.
+
+use std::time::Duration;
+
+use ::kube::{
+    Client, Config, Error,
+    client::{ClientBuilder, DynBody},
+};
+use clap::ValueEnum;
+use http_body_util::Limited;
+use hyper::Response;
+use tower::util::MapResponseLayer;
+
+/// Deadline for connecting to the server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Deadline for the next bytes of a response. The server ends an idle watch after 290 s.
+const READ_TIMEOUT: Duration = Duration::from_secs(300);
+/// Longest response, in bytes. A pod takes a few thousand, so a page of a list, or a watch of some minutes, stays far
+/// below.
+pub const MAX_BODY: usize = 32 << 20;
+
+/// Whether to use the Kubernetes API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KubeMode {
+    /// In a pod of a cluster.
+    Auto,
+    /// With a kubeconfig (`KUBECONFIG`, `~/.kube/config`), else as in a pod.
+    On,
+    /// Not at all.
+    Off,
+}
+
+/// Where the API server's address and credentials come from.
+#[derive(Clone, Copy, Debug)]
+pub struct KubeClient {
+    /// A kubeconfig is used if there is one.
+    kubeconfig: bool,
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeClientError {
+    /// There is neither a kubeconfig nor a service account.
+    #[error("no usable Kubernetes API configuration: {0}")]
+    NoConfig(String),
+    /// The files that kubelet mounts into a pod are missing or unusable.
+    #[error("the pod's service account cannot be used: {0}; is its token mounted?")]
+    ServiceAccount(String),
+    /// The configuration has something that no client can be made of, such as a bad certificate.
+    #[error("cannot set up a client for {server}: {source}")]
+    Setup {
+        /// The server's URL.
+        server: String,
+        /// The client library's error.
+        source: Error,
+    },
+}
+
+impl KubeClient {
+    /// `None` if the API is not to be used: with [`KubeMode::Off`], and with [`KubeMode::Auto`] outside a cluster.
+    #[must_use]
+    pub fn new(mode: KubeMode) -> Option<Self> {
+        match mode {
+            KubeMode::Off => None,
+            KubeMode::On => Some(Self { kubeconfig: true }),
+            // kubelet sets this variable in every pod.
+            KubeMode::Auto => std::env::var_os("KUBERNETES_SERVICE_HOST")
+                .is_some()
+                .then_some(Self { kubeconfig: false }),
+        }
+    }
+
+    /// A client with current credentials, and the server's URL. Sends nothing yet.
+    ///
+    /// # Errors
+    /// If the configuration or the credentials are unusable.
+    pub async fn connect(&self) -> Result<(Client, String), KubeClientError> {
+        let config = if self.kubeconfig {
+            Config::infer()
+                .await
+                .map_err(|error| KubeClientError::NoConfig(error.to_string()))?
+        } else {
+            Config::incluster()
+                .map_err(|error| KubeClientError::ServiceAccount(error.to_string()))?
+        };
+        let server = config.cluster_url.to_string();
+        match bounded_client(config) {
+            Ok(client) => Ok((client, server)),
+            Err(source) => Err(KubeClientError::Setup { server, source }),
+        }
+    }
+}
+
+fn bounded_client(mut config: Config) -> Result<Client, Error> {
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    let bounded = MapResponseLayer::new(|response: Response<Box<DynBody>>| {
+        response.map(|body| Limited::new(body, MAX_BODY))
+    });
+    Ok(ClientBuilder::try_from(config)?
+        .with_layer(&bounded)
+        .build())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::Arc;
+
+    use ::kube::{Api, api::ListParams};
+    use k8s_openapi::api::core::v1::Pod;
+    use rustls::{ServerConfig, crypto::ring};
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+
+    /// Serves one empty list over TLS with a self-signed certificate.
+    async fn server() -> (Config, tokio::task::JoinHandle<()>) {
+        let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let provider = Arc::new(ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![certificate.cert.der().clone()],
+                certificate.signing_key.serialize_der().try_into().unwrap(),
+            )
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut client = Config::new(format!("https://localhost:{port}").parse().unwrap());
+        client.root_cert = Some(vec![certificate.cert.der().to_vec()]);
+        let serving = tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let Ok(mut stream) = TlsAcceptor::from(Arc::new(config)).accept(stream).await else {
+                return;
+            };
+            let mut request = vec![0; 8192];
+            let _ = stream.read(&mut request).await.unwrap();
+            let body = r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[]}"#;
+            let response = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            stream.write_all(response.as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+        });
+        (client, serving)
+    }
+
+    #[tokio::test]
+    async fn tls_accepts_the_clusters_own_authority() {
+        let (config, serving) = server().await;
+        let api: Api<Pod> = Api::all(bounded_client(config).unwrap());
+        let list = api.list(&ListParams::default()).await.unwrap();
+        assert!(list.items.is_empty());
+        serving.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn tls_rejects_another_authority() {
+        let (mut config, _serving) = server().await;
+        let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        config.root_cert = Some(vec![other.cert.der().to_vec()]);
+        let api: Api<Pod> = Api::all(bounded_client(config).unwrap());
+        assert!(api.list(&ListParams::default()).await.is_err());
+    }
+}

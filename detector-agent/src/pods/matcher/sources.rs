@@ -1,0 +1,115 @@
+//! The pod behind a device, from the snapshots of all sources. Pure.
+
+use std::sync::Arc;
+
+use super::DeviceMatcher;
+use crate::{
+    engine::PodDevice,
+    pods::{Pod, Via},
+};
+
+/// The latest snapshot of each source.
+#[derive(Debug, Default)]
+pub(in crate::pods) struct SourceMatchers {
+    cri: LatestSnapshot,
+    cni_cache: LatestSnapshot,
+    kube: LatestSnapshot,
+}
+
+#[derive(Debug, Default)]
+struct LatestSnapshot {
+    matcher: DeviceMatcher,
+    /// The round it was taken in.
+    round: u64,
+}
+
+impl SourceMatchers {
+    /// The Kubernetes API's snapshot, unless it is empty.
+    pub(in crate::pods) fn kube(&self) -> Option<&DeviceMatcher> {
+        Some(&self.kube.matcher).filter(|matcher| !matcher.records.is_empty())
+    }
+
+    /// Adds what the Kubernetes API knows about the same pod: uid, labels, owner, deletion.
+    pub(in crate::pods) fn with_kube_details(&self, pod: Arc<Pod>) -> Arc<Pod> {
+        let record = self.kube.matcher.record_by_name(&pod.namespace, &pod.name);
+        let Some(record) = record else {
+            return pod;
+        };
+        let known = &record.pod;
+        let is_same = pod.uid.is_none() || pod.uid == known.uid || pod.uid == record.runtime_uid;
+        let detailed = Pod {
+            uid: known.uid.clone(),
+            labels: known.labels.clone(),
+            owner: known.owner.clone(),
+            terminating: known.terminating,
+            ..Pod::clone(&pod)
+        };
+        if is_same && detailed != *pod {
+            Arc::new(detailed)
+        } else {
+            pod
+        }
+    }
+
+    /// Replaces the snapshot of a source, taken in `round`.
+    pub(in crate::pods) fn set(&mut self, via: Via, round: u64, matcher: DeviceMatcher) {
+        let snapshot = LatestSnapshot { matcher, round };
+        match via {
+            Via::Cri => self.cri = snapshot,
+            Via::CniCache => self.cni_cache = snapshot,
+            Via::Kube => self.kube = snapshot,
+            // Has no records of its own.
+            Via::NameHash => {}
+        }
+    }
+
+    /// The pod behind a device, from the best source that knows it, with details from the Kubernetes API. Snapshots
+    /// taken before `first_round` are not matched by network: their namespace ids may belong to earlier devices.
+    pub(in crate::pods) fn find(&self, device: &PodDevice, first_round: u64) -> Option<Arc<Pod>> {
+        let pod = self.best_match(device, first_round)?;
+        Some(self.with_kube_details(Arc::new(pod)))
+    }
+
+    fn best_match(&self, device: &PodDevice, first_round: u64) -> Option<Pod> {
+        for snapshot in [&self.cri, &self.cni_cache] {
+            if snapshot.round >= first_round
+                && let Some(pod) = snapshot.matcher.by_network(device)
+            {
+                return Some(pod.clone());
+            }
+        }
+        let in_alias = device.alias.as_deref().and_then(pod_in_alias);
+        let by_device_name = |matcher: &DeviceMatcher| {
+            let pod = in_alias
+                .and_then(|(namespace, name)| matcher.by_pod_name(namespace, name))
+                .or_else(|| matcher.by_hash(device));
+            pod.cloned()
+        };
+        if let Some(pod) = by_device_name(&self.kube.matcher) {
+            return Some(pod);
+        }
+        // The round does not matter: the device's name or alias identifies the pod itself.
+        for matcher in [&self.cri.matcher, &self.cni_cache.matcher] {
+            if let Some(pod) = by_device_name(matcher) {
+                let via = Via::NameHash;
+                return Some(Pod { via, ..pod });
+            }
+        }
+        let (namespace, name) = in_alias?;
+        Some(Pod::named(namespace, name, Via::NameHash))
+    }
+}
+
+/// Namespace and name in the alias that newer kindnet gives its devices: `link-pod <namespace>/<name>`.
+pub(super) fn pod_in_alias(alias: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = alias.strip_prefix("link-pod ")?.split_once('/')?;
+    let is_name = |part: &str| {
+        let part = part.as_bytes();
+        !part.is_empty()
+            && part.len() <= 253
+            && part
+                .iter()
+                .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'))
+    };
+    (is_name(namespace) && is_name(name)).then_some((namespace, name))
+}
