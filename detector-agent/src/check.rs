@@ -228,7 +228,7 @@ fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
     let books = ipam::look_once(&args.common.ipam, &node, kube, settings.lookup_timeout);
     for pool in books.pools {
         let news = PoolUpdate::Read(pool, ChangedAddresses::All);
-        engine.books(clock::now(), news, &mut Vec::new());
+        engine.update_pool(clock::now(), news, &mut Vec::new());
     }
     Ok(Look {
         engine,

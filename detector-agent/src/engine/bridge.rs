@@ -13,49 +13,49 @@ pub(super) enum FdbChange {
     /// The hardware address stands behind another port than before, or behind none any more.
     Moved,
     /// Nothing changed.
-    Same,
+    Unchanged,
     /// The table, or the port's share of it, is full; the entry is not followed.
     Refused,
 }
 
 /// Bridge, hardware address, VLAN.
-type Key = (IfIndex, Mac, Option<u16>);
+type FdbKey = (IfIndex, Mac, Option<u16>);
 
 #[derive(Clone, Copy, Debug)]
-struct Behind {
+struct FdbPort {
     port: IfIndex,
     aged: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Fdb {
-    entries: BTreeMap<Key, Behind>,
-    by_port: HashMap<IfIndex, BTreeSet<Key>>,
+    entries: BTreeMap<FdbKey, FdbPort>,
+    by_port: HashMap<IfIndex, BTreeSet<FdbKey>>,
 }
 
 impl Fdb {
-    /// The port that `mac` stands behind, or else last stood behind. In several VLANs: the lowest one's, for that is
+    /// The port that `mac` stands found, or else last stood found. In several VLANs: the lowest one's, for that is
     /// where the node itself speaks unless somebody changed it.
     pub(super) fn port(&self, bridge: IfIndex, mac: Mac) -> Option<IfIndex> {
         let mut known = self.of(bridge, mac);
         known
             .clone()
-            .find(|(_, behind)| !behind.aged)
+            .find(|(_, found)| !found.aged)
             .or_else(|| known.next())
-            .map(|(_, behind)| behind.port)
+            .map(|(_, found)| found.port)
     }
 
-    fn of(&self, bridge: IfIndex, mac: Mac) -> impl Iterator<Item = (&Key, &Behind)> + Clone {
+    fn of(&self, bridge: IfIndex, mac: Mac) -> impl Iterator<Item = (&FdbKey, &FdbPort)> + Clone {
         self.entries
             .range((bridge, mac, None)..=(bridge, mac, Some(u16::MAX)))
     }
 
     /// The kernel's entries; those that aged out are not among them.
     pub(super) fn entries(&self) -> impl Iterator<Item = FdbEntry> + '_ {
-        let live = self.entries.iter().filter(|(_, behind)| !behind.aged);
-        live.map(|((bridge, mac, vlan), behind)| FdbEntry {
+        let live = self.entries.iter().filter(|(_, found)| !found.aged);
+        live.map(|((bridge, mac, vlan), found)| FdbEntry {
             bridge: *bridge,
-            port: behind.port,
+            port: found.port,
             mac: *mac,
             vlan: *vlan,
         })
@@ -71,7 +71,7 @@ impl Fdb {
     pub(super) fn set(&mut self, entry: FdbEntry, bound: usize, per_port: usize) -> FdbChange {
         let key = (entry.bridge, entry.mac, entry.vlan);
         let before = self.port(entry.bridge, entry.mac);
-        let known = self.entries.get(&key).map(|behind| behind.port);
+        let known = self.entries.get(&key).map(|found| found.port);
         let held = self.by_port.get(&entry.port).map_or(0, BTreeSet::len);
         let grows = known.is_none() && self.entries.len() >= bound;
         if grows || (known != Some(entry.port) && held >= per_port) {
@@ -83,8 +83,8 @@ impl Fdb {
         self.changed(entry.bridge, entry.mac, before)
     }
 
-    /// The kernel's entry is gone; with `keep` the port is remembered until [`Fdb::forget_aged`]. The kernel has one entry
-    /// per hardware address and VLAN and tells a move by the new one alone: the port told last is the one it stood behind.
+    /// The kernel's entry is gone; with `keep` the port is remembered until [`Fdb::remove_aged`]. The kernel has one entry
+    /// per hardware address and VLAN and tells a move by the new one alone: the port told last is the one it stood found.
     pub(super) fn unset(&mut self, entry: FdbEntry, keep: bool) -> FdbChange {
         let key = (entry.bridge, entry.mac, entry.vlan);
         let before = self.port(entry.bridge, entry.mac);
@@ -97,20 +97,20 @@ impl Fdb {
     }
 
     /// Nothing asks for a hardware address any more: what aged out of it is forgotten.
-    pub(super) fn forget_aged(&mut self, bridge: IfIndex, mac: Mac) {
-        let aged = self.of(bridge, mac).filter(|(_, behind)| behind.aged);
+    pub(super) fn remove_aged(&mut self, bridge: IfIndex, mac: Mac) {
+        let aged = self.of(bridge, mac).filter(|(_, found)| found.aged);
         for key in aged.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.remove(&key);
         }
     }
 
     /// A link is gone: as a port, or as the bridge itself. Gives what stood behind it.
-    pub(super) fn forget_link(&mut self, ifindex: IfIndex) -> Vec<(IfIndex, Mac)> {
+    pub(super) fn remove_link(&mut self, ifindex: IfIndex) -> Vec<(IfIndex, Mac)> {
         let of_bridge = self
             .entries
             .range((ifindex, Mac::default(), None)..=(ifindex, Mac([u8::MAX; 6]), Some(u16::MAX)));
         let of_port = self.by_port.get(&ifindex).into_iter().flatten();
-        let keys: Vec<Key> = of_bridge
+        let keys: Vec<FdbKey> = of_bridge
             .map(|(key, _)| key)
             .chain(of_port)
             .copied()
@@ -119,13 +119,13 @@ impl Fdb {
     }
 
     /// A port left a bridge.
-    pub(super) fn forget_port(&mut self, bridge: IfIndex, port: IfIndex) -> Vec<(IfIndex, Mac)> {
+    pub(super) fn remove_port(&mut self, bridge: IfIndex, port: IfIndex) -> Vec<(IfIndex, Mac)> {
         let of_port = self.by_port.get(&port).into_iter().flatten();
-        let keys: Vec<Key> = of_port.filter(|key| key.0 == bridge).copied().collect();
+        let keys: Vec<FdbKey> = of_port.filter(|key| key.0 == bridge).copied().collect();
         self.remove_all(&keys)
     }
 
-    fn remove_all(&mut self, keys: &[Key]) -> Vec<(IfIndex, Mac)> {
+    fn remove_all(&mut self, keys: &[FdbKey]) -> Vec<(IfIndex, Mac)> {
         for key in keys {
             self.remove(key);
         }
@@ -134,27 +134,27 @@ impl Fdb {
             .collect()
     }
 
-    fn put(&mut self, key: Key, port: IfIndex, aged: bool) {
+    fn put(&mut self, key: FdbKey, port: IfIndex, aged: bool) {
         self.remove(&key);
-        self.entries.insert(key, Behind { port, aged });
+        self.entries.insert(key, FdbPort { port, aged });
         self.by_port.entry(port).or_default().insert(key);
     }
 
-    fn remove(&mut self, key: &Key) {
-        let Some(behind) = self.entries.remove(key) else {
+    fn remove(&mut self, key: &FdbKey) {
+        let Some(found) = self.entries.remove(key) else {
             return;
         };
-        if let Some(keys) = self.by_port.get_mut(&behind.port) {
+        if let Some(keys) = self.by_port.get_mut(&found.port) {
             keys.remove(key);
             if keys.is_empty() {
-                self.by_port.remove(&behind.port);
+                self.by_port.remove(&found.port);
             }
         }
     }
 
     fn changed(&self, bridge: IfIndex, mac: Mac, before: Option<IfIndex>) -> FdbChange {
         if self.port(bridge, mac) == before {
-            FdbChange::Same
+            FdbChange::Unchanged
         } else {
             FdbChange::Moved
         }
@@ -175,9 +175,9 @@ mod tests {
         };
         let ends: [fn(&mut Fdb, FdbEntry); 4] = [
             |fdb, entry| assert_eq!(fdb.unset(entry, false), FdbChange::Moved),
-            |fdb, _| assert_eq!(fdb.forget_link(1).len(), 1),
-            |fdb, _| assert_eq!(fdb.forget_link(9).len(), 1),
-            |fdb, _| assert_eq!(fdb.forget_port(9, 1).len(), 1),
+            |fdb, _| assert_eq!(fdb.remove_link(1).len(), 1),
+            |fdb, _| assert_eq!(fdb.remove_link(9).len(), 1),
+            |fdb, _| assert_eq!(fdb.remove_port(9, 1).len(), 1),
         ];
         for end in ends {
             let mut fdb = Fdb::default();

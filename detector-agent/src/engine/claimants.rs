@@ -5,18 +5,18 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use super::{
     bridge::Fdb,
     conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
-    dedup::{without_spillover, without_unresolved_twins},
+    dedup::{drop_resolved_bridge_claims, drop_same_pod_claims},
     evidence::{frame_evidence, neighbour_evidence},
     facts::{AddressFacts, Facts, FrameFact, NeighbourFact},
     links::{LinkState, Links},
     observation::{IfIndex, NudState, Timestamp, Vlan},
     routes::Routes,
-    scope::{Scope, claimable, link_local},
+    scope::{Scope, is_claimable, is_link_local},
     settings::Settings,
 };
 
 /// Everything that a derivation reads.
-pub(super) struct World<'a> {
+pub(super) struct ClaimContext<'a> {
     pub(super) links: &'a Links,
     pub(super) facts: &'a Facts,
     pub(super) fdb: &'a Fdb,
@@ -37,10 +37,10 @@ struct Draft {
     tentative: bool,
 }
 
-impl World<'_> {
+impl ClaimContext<'_> {
     /// Who claims `address` at `now`. Times in the result are those of the facts; `now` only ends what has lapsed.
     pub(super) fn derive(&self, address: IpAddr, now: Timestamp) -> Derived {
-        let Some(facts) = self.facts.get(address).filter(|_| claimable(address)) else {
+        let Some(facts) = self.facts.get(address).filter(|_| is_claimable(address)) else {
             return Derived::new();
         };
         let mut drafts = BTreeMap::<(Scope, ClaimantId), Draft>::new();
@@ -69,15 +69,15 @@ impl World<'_> {
             derived.entry(scope).or_default().push(draft.claimant);
         }
         for claimants in derived.values_mut() {
-            without_spillover(claimants);
-            without_unresolved_twins(claimants);
+            drop_same_pod_claims(claimants);
+            drop_resolved_bridge_claims(claimants);
             claimants.sort_by_key(|c| (c.since, c.id));
         }
         derived
     }
 
     /// The claimant in `scope` that packets of the node for `address` go to, as one of `claimants`.
-    pub(super) fn receives<'c>(
+    pub(super) fn traffic_receiver<'c>(
         &self,
         address: IpAddr,
         scope: Scope,
@@ -169,7 +169,7 @@ impl World<'_> {
         facts: &AddressFacts,
         drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
     ) {
-        if self.believes(entry, link, facts) {
+        if self.supports_claim(entry, link, facts) {
             let evidence = neighbour_evidence(entry);
             self.add(drafts, address, Vlan::default(), link, evidence, false);
         }
@@ -229,7 +229,7 @@ impl World<'_> {
     ) {
         for frame in &facts.frames {
             if let Some(link) = self.links.pod(frame.ifindex)
-                && self.lives(frame, link, facts, now)
+                && self.is_live(frame, link, facts, now)
             {
                 self.add(
                     drafts,
@@ -280,8 +280,16 @@ impl World<'_> {
 
     /// Whether a neighbour entry on a pod's device says that the pod has the address now. An entry that nobody confirmed
     /// lately is refuted by a readable namespace that does not hold the address: the kernel keeps such entries for hours.
-    fn believes(&self, entry: &NeighbourFact, link: &LinkState, facts: &AddressFacts) -> bool {
-        let holds = link.link.peer.is_some_and(|peer| facts.assigned_on(peer));
+    fn supports_claim(
+        &self,
+        entry: &NeighbourFact,
+        link: &LinkState,
+        facts: &AddressFacts,
+    ) -> bool {
+        let holds = link
+            .link
+            .peer
+            .is_some_and(|peer| facts.is_assigned_on(peer));
         match entry.state {
             NudState::Permanent => true,
             NudState::Reachable => holds || !entry.refuted,
@@ -296,19 +304,24 @@ impl World<'_> {
 
     /// Whether what was heard still counts: for its time to live, or as long as the address is assigned where it was
     /// heard. A tagged claim speaks of another link of the pod than the one whose addresses are read.
-    pub(super) fn lives(
+    pub(super) fn is_live(
         &self,
         frame: &FrameFact,
         link: &LinkState,
         facts: &AddressFacts,
         now: Timestamp,
     ) -> bool {
-        let assigned = || link.link.peer.is_some_and(|peer| facts.assigned_on(peer));
-        self.end(frame) > now || (!frame.tentative && frame.vlan == Vlan::default() && assigned())
+        let assigned = || {
+            link.link
+                .peer
+                .is_some_and(|peer| facts.is_assigned_on(peer))
+        };
+        self.expires_at(frame) > now
+            || (!frame.tentative && frame.vlan == Vlan::default() && assigned())
     }
 
     /// When the time to live of what was heard is over.
-    pub(super) fn end(&self, frame: &FrameFact) -> Timestamp {
+    pub(super) fn expires_at(&self, frame: &FrameFact) -> Timestamp {
         let ttl = if frame.tentative {
             TENTATIVE_TTL
         } else {
@@ -320,7 +333,7 @@ impl World<'_> {
     pub(super) fn scope(&self, address: IpAddr, vlan: Vlan, ifindex: IfIndex) -> Scope {
         Scope {
             vlan,
-            domain: link_local(address).then(|| self.links.domain(ifindex)),
+            domain: is_link_local(address).then(|| self.links.domain(ifindex)),
         }
     }
 

@@ -8,7 +8,7 @@ use super::{
 /// A pod with several interfaces answers for any of its addresses on each of them (arp_ignore 0), and asks with any as
 /// sender (arp_announce 0). What was only heard there is no claim of its own where another interface of the same pod has
 /// the address for certain; where none has, all of it is one claim, shown at the first of the interfaces.
-pub(super) fn without_spillover(claimants: &mut Vec<Claimant>) {
+pub(super) fn drop_same_pod_claims(claimants: &mut Vec<Claimant>) {
     let interfaces: Vec<_> = claimants
         .iter()
         .filter_map(|c| Some((c.peer?.nsid, c.is_certain(), c.id)))
@@ -22,7 +22,7 @@ pub(super) fn without_spillover(claimants: &mut Vec<Claimant>) {
 }
 
 /// A hardware address behind a bridge that a claimant's own evidence gives too is that claimant.
-pub(super) fn without_unresolved_twins(claimants: &mut Vec<Claimant>) {
+pub(super) fn drop_resolved_bridge_claims(claimants: &mut Vec<Claimant>) {
     let known: Vec<Mac> = claimants
         .iter()
         .filter(|c| matches!(c.id, ClaimantId::Device(..)))

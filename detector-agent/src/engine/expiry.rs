@@ -1,4 +1,4 @@
-//! When something may have to end without anybody saying so: one look at most planned per address.
+//! When something may have to end without anybody saying so: one look at most scheduled per address.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -9,42 +9,42 @@ use super::observation::Timestamp;
 
 /// Addresses to look at, each at one time. An early look is harmless: it decides nothing by itself, and plans the next.
 #[derive(Debug, Default)]
-pub(super) struct Expiry {
+pub(super) struct ExpiryQueue {
     queue: BTreeSet<(Timestamp, IpAddr)>,
-    planned: HashMap<IpAddr, Timestamp>,
+    scheduled: HashMap<IpAddr, Timestamp>,
 }
 
-impl Expiry {
-    /// Plans a look at `at`, unless an earlier one is planned: every look plans the next by itself.
-    pub(super) fn look_at(&mut self, address: IpAddr, at: Timestamp) {
-        match self.planned.get(&address) {
-            Some(planned) if *planned <= at => return,
-            Some(planned) => {
-                self.queue.remove(&(*planned, address));
+impl ExpiryQueue {
+    /// Plans a look at `at`, unless an earlier one is scheduled: every look plans the next by itself.
+    pub(super) fn schedule(&mut self, address: IpAddr, at: Timestamp) {
+        match self.scheduled.get(&address) {
+            Some(scheduled) if *scheduled <= at => return,
+            Some(scheduled) => {
+                self.queue.remove(&(*scheduled, address));
             }
             None => {}
         }
-        self.planned.insert(address, at);
+        self.scheduled.insert(address, at);
         self.queue.insert((at, address));
     }
 
-    pub(super) fn forget(&mut self, address: IpAddr) {
-        if let Some(planned) = self.planned.remove(&address) {
-            self.queue.remove(&(planned, address));
+    pub(super) fn cancel(&mut self, address: IpAddr) {
+        if let Some(scheduled) = self.scheduled.remove(&address) {
+            self.queue.remove(&(scheduled, address));
         }
     }
 
-    pub(super) fn next(&self) -> Option<Timestamp> {
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
         self.queue.first().map(|(at, _)| *at)
     }
 
-    pub(super) fn due(&mut self, now: Timestamp) -> Option<IpAddr> {
+    pub(super) fn pop_due(&mut self, now: Timestamp) -> Option<IpAddr> {
         let (at, address) = *self.queue.first()?;
         if at > now {
             return None;
         }
         self.queue.pop_first();
-        self.planned.remove(&address);
+        self.scheduled.remove(&address);
         Some(address)
     }
 }

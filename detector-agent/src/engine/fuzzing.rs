@@ -5,7 +5,7 @@ use super::{
     SnapshotToken, TimedObservation, Timestamp,
 };
 
-/// Reads a kept conflict and goes on with it, on a node whose links have the names and indices that the record gives.
+/// InFlightSnapshots a kept conflict and goes on with it, on a node whose links have the names and indices that the record gives.
 pub fn open_conflicts(bytes: &[u8]) {
     let Ok(record) = serde_json::from_slice::<OpenConflict>(bytes) else {
         return;

@@ -13,16 +13,16 @@ use super::observation::{FdbEntry, IfIndex, Mac, Peer, Route, SnapshotScope, Sna
 
 /// What one fact of the kernel's state is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Key {
+pub(super) enum StateKey {
     /// How a link is.
     Link(IfIndex),
     /// That a link is the one it was: touched when it goes or is another. What a reading says of such a link's neighbours,
     /// addresses and ports is said of the earlier one, or was also said live of the later.
-    Life(IfIndex),
+    LinkIdentity(IfIndex),
     /// A pod's address, with its prefix length.
-    Pod(Peer, IpAddr, u8),
+    PodAddress(Peer, IpAddr, u8),
     /// A node's address, with its prefix length.
-    Host(IfIndex, IpAddr, u8),
+    HostAddress(IfIndex, IpAddr, u8),
     /// A neighbour entry.
     Neighbour(IfIndex, IpAddr),
     /// A forwarding entry.
@@ -30,12 +30,12 @@ pub(super) enum Key {
     /// The route of a destination, prefix length, metric and table: a new one takes the old one's place.
     Route(IpAddr, u8, u32, u32),
     /// The routes of a link, which end without a word when it goes down.
-    RoutesOf(IfIndex),
+    LinkRoutes(IfIndex),
     /// The forwarding entries of a port, which end with its leaving the bridge.
-    StationsOf(IfIndex),
+    PortFdb(IfIndex),
 }
 
-impl From<&Route> for Key {
+impl From<&Route> for StateKey {
     fn from(route: &Route) -> Self {
         Self::Route(
             route.destination,
@@ -46,67 +46,67 @@ impl From<&Route> for Key {
     }
 }
 
-impl From<&FdbEntry> for Key {
+impl From<&FdbEntry> for StateKey {
     fn from(entry: &FdbEntry) -> Self {
         Self::Fdb(entry.bridge, entry.mac, entry.vlan)
     }
 }
 
-/// Keys remembered at most; more change only under a storm, and then the readings are begun anew.
-const TOUCHED: usize = 262_144;
+/// Keys remembered at most; more change only under a storm, and then the readings are started anew.
+const MAX_TOUCHED_KEYS: usize = 262_144;
 
 #[derive(Debug, Default)]
-pub(super) struct Reads {
+pub(super) struct InFlightSnapshots {
     sequence: u64,
-    begun: BTreeMap<SnapshotToken, u64>,
-    touched: HashMap<Key, u64>,
-    /// Where the newest merged reading of the whole node began.
-    newest: u64,
+    started: BTreeMap<SnapshotToken, u64>,
+    touched: HashMap<StateKey, u64>,
+    /// Where the newest_node_start merged reading of the whole node began.
+    newest_node_start: u64,
 }
 
 /// Says which keys of a finished reading are older than what was said live.
 #[derive(Debug)]
-pub(super) struct Finished {
-    begun: u64,
-    touched: HashMap<Key, u64>,
+pub(super) struct FinishedSnapshot {
+    started: u64,
+    touched: HashMap<StateKey, u64>,
 }
 
 /// What became of a reading.
 #[derive(Debug)]
-pub(super) enum Outcome {
-    Usable(Finished),
+pub(super) enum SnapshotOutcome {
+    Usable(FinishedSnapshot),
     /// A newer reading of everything has been merged already.
     Superseded,
-    /// It was not begun, or so much changed meanwhile that it says nothing.
+    /// It was not started, or so much changed meanwhile that it says nothing.
     Unusable,
 }
 
-impl Finished {
+impl FinishedSnapshot {
     /// Whether a pod's address was told live since this reading began, with whatever prefix length.
-    pub(super) fn told_of(&self, peer: Peer, address: IpAddr) -> bool {
-        (0..=128).any(|length| self.outdated(&Key::Pod(peer, address, length)))
+    pub(super) fn has_live_update(&self, peer: Peer, address: IpAddr) -> bool {
+        (0..=128).any(|length| self.is_outdated(&StateKey::PodAddress(peer, address, length)))
     }
 
     /// Whether the live word about `key` is newer than this reading.
-    pub(super) fn outdated(&self, key: &Key) -> bool {
-        self.touched.get(key).is_some_and(|at| *at > self.begun)
+    pub(super) fn is_outdated(&self, key: &StateKey) -> bool {
+        self.touched.get(key).is_some_and(|at| *at > self.started)
     }
 }
 
-impl Reads {
-    pub(super) fn begin(&mut self, token: SnapshotToken) {
+impl InFlightSnapshots {
+    pub(super) fn start(&mut self, token: SnapshotToken) {
         self.sequence += 1;
-        self.begun.insert(token, self.sequence);
+        self.started.insert(token, self.sequence);
     }
 
-    pub(super) fn touch(&mut self, key: Key) {
-        if self.begun.is_empty() {
+    pub(super) fn touch(&mut self, key: StateKey) {
+        if self.started.is_empty() {
             return;
         }
         self.sequence += 1;
-        if self.touched.len() >= TOUCHED && !self.touched.contains_key(&key) {
-            // Nothing can be said any more of the readings under way; those begun from here on are sound again.
-            self.begun.clear();
+        if self.touched.len() >= MAX_TOUCHED_KEYS && !self.touched.contains_key(&key) {
+            // Nothing can be said any more of the readings under way; those started from here on are sound again.
+            self.started.clear();
             self.touched.clear();
             return;
         }
@@ -115,28 +115,28 @@ impl Reads {
 
     /// Ends a reading that failed.
     pub(super) fn fail(&mut self, token: SnapshotToken) {
-        self.begun.remove(&token);
-        if self.begun.is_empty() {
+        self.started.remove(&token);
+        if self.started.is_empty() {
             self.touched.clear();
         }
     }
 
     /// Ends a reading that is to be merged.
-    pub(super) fn finish(&mut self, token: SnapshotToken, scope: SnapshotScope) -> Outcome {
-        let Some(begun) = self.begun.remove(&token) else {
-            return Outcome::Unusable;
+    pub(super) fn finish(&mut self, token: SnapshotToken, scope: SnapshotScope) -> SnapshotOutcome {
+        let Some(started) = self.started.remove(&token) else {
+            return SnapshotOutcome::Unusable;
         };
-        let touched = if self.begun.is_empty() {
+        let touched = if self.started.is_empty() {
             std::mem::take(&mut self.touched)
         } else {
             self.touched.clone()
         };
-        if begun < self.newest {
-            return Outcome::Superseded;
+        if started < self.newest_node_start {
+            return SnapshotOutcome::Superseded;
         }
         if scope == SnapshotScope::Node {
-            self.newest = begun;
+            self.newest_node_start = started;
         }
-        Outcome::Usable(Finished { begun, touched })
+        SnapshotOutcome::Usable(FinishedSnapshot { started, touched })
     }
 }

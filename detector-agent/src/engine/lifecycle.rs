@@ -21,8 +21,8 @@ use super::{
 
 /// What stands in one scope of an address at this moment, as the rules see it.
 #[derive(Debug)]
-pub(super) struct Verdict {
-    /// The conflict it is; `None` where the claimants are at peace.
+pub(super) struct Decision {
+    /// The conflict it is; `None` where the claimants are at outcome.
     pub(super) kind: Option<ConflictKind>,
     pub(super) claimants: Vec<Claimant>,
     pub(super) traffic_goes_to: Option<String>,
@@ -30,13 +30,13 @@ pub(super) struct Verdict {
 
 /// When, and by which observation, something changes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
+pub(super) struct DecisionTime {
     pub(super) now: Timestamp,
     pub(super) decided_at: Timestamp,
 }
 
 #[derive(Debug)]
-struct Open {
+struct TrackedConflict {
     conflict: Conflict,
     /// All present claimants, also those beyond the bound of the report.
     ids: BTreeSet<ClaimantId>,
@@ -44,27 +44,27 @@ struct Open {
 
 #[derive(Debug)]
 pub(super) struct Lifecycle {
-    open: HashMap<IpAddr, Vec<(Scope, Open)>>,
+    open: HashMap<IpAddr, Vec<(Scope, TrackedConflict)>>,
     count: usize,
     seed: u64,
     serial: u64,
-    waiting: Waiting,
+    deferred: DeferredAddresses,
 }
 
 /// Addresses with a conflict that was turned away at the bound, to be looked at again when there is room.
 #[derive(Debug, Default)]
-struct Waiting {
+struct DeferredAddresses {
     addresses: BTreeSet<IpAddr>,
     /// More were turned away than are remembered.
-    more: bool,
+    overflowed: bool,
 }
 
 /// What to look at again now that there is room.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Room {
-    For(IpAddr),
+pub(super) enum RetryTarget {
+    Address(IpAddr),
     /// Any address may have been turned away.
-    ForAny,
+    All,
 }
 
 impl Lifecycle {
@@ -74,18 +74,18 @@ impl Lifecycle {
             count: 0,
             seed,
             serial: 0,
-            waiting: Waiting::default(),
+            deferred: DeferredAddresses::default(),
         }
     }
 
     /// Somebody who was turned away at the bound and could be let in now.
-    pub(super) fn room(&mut self, bounds: &Bounds) -> Option<Room> {
+    pub(super) fn next_retry(&mut self, bounds: &Bounds) -> Option<RetryTarget> {
         if self.count >= bounds.open_conflicts {
             return None;
         }
-        match self.waiting.addresses.pop_first() {
-            Some(address) => Some(Room::For(address)),
-            None => std::mem::take(&mut self.waiting.more).then_some(Room::ForAny),
+        match self.deferred.addresses.pop_first() {
+            Some(address) => Some(RetryTarget::Address(address)),
+            None => std::mem::take(&mut self.deferred.overflowed).then_some(RetryTarget::All),
         }
     }
 
@@ -106,21 +106,21 @@ impl Lifecycle {
     }
 
     /// Makes a conflict of an earlier agent open again.
-    pub(super) fn go_on(&mut self, scope: Scope, conflict: Conflict) {
+    pub(super) fn restore(&mut self, scope: Scope, conflict: Conflict) {
         let ids = conflict.present().map(|c| c.id).collect();
         self.count += 1;
         let open = self.open.entry(conflict.address).or_default();
-        open.push((scope, Open { conflict, ids }));
+        open.push((scope, TrackedConflict { conflict, ids }));
     }
 
-    /// Brings the conflicts of one address to what `verdicts` say; in scopes not named there nobody claims it any more.
+    /// Brings the conflicts of one address to what `decisions` say; in scopes not named there nobody claims it any more.
     /// Gives how many conflicts were turned away at the bound.
-    pub(super) fn settle(
+    pub(super) fn apply(
         &mut self,
         address: IpAddr,
-        mut verdicts: Vec<(Scope, Verdict)>,
-        leaving: impl Fn(&Claimant) -> LeaveReason,
-        at: Moment,
+        mut decisions: Vec<(Scope, Decision)>,
+        leave_reason: impl Fn(&Claimant) -> LeaveReason,
+        at: DecisionTime,
         bounds: &Bounds,
         effects: &mut Vec<Effect>,
     ) -> u64 {
@@ -128,33 +128,39 @@ impl Lifecycle {
         let open = self.open.remove(&address).unwrap_or_default();
         let mut kept = Vec::with_capacity(open.len());
         for (scope, mut known) in open {
-            let position = verdicts.iter().position(|(other, _)| *other == scope);
-            let verdict = position.map(|position| verdicts.swap_remove(position).1);
-            match verdict {
-                Some(Verdict {
+            let position = decisions.iter().position(|(other, _)| *other == scope);
+            let decision = position.map(|position| decisions.swap_remove(position).1);
+            match decision {
+                Some(Decision {
                     kind: Some(kind),
                     claimants,
                     traffic_goes_to,
                 }) => {
-                    if known.change(kind, claimants, traffic_goes_to, &leaving, at, bounds) {
+                    if known.change(kind, claimants, traffic_goes_to, &leave_reason, at, bounds) {
                         effects.push(Effect::Updated(known.conflict.clone()));
                     }
                     kept.push((scope, known));
                 }
-                peace => {
+                outcome => {
                     self.count -= 1;
-                    effects.push(Effect::Resolved(known.resolve(peace, &leaving, at, bounds)));
+                    effects.push(Effect::Resolved(known.resolve(
+                        outcome,
+                        &leave_reason,
+                        at,
+                        bounds,
+                    )));
                 }
             }
         }
-        for (scope, verdict) in verdicts {
-            let Some(kind) = verdict.kind else { continue };
+        for (scope, decision) in decisions {
+            let Some(kind) = decision.kind else { continue };
             if self.count >= bounds.open_conflicts {
-                refused += u64::from(self.waiting.add(address, bounds));
+                refused += u64::from(self.deferred.add(address, bounds));
                 continue;
             }
             self.count += 1;
-            let opened = Open::raise(self.next_id(), address, scope, kind, verdict, at, bounds);
+            let opened =
+                TrackedConflict::raise(self.next_id(), address, scope, kind, decision, at, bounds);
             effects.push(Effect::Raised(opened.conflict.clone()));
             kept.push((scope, opened));
         }
@@ -181,30 +187,30 @@ pub(super) fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-impl Waiting {
+impl DeferredAddresses {
     /// Remembers an address; `true` where it was not remembered yet.
     fn add(&mut self, address: IpAddr, bounds: &Bounds) -> bool {
         if self.addresses.len() >= bounds.open_conflicts && !self.addresses.contains(&address) {
-            self.more = true;
+            self.overflowed = true;
             return true;
         }
         self.addresses.insert(address)
     }
 }
 
-impl Open {
+impl TrackedConflict {
     fn raise(
         id: ConflictId,
         address: IpAddr,
         scope: Scope,
         kind: ConflictKind,
-        verdict: Verdict,
-        at: Moment,
+        decision: Decision,
+        at: DecisionTime,
         bounds: &Bounds,
     ) -> Self {
-        let ids = verdict.claimants.iter().map(|c| c.id).collect();
-        let confidence = confidence(&verdict.claimants);
-        let (claimants, claimants_omitted) = bounded(verdict.claimants, bounds);
+        let ids = decision.claimants.iter().map(|c| c.id).collect();
+        let confidence = confidence(&decision.claimants);
+        let (claimants, claimants_omitted) = truncated(decision.claimants, bounds);
         let conflict = Conflict {
             id,
             address,
@@ -215,7 +221,7 @@ impl Open {
             updated_at: at.now,
             resolved_at: None,
             decided_at: at.decided_at,
-            traffic_goes_to: verdict.traffic_goes_to,
+            traffic_goes_to: decision.traffic_goes_to,
             claimants,
             claimants_omitted,
         };
@@ -228,8 +234,8 @@ impl Open {
         kind: ConflictKind,
         claimants: Vec<Claimant>,
         traffic_goes_to: Option<String>,
-        leaving: &impl Fn(&Claimant) -> LeaveReason,
-        at: Moment,
+        leave_reason: &impl Fn(&Claimant) -> LeaveReason,
+        at: DecisionTime,
         bounds: &Bounds,
     ) -> bool {
         let conflict = &mut self.conflict;
@@ -241,34 +247,34 @@ impl Open {
         conflict.kind = kind;
         conflict.confidence = confidence(&claimants);
         conflict.traffic_goes_to = traffic_goes_to;
-        let joined_or_left = self.replace(claimants, leaving, bounds);
+        let joined_or_left = self.replace(claimants, leave_reason, bounds);
         let conflict = &mut self.conflict;
-        let worth_telling = joined_or_left
+        let changed = joined_or_left
             || before
                 != (
                     conflict.kind,
                     conflict.confidence,
                     conflict.traffic_goes_to.clone(),
                 );
-        if worth_telling {
+        if changed {
             conflict.updated_at = at.now;
             conflict.decided_at = at.decided_at;
         }
-        worth_telling
+        changed
     }
 
     fn resolve(
         mut self,
-        peace: Option<Verdict>,
-        leaving: &impl Fn(&Claimant) -> LeaveReason,
-        at: Moment,
+        outcome: Option<Decision>,
+        leave_reason: &impl Fn(&Claimant) -> LeaveReason,
+        at: DecisionTime,
         bounds: &Bounds,
     ) -> Conflict {
-        let (remaining, traffic_goes_to) = match peace {
-            Some(verdict) => (verdict.claimants, verdict.traffic_goes_to),
+        let (remaining, traffic_goes_to) = match outcome {
+            Some(decision) => (decision.claimants, decision.traffic_goes_to),
             None => (Vec::new(), None),
         };
-        self.replace(remaining, leaving, bounds);
+        self.replace(remaining, leave_reason, bounds);
         let mut conflict = self.conflict;
         conflict.traffic_goes_to = traffic_goes_to;
         conflict.updated_at = at.now;
@@ -282,13 +288,13 @@ impl Open {
     fn replace(
         &mut self,
         claimants: Vec<Claimant>,
-        leaving: &impl Fn(&Claimant) -> LeaveReason,
+        leave_reason: &impl Fn(&Claimant) -> LeaveReason,
         bounds: &Bounds,
     ) -> bool {
         let ids: BTreeSet<_> = claimants.iter().map(|c| c.id).collect();
         let before = std::mem::take(&mut self.conflict.claimants);
-        let left = gone(before, &ids, leaving, bounds);
-        let (mut claimants, omitted) = bounded(claimants, bounds);
+        let left = departed(before, &ids, leave_reason, bounds);
+        let (mut claimants, omitted) = truncated(claimants, bounds);
         claimants.extend(left);
         self.conflict.claimants = claimants;
         self.conflict.claimants_omitted = omitted;
@@ -299,10 +305,10 @@ impl Open {
 }
 
 /// The claimants of before that are not among the present ones any more, each with its reason; the newest are kept.
-fn gone(
+fn departed(
     before: Vec<Claimant>,
     present: &BTreeSet<ClaimantId>,
-    leaving: &impl Fn(&Claimant) -> LeaveReason,
+    leave_reason: &impl Fn(&Claimant) -> LeaveReason,
     bounds: &Bounds,
 ) -> Vec<Claimant> {
     let mut left: Vec<_> = before
@@ -311,14 +317,14 @@ fn gone(
         .collect();
     left.sort_by_key(|c| c.left.is_none());
     for claimant in left.iter_mut().filter(|c| c.left.is_none()) {
-        claimant.left = Some(leaving(claimant));
+        claimant.left = Some(leave_reason(claimant));
     }
     let surplus = left.len().saturating_sub(bounds.claimants_per_conflict);
     left.drain(..surplus);
     left
 }
 
-fn bounded(mut claimants: Vec<Claimant>, bounds: &Bounds) -> (Vec<Claimant>, usize) {
+fn truncated(mut claimants: Vec<Claimant>, bounds: &Bounds) -> (Vec<Claimant>, usize) {
     let omitted = claimants
         .len()
         .saturating_sub(bounds.claimants_per_conflict);
@@ -336,7 +342,7 @@ fn confidence(claimants: &[Claimant]) -> Confidence {
 }
 
 /// Whether a claimant had the address assigned.
-pub(super) fn had_address(claimant: &Claimant) -> bool {
+pub(super) fn had_assigned_address(claimant: &Claimant) -> bool {
     claimant
         .evidence
         .iter()

@@ -34,7 +34,7 @@ pub(super) struct LinkState {
 }
 
 /// The other end of a pod device. That of another link decides nothing: a pod may have its number by now.
-pub(super) fn pods_end(link: &Link) -> Option<Peer> {
+pub(super) fn pod_peer(link: &Link) -> Option<Peer> {
     link.peer.filter(|_| link.kind == LinkKind::Pod)
 }
 
@@ -65,12 +65,12 @@ pub(super) enum LinkChange {
     /// Something that claims depend on changed (kind, peer, master, name); the link as it was.
     Changed(Box<Link>),
     /// Nothing of interest.
-    Same,
+    Unchanged,
 }
 
 /// What an upsert did.
 #[derive(Debug)]
-pub(super) struct Upserted {
+pub(super) struct UpsertOutcome {
     pub(super) change: LinkChange,
     /// An older device lost this peer to the upserted one: the kernel gives the number of a dying namespace to a new one
     /// before the dying one's devices are gone.
@@ -132,10 +132,15 @@ impl Links {
     }
 
     /// Takes over how a link is. `whole`: it was read, not told, and what it lacks it has not got.
-    pub(super) fn upsert(&mut self, mut link: Link, whole: bool, now: Timestamp) -> Upserted {
+    pub(super) fn upsert(
+        &mut self,
+        mut link: Link,
+        complete: bool,
+        now: Timestamp,
+    ) -> UpsertOutcome {
         let ifindex = link.ifindex;
         let Some(state) = self.by_index.get(&ifindex) else {
-            return Upserted {
+            return UpsertOutcome {
                 change: LinkChange::New,
                 displaced: self.insert(link, now),
             };
@@ -147,12 +152,12 @@ impl Links {
         };
         link.peer = link.peer.filter(|peer| !newer_holds(*peer));
         // A message without the peer (an early or partial one) does not make us forget it.
-        if !whole && link.peer.is_none() && link.kind == state.link.kind {
+        if !complete && link.peer.is_none() && link.kind == state.link.kind {
             link.peer = state.link.peer;
         }
         if state.link == link {
-            return Upserted {
-                change: LinkChange::Same,
+            return UpsertOutcome {
+                change: LinkChange::Unchanged,
                 displaced: None,
             };
         }
@@ -165,10 +170,10 @@ impl Links {
             let change = old.map_or(LinkChange::New, |old| {
                 LinkChange::Replaced(Box::new(old.link))
             });
-            return Upserted { change, displaced };
+            return UpsertOutcome { change, displaced };
         }
         let Some(state) = self.by_index.get_mut(&ifindex) else {
-            return Upserted {
+            return UpsertOutcome {
                 change: LinkChange::New,
                 displaced: self.insert(link, now),
             };
@@ -179,7 +184,7 @@ impl Links {
         }
         let before = std::mem::replace(&mut state.link, link);
         self.unindex(&before);
-        Upserted {
+        UpsertOutcome {
             change: LinkChange::Changed(Box::new(before)),
             displaced: self.index(ifindex),
         }
@@ -207,7 +212,7 @@ impl Links {
 
     /// Makes a pod device found by its peer; says which other device was found by it until now.
     fn index(&mut self, ifindex: IfIndex) -> Option<(IfIndex, Peer)> {
-        let peer = pods_end(&self.get(ifindex)?.link)?;
+        let peer = pod_peer(&self.get(ifindex)?.link)?;
         let displaced = self.by_peer.insert(peer, ifindex)?;
         if let Some(state) = self.by_index.get_mut(&displaced) {
             state.link.peer = None;
@@ -218,7 +223,7 @@ impl Links {
     }
 
     fn unindex(&mut self, link: &Link) {
-        if let Some(peer) = pods_end(link) {
+        if let Some(peer) = pod_peer(link) {
             self.by_peer.remove(&peer);
         }
     }

@@ -11,18 +11,18 @@ use std::{
 use super::{
     conflict::{Claimant, ClaimantId},
     observation::Timestamp,
-    record::KeptMoves,
+    record::PersistedMoves,
     scope::Scope,
     settings::Settings,
 };
 
 /// Participants listed, moves remembered and addresses followed, at most.
-const PARTICIPANTS: usize = 16;
-const MOVES: usize = 256;
-const FOLLOWED: usize = 4096;
+const MAX_PARTICIPANTS: usize = 16;
+const MAX_MOVES: usize = 256;
+const MAX_ADDRESSES: usize = 4096;
 
 #[derive(Debug)]
-struct Held {
+struct HolderHistory {
     holder: ClaimantId,
     /// When the holder last claimed it.
     last: Timestamp,
@@ -33,12 +33,12 @@ struct Held {
 
 #[derive(Debug, Default)]
 pub(super) struct Moves {
-    held: HashMap<IpAddr, Vec<(Scope, Held)>>,
+    histories: HashMap<IpAddr, Vec<(Scope, HolderHistory)>>,
 }
 
 impl Moves {
     /// `claimant` has just claimed an allowed address. Gives `true` where that was a move.
-    pub(super) fn claimed(
+    pub(super) fn record_claim(
         &mut self,
         address: IpAddr,
         scope: Scope,
@@ -46,15 +46,15 @@ impl Moves {
         at: Timestamp,
         settings: &Settings,
     ) -> bool {
-        if self.held.len() >= FOLLOWED && !self.held.contains_key(&address) {
+        if self.histories.len() >= MAX_ADDRESSES && !self.histories.contains_key(&address) {
             return false;
         }
-        let scopes = self.held.entry(address).or_default();
+        let scopes = self.histories.entry(address).or_default();
         let position = scopes.iter().position(|(known, _)| *known == scope);
         let position = position.unwrap_or_else(|| {
             scopes.push((
                 scope,
-                Held {
+                HolderHistory {
                     holder: claimant.id,
                     last: at,
                     moves: VecDeque::new(),
@@ -63,58 +63,58 @@ impl Moves {
             ));
             scopes.len() - 1
         });
-        let held = &mut scopes[position].1;
-        let moved = held.holder != claimant.id;
-        held.holder = claimant.id;
-        held.last = held.last.max(at);
-        held.participants.retain(|(_, c)| c.id != claimant.id);
-        held.participants.push_back((at, claimant.clone()));
-        if held.participants.len() > PARTICIPANTS {
-            held.participants.pop_front();
+        let history = &mut scopes[position].1;
+        let moved = history.holder != claimant.id;
+        history.holder = claimant.id;
+        history.last = history.last.max(at);
+        history.participants.retain(|(_, c)| c.id != claimant.id);
+        history.participants.push_back((at, claimant.clone()));
+        if history.participants.len() > MAX_PARTICIPANTS {
+            history.participants.pop_front();
         }
         if moved {
-            held.moves.push_back(at);
-            if held.moves.len() > MOVES {
-                held.moves.pop_front();
+            history.moves.push_back(at);
+            if history.moves.len() > MAX_MOVES {
+                history.moves.pop_front();
             }
         }
-        held.lapse(at, settings.flap_window);
+        history.expire(at, settings.flap_window);
         moved
     }
 
     /// What is to be kept over a restart.
-    pub(super) fn kept(&self, address: IpAddr, scope: Scope) -> Option<KeptMoves> {
-        let mut scopes = self.held.get(&address)?.iter();
-        let (_, held) = scopes.find(|(known, _)| *known == scope)?;
-        Some(KeptMoves {
-            moves: held.moves.iter().copied().collect(),
-            participants: held.participants.iter().cloned().collect(),
+    pub(super) fn to_record(&self, address: IpAddr, scope: Scope) -> Option<PersistedMoves> {
+        let mut scopes = self.histories.get(&address)?.iter();
+        let (_, history) = scopes.find(|(known, _)| *known == scope)?;
+        Some(PersistedMoves {
+            moves: history.moves.iter().copied().collect(),
+            participants: history.participants.iter().cloned().collect(),
         })
     }
 
     /// Goes on with what was kept, before what happened since.
-    pub(super) fn go_on(&mut self, address: IpAddr, scope: Scope, kept: KeptMoves) {
-        let Some((last, holder)) = kept.participants.last() else {
+    pub(super) fn restore(&mut self, address: IpAddr, scope: Scope, record: PersistedMoves) {
+        let Some((last, holder)) = record.participants.last() else {
             return;
         };
-        let scopes = self.held.entry(address).or_default();
+        let scopes = self.histories.entry(address).or_default();
         let since = scopes.iter().position(|(known, _)| *known == scope);
         let since = since.map(|position| scopes.swap_remove(position).1);
-        let mut held = Held {
+        let mut history = HolderHistory {
             holder: holder.id,
             last: *last,
-            moves: kept.moves.into(),
-            participants: kept.participants.into(),
+            moves: record.moves.into(),
+            participants: record.participants.into(),
         };
         if let Some(since) = since {
-            held.holder = since.holder;
-            held.last = since.last;
-            held.moves.extend(since.moves);
+            history.holder = since.holder;
+            history.last = since.last;
+            history.moves.extend(since.moves);
             let news = |c: &Claimant| since.participants.iter().any(|(_, s)| s.id == c.id);
-            held.participants.retain(|(_, c)| !news(c));
-            held.participants.extend(since.participants);
+            history.participants.retain(|(_, c)| !news(c));
+            history.participants.extend(since.participants);
         }
-        scopes.push((scope, held));
+        scopes.push((scope, history));
     }
 
     /// The scopes in which `address` flaps at `now`, with those that took part.
@@ -125,12 +125,16 @@ impl Moves {
         settings: &Settings,
     ) -> Vec<(Scope, Vec<Claimant>)> {
         let mut flapping = Vec::new();
-        for (scope, held) in self.held.get_mut(&address).into_iter().flatten() {
-            held.lapse(now, settings.flap_window);
-            if held.moves.len() >= settings.flap_moves {
+        for (scope, history) in self.histories.get_mut(&address).into_iter().flatten() {
+            history.expire(now, settings.flap_window);
+            if history.moves.len() >= settings.flap_moves {
                 flapping.push((
                     *scope,
-                    held.participants.iter().map(|(_, c)| c.clone()).collect(),
+                    history
+                        .participants
+                        .iter()
+                        .map(|(_, c)| c.clone())
+                        .collect(),
                 ));
             }
         }
@@ -138,41 +142,41 @@ impl Moves {
     }
 
     /// When, after `now`, the next thing that is remembered of `address` is over.
-    pub(super) fn next_lapse(
+    pub(super) fn next_expiry(
         &mut self,
         address: IpAddr,
         now: Timestamp,
         window: Duration,
     ) -> Option<Timestamp> {
-        let scopes = self.held.get_mut(&address)?.iter_mut();
-        let ends = scopes.flat_map(|(_, held)| {
-            held.lapse(now, window);
-            let oldest = held.moves.front().copied();
-            [oldest, Some(held.last)]
+        let scopes = self.histories.get_mut(&address)?.iter_mut();
+        let ends = scopes.flat_map(|(_, history)| {
+            history.expire(now, window);
+            let oldest = history.moves.front().copied();
+            [oldest, Some(history.last)]
         });
         let ends = ends.flatten().map(|at| at + window);
         ends.filter(|at| *at > now).min()
     }
 
     /// In scopes where nobody claims the address now, nor did within the window, who held it last matters no more.
-    pub(super) fn forget(
+    pub(super) fn remove_idle(
         &mut self,
         address: IpAddr,
         now: Timestamp,
         window: Duration,
         claimed: impl Fn(&Scope) -> bool,
     ) {
-        if let Some(scopes) = self.held.get_mut(&address) {
-            scopes.retain(|(scope, held)| now.since(held.last) < window || claimed(scope));
+        if let Some(scopes) = self.histories.get_mut(&address) {
+            scopes.retain(|(scope, history)| now.since(history.last) < window || claimed(scope));
             if scopes.is_empty() {
-                self.held.remove(&address);
+                self.histories.remove(&address);
             }
         }
     }
 }
 
-impl Held {
-    fn lapse(&mut self, now: Timestamp, window: Duration) {
+impl HolderHistory {
+    fn expire(&mut self, now: Timestamp, window: Duration) {
         let over = |at: &Timestamp| now.since(*at) >= window;
         while self.moves.front().is_some_and(over) {
             self.moves.pop_front();

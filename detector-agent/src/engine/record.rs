@@ -16,11 +16,11 @@ pub struct OpenConflict {
     /// For a link-local address: the L2 domain.
     pub(super) domain: Option<LinkName>,
     /// What the claimants' frames said.
-    pub(super) frames: Vec<KeptFrame>,
+    pub(super) frames: Vec<PersistedFrame>,
     /// What bridges' neighbour entries held before, where they went back and forth.
-    pub(super) former: Vec<KeptFormer>,
+    pub(super) former: Vec<PersistedFormerLladdr>,
     /// Moves of an allowed address.
-    pub(super) moves: Option<KeptMoves>,
+    pub(super) moves: Option<PersistedMoves>,
 }
 
 impl OpenConflict {
@@ -39,7 +39,7 @@ pub(super) struct LinkName {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct KeptFrame {
+pub(super) struct PersistedFrame {
     pub(super) device: LinkName,
     pub(super) peer: Option<Peer>,
     pub(super) vlan: Vlan,
@@ -52,7 +52,7 @@ pub(super) struct KeptFrame {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct KeptFormer {
+pub(super) struct PersistedFormerLladdr {
     pub(super) bridge: LinkName,
     pub(super) mac: Mac,
     pub(super) first: Timestamp,
@@ -60,7 +60,7 @@ pub(super) struct KeptFormer {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct KeptMoves {
+pub(super) struct PersistedMoves {
     pub(super) moves: Vec<Timestamp>,
     /// Who took part and when last; the last one holds the address.
     pub(super) participants: Vec<(Timestamp, Claimant)>,

@@ -12,7 +12,7 @@ const MAIN: u32 = 254;
 
 /// What following a route came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Added {
+pub(super) enum AddOutcome {
     New,
     Known,
     Refused,
@@ -34,24 +34,24 @@ impl Routes {
     }
 
     /// Follows a route, within a bound on all of them.
-    pub(super) fn add(&mut self, route: Route, bound: usize) -> Added {
+    pub(super) fn add(&mut self, route: Route, bound: usize) -> AddOutcome {
         let (destination, length) = (route.destination, route.prefix_len);
         let known = self.by_length.get(&length);
         let known = known.and_then(|known| known.get(&destination));
         if known.is_some_and(|known| known.contains(&route)) {
-            return Added::Known;
+            return AddOutcome::Known;
         }
         // One route per destination, metric and table: the kernel tells a replaced one's end by its successor alone. Of
         // routes appended beside each other the last told is followed.
         let replaced = |k: &Route| (k.metric, k.table) == (route.metric, route.table);
         self.retain(destination, length, |known| !replaced(known));
         if self.count >= bound {
-            return Added::Refused;
+            return AddOutcome::Refused;
         }
         let known = self.by_length.entry(length).or_default();
         known.entry(destination).or_default().push(route);
         self.count += 1;
-        Added::New
+        AddOutcome::New
     }
 
     pub(super) fn remove(&mut self, route: &Route) -> bool {
@@ -59,7 +59,7 @@ impl Routes {
     }
 
     /// The kernel drops the routes of a link that is gone or down without saying so.
-    pub(super) fn forget_link(&mut self, ifindex: IfIndex) -> bool {
+    pub(super) fn remove_link(&mut self, ifindex: IfIndex) -> bool {
         let before = self.count;
         self.by_length.retain(|_, destinations| {
             destinations.retain(|_, routes| {
@@ -170,12 +170,12 @@ mod tests {
             route("10.0.0.7", 32, 3, 1024),
             route("10.0.0.7", 32, 4, 0),
         ] {
-            assert_eq!(routes.add(r, 10), Added::New);
+            assert_eq!(routes.add(r, 10), AddOutcome::New);
         }
         assert_eq!(routes.lookup([10, 0, 0, 7].into()), Some(4));
         assert_eq!(routes.lookup([10, 0, 0, 8].into()), Some(2));
         assert_eq!(routes.lookup([10, 0, 1, 8].into()), Some(1));
-        assert!(routes.forget_link(4));
+        assert!(routes.remove_link(4));
         assert_eq!(routes.lookup([10, 0, 0, 7].into()), Some(3));
         assert!(routes.remove(&route("10.0.0.7", 32, 3, 1024)));
         assert_eq!(routes.lookup([10, 0, 0, 7].into()), Some(2));
@@ -188,9 +188,9 @@ mod tests {
             table: 100,
             ..route("10.0.0.7", 32, 9, 0)
         };
-        assert_eq!(routes.add(other, 10), Added::New);
+        assert_eq!(routes.add(other, 10), AddOutcome::New);
         let main = route("10.0.0.7", 32, 3, 50);
-        assert_eq!(routes.add(main, 10), Added::New);
+        assert_eq!(routes.add(main, 10), AddOutcome::New);
         assert_eq!(routes.lookup([10, 0, 0, 7].into()), Some(3));
     }
 
@@ -198,8 +198,14 @@ mod tests {
     fn a_route_told_for_a_known_destination_metric_and_table_replaces_the_other() {
         let mut routes = Routes::default();
         for (destination, length) in [("10.0.0.7", 32), ("2001:db8::7", 128)] {
-            assert_eq!(routes.add(route(destination, length, 3, 0), 10), Added::New);
-            assert_eq!(routes.add(route(destination, length, 4, 0), 10), Added::New);
+            assert_eq!(
+                routes.add(route(destination, length, 3, 0), 10),
+                AddOutcome::New
+            );
+            assert_eq!(
+                routes.add(route(destination, length, 4, 0), 10),
+                AddOutcome::New
+            );
             let address = route(destination, length, 0, 0).destination;
             assert_eq!(routes.lookup(address), Some(4));
             assert!(!routes.remove(&route(destination, length, 3, 0)));
@@ -213,10 +219,10 @@ mod tests {
         for told in [route("10.0.0.7", 32, 1, 0), route("2001:db8::", 64, 1, 0)] {
             let ends: [fn(&mut Routes, &Route) -> bool; 2] = [
                 |routes, told| routes.remove(told),
-                |routes, _| routes.forget_link(1),
+                |routes, _| routes.remove_link(1),
             ];
             for end in ends {
-                assert_eq!(routes.add(told, 1), Added::New);
+                assert_eq!(routes.add(told, 1), AddOutcome::New);
                 assert!(end(&mut routes, &told));
                 assert!(routes.by_length.is_empty());
                 assert!(!end(&mut routes, &told));
@@ -227,7 +233,7 @@ mod tests {
     #[test]
     fn a_route_that_is_not_known_does_not_go() {
         let mut routes = Routes::default();
-        assert_eq!(routes.add(route("10.0.0.7", 32, 1, 0), 1), Added::New);
+        assert_eq!(routes.add(route("10.0.0.7", 32, 1, 0), 1), AddOutcome::New);
         for unknown in [
             route("10.0.0.8", 32, 1, 0),
             route("10.0.0.0", 24, 1, 0),
@@ -235,23 +241,26 @@ mod tests {
         ] {
             assert!(!routes.remove(&unknown));
         }
-        assert!(!routes.forget_link(2));
+        assert!(!routes.remove_link(2));
         assert_eq!(routes.iter().count(), 1);
     }
 
     #[test]
     fn the_bound_refuses_the_newest() {
         let mut routes = Routes::default();
-        assert_eq!(routes.add(route("10.0.0.1", 32, 1, 0), 1), Added::New);
-        assert_eq!(routes.add(route("10.0.0.2", 32, 1, 0), 1), Added::Refused);
+        assert_eq!(routes.add(route("10.0.0.1", 32, 1, 0), 1), AddOutcome::New);
+        assert_eq!(
+            routes.add(route("10.0.0.2", 32, 1, 0), 1),
+            AddOutcome::Refused
+        );
         assert_eq!(
             routes.add(route("10.0.0.1", 32, 1, 0), 1),
-            Added::Known,
+            AddOutcome::Known,
             "a known one is no growth"
         );
         assert_eq!(
             routes.add(route("10.0.0.1", 32, 2, 0), 1),
-            Added::New,
+            AddOutcome::New,
             "nor is a replaced one"
         );
     }

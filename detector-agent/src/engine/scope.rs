@@ -14,7 +14,7 @@ pub(super) struct Scope {
 }
 
 /// Whether an address can belong to one pod: not unspecified, loopback, multicast, broadcast or reserved.
-pub(super) fn claimable(address: IpAddr) -> bool {
+pub(super) fn is_claimable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             let first = v4.octets()[0];
@@ -26,7 +26,7 @@ pub(super) fn claimable(address: IpAddr) -> bool {
 }
 
 /// Addresses that mean something only on one link: 169.254/16 (RFC 3927) and fe80::/10 (RFC 4291).
-pub(super) fn link_local(address: IpAddr) -> bool {
+pub(super) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
@@ -56,7 +56,7 @@ mod tests {
             "::1",
             "ff02::1",
         ] {
-            assert!(!claimable(ip(text)), "{text}");
+            assert!(!is_claimable(ip(text)), "{text}");
         }
         for text in [
             "10.0.0.1",
@@ -65,15 +65,17 @@ mod tests {
             "fe80::1",
             "2001:db8::1",
         ] {
-            assert!(claimable(ip(text)), "{text}");
+            assert!(is_claimable(ip(text)), "{text}");
         }
     }
 
     #[test]
     fn link_local_covers_both_families() {
         assert!(
-            link_local(ip("169.254.0.1")) && link_local(ip("fe80::1")) && link_local(ip("febf::1"))
+            is_link_local(ip("169.254.0.1"))
+                && is_link_local(ip("fe80::1"))
+                && is_link_local(ip("febf::1"))
         );
-        assert!(!link_local(ip("169.253.0.1")) && !link_local(ip("fec0::1")));
+        assert!(!is_link_local(ip("169.253.0.1")) && !is_link_local(ip("fec0::1")));
     }
 }

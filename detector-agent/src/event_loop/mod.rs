@@ -203,7 +203,7 @@ impl EventLoop {
                 Message::Pools(news) => {
                     self.parts
                         .engine
-                        .books(clock::now(), news, &mut self.effects);
+                        .update_pool(clock::now(), news, &mut self.effects);
                     self.apply_effects();
                 }
                 Message::Stop => self.stopping = true,

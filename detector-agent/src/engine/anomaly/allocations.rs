@@ -3,10 +3,12 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use super::{
-    super::{conflict::Claimant, lifecycle::Moment, settings::Bounds},
-    lifecycle::{Anomalies, Key, News},
+    super::{conflict::Claimant, lifecycle::DecisionTime, settings::Bounds},
+    lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
     model::{AnomalyCause, AnomalyEffect, AnomalyKind, ResolveReason},
-    pools::{Allocation, ChangedAddresses, Completeness, Pool, PoolSource, PoolUpdate, Standing},
+    pools::{
+        Allocation, AllocationState, ChangedAddresses, Completeness, Pool, PoolSource, PoolUpdate,
+    },
 };
 
 /// Completeness older than this are read again before something is raised by them.
@@ -18,30 +20,30 @@ impl Anomalies {
     }
 
     /// Whether anything was concluded, or is about to be, from books about an address. They may be gone by now.
-    pub(in crate::engine) fn follows_books(&self, address: IpAddr) -> bool {
-        let is_open = |kind| self.is_open(&Key::of(kind, address));
+    pub(in crate::engine) fn tracks_allocation(&self, address: IpAddr) -> bool {
+        let is_open = |kind| self.is_open(&AnomalyKey::of(kind, address));
         is_open(AnomalyKind::IpamDrift)
             || is_open(AnomalyKind::IpamLeak)
-            || self.missing.contains_key(&address)
-            || self.idle.contains_key(&address)
+            || self.unallocated_since.contains_key(&address)
+            || self.unused_since.contains_key(&address)
     }
 
     /// Takes books over. Gives the addresses to look at; `None` for all.
-    pub(in crate::engine) fn read(&mut self, news: PoolUpdate) -> Option<BTreeSet<IpAddr>> {
+    pub(in crate::engine) fn update_pool(&mut self, news: PoolUpdate) -> Option<BTreeSet<IpAddr>> {
         match news {
             PoolUpdate::Read(pool, touched) => {
-                self.asked.remove(&pool.id);
+                self.pending_reads.remove(&pool.id);
                 let known = self.pools.put(pool);
                 match touched {
                     ChangedAddresses::Only(addresses) if known.is_some() => {
-                        let missing = self.missing.keys().copied();
+                        let missing = self.unallocated_since.keys().copied();
                         Some(addresses.into_iter().chain(missing).collect())
                     }
                     _ => None,
                 }
             }
             PoolUpdate::Gone(id) => {
-                self.asked.remove(&id);
+                self.pending_reads.remove(&id);
                 self.pools.remove(id)?;
                 None
             }
@@ -49,54 +51,54 @@ impl Anomalies {
     }
 
     /// Compares a live address with the books. `holders`: the pods that hold it, oldest first.
-    pub(in crate::engine) fn drift(
+    pub(in crate::engine) fn check_drift(
         &mut self,
         address: IpAddr,
         holders: &[Claimant],
-        at: Moment,
+        at: DecisionTime,
         bounds: &Bounds,
-        said: &mut Vec<AnomalyEffect>,
+        effects: &mut Vec<AnomalyEffect>,
     ) {
-        let key = Key::of(AnomalyKind::IpamDrift, address);
+        let key = AnomalyKey::of(AnomalyKind::IpamDrift, address);
         if holders.is_empty() {
-            self.missing.remove(&address);
-            self.resolve(&key, ResolveReason::AddressGone, at, said);
+            self.unallocated_since.remove(&address);
+            self.resolve(&key, ResolveReason::AddressGone, at, effects);
             return;
         }
-        let news = match self.pools.standing(address, holders) {
-            Standing::NoMatter => Err(ResolveReason::NotSeen),
-            Standing::Held(pool, allocation) => {
-                doubtful(address, pool, allocation).ok_or(ResolveReason::Allocated)
+        let news = match self.pools.state_of(address, holders) {
+            AllocationState::Unknown => Err(ResolveReason::NotSeen),
+            AllocationState::Allocated(pool, allocation) => {
+                owner_problem(address, pool, allocation).ok_or(ResolveReason::Allocated)
             }
-            Standing::Free(_) if self.is_open(&key) => return,
-            Standing::Free(pool) => {
+            AllocationState::Free(_) if self.is_open(&key) => return,
+            AllocationState::Free(pool) => {
                 let pool = Arc::clone(pool);
-                if !self.is_free_for_sure(&pool, address, holders, at, bounds, said) {
+                if !self.is_surely_free(&pool, address, holders, at, bounds, effects) {
                     return;
                 }
-                Ok(free(address, &pool, holders))
+                Ok(not_allocated(address, &pool, holders))
             }
         };
-        self.missing.remove(&address);
+        self.unallocated_since.remove(&address);
         match news {
             Ok(news) => {
                 let holders = holders.to_vec();
-                self.raise(key, News { holders, ..news }, at, bounds, said);
+                self.raise(key, AnomalyDetails { holders, ..news }, at, bounds, effects);
             }
-            Err(because) => self.resolve(&key, because, at, said),
+            Err(because) => self.resolve(&key, because, at, effects),
         }
     }
 
     /// Whether the books have lacked a live address for long enough, and were read late enough to be believed. Where
     /// they were not, they are asked for.
-    fn is_free_for_sure(
+    fn is_surely_free(
         &mut self,
         pool: &Pool,
         address: IpAddr,
         holders: &[Claimant],
-        at: Moment,
+        at: DecisionTime,
         bounds: &Bounds,
-        said: &mut Vec<AnomalyEffect>,
+        effects: &mut Vec<AnomalyEffect>,
     ) -> bool {
         let lost = pool.completeness == Completeness::Deleted;
         let grace = if lost {
@@ -104,7 +106,7 @@ impl Anomalies {
         } else {
             self.rules.drift_grace
         };
-        if !self.has_lasted(|a| &mut a.missing, address, grace, at.now, bounds) {
+        if !self.has_lasted(|a| &mut a.unallocated_since, address, grace, at.now, bounds) {
             return false;
         }
         // IPAM writes first and sets the address then: books that were read before it was seen say nothing of it.
@@ -113,26 +115,27 @@ impl Anomalies {
         if pool.read_at > seen && !stale {
             return true;
         }
-        if self.asked.insert(pool.id) {
-            said.push(AnomalyEffect::ReadPool(pool.id));
+        if self.pending_reads.insert(pool.id) {
+            effects.push(AnomalyEffect::ReadPool(pool.id));
         }
         false
     }
 
     /// Looks whether an address in the books is anybody's.
-    pub(in crate::engine) fn leak(
+    pub(in crate::engine) fn check_leak(
         &mut self,
         address: IpAddr,
         live: bool,
         blind: impl FnOnce() -> bool,
-        at: Moment,
+        at: DecisionTime,
         bounds: &Bounds,
-        said: &mut Vec<AnomalyEffect>,
+        effects: &mut Vec<AnomalyEffect>,
     ) {
-        let key = Key::of(AnomalyKind::IpamLeak, address);
-        let Some(Standing::Held(pool, allocation)) = self.pools.held(address) else {
-            self.idle.remove(&address);
-            self.resolve(&key, ResolveReason::Released, at, said);
+        let key = AnomalyKey::of(AnomalyKind::IpamLeak, address);
+        let Some(AllocationState::Allocated(pool, allocation)) = self.pools.allocation_of(address)
+        else {
+            self.unused_since.remove(&address);
+            self.resolve(&key, ResolveReason::Released, at, effects);
             return;
         };
         let over = if live {
@@ -143,8 +146,8 @@ impl Anomalies {
             None
         };
         if let Some(over) = over {
-            self.idle.remove(&address);
-            self.resolve(&key, over, at, said);
+            self.unused_since.remove(&address);
+            self.resolve(&key, over, at, effects);
             return;
         }
         if self.is_open(&key) {
@@ -152,47 +155,47 @@ impl Anomalies {
         }
         let (source, owner) = (Arc::clone(&pool.source), allocation.owner.clone());
         let grace = self.rules.leak_after;
-        if !self.has_lasted(|a| &mut a.idle, address, grace, at.now, bounds) {
+        if !self.has_lasted(|a| &mut a.unused_since, address, grace, at.now, bounds) {
             return;
         }
-        let whom = owner
+        let to_owner = owner
             .as_deref()
-            .map(|owner| format!(" for {owner}"))
+            .map(|owner| format!(" to {owner}"))
             .unwrap_or_default();
         let detail = format!(
-            "{address} is held in {}{whom}, but no pod of this node has had it for {} s: the address is lost to the pool until it is released",
-            place(&source),
+            "{address} is allocated in {}{to_owner}, but no pod of this node has had it for {} s: the pool lacks the address until it is released",
+            source_name(&source),
             grace.as_secs()
         );
-        let news = News {
+        let news = AnomalyDetails {
             cause: AnomalyCause::NoLiveOwner,
             holders: Vec::new(),
             source: Some(source),
             owner,
             detail,
         };
-        self.raise(key, news, at, bounds, said);
+        self.raise(key, news, at, bounds, effects);
     }
 }
 
 /// What there is to tell of an address that the books hold, but not for its pod alone.
-fn doubtful(address: IpAddr, pool: &Pool, allocation: &Allocation) -> Option<News> {
-    let owner = allocation.owner.as_deref().unwrap_or("nobody");
-    let place = place(&pool.source);
+fn owner_problem(address: IpAddr, pool: &Pool, allocation: &Allocation) -> Option<AnomalyDetails> {
+    let owner = allocation.owner.as_deref().unwrap_or("an unknown owner");
+    let source = source_name(&pool.source);
     let (cause, detail) = if let Some(second) = &allocation.second_owner {
         let detail = format!(
-            "{address} stands twice in the books of {place}, for {owner} and for {second}: when one of them goes, the address is freed under the other"
+            "{address} is allocated twice in {source}, to {owner} and to {second}: when one of them is deleted, the address is released while the other still has it"
         );
         (AnomalyCause::TwoOwners, detail)
     } else if allocation.owner_is_shared {
         let detail = format!(
-            "{address} is held in {place} for {owner}, a name that an earlier pod shares: when that pod's record is deleted, the live address is freed"
+            "{address} is allocated in {source} to {owner}, a name that an earlier pod shares: when that pod's record is deleted, the address is released while in use"
         );
         (AnomalyCause::SharedOwner, detail)
     } else {
         return None;
     };
-    Some(News {
+    Some(AnomalyDetails {
         cause,
         holders: Vec::new(),
         source: Some(Arc::clone(&pool.source)),
@@ -202,16 +205,16 @@ fn doubtful(address: IpAddr, pool: &Pool, allocation: &Allocation) -> Option<New
 }
 
 /// What there is to tell of a live address that the books lack.
-fn free(address: IpAddr, pool: &Pool, holders: &[Claimant]) -> News {
+fn not_allocated(address: IpAddr, pool: &Pool, holders: &[Claimant]) -> AnomalyDetails {
     let on = first_device(holders);
-    let place = place(&pool.source);
-    News {
+    let source = source_name(&pool.source);
+    AnomalyDetails {
         cause: AnomalyCause::NotAllocated,
         holders: Vec::new(),
         source: Some(Arc::clone(&pool.source)),
         owner: None,
         detail: format!(
-            "{address} is in use on {on}, but {place} holds nothing for it: the next pod may be given the same address"
+            "{address} is in use on {on}, but {source} has no allocation for it: the next pod may be given the same address"
         ),
     }
 }
@@ -221,6 +224,6 @@ pub(super) fn first_device(holders: &[Claimant]) -> &str {
     holders.first().map_or("", |h| h.device.as_str())
 }
 
-fn place(source: &PoolSource) -> String {
+fn source_name(source: &PoolSource) -> String {
     format!("{} ({})", source.ipam.name(), source.place)
 }

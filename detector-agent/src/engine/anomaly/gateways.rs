@@ -1,28 +1,28 @@
-//! Pods that ask for an address and get no answer.
+//! Repeated requests of pods for a gateway that does not answer.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use super::{
     super::observation::{IfIndex, Timestamp, Vlan},
-    lifecycle::Key,
+    lifecycle::AnomalyKey,
     model::AnomalyKind,
 };
 
-/// Pods and targets that are followed at once.
-const MAX_ASKING: usize = 4096;
-/// Without a further question it is over after so long. (A pod that has nothing to send does not ask either.)
+/// How many pairs of a device and a gateway are tracked at once.
+const MAX_REQUESTS: usize = 4096;
+/// An anomaly is resolved after this time without a request. (A pod that has nothing to send does not ask either.)
 pub(in crate::engine) const QUIET: Duration = Duration::from_secs(60);
 
 /// When each device last requested a gateway that does not answer.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Gateways {
-    last_request: BTreeMap<Key, Timestamp>,
+pub(in crate::engine) struct GatewayRequests {
+    last_request: BTreeMap<AnomalyKey, Timestamp>,
 }
 
-impl Gateways {
+impl GatewayRequests {
     /// Records a request; `false` at the bound.
-    pub(in crate::engine) fn note(&mut self, key: Key, at: Timestamp) -> bool {
-        if self.last_request.len() >= MAX_ASKING && !self.last_request.contains_key(&key) {
+    pub(in crate::engine) fn record(&mut self, key: AnomalyKey, at: Timestamp) -> bool {
+        if self.last_request.len() >= MAX_REQUESTS && !self.last_request.contains_key(&key) {
             return false;
         }
         let last = self.last_request.entry(key).or_insert(at);
@@ -30,13 +30,13 @@ impl Gateways {
         true
     }
 
-    pub(in crate::engine) fn remove(&mut self, key: &Key) {
+    pub(in crate::engine) fn remove(&mut self, key: &AnomalyKey) {
         self.last_request.remove(key);
     }
 
     /// The devices that request one address, and when each last did.
-    pub(in crate::engine) fn of(&self, address: IpAddr) -> Vec<(Key, Timestamp)> {
-        let from = Key::of(AnomalyKind::GatewayUnresolved, address);
+    pub(in crate::engine) fn of(&self, address: IpAddr) -> Vec<(AnomalyKey, Timestamp)> {
+        let from = AnomalyKey::of(AnomalyKind::GatewayUnresolved, address);
         self.last_request
             .range(from..)
             .take_while(|(key, _)| key.address == address)
@@ -44,8 +44,7 @@ impl Gateways {
             .collect()
     }
 
-    /// All of them.
-    pub(in crate::engine) fn keys(&self) -> impl Iterator<Item = &Key> {
+    pub(in crate::engine) fn keys(&self) -> impl Iterator<Item = &AnomalyKey> {
         self.last_request.keys()
     }
 
@@ -54,10 +53,10 @@ impl Gateways {
     }
 }
 
-impl Key {
-    /// Of a device that asks for an address.
-    pub(in crate::engine) fn asked(
-        target: IpAddr,
+impl AnomalyKey {
+    /// The key of a `gateway_unresolved` anomaly: one for each device, VLAN and gateway.
+    pub(in crate::engine) fn of_gateway(
+        gateway: IpAddr,
         ifindex: IfIndex,
         generation: u64,
         vlan: Vlan,
@@ -65,7 +64,7 @@ impl Key {
         Self {
             device: Some((ifindex, generation)),
             vlan,
-            ..Self::of(AnomalyKind::GatewayUnresolved, target)
+            ..Self::of(AnomalyKind::GatewayUnresolved, gateway)
         }
     }
 }

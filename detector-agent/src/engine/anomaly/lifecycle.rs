@@ -10,29 +10,29 @@ use std::{
 use super::{
     super::{
         conflict::Claimant,
-        expiry::Expiry,
-        lifecycle::{Moment, mix},
+        expiry::ExpiryQueue,
+        lifecycle::{DecisionTime, mix},
         observation::{IfIndex, Timestamp, Vlan},
         settings::{AnomalyRules, Bounds},
     },
-    gateways::Gateways,
+    gateways::GatewayRequests,
     model::{Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, ResolveReason},
     pools::{PoolId, PoolSource, Pools},
 };
 
 /// How long anomalies of an earlier agent are kept that nothing tells of any more.
-const HELD_FOR: Duration = Duration::from_secs(20);
+const RESTORED_TTL: Duration = Duration::from_secs(20);
 
 /// Tells anomalies apart. A device is told by index and generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(in crate::engine) struct Key {
+pub(in crate::engine) struct AnomalyKey {
     pub(in crate::engine) kind: AnomalyKind,
     pub(in crate::engine) address: IpAddr,
     pub(in crate::engine) device: Option<(IfIndex, u64)>,
     pub(in crate::engine) vlan: Vlan,
 }
 
-impl Key {
+impl AnomalyKey {
     /// Of the address alone.
     pub(in crate::engine) fn of(kind: AnomalyKind, address: IpAddr) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Key {
 
 /// What there is to tell of a new anomaly.
 #[derive(Debug)]
-pub(in crate::engine) struct News {
+pub(in crate::engine) struct AnomalyDetails {
     pub(in crate::engine) cause: AnomalyCause,
     pub(in crate::engine) holders: Vec<Claimant>,
     pub(in crate::engine) source: Option<Arc<PoolSource>>,
@@ -54,31 +54,31 @@ pub(in crate::engine) struct News {
     pub(in crate::engine) detail: String,
 }
 
-/// Since when something is so of an address.
-pub(super) type Since = HashMap<IpAddr, Timestamp>;
+/// FirstSeen when something is so of an address.
+pub(super) type FirstSeen = HashMap<IpAddr, Timestamp>;
 
 /// Open anomalies, and what may become one.
 #[derive(Debug)]
 pub(in crate::engine) struct Anomalies {
     pub(in crate::engine) rules: AnomalyRules,
     pub(super) pools: Pools,
-    open: BTreeMap<Key, Anomaly>,
+    open: BTreeMap<AnomalyKey, Anomaly>,
     /// Of an earlier agent, until something tells of them again.
-    held: Vec<Anomaly>,
-    held_until: Option<Timestamp>,
+    restored: Vec<Anomaly>,
+    restored_until: Option<Timestamp>,
     /// Live addresses that the books lack, since when.
-    pub(super) missing: Since,
+    pub(super) unallocated_since: FirstSeen,
     /// Addresses in the books that nobody holds, since when.
-    pub(super) idle: Since,
+    pub(super) unused_since: FirstSeen,
     /// Host routes that lead astray, since when.
-    pub(super) astray: Since,
+    pub(super) stray_since: FirstSeen,
     /// Addresses whose host route led to a claimant.
     pub(super) routed: BTreeSet<IpAddr>,
     /// Pods that ask and get no answer.
-    pub(in crate::engine) gateways: Gateways,
+    pub(in crate::engine) gateways: GatewayRequests,
     /// Pools whose books were asked for and did not come yet.
-    pub(super) asked: BTreeSet<PoolId>,
-    pub(super) expiry: Expiry,
+    pub(super) pending_reads: BTreeSet<PoolId>,
+    pub(super) expiry: ExpiryQueue,
     seed: u64,
     serial: u64,
     pub(super) refused: u64,
@@ -90,15 +90,15 @@ impl Anomalies {
             rules,
             pools: Pools::default(),
             open: BTreeMap::new(),
-            held: Vec::new(),
-            held_until: None,
-            missing: HashMap::new(),
-            idle: HashMap::new(),
-            astray: HashMap::new(),
+            restored: Vec::new(),
+            restored_until: None,
+            unallocated_since: HashMap::new(),
+            unused_since: HashMap::new(),
+            stray_since: HashMap::new(),
             routed: BTreeSet::new(),
-            gateways: Gateways::default(),
-            asked: BTreeSet::new(),
-            expiry: Expiry::default(),
+            gateways: GatewayRequests::default(),
+            pending_reads: BTreeSet::new(),
+            expiry: ExpiryQueue::default(),
             seed,
             serial: 0,
             refused: 0,
@@ -106,28 +106,28 @@ impl Anomalies {
     }
 
     /// Goes on with what an earlier agent left open: the same anomaly keeps its id and is not raised again.
-    pub(in crate::engine) fn restore(&mut self, held: Vec<Anomaly>) {
-        self.held = held;
+    pub(in crate::engine) fn restore(&mut self, restored: Vec<Anomaly>) {
+        self.restored = restored;
     }
 
     /// Everything was read once: what is held and not found again by and by is over.
-    pub(in crate::engine) fn first_read(&mut self, now: Timestamp) {
-        if !self.held.is_empty() && self.held_until.is_none() {
-            self.held_until = Some(now + HELD_FOR);
+    pub(in crate::engine) fn on_full_snapshot(&mut self, now: Timestamp) {
+        if !self.restored.is_empty() && self.restored_until.is_none() {
+            self.restored_until = Some(now + RESTORED_TTL);
         }
     }
 
     pub(in crate::engine) fn open(&self) -> impl Iterator<Item = &Anomaly> {
-        self.open.values().chain(&self.held)
+        self.open.values().chain(&self.restored)
     }
 
-    pub(in crate::engine) fn is_open(&self, key: &Key) -> bool {
+    pub(in crate::engine) fn is_open(&self, key: &AnomalyKey) -> bool {
         self.open.contains_key(key)
     }
 
     /// Plans a look at an address.
-    pub(in crate::engine) fn look_at(&mut self, address: IpAddr, at: Timestamp) {
-        self.expiry.look_at(address, at);
+    pub(in crate::engine) fn schedule(&mut self, address: IpAddr, at: Timestamp) {
+        self.expiry.schedule(address, at);
     }
 
     /// Anomalies turned away at the bound.
@@ -138,31 +138,39 @@ impl Anomalies {
     /// Every address that an anomaly is, or may become, open for.
     pub(in crate::engine) fn addresses(&self) -> BTreeSet<IpAddr> {
         let open = self.open.keys().map(|key| key.address);
-        let idle = self.idle.keys().chain(self.missing.keys()).copied();
+        let idle = self
+            .unused_since
+            .keys()
+            .chain(self.unallocated_since.keys())
+            .copied();
         open.chain(idle).chain(self.pools.allocated()).collect()
     }
 
     /// When something has to be looked at though nothing happens.
-    pub(in crate::engine) fn next(&self) -> Option<Timestamp> {
-        match (self.expiry.next(), self.held_until) {
+    pub(in crate::engine) fn next_due(&self) -> Option<Timestamp> {
+        match (self.expiry.next_due(), self.restored_until) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
     }
 
     /// An address that is due by now.
-    pub(in crate::engine) fn due(&mut self, now: Timestamp) -> Option<IpAddr> {
-        self.expiry.due(now)
+    pub(in crate::engine) fn pop_due(&mut self, now: Timestamp) -> Option<IpAddr> {
+        self.expiry.pop_due(now)
     }
 
     /// Ends what an earlier agent left open and nothing tells of any more.
-    pub(in crate::engine) fn end_held(&mut self, now: Timestamp, said: &mut Vec<AnomalyEffect>) {
-        if self.held_until.is_none_or(|until| until > now) {
+    pub(in crate::engine) fn expire_restored(
+        &mut self,
+        now: Timestamp,
+        effects: &mut Vec<AnomalyEffect>,
+    ) {
+        if self.restored_until.is_none_or(|until| until > now) {
             return;
         }
-        self.held_until = None;
-        for anomaly in std::mem::take(&mut self.held) {
-            said.push(over(anomaly, ResolveReason::NotSeen, now, now));
+        self.restored_until = None;
+        for anomaly in std::mem::take(&mut self.restored) {
+            effects.push(resolved(anomaly, ResolveReason::NotSeen, now, now));
         }
     }
 
@@ -170,7 +178,7 @@ impl Anomalies {
     /// is planned; at the bound it is refused.
     pub(super) fn has_lasted(
         &mut self,
-        which: fn(&mut Self) -> &mut Since,
+        which: fn(&mut Self) -> &mut FirstSeen,
         address: IpAddr,
         grace: Duration,
         now: Timestamp,
@@ -183,74 +191,74 @@ impl Anomalies {
         }
         let due = *since.entry(address).or_insert(now) + grace;
         if now < due {
-            self.expiry.look_at(address, due);
+            self.expiry.schedule(address, due);
         }
         now >= due
     }
 
     pub(in crate::engine) fn raise(
         &mut self,
-        key: Key,
-        news: News,
-        at: Moment,
+        key: AnomalyKey,
+        details: AnomalyDetails,
+        at: DecisionTime,
         bounds: &Bounds,
-        said: &mut Vec<AnomalyEffect>,
+        effects: &mut Vec<AnomalyEffect>,
     ) {
         if self.open.contains_key(&key) {
             return;
         }
-        let mut holders = news.holders.into_iter();
+        let mut holders = details.holders.into_iter();
         let holder = holders.next();
         if let Some(index) = self
-            .held
+            .restored
             .iter()
-            .position(|old| is_same(old, &key, holder.as_ref()))
+            .position(|old| is_same_anomaly(old, &key, holder.as_ref()))
         {
-            let held = self.held.swap_remove(index);
-            let goes_on = Anomaly {
+            let restored = self.restored.swap_remove(index);
+            let continued = Anomaly {
                 holder,
                 also_on: holders.map(|h| h.device).collect(),
-                detail: news.detail,
-                ..held
+                detail: details.detail,
+                ..restored
             };
-            self.open.insert(key, goes_on);
+            self.open.insert(key, continued);
             return;
         }
         if self.open.len() >= bounds.open_conflicts {
             self.refused += 1;
             self.expiry
-                .look_at(key.address, at.now + Duration::from_secs(60));
+                .schedule(key.address, at.now + Duration::from_secs(60));
             return;
         }
         let anomaly = Anomaly {
             id: self.next_id(),
             kind: key.kind,
-            cause: news.cause,
+            cause: details.cause,
             address: key.address,
             vlan: key.vlan,
             holder,
             also_on: holders.map(|h| h.device).collect(),
-            source: news.source,
-            owner: news.owner,
-            detail: news.detail,
+            source: details.source,
+            owner: details.owner,
+            detail: details.detail,
             raised_at: at.now,
             decided_at: at.decided_at,
             resolved_at: None,
             resolve_reason: None,
         };
-        said.push(AnomalyEffect::Raised(Box::new(anomaly.clone())));
+        effects.push(AnomalyEffect::Raised(Box::new(anomaly.clone())));
         self.open.insert(key, anomaly);
     }
 
     pub(in crate::engine) fn resolve(
         &mut self,
-        key: &Key,
+        key: &AnomalyKey,
         because: ResolveReason,
-        at: Moment,
-        said: &mut Vec<AnomalyEffect>,
+        at: DecisionTime,
+        effects: &mut Vec<AnomalyEffect>,
     ) {
         if let Some(anomaly) = self.open.remove(key) {
-            said.push(over(anomaly, because, at.now, at.decided_at));
+            effects.push(resolved(anomaly, because, at.now, at.decided_at));
         }
     }
 
@@ -263,7 +271,7 @@ impl Anomalies {
     }
 }
 
-fn over(
+fn resolved(
     mut anomaly: Anomaly,
     because: ResolveReason,
     now: Timestamp,
@@ -276,7 +284,7 @@ fn over(
 }
 
 /// Whether an earlier agent's anomaly is this one. Its device has another generation now.
-fn is_same(old: &Anomaly, key: &Key, holder: Option<&Claimant>) -> bool {
+fn is_same_anomaly(old: &Anomaly, key: &AnomalyKey, holder: Option<&Claimant>) -> bool {
     let device = |c: Option<&Claimant>| c.map(|c| (c.ifindex, c.device.clone()));
     (old.kind, old.address, old.vlan) == (key.kind, key.address, key.vlan)
         && (key.device.is_none() || device(old.holder.as_ref()) == device(holder))

@@ -16,7 +16,7 @@ mod pools;
 mod routes;
 
 pub(super) use gateways::QUIET;
-pub(super) use lifecycle::{Anomalies, Key, News};
+pub(super) use lifecycle::{Anomalies, AnomalyDetails, AnomalyKey};
 pub use model::{Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, ResolveReason};
 pub use pools::{
     Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource,

@@ -124,11 +124,11 @@ pub enum PoolUpdate {
 
 /// What the books say of a live address.
 #[derive(Debug)]
-pub(in crate::engine) enum Standing<'a> {
+pub(in crate::engine) enum AllocationState<'a> {
     /// No pool has to know it, or it cannot be told.
-    NoMatter,
+    Unknown,
     /// It is held.
-    Held(&'a Pool, &'a Allocation),
+    Allocated(&'a Pool, &'a Allocation),
     /// It is free, though this pool has to know it.
     Free(&'a Arc<Pool>),
 }
@@ -153,12 +153,12 @@ impl Pools {
     }
 
     /// What the books say of an address that `holders` hold, who are not none.
-    pub(in crate::engine) fn standing(
+    pub(in crate::engine) fn state_of(
         &self,
         address: IpAddr,
         holders: &[Claimant],
-    ) -> Standing<'_> {
-        if let Some(held) = self.held(address) {
+    ) -> AllocationState<'_> {
+        if let Some(held) = self.allocation_of(address) {
             return held;
         }
         let mut free: Option<&Arc<Pool>> = None;
@@ -167,7 +167,7 @@ impl Pools {
                 continue;
             }
             if pool.completeness == Completeness::Unknown {
-                return Standing::NoMatter;
+                return AllocationState::Unknown;
             }
             // Of several that might have handed it out, the one that is known to have done so.
             let held_it = |pool: &Pool| pool.coverage.previously_allocated.contains(&address);
@@ -175,7 +175,7 @@ impl Pools {
                 free = Some(pool);
             }
         }
-        free.map_or(Standing::NoMatter, Standing::Free)
+        free.map_or(AllocationState::Unknown, AllocationState::Free)
     }
 
     /// Every address that stands in some books.
@@ -186,10 +186,10 @@ impl Pools {
     }
 
     /// Whoever holds it in its books.
-    pub(in crate::engine) fn held(&self, address: IpAddr) -> Option<Standing<'_>> {
+    pub(in crate::engine) fn allocation_of(&self, address: IpAddr) -> Option<AllocationState<'_>> {
         self.by_id.values().find_map(|pool| {
             let allocation = pool.allocated.get(&address)?;
-            Some(Standing::Held(pool, allocation))
+            Some(AllocationState::Allocated(pool, allocation))
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Facts, Stored};
+use super::{Facts, StoreOutcome};
 use crate::engine::{
     observation::{FrameKind, IfIndex, Mac, Timestamp, Vlan},
     settings::Bounds,
@@ -22,15 +22,17 @@ pub(in crate::engine) struct FrameFact {
 }
 
 impl Facts {
-    pub(in crate::engine) fn frame(
+    pub(in crate::engine) fn add_frame(
         &mut self,
         fact: FrameFact,
         address: IpAddr,
         bounds: &Bounds,
-    ) -> Stored {
+    ) -> StoreOutcome {
         // Tagged frames speak of other links of the pod than the one whose addresses are read.
-        if fact.vlan == Vlan::default() && self.removals.before(fact.ifindex, address, fact.last) {
-            return Stored::Refreshed;
+        if fact.vlan == Vlan::default()
+            && self.removals.is_outdated(fact.ifindex, address, fact.last)
+        {
+            return StoreOutcome::Refreshed;
         }
         let held = self.frames.of(fact.ifindex);
         let entry = self.by_address.entry(address).or_default();
@@ -49,27 +51,27 @@ impl Facts {
                 known.ether_source = fact.ether_source;
             }
             return if changed {
-                Stored::Changed
+                StoreOutcome::Changed
             } else {
-                Stored::Refreshed
+                StoreOutcome::Refreshed
             };
         }
         if held >= bounds.claims_per_device {
             self.drop_if_empty(address);
-            return Stored::Refused;
+            return StoreOutcome::Refused;
         }
         self.frames.add(fact.ifindex);
-        self.own(fact.ifindex, address);
+        self.index_link(fact.ifindex, address);
         self.by_address
             .entry(address)
             .or_default()
             .frames
             .push(fact);
-        Stored::Changed
+        StoreOutcome::Changed
     }
 
     /// Forgets frame facts of a device for one address; says whether there were any.
-    pub(in crate::engine) fn forget_frames(
+    pub(in crate::engine) fn remove_frames(
         &mut self,
         ifindex: IfIndex,
         address: IpAddr,
@@ -84,7 +86,7 @@ impl Facts {
         if gone == 0 {
             return false;
         }
-        self.frames.take(ifindex, gone);
+        self.frames.subtract(ifindex, gone);
         self.unindex_link(ifindex, address);
         self.drop_if_empty(address);
         true

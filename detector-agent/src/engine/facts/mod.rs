@@ -14,13 +14,13 @@ use std::{
 };
 
 pub(super) use frames::FrameFact;
-pub(super) use neighbours::{NeighbourFact, Telling};
+pub(super) use neighbours::{NeighbourFact, NeighbourUpdateContext};
 
 use super::{
     observation::{AssignedAddress, IfIndex, Mac, Peer, Timestamp, Vlan},
     settings::Bounds,
 };
-use removals::Removals;
+use removals::RecentRemovals;
 
 /// The prefix lengths that one address stands with on one link: IPv4 allows several, and each comes and goes alone.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ impl Prefixes {
     }
 
     /// Takes one away if another stays; `false` where the address is gone with it.
-    fn take_one_of(&mut self, length: u8) -> bool {
+    fn remove(&mut self, length: u8) -> bool {
         if self.0.iter().all(|known| *known == length) {
             return false;
         }
@@ -81,12 +81,12 @@ impl AddressFacts {
     }
 
     /// Whether these facts could make two claimants.
-    pub(super) fn may_conflict(&self) -> bool {
+    pub(super) fn can_conflict(&self) -> bool {
         let by_neighbours = self.neighbours.iter().map(|n| 1 + n.former.len());
         self.assigned.len() + self.host.len() + self.frames.len() + by_neighbours.sum::<usize>() > 1
     }
 
-    pub(super) fn assigned_on(&self, peer: Peer) -> bool {
+    pub(super) fn is_assigned_on(&self, peer: Peer) -> bool {
         self.assigned.iter().any(|a| a.peer == peer)
     }
 }
@@ -100,7 +100,7 @@ pub(super) enum Owner {
 
 /// What storing a fact came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stored {
+pub(super) enum StoreOutcome {
     /// The set of claimants may have changed.
     Changed,
     /// Only a time moved.
@@ -111,9 +111,9 @@ pub(super) enum Stored {
 
 /// How many facts of one sort each link has.
 #[derive(Debug, Default)]
-struct PerLink(HashMap<IfIndex, usize>);
+struct LinkCounts(HashMap<IfIndex, usize>);
 
-impl PerLink {
+impl LinkCounts {
     fn of(&self, ifindex: IfIndex) -> usize {
         self.0.get(&ifindex).copied().unwrap_or_default()
     }
@@ -122,7 +122,7 @@ impl PerLink {
         *self.0.entry(ifindex).or_default() += 1;
     }
 
-    fn take(&mut self, ifindex: IfIndex, count: usize) {
+    fn subtract(&mut self, ifindex: IfIndex, count: usize) {
         if let Some(held) = self.0.get_mut(&ifindex) {
             *held = held.saturating_sub(count);
             if *held == 0 {
@@ -136,15 +136,15 @@ impl PerLink {
 pub(super) struct Facts {
     by_address: HashMap<IpAddr, AddressFacts>,
     owners: HashMap<Owner, HashSet<IpAddr>>,
-    frames: PerLink,
-    neighbours: PerLink,
+    frames: LinkCounts,
+    neighbours: LinkCounts,
     neighbour_count: usize,
     host_count: usize,
     /// Which addresses a bridge's neighbour entries give for a hardware address.
     behind: HashMap<(IfIndex, Mac), HashSet<IpAddr>>,
     /// What was taken out of `behind` since last asked.
-    unasked: Vec<(IfIndex, Mac)>,
-    removals: Removals,
+    unreferenced: Vec<(IfIndex, Mac)>,
+    removals: RecentRemovals,
 }
 
 impl Facts {
@@ -173,7 +173,7 @@ impl Facts {
         info: AssignedAddress,
         at: Timestamp,
         bounds: &Bounds,
-    ) -> Stored {
+    ) -> StoreOutcome {
         let owner = Owner::Peer(peer);
         let held = self.owners.get(&owner).map_or(0, HashSet::len);
         let entry = self.by_address.entry(info.address).or_default();
@@ -182,11 +182,11 @@ impl Facts {
             known.prefixes.add(info.prefix_len);
             // Whether duplicate address detection goes on, or failed, is shown; it decides nothing.
             known.info = info;
-            return Stored::Refreshed;
+            return StoreOutcome::Refreshed;
         }
         if held >= bounds.claims_per_device {
             self.drop_if_empty(info.address);
-            return Stored::Refused;
+            return StoreOutcome::Refused;
         }
         entry.assigned.push(Assigned {
             peer,
@@ -196,19 +196,19 @@ impl Facts {
             last: at,
         });
         self.owners.entry(owner).or_default().insert(info.address);
-        Stored::Changed
+        StoreOutcome::Changed
     }
 
     /// The address is no longer assigned on `peer` with this prefix length; `true` where it stays with another.
-    pub(super) fn unassign_one_of(&mut self, peer: Peer, address: IpAddr, prefix_len: u8) -> bool {
+    pub(super) fn remove_prefix(&mut self, peer: Peer, address: IpAddr, prefix_len: u8) -> bool {
         let entry = self.by_address.get_mut(&address);
         entry
             .and_then(|entry| entry.assigned.iter_mut().find(|a| a.peer == peer))
-            .is_some_and(|known| known.prefixes.take_one_of(prefix_len))
+            .is_some_and(|known| known.prefixes.remove(prefix_len))
     }
 
     /// The addresses assigned on `peer`, once for each prefix length.
-    pub(super) fn assigned_with(&self, peer: Peer) -> Vec<(IpAddr, u8)> {
+    pub(super) fn assigned_prefixes(&self, peer: Peer) -> Vec<(IpAddr, u8)> {
         let addresses = self.owners.get(&Owner::Peer(peer)).into_iter().flatten();
         let known = addresses.filter_map(|address| {
             let assigned = &self.by_address.get(address)?.assigned;
@@ -235,8 +235,8 @@ impl Facts {
             forgotten = entry.assigned.len() != before;
         }
         self.unindex(Owner::Peer(peer), address);
-        self.removals.note(device, address, at);
-        forgotten |= self.forget_frames(device, address, |f| f.vlan == Vlan::default());
+        self.removals.record(device, address, at);
+        forgotten |= self.remove_frames(device, address, |f| f.vlan == Vlan::default());
         self.drop_if_empty(address);
         forgotten
     }
@@ -247,17 +247,17 @@ impl Facts {
         info: AssignedAddress,
         at: Timestamp,
         bounds: &Bounds,
-    ) -> Stored {
+    ) -> StoreOutcome {
         let address = info.address;
         let entry = self.by_address.entry(address).or_default();
         if let Some(known) = entry.host.iter_mut().find(|h| h.ifindex == ifindex) {
             known.last = at;
             known.prefixes.add(info.prefix_len);
-            return Stored::Refreshed;
+            return StoreOutcome::Refreshed;
         }
         if self.host_count >= bounds.kernel_entries {
             self.drop_if_empty(address);
-            return Stored::Refused;
+            return StoreOutcome::Refused;
         }
         entry.host.push(HostAddress {
             ifindex,
@@ -266,12 +266,12 @@ impl Facts {
             last: at,
         });
         self.host_count += 1;
-        self.own(ifindex, address);
-        Stored::Changed
+        self.index_link(ifindex, address);
+        StoreOutcome::Changed
     }
 
     /// The node's address is gone from a link with this prefix length; `true` where it stays with another.
-    pub(super) fn unassign_host_one_of(
+    pub(super) fn remove_host_prefix(
         &mut self,
         ifindex: IfIndex,
         address: IpAddr,
@@ -280,7 +280,7 @@ impl Facts {
         let entry = self.by_address.get_mut(&address);
         entry
             .and_then(|entry| entry.host.iter_mut().find(|h| h.ifindex == ifindex))
-            .is_some_and(|known| known.prefixes.take_one_of(prefix_len))
+            .is_some_and(|known| known.prefixes.remove(prefix_len))
     }
 
     pub(super) fn unassign_host(&mut self, ifindex: IfIndex, address: IpAddr) -> bool {
@@ -307,28 +307,28 @@ impl Facts {
     }
 
     /// Forgets what a link of the node said itself (frames, neighbours, node addresses).
-    pub(super) fn forget_link(&mut self, ifindex: IfIndex) -> Vec<IpAddr> {
+    pub(super) fn remove_link(&mut self, ifindex: IfIndex) -> Vec<IpAddr> {
         let addresses = self.owned_by(Owner::Link(ifindex));
         for address in &addresses {
-            self.forget_frames(ifindex, *address, |_| true);
-            self.forget_neighbour(ifindex, *address);
+            self.remove_frames(ifindex, *address, |_| true);
+            self.remove_neighbour(ifindex, *address);
             self.unassign_host(ifindex, *address);
         }
         addresses
     }
 
     /// Forgets what was believed of a link as a pod's device (frames, neighbours).
-    pub(super) fn forget_pod(&mut self, ifindex: IfIndex) -> Vec<IpAddr> {
+    pub(super) fn remove_pod_claims(&mut self, ifindex: IfIndex) -> Vec<IpAddr> {
         let addresses = self.owned_by(Owner::Link(ifindex));
         for address in &addresses {
-            self.forget_frames(ifindex, *address, |_| true);
-            self.forget_neighbour(ifindex, *address);
+            self.remove_frames(ifindex, *address, |_| true);
+            self.remove_neighbour(ifindex, *address);
         }
         addresses
     }
 
     /// Forgets the addresses assigned on a pod's end.
-    pub(super) fn forget_peer(&mut self, peer: Peer) -> Vec<IpAddr> {
+    pub(super) fn remove_peer(&mut self, peer: Peer) -> Vec<IpAddr> {
         let addresses = self.owned_by(Owner::Peer(peer));
         for address in &addresses {
             if let Some(entry) = self.by_address.get_mut(address) {
@@ -340,7 +340,7 @@ impl Facts {
         addresses
     }
 
-    fn own(&mut self, ifindex: IfIndex, address: IpAddr) {
+    fn index_link(&mut self, ifindex: IfIndex, address: IpAddr) {
         self.owners
             .entry(Owner::Link(ifindex))
             .or_default()

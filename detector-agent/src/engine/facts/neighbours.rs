@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use super::{Facts, Stored};
+use super::{Facts, StoreOutcome};
 use crate::engine::{
     observation::{IfIndex, Mac, Neighbour, NudState, Timestamp},
     settings::Bounds,
@@ -35,11 +35,11 @@ pub(in crate::engine) struct NeighbourFact {
 }
 
 /// How many former hardware addresses of one entry are remembered.
-const FORMER: usize = 4;
+const MAX_FORMER: usize = 4;
 
 /// How a neighbour entry was told, and how it is kept.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Telling {
+pub(in crate::engine) struct NeighbourUpdateContext {
     pub(in crate::engine) at: Timestamp,
     /// Told as it happened, so that a reachable state is a fresh confirmation.
     pub(in crate::engine) live: bool,
@@ -49,7 +49,7 @@ pub(in crate::engine) struct Telling {
 
 impl Facts {
     /// Addresses whose neighbour entry on `bridge` gives, or lately gave, `mac`.
-    pub(in crate::engine) fn behind(&self, bridge: IfIndex, mac: Mac) -> Vec<IpAddr> {
+    pub(in crate::engine) fn addresses_behind(&self, bridge: IfIndex, mac: Mac) -> Vec<IpAddr> {
         self.behind
             .get(&(bridge, mac))
             .map(|set| set.iter().copied().collect())
@@ -57,19 +57,19 @@ impl Facts {
     }
 
     /// Whether a neighbour entry on `bridge` gives, or lately gave, `mac`.
-    pub(in crate::engine) fn asks_for(&self, bridge: IfIndex, mac: Mac) -> bool {
+    pub(in crate::engine) fn is_mac_referenced(&self, bridge: IfIndex, mac: Mac) -> bool {
         self.behind.contains_key(&(bridge, mac))
     }
 
     /// Follows a neighbour entry.
-    pub(in crate::engine) fn neighbour(
+    pub(in crate::engine) fn set_neighbour(
         &mut self,
         n: Neighbour,
         lladdr: Mac,
-        telling: Telling,
+        context: NeighbourUpdateContext,
         bounds: &Bounds,
-    ) -> Stored {
-        let Telling { at, live, former } = telling;
+    ) -> StoreOutcome {
+        let NeighbourUpdateContext { at, live, former } = context;
         let entry = self.by_address.entry(n.address).or_default();
         if let Some(known) = entry.neighbours.iter_mut().find(|k| k.ifindex == n.ifindex) {
             let confirmed = live && n.state == NudState::Reachable;
@@ -88,15 +88,15 @@ impl Facts {
             known.state = n.state;
             known.refuted &= !confirmed;
             for mac in dropped {
-                self.unask(n.ifindex, mac, n.address);
+                self.unreference_mac(n.ifindex, mac, n.address);
             }
             if former.is_some() {
-                self.ask(n.ifindex, lladdr, n.address);
+                self.reference_mac(n.ifindex, lladdr, n.address);
             }
             return if changed {
-                Stored::Changed
+                StoreOutcome::Changed
             } else {
-                Stored::Refreshed
+                StoreOutcome::Refreshed
             };
         }
         // A bridge's entries are everybody's; those on a pod's device are that pod's doing.
@@ -106,7 +106,7 @@ impl Facts {
         };
         if self.neighbours.of(n.ifindex) >= share || self.neighbour_count >= bounds.kernel_entries {
             self.drop_if_empty(n.address);
-            return Stored::Refused;
+            return StoreOutcome::Refused;
         }
         entry.neighbours.push(NeighbourFact {
             ifindex: n.ifindex,
@@ -120,14 +120,14 @@ impl Facts {
         });
         self.neighbours.add(n.ifindex);
         self.neighbour_count += 1;
-        self.own(n.ifindex, n.address);
+        self.index_link(n.ifindex, n.address);
         if former.is_some() {
-            self.ask(n.ifindex, lladdr, n.address);
+            self.reference_mac(n.ifindex, lladdr, n.address);
         }
-        Stored::Changed
+        StoreOutcome::Changed
     }
 
-    pub(in crate::engine) fn forget_neighbour(
+    pub(in crate::engine) fn remove_neighbour(
         &mut self,
         ifindex: IfIndex,
         address: IpAddr,
@@ -139,10 +139,10 @@ impl Facts {
             return false;
         };
         let gone = entry.neighbours.swap_remove(position);
-        self.neighbours.take(ifindex, 1);
+        self.neighbours.subtract(ifindex, 1);
         self.neighbour_count -= 1;
         for mac in gone.former.iter().map(|f| f.mac).chain([gone.lladdr]) {
-            self.unask(ifindex, mac, address);
+            self.unreference_mac(ifindex, mac, address);
         }
         self.unindex_link(ifindex, address);
         self.drop_if_empty(address);
@@ -150,25 +150,25 @@ impl Facts {
     }
 
     /// The address was removed in the pod behind `ifindex`: the entries there are no longer believed until they are
-    /// confirmed again. On a bridge, those hardware addresses are meant that `leads_there` says yes to.
+    /// confirmed again. On a bridge, those hardware addresses are meant that `is_behind_pod` says yes to.
     pub(in crate::engine) fn refute_neighbour(
         &mut self,
         ifindex: IfIndex,
         address: IpAddr,
-        leads_there: impl Fn(Mac) -> bool,
+        is_behind_pod: impl Fn(Mac) -> bool,
     ) -> bool {
         let Some(entry) = self.by_address.get_mut(&address) else {
             return false;
         };
         let mut touched = false;
         for neighbour in entry.neighbours.iter_mut().filter(|n| n.ifindex == ifindex) {
-            if leads_there(neighbour.lladdr) {
+            if is_behind_pod(neighbour.lladdr) {
                 neighbour.refuted = true;
                 neighbour.returned = false;
                 touched = true;
             }
             for former in &mut neighbour.former {
-                if leads_there(former.mac) {
+                if is_behind_pod(former.mac) {
                     former.flapped = false;
                     touched = true;
                 }
@@ -178,7 +178,7 @@ impl Facts {
     }
 
     /// A bridge's entry went back and forth with this hardware address before the agent was started again.
-    pub(in crate::engine) fn held_before(
+    pub(in crate::engine) fn restore_former_lladdr(
         &mut self,
         bridge: IfIndex,
         address: IpAddr,
@@ -192,7 +192,7 @@ impl Facts {
         };
         if entry.lladdr == mac {
             entry.returned = true;
-        } else if entry.former.len() < FORMER && entry.former.iter().all(|f| f.mac != mac) {
+        } else if entry.former.len() < MAX_FORMER && entry.former.iter().all(|f| f.mac != mac) {
             entry.former.insert(
                 0,
                 FormerLladdr {
@@ -202,36 +202,36 @@ impl Facts {
                     flapped: true,
                 },
             );
-            self.ask(bridge, mac, address);
+            self.reference_mac(bridge, mac, address);
         }
     }
 
-    fn ask(&mut self, bridge: IfIndex, mac: Mac, address: IpAddr) {
+    fn reference_mac(&mut self, bridge: IfIndex, mac: Mac, address: IpAddr) {
         self.behind
             .entry((bridge, mac))
             .or_default()
             .insert(address);
     }
 
-    fn unask(&mut self, bridge: IfIndex, mac: Mac, address: IpAddr) {
+    fn unreference_mac(&mut self, bridge: IfIndex, mac: Mac, address: IpAddr) {
         if let Some(set) = self.behind.get_mut(&(bridge, mac)) {
             set.remove(&address);
             if set.is_empty() {
                 self.behind.remove(&(bridge, mac));
-                self.unasked.push((bridge, mac));
+                self.unreferenced.push((bridge, mac));
             }
         }
     }
 
     /// How many hardware addresses neighbour entries on bridges give.
     #[cfg(test)]
-    pub(in crate::engine) fn remembered_hardware(&self) -> usize {
+    pub(in crate::engine) fn referenced_mac_count(&self) -> usize {
         self.behind.len()
     }
 
     /// Hardware addresses that no neighbour entry gives any more, since last asked.
-    pub(in crate::engine) fn take_unasked(&mut self) -> Vec<(IfIndex, Mac)> {
-        std::mem::take(&mut self.unasked)
+    pub(in crate::engine) fn take_unreferenced(&mut self) -> Vec<(IfIndex, Mac)> {
+        std::mem::take(&mut self.unreferenced)
     }
 }
 
@@ -260,7 +260,7 @@ fn remember(known: &mut NeighbourFact, next: Mac, at: Timestamp, window: Duratio
         known.former.remove(before);
         known.returned = true;
     }
-    if known.former.len() > FORMER {
+    if known.former.len() > MAX_FORMER {
         dropped.push(known.former.remove(0).mac);
     }
     dropped.retain(|mac| *mac != next);

@@ -7,20 +7,20 @@ use std::{
 
 use crate::engine::observation::{IfIndex, Timestamp};
 
-/// Removals remembered, the newest; a frame waits in the ring buffer for milliseconds.
-const REMEMBERED: usize = 4096;
+/// RecentRemovals remembered, the newest; a frame waits in the ring buffer for milliseconds.
+const MAX_REMOVALS: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(super) struct Removals {
+pub(super) struct RecentRemovals {
     when: HashMap<(IfIndex, IpAddr), Timestamp>,
     order: VecDeque<(Timestamp, IfIndex, IpAddr)>,
 }
 
-impl Removals {
-    pub(super) fn note(&mut self, device: IfIndex, address: IpAddr, at: Timestamp) {
+impl RecentRemovals {
+    pub(super) fn record(&mut self, device: IfIndex, address: IpAddr, at: Timestamp) {
         self.when.insert((device, address), at);
         self.order.push_back((at, device, address));
-        if self.order.len() > REMEMBERED
+        if self.order.len() > MAX_REMOVALS
             && let Some((at, device, address)) = self.order.pop_front()
             && self.when.get(&(device, address)) == Some(&at)
         {
@@ -29,7 +29,7 @@ impl Removals {
     }
 
     /// Whether what `device` said at `at` was said before the address was removed there.
-    pub(super) fn before(&self, device: IfIndex, address: IpAddr, at: Timestamp) -> bool {
+    pub(super) fn is_outdated(&self, device: IfIndex, address: IpAddr, at: Timestamp) -> bool {
         self.when
             .get(&(device, address))
             .is_some_and(|removed| at <= *removed)
@@ -50,28 +50,28 @@ mod tests {
 
     #[test]
     fn the_newest_4096_removals_are_remembered() {
-        let mut removals = Removals::default();
+        let mut removals = RecentRemovals::default();
         for n in 0..4096 {
-            removals.note(1, nth(n), at(n));
+            removals.record(1, nth(n), at(n));
         }
-        assert!(removals.before(1, nth(0), at(0)));
+        assert!(removals.is_outdated(1, nth(0), at(0)));
         for n in 4096..5000 {
-            removals.note(1, nth(n), at(n));
+            removals.record(1, nth(n), at(n));
         }
-        assert!(!removals.before(1, nth(903), at(0)));
-        assert!(removals.before(1, nth(904), at(0)));
+        assert!(!removals.is_outdated(1, nth(903), at(0)));
+        assert!(removals.is_outdated(1, nth(904), at(0)));
         assert_eq!((removals.when.len(), removals.order.len()), (4096, 4096));
     }
 
     #[test]
     fn a_removal_is_remembered_from_the_last_time_it_was_told() {
-        let mut removals = Removals::default();
+        let mut removals = RecentRemovals::default();
         for n in 0..4096 {
-            removals.note(1, nth(n), at(n));
+            removals.record(1, nth(n), at(n));
         }
-        removals.note(1, nth(0), at(4096));
-        removals.note(1, nth(1), at(4097));
-        assert!(removals.before(1, nth(0), at(4096)));
-        assert!(!removals.before(1, nth(0), at(4097)));
+        removals.record(1, nth(0), at(4096));
+        removals.record(1, nth(1), at(4097));
+        assert!(removals.is_outdated(1, nth(0), at(4096)));
+        assert!(!removals.is_outdated(1, nth(0), at(4097)));
     }
 }

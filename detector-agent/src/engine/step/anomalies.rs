@@ -6,7 +6,7 @@ use super::{Effect, Engine};
 use crate::engine::{
     anomaly::{Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, PoolUpdate},
     conflict::{Claimant, ClaimantId},
-    lifecycle::Moment,
+    lifecycle::DecisionTime,
     links::LinkState,
     observation::{IfIndex, Timestamp, Vlan},
     scope::Scope,
@@ -23,23 +23,23 @@ const NODE_WIDE: Scope = Scope {
 
 impl Engine {
     /// Takes IPAM's books at `now` and appends what follows to `effects`.
-    pub fn books(&mut self, now: Timestamp, news: PoolUpdate, effects: &mut Vec<Effect>) {
+    pub fn update_pool(&mut self, now: Timestamp, news: PoolUpdate, effects: &mut Vec<Effect>) {
         let decided_at = match &news {
             PoolUpdate::Read(pool, _) => pool.read_at,
             PoolUpdate::Gone(_) => now,
         };
-        let at = Moment { now, decided_at };
-        let touched = self.anomalies.read(news);
-        if !self.first_read {
+        let at = DecisionTime { now, decided_at };
+        let touched = self.anomalies.update_pool(news);
+        if !self.has_full_snapshot {
             return;
         }
         match touched {
             Some(addresses) => {
                 for address in addresses {
-                    self.judge_anomalies(address, at, effects);
+                    self.check_anomalies(address, at, effects);
                 }
             }
-            None => self.judge_all(at, effects),
+            None => self.check_all_anomalies(at, effects),
         }
     }
 
@@ -94,113 +94,127 @@ impl Engine {
     }
 
     /// The whole of the kernel's state is merged: from now on what is not known is not there.
-    pub(super) fn all_was_read(&mut self, at: Timestamp) {
-        if !self.first_read {
-            self.first_read = true;
-            self.anomalies.first_read(at);
+    pub(super) fn mark_full_snapshot(&mut self, at: Timestamp) {
+        if !self.has_full_snapshot {
+            self.has_full_snapshot = true;
+            self.anomalies.on_full_snapshot(at);
             self.dirty.extend(self.facts.addresses());
             self.dirty.extend(self.anomalies.addresses());
         }
     }
 
     pub(super) fn expire_anomalies(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        let at = Moment {
+        let at = DecisionTime {
             now,
             decided_at: now,
         };
-        while let Some(address) = self.anomalies.due(now) {
-            self.judge_anomalies(address, at, effects);
+        while let Some(address) = self.anomalies.pop_due(now) {
+            self.check_anomalies(address, at, effects);
         }
-        let mut said = Vec::new();
-        self.anomalies.end_held(now, &mut said);
-        effects.extend(said.into_iter().map(Effect::Anomaly));
+        let mut anomaly_effects = Vec::new();
+        self.anomalies.expire_restored(now, &mut anomaly_effects);
+        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
     }
 
-    fn judge_all(&mut self, at: Moment, effects: &mut Vec<Effect>) {
+    fn check_all_anomalies(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
         let mut addresses = self.anomalies.addresses();
         addresses.extend(self.facts.addresses());
         for address in addresses {
-            self.judge_anomalies(address, at, effects);
+            self.check_anomalies(address, at, effects);
         }
     }
 
     /// Judges everything about one address that is no conflict.
-    pub(super) fn judge_anomalies(
+    pub(super) fn check_anomalies(
         &mut self,
         address: IpAddr,
-        at: Moment,
+        at: DecisionTime,
         effects: &mut Vec<Effect>,
     ) {
-        if !self.first_read {
+        if !self.has_full_snapshot {
             return;
         }
-        self.judge_gateways(address, at, effects);
+        self.check_gateways(address, at, effects);
         let host_route = self.routes.host_route(address);
-        let routes_matter = host_route.is_some() || self.anomalies.follows_route(address);
-        let books_matter = self.anomalies.has_pools() || self.anomalies.follows_books(address);
-        if !routes_matter && !books_matter {
+        let routes_matter = host_route.is_some() || self.anomalies.tracks_route(address);
+        let allocation_matters =
+            self.anomalies.has_pools() || self.anomalies.tracks_allocation(address);
+        if !routes_matter && !allocation_matters {
             return;
         }
         // Shared addresses come from no pool, and move.
-        let (holders, receives) = if self.settings.is_allowed(address) {
+        let (holders, is_reachable) = if self.settings.is_allowed(address) {
             (Vec::new(), false)
         } else {
             self.holders(address, at.now)
         };
-        let mut said = Vec::new();
+        let mut anomaly_effects = Vec::new();
         if routes_matter {
-            self.judge_route(address, host_route, &holders, receives, at, &mut said);
+            self.check_host_route(
+                address,
+                host_route,
+                &holders,
+                is_reachable,
+                at,
+                &mut anomaly_effects,
+            );
         }
         let links = &self.links;
         let blind = || links.iter().any(|l| l.is_pod() && !l.namespace_readable);
         let bounds = &self.settings.bounds;
         self.anomalies
-            .drift(address, &holders, at, bounds, &mut said);
-        self.anomalies
-            .leak(address, !holders.is_empty(), blind, at, bounds, &mut said);
-        effects.extend(said.into_iter().map(Effect::Anomaly));
+            .check_drift(address, &holders, at, bounds, &mut anomaly_effects);
+        self.anomalies.check_leak(
+            address,
+            !holders.is_empty(),
+            blind,
+            at,
+            bounds,
+            &mut anomaly_effects,
+        );
+        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
     }
 
     /// Whether the host's own route leads past whoever has the address. Wider routes are not judged: many plugins have no
     /// route for each pod.
-    fn judge_route(
+    fn check_host_route(
         &mut self,
         address: IpAddr,
         host_route: Option<IfIndex>,
         holders: &[Claimant],
-        receives: bool,
-        at: Moment,
-        said: &mut Vec<AnomalyEffect>,
+        is_reachable: bool,
+        at: DecisionTime,
+        effects: &mut Vec<AnomalyEffect>,
     ) {
         let bounds = &self.settings.bounds;
         if holders.is_empty() {
-            self.anomalies.route_over(address, at, said);
+            self.anomalies.host_route_unneeded(address, at, effects);
             return;
         }
-        let instead = host_route.and_then(|out| self.links.get(out));
+        let target = host_route.and_then(|out| self.links.get(out));
         // Who is behind a bridge, or in a pod that cannot be looked into, is not known well enough.
-        let vague = instead.is_some_and(|link| {
+        let is_ambiguous = target.is_some_and(|link| {
             self.links.is_bridge(link.link.ifindex) || (link.is_pod() && !link.namespace_readable)
         });
-        if receives || vague {
-            let by_host_route = receives && host_route.is_some();
+        if is_reachable || is_ambiguous {
+            let by_host_route = is_reachable && host_route.is_some();
             self.anomalies
-                .route_right(address, by_host_route, at, bounds, said);
+                .host_route_correct(address, by_host_route, at, bounds, effects);
             return;
         }
-        let instead = instead.map(|link| link.link.name.clone());
+        let target = target.map(|link| link.link.name.clone());
         self.anomalies
-            .route_astray(address, instead, holders, at, bounds, said);
+            .host_route_stray(address, target, holders, at, bounds, effects);
     }
 
     /// The pods that surely hold an address: those it is assigned in, those the node has a permanent entry for, and, where
-    /// a namespace cannot be read, those that were heard to claim it. And whether any claimant receives the node's packets.
+    /// a namespace cannot be read, those that were heard to claim it. And whether any claimant is_reachable the node's packets.
     fn holders(&self, address: IpAddr, now: Timestamp) -> (Vec<Claimant>, bool) {
-        let mut derived = self.world().derive(address, now);
+        let mut derived = self.claim_context().derive(address, now);
         let mut holders = derived.remove(&NODE_WIDE).unwrap_or_default();
-        let receives = self
-            .world()
-            .receives(address, NODE_WIDE, &holders)
+        let is_reachable = self
+            .claim_context()
+            .traffic_receiver(address, NODE_WIDE, &holders)
             .is_some();
         holders.retain(|claimant| match claimant.id {
             ClaimantId::Device(ifindex, _) => {
@@ -212,6 +226,6 @@ impl Engine {
             }
             ClaimantId::BehindBridge(..) | ClaimantId::Host => false,
         });
-        (holders, receives)
+        (holders, is_reachable)
     }
 }

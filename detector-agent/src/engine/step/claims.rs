@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use super::Engine;
 use crate::engine::{
     conflict::ClaimantId,
-    facts::{FrameFact, Stored, Telling},
+    facts::{FrameFact, NeighbourUpdateContext, StoreOutcome},
     observation::{
         AssignedAddress, FrameClaim, IfIndex, Mac, Neighbour, NudState, Peer, Timestamp, Vlan,
     },
-    scope::claimable,
+    scope::is_claimable,
 };
 
 impl Engine {
@@ -17,20 +17,20 @@ impl Engine {
         let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) else {
             return;
         };
-        if !claimable(info.address) {
+        if !is_claimable(info.address) {
             return;
         }
         let facts = self.facts.get(info.address);
-        let news = !facts.is_some_and(|f| f.assigned_on(peer));
+        let news = !facts.is_some_and(|f| f.is_assigned_on(peer));
         match self.facts.assign(peer, info, at, &self.settings.bounds) {
-            Stored::Changed => {
+            StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
             }
-            Stored::Refused => self.drops.claims += 1,
-            Stored::Refreshed => {}
+            StoreOutcome::Refused => self.drops.claims += 1,
+            StoreOutcome::Refreshed => {}
         }
         if news {
-            self.note_move(info.address, device, Vlan::default(), at);
+            self.record_move(info.address, device, Vlan::default(), at);
         }
     }
 
@@ -44,14 +44,14 @@ impl Engine {
         let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) else {
             return;
         };
-        if self.facts.unassign_one_of(peer, address, prefix_len) {
+        if self.facts.remove_prefix(peer, address, prefix_len) {
             return;
         }
         let mut changed = self.facts.unassign(peer, address, device, at);
         changed |= self.facts.refute_neighbour(device, address, |_| true);
         if let Some(bridge) = self.links.bridge_of(device) {
-            let leads_there = |mac| self.fdb.port(bridge, mac) == Some(device);
-            changed |= self.facts.refute_neighbour(bridge, address, leads_there);
+            let is_behind_pod = |mac| self.fdb.port(bridge, mac) == Some(device);
+            changed |= self.facts.refute_neighbour(bridge, address, is_behind_pod);
         }
         if changed {
             self.dirty.insert(address);
@@ -59,26 +59,23 @@ impl Engine {
     }
 
     pub(super) fn host_address(&mut self, ifindex: IfIndex, info: AssignedAddress, at: Timestamp) {
-        if !claimable(info.address) {
+        if !is_claimable(info.address) {
             return;
         }
         match self
             .facts
             .assign_host(ifindex, info, at, &self.settings.bounds)
         {
-            Stored::Changed => {
+            StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
             }
-            Stored::Refused => self.drops.kernel_entries += 1,
-            Stored::Refreshed => {}
+            StoreOutcome::Refused => self.drops.kernel_entries += 1,
+            StoreOutcome::Refreshed => {}
         }
     }
 
     pub(super) fn host_address_gone(&mut self, ifindex: IfIndex, address: IpAddr, prefix_len: u8) {
-        if self
-            .facts
-            .unassign_host_one_of(ifindex, address, prefix_len)
-        {
+        if self.facts.remove_host_prefix(ifindex, address, prefix_len) {
             return;
         }
         if self.facts.unassign_host(ifindex, address) {
@@ -87,39 +84,39 @@ impl Engine {
     }
 
     pub(super) fn neighbour(&mut self, neighbour: Neighbour, at: Timestamp, live: bool) {
-        let lladdr = neighbour.lladdr.filter(|mac| is_one_station(*mac));
+        let lladdr = neighbour.lladdr.filter(|mac| is_unicast(*mac));
         let (Some(lladdr), true) = (lladdr, neighbour.state != NudState::Invalid) else {
             self.neighbour_gone(neighbour.ifindex, neighbour.address);
             return;
         };
         let on_bridge = self.links.is_bridge(neighbour.ifindex);
         let followed = on_bridge || self.links.pod(neighbour.ifindex).is_some();
-        if !followed || !claimable(neighbour.address) {
+        if !followed || !is_claimable(neighbour.address) {
             if live {
                 self.unresolved_links(neighbour.ifindex);
             }
             return;
         }
-        let telling = Telling {
+        let context = NeighbourUpdateContext {
             at,
             live,
             former: on_bridge.then_some(self.settings.flap_window),
         };
         match self
             .facts
-            .neighbour(neighbour, lladdr, telling, &self.settings.bounds)
+            .set_neighbour(neighbour, lladdr, context, &self.settings.bounds)
         {
-            Stored::Changed => {}
-            Stored::Refused => {
+            StoreOutcome::Changed => {}
+            StoreOutcome::Refused => {
                 self.drops.kernel_entries += 1;
                 return;
             }
-            Stored::Refreshed => return,
+            StoreOutcome::Refreshed => return,
         }
         self.dirty.insert(neighbour.address);
         if on_bridge {
             self.expiry
-                .look_at(neighbour.address, at + self.settings.flap_window);
+                .schedule(neighbour.address, at + self.settings.flap_window);
         }
         let device = if on_bridge {
             self.fdb.port(neighbour.ifindex, lladdr)
@@ -127,7 +124,7 @@ impl Engine {
             Some(neighbour.ifindex)
         };
         if let Some(device) = device.filter(|_| neighbour.state == NudState::Reachable) {
-            self.note_move(neighbour.address, device, Vlan::default(), at);
+            self.record_move(neighbour.address, device, Vlan::default(), at);
         }
     }
 
@@ -139,13 +136,13 @@ impl Engine {
     }
 
     pub(super) fn neighbour_gone(&mut self, ifindex: IfIndex, address: IpAddr) {
-        if self.facts.forget_neighbour(ifindex, address) {
+        if self.facts.remove_neighbour(ifindex, address) {
             self.dirty.insert(address);
         }
     }
 
     pub(super) fn frame(&mut self, frame: FrameClaim, at: Timestamp) {
-        if !claimable(frame.address) {
+        if !is_claimable(frame.address) {
             return;
         }
         // A frame from before the device was known came in on an earlier one of that index.
@@ -160,7 +157,7 @@ impl Engine {
         }
         if frame.tentative {
             // A probe makes nothing live again that is over.
-            self.lapse(frame.address, at);
+            self.expire_claims(frame.address, at);
         }
         let fact = FrameFact {
             ifindex: frame.ifindex,
@@ -172,32 +169,35 @@ impl Engine {
             first: at,
             last: at,
         };
-        let end = self.world().end(&fact);
-        match self.facts.frame(fact, frame.address, &self.settings.bounds) {
-            Stored::Changed => {
+        let end = self.claim_context().expires_at(&fact);
+        match self
+            .facts
+            .add_frame(fact, frame.address, &self.settings.bounds)
+        {
+            StoreOutcome::Changed => {
                 self.dirty.insert(frame.address);
-                self.expiry.look_at(frame.address, end);
+                self.expiry.schedule(frame.address, end);
             }
-            Stored::Refused => self.drops.claims += 1,
-            Stored::Refreshed => {}
+            StoreOutcome::Refused => self.drops.claims += 1,
+            StoreOutcome::Refreshed => {}
         }
         if !frame.tentative {
-            self.note_move(frame.address, frame.ifindex, frame.vlan, at);
+            self.record_move(frame.address, frame.ifindex, frame.vlan, at);
         }
     }
 
     /// Whether somebody other than the sender of a probe claims the address.
     fn is_contested(&self, frame: FrameClaim, generation: u64, now: Timestamp) -> bool {
         let own = ClaimantId::Device(frame.ifindex, generation);
-        let world = self.world();
-        let scope = world.scope(frame.address, frame.vlan, frame.ifindex);
-        let derived = world.derive(frame.address, now);
+        let context = self.claim_context();
+        let scope = context.scope(frame.address, frame.vlan, frame.ifindex);
+        let derived = context.derive(frame.address, now);
         let claimants = derived.get(&scope).into_iter().flatten();
         claimants.into_iter().any(|c| c.id != own)
     }
 
     /// An allowed address was claimed by a device: perhaps it moved.
-    fn note_move(&mut self, address: IpAddr, device: IfIndex, vlan: Vlan, at: Timestamp) {
+    fn record_move(&mut self, address: IpAddr, device: IfIndex, vlan: Vlan, at: Timestamp) {
         if !self.settings.is_allowed(address) {
             return;
         }
@@ -205,39 +205,40 @@ impl Engine {
             return;
         };
         let id = ClaimantId::Device(device, generation);
-        let world = self.world();
-        let scope = world.scope(address, vlan, device);
-        let mut derived = world.derive(address, at);
+        let context = self.claim_context();
+        let scope = context.scope(address, vlan, device);
+        let mut derived = context.derive(address, at);
         let claimants = derived.remove(&scope).unwrap_or_default();
         let Some(claimant) = claimants.iter().find(|c| c.id == id) else {
             return;
         };
-        self.expiry.look_at(address, at + self.settings.flap_window);
+        self.expiry
+            .schedule(address, at + self.settings.flap_window);
         if self
             .moves
-            .claimed(address, scope, claimant, at, &self.settings)
+            .record_claim(address, scope, claimant, at, &self.settings)
         {
             self.dirty.insert(address);
         }
     }
 
     /// Ends what nobody says the end of, and plans the next look.
-    pub(super) fn lapse(&mut self, address: IpAddr, now: Timestamp) {
+    pub(super) fn expire_claims(&mut self, address: IpAddr, now: Timestamp) {
         self.dirty.insert(address);
         let mut next = self
             .moves
-            .next_lapse(address, now, self.settings.flap_window);
+            .next_expiry(address, now, self.settings.flap_window);
         let mut look = |at: Timestamp| next = Some(next.map_or(at, |n| n.min(at)));
         let mut lapsed = Vec::new();
-        let world = self.world();
+        let context = self.claim_context();
         if let Some(facts) = self.facts.get(address) {
             for frame in &facts.frames {
                 let link = self.links.pod(frame.ifindex);
-                if !link.is_some_and(|link| world.lives(frame, link, facts, now)) {
+                if !link.is_some_and(|link| context.is_live(frame, link, facts, now)) {
                     lapsed.push((frame.ifindex, frame.vlan, frame.kind));
                     continue;
                 }
-                let end = world.end(frame);
+                let end = context.expires_at(frame);
                 look(if end > now {
                     end
                 } else {
@@ -252,16 +253,16 @@ impl Engine {
             }
         }
         if let Some(next) = next {
-            self.expiry.look_at(address, next);
+            self.expiry.schedule(address, next);
         }
         for (ifindex, vlan, kind) in lapsed {
             self.facts
-                .forget_frames(ifindex, address, |f| f.vlan == vlan && f.kind == kind);
+                .remove_frames(ifindex, address, |f| f.vlan == vlan && f.kind == kind);
         }
     }
 }
 
 /// Whether a hardware address is one station's: not zero, and without the group bit of broadcast and multicast.
-fn is_one_station(mac: Mac) -> bool {
+fn is_unicast(mac: Mac) -> bool {
     mac != Mac::default() && mac.0[0] & 1 == 0
 }

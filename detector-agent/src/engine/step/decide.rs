@@ -4,87 +4,87 @@ use std::net::IpAddr;
 
 use super::{Effect, Engine};
 use crate::engine::{
-    claimants::World,
+    claimants::ClaimContext,
     conflict::{Claimant, ClaimantId, ConflictKind, LeaveReason},
-    lifecycle::{Moment, Room, Verdict, had_address},
+    lifecycle::{Decision, DecisionTime, RetryTarget, had_assigned_address},
     links::Links,
     scope::Scope,
 };
 
 impl Engine {
     /// Brings the open conflicts to what the facts say now.
-    pub(super) fn settle(&mut self, at: Moment, effects: &mut Vec<Effect>) {
-        self.forget_unasked();
-        self.end_gone_askers(at.now, effects);
+    pub(super) fn apply_pending(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
+        self.evict_unreferenced_fdb();
+        self.resolve_gateways_of_removed_devices(at.now, effects);
         loop {
             while let Some(address) = self.dirty.pop_first() {
                 self.decide(address, at, effects);
-                self.judge_anomalies(address, at, effects);
+                self.check_anomalies(address, at, effects);
             }
-            match self.lifecycle.room(&self.settings.bounds) {
-                Some(Room::For(address)) => {
+            match self.lifecycle.next_retry(&self.settings.bounds) {
+                Some(RetryTarget::Address(address)) => {
                     self.dirty.insert(address);
                 }
-                Some(Room::ForAny) => self.dirty.extend(self.facts.addresses()),
+                Some(RetryTarget::All) => self.dirty.extend(self.facts.addresses()),
                 None => return,
             }
         }
     }
 
     /// Forwarding entries that aged out are of use only as long as a neighbour entry leads to them.
-    fn forget_unasked(&mut self) {
-        for (bridge, mac) in self.facts.take_unasked() {
-            if !self.facts.asks_for(bridge, mac) {
-                self.fdb.forget_aged(bridge, mac);
+    fn evict_unreferenced_fdb(&mut self) {
+        for (bridge, mac) in self.facts.take_unreferenced() {
+            if !self.facts.is_mac_referenced(bridge, mac) {
+                self.fdb.remove_aged(bridge, mac);
             }
         }
     }
 
-    fn decide(&mut self, address: IpAddr, at: Moment, effects: &mut Vec<Effect>) {
-        if self.held.holds(address) {
+    fn decide(&mut self, address: IpAddr, at: DecisionTime, effects: &mut Vec<Effect>) {
+        if self.restored.contains(address) {
             return;
         }
         let facts = self.facts.get(address);
-        let may_conflict = facts.is_some_and(|f| f.may_conflict());
+        let may_conflict = facts.is_some_and(|f| f.can_conflict());
         let allowed = self.settings.is_allowed(address);
         if facts.is_none() && !allowed {
-            self.expiry.forget(address);
+            self.expiry.cancel(address);
         }
         if !may_conflict && !allowed && !self.lifecycle.has_open(address) {
             return;
         }
-        // Not `self.world()`: the moves and the conflicts change while it is read.
-        let world = World {
+        // Not `self.claim_context()`: the moves and the conflicts change while it is read.
+        let context = ClaimContext {
             links: &self.links,
             facts: &self.facts,
             fdb: &self.fdb,
             routes: &self.routes,
             settings: &self.settings,
         };
-        let derived = world.derive(address, at.now);
-        let verdicts: Vec<(Scope, Verdict)> = if allowed {
+        let derived = context.derive(address, at.now);
+        let decisions: Vec<(Scope, Decision)> = if allowed {
             let flapping = self.moves.flapping(address, at.now, &self.settings);
             let window = self.settings.flap_window;
             self.moves
-                .forget(address, at.now, window, |scope| derived.contains_key(scope));
+                .remove_idle(address, at.now, window, |scope| derived.contains_key(scope));
             flapping
                 .into_iter()
                 .map(|(scope, who)| {
                     let now = derived.get(&scope).map(Vec::as_slice).unwrap_or_default();
-                    (scope, flap(&world, address, scope, who, now))
+                    (scope, decide_flapping(&context, address, scope, who, now))
                 })
                 .collect()
         } else {
             derived
                 .into_iter()
-                .map(|(scope, who)| (scope, judge(&world, address, scope, who)))
+                .map(|(scope, who)| (scope, decide_claims(&context, address, scope, who)))
                 .collect()
         };
         let links = &self.links;
-        self.drops.conflicts += self.lifecycle.settle(
+        self.drops.conflicts += self.lifecycle.apply(
             address,
-            verdicts,
-            |claimant| leaving(links, claimant),
+            decisions,
+            |claimant| leave_reason(links, claimant),
             at,
             &self.settings.bounds,
             effects,
@@ -93,7 +93,12 @@ impl Engine {
 }
 
 /// Rule 1: two or more live claims in one scope.
-fn judge(world: &World<'_>, address: IpAddr, scope: Scope, claimants: Vec<Claimant>) -> Verdict {
+fn decide_claims(
+    context: &ClaimContext<'_>,
+    address: IpAddr,
+    scope: Scope,
+    claimants: Vec<Claimant>,
+) -> Decision {
     let pods = claimants
         .iter()
         .filter(|c| c.id != ClaimantId::Host)
@@ -103,25 +108,25 @@ fn judge(world: &World<'_>, address: IpAddr, scope: Scope, claimants: Vec<Claima
         (2.., 0) => Some(ConflictKind::Duplicate),
         _ => None,
     };
-    verdict(world, address, scope, kind, claimants)
+    decision(context, address, scope, kind, claimants)
 }
 
 /// Rule 8: an allowed address that moves too often. Those that took part and still exist are shown, as they claim it
 /// `now` where they do.
-fn flap(
-    world: &World<'_>,
+fn decide_flapping(
+    context: &ClaimContext<'_>,
     address: IpAddr,
     scope: Scope,
     took_part: Vec<Claimant>,
     now: &[Claimant],
-) -> Verdict {
+) -> Decision {
     let claimants = took_part
         .into_iter()
-        .filter(|c| exists(world.links, c))
+        .filter(|c| exists(context.links, c))
         .map(|c| now.iter().find(|n| n.id == c.id).cloned().unwrap_or(c))
         .collect();
-    verdict(
-        world,
+    decision(
+        context,
         address,
         scope,
         Some(ConflictKind::Flapping),
@@ -129,16 +134,16 @@ fn flap(
     )
 }
 
-fn verdict(
-    world: &World<'_>,
+fn decision(
+    context: &ClaimContext<'_>,
     address: IpAddr,
     scope: Scope,
     kind: Option<ConflictKind>,
     claimants: Vec<Claimant>,
-) -> Verdict {
-    let receiver = world.receives(address, scope, &claimants);
+) -> Decision {
+    let receiver = context.traffic_receiver(address, scope, &claimants);
     let traffic_goes_to = receiver.map(|claimant| claimant.device.clone());
-    Verdict {
+    Decision {
         kind,
         claimants,
         traffic_goes_to,
@@ -146,10 +151,10 @@ fn verdict(
 }
 
 /// Why a claimant of a moment ago is none now.
-fn leaving(links: &Links, claimant: &Claimant) -> LeaveReason {
+fn leave_reason(links: &Links, claimant: &Claimant) -> LeaveReason {
     if !exists(links, claimant) {
         LeaveReason::DeviceRemoved
-    } else if had_address(claimant) {
+    } else if had_assigned_address(claimant) {
         LeaveReason::AddressRemoved
     } else {
         LeaveReason::Expired

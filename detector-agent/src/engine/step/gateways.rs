@@ -1,4 +1,5 @@
-//! A pod device requests one address again and again: is that address its gateway?
+//! A pod device requests one address repeatedly: is that address its gateway?
+//! (`docs/detection-rules.md`, section 14.3.)
 //!
 //! Only frames that the pod sends are seen, so an unanswered gateway is recognised by repeated requests for an address
 //! that must be a gateway: a link-local one, one of the node's own, or one on no subnet of the pod. Requests for a peer
@@ -10,55 +11,60 @@ use ipnet::IpNet;
 
 use super::{Effect, Engine};
 use crate::engine::{
-    anomaly::{AnomalyCause, Key, News, QUIET, ResolveReason},
+    anomaly::{AnomalyCause, AnomalyDetails, AnomalyKey, QUIET, ResolveReason},
     conflict::{Claimant, ClaimantId},
     facts::Owner,
-    lifecycle::Moment,
+    lifecycle::DecisionTime,
     links::LinkState,
     observation::{IfIndex, Timestamp, UnansweredProbe},
-    scope::{claimable, link_local},
+    scope::{is_claimable, is_link_local},
 };
 
 impl Engine {
-    /// A pod requested an address again and again.
-    pub(super) fn asked(
+    /// A pod requested an address repeatedly.
+    pub(super) fn unanswered_probe(
         &mut self,
-        question: &UnansweredProbe,
-        at: Moment,
+        probe: &UnansweredProbe,
+        at: DecisionTime,
         effects: &mut Vec<Effect>,
     ) {
-        let target = question.target;
-        let link = self.links.pod(question.ifindex);
+        let target = probe.target;
+        let link = self.links.pod(probe.ifindex);
         let Some(link) = link.filter(|l| l.since <= at.decided_at) else {
             self.drops.unknown_device += 1;
             return;
         };
-        if !self.first_read || !claimable(target) {
+        if !self.has_full_snapshot || !is_claimable(target) {
             // Before the first snapshot is merged: the pod's next requests will be judged.
             return;
         }
-        let key = Key::asked(target, question.ifindex, link.generation, question.vlan);
+        let key = AnomalyKey::of_gateway(target, probe.ifindex, link.generation, probe.vlan);
         let is_open = self.anomalies.is_open(&key);
         if !is_open && !self.is_gateway(link, target) {
             return;
         }
-        if !self.anomalies.gateways.note(key, at.decided_at) {
+        if !self.anomalies.gateways.record(key, at.decided_at) {
             return;
         }
-        self.anomalies.look_at(target, at.decided_at + QUIET);
+        self.anomalies.schedule(target, at.decided_at + QUIET);
         if is_open {
             return;
         }
-        let news = unanswered(link, question);
-        let mut said = Vec::new();
-        self.anomalies
-            .raise(key, news, at, &self.settings.bounds, &mut said);
-        effects.extend(said.into_iter().map(Effect::Anomaly));
+        let details = no_answer(link, probe);
+        let mut anomaly_effects = Vec::new();
+        self.anomalies.raise(
+            key,
+            details,
+            at,
+            &self.settings.bounds,
+            &mut anomaly_effects,
+        );
+        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
     }
 
     fn is_gateway(&self, link: &LinkState, target: IpAddr) -> bool {
-        let on_node = self.facts.get(target).is_some_and(|f| !f.host.is_empty());
-        if link_local(target) || on_node {
+        let is_on_node = self.facts.get(target).is_some_and(|f| !f.host.is_empty());
+        if is_link_local(target) || is_on_node {
             return true;
         }
         let Some(peer) = link.link.peer else {
@@ -75,15 +81,15 @@ impl Engine {
             })
             .filter(|net| net.addr().is_ipv4() == target.is_ipv4())
             .peekable();
-        // A pod whose addresses are not known may ask for anything.
+        // If no address of the pod is known in this family, its subnets are unknown too.
         subnets.peek().is_some() && !subnets.any(|subnet| subnet.contains(&target))
     }
 
-    /// Resolves the anomalies of devices that have not requested the address for [`QUIET`].
-    pub(super) fn judge_gateways(
+    /// Resolves the anomalies of devices that have not requested `address` for [`QUIET`].
+    pub(super) fn check_gateways(
         &mut self,
         address: IpAddr,
-        at: Moment,
+        at: DecisionTime,
         effects: &mut Vec<Effect>,
     ) {
         if self.anomalies.gateways.is_empty() {
@@ -91,57 +97,61 @@ impl Engine {
         }
         for (key, last) in self.anomalies.gateways.of(address) {
             if at.now.since(last) >= QUIET {
-                self.anomalies.gateways.remove(&key);
-                self.end(&key, ResolveReason::Quiet, at.now, effects);
+                self.resolve_gateway(&key, ResolveReason::Quiet, at.now, effects);
             } else {
-                self.anomalies.look_at(address, last + QUIET);
+                self.anomalies.schedule(address, last + QUIET);
             }
         }
     }
 
-    /// Ends what devices asked for that are gone.
-    pub(super) fn end_gone_askers(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    /// Resolves the gateway anomalies of devices that were removed.
+    pub(super) fn resolve_gateways_of_removed_devices(
+        &mut self,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
         if self.anomalies.gateways.is_empty() {
             return;
         }
         let links = &self.links;
-        let lives = |(ifindex, generation): (IfIndex, u64)| {
+        let exists = |(ifindex, generation): (IfIndex, u64)| {
             links
                 .pod(ifindex)
                 .is_some_and(|l| l.generation == generation)
         };
         let keys = self.anomalies.gateways.keys().copied();
-        let gone: Vec<Key> = keys.filter(|k| !k.device.is_some_and(lives)).collect();
+        let gone: Vec<AnomalyKey> = keys.filter(|k| !k.device.is_some_and(exists)).collect();
         for key in gone {
-            self.anomalies.gateways.remove(&key);
-            self.end(&key, ResolveReason::DeviceGone, now, effects);
+            self.resolve_gateway(&key, ResolveReason::DeviceGone, now, effects);
         }
     }
 
-    fn end(
+    fn resolve_gateway(
         &mut self,
-        key: &Key,
-        because: ResolveReason,
+        key: &AnomalyKey,
+        reason: ResolveReason,
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        let at = Moment {
+        self.anomalies.gateways.remove(key);
+        let at = DecisionTime {
             now,
             decided_at: now,
         };
-        let mut said = Vec::new();
-        self.anomalies.resolve(key, because, at, &mut said);
-        effects.extend(said.into_iter().map(Effect::Anomaly));
+        let mut anomaly_effects = Vec::new();
+        self.anomalies
+            .resolve(key, reason, at, &mut anomaly_effects);
+        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
     }
 }
 
 /// The anomaly of a device whose requests for its gateway get no answer.
-fn unanswered(link: &LinkState, question: &UnansweredProbe) -> News {
+fn no_answer(link: &LinkState, probe: &UnansweredProbe) -> AnomalyDetails {
     let device = &link.link.name;
     let holder = Claimant {
-        id: ClaimantId::Device(question.ifindex, link.generation),
+        id: ClaimantId::Device(probe.ifindex, link.generation),
         device: device.clone(),
-        ifindex: question.ifindex,
+        ifindex: probe.ifindex,
         mac: link.peer_mac,
         master: None,
         peer: link.link.peer,
@@ -149,14 +159,14 @@ fn unanswered(link: &LinkState, question: &UnansweredProbe) -> News {
         evidence: Vec::new(),
         left: None,
     };
-    News {
+    AnomalyDetails {
         cause: AnomalyCause::NoAnswer,
         holders: vec![holder],
         source: None,
         owner: None,
         detail: format!(
-            "the pod on {device} asks for {} again and again ({} times within five seconds, as {}) and gets no answer: it reaches nothing beyond itself",
-            question.target, question.times, question.asker
+            "the pod on {device} requested {} {} times within five seconds (as {}) and got no answer: it has no network beyond its own link",
+            probe.target, probe.times, probe.asker
         ),
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::{Effect, Engine};
 use crate::engine::{
     facts::Owner,
-    in_flight_snapshots::{Finished, Key, Outcome},
+    in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
     observation::{
         AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, PodAddresses, Route, Snapshot,
         SnapshotScope, SnapshotToken, Timestamp,
@@ -14,7 +14,7 @@ use crate::engine::{
 };
 
 impl Engine {
-    pub(super) fn read(
+    pub(super) fn merge_snapshot(
         &mut self,
         token: SnapshotToken,
         scope: SnapshotScope,
@@ -22,10 +22,10 @@ impl Engine {
         at: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        let finished = match self.reads.finish(token, scope) {
-            Outcome::Usable(finished) => finished,
-            Outcome::Superseded => return,
-            Outcome::Unusable => {
+        let finished = match self.in_flight.finish(token, scope) {
+            SnapshotOutcome::Usable(finished) => finished,
+            SnapshotOutcome::Superseded => return,
+            SnapshotOutcome::Unusable => {
                 effects.push(Effect::Resync);
                 return;
             }
@@ -33,7 +33,7 @@ impl Engine {
         match scope {
             SnapshotScope::Node => {
                 self.merge_node(&finished, snapshot, at, effects);
-                self.all_was_read(at);
+                self.mark_full_snapshot(at);
             }
             SnapshotScope::Device(ifindex) => {
                 self.merge_device(&finished, ifindex, snapshot, at, effects);
@@ -43,7 +43,7 @@ impl Engine {
 
     fn merge_node(
         &mut self,
-        finished: &Finished,
+        finished: &FinishedSnapshot,
         snapshot: Snapshot,
         at: Timestamp,
         effects: &mut Vec<Effect>,
@@ -51,7 +51,7 @@ impl Engine {
         let present: BTreeSet<_> = snapshot.links.iter().map(|l| l.ifindex).collect();
         let known = self.links.iter().map(|l| l.link.ifindex);
         let gone: Vec<_> = known
-            .filter(|i| !present.contains(i) && !finished.outdated(&Key::Link(*i)))
+            .filter(|i| !present.contains(i) && !finished.is_outdated(&StateKey::Link(*i)))
             .collect();
         for ifindex in gone {
             self.link_gone(ifindex, effects);
@@ -63,13 +63,13 @@ impl Engine {
             .filter_map(|l| Some((l.peer?, l.ifindex)))
             .collect();
         for mut link in snapshot.links {
-            if finished.outdated(&Key::Link(link.ifindex)) {
+            if finished.is_outdated(&StateKey::Link(link.ifindex)) {
                 continue;
             }
             // Another device was told to have this peer since: this one is dying.
             let holder = link.peer.and_then(|peer| self.links.pod_by_peer(peer));
             let holder = holder.map(|l| l.link.ifindex);
-            if holder.is_some_and(|h| finished.outdated(&Key::Link(h))) {
+            if holder.is_some_and(|h| finished.is_outdated(&StateKey::Link(h))) {
                 link.peer = None;
             }
             self.link(link, true, at, effects);
@@ -81,12 +81,12 @@ impl Engine {
         self.merge_pods(finished, snapshot.pods, same, at);
         let followed: Vec<_> = self.links.iter().map(|l| l.link.ifindex).collect();
         self.merge_neighbours(finished, &followed, &snapshot.neighbours, at);
-        self.adopt(finished, at);
+        self.apply_restored(finished, at);
     }
 
     fn merge_device(
         &mut self,
-        finished: &Finished,
+        finished: &FinishedSnapshot,
         ifindex: IfIndex,
         snapshot: Snapshot,
         at: Timestamp,
@@ -97,7 +97,7 @@ impl Engine {
         }
         // No message may have told the peer: the link's own is sent before the pair is joined.
         let link = snapshot.links.into_iter().find(|l| l.ifindex == ifindex);
-        if let Some(link) = link.filter(|_| !finished.outdated(&Key::Link(ifindex))) {
+        if let Some(link) = link.filter(|_| !finished.is_outdated(&StateKey::Link(ifindex))) {
             self.link(link, true, at, effects);
         }
         self.merge_pods(finished, snapshot.pods, |_, device| device == ifindex, at);
@@ -109,7 +109,7 @@ impl Engine {
     /// `same`: whether a peer was read as the end of the device that it is the end of now.
     fn merge_pods(
         &mut self,
-        finished: &Finished,
+        finished: &FinishedSnapshot,
         pods: Vec<PodAddresses>,
         same: impl Fn(Peer, IfIndex) -> bool,
         at: Timestamp,
@@ -118,7 +118,7 @@ impl Engine {
             let Some(device) = self.links.pod_by_peer(pod.peer).map(|l| l.link.ifindex) else {
                 continue;
             };
-            if !same(pod.peer, device) || finished.outdated(&Key::Life(device)) {
+            if !same(pod.peer, device) || finished.is_outdated(&StateKey::LinkIdentity(device)) {
                 continue;
             }
             if let Some(link) = self.links.get_mut(device) {
@@ -126,7 +126,7 @@ impl Engine {
                 link.namespace_readable = pod.addresses.is_some();
                 link.peer_mac = pod.mac.or(link.peer_mac);
                 if known != (link.namespace_readable, link.peer_mac) {
-                    self.dirty_link(device);
+                    self.mark_link_dirty(device);
                 }
             }
             let Some(addresses) = pod.addresses else {
@@ -136,15 +136,15 @@ impl Engine {
                 .iter()
                 .map(|a| (a.address, a.prefix_len))
                 .collect();
-            for (gone, length) in self.facts.assigned_with(pod.peer) {
+            for (gone, length) in self.facts.assigned_prefixes(pod.peer) {
                 let known = present.contains(&(gone, length));
-                if !known && !finished.outdated(&Key::Pod(pod.peer, gone, length)) {
+                if !known && !finished.is_outdated(&StateKey::PodAddress(pod.peer, gone, length)) {
                     self.pod_address_gone(pod.peer, gone, length, at);
                 }
             }
             for info in addresses {
-                let key = Key::Pod(pod.peer, info.address, info.prefix_len);
-                if !finished.outdated(&key) {
+                let key = StateKey::PodAddress(pod.peer, info.address, info.prefix_len);
+                if !finished.is_outdated(&key) {
                     self.pod_address(pod.peer, info, at);
                 }
             }
@@ -153,24 +153,25 @@ impl Engine {
 
     fn merge_host(
         &mut self,
-        finished: &Finished,
+        finished: &FinishedSnapshot,
         host: &[(IfIndex, AssignedAddress)],
         at: Timestamp,
     ) {
         let key = |i: IfIndex, info: &AssignedAddress| (i, info.address, info.prefix_len);
         let present: HashSet<_> = host.iter().map(|(i, info)| key(*i, info)).collect();
-        let outdated = |(i, a, length)| {
-            finished.outdated(&Key::Host(i, a, length)) || finished.outdated(&Key::Life(i))
+        let is_outdated = |(i, a, length)| {
+            finished.is_outdated(&StateKey::HostAddress(i, a, length))
+                || finished.is_outdated(&StateKey::LinkIdentity(i))
         };
         let known = self.facts.host_addresses();
         let gone: Vec<_> = known
-            .filter(|host| !present.contains(host) && !outdated(*host))
+            .filter(|host| !present.contains(host) && !is_outdated(*host))
             .collect();
         for (ifindex, address, length) in gone {
             self.host_address_gone(ifindex, address, length);
         }
         for (ifindex, info) in host {
-            if !outdated(key(*ifindex, info)) {
+            if !is_outdated(key(*ifindex, info)) {
                 self.host_address(*ifindex, *info, at);
             }
         }
@@ -178,29 +179,31 @@ impl Engine {
 
     fn merge_neighbours(
         &mut self,
-        finished: &Finished,
+        finished: &FinishedSnapshot,
         of: &[IfIndex],
         neighbours: &[Neighbour],
         at: Timestamp,
     ) {
         let present: HashSet<_> = neighbours.iter().map(|n| (n.ifindex, n.address)).collect();
-        let outdated =
-            |i, a| finished.outdated(&Key::Neighbour(i, a)) || finished.outdated(&Key::Life(i));
+        let is_outdated = |i, a| {
+            finished.is_outdated(&StateKey::Neighbour(i, a))
+                || finished.is_outdated(&StateKey::LinkIdentity(i))
+        };
         for ifindex in of {
             for address in self.facts.owned_by(Owner::Link(*ifindex)) {
-                if !present.contains(&(*ifindex, address)) && !outdated(*ifindex, address) {
+                if !present.contains(&(*ifindex, address)) && !is_outdated(*ifindex, address) {
                     self.neighbour_gone(*ifindex, address);
                 }
             }
         }
         for neighbour in neighbours {
-            if !outdated(neighbour.ifindex, neighbour.address) {
+            if !is_outdated(neighbour.ifindex, neighbour.address) {
                 self.neighbour(*neighbour, at, false);
             }
         }
     }
 
-    fn merge_fdb(&mut self, finished: &Finished, entries: &[FdbEntry]) {
+    fn merge_fdb(&mut self, finished: &FinishedSnapshot, entries: &[FdbEntry]) {
         let key = |e: &FdbEntry| (e.bridge, e.mac, e.vlan);
         let present: HashSet<_> = entries.iter().map(key).collect();
         // The live word about a link is newer than the reading; it may say that the port is of another bridge by now.
@@ -208,47 +211,48 @@ impl Engine {
             .iter()
             .map(|e| (e.port, e.bridge))
             .filter(|(port, bridge)| {
-                finished.outdated(&Key::Link(*port)) && self.links.bridge_of(*port) != Some(*bridge)
+                finished.is_outdated(&StateKey::Link(*port))
+                    && self.links.bridge_of(*port) != Some(*bridge)
             })
             .collect();
-        let outdated = |e: &FdbEntry| {
-            finished.outdated(&Key::from(e))
-                || finished.outdated(&Key::Life(e.bridge))
-                || finished.outdated(&Key::Life(e.port))
-                || finished.outdated(&Key::StationsOf(e.port))
+        let is_outdated = |e: &FdbEntry| {
+            finished.is_outdated(&StateKey::from(e))
+                || finished.is_outdated(&StateKey::LinkIdentity(e.bridge))
+                || finished.is_outdated(&StateKey::LinkIdentity(e.port))
+                || finished.is_outdated(&StateKey::PortFdb(e.port))
                 || of_another.contains(&(e.port, e.bridge))
         };
         let known = self.fdb.entries();
         let gone: Vec<_> = known
-            .filter(|e| !present.contains(&key(e)) && !outdated(e))
+            .filter(|e| !present.contains(&key(e)) && !is_outdated(e))
             .collect();
         for entry in gone {
             self.fdb_gone(entry);
         }
         for entry in entries {
-            if !outdated(entry) {
+            if !is_outdated(entry) {
                 self.fdb(*entry);
             }
         }
     }
 
-    fn merge_routes(&mut self, finished: &Finished, routes: &[Route]) {
+    fn merge_routes(&mut self, finished: &FinishedSnapshot, routes: &[Route]) {
         let present: HashSet<_> = routes.iter().collect();
-        let outdated = |r: &Route| {
-            finished.outdated(&Key::from(r))
-                || finished.outdated(&Key::RoutesOf(r.ifindex))
-                || finished.outdated(&Key::Life(r.ifindex))
+        let is_outdated = |r: &Route| {
+            finished.is_outdated(&StateKey::from(r))
+                || finished.is_outdated(&StateKey::LinkRoutes(r.ifindex))
+                || finished.is_outdated(&StateKey::LinkIdentity(r.ifindex))
         };
         let known = self.routes.iter();
         let gone: Vec<_> = known
-            .filter(|r| !present.contains(r) && !outdated(r))
+            .filter(|r| !present.contains(r) && !is_outdated(r))
             .copied()
             .collect();
         for route in gone {
             self.route_gone(&route);
         }
         for route in routes {
-            if !outdated(route) {
+            if !is_outdated(route) {
                 self.route(*route);
             }
         }

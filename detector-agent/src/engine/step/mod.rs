@@ -13,12 +13,12 @@ use std::{collections::BTreeSet, net::IpAddr};
 use super::{
     anomaly::{Anomalies, AnomalyEffect},
     bridge::Fdb,
-    claimants::World,
+    claimants::ClaimContext,
     conflict::{Claimant, ClaimantId, Conflict, ConflictKind},
-    expiry::Expiry,
+    expiry::ExpiryQueue,
     facts::Facts,
-    in_flight_snapshots::{Key, Reads},
-    lifecycle::{Lifecycle, Moment},
+    in_flight_snapshots::{InFlightSnapshots, StateKey},
+    lifecycle::{DecisionTime, Lifecycle},
     links::{LinkState, Links, PodDevice},
     moves::Moves,
     observation::{IfIndex, Observation, TimedObservation, Timestamp, Vlan},
@@ -83,20 +83,20 @@ pub struct Engine {
     facts: Facts,
     fdb: Fdb,
     routes: Routes,
-    reads: Reads,
-    expiry: Expiry,
+    in_flight: InFlightSnapshots,
+    expiry: ExpiryQueue,
     moves: Moves,
     lifecycle: Lifecycle,
     anomalies: Anomalies,
     /// Everything was read at least once.
-    first_read: bool,
+    has_full_snapshot: bool,
     drops: DropCounters,
     /// Addresses whose facts changed in this step.
     dirty: BTreeSet<IpAddr>,
     /// Links that are not known, but that a neighbour was told on: a bridge among them has to be read when it is known.
     unresolved_links: BTreeSet<IfIndex>,
     /// Open conflicts of an earlier agent, until the first reading of everything.
-    held: restore::Held,
+    restored: restore::RestoredConflicts,
 }
 
 impl Engine {
@@ -106,19 +106,19 @@ impl Engine {
         Self {
             lifecycle: Lifecycle::new(settings.id_seed),
             anomalies: Anomalies::new(settings.anomalies, settings.id_seed),
-            first_read: false,
+            has_full_snapshot: false,
             settings,
             links: Links::default(),
             facts: Facts::default(),
             fdb: Fdb::default(),
             routes: Routes::default(),
-            reads: Reads::default(),
-            expiry: Expiry::default(),
+            in_flight: InFlightSnapshots::default(),
+            expiry: ExpiryQueue::default(),
             moves: Moves::default(),
             drops: DropCounters::default(),
             dirty: BTreeSet::new(),
             unresolved_links: BTreeSet::new(),
-            held: restore::Held::default(),
+            restored: restore::RestoredConflicts::default(),
         }
     }
 
@@ -132,72 +132,77 @@ impl Engine {
         let at = observation.at;
         match observation.observation {
             Observation::Link(link) => {
-                self.reads.touch(Key::Link(link.ifindex));
+                self.in_flight.touch(StateKey::Link(link.ifindex));
                 self.link(link, false, at, effects);
             }
             Observation::LinkGone(ifindex) => {
-                self.reads.touch(Key::Link(ifindex));
+                self.in_flight.touch(StateKey::Link(ifindex));
                 self.link_gone(ifindex, effects);
             }
             Observation::PodAddress(peer, info) => {
-                self.reads
-                    .touch(Key::Pod(peer, info.address, info.prefix_len));
+                self.in_flight
+                    .touch(StateKey::PodAddress(peer, info.address, info.prefix_len));
                 self.pod_address(peer, info, at);
             }
             Observation::PodAddressGone(peer, address, prefix_len) => {
-                self.reads.touch(Key::Pod(peer, address, prefix_len));
+                self.in_flight
+                    .touch(StateKey::PodAddress(peer, address, prefix_len));
                 self.pod_address_gone(peer, address, prefix_len, at);
             }
             Observation::HostAddress(ifindex, info) => {
-                self.reads
-                    .touch(Key::Host(ifindex, info.address, info.prefix_len));
+                self.in_flight.touch(StateKey::HostAddress(
+                    ifindex,
+                    info.address,
+                    info.prefix_len,
+                ));
                 self.host_address(ifindex, info, at);
             }
             Observation::HostAddressGone(ifindex, address, prefix_len) => {
-                self.reads.touch(Key::Host(ifindex, address, prefix_len));
+                self.in_flight
+                    .touch(StateKey::HostAddress(ifindex, address, prefix_len));
                 self.host_address_gone(ifindex, address, prefix_len);
             }
             Observation::Neighbour(neighbour) => {
-                self.reads
-                    .touch(Key::Neighbour(neighbour.ifindex, neighbour.address));
+                self.in_flight
+                    .touch(StateKey::Neighbour(neighbour.ifindex, neighbour.address));
                 self.neighbour(neighbour, at, true);
             }
             Observation::NeighbourGone(ifindex, address) => {
-                self.reads.touch(Key::Neighbour(ifindex, address));
+                self.in_flight.touch(StateKey::Neighbour(ifindex, address));
                 self.neighbour_gone(ifindex, address);
             }
             Observation::Fdb(entry) => {
-                self.reads.touch(Key::from(&entry));
+                self.in_flight.touch(StateKey::from(&entry));
                 self.fdb(entry);
             }
             Observation::FdbGone(entry) => {
-                self.reads.touch(Key::from(&entry));
+                self.in_flight.touch(StateKey::from(&entry));
                 self.fdb_gone(entry);
             }
             Observation::Route(route) => {
-                self.reads.touch(Key::from(&route));
+                self.in_flight.touch(StateKey::from(&route));
                 self.route(route);
             }
             Observation::RouteGone(route) => {
-                self.reads.touch(Key::from(&route));
+                self.in_flight.touch(StateKey::from(&route));
                 self.route_gone(&route);
             }
             Observation::Frame(frame) => self.frame(frame, at),
-            Observation::UnansweredProbe(question) => {
-                let at = Moment {
+            Observation::UnansweredProbe(probe) => {
+                let at = DecisionTime {
                     now,
                     decided_at: at,
                 };
-                self.asked(&question, at, effects);
+                self.unanswered_probe(&probe, at, effects);
             }
-            Observation::SnapshotStarted(token) => self.reads.begin(token),
-            Observation::SnapshotFailed(token) => self.reads.fail(token),
+            Observation::SnapshotStarted(token) => self.in_flight.start(token),
+            Observation::SnapshotFailed(token) => self.in_flight.fail(token),
             Observation::Snapshot(token, scope, snapshot) => {
-                self.read(token, scope, *snapshot, at, effects)
+                self.merge_snapshot(token, scope, *snapshot, at, effects)
             }
         }
-        self.settle(
-            Moment {
+        self.apply_pending(
+            DecisionTime {
                 now,
                 decided_at: at,
             },
@@ -208,7 +213,7 @@ impl Engine {
     /// When [`Engine::expire`] next has something to look at.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Timestamp> {
-        match (self.expiry.next(), self.anomalies.next()) {
+        match (self.expiry.next_due(), self.anomalies.next_due()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
@@ -216,12 +221,12 @@ impl Engine {
 
     /// Ends what nobody will say the end of: claims that were only heard, and flapping.
     pub fn expire(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        while let Some(address) = self.expiry.due(now) {
-            self.lapse(address, now);
+        while let Some(address) = self.expiry.pop_due(now) {
+            self.expire_claims(address, now);
         }
         self.expire_anomalies(now, effects);
-        self.settle(
-            Moment {
+        self.apply_pending(
+            DecisionTime {
                 now,
                 decided_at: now,
             },
@@ -255,7 +260,7 @@ impl Engine {
     /// The open conflicts of one address, with their claimants' newest evidence.
     #[must_use]
     pub fn conflicts_of(&self, address: IpAddr, now: Timestamp) -> Vec<Conflict> {
-        let derived = self.world().derive(address, now);
+        let derived = self.claim_context().derive(address, now);
         let refreshed = |(scope, conflict): (Scope, &Conflict)| {
             let mut conflict = conflict.clone();
             for fresh in derived.get(&scope).into_iter().flatten() {
@@ -292,7 +297,7 @@ impl Engine {
     /// The pods' claims of one address.
     #[must_use]
     pub fn claims_of(&self, address: IpAddr, now: Timestamp) -> Vec<ListedClaim> {
-        let derived = self.world().derive(address, now);
+        let derived = self.claim_context().derive(address, now);
         let claims = derived.into_iter().flat_map(|(scope, claimants)| {
             claimants.into_iter().map(move |claimant| ListedClaim {
                 address,
@@ -332,8 +337,8 @@ impl Engine {
         &self.facts
     }
 
-    fn world(&self) -> World<'_> {
-        World {
+    fn claim_context(&self) -> ClaimContext<'_> {
+        ClaimContext {
             links: &self.links,
             facts: &self.facts,
             fdb: &self.fdb,

@@ -10,23 +10,23 @@ use std::{collections::HashSet, net::IpAddr};
 use super::Engine;
 use crate::engine::{
     conflict::{Claimant, ClaimantId, Conflict},
-    facts::{FrameFact, Stored},
-    in_flight_snapshots::Finished,
+    facts::{FrameFact, StoreOutcome},
+    in_flight_snapshots::FinishedSnapshot,
     links::LinkState,
     observation::{IfIndex, Peer, Timestamp, Vlan},
-    record::{KeptFormer, KeptFrame, LinkName, OpenConflict},
+    record::{LinkName, OpenConflict, PersistedFormerLladdr, PersistedFrame},
     scope::Scope,
 };
 
 /// What is held until the first reading of everything.
 #[derive(Debug, Default)]
-pub(super) struct Held {
-    kept: Vec<OpenConflict>,
+pub(super) struct RestoredConflicts {
+    conflicts: Vec<OpenConflict>,
     addresses: HashSet<IpAddr>,
 }
 
-impl Held {
-    pub(super) fn holds(&self, address: IpAddr) -> bool {
+impl RestoredConflicts {
+    pub(super) fn contains(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address)
     }
 }
@@ -36,22 +36,22 @@ const NO_LINK: IfIndex = 0;
 const NO_GENERATION: u64 = 0;
 
 impl Engine {
-    /// Goes on with what an earlier agent of the same boot kept. To be called before the first observation.
-    pub fn restore(&mut self, kept: Vec<OpenConflict>) {
-        self.held.addresses = kept.iter().map(|k| k.conflict.address).collect();
-        self.held.kept = kept;
+    /// Goes on with what an earlier agent of the same boot restored. To be called before the first observation.
+    pub fn restore(&mut self, restored: Vec<OpenConflict>) {
+        self.restored.addresses = restored.iter().map(|k| k.conflict.address).collect();
+        self.restored.conflicts = restored;
     }
 
     /// Whether restored conflicts still wait for the first reading of everything.
     #[must_use]
     pub fn is_restoring(&self) -> bool {
-        !self.held.kept.is_empty()
+        !self.restored.conflicts.is_empty()
     }
 
-    /// Every open conflict as it is to be kept, those that wait for the first reading included.
+    /// Every open conflict as it is to be restored, those that wait for the first reading included.
     #[must_use]
     pub fn open_records(&self, now: Timestamp) -> Vec<OpenConflict> {
-        let mut records = self.held.kept.clone();
+        let mut records = self.restored.conflicts.clone();
         for address in self.conflict_addresses() {
             for conflict in self.conflicts_of(address, now) {
                 records.extend(self.open_record(&conflict));
@@ -60,7 +60,7 @@ impl Engine {
         records
     }
 
-    /// One open conflict as it is to be kept; `None` where it is no longer open.
+    /// One open conflict as it is to be restored; `None` where it is no longer open.
     #[must_use]
     pub fn open_record(&self, conflict: &Conflict) -> Option<OpenConflict> {
         let mut open = self.lifecycle.open_of(conflict.address);
@@ -78,7 +78,7 @@ impl Engine {
         Some(OpenConflict {
             conflict: conflict.clone(),
             domain: scope.domain.and_then(|domain| self.link_name(domain)),
-            frames: frames.filter_map(|f| self.kept_frame(f)).collect(),
+            frames: frames.filter_map(|f| self.persisted_frame(f)).collect(),
             former: former
                 .flat_map(|n| {
                     n.former
@@ -87,7 +87,7 @@ impl Engine {
                         .map(|f| (n.ifindex, f))
                 })
                 .filter_map(|(bridge, f)| {
-                    Some(KeptFormer {
+                    Some(PersistedFormerLladdr {
                         bridge: self.link_name(bridge)?,
                         mac: f.mac,
                         first: f.first,
@@ -95,12 +95,12 @@ impl Engine {
                     })
                 })
                 .collect(),
-            moves: self.moves.kept(address, scope),
+            moves: self.moves.to_record(address, scope),
         })
     }
 
-    fn kept_frame(&self, frame: &FrameFact) -> Option<KeptFrame> {
-        Some(KeptFrame {
+    fn persisted_frame(&self, frame: &FrameFact) -> Option<PersistedFrame> {
+        Some(PersistedFrame {
             device: self.link_name(frame.ifindex)?,
             peer: self.links.get(frame.ifindex)?.link.peer,
             vlan: frame.vlan,
@@ -119,15 +119,15 @@ impl Engine {
     }
 
     /// The first reading of everything is merged: what was kept is open again, to be decided with all else.
-    pub(super) fn adopt(&mut self, finished: &Finished, at: Timestamp) {
-        for mut kept in std::mem::take(&mut self.held).kept {
-            let address = kept.conflict.address;
-            for frame in kept.frames {
-                self.hear_again(address, frame, finished);
+    pub(super) fn apply_restored(&mut self, finished: &FinishedSnapshot, at: Timestamp) {
+        for mut restored in std::mem::take(&mut self.restored).conflicts {
+            let address = restored.conflict.address;
+            for frame in restored.frames {
+                self.restore_frame(address, frame, finished);
             }
-            for former in kept.former {
-                if self.is_still(&former.bridge.name, former.bridge.ifindex) {
-                    self.facts.held_before(
+            for former in restored.former {
+                if self.is_same_link(&former.bridge.name, former.bridge.ifindex) {
+                    self.facts.restore_former_lladdr(
                         former.bridge.ifindex,
                         address,
                         former.mac,
@@ -135,70 +135,78 @@ impl Engine {
                     );
                 }
             }
-            let domain = kept.domain.map(|domain| {
-                let still = self.is_still(&domain.name, domain.ifindex);
+            let domain = restored.domain.map(|domain| {
+                let still = self.is_same_link(&domain.name, domain.ifindex);
                 if still { domain.ifindex } else { NO_LINK }
             });
             let scope = Scope {
-                vlan: kept.conflict.vlan,
+                vlan: restored.conflict.vlan,
                 domain,
             };
-            for claimant in &mut kept.conflict.claimants {
-                claimant.id = self.present_id(claimant);
+            for claimant in &mut restored.conflict.claimants {
+                claimant.id = self.current_id(claimant);
             }
-            if let Some(mut moves) = kept.moves {
+            if let Some(mut moves) = restored.moves {
                 for (_, claimant) in &mut moves.participants {
-                    claimant.id = self.present_id(claimant);
+                    claimant.id = self.current_id(claimant);
                 }
-                self.moves.go_on(address, scope, moves);
+                self.moves.restore(address, scope, moves);
             }
             // A damaged file may name one twice.
             if self.lifecycle.open_of(address).all(|(s, _)| s != scope) {
-                self.lifecycle.go_on(scope, kept.conflict);
+                self.lifecycle.restore(scope, restored.conflict);
             }
             // What is over by now ends, and the next look is planned.
-            self.lapse(address, at);
+            self.expire_claims(address, at);
         }
     }
 
-    fn hear_again(&mut self, address: IpAddr, kept: KeptFrame, finished: &Finished) {
-        let device = kept.device.ifindex;
-        let Some(link) = self.still_pod(&kept.device.name, device, kept.peer) else {
+    fn restore_frame(
+        &mut self,
+        address: IpAddr,
+        restored: PersistedFrame,
+        finished: &FinishedSnapshot,
+    ) {
+        let device = restored.device.ifindex;
+        let Some(link) = self.surviving_pod(&restored.device.name, device, restored.peer) else {
             return;
         };
         // The address may have been removed while the device was not known yet.
-        let untagged = kept.vlan == Vlan::default();
-        if let Some(peer) = link.link.peer.or(kept.peer).filter(|_| untagged)
-            && finished.told_of(peer, address)
-            && !self.facts.get(address).is_some_and(|f| f.assigned_on(peer))
+        let untagged = restored.vlan == Vlan::default();
+        if let Some(peer) = link.link.peer.or(restored.peer).filter(|_| untagged)
+            && finished.has_live_update(peer, address)
+            && !self
+                .facts
+                .get(address)
+                .is_some_and(|f| f.is_assigned_on(peer))
         {
             return;
         }
         let fact = FrameFact {
             ifindex: device,
-            vlan: kept.vlan,
-            kind: kept.kind,
-            mac: kept.mac,
-            ether_source: kept.ether_source,
-            tentative: kept.tentative,
-            first: kept.first,
-            last: kept.last,
+            vlan: restored.vlan,
+            kind: restored.kind,
+            mac: restored.mac,
+            ether_source: restored.ether_source,
+            tentative: restored.tentative,
+            first: restored.first,
+            last: restored.last,
         };
-        if self.facts.frame(fact, address, &self.settings.bounds) == Stored::Refused {
+        if self.facts.add_frame(fact, address, &self.settings.bounds) == StoreOutcome::Refused {
             self.drops.claims += 1;
         }
     }
 
     /// The identity that a claimant of the earlier agent has now; one that nobody has where it is gone.
-    fn present_id(&self, claimant: &Claimant) -> ClaimantId {
+    fn current_id(&self, claimant: &Claimant) -> ClaimantId {
         match claimant.id {
             ClaimantId::Host => ClaimantId::Host,
             ClaimantId::Device(ifindex, _) => {
-                let still = self.still_pod(&claimant.device, ifindex, claimant.peer);
+                let still = self.surviving_pod(&claimant.device, ifindex, claimant.peer);
                 ClaimantId::Device(ifindex, still.map_or(NO_GENERATION, |l| l.generation))
             }
             ClaimantId::BehindBridge(bridge, mac) => {
-                let still = self.is_still(&claimant.device, bridge);
+                let still = self.is_same_link(&claimant.device, bridge);
                 ClaimantId::BehindBridge(if still { bridge } else { NO_LINK }, mac)
             }
         }
@@ -206,14 +214,19 @@ impl Engine {
 
     /// The pod device of that index, if it is the one it was. One whose peer is not told any more is: its pod goes, and
     /// another device may have the number of the pod's namespace already.
-    fn still_pod(&self, name: &str, ifindex: IfIndex, peer: Option<Peer>) -> Option<&LinkState> {
+    fn surviving_pod(
+        &self,
+        name: &str,
+        ifindex: IfIndex,
+        peer: Option<Peer>,
+    ) -> Option<&LinkState> {
         let another = |now: Option<Peer>| peer.is_some() && now.is_some() && now != peer;
         self.links
             .pod(ifindex)
             .filter(|l| l.link.name == name && !another(l.link.peer))
     }
 
-    fn is_still(&self, name: &str, ifindex: IfIndex) -> bool {
+    fn is_same_link(&self, name: &str, ifindex: IfIndex) -> bool {
         self.links.get(ifindex).is_some_and(|l| l.link.name == name)
     }
 }

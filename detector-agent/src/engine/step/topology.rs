@@ -7,10 +7,10 @@ use crate::engine::{
     bridge::FdbChange,
     conflict::ConflictKind,
     facts::Owner,
-    in_flight_snapshots::Key,
-    links::{LinkChange, LinkState, PodDevice, pods_end},
+    in_flight_snapshots::StateKey,
+    links::{LinkChange, LinkState, PodDevice, pod_peer},
     observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, Peer, Route, Timestamp},
-    routes::{Added, Routes},
+    routes::{AddOutcome, Routes},
 };
 
 impl Engine {
@@ -18,7 +18,7 @@ impl Engine {
     pub(super) fn link(
         &mut self,
         link: Link,
-        whole: bool,
+        complete: bool,
         at: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
@@ -30,29 +30,29 @@ impl Engine {
         let up = link.up;
         let was_bridge = self.links.is_bridge(ifindex);
         let before = self.links.pod(ifindex).map(LinkState::device);
-        let upserted = self.links.upsert(link, whole, at);
+        let upserted = self.links.upsert(link, complete, at);
         if let Some((older, peer)) = upserted.displaced {
-            self.forget_end(peer, at);
-            self.dirty_link(older);
+            self.remove_peer_claims(peer, at);
+            self.mark_link_dirty(older);
         }
         match upserted.change {
-            LinkChange::Same => return,
+            LinkChange::Unchanged => return,
             // A route may have been told before its link was known.
-            LinkChange::New if !up => self.routes_end(ifindex),
+            LinkChange::New if !up => self.drop_link_routes(ifindex),
             LinkChange::New => {}
             LinkChange::Replaced(old) => {
-                self.reads.touch(Key::Life(ifindex));
-                self.forget_facts_of(ifindex, pods_end(&old));
-                self.dirty_flapping(ifindex);
+                self.in_flight.touch(StateKey::LinkIdentity(ifindex));
+                self.remove_link_facts(ifindex, pod_peer(&old));
+                self.mark_flapping_dirty(ifindex);
                 // What the kernel holds for the new one may have been said before it was known to be another.
                 effects.push(Effect::Resync);
             }
-            LinkChange::Changed(old) => self.changed(&old, up, at),
+            LinkChange::Changed(old) => self.link_changed(&old, up, at),
         }
-        self.dirty_link(ifindex);
+        self.mark_link_dirty(ifindex);
         let is_bridge = self.links.is_bridge(ifindex);
         if was_bridge != is_bridge {
-            self.dirty_ports(ifindex);
+            self.mark_ports_dirty(ifindex);
             if self.unresolved_links.remove(&ifindex) && is_bridge {
                 effects.push(Effect::Resync);
             }
@@ -73,105 +73,106 @@ impl Engine {
     }
 
     /// What a known link's change ends.
-    fn changed(&mut self, old: &Link, up: bool, at: Timestamp) {
+    fn link_changed(&mut self, old: &Link, up: bool, at: Timestamp) {
         let ifindex = old.ifindex;
         let now = self.links.get(ifindex).map(|l| &l.link);
-        let (peer, master) = now.map_or((None, None), |l| (pods_end(l), l.master));
-        if let Some(before) = pods_end(old).filter(|before| Some(*before) != peer) {
-            self.forget_end(before, at);
+        let (peer, master) = now.map_or((None, None), |l| (pod_peer(l), l.master));
+        if let Some(before) = pod_peer(old).filter(|before| Some(*before) != peer) {
+            self.remove_peer_claims(before, at);
         }
         if old.kind == LinkKind::Pod && self.links.pod(ifindex).is_none() {
-            self.dirty.extend(self.facts.forget_pod(ifindex));
-            self.dirty_flapping(ifindex);
+            self.dirty.extend(self.facts.remove_pod_claims(ifindex));
+            self.mark_flapping_dirty(ifindex);
         }
         if let Some(bridge) = old.master.filter(|before| Some(*before) != master) {
-            self.reads.touch(Key::StationsOf(ifindex));
-            let behind = self.fdb.forget_port(bridge, ifindex);
-            self.dirty_behind(&behind);
+            self.in_flight.touch(StateKey::PortFdb(ifindex));
+            let behind = self.fdb.remove_port(bridge, ifindex);
+            self.mark_behind_dirty(&behind);
         }
         if old.up && !up {
-            self.routes_end(ifindex);
+            self.drop_link_routes(ifindex);
         }
     }
 
     /// A device that stays has lost its other end.
-    fn forget_end(&mut self, peer: Peer, at: Timestamp) {
-        for address in self.facts.forget_peer(peer) {
+    fn remove_peer_claims(&mut self, peer: Peer, at: Timestamp) {
+        for address in self.facts.remove_peer(peer) {
             // What was heard long ago counted only while the address was assigned there.
-            self.lapse(address, at);
+            self.expire_claims(address, at);
         }
     }
 
     /// A link is down.
-    fn routes_end(&mut self, ifindex: IfIndex) {
-        self.reads.touch(Key::RoutesOf(ifindex));
-        self.forget_routes_of(ifindex);
+    fn drop_link_routes(&mut self, ifindex: IfIndex) {
+        self.in_flight.touch(StateKey::LinkRoutes(ifindex));
+        self.remove_link_routes(ifindex);
     }
 
-    fn forget_routes_of(&mut self, ifindex: IfIndex) {
-        if self.routes.forget_link(ifindex) {
-            self.dirty.extend(self.anomalies.with_routes());
-            self.dirty_open(|_| true);
+    fn remove_link_routes(&mut self, ifindex: IfIndex) {
+        if self.routes.remove_link(ifindex) {
+            self.dirty.extend(self.anomalies.routed_addresses());
+            self.mark_open_dirty(|_| true);
         }
     }
 
     pub(super) fn link_gone(&mut self, ifindex: IfIndex, effects: &mut Vec<Effect>) {
-        self.reads.touch(Key::Life(ifindex));
+        self.in_flight.touch(StateKey::LinkIdentity(ifindex));
         let state = self.links.remove(ifindex);
         // Something may have been told on a link whose beginning was missed.
-        self.forget_facts_of(ifindex, state.as_ref().and_then(|s| pods_end(&s.link)));
-        self.dirty_ports(ifindex);
-        self.dirty_flapping(ifindex);
+        self.remove_link_facts(ifindex, state.as_ref().and_then(|s| pod_peer(&s.link)));
+        self.mark_ports_dirty(ifindex);
+        self.mark_flapping_dirty(ifindex);
         if let Some(state) = state.filter(LinkState::is_pod) {
             effects.push(Effect::Detach(state.device()));
         }
     }
 
     /// Everything that was known through a link that is gone.
-    fn forget_facts_of(&mut self, ifindex: IfIndex, peer: Option<Peer>) {
-        self.dirty.extend(self.facts.forget_link(ifindex));
+    fn remove_link_facts(&mut self, ifindex: IfIndex, peer: Option<Peer>) {
+        self.dirty.extend(self.facts.remove_link(ifindex));
         if let Some(peer) = peer {
-            self.dirty.extend(self.facts.forget_peer(peer));
+            self.dirty.extend(self.facts.remove_peer(peer));
         }
-        let behind = self.fdb.forget_link(ifindex);
-        self.dirty_behind(&behind);
-        self.forget_routes_of(ifindex);
+        let behind = self.fdb.remove_link(ifindex);
+        self.mark_behind_dirty(&behind);
+        self.remove_link_routes(ifindex);
     }
 
     /// Everything that is claimed through a link.
-    pub(super) fn dirty_link(&mut self, ifindex: IfIndex) {
+    pub(super) fn mark_link_dirty(&mut self, ifindex: IfIndex) {
         self.dirty.extend(self.facts.owned_by(Owner::Link(ifindex)));
         if let Some(peer) = self.links.pod(ifindex).and_then(|l| l.link.peer) {
             self.dirty.extend(self.facts.owned_by(Owner::Peer(peer)));
         }
         let behind = self.fdb.behind_port(ifindex);
-        self.dirty_behind(&behind);
+        self.mark_behind_dirty(&behind);
     }
 
     /// A bridge came or went: its ports' L2 domains are others now.
-    fn dirty_ports(&mut self, bridge: IfIndex) {
+    fn mark_ports_dirty(&mut self, bridge: IfIndex) {
         let ports = self.links.iter().map(|l| &l.link);
         let ports = ports.filter(|l| l.master == Some(bridge));
         for port in ports.map(|l| l.ifindex).collect::<Vec<_>>() {
-            self.dirty_link(port);
+            self.mark_link_dirty(port);
         }
     }
 
-    fn dirty_behind(&mut self, hardware: &[(IfIndex, Mac)]) {
+    fn mark_behind_dirty(&mut self, hardware: &[(IfIndex, Mac)]) {
         for (bridge, mac) in hardware {
-            self.dirty.extend(self.facts.behind(*bridge, *mac));
+            self.dirty
+                .extend(self.facts.addresses_behind(*bridge, *mac));
         }
     }
 
     /// Who took part in flapping need not claim the address now.
-    fn dirty_flapping(&mut self, ifindex: IfIndex) {
+    fn mark_flapping_dirty(&mut self, ifindex: IfIndex) {
         let open = self.lifecycle.open().map(|(_, conflict)| conflict);
         let flapping = open.filter(|c| c.kind == ConflictKind::Flapping);
         let with = flapping.filter(|c| c.present().any(|p| p.ifindex == ifindex));
         self.dirty.extend(with.map(|c| c.address));
     }
 
-    pub(super) fn dirty_open(&mut self, which: impl Fn(IpAddr) -> bool) {
+    pub(super) fn mark_open_dirty(&mut self, which: impl Fn(IpAddr) -> bool) {
         let open = self.lifecycle.open().map(|(_, c)| c.address);
         self.dirty.extend(open.filter(|a| which(*a)));
     }
@@ -184,33 +185,33 @@ impl Engine {
             bounds.kernel_entries
         };
         match self.fdb.set(entry, bounds.kernel_entries, share) {
-            FdbChange::Same => return,
+            FdbChange::Unchanged => return,
             FdbChange::Moved => {}
             FdbChange::Refused => self.drops.kernel_entries += 1,
         }
-        self.dirty_behind(&[(entry.bridge, entry.mac)]);
+        self.mark_behind_dirty(&[(entry.bridge, entry.mac)]);
     }
 
     pub(super) fn fdb_gone(&mut self, entry: FdbEntry) {
         let still_port = self.links.bridge_of(entry.port) == Some(entry.bridge);
-        let keep = still_port && self.facts.asks_for(entry.bridge, entry.mac);
+        let keep = still_port && self.facts.is_mac_referenced(entry.bridge, entry.mac);
         if self.fdb.unset(entry, keep) == FdbChange::Moved {
-            self.dirty_behind(&[(entry.bridge, entry.mac)]);
+            self.mark_behind_dirty(&[(entry.bridge, entry.mac)]);
         }
     }
 
     pub(super) fn route(&mut self, route: Route) {
         match self.routes.add(route, self.settings.bounds.kernel_entries) {
-            Added::New => {}
-            Added::Known => return,
-            Added::Refused => self.drops.kernel_entries += 1,
+            AddOutcome::New => {}
+            AddOutcome::Known => return,
+            AddOutcome::Refused => self.drops.kernel_entries += 1,
         }
-        self.dirty_host_route(&route);
-        self.dirty_open(|address| Routes::covers(&route, address));
+        self.mark_host_route_dirty(&route);
+        self.mark_open_dirty(|address| Routes::covers(&route, address));
     }
 
     /// A route for one address alone: does it lead to whoever has it?
-    fn dirty_host_route(&mut self, route: &Route) {
+    fn mark_host_route_dirty(&mut self, route: &Route) {
         if route.prefix_len == if route.destination.is_ipv4() { 32 } else { 128 } {
             self.dirty.insert(route.destination);
         }
@@ -218,8 +219,8 @@ impl Engine {
 
     pub(super) fn route_gone(&mut self, route: &Route) {
         if self.routes.remove(route) {
-            self.dirty_host_route(route);
-            self.dirty_open(|address| Routes::covers(route, address));
+            self.mark_host_route_dirty(route);
+            self.mark_open_dirty(|address| Routes::covers(route, address));
         }
     }
 }

@@ -47,7 +47,7 @@ fn books_that_changed_for_some_addresses_are_held_against_those() {
     let pool = Arc::new(books(&node, &[], Completeness::Deleted));
     let touched = ChangedAddresses::Only(vec![ip("10.0.0.2")]);
     let news = PoolUpdate::Read(pool, touched);
-    node.engine.books(node.now, news, &mut node.effects);
+    node.engine.update_pool(node.now, news, &mut node.effects);
     assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
 }
 
@@ -64,7 +64,7 @@ fn books_that_are_gone_end_what_was_concluded_from_them() {
         ["raised ipam_drift 10.0.0.2", "raised ipam_leak 10.0.0.9"]
     );
     let news = PoolUpdate::Gone(PoolId(1));
-    node.engine.books(node.now, news, &mut node.effects);
+    node.engine.update_pool(node.now, news, &mut node.effects);
     assert_eq!(
         node.told_of_anomalies(),
         [
@@ -195,7 +195,7 @@ fn the_first_books_of_a_pool_are_held_against_everything() {
     node.now.0 += MS;
     let pool = Arc::new(books(&node, &[], Completeness::Deleted));
     let news = PoolUpdate::Read(pool, ChangedAddresses::Only(Vec::new()));
-    node.engine.books(node.now, news, &mut node.effects);
+    node.engine.update_pool(node.now, news, &mut node.effects);
     assert_eq!(node.told_of_anomalies(), ["raised ipam_drift 10.0.0.2"]);
 }
 
@@ -247,7 +247,7 @@ fn an_address_that_was_gone_or_held_in_between_is_missed_anew() {
         |node| whole(node, &["10.0.0.2"]),
         |node| {
             let news = PoolUpdate::Gone(PoolId(1));
-            node.engine.books(node.now, news, &mut node.effects);
+            node.engine.update_pool(node.now, news, &mut node.effects);
         },
     ];
     for between in between {
@@ -274,7 +274,7 @@ fn an_address_that_was_released_or_used_in_between_is_idle_anew() {
         |node| whole(node, &[]),
         |node| {
             let news = PoolUpdate::Gone(PoolId(1));
-            node.engine.books(node.now, news, &mut node.effects);
+            node.engine.update_pool(node.now, news, &mut node.effects);
         },
     ];
     for between in between {
@@ -308,9 +308,9 @@ fn an_address_held_for_two_or_for_a_shared_name_is_told_with_its_place() {
     for (second, sentence) in [
         (
             Some("b"),
-            "stands twice in the books of host-local (/data/net), for a and for b",
+            "is allocated twice in host-local (/data/net), to a and to b",
         ),
-        (None, "is held in host-local (/data/net) for a, a name"),
+        (None, "is allocated in host-local (/data/net) to a, a name"),
     ] {
         let mut node = node();
         node.address(1, "10.0.0.2");

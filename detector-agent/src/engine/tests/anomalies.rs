@@ -34,7 +34,7 @@ pub(super) fn books(node: &Node, held: &[&str], books: Completeness) -> Pool {
 impl Node {
     pub(super) fn books(&mut self, pool: Pool) {
         let news = PoolUpdate::Read(Arc::new(pool), ChangedAddresses::All);
-        self.engine.books(self.now, news, &mut self.effects);
+        self.engine.update_pool(self.now, news, &mut self.effects);
     }
 
     pub(super) fn told_of_anomalies(&mut self) -> Vec<String> {

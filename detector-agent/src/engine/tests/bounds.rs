@@ -76,9 +76,9 @@ fn an_entry_with_ever_new_hardware_addresses_leaves_nothing_behind() {
         let [_, _, high, low] = n.to_be_bytes();
         node.neighbour(9, "10.0.0.1", Mac([2, 0, 0, 1, high, low]), NudState::Stale);
     }
-    assert!(node.engine.facts().remembered_hardware() <= 5);
+    assert!(node.engine.facts().referenced_mac_count() <= 5);
     node.neighbour_gone(9, "10.0.0.1");
-    assert_eq!(node.engine.facts().remembered_hardware(), 0);
+    assert_eq!(node.engine.facts().referenced_mac_count(), 0);
 }
 
 #[test]

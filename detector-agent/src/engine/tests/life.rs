@@ -4,7 +4,7 @@ use std::{collections::HashSet, net::IpAddr};
 
 use super::*;
 use crate::engine::{
-    lifecycle::{Lifecycle, Moment, Verdict, mix},
+    lifecycle::{Decision, DecisionTime, Lifecycle, mix},
     scope::Scope,
 };
 
@@ -27,20 +27,20 @@ fn claimants() -> Vec<Claimant> {
 /// Tells a life of its own what stands at `address`, and gives what it said.
 fn settle(life: &mut Lifecycle, address: IpAddr, claimants: Vec<Claimant>) -> Vec<Effect> {
     let kind = (claimants.len() > 1).then_some(ConflictKind::Duplicate);
-    let verdict = Verdict {
+    let decision = Decision {
         kind,
         claimants,
         traffic_goes_to: None,
     };
-    let at = Moment {
+    let at = DecisionTime {
         now: Timestamp(2),
         decided_at: Timestamp(1),
     };
     let mut effects = Vec::new();
     let bounds = Bounds::default();
-    let leaving = |_: &Claimant| LeaveReason::Expired;
-    let verdicts = vec![(EVERYWHERE, verdict)];
-    let refused = life.settle(address, verdicts, leaving, at, &bounds, &mut effects);
+    let leave_reason = |_: &Claimant| LeaveReason::Expired;
+    let decisions = vec![(EVERYWHERE, decision)];
+    let refused = life.apply(address, decisions, leave_reason, at, &bounds, &mut effects);
     assert_eq!(refused, 0);
     effects
 }

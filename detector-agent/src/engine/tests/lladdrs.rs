@@ -1,7 +1,7 @@
 //! What a neighbour entry of the kernel is kept as, and what a bridge's entry is known to have held before.
 
 use super::*;
-use crate::engine::facts::{Facts, Stored, Telling};
+use crate::engine::facts::{Facts, NeighbourUpdateContext, StoreOutcome};
 
 const BRIDGE: IfIndex = 9;
 const WINDOW: Duration = Duration::from_secs(180);
@@ -15,17 +15,18 @@ struct Entries {
 }
 
 impl Entries {
-    fn tell(&mut self, what: Neighbour, live: bool) -> Stored {
-        let telling = Telling {
+    fn tell(&mut self, what: Neighbour, live: bool) -> StoreOutcome {
+        let telling = NeighbourUpdateContext {
             at: Timestamp(self.secs * 1_000 * MS),
             live,
             former: (what.ifindex == BRIDGE).then_some(WINDOW),
         };
         let lladdr = what.lladdr.unwrap();
-        self.facts.neighbour(what, lladdr, telling, &self.bounds)
+        self.facts
+            .set_neighbour(what, lladdr, telling, &self.bounds)
     }
 
-    fn pods(&mut self, state: NudState, live: bool) -> Stored {
+    fn pods(&mut self, state: NudState, live: bool) -> StoreOutcome {
         self.tell(neighbour(1, "10.0.0.1", mac(1), state), live)
     }
 
@@ -39,10 +40,10 @@ impl Entries {
         }
     }
 
-    fn held_before(&mut self, n: u8) {
+    fn restore_former_lladdr(&mut self, n: u8) {
         let at = Timestamp(1);
         self.facts
-            .held_before(BRIDGE, ip("10.0.0.1"), mac(n), (at, at));
+            .restore_former_lladdr(BRIDGE, ip("10.0.0.1"), mac(n), (at, at));
     }
 
     fn refute(&mut self, ifindex: IfIndex, leads_there: u8) -> bool {
@@ -68,7 +69,7 @@ impl Entries {
 
     fn asked(&self) -> Vec<u8> {
         (1..=9)
-            .filter(|n| self.facts.asks_for(BRIDGE, mac(*n)))
+            .filter(|n| self.facts.is_mac_referenced(BRIDGE, mac(*n)))
             .collect()
     }
 }
@@ -76,16 +77,28 @@ impl Entries {
 #[test]
 fn an_entry_told_again_is_news_only_where_state_or_belief_changes() {
     let mut entries = Entries::default();
-    assert_eq!(entries.pods(NudState::Reachable, true), Stored::Changed);
-    assert_eq!(entries.pods(NudState::Reachable, true), Stored::Refreshed);
-    assert_eq!(entries.pods(NudState::Stale, true), Stored::Changed);
-    assert_eq!(entries.pods(NudState::Stale, true), Stored::Refreshed);
+    assert_eq!(
+        entries.pods(NudState::Reachable, true),
+        StoreOutcome::Changed
+    );
+    assert_eq!(
+        entries.pods(NudState::Reachable, true),
+        StoreOutcome::Refreshed
+    );
+    assert_eq!(entries.pods(NudState::Stale, true), StoreOutcome::Changed);
+    assert_eq!(entries.pods(NudState::Stale, true), StoreOutcome::Refreshed);
     assert!(entries.refute(1, 1));
-    assert_eq!(entries.pods(NudState::Stale, true), Stored::Refreshed);
+    assert_eq!(entries.pods(NudState::Stale, true), StoreOutcome::Refreshed);
     assert!(entries.is_refuted(1));
-    assert_eq!(entries.pods(NudState::Reachable, false), Stored::Changed);
+    assert_eq!(
+        entries.pods(NudState::Reachable, false),
+        StoreOutcome::Changed
+    );
     assert!(entries.is_refuted(1), "read, not confirmed");
-    assert_eq!(entries.pods(NudState::Reachable, true), Stored::Changed);
+    assert_eq!(
+        entries.pods(NudState::Reachable, true),
+        StoreOutcome::Changed
+    );
     assert!(!entries.is_refuted(1));
 }
 
@@ -138,7 +151,7 @@ fn the_newest_four_are_remembered() {
     let macs: Vec<_> = entries.former().iter().map(|(n, _)| *n).collect();
     assert_eq!(macs, [2, 3, 4, 5]);
     assert_eq!(entries.asked(), [2, 3, 4, 5, 6]);
-    assert_eq!(entries.facts.take_unasked(), [(BRIDGE, mac(1))]);
+    assert_eq!(entries.facts.take_unreferenced(), [(BRIDGE, mac(1))]);
 }
 
 #[test]
@@ -150,7 +163,7 @@ fn what_was_held_is_forgotten_when_the_window_is_over_unless_it_is_held_again() 
         entries.turns(&[next]);
         assert_eq!(entries.former(), [(2, false)]);
         assert_eq!(entries.asked(), asked);
-        assert_eq!(entries.facts.take_unasked(), unasked);
+        assert_eq!(entries.facts.take_unreferenced(), unasked);
     }
 }
 
@@ -158,17 +171,17 @@ fn what_was_held_is_forgotten_when_the_window_is_over_unless_it_is_held_again() 
 fn what_an_earlier_agent_knew_is_put_before_what_is_known() {
     let mut entries = Entries::default();
     entries.pods(NudState::Stale, true);
-    entries.held_before(2);
+    entries.restore_former_lladdr(2);
     entries.turns(&[1]);
     for n in [2, 2, 3, 1] {
-        entries.held_before(n);
+        entries.restore_former_lladdr(n);
     }
     assert_eq!(entries.former(), [(3, true), (2, true)]);
     assert_eq!(entries.asked(), [1, 2, 3]);
     entries.turns(&[4]);
     assert_eq!(entries.former(), [(3, true), (2, true), (1, true)]);
-    entries.held_before(5);
-    entries.held_before(6);
+    entries.restore_former_lladdr(5);
+    entries.restore_former_lladdr(6);
     assert_eq!(
         entries.former(),
         [(5, true), (3, true), (2, true), (1, true)]
@@ -183,10 +196,10 @@ fn a_lladdr_is_asked_for_while_any_entry_of_the_bridge_gives_it() {
     for _ in 0..2 {
         entries.pods(NudState::Stale, true);
     }
-    assert_eq!(entries.facts.remembered_hardware(), 1, "on bridges alone");
-    assert!(entries.facts.forget_neighbour(BRIDGE, ip("10.0.0.1")));
+    assert_eq!(entries.facts.referenced_mac_count(), 1, "on bridges alone");
+    assert!(entries.facts.remove_neighbour(BRIDGE, ip("10.0.0.1")));
     assert_eq!(entries.asked(), [1]);
-    assert!(entries.facts.forget_neighbour(BRIDGE, ip("10.0.0.2")));
+    assert!(entries.facts.remove_neighbour(BRIDGE, ip("10.0.0.2")));
     assert!(entries.asked().is_empty());
 }
 
@@ -202,9 +215,9 @@ fn an_entry_withdrawn_is_that_links_and_makes_room_for_one() {
     let known = |n: u8| neighbour(1, &format!("10.0.0.{n}"), mac(1), NudState::Stale);
     entries.tell(known(1), true);
     entries.tell(known(2), true);
-    assert!(!entries.facts.forget_neighbour(1, ip("10.0.0.9")));
-    assert!(!entries.facts.forget_neighbour(2, ip("10.0.0.1")));
-    assert!(entries.facts.forget_neighbour(1, ip("10.0.0.1")));
-    assert_eq!(entries.tell(known(3), true), Stored::Changed);
-    assert_eq!(entries.tell(known(4), true), Stored::Refused);
+    assert!(!entries.facts.remove_neighbour(1, ip("10.0.0.9")));
+    assert!(!entries.facts.remove_neighbour(2, ip("10.0.0.1")));
+    assert!(entries.facts.remove_neighbour(1, ip("10.0.0.1")));
+    assert_eq!(entries.tell(known(3), true), StoreOutcome::Changed);
+    assert_eq!(entries.tell(known(4), true), StoreOutcome::Refused);
 }

@@ -1,7 +1,7 @@
 //! What is remembered of an allowed address's moves, how much, and for how long.
 
 use super::*;
-use crate::engine::{moves::Moves, record::KeptMoves, scope::Scope};
+use crate::engine::{moves::Moves, record::PersistedMoves, scope::Scope};
 
 const UNTAGGED: Scope = Scope {
     vlan: Vlan {
@@ -53,7 +53,7 @@ impl Book {
     fn claimed_in(&mut self, scope: Scope, address: IpAddr, who: IfIndex, secs: u64) -> bool {
         let claimant = self.by(who);
         self.moves
-            .claimed(address, scope, &claimant, at(secs), &self.settings)
+            .record_claim(address, scope, &claimant, at(secs), &self.settings)
     }
 
     fn claimed(&mut self, who: IfIndex, secs: u64) -> bool {
@@ -61,11 +61,11 @@ impl Book {
     }
 
     fn forget(&mut self, secs: u64) {
-        self.moves.forget(vip(), at(secs), WINDOW, |_| false);
+        self.moves.remove_idle(vip(), at(secs), WINDOW, |_| false);
     }
 
-    fn kept_in(&self, scope: Scope) -> Option<KeptMoves> {
-        self.moves.kept(vip(), scope)
+    fn kept_in(&self, scope: Scope) -> Option<PersistedMoves> {
+        self.moves.to_record(vip(), scope)
     }
 
     /// When it moved, and who took part, in seconds and indices.
@@ -170,7 +170,7 @@ fn the_next_thing_to_end_is_the_oldest_move_that_still_counts() {
     for (who, secs) in [(1, 5), (2, 10), (1, 20), (2, 30)] {
         book.claimed(who, secs);
     }
-    let mut next = |secs| book.moves.next_lapse(vip(), at(secs), WINDOW);
+    let mut next = |secs| book.moves.next_expiry(vip(), at(secs), WINDOW);
     assert_eq!(next(31), Some(at(190)));
     assert_eq!(next(190), Some(at(200)));
     assert_eq!(next(200), Some(at(210)));
@@ -190,8 +190,8 @@ fn each_vlan_has_its_own_moves_to_keep_and_to_go_on_with() {
     );
     assert_eq!((untagged.moves.len(), tagged.moves.len()), (1, 2));
     let mut next = Book::new();
-    next.moves.go_on(vip(), UNTAGGED, untagged.clone());
-    next.moves.go_on(vip(), TAGGED, tagged.clone());
+    next.moves.restore(vip(), UNTAGGED, untagged.clone());
+    next.moves.restore(vip(), TAGGED, tagged.clone());
     assert_eq!(next.kept_in(UNTAGGED), Some(untagged));
     assert_eq!(next.kept_in(TAGGED), Some(tagged));
 }
@@ -206,7 +206,7 @@ fn what_happened_since_the_restart_follows_what_was_kept() {
     let mut next = Book::new();
     next.claimed(4, 10);
     next.claimed(2, 11);
-    next.moves.go_on(vip(), UNTAGGED, kept);
+    next.moves.restore(vip(), UNTAGGED, kept);
     assert_eq!(next.kept(), (vec![2, 3, 11], vec![1, 3, 4, 2]));
     next.forget(190);
     assert!(next.claimed(3, 190), "2 had it at 11");
@@ -216,7 +216,7 @@ fn what_happened_since_the_restart_follows_what_was_kept() {
 fn a_holder_that_still_claims_is_remembered_beyond_the_window() {
     let mut book = Book::new();
     book.claimed(1, 1);
-    book.moves.forget(vip(), at(500), WINDOW, |_| true);
+    book.moves.remove_idle(vip(), at(500), WINDOW, |_| true);
     assert!(book.claimed(2, 500));
 }
 
@@ -230,7 +230,7 @@ fn what_is_forgotten_makes_room_for_others() {
     for n in 0..4096 {
         book.claimed_in(UNTAGGED, nth(n), 1, 1);
     }
-    book.moves.forget(nth(7), at(500), WINDOW, |_| false);
+    book.moves.remove_idle(nth(7), at(500), WINDOW, |_| false);
     book.claimed_in(UNTAGGED, nth(5000), 1, 500);
     assert!(book.claimed_in(UNTAGGED, nth(5000), 2, 501));
 }

@@ -105,7 +105,7 @@ fn of_three_prefix_lengths_each_goes_alone() {
         node.tell(Observation::PodAddress(peer(1), info));
         node.tell(Observation::PodAddress(peer(1), info));
     }
-    assert_eq!(node.engine.facts().assigned_with(peer(1)).len(), 3);
+    assert_eq!(node.engine.facts().assigned_prefixes(peer(1)).len(), 3);
     node.address(2, "10.0.0.5");
     node.said();
     node.tell(gone(24));

@@ -1,7 +1,7 @@
 //! Host routes that lead past whoever has the address.
 
 use super::{anomalies::node, *};
-use crate::engine::routes::{Added, Routes};
+use crate::engine::routes::{AddOutcome, Routes};
 
 /// Pod 1 has the address, and the host's own route for it leads there.
 fn routed() -> Node {
@@ -119,7 +119,7 @@ fn routes_of_the_other_family_lead_alike_and_say_nothing_of_this_one() {
         of("2001:db8::", 64, 2),
         of("2001:db8::7", 128, 3),
     ] {
-        assert_eq!(routes.add(route, 10), Added::New);
+        assert_eq!(routes.add(route, 10), AddOutcome::New);
     }
     assert_eq!(routes.lookup(ip("2001:db8::7")), Some(3));
     assert_eq!(routes.lookup(ip("2001:db8::8")), Some(2));
@@ -228,7 +228,7 @@ fn a_default_route_leads_every_address_and_one_bit_more_only_half_of_them() {
             prefix_len,
             ..route("0.0.0.0", ifindex)
         };
-        assert_eq!(routes.add(wide, 10), Added::New);
+        assert_eq!(routes.add(wide, 10), AddOutcome::New);
     }
     assert_eq!(routes.lookup(ip("255.255.255.255")), Some(1));
     assert_eq!(routes.lookup(ip("127.255.255.255")), Some(2));
