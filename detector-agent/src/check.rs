@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::{
     cli::{CheckArgs, CheckFormat},
-    clock::{self, Moment},
+    clock::{self, Moment, WallTime},
     engine::{
         AnomalyRules, ChangedAddresses, Conflict, Engine, IfIndex, Observation, PodDevice,
         PoolUpdate, Settings, Snapshot, SnapshotScope, SnapshotToken, TimedObservation, Timestamp,
@@ -65,7 +65,7 @@ pub enum CheckError {
 #[derive(Debug, Serialize)]
 struct Answer<'a> {
     node: &'a str,
-    checked_at: String,
+    checked_at: WallTime,
     devices: usize,
     /// Not everything could be read: no conflict among what was read does not mean none.
     incomplete: Option<String>,
@@ -146,7 +146,7 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
         CheckFormat::Json => {
             let answer = Answer {
                 node: &node,
-                checked_at: moment.rfc3339(now),
+                checked_at: moment.wall_at(now),
                 devices,
                 incomplete: incomplete(left_out),
                 conflicts: conflicts.clone(),
@@ -253,7 +253,7 @@ fn anomaly_section(text: &mut String, anomalies: &[AnomalyData], ipam: &[String]
             .map(|pod| format!(" (pod {}/{})", clean(&pod.namespace), clean(&pod.name)));
         text.push_str(&format!(
             "{} {}{}\n",
-            clean(&anomaly.kind),
+            anomaly.kind.name(),
             clean(&anomaly.detail),
             pod.unwrap_or_default()
         ));

@@ -85,7 +85,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::{cli::RunArgs, config::sinks::Format};
+    use crate::{cli::RunArgs, config::sinks::Format, engine::ConflictKind, event::SubjectKind};
 
     fn run_with(file: &str, flags: &[&str]) -> Result<RunArgs, ConfigError> {
         let mut config = tempfile::NamedTempFile::new().unwrap();
@@ -147,7 +147,7 @@ mod tests {
         let [ops, chat, pager] = &args.sinks.webhooks[..] else {
             panic!("{:?}", args.sinks);
         };
-        assert_eq!(ops.only.kinds, ["host"]);
+        assert_eq!(ops.only.kinds, [SubjectKind::Conflict(ConflictKind::Host)]);
         assert_eq!(ops.only.min_duration.as_secs(), 30);
         assert_eq!(ops.retry.first.as_secs(), 2);
         assert_eq!(ops.retry.give_up_after.as_secs(), 24 * 3600);

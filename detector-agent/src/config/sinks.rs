@@ -8,8 +8,9 @@ use serde_yaml_ng::Value;
 
 use super::fields::{Fields, list};
 use crate::{
-    engine::{AnomalyKind, ConflictKind},
-    sinks::filter::{Filter, Threshold},
+    engine::Confidence,
+    event::{ContractName as _, SubjectKind},
+    sinks::filter::Filter,
 };
 
 /// Where events are sent besides the event lines.
@@ -277,34 +278,29 @@ fn endpoint(fields: &mut Fields<'_>, default: Option<Uri>) -> Option<Endpoint> {
 }
 
 fn only(fields: &mut Fields<'_>) -> Filter {
-    let kinds: Vec<String> = fields.take("kinds").unwrap_or_default();
-    let conflicts = ConflictKind::ALL.map(ConflictKind::name);
-    let anomalies = AnomalyKind::ALL.map(AnomalyKind::name);
-    let words = [&conflicts[..], &anomalies[..]].concat();
-    for kind in &kinds {
-        if !words.contains(&kind.as_str()) {
-            fields.refuse(
-                "kinds",
-                &format!("`{kind}` is no kind; the kinds are {}", words.join(", ")),
-            );
+    let names: Vec<String> = fields.take("kinds").unwrap_or_default();
+    let mut kinds = Vec::new();
+    for name in &names {
+        match SubjectKind::from_contract_name(name) {
+            Some(kind) => kinds.push(kind),
+            None => {
+                let all: Vec<_> = SubjectKind::ALL.iter().map(|k| k.contract_name()).collect();
+                let all = all.join(", ");
+                fields.refuse(
+                    "kinds",
+                    &format!("`{name}` is not a kind; the kinds are {all}"),
+                );
+            }
         }
     }
-    let confidence = fields.take::<String>("confidence");
-    let confidence = match confidence.as_deref() {
-        None | Some("observed") => Threshold::Observed,
-        Some("certain") => Threshold::Certain,
-        Some(other) => {
-            fields.refuse(
-                "confidence",
-                &format!("`{other}` is no confidence; give observed or certain"),
-            );
-            Threshold::Observed
-        }
-    };
+    let confidence = fields.parse("confidence", |name| {
+        Confidence::from_contract_name(name)
+            .ok_or_else(|| format!("`{name}` is not a confidence; use observed or certain"))
+    });
     Filter {
         kinds,
         namespaces: fields.take("namespaces").unwrap_or_default(),
-        confidence,
+        confidence: confidence.unwrap_or(Confidence::Observed),
         min_duration: time(fields, "min-duration", Duration::ZERO).unwrap_or_default(),
     }
 }

@@ -50,6 +50,28 @@ impl fmt::Display for Mac {
     }
 }
 
+/// Not a MAC address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotMac;
+
+impl std::str::FromStr for Mac {
+    type Err = NotMac;
+
+    /// Reads what `Display` writes.
+    fn from_str(text: &str) -> Result<Self, NotMac> {
+        let mut parts = text.split(':');
+        let mut mac = [0; 6];
+        for byte in &mut mac {
+            let part = parts.next().ok_or(NotMac)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| NotMac)?;
+        }
+        if parts.next().is_some() {
+            return Err(NotMac);
+        }
+        Ok(Self(mac))
+    }
+}
+
 /// A kernel interface index, unique in the agent's network namespace at one moment. Never zero.
 pub type IfIndex = u32;
 

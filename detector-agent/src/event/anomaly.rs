@@ -1,63 +1,107 @@
-//! An anomaly as events, the API and `check` show it.
+//! An anomaly in events, in the API and in `check`'s JSON; see docs/events.md.
+
+use std::{net::IpAddr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
+use super::{
+    SubjectState,
+    names::{self, ContractName},
+};
 use crate::{
-    clock::Moment,
-    engine::{self, Anomaly},
+    clock::{Moment, WallTime},
+    engine::{self, Anomaly, AnomalyCause, AnomalyId, AnomalyKind, IfIndex, Ipam, ResolveReason},
     pods::{Pod, PodAnswer},
 };
 
-/// An anomaly. What a kind has not got is `null`.
+/// Why an anomaly was resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ResolvedBecause {
+    /// The engine saw the end.
+    Seen(ResolveReason),
+    /// It ended while the agent was down, or the event was lost.
+    Unseen,
+    /// The gateway answered. Only in events that an earlier version stored.
+    Answered,
+}
+
+impl ContractName for ResolvedBecause {
+    const ALL: &'static [Self] = &[
+        Self::Seen(ResolveReason::Allocated),
+        Self::Seen(ResolveReason::Released),
+        Self::Seen(ResolveReason::AddressGone),
+        Self::Seen(ResolveReason::InUse),
+        Self::Seen(ResolveReason::Quiet),
+        Self::Seen(ResolveReason::DeviceGone),
+        Self::Seen(ResolveReason::RouteRight),
+        Self::Seen(ResolveReason::NotSeen),
+        Self::Unseen,
+        Self::Answered,
+    ];
+
+    fn contract_name(self) -> &'static str {
+        match self {
+            Self::Seen(reason) => reason.name(),
+            Self::Unseen => "unseen",
+            Self::Answered => "answered",
+        }
+    }
+}
+
+/// An anomaly as events, the API and `check` show it. What does not apply to its kind is `null`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnomalyData {
-    /// Stable for the anomaly's life, also over a restart of the agent.
-    pub anomaly_id: String,
+    /// Stable for the anomaly's life, restarts of the agent included.
+    pub anomaly_id: AnomalyId,
     /// The node's name.
     pub node: String,
-    /// `ipam_drift`, `ipam_leak`, `gateway_unresolved` or `route_astray`.
-    pub kind: String,
-    /// What exactly is wrong, in one word.
-    pub cause: String,
-    /// `active` or `resolved`.
-    pub state: String,
-    /// The address in question; of a gateway the one that is asked for.
-    pub address: String,
+    /// Its kind.
+    #[serde(with = "names::name")]
+    pub kind: AnomalyKind,
+    /// What exactly is wrong.
+    #[serde(with = "names::name")]
+    pub cause: AnomalyCause,
+    /// Whether it is still there.
+    pub state: SubjectState,
+    /// The address concerned; the gateway's for an unresolved gateway.
+    pub address: IpAddr,
     /// The VLAN (of two tags the outer one).
     pub vlan: Option<u16>,
-    /// The pod device that holds the address, or asks for it.
+    /// The pod device that has the address, or that requests it.
     pub device: Option<String>,
     /// That device's index.
-    pub ifindex: Option<u32>,
+    pub ifindex: Option<IfIndex>,
     /// That device's pod.
-    pub pod: Option<Pod>,
+    pub pod: Option<Arc<Pod>>,
     /// Why the pod is not known.
-    pub pod_unknown_because: Option<String>,
-    /// Further devices that hold the address.
+    pub pod_unknown_because: Option<Arc<str>>,
+    /// Further devices that have the address.
     #[serde(default)]
     pub also_on: Vec<String>,
-    /// Whose books: `host-local`, `calico-ipam` or `aws-ipamd`.
-    pub ipam: Option<String>,
+    /// The IPAM whose allocations were compared.
+    #[serde(default, with = "names::optional_name")]
+    pub ipam: Option<Ipam>,
     /// The network in the CNI configuration.
     pub network: Option<String>,
     /// The data directory, file or resource that was read.
     pub source: Option<String>,
-    /// Whom the books hold the address for.
+    /// The owner that the allocation names.
     pub owner: Option<String>,
     /// One sentence about it.
     pub detail: String,
-    /// RFC 3339.
-    pub raised_at: String,
-    /// RFC 3339.
-    pub resolved_at: Option<String>,
-    /// Why it is over, in one word.
-    pub resolved_because: Option<String>,
-    /// Microseconds from the observation that decided it to the event.
+    /// When it was raised.
+    pub raised_at: WallTime,
+    /// When it was resolved.
+    pub resolved_at: Option<WallTime>,
+    /// Why it was resolved.
+    #[serde(default, with = "names::optional_name")]
+    pub resolved_because: Option<ResolvedBecause>,
+    /// Microseconds from the deciding observation to the creation of the event.
     pub latency_us: u64,
 }
 
 impl AnomalyData {
-    /// `anomaly` as it is at `moment`.
+    /// `anomaly` as it is at `moment`, up to which the latency is measured. `pods` looks up the holder's pod.
     #[must_use]
     pub fn new(
         node: &str,
@@ -67,39 +111,40 @@ impl AnomalyData {
     ) -> Self {
         let holder = anomaly.holder.as_ref();
         let (pod, pod_unknown_because) = match holder.map(pods) {
-            Some(PodAnswer::Known(pod)) => (Some((*pod).clone()), None),
-            Some(PodAnswer::Unknown(because)) => (None, Some(because.to_string())),
+            Some(PodAnswer::Known(pod)) => (Some(pod), None),
+            Some(PodAnswer::Unknown(because)) => (None, Some(because)),
             None => (None, None),
         };
         let source = anomaly.source.as_deref();
         let latency = moment.monotonic().since(anomaly.decided_at).as_micros();
         Self {
-            anomaly_id: anomaly.id.to_string(),
+            anomaly_id: anomaly.id,
             node: node.to_owned(),
-            kind: anomaly.kind.name().to_owned(),
-            cause: anomaly.cause.name().to_owned(),
-            state: if anomaly.resolved_at.is_some() {
-                "resolved"
-            } else {
-                "active"
-            }
-            .to_owned(),
-            address: anomaly.address.to_string(),
+            kind: anomaly.kind,
+            cause: anomaly.cause,
+            state: SubjectState::of(anomaly.resolved_at.is_some()),
+            address: anomaly.address,
             vlan: anomaly.vlan.outer,
             device: holder.map(|h| h.device.clone()),
             ifindex: holder.map(|h| h.ifindex),
             pod,
             pod_unknown_because,
             also_on: anomaly.also_on.clone(),
-            ipam: source.map(|s| s.ipam.name().to_owned()),
+            ipam: source.map(|s| s.ipam),
             network: source.map(|s| s.network.clone()),
             source: source.map(|s| s.place.clone()),
             owner: anomaly.owner.as_deref().map(str::to_owned),
             detail: anomaly.detail.clone(),
-            raised_at: moment.rfc3339(anomaly.raised_at),
-            resolved_at: anomaly.resolved_at.map(|at| moment.rfc3339(at)),
-            resolved_because: anomaly.resolve_reason.map(|b| b.name().to_owned()),
+            raised_at: moment.wall_at(anomaly.raised_at),
+            resolved_at: anomaly.resolved_at.map(|at| moment.wall_at(at)),
+            resolved_because: anomaly.resolve_reason.map(ResolvedBecause::Seen),
             latency_us: u64::try_from(latency).unwrap_or(u64::MAX),
         }
+    }
+
+    /// Whether it ended.
+    #[must_use]
+    pub fn is_resolved(&self) -> bool {
+        self.state == SubjectState::Resolved
     }
 }

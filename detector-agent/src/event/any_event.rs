@@ -1,14 +1,17 @@
-//! What the outbox and the senders ask of an event, whatever it tells of.
-//!
-//! A *story* is what the events of one conflict, or of one anomaly, tell together: it has an id, a beginning and an end.
-//! Its words are in `summary.rs`, `webhook/format.rs` and `alertmanager/alert.rs`.
+//! An event about either a conflict or an anomaly, for the sinks, which treat both alike.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{AnomalyEvent, Change, ClaimantData, Event};
-use crate::pods::Pod;
+use super::{
+    AnomalyEvent, Change, ClaimantData, ContractName, Event, ResolvedBecause, SubjectState,
+};
+use crate::{
+    clock::WallTime,
+    engine::{AnomalyId, AnomalyKind, ConflictId, ConflictKind, LeaveReason},
+    pods::Pod,
+};
 
 /// An event about a conflict or about an anomaly. Cheap to clone; as JSON it is the event itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +35,56 @@ impl From<AnomalyEvent> for AnyEvent {
     }
 }
 
+/// The id of the conflict or anomaly that an event is about. Displayed as in events, 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubjectId(u128);
+
+impl fmt::Display for SubjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl From<ConflictId> for SubjectId {
+    fn from(id: ConflictId) -> Self {
+        Self(id.0)
+    }
+}
+
+impl From<AnomalyId> for SubjectId {
+    fn from(id: AnomalyId) -> Self {
+        Self(id.0)
+    }
+}
+
+/// The kind of a conflict or an anomaly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SubjectKind {
+    /// A conflict.
+    Conflict(ConflictKind),
+    /// An anomaly.
+    Anomaly(AnomalyKind),
+}
+
+impl ContractName for SubjectKind {
+    const ALL: &'static [Self] = &[
+        Self::Conflict(ConflictKind::Duplicate),
+        Self::Conflict(ConflictKind::Host),
+        Self::Conflict(ConflictKind::Flapping),
+        Self::Anomaly(AnomalyKind::IpamDrift),
+        Self::Anomaly(AnomalyKind::IpamLeak),
+        Self::Anomaly(AnomalyKind::GatewayUnresolved),
+        Self::Anomaly(AnomalyKind::RouteAstray),
+    ];
+
+    fn contract_name(self) -> &'static str {
+        match self {
+            Self::Conflict(kind) => kind.name(),
+            Self::Anomaly(kind) => kind.name(),
+        }
+    }
+}
+
 impl AnyEvent {
     /// Unique among the node's events.
     #[must_use]
@@ -42,105 +95,93 @@ impl AnyEvent {
         }
     }
 
-    /// When it was made, RFC 3339.
+    /// When it was created.
     #[must_use]
-    pub fn time(&self) -> &str {
+    pub fn time(&self) -> WallTime {
         match self {
-            Self::Conflict(event) => &event.time,
-            Self::Anomaly(event) => &event.time,
+            Self::Conflict(event) => event.time,
+            Self::Anomaly(event) => event.time,
         }
     }
 
-    /// What the event is a part of. A sink gets the events of one story in order.
+    /// The conflict or anomaly that it is about. A sink gets the events of one subject in order.
     #[must_use]
-    pub fn subject_id(&self) -> &str {
+    pub fn subject_id(&self) -> SubjectId {
         match self {
-            Self::Conflict(event) => &event.data.conflict_id,
-            Self::Anomaly(event) => &event.data.anomaly_id,
+            Self::Conflict(event) => event.data.conflict_id.into(),
+            Self::Anomaly(event) => event.data.anomaly_id.into(),
         }
     }
 
-    /// The Contract's word for what kind of conflict or anomaly it is.
+    /// The kind of its subject.
     #[must_use]
-    pub fn kind(&self) -> &str {
+    pub fn kind(&self) -> SubjectKind {
         match self {
-            Self::Conflict(event) => &event.data.kind,
-            Self::Anomaly(event) => &event.data.kind,
+            Self::Conflict(event) => SubjectKind::Conflict(event.data.kind),
+            Self::Anomaly(event) => SubjectKind::Anomaly(event.data.kind),
         }
     }
 
-    /// When its story began, RFC 3339.
+    /// When its subject was raised.
     #[must_use]
-    pub fn raised_at(&self) -> &str {
+    pub fn raised_at(&self) -> WallTime {
         match self {
-            Self::Conflict(event) => &event.data.raised_at,
-            Self::Anomaly(event) => &event.data.raised_at,
+            Self::Conflict(event) => event.data.raised_at,
+            Self::Anomaly(event) => event.data.raised_at,
         }
     }
 
-    /// When its story ended, RFC 3339.
+    /// When its subject was resolved.
     #[must_use]
-    pub fn resolved_at(&self) -> Option<&str> {
+    pub fn resolved_at(&self) -> Option<WallTime> {
         match self {
-            Self::Conflict(event) => event.data.resolved_at.as_deref(),
-            Self::Anomaly(event) => event.data.resolved_at.as_deref(),
+            Self::Conflict(event) => event.data.resolved_at,
+            Self::Anomaly(event) => event.data.resolved_at,
         }
     }
 
-    /// The pods it names.
-    #[must_use]
-    pub fn pods(&self) -> Vec<&Pod> {
-        match self {
-            Self::Conflict(event) => {
-                let claimants = event.data.claimants.iter();
-                claimants.filter_map(|c| c.pod.as_ref()).collect()
-            }
-            Self::Anomaly(event) => event.data.pod.iter().collect(),
-        }
+    /// The pods of its subject.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        let (claimants, holder) = match self {
+            Self::Conflict(event) => (event.data.claimants.as_slice(), None),
+            Self::Anomaly(event) => (&[][..], event.data.pod.as_deref()),
+        };
+        let pods = claimants.iter().filter_map(|c| c.pod.as_deref());
+        pods.chain(holder)
     }
 
-    /// What it says happened.
+    /// What happened to its subject.
     #[must_use]
     pub fn change(&self) -> Change {
-        let event_type = match self {
-            Self::Conflict(event) => &event.event_type,
-            Self::Anomaly(event) => &event.event_type,
-        };
-        match event_type.rsplit('.').next() {
-            Some("raised") => Change::Raised,
-            Some("resolved") => Change::Resolved,
-            _ => Change::Updated,
-        }
-    }
-
-    /// Whether its story is over.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
         match self {
-            Self::Conflict(event) => event.data.state == "resolved",
-            Self::Anomaly(event) => event.data.state == "resolved",
+            Self::Conflict(event) => event.event_type.change,
+            Self::Anomaly(event) => event.event_type.change,
         }
     }
 
-    /// The same event as told to a sink that knows less or more: the first it hears of a story is that it was raised.
+    /// Whether its subject has ended.
     #[must_use]
-    pub fn told_as(&self, change: Change) -> Self {
+    pub fn is_resolved(&self) -> bool {
         match self {
-            Self::Conflict(event) => Event {
-                event_type: retyped(&event.event_type, change),
-                ..(**event).clone()
-            }
-            .into(),
-            Self::Anomaly(event) => AnomalyEvent {
-                event_type: retyped(&event.event_type, change),
-                ..(**event).clone()
-            }
-            .into(),
+            Self::Conflict(event) => event.data.is_resolved(),
+            Self::Anomaly(event) => event.data.is_resolved(),
         }
     }
 
-    /// Whether `newer` tells nothing that this one does not. A pod that is not known (any more, or yet) is no news: after
-    /// a start all of them are unknown for a moment.
+    /// The same event with another change in its type, for a sink that has seen less of the subject: the first event
+    /// a sink gets is `raised`.
+    #[must_use]
+    pub fn with_change(&self, change: Change) -> Self {
+        let mut event = self.clone();
+        match &mut event {
+            Self::Conflict(event) => Arc::make_mut(event).event_type.change = change,
+            Self::Anomaly(event) => Arc::make_mut(event).event_type.change = change,
+        }
+        event
+    }
+
+    /// Whether `newer` contains nothing that this event does not. A pod that is unknown in `newer` makes no
+    /// difference: right after a start all of them are.
     #[must_use]
     pub fn supersedes(&self, newer: &Self) -> bool {
         match (self, newer) {
@@ -157,44 +198,39 @@ impl AnyEvent {
         }
     }
 
-    /// The end of a story that nobody saw: it ended while the agent was away, or its last event was lost on the way.
+    /// The resolving event of a subject whose end was not seen: it ended while the agent was down, or the event was
+    /// lost.
     #[must_use]
-    pub fn ended_unseen(&self, id: String, now: jiff::Timestamp) -> Self {
-        let now = format!("{now:.6}");
+    pub fn resolved_unseen(&self, id: String, now: WallTime) -> Self {
         match self {
             Self::Conflict(event) => {
                 let mut event = (**event).clone();
-                event.event_type = retyped(&event.event_type, Change::Resolved);
+                event.event_type.change = Change::Resolved;
                 event.id = id;
-                event.time.clone_from(&now);
-                event.data.state = "resolved".to_owned();
-                event.data.updated_at.clone_from(&now);
+                event.time = now;
+                event.data.state = SubjectState::Resolved;
+                event.data.updated_at = now;
                 event.data.resolved_at = Some(now);
                 event.data.latency_us = 0;
                 event.data.traffic_goes_to = None;
                 for claimant in &mut event.data.claimants {
-                    claimant.left.get_or_insert_with(|| "expired".to_owned());
+                    claimant.left.get_or_insert(LeaveReason::Expired);
                 }
                 event.into()
             }
             Self::Anomaly(event) => {
                 let mut event = (**event).clone();
-                event.event_type = retyped(&event.event_type, Change::Resolved);
+                event.event_type.change = Change::Resolved;
                 event.id = id;
-                event.time.clone_from(&now);
-                event.data.state = "resolved".to_owned();
+                event.time = now;
+                event.data.state = SubjectState::Resolved;
                 event.data.resolved_at = Some(now);
-                event.data.resolved_because = Some("unseen".to_owned());
+                event.data.resolved_because = Some(ResolvedBecause::Unseen);
                 event.data.latency_us = 0;
                 event.into()
             }
         }
     }
-}
-
-fn retyped(event_type: &str, change: Change) -> String {
-    let stem = event_type.rsplit_once('.').map_or("", |(stem, _)| stem);
-    format!("{stem}.{}", change.name())
 }
 
 fn conflict_supersedes(one: &Event, other: &Event) -> bool {
@@ -221,7 +257,7 @@ mod tests {
     use crate::event::samples;
 
     #[test]
-    fn a_pod_that_is_not_known_yet_is_no_news_and_one_that_became_known_is() {
+    fn a_newly_known_pod_is_a_change_and_an_unknown_one_is_not() {
         let known = samples::raised("10.0.0.1");
         let mut unknown = known.clone();
         unknown.data.claimants[0].pod = None;
@@ -232,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn another_claimant_is_news() {
+    fn another_claimant_is_a_change() {
         let known = samples::raised("10.0.0.1");
         let mut more = known.clone();
         let mut third = more.data.claimants[0].clone();
@@ -244,22 +280,22 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_nobody_saw_is_told_under_the_same_story() {
+    fn an_unseen_end_resolves_the_same_subject() {
         for known in [
             AnyEvent::from(samples::raised("10.0.0.1")),
             AnyEvent::from(samples::drift("10.0.0.1")),
         ] {
-            let end = known.ended_unseen("other".to_owned(), jiff::Timestamp::UNIX_EPOCH);
+            let end = known.resolved_unseen("other".to_owned(), WallTime::now());
             assert_eq!(end.subject_id(), known.subject_id());
             assert_eq!(end.change(), Change::Resolved);
-            assert!(end.is_over() && !known.is_over());
+            assert!(end.is_resolved() && !known.is_resolved());
             assert_eq!(end.id(), "other");
             assert!(end.resolved_at().is_some());
         }
     }
 
     #[test]
-    fn what_was_stored_is_read_back_as_what_it_was() {
+    fn an_event_survives_serialisation() {
         for event in [
             AnyEvent::from(samples::raised("10.0.0.1")),
             AnyEvent::from(samples::drift("10.0.0.1")),

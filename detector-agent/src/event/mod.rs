@@ -1,15 +1,22 @@
-//! What is reported: the event of a conflict or an anomaly, and its wording for people.
+//! Events about conflicts and anomalies: typed until they are serialised, and their wording for people.
 
 mod anomaly;
-pub(crate) mod any_event;
+mod any_event;
 mod conflict;
+mod envelope;
+mod maker;
+mod names;
 #[cfg(test)]
 pub(crate) mod samples;
 pub mod summary;
 pub mod text;
 
-pub use anomaly::AnomalyData;
-pub use any_event::AnyEvent;
-pub use conflict::{
-    AnomalyEvent, Change, ClaimantData, ConflictData, Event, EventMaker, EvidenceData,
+pub use anomaly::{AnomalyData, ResolvedBecause};
+pub use any_event::{AnyEvent, SubjectId, SubjectKind};
+pub use conflict::{ClaimantData, ConflictData, EvidenceData};
+pub use envelope::{
+    AnomalyEvent, Change, DataContentType, Event, EventType, SpecVersion, SubjectClass,
+    SubjectState,
 };
+pub use maker::{EventMaker, Subject};
+pub use names::ContractName;

@@ -1,23 +1,56 @@
-//! Events for the tests of this folder.
+//! Events for the unit tests of this crate.
 
-use super::{AnomalyData, AnomalyEvent, ClaimantData, ConflictData, Event, EvidenceData};
-use crate::pods::{Pod, Via};
+use std::{net::IpAddr, sync::Arc};
 
-const TIME: &str = "2026-11-21T01:02:03.123456Z";
+use super::{
+    AnomalyData, AnomalyEvent, Change, ClaimantData, ConflictData, DataContentType, Event,
+    EventType, EvidenceData, SpecVersion, SubjectId, SubjectState,
+};
+use crate::{
+    clock::WallTime,
+    engine::{
+        AnomalyCause, AnomalyId, AnomalyKind, Confidence, ConflictId, ConflictKind, EvidenceKind,
+        Ipam, Mac,
+    },
+    pods::{Pod, Via},
+};
 
-fn claimant(name: &str) -> ClaimantData {
+/// The time of every sample.
+pub(crate) fn time() -> WallTime {
+    parsed("2026-11-21T01:02:03.123456Z")
+}
+
+/// The id that stands for a name in tests: its last 16 bytes.
+pub(crate) fn conflict_id(name: &str) -> ConflictId {
+    let id = name
+        .bytes()
+        .fold(0, |id, byte| (id << 8) | u128::from(byte));
+    ConflictId(id)
+}
+
+/// The same, as [`super::AnyEvent::subject_id`] gives it.
+pub(crate) fn subject_id(name: &str) -> SubjectId {
+    conflict_id(name).into()
+}
+
+#[allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+fn parsed<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
+    text.parse().unwrap()
+}
+
+pub(crate) fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
     ClaimantData {
-        device: format!("veth-{name}"),
+        device: device.to_owned(),
         ifindex: 12,
-        mac: Some("02:00:00:00:00:01".to_owned()),
+        mac: Some(Mac([2, 0, 0, 0, 0, 1])),
         master: None,
-        since: TIME.to_owned(),
-        pod: Some(Pod::named("default", name, Via::Cri)),
+        since: time(),
+        pod: pod.map(|name| Arc::new(Pod::named("default", name, Via::Cri))),
         pod_unknown_because: None,
         evidence: vec![EvidenceData {
-            kind: "address".to_owned(),
-            first_seen: TIME.to_owned(),
-            last_seen: TIME.to_owned(),
+            kind: EvidenceKind::Address,
+            first_seen: time(),
+            last_seen: time(),
             mac: None,
             detail: None,
         }],
@@ -25,76 +58,78 @@ fn claimant(name: &str) -> ClaimantData {
     }
 }
 
-/// An event about the conflict `conflict`; `change` is the last word of its type.
-pub(crate) fn event(id: &str, change: &str, conflict: &str, address: &str) -> Event {
-    let over = change == "resolved";
+/// An event about the conflict with the id [`conflict_id`]`(conflict)`.
+pub(crate) fn event(id: &str, change: Change, conflict: &str, address: &str) -> Event {
+    let is_resolved = change == Change::Resolved;
+    let address: IpAddr = parsed(address);
     Event {
-        specversion: "1.0".to_owned(),
+        specversion: SpecVersion::V1,
         id: id.to_owned(),
         source: "ip-conflict-detector/node-1".to_owned(),
-        event_type: format!("io.ipconflict.conflict.{change}"),
-        subject: address.to_owned(),
-        time: TIME.to_owned(),
-        datacontenttype: "application/json".to_owned(),
+        event_type: EventType::conflict(change),
+        subject: address,
+        time: time(),
+        datacontenttype: DataContentType::Json,
         data: ConflictData {
-            conflict_id: conflict.to_owned(),
+            conflict_id: conflict_id(conflict),
             node: "node-1".to_owned(),
-            address: address.to_owned(),
+            address,
             vlan: None,
             inner_vlan: None,
-            kind: "duplicate".to_owned(),
-            confidence: "certain".to_owned(),
-            state: if over { "resolved" } else { "active" }.to_owned(),
-            raised_at: TIME.to_owned(),
-            updated_at: TIME.to_owned(),
-            resolved_at: over.then(|| TIME.to_owned()),
+            kind: ConflictKind::Duplicate,
+            confidence: Confidence::Certain,
+            state: SubjectState::of(is_resolved),
+            raised_at: time(),
+            updated_at: time(),
+            resolved_at: is_resolved.then(time),
             latency_us: 40,
             traffic_goes_to: Some("veth-a".to_owned()),
-            claimants: vec![claimant("a"), claimant("b")],
+            claimants: vec![claimant("veth-a", Some("a")), claimant("veth-b", Some("b"))],
             claimants_omitted: 0,
         },
     }
 }
 
-/// Raised for an address; the conflict is named after it.
+/// Raised for an address, which also names the conflict.
 pub(crate) fn raised(address: &str) -> Event {
-    event("1", "raised", address, address)
+    event("1", Change::Raised, address, address)
 }
 
 /// Resolved for an address.
 pub(crate) fn resolved(address: &str) -> Event {
-    event("2", "resolved", address, address)
+    event("2", Change::Resolved, address, address)
 }
 
-/// A live address that IPAM counts as free.
+/// A live address that IPAM has recorded as free.
 pub(crate) fn drift(address: &str) -> AnomalyEvent {
+    let ip: IpAddr = parsed(address);
     AnomalyEvent {
-        specversion: "1.0".to_owned(),
+        specversion: SpecVersion::V1,
         id: "3".to_owned(),
         source: "ip-conflict-detector/node-1".to_owned(),
-        event_type: "io.ipconflict.anomaly.raised".to_owned(),
-        subject: address.to_owned(),
-        time: TIME.to_owned(),
-        datacontenttype: "application/json".to_owned(),
+        event_type: EventType::anomaly(Change::Raised),
+        subject: ip,
+        time: time(),
+        datacontenttype: DataContentType::Json,
         data: AnomalyData {
-            anomaly_id: format!("drift-{address}"),
+            anomaly_id: AnomalyId(conflict_id(address).0),
             node: "node-1".to_owned(),
-            kind: "ipam_drift".to_owned(),
-            cause: "unreserved".to_owned(),
-            state: "active".to_owned(),
-            address: address.to_owned(),
+            kind: AnomalyKind::IpamDrift,
+            cause: AnomalyCause::NotAllocated,
+            state: SubjectState::Active,
+            address: ip,
             vlan: None,
             device: Some("veth-a".to_owned()),
             ifindex: Some(12),
-            pod: Some(Pod::named("default", "a", Via::Cri)),
+            pod: Some(Arc::new(Pod::named("default", "a", Via::Cri))),
             pod_unknown_because: None,
             also_on: Vec::new(),
-            ipam: Some("host-local".to_owned()),
+            ipam: Some(Ipam::HostLocal),
             network: Some("cbr0".to_owned()),
             source: Some("/var/lib/cni/networks/cbr0".to_owned()),
             owner: None,
-            detail: "nothing reserves it, and the next pod may get it".to_owned(),
-            raised_at: TIME.to_owned(),
+            detail: "it is not allocated, and the next pod may get it".to_owned(),
+            raised_at: time(),
             resolved_at: None,
             resolved_because: None,
             latency_us: 40,

@@ -1,20 +1,34 @@
-//! A conflict in one line, for chats, pagers and alerts.
+//! A conflict or an anomaly in one line, for logs, chats, pagers and alerts.
 
-use super::{AnomalyData, ClaimantData, ConflictData, any_event::AnyEvent};
+use super::{AnomalyData, ClaimantData, ConflictData, ResolvedBecause};
+use crate::engine::{AnomalyKind, ConflictKind, ResolveReason};
 
-/// Claimants named in a line; the rest are counted.
+/// Claimants named in a line; the others are counted.
 const NAMED: usize = 4;
 
-/// What an event tells of, in one line.
+/// `10.244.2.10 is claimed by default/a (veth1) and default/b (veth2) on n; traffic goes to veth1`.
 #[must_use]
-pub fn line_of(event: &AnyEvent) -> String {
-    match event {
-        AnyEvent::Conflict(event) => line(&event.data),
-        AnyEvent::Anomaly(event) => anomaly_line(&event.data),
+pub fn conflict_line(data: &ConflictData) -> String {
+    let (address, node) = (vlan_address(data), &data.node);
+    if data.is_resolved() {
+        return format!("{address} is no longer in conflict on {node}");
     }
+    let claimants = claimants(data);
+    let mut text = match data.kind {
+        ConflictKind::Flapping => {
+            format!("{address} moves too often between {claimants} on {node}")
+        }
+        ConflictKind::Duplicate | ConflictKind::Host => {
+            format!("{address} is claimed by {claimants} on {node}")
+        }
+    };
+    if let Some(device) = &data.traffic_goes_to {
+        text += &format!("; traffic goes to {device}");
+    }
+    text
 }
 
-/// `10.244.2.10 of default/a (veth1) on n: what is wrong with it`.
+/// `10.244.2.10 of default/a (veth1) on n: ` and what is wrong with it, or why it was resolved.
 #[must_use]
 pub fn anomaly_line(data: &AnomalyData) -> String {
     let holder = match (&data.pod, &data.device) {
@@ -22,56 +36,60 @@ pub fn anomaly_line(data: &AnomalyData) -> String {
         (None, Some(device)) => format!(" of {device}"),
         _ => String::new(),
     };
-    let over = if data.state == "resolved" {
-        "no longer: "
+    let text = if data.is_resolved() {
+        format!("resolved, {}", resolve_reason(data))
     } else {
-        ""
+        data.detail.clone()
     };
-    format!(
-        "{}{holder} on {}: {over}{}",
-        data.address, data.node, data.detail
-    )
+    format!("{}{holder} on {}: {text}", data.address, data.node)
 }
 
-/// `10.244.2.10 is claimed by default/a (veth1) and default/b (veth2) on n; traffic goes to veth1`.
+/// An anomaly's kind as a title: `IPAM drift`.
 #[must_use]
-pub fn line(data: &ConflictData) -> String {
-    let over = data.state == "resolved";
-    let mut text = match (data.kind.as_str(), over) {
-        (_, true) => format!("{} is no longer in conflict on {}", place(data), data.node),
-        ("flapping", _) => format!(
-            "{} moves too often between {} on {}",
-            place(data),
-            claimants(data),
-            data.node
-        ),
-        _ => format!(
-            "{} is claimed by {} on {}",
-            place(data),
-            claimants(data),
-            data.node
-        ),
-    };
-    if let (Some(device), false) = (&data.traffic_goes_to, over) {
-        text += &format!("; traffic goes to {device}");
+pub fn anomaly_title(kind: AnomalyKind) -> &'static str {
+    match kind {
+        AnomalyKind::IpamDrift => "IPAM drift",
+        AnomalyKind::IpamLeak => "IPAM leak",
+        AnomalyKind::GatewayUnresolved => "Unresolved gateway",
+        AnomalyKind::RouteAstray => "Misdirected route",
     }
-    text
+}
+
+/// Why an anomaly was resolved, as a clause: `the address is allocated again`.
+#[must_use]
+pub fn resolve_reason(data: &AnomalyData) -> &'static str {
+    match data.resolved_because {
+        Some(ResolvedBecause::Seen(reason)) => match reason {
+            ResolveReason::Allocated => "the address is allocated again",
+            ResolveReason::Released => "IPAM released the address",
+            ResolveReason::AddressGone => "no pod has the address any more",
+            ResolveReason::InUse => "the address is in use again",
+            ResolveReason::Quiet => "the pod stopped asking for the gateway",
+            ResolveReason::DeviceGone => "the device was removed",
+            ResolveReason::RouteRight => "the route leads to a claimant again",
+            ResolveReason::NotSeen => "it was not found again",
+        },
+        Some(ResolvedBecause::Answered) => "the gateway answered",
+        Some(ResolvedBecause::Unseen) | None => {
+            "it ended while the agent was down, or its last event was lost"
+        }
+    }
 }
 
 /// The address, with its VLAN.
 #[must_use]
-pub fn place(data: &ConflictData) -> String {
+pub fn vlan_address(data: &ConflictData) -> String {
     match (data.vlan, data.inner_vlan) {
         (Some(outer), Some(inner)) => format!("{} (VLAN {outer}.{inner})", data.address),
         (Some(vlan), None) => format!("{} (VLAN {vlan})", data.address),
-        _ => data.address.clone(),
+        (None, _) => data.address.to_string(),
     }
 }
 
-/// The claimants that have not left, or, where all have, those that were.
+/// The claimants that have not left, or all of them if every one has.
 #[must_use]
 pub fn claimants(data: &ConflictData) -> String {
-    let present: Vec<&ClaimantData> = data.claimants.iter().filter(|c| c.left.is_none()).collect();
+    let present: Vec<&ClaimantData> = data.present().collect();
     let shown = if present.is_empty() {
         data.claimants.iter().collect()
     } else {
@@ -85,7 +103,7 @@ pub fn claimants(data: &ConflictData) -> String {
     match names.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
         Some((only, _)) => only.clone(),
-        None => "nobody".to_owned(),
+        None => "no device".to_owned(),
     }
 }
 

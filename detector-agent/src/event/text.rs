@@ -1,12 +1,14 @@
-//! Conflicts as a person reads them in a terminal: for `check` and `watch`.
+//! Conflicts as text for a terminal, used by `check` and `watch`.
 //!
-//! Names come from pods and devices, which nobody has to trust: what would steer the terminal is not let through.
+//! Names of pods and devices are untrusted: control characters in them are replaced, so that they cannot steer the
+//! terminal.
 
 use std::{borrow::Cow, collections::BTreeSet, fmt::Write as _};
 
 use unicode_width::UnicodeWidthStr as _;
 
-use super::{ClaimantData, ConflictData};
+use super::{ClaimantData, ConflictData, summary::vlan_address};
+use crate::engine::{EvidenceKind, LeaveReason};
 
 /// Whether to use colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,13 +22,13 @@ pub enum Colour {
 #[derive(Clone, Copy)]
 enum Style {
     Alarm,
-    Winner,
+    Receiver,
     Heading,
     Soft,
 }
 
 impl Colour {
-    /// Colour only on a terminal that can show it, and never where NO_COLOR is set (<https://no-color.org>).
+    /// Colour only on a terminal that supports it, and never if NO_COLOR is set (<https://no-color.org>).
     #[must_use]
     pub fn for_output(output: &impl std::io::IsTerminal) -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -41,7 +43,7 @@ impl Colour {
     fn paint(self, style: Style, text: &str) -> String {
         let code = match style {
             Style::Alarm => "1;31",
-            Style::Winner => "1;36",
+            Style::Receiver => "1;36",
             Style::Heading => "2",
             Style::Soft => "2",
         };
@@ -62,7 +64,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The claimant's pod, or that it is not known.
+/// The claimant's pod, or `unknown`.
 #[must_use]
 pub fn pod(claimant: &ClaimantData) -> String {
     match &claimant.pod {
@@ -71,7 +73,7 @@ pub fn pod(claimant: &ClaimantData) -> String {
     }
 }
 
-/// The claimant's device, and the bridge it hangs on.
+/// The claimant's device, and the bridge it is a port of.
 #[must_use]
 pub fn device(claimant: &ClaimantData) -> String {
     match &claimant.master {
@@ -85,13 +87,11 @@ pub fn device(claimant: &ClaimantData) -> String {
 pub fn evidence(claimant: &ClaimantData) -> String {
     let mut kinds: Vec<String> = Vec::new();
     for one in &claimant.evidence {
-        let name = match one.kind.as_str() {
-            "address" => "assigned",
-            "arp" => "ARP",
-            "ndp" => "NDP",
-            "neighbour" => "neighbour",
-            "source" => "packets",
-            other => other,
+        let name = match one.kind {
+            EvidenceKind::Address => "assigned",
+            EvidenceKind::Arp => "ARP",
+            EvidenceKind::Ndp => "NDP",
+            EvidenceKind::Neighbour => "neighbour",
         };
         let text = match &one.detail {
             Some(detail) => format!("{name} {detail}"),
@@ -111,29 +111,25 @@ pub fn evidence(claimant: &ClaimantData) -> String {
 
 /// Whether the node's traffic for the address goes to this claimant.
 #[must_use]
-pub fn is_winner(conflict: &ConflictData, claimant: &ClaimantData) -> bool {
+pub fn receives_traffic(conflict: &ConflictData, claimant: &ClaimantData) -> bool {
     claimant.left.is_none() && conflict.traffic_goes_to.as_deref() == Some(claimant.device.as_str())
 }
 
-/// The address, with the VLAN it is claimed in.
+/// Why a claimant left: `left: device removed`.
 #[must_use]
-pub fn address(conflict: &ConflictData) -> String {
-    match (conflict.vlan, conflict.inner_vlan) {
-        (None, _) => conflict.address.clone(),
-        (Some(outer), None) => format!("{} (VLAN {outer})", conflict.address),
-        (Some(outer), Some(inner)) => format!("{} (VLAN {outer}.{inner})", conflict.address),
-    }
+pub fn left(reason: LeaveReason) -> String {
+    format!("left: {}", reason.name().replace('_', " "))
 }
 
-/// Appends one conflict: a line for it, and a table of its claimants in which the winner of the traffic is marked.
+/// Appends one conflict: a heading and a table of its claimants, with the one that receives the traffic marked.
 pub fn conflict_table(out: &mut String, conflict: &ConflictData, colour: Colour) {
-    let heading = colour.paint(Style::Alarm, &address(conflict));
+    let heading = colour.paint(Style::Alarm, &vlan_address(conflict));
     // Writing to a string does not fail, here and below.
     let _ = writeln!(
         out,
         "{heading}  {}, {}",
-        clean(&conflict.kind),
-        clean(&conflict.confidence)
+        conflict.kind.name(),
+        conflict.confidence.name()
     );
     let names_pods = conflict.claimants.iter().any(|c| c.pod.is_some());
     let mut rows: Vec<Vec<String>> = vec![vec![
@@ -144,25 +140,27 @@ pub fn conflict_table(out: &mut String, conflict: &ConflictData, colour: Colour)
         "EVIDENCE".into(),
     ]];
     for claimant in &conflict.claimants {
-        let mark = if is_winner(conflict, claimant) {
+        let mark = if receives_traffic(conflict, claimant) {
             "→"
         } else {
             ""
         };
-        let mac = claimant.mac.as_deref().unwrap_or("unknown");
+        let mac = claimant
+            .mac
+            .map_or_else(|| "unknown".to_owned(), |mac| mac.to_string());
         rows.push(vec![
             mark.to_owned(),
             pod(claimant),
             device(claimant),
-            clean(mac).into_owned(),
-            match &claimant.left {
-                Some(left) => format!("left: {}", clean(&left.replace('_', " "))),
+            mac,
+            match claimant.left {
+                Some(reason) => left(reason),
                 None => evidence(claimant),
             },
         ]);
     }
     if !names_pods {
-        // A column in which nothing is known is left out; why that is follows below.
+        // Without any known pod the column is omitted; the reasons are listed elsewhere.
         for row in &mut rows {
             row.remove(1);
         }
@@ -173,7 +171,7 @@ pub fn conflict_table(out: &mut String, conflict: &ConflictData, colour: Colour)
             .and_then(|n| conflict.claimants.get(n))
         {
             None => Some(Style::Heading),
-            Some(claimant) if is_winner(conflict, claimant) => Some(Style::Winner),
+            Some(claimant) if receives_traffic(conflict, claimant) => Some(Style::Receiver),
             Some(claimant) if claimant.left.is_some() => Some(Style::Soft),
             Some(_) => None,
         };
@@ -226,55 +224,22 @@ fn aligned(rows: &[Vec<String>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        event::EvidenceData,
-        pods::{Pod, Via},
-    };
+    use crate::event::{Change, samples};
 
-    fn claimant(device: &str, name: Option<&str>) -> ClaimantData {
-        let at = "2026-01-02T03:04:05.000000Z".to_owned();
-        ClaimantData {
-            device: device.to_owned(),
-            ifindex: 7,
-            mac: Some("02:00:00:00:00:01".to_owned()),
-            master: None,
-            since: at.clone(),
-            pod: name.map(|name| Pod::named("default", name, Via::Cri)),
-            pod_unknown_because: None,
-            evidence: vec![EvidenceData {
-                kind: "address".to_owned(),
-                first_seen: at.clone(),
-                last_seen: at,
-                mac: None,
-                detail: None,
-            }],
-            left: None,
-        }
+    fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
+        samples::claimant(device, pod)
     }
 
     fn conflict(claimants: Vec<ClaimantData>) -> ConflictData {
-        let at = "2026-01-02T03:04:05.000000Z".to_owned();
         ConflictData {
-            conflict_id: "1".to_owned(),
-            node: "node".to_owned(),
-            address: "10.0.0.1".to_owned(),
-            vlan: None,
-            inner_vlan: None,
-            kind: "duplicate".to_owned(),
-            confidence: "certain".to_owned(),
-            state: "active".to_owned(),
-            raised_at: at.clone(),
-            updated_at: at,
-            resolved_at: None,
-            latency_us: 1,
             traffic_goes_to: Some("vethb".to_owned()),
             claimants,
-            claimants_omitted: 0,
+            ..samples::event("1", Change::Raised, "1", "10.0.0.1").data
         }
     }
 
     #[test]
-    fn claimants_stand_in_columns_and_the_winner_is_marked() {
+    fn claimants_are_aligned_and_the_traffic_receiver_is_marked() {
         let mut text = String::new();
         let claimants = vec![
             claimant("veth-long-name", Some("web-0")),
@@ -304,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn colour_is_used_only_where_it_is_on() {
+    fn colour_is_used_only_if_it_is_on() {
         for (colour, has) in [(Colour::On, true), (Colour::Off, false)] {
             let mut text = String::new();
             conflict_table(&mut text, &conflict(vec![claimant("vethb", None)]), colour);

@@ -58,7 +58,7 @@ impl EventLoop {
     }
 
     fn anomaly(&mut self, change: Change, anomaly: &Anomaly) {
-        self.parts.reporter.report_anomaly(change, anomaly);
+        self.parts.reporter.report(change, anomaly);
         if let Some(keeper) = &mut self.parts.anomaly_keeper {
             keeper.changed();
         }

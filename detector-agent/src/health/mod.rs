@@ -16,7 +16,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    clock::{self, Moment},
+    clock::{self, Moment, WallTime},
     engine::Timestamp,
 };
 
@@ -69,7 +69,7 @@ pub struct PartReport {
     /// One sentence about it.
     pub detail: String,
     /// Since when it is in this state, RFC 3339.
-    pub since: String,
+    pub since: WallTime,
 }
 
 #[derive(Debug)]
@@ -189,7 +189,7 @@ impl Health {
                     role: part.0.role,
                     state: now.state,
                     detail: now.detail.clone().into_owned(),
-                    since: moment.rfc3339(now.since),
+                    since: moment.wall_at(now.since),
                 }
             })
             .collect()
@@ -216,8 +216,8 @@ mod tests {
             second.first().map(|p| p.detail.as_str()),
             Some("still listening")
         );
-        let micros = |reports: &[PartReport]| reports.first().map(|p| p.since[..19].to_owned());
-        assert_eq!(micros(&first), micros(&second));
+        let second_of = |reports: &[PartReport]| reports.first().map(|p| p.since.as_second());
+        assert_eq!(second_of(&first), second_of(&second));
     }
 
     #[test]

@@ -28,7 +28,7 @@ const ANOMALIES_AT_ONCE: usize = 128;
 /// One claim, as the API shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct ClaimData {
-    address: String,
+    address: IpAddr,
     vlan: Option<u16>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     inner_vlan: Option<u16>,
@@ -232,7 +232,7 @@ impl Listed for ListedClaim {
 
     fn data(&self, sources: &Sources, moment: &Moment) -> impl Serialize {
         ClaimData {
-            address: self.address.to_string(),
+            address: self.address,
             vlan: self.vlan.outer,
             inner_vlan: self.vlan.inner,
             claimant: ClaimantData::new(
@@ -278,7 +278,7 @@ impl List {
         let moment = Moment::now();
         let head = serde_json::json!({
             "node": app.sources.node,
-            "at": moment.rfc3339(moment.monotonic()),
+            "at": moment.wall(),
             "ready": app.sources.readiness.is_ready(),
         });
         let mut text = head.to_string();

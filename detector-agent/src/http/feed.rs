@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
 use crate::{
-    event::{AnomalyEvent, Event},
+    event::{AnyEvent, Change, Event},
     sinks::EventSink,
 };
 
@@ -23,52 +23,31 @@ const HISTORY: usize = 50;
 /// Followers at once.
 const FOLLOWERS: usize = 64;
 
-/// An event, and its JSON once somebody wanted it.
+/// An event, and its JSON once it was requested.
 #[derive(Debug)]
-pub(super) struct Kept {
-    said: Said,
+pub(super) struct FeedEvent {
+    event: AnyEvent,
     json: OnceLock<String>,
 }
 
-#[derive(Debug)]
-enum Said {
-    Conflict(Arc<Event>),
-    Anomaly(Arc<AnomalyEvent>),
-}
-
-impl Kept {
-    fn new(said: Said) -> Arc<Self> {
-        Arc::new(Self {
-            said,
-            json: OnceLock::new(),
-        })
-    }
-
+impl FeedEvent {
     /// The event's id.
     pub(super) fn id(&self) -> &str {
-        match &self.said {
-            Said::Conflict(event) => &event.id,
-            Said::Anomaly(event) => &event.id,
-        }
+        self.event.id()
     }
 
     /// The event as one line of JSON.
     pub(super) fn json(&self) -> &str {
-        self.json.get_or_init(|| {
-            let json = match &self.said {
-                Said::Conflict(event) => serde_json::to_string(event.as_ref()),
-                Said::Anomaly(event) => serde_json::to_string(event.as_ref()),
-            };
-            json.unwrap_or_default()
-        })
+        let serialise = || serde_json::to_string(&self.event).unwrap_or_default();
+        self.json.get_or_init(serialise)
     }
 }
 
 #[derive(Debug)]
 struct Recent {
-    events: VecDeque<Arc<Kept>>,
+    events: VecDeque<Arc<FeedEvent>>,
     resolved: VecDeque<Arc<Event>>,
-    sender: broadcast::Sender<Arc<Kept>>,
+    sender: broadcast::Sender<Arc<FeedEvent>>,
 }
 
 /// Where events pass on their way to streams. Cheap to clone.
@@ -92,25 +71,20 @@ impl Default for Feed {
 }
 
 impl EventSink for Feed {
-    fn offer(&mut self, event: &Arc<Event>) {
+    fn offer(&mut self, event: &AnyEvent) {
         let mut recent = self.lock();
-        if event.event_type == "io.ipconflict.conflict.resolved" {
-            push(&mut recent.resolved, Arc::clone(event), HISTORY);
+        if let AnyEvent::Conflict(conflict) = event
+            && event.change() == Change::Resolved
+        {
+            push(&mut recent.resolved, Arc::clone(conflict), HISTORY);
         }
-        recent.keep(Said::Conflict(Arc::clone(event)));
-    }
-
-    fn offer_anomaly(&mut self, event: &Arc<AnomalyEvent>) {
-        self.lock().keep(Said::Anomaly(Arc::clone(event)));
-    }
-}
-
-impl Recent {
-    fn keep(&mut self, said: Said) {
-        let kept = Kept::new(said);
-        push(&mut self.events, Arc::clone(&kept), KEPT);
-        // Nobody may be there to take it.
-        let _ = self.sender.send(kept);
+        let event = Arc::new(FeedEvent {
+            event: event.clone(),
+            json: OnceLock::new(),
+        });
+        push(&mut recent.events, Arc::clone(&event), KEPT);
+        // It fails if there is no follower.
+        let _ = recent.sender.send(event);
     }
 }
 
@@ -125,11 +99,11 @@ fn push<T>(queue: &mut VecDeque<T>, item: T, bound: usize) {
 #[derive(Debug)]
 pub(super) struct Follower {
     /// What happened since the event it knows.
-    pub(super) missed: Vec<Arc<Kept>>,
+    pub(super) missed: Vec<Arc<FeedEvent>>,
     /// Nothing is missing between the event it knows and those in `missed`.
     pub(super) resumed: bool,
     /// What happens from now on.
-    pub(super) receiver: broadcast::Receiver<Arc<Kept>>,
+    pub(super) receiver: broadcast::Receiver<Arc<FeedEvent>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -167,11 +141,11 @@ mod tests {
     use super::*;
     use crate::{
         engine::{Confidence, Conflict, ConflictId, ConflictKind, Timestamp, Vlan},
-        event::{Change, EventMaker},
+        event::EventMaker,
         pods::PodAnswer,
     };
 
-    fn events(count: usize) -> Vec<Arc<Event>> {
+    fn events(count: usize) -> Vec<AnyEvent> {
         let conflict = Conflict {
             id: ConflictId(1),
             address: [10, 0, 0, 1].into(),
@@ -192,7 +166,7 @@ mod tests {
                 let event = maker.event(Change::Resolved, &conflict, |_| {
                     PodAnswer::Unknown("test".into())
                 });
-                Arc::new(event)
+                event.into()
             })
             .collect()
     }
@@ -204,12 +178,12 @@ mod tests {
         for event in &events[..3] {
             feed.offer(event);
         }
-        let mut follower = feed.follow(Some(&events[0].id)).unwrap();
+        let mut follower = feed.follow(Some(events[0].id())).unwrap();
         assert!(follower.resumed);
         let missed: Vec<_> = follower.missed.iter().map(|k| k.id().to_owned()).collect();
-        assert_eq!(missed, [events[1].id.clone(), events[2].id.clone()]);
+        assert_eq!(missed, [events[1].id(), events[2].id()]);
         feed.offer(&events[3]);
-        assert_eq!(follower.receiver.try_recv().unwrap().id(), events[3].id);
+        assert_eq!(follower.receiver.try_recv().unwrap().id(), events[3].id());
         let stranger = feed.follow(Some("unknown")).unwrap();
         assert!(!stranger.resumed && stranger.missed.is_empty());
     }

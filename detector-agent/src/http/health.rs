@@ -88,7 +88,7 @@ fn parts(app: &App) -> Vec<PartReport> {
             role: Role::Names,
             state,
             detail,
-            since: moment.rfc3339(source.since),
+            since: moment.wall_at(source.since),
         }
     });
     let mut parts = app.sources.health.report();

@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{
     App,
-    feed::{Follower, Kept},
+    feed::{FeedEvent, Follower},
     respond::{Piece, Reply, error, head_only, pieces, with},
 };
 
@@ -93,7 +93,7 @@ async fn feed(mut follower: Follower, node: &str, to: mpsc::Sender<Piece>) -> Re
     }
 }
 
-fn append(text: &mut String, kept: &Kept) {
+fn append(text: &mut String, kept: &FeedEvent) {
     // Writing to a string does not fail. JSON has no line breaks, ids neither.
     let _ = write!(text, "id: {}\ndata: {}\n\n", kept.id(), kept.json());
 }

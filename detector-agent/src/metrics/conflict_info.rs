@@ -1,31 +1,46 @@
-//! `ipconflict_conflict_info`: a series for each side of an active conflict, bounded.
+//! `ipconflict_conflict_info`: one series for each claimant of an active conflict, bounded.
 //!
-//! Invariants: what an event costs grows with the sides of its own conflict, not with what else is shown; a side that
-//! found no room is counted and gets the place of one that leaves; a scrape holds the lock only to copy references, so
-//! it never makes an event wait for the text.
+//! Invariants: the cost of an event grows with the claimants of its own conflict, not with the number of series; a
+//! claimant beyond the bound is counted and takes the first place that becomes free; a scrape holds the lock only to
+//! copy references, so encoding never delays an event.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt,
+    fmt::{self, Write as _},
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
+    encoding::{
+        DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric, LabelValueEncoder,
+    },
     metrics::{MetricType, gauge::ConstGauge},
 };
 
-/// Labels of one side of an active conflict.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+use crate::engine::ConflictId;
+
+/// An IP address as a label's value.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub struct AddressLabel(pub IpAddr);
+
+impl EncodeLabelValue for AddressLabel {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        write!(encoder, "{}", self.0)
+    }
+}
+
+/// Labels of one claimant of an active conflict.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct ConflictInfo {
     /// The address.
-    pub address: String,
+    pub address: AddressLabel,
     /// The conflict's kind.
-    pub kind: String,
+    pub kind: &'static str,
     /// The claimant's device.
     pub device: String,
-    /// The claimant's pod's namespace, or empty.
+    /// The namespace of the claimant's pod, or empty.
     pub namespace: String,
     /// The claimant's pod, or empty.
     pub pod: String,
@@ -33,115 +48,117 @@ pub struct ConflictInfo {
 
 /// The series, as the registry collects them.
 #[derive(Clone, Debug)]
-pub(super) struct Sides {
-    state: Arc<Mutex<State>>,
+pub(super) struct ConflictInfoSeries {
+    table: Arc<Mutex<SeriesTable>>,
     limit: usize,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    conflicts: HashMap<String, Entry>,
-    /// How often each is held: one pair of devices may be in conflict in two VLANs, and the labels do not name those.
+struct SeriesTable {
+    conflicts: HashMap<ConflictId, ConflictSeries>,
+    /// How many conflicts use each series: a pair of devices may be in conflict in two VLANs, which are not labels.
     series: HashMap<Arc<ConflictInfo>, usize>,
-    /// Conflicts with sides that found no room, the oldest first.
-    waiting: BTreeMap<u64, String>,
+    /// Conflicts with claimants beyond the bound, the oldest first.
+    waiting: BTreeMap<u64, ConflictId>,
     next_place: u64,
-    beyond: usize,
+    overflow: usize,
 }
 
+/// One conflict's series.
 #[derive(Debug, Default)]
-struct Entry {
+struct ConflictSeries {
     shown: Vec<Arc<ConflictInfo>>,
-    without_room: Vec<Arc<ConflictInfo>>,
-    /// Its place among those that wait.
+    overflow: Vec<Arc<ConflictInfo>>,
+    /// Its key in `waiting`.
     place: Option<u64>,
 }
 
-impl Sides {
+impl ConflictInfoSeries {
     pub(super) fn new(limit: usize) -> Self {
         Self {
-            state: Arc::default(),
+            table: Arc::default(),
             limit,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SeriesTable> {
         // A panic while it was held leaves counts that are at worst too high.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows these sides of a conflict in place of those it had; none where it is over.
-    pub(super) fn set(&self, conflict: &str, sides: impl Iterator<Item = ConflictInfo>) {
-        let mut state = self.lock();
-        let place = state.forget(conflict);
-        let mut entry = Entry {
+    /// Replaces a conflict's series; without any, the conflict is removed.
+    pub(super) fn set(&self, conflict: ConflictId, series: impl Iterator<Item = ConflictInfo>) {
+        let mut table = self.lock();
+        let place = table.remove(conflict);
+        let mut entry = ConflictSeries {
             place,
-            ..Entry::default()
+            ..ConflictSeries::default()
         };
-        for side in sides {
-            let side = Arc::new(side);
-            if state.show(&side, self.limit) {
-                entry.shown.push(side);
+        for info in series {
+            let info = Arc::new(info);
+            if table.show(&info, self.limit) {
+                entry.shown.push(info);
             } else {
-                entry.without_room.push(side);
+                entry.overflow.push(info);
             }
         }
-        state.remember(conflict.to_owned(), entry);
-        state.fill(self.limit);
+        table.insert(conflict, entry);
+        table.fill(self.limit);
     }
 
     #[cfg(test)]
     fn shown(&self) -> (usize, usize) {
-        let state = self.lock();
-        (state.series.len(), state.beyond)
+        let table = self.lock();
+        (table.series.len(), table.overflow)
     }
 }
 
-impl State {
-    /// Lets go of a conflict's series; gives its place among those that wait.
-    fn forget(&mut self, conflict: &str) -> Option<u64> {
-        let entry = self.conflicts.remove(conflict)?;
-        self.beyond -= entry.without_room.len();
+impl SeriesTable {
+    /// Removes a conflict's series; returns its place among the waiting conflicts.
+    fn remove(&mut self, conflict: ConflictId) -> Option<u64> {
+        let entry = self.conflicts.remove(&conflict)?;
+        self.overflow -= entry.overflow.len();
         if let Some(place) = entry.place {
             self.waiting.remove(&place);
         }
-        for side in entry.shown {
-            if let Some(holders) = self.series.get_mut(&side) {
-                *holders -= 1;
-                if *holders == 0 {
-                    self.series.remove(&side);
+        for info in entry.shown {
+            if let Some(users) = self.series.get_mut(&info) {
+                *users -= 1;
+                if *users == 0 {
+                    self.series.remove(&info);
                 }
             }
         }
         entry.place
     }
 
-    fn show(&mut self, side: &Arc<ConflictInfo>, limit: usize) -> bool {
-        if let Some(holders) = self.series.get_mut(side) {
-            *holders += 1;
+    /// Adds one series; `false` at the bound.
+    fn show(&mut self, info: &Arc<ConflictInfo>, limit: usize) -> bool {
+        if let Some(users) = self.series.get_mut(info) {
+            *users += 1;
         } else if self.series.len() < limit {
-            self.series.insert(Arc::clone(side), 1);
+            self.series.insert(Arc::clone(info), 1);
         } else {
             return false;
         }
         true
     }
 
-    fn remember(&mut self, conflict: String, mut entry: Entry) {
-        if entry.shown.is_empty() && entry.without_room.is_empty() {
+    fn insert(&mut self, conflict: ConflictId, mut entry: ConflictSeries) {
+        if entry.shown.is_empty() && entry.overflow.is_empty() {
             return;
         }
-        self.beyond += entry.without_room.len();
-        entry.place = (!entry.without_room.is_empty()).then(|| {
+        self.overflow += entry.overflow.len();
+        entry.place = (!entry.overflow.is_empty()).then(|| {
             let place = entry.place.unwrap_or(self.next_place);
             self.next_place += 1;
-            self.waiting.insert(place, conflict.clone());
+            self.waiting.insert(place, conflict);
             place
         });
         self.conflicts.insert(conflict, entry);
     }
 
-    /// Gives free room to those that wait.
+    /// Gives free places to waiting conflicts.
     fn fill(&mut self, limit: usize) {
         while self.series.len() < limit {
             let Some((_, conflict)) = self.waiting.pop_first() else {
@@ -150,44 +167,44 @@ impl State {
             let Some(mut entry) = self.conflicts.remove(&conflict) else {
                 continue;
             };
-            self.beyond -= entry.without_room.len();
-            let mut left = Vec::new();
-            for side in entry.without_room.drain(..) {
-                if self.show(&side, limit) {
-                    entry.shown.push(side);
+            self.overflow -= entry.overflow.len();
+            let mut overflow = Vec::new();
+            for info in entry.overflow.drain(..) {
+                if self.show(&info, limit) {
+                    entry.shown.push(info);
                 } else {
-                    left.push(side);
+                    overflow.push(info);
                 }
             }
-            entry.without_room = left;
-            self.remember(conflict, entry);
+            entry.overflow = overflow;
+            self.insert(conflict, entry);
         }
     }
 }
 
-impl Collector for Sides {
+impl Collector for ConflictInfoSeries {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (series, beyond) = {
-            let state = self.lock();
+        let (series, overflow) = {
+            let table = self.lock();
             (
-                state.series.keys().cloned().collect::<Vec<_>>(),
-                state.beyond,
+                table.series.keys().cloned().collect::<Vec<_>>(),
+                table.overflow,
             )
         };
         let one = ConstGauge::new(1i64);
         let mut family = encoder.encode_descriptor(
             "conflict_info",
-            "One side of an active conflict",
+            "One claimant of an active conflict",
             None,
             MetricType::Gauge,
         )?;
-        for side in &series {
-            one.encode(family.encode_family(side.as_ref())?)?;
+        for info in &series {
+            one.encode(family.encode_family(info.as_ref())?)?;
         }
-        let beyond = ConstGauge::new(i64::try_from(beyond).unwrap_or(i64::MAX));
-        beyond.encode(encoder.encode_descriptor(
+        let overflow = ConstGauge::new(i64::try_from(overflow).unwrap_or(i64::MAX));
+        overflow.encode(encoder.encode_descriptor(
             "conflict_info_overflow",
-            "Sides of active conflicts beyond the bound of ipconflict_conflict_info",
+            "Claimants of active conflicts beyond the bound of ipconflict_conflict_info",
             None,
             MetricType::Gauge,
         )?)
@@ -198,70 +215,74 @@ impl Collector for Sides {
 mod tests {
     use super::*;
 
-    fn side(address: &str, device: &str) -> ConflictInfo {
+    fn info(address: u8, device: &str) -> ConflictInfo {
         ConflictInfo {
-            address: address.to_owned(),
-            kind: "duplicate".to_owned(),
+            address: AddressLabel([10, 0, 0, address].into()),
+            kind: "duplicate",
             device: device.to_owned(),
             namespace: String::new(),
             pod: String::new(),
         }
     }
 
-    fn pair(address: &str) -> impl Iterator<Item = ConflictInfo> {
-        [side(address, "a"), side(address, "b")].into_iter()
+    fn pair(address: u8) -> impl Iterator<Item = ConflictInfo> {
+        [info(address, "a"), info(address, "b")].into_iter()
+    }
+
+    const ONE: ConflictId = ConflictId(1);
+    const TWO: ConflictId = ConflictId(2);
+    const THREE: ConflictId = ConflictId(3);
+
+    #[test]
+    fn a_claimant_beyond_the_bound_is_counted_and_takes_a_freed_place() {
+        let series = ConflictInfoSeries::new(3);
+        series.set(ONE, pair(1));
+        series.set(TWO, pair(2));
+        series.set(THREE, pair(3));
+        assert_eq!(series.shown(), (3, 3));
+        series.set(ONE, std::iter::empty());
+        assert_eq!(series.shown(), (3, 1));
+        series.set(THREE, std::iter::empty());
+        assert_eq!(series.shown(), (2, 0));
+        series.set(TWO, std::iter::empty());
+        assert_eq!(series.shown(), (0, 0));
+        assert!(series.lock().waiting.is_empty() && series.lock().conflicts.is_empty());
     }
 
     #[test]
-    fn a_side_beyond_the_bound_is_counted_and_gets_the_place_of_one_that_leaves() {
-        let sides = Sides::new(3);
-        sides.set("one", pair("10.0.0.1"));
-        sides.set("two", pair("10.0.0.2"));
-        sides.set("three", pair("10.0.0.3"));
-        assert_eq!(sides.shown(), (3, 3));
-        sides.set("one", std::iter::empty());
-        assert_eq!(sides.shown(), (3, 1));
-        sides.set("three", std::iter::empty());
-        assert_eq!(sides.shown(), (2, 0));
-        sides.set("two", std::iter::empty());
-        assert_eq!(sides.shown(), (0, 0));
-        assert!(sides.lock().waiting.is_empty() && sides.lock().conflicts.is_empty());
+    fn an_update_replaces_the_series_of_its_conflict_only() {
+        let series = ConflictInfoSeries::new(10);
+        series.set(ONE, pair(1));
+        series.set(TWO, pair(2));
+        series.set(ONE, [info(1, "c")].into_iter());
+        assert_eq!(series.shown(), (3, 0));
     }
 
     #[test]
-    fn an_update_replaces_the_sides_of_its_conflict_only() {
-        let sides = Sides::new(10);
-        sides.set("one", pair("10.0.0.1"));
-        sides.set("two", pair("10.0.0.2"));
-        sides.set("one", [side("10.0.0.1", "c")].into_iter());
-        assert_eq!(sides.shown(), (3, 0));
-    }
-
-    #[test]
-    fn the_same_labels_in_two_conflicts_stay_until_both_are_over() {
-        let sides = Sides::new(10);
-        sides.set("vlan 1", pair("10.0.0.1"));
-        sides.set("vlan 2", pair("10.0.0.1"));
-        assert_eq!(sides.shown(), (2, 0));
-        sides.set("vlan 1", std::iter::empty());
-        assert_eq!(sides.shown(), (2, 0));
-        sides.set("vlan 2", std::iter::empty());
-        assert_eq!(sides.shown(), (0, 0));
+    fn equal_labels_of_two_conflicts_stay_until_both_are_resolved() {
+        let series = ConflictInfoSeries::new(10);
+        series.set(ONE, pair(1));
+        series.set(TWO, pair(1));
+        assert_eq!(series.shown(), (2, 0));
+        series.set(ONE, std::iter::empty());
+        assert_eq!(series.shown(), (2, 0));
+        series.set(TWO, std::iter::empty());
+        assert_eq!(series.shown(), (0, 0));
     }
 
     #[test]
     fn conflicts_that_come_and_go_beyond_the_bound_leave_nothing_behind() {
-        let sides = Sides::new(2);
-        sides.set("stays", pair("10.0.0.1"));
-        for number in 0..100 {
-            let id = format!("passing {number}");
-            sides.set(&id, pair("10.0.0.2"));
-            sides.set(&id, pair("10.0.0.3"));
-            sides.set(&id, std::iter::empty());
+        let series = ConflictInfoSeries::new(2);
+        series.set(ONE, pair(1));
+        for number in 100..200 {
+            let id = ConflictId(number);
+            series.set(id, pair(2));
+            series.set(id, pair(3));
+            series.set(id, std::iter::empty());
         }
-        let state = sides.lock();
+        let table = series.lock();
         assert_eq!(
-            (state.waiting.len(), state.conflicts.len(), state.beyond),
+            (table.waiting.len(), table.conflicts.len(), table.overflow),
             (0, 1, 0)
         );
     }

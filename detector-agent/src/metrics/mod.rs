@@ -15,8 +15,8 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::event::{Change, ConflictData};
-use conflict_info::Sides;
+use crate::event::{AnyEvent, Change};
+use conflict_info::{AddressLabel, ConflictInfoSeries};
 use process::ThisProcess;
 
 pub use claims::{ClaimInfo, ClaimSeries};
@@ -96,7 +96,7 @@ pub struct Metrics {
     pub deliveries: Family<Delivery, Counter>,
     /// Events waiting to be delivered.
     pub pending: Family<Sink, Gauge>,
-    sides: Sides,
+    conflict_info: ConflictInfoSeries,
 }
 
 impl Default for Metrics {
@@ -113,8 +113,8 @@ impl Metrics {
         let mut root = Registry::default();
         root.register_collector(Box::new(ThisProcess::new()));
         let registry = root.sub_registry_with_prefix("ipconflict");
-        let sides = Sides::new(CONFLICT_INFO);
-        registry.register_collector(Box::new(sides.clone()));
+        let conflict_info = ConflictInfoSeries::new(CONFLICT_INFO);
+        registry.register_collector(Box::new(conflict_info.clone()));
         macro_rules! metric {
             ($name:literal, $help:literal, $metric:expr) => {{
                 let metric = $metric;
@@ -199,7 +199,7 @@ impl Metrics {
                 Family::default()
             ),
             latency,
-            sides,
+            conflict_info,
             registry: root,
         };
         for kind in crate::engine::ConflictKind::ALL {
@@ -226,32 +226,32 @@ impl Metrics {
         self.deliveries.get_or_create(&labels).inc_by(events);
     }
 
-    /// Counts an event about a conflict. The histogram takes only what is raised: later changes have their own pace.
-    pub fn conflict(&self, change: Change, data: &ConflictData, kind: &'static str) {
-        if change == Change::Raised {
+    /// Counts an event and shows its conflict in `ipconflict_conflict_info`. The latency histogram takes only raised
+    /// conflicts: later changes have latencies of their own.
+    pub fn count_event(&self, event: &AnyEvent) {
+        let AnyEvent::Conflict(event) = event else {
+            return;
+        };
+        let data = &event.data;
+        if event.event_type.change == Change::Raised {
+            let kind = data.kind.name();
             self.raised.get_or_create(&Kind { kind }).inc();
             #[allow(clippy::cast_precision_loss)] // microseconds up to 2^52 are exact
             self.latency.observe(data.latency_us as f64 / 1e6);
         }
-        self.show(change, data);
-    }
-
-    fn show(&self, change: Change, data: &ConflictData) {
-        let present = data
-            .claimants
-            .iter()
-            .filter(|c| c.left.is_none() && change != Change::Resolved);
-        let sides = present.map(|claimant| {
+        let is_resolved = data.is_resolved();
+        let present = data.present().filter(|_| !is_resolved);
+        let series = present.map(|claimant| {
             let pod = claimant.pod.as_ref();
             ConflictInfo {
-                address: data.address.clone(),
-                kind: data.kind.clone(),
+                address: AddressLabel(data.address),
+                kind: data.kind.name(),
                 device: claimant.device.clone(),
                 namespace: pod.map(|p| p.namespace.clone()).unwrap_or_default(),
                 pod: pod.map(|p| p.name.clone()).unwrap_or_default(),
             }
         });
-        self.sides.set(&data.conflict_id, sides);
+        self.conflict_info.set(data.conflict_id, series);
     }
 
     /// Everything in the OpenMetrics text format; with the claims of this node where they are exported.
@@ -271,7 +271,10 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
+    use crate::engine::ConflictId;
 
     /// Names as a scrape shows them, each with the type it is given.
     const CONTRACT: &[(&str, &str)] = &[
@@ -325,11 +328,11 @@ mod tests {
         };
         metrics.deliveries.get_or_create(&delivery).inc();
         metrics.pending.get_or_create(&Sink { sink }).set(1);
-        metrics.sides.set(
-            "id",
+        metrics.conflict_info.set(
+            ConflictId(1),
             std::iter::once(ConflictInfo {
-                address: "10.0.0.1".to_owned(),
-                kind: "duplicate".to_owned(),
+                address: AddressLabel(Ipv4Addr::new(10, 0, 0, 1).into()),
+                kind: "duplicate",
                 device: "veth\"0\n".to_owned(),
                 namespace: String::new(),
                 pod: String::new(),

@@ -1,64 +1,67 @@
-//! Which conflicts and anomalies a sink hears of.
+//! Which conflicts and anomalies a sink gets.
 
 use std::time::Duration;
 
-use crate::event::AnyEvent;
+use crate::{
+    clock::WallTime,
+    engine::{AnomalyKind, Confidence},
+    event::{AnyEvent, SubjectKind},
+};
 
-/// Kinds that nobody has to act on: a sink gets them only where it asks for them by name.
-pub const INFORMATION: [&str; 1] = ["ipam_leak"];
+/// Kinds that need no action: a sink gets them only if its filter names them.
+pub const INFORMATION: [SubjectKind; 1] = [SubjectKind::Anomaly(AnomalyKind::IpamLeak)];
 
-/// The least confidence a sink asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Threshold {
-    /// Any.
-    #[default]
-    Observed,
-    /// `certain` alone.
-    Certain,
-}
-
-/// What must hold for a conflict before a sink hears of it. Once it has heard of it, it hears the rest, to the end.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The conditions under which a sink gets a conflict or an anomaly. Once it got one event, it gets all that follow, up
+/// to the resolving one.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// The Contract's words; empty for all kinds but those that are information alone ([`INFORMATION`]).
-    pub kinds: Vec<String>,
-    /// Kubernetes namespaces of which one claimant's pod (an anomaly's pod) must be; empty for all, also where no pod is known.
+    /// Kinds to deliver; empty for all except [`INFORMATION`].
+    pub kinds: Vec<SubjectKind>,
+    /// Kubernetes namespaces, one of which a claimant's pod (an anomaly's pod) must be in; empty for all, also if no
+    /// pod is known.
     pub namespaces: Vec<String>,
     /// The least confidence of a conflict; an anomaly has none.
-    pub confidence: Threshold,
+    pub confidence: Confidence,
     /// How long the conflict must have lasted.
     pub min_duration: Duration,
 }
 
+impl Default for Filter {
+    fn default() -> Self {
+        Self {
+            kinds: Vec::new(),
+            namespaces: Vec::new(),
+            confidence: Confidence::Observed,
+            min_duration: Duration::ZERO,
+        }
+    }
+}
+
 impl Filter {
-    /// Whether what the event tells of may pass, leaving aside how long it has lasted.
+    /// Whether the event's subject passes, regardless of how long it has lasted.
     #[must_use]
     pub fn accepts(&self, event: &AnyEvent) -> bool {
         let kind = if self.kinds.is_empty() {
             !INFORMATION.contains(&event.kind())
         } else {
-            self.kinds.iter().any(|kind| kind == event.kind())
+            self.kinds.contains(&event.kind())
         };
         let confidence = match event {
-            AnyEvent::Conflict(event) => {
-                self.confidence == Threshold::Observed || event.data.confidence == "certain"
-            }
+            AnyEvent::Conflict(event) => event.data.confidence >= self.confidence,
             AnyEvent::Anomaly(_) => true,
         };
         let namespace = self.namespaces.is_empty()
-            || (event.pods().iter()).any(|pod| self.namespaces.contains(&pod.namespace));
+            || (event.pods()).any(|pod| self.namespaces.contains(&pod.namespace));
         kind && confidence && namespace
     }
 
-    /// How much longer the conflict must last; zero where it has lasted long enough.
+    /// How much longer the subject must last; zero if it has lasted long enough.
     #[must_use]
-    pub fn time_left(&self, event: &AnyEvent, now: jiff::Timestamp) -> Duration {
+    pub fn time_left(&self, event: &AnyEvent, now: WallTime) -> Duration {
         if self.min_duration.is_zero() {
             return Duration::ZERO;
         }
-        // A time that cannot be read counts as now: the sink hears of it later, not never.
-        let raised: jiff::Timestamp = event.raised_at().parse().unwrap_or(now);
-        let lasted = Duration::try_from(now.duration_since(raised)).unwrap_or_default();
-        self.min_duration.saturating_sub(lasted)
+        self.min_duration
+            .saturating_sub(now.since(event.raised_at()))
     }
 }

@@ -1,7 +1,7 @@
-//! From conflicts to what people and machines read.
+//! Where events go: event lines, webhooks, Alertmanagers, Kubernetes events and the HTTP feed.
 //!
-//! The detection thread makes each event here and offers it to every sink. A sink takes it at once or not at all: none
-//! can make another, or detection, wait.
+//! The event loop creates each event and offers it to every sink. A sink accepts it at once or drops it: none can
+//! delay another, or detection.
 
 pub mod alertmanager;
 pub mod client;
@@ -16,26 +16,24 @@ pub mod retry;
 pub mod start;
 pub mod webhook;
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
-use crate::event::{AnomalyEvent, AnyEvent, Event};
+use crate::event::AnyEvent;
 
 pub use reporter::Reporter;
 
-/// Takes events on the detection thread. Must return at once: a sink that sends does so from a queue of its own.
+/// Receives events on the event loop's thread. Must return at once: a sink that sends over a network does so from a
+/// queue of its own.
 pub trait EventSink: Send + fmt::Debug {
-    /// Takes, or drops and counts, one event.
-    fn offer(&mut self, event: &Arc<Event>);
-
-    /// The same with an event about an anomaly.
-    fn offer_anomaly(&mut self, event: &Arc<AnomalyEvent>);
+    /// Accepts one event, or drops and counts it.
+    fn offer(&mut self, event: &AnyEvent);
 
     /// Whether it dropped something, has room again, and wants [`EventSink::catch_up`].
     fn is_behind(&self) -> bool {
         false
     }
 
-    /// Takes all conflicts and anomalies that are active now, as events of type `updated`; what it knows of besides is
-    /// over.
+    /// Gets all conflicts and anomalies that are active now, as events with the change `updated`; any other that it
+    /// has open is resolved.
     fn catch_up(&mut self, _active: &[AnyEvent]) {}
 }

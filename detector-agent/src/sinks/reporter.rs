@@ -1,4 +1,4 @@
-//! Makes events and hands each to the event lines, the metrics and the sinks.
+//! Creates events and passes each to the event lines, the metrics and the sinks.
 
 use std::{io, sync::Arc};
 
@@ -10,16 +10,19 @@ use super::{
 };
 use crate::{
     engine::{Anomaly, Claimant, Conflict, IfIndex, PodDevice},
-    event::{AnyEvent, Change, Event, EventMaker},
+    event::{
+        AnyEvent, Change, EventMaker, Subject,
+        summary::{anomaly_title, claimants, resolve_reason, vlan_address},
+    },
     health::{Part, State},
     metrics::Metrics,
     pods::PodLookups,
 };
 
-/// How the event lines are where all is well.
+/// The event lines' health while they work.
 const LINES_WORK: &str = "written as they happen";
 
-/// Hands every change of a conflict to the event lines, the metrics and the sinks.
+/// Reports every change of a conflict or an anomaly to the event lines, the metrics, the sinks and the log.
 #[derive(Debug)]
 pub struct Reporter {
     maker: EventMaker,
@@ -49,7 +52,7 @@ impl Reporter {
         }
     }
 
-    /// Shows by `part` how the event lines are.
+    /// Reports the health of the event lines through `part`.
     pub fn show_lines(&mut self, part: Part) {
         part.works(LINES_WORK);
         self.lines_health = Some(part);
@@ -60,66 +63,23 @@ impl Reporter {
         self.sinks.push(sink);
     }
 
-    /// Reports one change.
-    pub fn report(&mut self, change: Change, conflict: &Conflict) {
-        let event = self
-            .maker
-            .event(change, conflict, |claimant| self.pods.pod_of(claimant));
+    /// Reports one change of a conflict or an anomaly. The event line is written first.
+    pub fn report<'s>(&mut self, change: Change, subject: impl Into<Subject<'s>>) {
+        let subject = subject.into();
+        let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
+        let event = self.maker.any_event(change, subject, pods);
         self.write_line(&event);
-        conflict.present().for_each(|c| self.pods.request_lookup(c));
-        self.metrics
-            .conflict(change, &event.data, conflict.kind.name());
-        let event = Arc::new(event);
+        subject
+            .claimants()
+            .for_each(|c| self.pods.request_lookup(c));
+        self.metrics.count_event(&event);
         for sink in &mut self.sinks {
             sink.offer(&event);
         }
-        let data = &event.data;
-        let devices: Vec<_> = data
-            .claimants
-            .iter()
-            .filter(|c| c.left.is_none())
-            .map(|c| c.device.as_str())
-            .collect();
-        info!(
-            conflict_id = data.conflict_id,
-            kind = data.kind,
-            confidence = data.confidence,
-            traffic_goes_to = data.traffic_goes_to,
-            latency_us = data.latency_us,
-            "{} {}: claimed by {}",
-            data.address,
-            change.name(),
-            devices.join(", ")
-        );
+        log(&event);
     }
 
-    /// Reports that an anomaly was raised or resolved.
-    pub fn report_anomaly(&mut self, change: Change, anomaly: &Anomaly) {
-        let event = self
-            .maker
-            .anomaly_event(change, anomaly, |holder| self.pods.pod_of(holder));
-        self.write_line(&event);
-        anomaly
-            .holder
-            .iter()
-            .for_each(|h| self.pods.request_lookup(h));
-        let event = Arc::new(event);
-        for sink in &mut self.sinks {
-            sink.offer_anomaly(&event);
-        }
-        let data = &event.data;
-        info!(
-            anomaly_id = data.anomaly_id,
-            kind = data.kind,
-            device = data.device,
-            "{} {}: {}",
-            data.kind,
-            change.name(),
-            data.detail
-        );
-    }
-
-    fn write_line<D: serde::Serialize>(&mut self, event: &Event<D>) {
+    fn write_line(&mut self, event: &AnyEvent) {
         let Some(lines) = &mut self.lines else {
             return;
         };
@@ -129,70 +89,61 @@ impl Reporter {
         };
         let outcome = match written {
             Ok(Written::Accepted) => {
-                self.show_how_lines_are(State::Works, LINES_WORK);
+                self.set_lines_health(State::Works, LINES_WORK);
                 "delivered"
             }
             Ok(Written::Dropped) if lines.has_ended() => "dropped",
             Ok(Written::Dropped) => {
-                self.show_how_lines_are(
-                    State::Degraded,
-                    "the reader does not read: lines are dropped",
-                );
+                self.set_lines_health(State::Degraded, "the reader is too slow: lines are dropped");
                 "dropped"
             }
             Err(e) => {
-                self.lines_ended(&e);
+                self.lines_failed(&e);
                 "failed"
             }
         };
         self.metrics.count_deliveries("lines", outcome, 1);
     }
 
-    fn show_how_lines_are(&self, state: State, how: &'static str) {
+    fn set_lines_health(&self, state: State, how: &'static str) {
         if let Some(part) = &self.lines_health {
             part.set(state, how);
         }
     }
 
-    /// Said once: [`Lines`] gives an error once and writes nothing from then on.
-    fn lines_ended(&self, error: &io::Error) {
+    /// Called once: [`Lines`] returns an error once and writes nothing from then on.
+    fn lines_failed(&self, error: &io::Error) {
         error!(
-            "events can no longer be written to --events: {error}; no line follows until the agent is started again"
+            "cannot write to --events: {error}; no event line is written until the agent is restarted"
         );
         if let Some(part) = &self.lines_health {
-            part.failed(format!("cannot be written any more: {error}"));
+            part.failed(format!("cannot be written: {error}"));
         }
     }
 
-    /// Tells the sinks that dropped something what is active now. Call it only where that is known: not before the first
-    /// snapshot is merged.
+    /// Gives the sinks that dropped something all that is active now. To be called only once that is known: after the
+    /// first snapshot is merged.
     pub fn catch_up(&mut self, active: impl FnOnce() -> (Vec<Conflict>, Vec<Anomaly>)) {
         if !self.sinks.iter().any(|sink| sink.is_behind()) {
             return;
         }
         let (conflicts, anomalies) = active();
+        let subjects = conflicts.iter().map(Subject::from);
+        let subjects = subjects.chain(anomalies.iter().map(Subject::from));
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
-        let maker = &mut self.maker;
-        let mut events: Vec<AnyEvent> = Vec::with_capacity(conflicts.len() + anomalies.len());
-        for conflict in &conflicts {
-            events.push(maker.event(Change::Updated, conflict, pods).into());
-        }
-        for anomaly in &anomalies {
-            let event = maker.anomaly_event(Change::Updated, anomaly, pods);
-            events.push(event.into());
-        }
+        let events: Vec<_> = subjects
+            .map(|subject| self.maker.any_event(Change::Updated, subject, pods))
+            .collect();
         for sink in self.sinks.iter_mut().filter(|sink| sink.is_behind()) {
             sink.catch_up(&events);
         }
     }
 
-    /// Shows a conflict that an earlier agent raised and that goes on: in the metrics of what is active, nowhere else.
+    /// Includes a conflict that an earlier agent raised and that is still active in the metrics, without an event.
     pub fn show(&mut self, conflict: &Conflict) {
-        let event = self.maker.event(Change::Updated, conflict, |claimant| {
-            self.pods.pod_of(claimant)
-        });
-        self.metrics
-            .conflict(Change::Updated, &event.data, conflict.kind.name());
+        let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
+        let event = self.maker.any_event(Change::Updated, conflict.into(), pods);
+        self.metrics.count_event(&event);
         conflict.present().for_each(|c| self.pods.request_lookup(c));
     }
 
@@ -209,7 +160,7 @@ impl Reporter {
     /// Writes what a slow reader has room for now.
     pub fn flush(&mut self) {
         if let Some(Err(e)) = self.lines.as_mut().map(Lines::flush) {
-            self.lines_ended(&e);
+            self.lines_failed(&e);
         }
     }
 
@@ -217,5 +168,46 @@ impl Reporter {
     #[must_use]
     pub fn lines(&self) -> Option<&Lines> {
         self.lines.as_ref()
+    }
+}
+
+/// `IP conflict on 10.244.2.10: shop/web-1 (va) and shop/web-2 (vb)`, `IPAM drift on 10.244.2.10 resolved: …`.
+fn log(event: &AnyEvent) {
+    let change = match event.change() {
+        Change::Raised => "",
+        Change::Updated => " updated",
+        Change::Resolved => " resolved",
+    };
+    match event {
+        AnyEvent::Conflict(event) => {
+            let data = &event.data;
+            info!(
+                conflict_id = %data.conflict_id,
+                kind = data.kind.name(),
+                confidence = data.confidence.name(),
+                traffic_goes_to = data.traffic_goes_to,
+                latency_us = data.latency_us,
+                "IP conflict on {}{change}: {}",
+                vlan_address(data),
+                claimants(data)
+            );
+        }
+        AnyEvent::Anomaly(event) => {
+            let data = &event.data;
+            let text = if data.is_resolved() {
+                resolve_reason(data)
+            } else {
+                &data.detail
+            };
+            info!(
+                anomaly_id = %data.anomaly_id,
+                kind = data.kind.name(),
+                cause = data.cause.name(),
+                device = data.device,
+                "{} on {}{change}: {text}",
+                anomaly_title(data.kind),
+                data.address
+            );
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::{
     EventSink,
     alertmanager::Alertmanager,
     client::RequestError,
-    outbox::{Bounds, Outbox, OutboxError, SinkSpec},
+    outbox::{Outbox, OutboxBounds, OutboxError, SinkSpec},
     webhook::{Webhook, WebhookError, sender::Sender},
 };
 use crate::metrics::Metrics;
@@ -83,12 +83,21 @@ impl Senders {
         if !webhooks.is_empty() {
             let outbox = outbox(sinks, store, metrics, health)?;
             fed.push(Box::new(outbox.sink()));
-            for ((settings, webhook), port) in
-                sinks.webhooks.iter().zip(webhooks).zip(outbox.ports())
+            for ((settings, webhook), sink_queue) in sinks
+                .webhooks
+                .iter()
+                .zip(webhooks)
+                .zip(outbox.sink_queues())
             {
                 let random = fastrand::Rng::new();
                 let part = health.part(Role::Sink, format!("webhook {}", settings.name));
-                let sender = Sender::new(Arc::clone(port), webhook, settings.retry, random, part);
+                let sender = Sender::new(
+                    Arc::clone(sink_queue),
+                    webhook,
+                    settings.retry,
+                    random,
+                    part,
+                );
                 senders.spawn(runtime, sender.run(stopped.clone()));
             }
             senders.outbox = Some(outbox);
@@ -154,7 +163,7 @@ fn outbox(
     Ok(Outbox::start(
         &store,
         specs,
-        Bounds::default(),
+        OutboxBounds::default(),
         metrics,
         part,
     )?)

@@ -8,9 +8,14 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{News, Present};
-use crate::event::{
-    AnomalyEvent, ConflictData, Event,
-    text::{self, clean},
+use crate::{
+    clock::WallTime,
+    engine::ConflictId,
+    event::{
+        AnomalyEvent, ConflictData, Event,
+        summary::vlan_address,
+        text::{self, clean},
+    },
 };
 
 /// Writes until nobody reads any more, or the person ends it.
@@ -45,35 +50,32 @@ fn write(out: &mut impl Write, text: &str) -> io::Result<()> {
 /// What was written of the conflicts that are active: whatever happens unseen, each one that began also ends.
 #[derive(Debug, Default)]
 struct Told {
-    active: BTreeMap<String, ConflictData>,
+    active: BTreeMap<ConflictId, ConflictData>,
 }
 
 impl Told {
     /// The line of an event; empty where catching up has told it already.
     fn event(&mut self, event: &Event) -> String {
         let conflict = &event.data;
-        let told = if conflict.state == "resolved" {
+        let told = if conflict.is_resolved() {
             self.active.remove(&conflict.conflict_id).is_none()
         } else {
-            let before = self
-                .active
-                .insert(conflict.conflict_id.clone(), conflict.clone());
+            let before = self.active.insert(conflict.conflict_id, conflict.clone());
             before.is_some_and(|before| before.updated_at == conflict.updated_at)
         };
         if told {
             return String::new();
         }
-        let change = event.event_type.rsplit('.').next().unwrap_or_default();
-        line(&event.time, change, conflict)
+        line(event.time, event.event_type.change.name(), conflict)
     }
 
     /// The lines that lead from what was told to what is.
     fn catch_up(&mut self, present: &Present) -> String {
         let mut text = String::new();
-        let now: BTreeMap<String, ConflictData> = present
+        let now: BTreeMap<ConflictId, ConflictData> = present
             .conflicts
             .iter()
-            .map(|conflict| (conflict.conflict_id.clone(), conflict.clone()))
+            .map(|conflict| (conflict.conflict_id, conflict.clone()))
             .collect();
         for (id, last) in &self.active {
             if now.contains_key(id) {
@@ -81,15 +83,15 @@ impl Told {
             }
             let end = present.resolved.iter().find(|c| c.conflict_id == *id);
             text += &match end {
-                Some(end) => line(&end.updated_at, "resolved", end),
+                Some(end) => line(end.updated_at, "resolved", end),
                 // Over since a time that nobody saw; an agent that started anew may name it again.
-                None => line(&last.updated_at, "gone", last),
+                None => line(last.updated_at, "gone", last),
             };
         }
         for conflict in &present.conflicts {
             let told = self.active.get(&conflict.conflict_id);
             if told.is_none_or(|told| told.updated_at != conflict.updated_at) {
-                text += &line(&conflict.updated_at, "active", conflict);
+                text += &line(conflict.updated_at, "active", conflict);
             }
         }
         self.active = now;
@@ -99,19 +101,19 @@ impl Told {
 
 /// Time, change, address, kind, and the sentence.
 fn anomaly(event: &AnomalyEvent) -> String {
-    let change = event.event_type.rsplit('.').next().unwrap_or_default();
     let data = &event.data;
     format!(
-        "{} {change:8} {} {}: {}\n",
-        clean(&event.time),
-        clean(&data.address),
-        clean(&data.kind),
+        "{} {:8} {} {}: {}\n",
+        event.time,
+        event.event_type.change.name(),
+        data.address,
+        data.kind.name(),
         clean(&data.detail)
     )
 }
 
 /// Time, change, address, kind, confidence, claimants; the receiver of the traffic is marked.
-fn line(time: &str, change: &str, conflict: &ConflictData) -> String {
+fn line(time: WallTime, change: &str, conflict: &ConflictData) -> String {
     let claimants: Vec<String> = conflict
         .claimants
         .iter()
@@ -121,21 +123,20 @@ fn line(time: &str, change: &str, conflict: &ConflictData) -> String {
                 Some(_) => format!("{} ({device})", text::pod(claimant)),
                 None => device.into_owned(),
             };
-            if text::is_winner(conflict, claimant) {
+            if text::receives_traffic(conflict, claimant) {
                 one.insert(0, '→');
             }
-            if let Some(left) = &claimant.left {
-                one.push_str(&format!(" left: {}", clean(&left.replace('_', " "))));
+            if let Some(reason) = claimant.left {
+                one.push_str(&format!(" {}", text::left(reason)));
             }
             one
         })
         .collect();
     format!(
-        "{} {change:8} {} {} {}: {}\n",
-        clean(time),
-        text::address(conflict),
-        clean(&conflict.kind),
-        clean(&conflict.confidence),
+        "{time} {change:8} {} {} {}: {}\n",
+        vlan_address(conflict),
+        conflict.kind.name(),
+        conflict.confidence.name(),
         claimants.join(", ")
     )
 }
@@ -148,10 +149,14 @@ mod tests {
 
     use super::*;
 
-    fn conflict(state: &str, updated_at: &str) -> ConflictData {
+    fn time(second: u8) -> WallTime {
+        format!("2026-01-02T03:04:{second:02}Z").parse().unwrap()
+    }
+
+    fn conflict(state: &str, updated_at: WallTime) -> ConflictData {
         serde_json::from_value(json!({
             "conflict_id": "1", "node": "n", "address": "10.0.0.1", "vlan": null, "kind": "duplicate",
-            "confidence": "certain", "state": state, "raised_at": "t1", "updated_at": updated_at,
+            "confidence": "certain", "state": state, "raised_at": time(1), "updated_at": updated_at,
             "resolved_at": null, "latency_us": 1, "traffic_goes_to": null, "claimants": [],
         }))
         .unwrap()
@@ -159,7 +164,7 @@ mod tests {
 
     fn event(change: &str, data: &ConflictData) -> Event {
         serde_json::from_value(json!({
-            "specversion": "1.0", "id": change, "source": "s", "subject": "10.0.0.1", "time": "t",
+            "specversion": "1.0", "id": change, "source": "s", "subject": "10.0.0.1", "time": time(3),
             "type": format!("io.ipconflict.conflict.{change}"), "datacontenttype": "application/json",
             "data": data,
         }))
@@ -177,8 +182,8 @@ mod tests {
 
     #[test]
     fn a_conflict_that_ended_unseen_is_ended_and_nothing_is_told_twice() {
-        let active = conflict("active", "t1");
-        let over = conflict("resolved", "t2");
+        let active = conflict("active", time(1));
+        let over = conflict("resolved", time(2));
         let mut told = Told::default();
         assert!(
             told.catch_up(&present(std::slice::from_ref(&active), &[]))

@@ -4,7 +4,6 @@ mod draw;
 
 use std::{io, thread, time::Duration};
 
-use jiff::Timestamp as Wall;
 use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, KeyCode, KeyEventKind, KeyModifiers},
@@ -13,7 +12,10 @@ use ratatui::{
 use tokio::{sync::mpsc, time::interval};
 
 use super::{News, Present, view_model::ViewModel};
-use crate::event::{ConflictData, text::Colour};
+use crate::{
+    clock::WallTime,
+    event::{ConflictData, text::Colour},
+};
 
 /// Shows it until the person ends it.
 pub(super) async fn show(first: Present, mut news: mpsc::Receiver<News>) -> io::Result<()> {
@@ -31,7 +33,7 @@ async fn live(
     let mut keys = keys();
     let mut second = interval(Duration::from_secs(1));
     loop {
-        terminal.draw(|frame| view.draw(frame, Wall::now()))?;
+        terminal.draw(|frame| view.draw(frame, WallTime::now()))?;
         tokio::select! {
             some = news.recv() => match some {
                 Some(some) => {
@@ -111,14 +113,14 @@ impl View {
     /// Keeps the selection on its conflict, wherever that moves.
     fn learn(&mut self, news: News) {
         let selected = self.table.selected().and_then(|n| self.board.row(n));
-        let selected = selected.map(|conflict| conflict.conflict_id.clone());
+        let selected = selected.map(|conflict| conflict.conflict_id);
         self.board.apply(news);
-        let position = selected.and_then(|id| self.board.position(&id));
+        let position = selected.and_then(|id| self.board.position(id));
         let last = self.board.len().saturating_sub(1);
         let fallback = self.table.selected().unwrap_or(0).min(last);
         self.table.select(Some(position.unwrap_or(fallback)));
         if let Some((shown, _)) = &mut self.detail {
-            let position = self.board.position(&shown.conflict_id);
+            let position = self.board.position(shown.conflict_id);
             if let Some(newer) = position.and_then(|n| self.board.row(n)) {
                 shown.clone_from(&Box::new(newer.clone()));
             }
@@ -249,7 +251,7 @@ mod tests {
         let mut view = view(vec![conflict("1", "10.0.0.1", "active")], Vec::new());
         let event = json!({
             "specversion": "1.0", "id": "x", "source": "s", "type": "io.ipconflict.conflict.raised",
-            "subject": "10.0.0.9", "time": "t", "datacontenttype": "application/json",
+            "subject": "10.0.0.9", "time": "2026-01-02T03:04:05.000000Z", "datacontenttype": "application/json",
             "data": conflict("9", "10.0.0.9", "active"),
         });
         view.learn(News::Event(Box::new(

@@ -3,7 +3,7 @@
 use hyper::body::Incoming;
 
 use super::client::{ClientError, piece};
-use crate::event::{AnomalyEvent, Event};
+use crate::event::{AnomalyEvent, ContractName as _, Event, EventType, SubjectClass};
 
 /// An event larger than this is not the agent's.
 const EVENT: usize = 4 << 20;
@@ -90,9 +90,9 @@ pub(super) fn parse(block: &[u8]) -> Result<Option<Message>, String> {
             // What later versions tell may have data of another kind.
             let about: serde_json::Value =
                 serde_json::from_str(&data).map_err(|e| e.to_string())?;
-            let is_conflict = about["type"]
-                .as_str()
-                .is_some_and(|kind| kind.starts_with("io.ipconflict.conflict."));
+            let name = about["type"].as_str().unwrap_or_default();
+            let is_conflict = EventType::from_contract_name(name)
+                .is_some_and(|kind| kind.subject == SubjectClass::Conflict);
             if !is_conflict {
                 let anomaly = serde_json::from_value(about).ok();
                 return Ok(anomaly.map(|event| Message::Anomaly {

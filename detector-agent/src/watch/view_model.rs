@@ -1,7 +1,7 @@
 //! What is known of the conflicts, for the table: active ones, and the last that were resolved.
 
 use super::{News, Present};
-use crate::event::ConflictData;
+use crate::{engine::ConflictId, event::ConflictData};
 
 /// Resolved conflicts kept.
 const HISTORY: usize = 50;
@@ -63,7 +63,7 @@ impl ViewModel {
     fn change(&mut self, conflict: ConflictData) {
         let same = |known: &ConflictData| known.conflict_id == conflict.conflict_id;
         let known = self.active.iter().position(same);
-        if conflict.state == "resolved" {
+        if conflict.is_resolved() {
             if let Some(known) = known {
                 self.active.remove(known);
             }
@@ -96,7 +96,7 @@ impl ViewModel {
     }
 
     /// Where a conflict stands now.
-    pub(super) fn position(&self, id: &str) -> Option<usize> {
+    pub(super) fn position(&self, id: ConflictId) -> Option<usize> {
         self.rows().position(|conflict| conflict.conflict_id == id)
     }
 }

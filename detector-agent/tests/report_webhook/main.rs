@@ -20,7 +20,7 @@ use std::{
 use detector_agent::{
     cli::Command,
     config,
-    event::{ConflictData, Event},
+    event::AnyEvent,
     health::Health,
     metrics::{Delivery, Metrics},
     persist::store::Store,
@@ -30,6 +30,7 @@ use detector_agent::{
     },
 };
 use detector_testkit::{DEADLINE, Posted};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -85,8 +86,7 @@ impl Running {
         })
     }
 
-    fn offer(&mut self, event: Event) {
-        let event = Arc::new(event);
+    fn offer(&mut self, event: AnyEvent) {
         for sink in &mut self.sinks {
             sink.offer(&event);
         }
@@ -117,35 +117,40 @@ impl Running {
     }
 }
 
-fn event(id: &str, change: &str, conflict: &str) -> Event {
-    let time = "2026-11-21T01:02:03.123456Z".to_owned();
-    let over = change == "resolved";
-    Event {
-        specversion: "1.0".to_owned(),
-        id: id.to_owned(),
-        source: "ip-conflict-detector/node-1".to_owned(),
-        event_type: format!("io.ipconflict.conflict.{change}"),
-        subject: "10.0.0.1".to_owned(),
-        time: time.clone(),
-        datacontenttype: "application/json".to_owned(),
-        data: ConflictData {
-            conflict_id: conflict.to_owned(),
-            node: "node-1".to_owned(),
-            address: "10.0.0.1".to_owned(),
-            vlan: None,
-            inner_vlan: None,
-            kind: "duplicate".to_owned(),
-            confidence: "certain".to_owned(),
-            state: if over { "resolved" } else { "active" }.to_owned(),
-            raised_at: time.clone(),
-            updated_at: time.clone(),
-            resolved_at: over.then_some(time),
-            latency_us: 40,
-            traffic_goes_to: None,
-            claimants: Vec::new(),
-            claimants_omitted: 0,
+fn event(id: &str, change: &str, conflict: &str) -> AnyEvent {
+    serde_json::from_value(event_json(id, change, conflict)).unwrap()
+}
+
+fn event_json(id: &str, change: &str, conflict: &str) -> Value {
+    const TIME: &str = "2026-11-21T01:02:03.123456Z";
+    let is_resolved = change == "resolved";
+    let conflict = conflict
+        .bytes()
+        .fold(0, |id, byte| (id << 8) | u128::from(byte));
+    json!({
+        "specversion": "1.0",
+        "id": id,
+        "source": "ip-conflict-detector/node-1",
+        "type": format!("io.ipconflict.conflict.{change}"),
+        "subject": "10.0.0.1",
+        "time": TIME,
+        "datacontenttype": "application/json",
+        "data": {
+            "conflict_id": format!("{conflict:032x}"),
+            "node": "node-1",
+            "address": "10.0.0.1",
+            "vlan": null,
+            "kind": "duplicate",
+            "confidence": "certain",
+            "state": if is_resolved { "resolved" } else { "active" },
+            "raised_at": TIME,
+            "updated_at": TIME,
+            "resolved_at": is_resolved.then_some(TIME),
+            "latency_us": 40,
+            "traffic_goes_to": null,
+            "claimants": [],
         },
-    }
+    })
 }
 
 fn accepted(posted: &[Posted]) -> usize {

@@ -2,24 +2,32 @@
 
 use std::fs;
 
-use detector_agent::event::Event;
+use detector_agent::event::AnyEvent;
 use detector_testkit::{DEADLINE, Posted, Receiver};
 
-use super::{Running, accepted, event};
+use super::{Running, accepted, event_json};
 
-/// `event`, with these kind and confidence and a claimant in this Kubernetes namespace.
-fn about(id: &str, change: &str, conflict: &str, kind: &str, confidence: &str, ns: &str) -> Event {
-    let mut event = event(id, change, conflict);
-    event.data.kind = kind.to_owned();
-    event.data.confidence = confidence.to_owned();
-    event.data.raised_at = jiff::Timestamp::now().to_string();
-    let claimant = serde_json::json!({
-        "device": "veth1", "ifindex": 7, "mac": null, "master": null, "since": event.time,
-        "pod": {"namespace": ns, "name": "web", "uid": null, "container_id": null, "via": "cri"},
+/// `event` raised now, with these kind and confidence and a claimant in this Kubernetes namespace.
+fn about(
+    id: &str,
+    change: &str,
+    conflict: &str,
+    kind: &str,
+    confidence: &str,
+    namespace: &str,
+) -> AnyEvent {
+    let mut event = event_json(id, change, conflict);
+    let time = event["time"].clone();
+    let data = &mut event["data"];
+    data["kind"] = kind.into();
+    data["confidence"] = confidence.into();
+    data["raised_at"] = jiff::Timestamp::now().to_string().into();
+    data["claimants"] = serde_json::json!([{
+        "device": "veth1", "ifindex": 7, "mac": null, "master": null, "since": time,
+        "pod": {"namespace": namespace, "name": "web", "uid": null, "container_id": null, "via": "cri"},
         "pod_unknown_because": null, "evidence": []
-    });
-    event.data.claimants = vec![serde_json::from_value(claimant).unwrap()];
-    event
+    }]);
+    serde_json::from_value(event).unwrap()
 }
 
 #[test]

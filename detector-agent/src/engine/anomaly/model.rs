@@ -2,6 +2,8 @@
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     super::{
         conflict::Claimant,
@@ -11,8 +13,23 @@ use super::{
 };
 
 /// Identifies an anomaly for its whole life, also across restarts of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct AnomalyId(pub u128);
+
+impl From<AnomalyId> for String {
+    fn from(id: AnomalyId) -> Self {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for AnomalyId {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        u128::from_str_radix(&text, 16).map(Self)
+    }
+}
 
 impl fmt::Display for AnomalyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

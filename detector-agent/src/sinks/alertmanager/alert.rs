@@ -7,10 +7,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
 
-use crate::event::{
-    AnomalyData, ConflictData,
-    any_event::AnyEvent,
-    summary::{anomaly_line, claimants, line},
+use crate::{
+    clock::WallTime,
+    event::{
+        AnomalyData, AnyEvent, ConflictData,
+        summary::{anomaly_line, claimants, conflict_line},
+    },
 };
 
 /// One alert as it is posted.
@@ -19,9 +21,9 @@ use crate::event::{
 pub(super) struct Alert {
     pub(super) labels: BTreeMap<String, String>,
     annotations: BTreeMap<&'static str, String>,
-    starts_at: String,
+    starts_at: WallTime,
     /// When it is over; for an active one, when it is if nothing more is heard.
-    pub(super) ends_at: String,
+    pub(super) ends_at: WallTime,
 }
 
 impl Alert {
@@ -30,43 +32,38 @@ impl Alert {
     pub(super) fn new(
         event: &AnyEvent,
         extra: &BTreeMap<String, String>,
-        now: jiff::Timestamp,
+        now: WallTime,
         lapse: Duration,
     ) -> Self {
-        let ends_at = event.resolved_at().map(str::to_owned);
         let (labels, annotations) = match event {
             AnyEvent::Conflict(event) => (labels(&event.data, extra), annotations(&event.data)),
             AnyEvent::Anomaly(event) => (
                 anomaly_labels(&event.data, extra),
-                about_anomaly(&event.data),
+                anomaly_annotations(&event.data),
             ),
         };
         Self {
             labels,
             annotations,
-            starts_at: event.raised_at().to_owned(),
-            ends_at: ends_at.unwrap_or_else(|| after(now, lapse)),
+            starts_at: event.raised_at(),
+            ends_at: event.resolved_at().unwrap_or_else(|| now.after(lapse)),
         }
     }
 
     /// The same as ended at `now`.
-    pub(super) fn ended(mut self, now: jiff::Timestamp) -> Self {
-        self.ends_at = now.to_string();
+    pub(super) fn ended(mut self, now: WallTime) -> Self {
+        self.ends_at = now;
         self
     }
-}
-
-fn after(now: jiff::Timestamp, wait: Duration) -> String {
-    now.checked_add(wait).unwrap_or(now).to_string()
 }
 
 fn labels(data: &ConflictData, extra: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut labels = extra.clone();
     let mut put = |name: &str, value: String| labels.insert(name.to_owned(), value);
     put("alertname", "IPConflict".to_owned());
-    put("address", data.address.clone());
+    put("address", data.address.to_string());
     put("node", data.node.clone());
-    put("kind", data.kind.clone());
+    put("kind", data.kind.name().to_owned());
     if let Some(vlan) = data.vlan {
         put("vlan", vlan.to_string());
     }
@@ -83,9 +80,9 @@ fn anomaly_labels(
     let mut labels = extra.clone();
     let mut put = |name: &str, value: String| labels.insert(name.to_owned(), value);
     put("alertname", "IPAnomaly".to_owned());
-    put("address", data.address.clone());
+    put("address", data.address.to_string());
     put("node", data.node.clone());
-    put("kind", data.kind.clone());
+    put("kind", data.kind.name().to_owned());
     if let Some(vlan) = data.vlan {
         put("vlan", vlan.to_string());
     }
@@ -96,20 +93,20 @@ fn anomaly_labels(
     labels
 }
 
-fn about_anomaly(data: &AnomalyData) -> BTreeMap<&'static str, String> {
+fn anomaly_annotations(data: &AnomalyData) -> BTreeMap<&'static str, String> {
     BTreeMap::from([
         ("summary", anomaly_line(data)),
-        ("cause", data.cause.clone()),
-        ("anomaly_id", data.anomaly_id.clone()),
+        ("cause", data.cause.name().to_owned()),
+        ("anomaly_id", data.anomaly_id.to_string()),
     ])
 }
 
 fn annotations(data: &ConflictData) -> BTreeMap<&'static str, String> {
     let mut annotations = BTreeMap::from([
-        ("summary", line(data)),
+        ("summary", conflict_line(data)),
         ("claimants", claimants(data)),
-        ("confidence", data.confidence.clone()),
-        ("conflict_id", data.conflict_id.clone()),
+        ("confidence", data.confidence.name().to_owned()),
+        ("conflict_id", data.conflict_id.to_string()),
     ]);
     if let Some(device) = &data.traffic_goes_to {
         annotations.insert("traffic_goes_to", device.clone());

@@ -11,7 +11,11 @@ use std::{
 use tokio::time::Instant;
 
 use super::alert::Alert;
-use crate::{event::AnyEvent, sinks::filter::Filter};
+use crate::{
+    clock::WallTime,
+    event::{AnyEvent, SubjectId},
+    sinks::filter::Filter,
+};
 
 /// An ended alert is told for so long.
 pub(super) const TOLD_AFTER_END: Duration = Duration::from_secs(900);
@@ -41,7 +45,7 @@ pub(super) struct AlertState {
     extra: BTreeMap<String, String>,
     /// An active alert that is not told again for so long is over.
     lapse: Duration,
-    active: HashMap<String, Standing>,
+    active: HashMap<SubjectId, Standing>,
     /// By labels: what is raised again under the same ones is not over.
     ended: HashMap<BTreeMap<String, String>, Ended>,
     /// Something is to be told now, not only at the next turn.
@@ -61,16 +65,16 @@ impl AlertState {
     }
 
     /// A conflict changed.
-    pub(super) fn take(&mut self, event: &AnyEvent, now: Instant, wall: jiff::Timestamp) {
+    pub(super) fn take(&mut self, event: &AnyEvent, now: Instant, wall: WallTime) {
         let id = event.subject_id();
-        if event.is_over() {
-            if let Some(standing) = self.active.remove(id) {
+        if event.is_resolved() {
+            if let Some(standing) = self.active.remove(&id) {
                 self.end(standing, Some(event), now, wall);
             }
             return;
         }
         let standing = self.active.len();
-        match self.active.get_mut(id) {
+        match self.active.get_mut(&id) {
             Some(standing) => {
                 standing.event = event.clone();
                 standing.news = true;
@@ -81,7 +85,7 @@ impl AlertState {
                     told: None,
                     news: true,
                 };
-                self.active.insert(id.to_owned(), standing);
+                self.active.insert(id, standing);
             }
             None => return,
         }
@@ -89,12 +93,12 @@ impl AlertState {
     }
 
     /// All that is active; what else is known is over.
-    pub(super) fn catch_up(&mut self, events: &[AnyEvent], now: Instant, wall: jiff::Timestamp) {
+    pub(super) fn catch_up(&mut self, events: &[AnyEvent], now: Instant, wall: WallTime) {
         let over: Vec<_> = self
             .active
             .keys()
-            .filter(|id| !events.iter().any(|e| e.subject_id() == id.as_str()))
-            .cloned()
+            .filter(|id| !events.iter().any(|e| e.subject_id() == **id))
+            .copied()
             .collect();
         for id in over {
             if let Some(standing) = self.active.remove(&id) {
@@ -111,7 +115,7 @@ impl AlertState {
         &mut self,
         everything: bool,
         now: Instant,
-        wall: jiff::Timestamp,
+        wall: WallTime,
     ) -> (Vec<Alert>, Option<Duration>) {
         self.news = false;
         self.ended
@@ -164,13 +168,7 @@ impl AlertState {
     }
 
     /// Ends what was told as active, as far as it was told.
-    fn end(
-        &mut self,
-        standing: Standing,
-        last: Option<&AnyEvent>,
-        now: Instant,
-        wall: jiff::Timestamp,
-    ) {
+    fn end(&mut self, standing: Standing, last: Option<&AnyEvent>, now: Instant, wall: WallTime) {
         let Some(told) = standing.told else { return };
         let alert = match last {
             Some(event) if event.kind() == standing.event.kind() => {
@@ -197,7 +195,10 @@ impl AlertState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{event::samples, sinks::filter::Threshold};
+    use crate::{
+        engine::{Confidence, ConflictKind},
+        event::samples,
+    };
 
     fn board(filter: Filter) -> AlertState {
         AlertState::new(
@@ -207,15 +208,12 @@ mod tests {
         )
     }
 
-    fn wall() -> jiff::Timestamp {
-        jiff::Timestamp::now()
+    fn wall() -> WallTime {
+        WallTime::now()
     }
 
     fn is_active(alert: &Alert) -> bool {
-        alert
-            .ends_at
-            .parse::<jiff::Timestamp>()
-            .is_ok_and(|at| at > wall())
+        alert.ends_at > wall()
     }
 
     #[test]
@@ -257,7 +255,7 @@ mod tests {
         board.take(&samples::raised("10.0.0.1").into(), now, wall());
         let (before, _) = board.alerts(false, now, wall());
         let mut event = samples::raised("10.0.0.1");
-        event.data.kind = "host".to_owned();
+        event.data.kind = ConflictKind::Host;
         board.take(&event.clone().into(), now, wall());
         let (after, _) = board.alerts(false, now, wall());
         let [new, old] = &after[..] else {
@@ -289,16 +287,16 @@ mod tests {
     #[test]
     fn what_the_filter_turns_away_is_not_told_and_neither_is_its_end() {
         let mut board = board(Filter {
-            confidence: Threshold::Certain,
+            confidence: Confidence::Certain,
             min_duration: Duration::from_secs(3600),
             ..Filter::default()
         });
         let now = Instant::now();
         let mut young = samples::raised("10.0.0.1");
-        young.data.raised_at = wall().to_string();
+        young.data.raised_at = wall();
         board.take(&young.clone().into(), now, wall());
         let mut observed = samples::raised("10.0.0.2");
-        observed.data.confidence = "observed".to_owned();
+        observed.data.confidence = Confidence::Observed;
         board.take(&observed.clone().into(), now, wall());
         let (alerts, due) = board.alerts(true, now, wall());
         assert_eq!(alerts, []);

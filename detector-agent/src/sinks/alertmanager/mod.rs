@@ -30,11 +30,12 @@ use super::{
     client::{HttpClient, RequestError},
     retry::Backoff,
 };
-use crate::{config::sinks::AlertmanagerSettings, health::Part};
 use crate::{
-    event::{AnomalyEvent, Event, any_event::AnyEvent},
+    clock::WallTime,
+    event::AnyEvent,
     metrics::{Delivery, Metrics, Sink},
 };
+use crate::{config::sinks::AlertmanagerSettings, health::Part};
 use alert::Alert;
 use alert_state::AlertState;
 
@@ -64,22 +65,12 @@ pub struct AlertSink {
     dropped: Counter,
 }
 
-impl AlertSink {
-    fn take(&mut self, event: AnyEvent) {
-        if self.changes.try_send(Change::Event(event)).is_err() {
+impl EventSink for AlertSink {
+    fn offer(&mut self, event: &AnyEvent) {
+        if self.changes.try_send(Change::Event(event.clone())).is_err() {
             self.dropped.inc();
             self.behind.store(true, Ordering::Release);
         }
-    }
-}
-
-impl EventSink for AlertSink {
-    fn offer(&mut self, event: &Arc<Event>) {
-        self.take(AnyEvent::Conflict(Arc::clone(event)));
-    }
-
-    fn offer_anomaly(&mut self, event: &Arc<AnomalyEvent>) {
-        self.take(AnyEvent::Anomaly(Arc::clone(event)));
     }
 
     fn is_behind(&self) -> bool {
@@ -194,7 +185,7 @@ impl Alertmanager {
     }
 
     fn take(&mut self, change: Change) {
-        let (now, wall) = (Instant::now(), jiff::Timestamp::now());
+        let (now, wall) = (Instant::now(), WallTime::now());
         match change {
             Change::Event(event) => self.board.take(&event, now, wall),
             Change::Active(events) => self.board.catch_up(&events, now, wall),
@@ -210,7 +201,7 @@ impl Alertmanager {
     async fn tell(&mut self, everything: bool) -> Option<Duration> {
         let (alerts, due) = self
             .board
-            .alerts(everything, Instant::now(), jiff::Timestamp::now());
+            .alerts(everything, Instant::now(), WallTime::now());
         for chunk in alerts.chunks(CHUNK) {
             match self.post(chunk).await {
                 Ok(()) => self.count("delivered", chunk.len()),

@@ -27,7 +27,7 @@ use self::{
 };
 use crate::kube_client::KubeClient;
 use crate::{
-    event::{AnomalyEvent, Event},
+    event::{AnyEvent, Event},
     health::Part,
     metrics::Metrics,
     sinks::EventSink,
@@ -77,14 +77,14 @@ impl KubeEvents {
 }
 
 impl EventSink for KubeEvents {
-    fn offer(&mut self, event: &Arc<Event>) {
-        if self.queue.try_send(Arc::clone(event)).is_err() {
+    fn offer(&mut self, event: &AnyEvent) {
+        // Not for anomalies: a pod's owner cannot act on them, only the node's operator can.
+        if let AnyEvent::Conflict(event) = event
+            && self.queue.try_send(Arc::clone(event)).is_err()
+        {
             count(&self.metrics, "dropped");
         }
     }
-
-    /// Nothing has happened to the pod yet that its owner could act on: anomalies are for who runs the node.
-    fn offer_anomaly(&mut self, _: &Arc<AnomalyEvent>) {}
 }
 
 fn count(metrics: &Metrics, outcome: &'static str) {

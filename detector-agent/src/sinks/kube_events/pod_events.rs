@@ -6,6 +6,7 @@ use ::kube::runtime::events::{Event as ApiEvent, EventType};
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::{
+    engine::ConflictId,
     event::{ClaimantData, ConflictData},
     pods::Pod,
 };
@@ -53,26 +54,26 @@ impl Notice {
 /// Which pods were told of which conflict.
 #[derive(Debug, Default)]
 pub(super) struct NotifiedPods {
-    by_conflict: HashMap<String, HashSet<String>>,
-    order: VecDeque<String>,
+    by_conflict: HashMap<ConflictId, HashSet<String>>,
+    order: VecDeque<ConflictId>,
 }
 
 impl NotifiedPods {
     /// What is to be posted after this event.
     pub(super) fn notices(&mut self, data: &ConflictData) -> Vec<Notice> {
-        let resolved = data.state == "resolved";
+        let resolved = data.is_resolved();
         let told = if resolved {
             self.order.retain(|id| *id != data.conflict_id);
             self.by_conflict
                 .remove(&data.conflict_id)
                 .unwrap_or_default()
         } else {
-            self.remember(&data.conflict_id).clone()
+            self.remember(data.conflict_id).clone()
         };
         let mut notices = Vec::new();
         for (position, claimant) in data.claimants.iter().enumerate() {
             // An event without the uid is shown on no pod.
-            let Some(regarding) = claimant.pod.as_ref().and_then(reference) else {
+            let Some(regarding) = claimant.pod.as_deref().and_then(reference) else {
                 continue;
             };
             let uid = regarding.uid.clone().unwrap_or_default();
@@ -80,7 +81,7 @@ impl NotifiedPods {
                 continue;
             }
             if !resolved {
-                self.remember(&data.conflict_id).insert(uid);
+                self.remember(data.conflict_id).insert(uid);
             }
             let others = || {
                 let others = data.claimants.iter().enumerate();
@@ -88,7 +89,7 @@ impl NotifiedPods {
             };
             notices.push(Notice {
                 regarding,
-                related: others().find_map(|(_, other)| reference(other.pod.as_ref()?)),
+                related: others().find_map(|(_, other)| reference(other.pod.as_deref()?)),
                 resolved,
                 note: note(data, claimant, others().map(|(_, other)| other), resolved),
             });
@@ -96,16 +97,16 @@ impl NotifiedPods {
         notices
     }
 
-    fn remember(&mut self, conflict: &str) -> &mut HashSet<String> {
-        if !self.by_conflict.contains_key(conflict) {
-            self.order.push_back(conflict.to_owned());
+    fn remember(&mut self, conflict: ConflictId) -> &mut HashSet<String> {
+        if !self.by_conflict.contains_key(&conflict) {
+            self.order.push_back(conflict);
             if self.order.len() > CONFLICTS
                 && let Some(oldest) = self.order.pop_front()
             {
                 self.by_conflict.remove(&oldest);
             }
         }
-        self.by_conflict.entry(conflict.to_owned()).or_default()
+        self.by_conflict.entry(conflict).or_default()
     }
 }
 
@@ -149,7 +150,7 @@ fn note<'c>(
     let mut note = format!(
         "{address} on {device} is also claimed by {} ({}); {traffic}; conflict {}",
         others.join(", "),
-        data.confidence,
+        data.confidence.name(),
         data.conflict_id
     );
     let mut end = NOTE;
@@ -168,17 +169,19 @@ mod tests {
 
     use super::*;
 
+    const TIME: &str = "2026-01-02T03:04:05.000000Z";
+
     fn claimant(device: &str, pod: Option<&str>) -> Value {
         let pod = pod.map(|name| {
             json!({"namespace": "shop", "name": name, "uid": format!("uid-{name}"), "container_id": null, "via": "cri"})
         });
-        json!({"device": device, "ifindex": 1, "mac": null, "master": null, "since": "", "pod": pod,
+        json!({"device": device, "ifindex": 1, "mac": null, "master": null, "since": TIME, "pod": pod,
             "pod_unknown_because": null, "evidence": []})
     }
 
     fn conflict(state: &str, claimants: &[Value]) -> ConflictData {
         serde_json::from_value(json!({"conflict_id": "c1", "node": "n1", "address": "10.244.2.10", "vlan": null,
-            "kind": "duplicate", "confidence": "certain", "state": state, "raised_at": "", "updated_at": "",
+            "kind": "duplicate", "confidence": "certain", "state": state, "raised_at": TIME, "updated_at": TIME,
             "resolved_at": null, "latency_us": 1, "traffic_goes_to": "vetha", "claimants": claimants}))
         .unwrap()
     }
@@ -244,8 +247,8 @@ mod tests {
     #[test]
     fn memory_of_conflicts_is_bounded() {
         let mut told = NotifiedPods::default();
-        for id in 0..CONFLICTS + 10 {
-            told.remember(&id.to_string());
+        for id in 0..CONFLICTS as u128 + 10 {
+            told.remember(ConflictId(id));
         }
         assert!(told.by_conflict.len() <= CONFLICTS && told.order.len() <= CONFLICTS);
     }

@@ -1,76 +1,76 @@
-//! One batch of inputs: what each of them changes in the tables, and what that means for the queues in memory.
+//! One batch of inputs: how each changes the tables, and what follows for the queues in memory.
 
 use std::{
     collections::{BTreeSet, HashSet, VecDeque},
-    sync::{Arc, Mutex},
+    sync::Mutex,
 };
 
 use redb::{ReadableTable as _, Table, WriteTransaction};
 
 use super::{
-    ledger::{Held, Ledger},
-    queue::{Entry, Queue, Queues, Victim, locked},
+    outbox_store::{DelayedDelivery, OutboxStore},
+    queue::{EvictionCandidate, Queue, QueueEntry, Queues, locked},
     tables::{Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
 use crate::{
-    event::{Change, any_event::AnyEvent},
+    event::{AnyEvent, Change, SubjectId},
     persist::store::StoreError,
 };
 
 /// Something that changes the tables.
 #[derive(Clone, Debug)]
 pub(super) enum Input {
-    /// A conflict changed.
+    /// A conflict or an anomaly changed.
     Event(AnyEvent),
-    /// Every conflict that is active now, each with its present state.
+    /// Everything that is active now, each with its present state.
     Active(Vec<AnyEvent>),
-    /// A sink has waited long enough before it hears of this conflict.
-    Due(usize, String),
-    /// A sink is done with an event.
-    Done(usize, Arc<str>, u64),
+    /// The minimum duration of a sink's filter has passed for this subject.
+    DelayElapsed(usize, SubjectId),
+    /// A sink delivered an event or gave it up.
+    Finished(usize, SubjectId, u64),
 }
 
-/// What a committed batch means for the queues in memory.
+/// What follows from a committed batch for the queues in memory.
 #[derive(Debug, Default)]
-pub(super) struct Changes {
-    pub(super) pushed: Vec<(usize, Entry)>,
-    pub(super) removed: Vec<(usize, Arc<str>, u64)>,
-    pub(super) held: Vec<Held>,
-    /// Events dropped at a sink's bound, and what to call it.
+pub(super) struct BatchOutcome {
+    pub(super) pushed: Vec<(usize, QueueEntry)>,
+    pub(super) removed: Vec<(usize, SubjectId, u64)>,
+    pub(super) delayed: Vec<DelayedDelivery>,
+    /// Events dropped at a sink's bound, with the outcome to count them under.
     pub(super) evicted: Vec<(usize, &'static str, usize)>,
-    /// Events about conflicts beyond the bound of open ones.
+    /// Events about subjects beyond the bound of open ones.
     pub(super) refused: usize,
-    /// It survives a crash.
+    /// Whether it survives a crash.
     pub(super) durable: bool,
-    /// Conflicts that are not over, afterwards.
+    /// Open subjects afterwards.
     pub(super) open: usize,
     pub(super) next_seq: u64,
 }
 
-/// One batch under way.
+/// One batch in progress.
 pub(super) struct Batch<'l, 't> {
-    ledger: &'l Ledger,
+    store: &'l OutboxStore,
     queues: &'l Queues<'l>,
     queue: Table<'t, (&'static str, u64), &'static [u8]>,
     open: Table<'t, &'static str, &'static [u8]>,
-    /// Looked for once a batch, where a bound is met.
-    victims: Vec<Option<VecDeque<Victim>>>,
+    /// Per sink; collected once a batch, when a bound is met.
+    eviction_candidates: Vec<Option<VecDeque<EvictionCandidate>>>,
     /// Events this batch has removed.
     gone: HashSet<(usize, u64)>,
-    /// Conflicts that a sink was to be told of, and in this batch was not to any more.
-    untold: HashSet<(usize, Arc<str>)>,
-    /// Events and bytes of each sink, with what this batch did.
+    /// Subjects whose undelivered `raised` event this batch evicted.
+    dropped_raised: HashSet<(usize, SubjectId)>,
+    /// Events and bytes of each sink, including this batch.
     size: Vec<(usize, usize)>,
-    changes: &'l mut Changes,
+    changes: &'l mut BatchOutcome,
     now: Now,
 }
 
 impl<'l, 't> Batch<'l, 't> {
     pub(super) fn begin(
-        ledger: &'l Ledger,
+        store: &'l OutboxStore,
         transaction: &'t WriteTransaction,
         queues: &'l Queues<'l>,
-        changes: &'l mut Changes,
+        changes: &'l mut BatchOutcome,
         now: Now,
     ) -> Result<Self, StoreError> {
         let size = |queue: &&Mutex<Queue>| {
@@ -78,13 +78,13 @@ impl<'l, 't> Batch<'l, 't> {
             (queue.len(), queue.bytes())
         };
         Ok(Self {
-            ledger,
+            store,
             queues,
             queue: transaction.open_table(QUEUE)?,
             open: transaction.open_table(OPEN)?,
-            victims: ledger.sinks.iter().map(|_| None).collect(),
+            eviction_candidates: store.sinks.iter().map(|_| None).collect(),
             gone: HashSet::new(),
-            untold: HashSet::new(),
+            dropped_raised: HashSet::new(),
             size: queues.iter().map(size).collect(),
             changes,
             now,
@@ -94,19 +94,19 @@ impl<'l, 't> Batch<'l, 't> {
     /// Takes one input.
     pub(super) fn take(&mut self, input: &Input) -> Result<(), StoreError> {
         match input {
-            Input::Event(event) if event.is_over() => self.over(event),
+            Input::Event(event) if event.is_resolved() => self.resolved(event),
             Input::Event(event) => self.active(event, false),
             Input::Active(events) => self.all_active(events),
-            Input::Due(sink, conflict) => self.due(*sink, conflict),
-            Input::Done(sink, conflict, seq) => self.remove(*sink, conflict, *seq),
+            Input::DelayElapsed(sink, subject) => self.delay_elapsed(*sink, *subject),
+            Input::Finished(sink, subject, seq) => self.remove(*sink, *subject, *seq),
         }
     }
 
-    /// An active conflict changed; or, with `repeated`, is as it was unless its event differs from the one known.
+    /// An active subject changed, or with `repeated` may have: then only an event that adds something counts.
     fn active(&mut self, event: &AnyEvent, repeated: bool) -> Result<(), StoreError> {
-        let conflict = event.subject_id();
-        let known = self.record(conflict)?;
-        if known.is_none() && self.changes.open >= self.ledger.bounds.open {
+        let subject = event.subject_id();
+        let known = self.record(subject)?;
+        if known.is_none() && self.changes.open >= self.store.bounds.open {
             self.changes.refused += 1;
             return Ok(());
         }
@@ -114,80 +114,81 @@ impl<'l, 't> Batch<'l, 't> {
         let same = |known: &OpenRecord| {
             known.event.id() == event.id() || (repeated && known.event.supersedes(event))
         };
-        let news = !known.as_ref().is_some_and(same);
-        let mut changed = news;
+        let is_new = !known.as_ref().is_some_and(same);
+        let mut changed = is_new;
         let mut record = known.unwrap_or_else(|| OpenRecord {
-            told: BTreeSet::new(),
+            notified_sinks: BTreeSet::new(),
             event: event.clone(),
         });
-        if news {
+        if is_new {
             record.event = event.clone();
-            for sink in 0..self.ledger.sinks.len() {
-                if record.told.contains(&self.ledger.sinks[sink].name) {
+            for sink in 0..self.store.sinks.len() {
+                if record.notified_sinks.contains(&self.store.sinks[sink].name) {
                     self.push(sink, event, Change::Updated)?;
                 }
             }
-            // Making room may have cost a sink its knowledge of this very conflict.
-            if let Some(stored) = self.record(conflict)? {
-                record.told = stored.told;
+            // Making room may have evicted this subject's own `raised` event.
+            if let Some(stored) = self.record(subject)? {
+                record.notified_sinks = stored.notified_sinks;
             }
         }
-        for (sink, wait) in self.ledger.waiting(&record, self.now) {
+        for (sink, wait) in self.store.pending_sinks(&record, self.now) {
             if wait.is_zero() {
                 let event = record.event.clone();
                 self.push(sink, &event, Change::Raised)?;
-                record.told.insert(self.ledger.sinks[sink].name.clone());
+                record
+                    .notified_sinks
+                    .insert(self.store.sinks[sink].name.clone());
                 changed = true;
             } else {
-                self.changes.held.push(Held {
+                self.changes.delayed.push(DelayedDelivery {
                     wait,
                     sink,
-                    conflict: conflict.to_owned(),
+                    subject,
                 });
             }
         }
         if changed {
-            self.put(conflict, &record)?;
+            self.put(subject, &record)?;
         }
         Ok(())
     }
 
-    fn over(&mut self, event: &AnyEvent) -> Result<(), StoreError> {
-        let conflict = event.subject_id();
-        let Some(record) = self.record(conflict)? else {
+    fn resolved(&mut self, event: &AnyEvent) -> Result<(), StoreError> {
+        let subject = event.subject_id();
+        let Some(record) = self.record(subject)? else {
             return Ok(());
         };
-        self.open.remove(conflict)?;
+        self.open.remove(subject.to_string().as_str())?;
         self.changes.open = self.changes.open.saturating_sub(1);
-        for sink in 0..self.ledger.sinks.len() {
-            if record.told.contains(&self.ledger.sinks[sink].name) {
+        for sink in 0..self.store.sinks.len() {
+            if record.notified_sinks.contains(&self.store.sinks[sink].name) {
                 self.push(sink, event, Change::Resolved)?;
             }
         }
         Ok(())
     }
 
-    /// What is open here and not among `events` is over, only nobody said so.
+    /// A subject that is open here and not among `events` ended unseen.
     fn all_active(&mut self, events: &[AnyEvent]) -> Result<(), StoreError> {
-        let active: HashSet<&str> = events.iter().map(AnyEvent::subject_id).collect();
-        let mut over = Vec::new();
+        let active: HashSet<_> = events.iter().map(AnyEvent::subject_id).collect();
+        let mut ended = Vec::new();
         for item in self.open.iter()? {
-            let (key, value) = item?;
-            if active.contains(key.value()) {
-                continue;
-            }
-            if let Ok(record) = serde_json::from_slice::<OpenRecord>(value.value()) {
-                over.push(record.event);
+            let (_, value) = item?;
+            if let Ok(record) = serde_json::from_slice::<OpenRecord>(value.value())
+                && !active.contains(&record.event.subject_id())
+            {
+                ended.push(record.event);
             }
         }
-        for (n, event) in over.into_iter().enumerate() {
+        for (n, event) in ended.into_iter().enumerate() {
             let id = format!(
                 "{:016x}-outbox-{}-{n}",
-                self.ledger.run,
-                self.ledger.batch + 1
+                self.store.run,
+                self.store.batch + 1
             );
-            let event = event.ended_unseen(id, self.now.wall);
-            self.over(&event)?;
+            let event = event.resolved_unseen(id, self.now.wall);
+            self.resolved(&event)?;
         }
         for event in events {
             self.active(event, true)?;
@@ -195,50 +196,50 @@ impl<'l, 't> Batch<'l, 't> {
         Ok(())
     }
 
-    fn due(&mut self, sink: usize, conflict: &str) -> Result<(), StoreError> {
-        let Some(mut record) = self.record(conflict)? else {
+    fn delay_elapsed(&mut self, sink: usize, subject: SubjectId) -> Result<(), StoreError> {
+        let Some(mut record) = self.record(subject)? else {
             return Ok(());
         };
-        let ledger = self.ledger;
-        let Some(spec) = ledger.sinks.get(sink) else {
+        let store = self.store;
+        let Some(spec) = store.sinks.get(sink) else {
             return Ok(());
         };
-        if record.told.contains(&spec.name) || !spec.filter.accepts(&record.event) {
+        if record.notified_sinks.contains(&spec.name) || !spec.filter.accepts(&record.event) {
             return Ok(());
         }
         let event = record.event.clone();
         self.push(sink, &event, Change::Raised)?;
-        record.told.insert(spec.name.clone());
-        self.put(conflict, &record)
+        record.notified_sinks.insert(spec.name.clone());
+        self.put(subject, &record)
     }
 
     fn push(&mut self, sink: usize, event: &AnyEvent, change: Change) -> Result<(), StoreError> {
-        let told = if event.change() == change {
+        let event = if event.change() == change {
             event.clone()
         } else {
-            event.told_as(change)
+            event.with_change(change)
         };
         let record = QueuedRecord {
             at: self.now.wall.as_millisecond(),
-            event: told.clone(),
+            event: event.clone(),
         };
         let text = serde_json::to_vec(&record).unwrap_or_default();
         self.make_room(sink, text.len())?;
-        let conflict = Arc::from(event.subject_id());
+        let subject = event.subject_id();
         if change == Change::Raised {
-            self.untold.remove(&(sink, conflict));
-        } else if self.untold.contains(&(sink, conflict)) {
-            // The room was made by dropping the beginning of this very conflict.
+            self.dropped_raised.remove(&(sink, subject));
+        } else if self.dropped_raised.contains(&(sink, subject)) {
+            // Making room evicted this subject's own `raised` event.
             return Ok(());
         }
         let seq = self.changes.next_seq;
         self.changes.next_seq += 1;
-        let name = self.ledger.sinks[sink].name.as_str();
+        let name = self.store.sinks[sink].name.as_str();
         self.queue.insert((name, seq), text.as_slice())?;
         self.size[sink].0 += 1;
         self.size[sink].1 += text.len();
-        let entry = Entry {
-            event: Some(told),
+        let entry = QueueEntry {
+            event: Some(event),
             ..record.entry(seq, text.len(), self.now)
         };
         self.changes.pushed.push((sink, entry));
@@ -246,40 +247,41 @@ impl<'l, 't> Batch<'l, 't> {
     }
 
     fn make_room(&mut self, sink: usize, bytes: usize) -> Result<(), StoreError> {
-        let bounds = self.ledger.bounds;
+        let bounds = self.store.bounds;
         while self.size[sink].0 + 1 > bounds.events || self.size[sink].1 + bytes > bounds.bytes {
-            let victims =
-                self.victims[sink].get_or_insert_with(|| locked(self.queues[sink]).victims());
-            // Without one, all that is left is being sent, or came in this very batch; the next batch makes room.
-            let Some(victim) = victims.pop_front() else {
+            let eviction_candidates = self.eviction_candidates[sink]
+                .get_or_insert_with(|| locked(self.queues[sink]).eviction_candidates());
+            // Without one, everything left is being sent or belongs to this batch; the next batch makes room.
+            let Some(candidate) = eviction_candidates.pop_front() else {
                 return Ok(());
             };
-            self.evict(sink, &victim)?;
+            self.evict(sink, &candidate)?;
         }
         Ok(())
     }
 
-    fn evict(&mut self, sink: usize, victim: &Victim) -> Result<(), StoreError> {
-        let mut seqs = victim.seqs.clone();
-        if victim.untold {
-            let name = self.ledger.sinks[sink].name.as_str();
-            if let Some(mut record) = self.record(&victim.conflict)? {
-                record.told.remove(name);
-                self.put(&victim.conflict, &record)?;
+    fn evict(&mut self, sink: usize, candidate: &EvictionCandidate) -> Result<(), StoreError> {
+        let mut seqs = candidate.seqs.clone();
+        if candidate.drops_raised {
+            let name = self.store.sinks[sink].name.as_str();
+            if let Some(mut record) = self.record(candidate.subject)? {
+                record.notified_sinks.remove(name);
+                self.put(candidate.subject, &record)?;
             }
-            self.untold.insert((sink, Arc::clone(&victim.conflict)));
-            // What this batch added builds on what is dropped.
-            let added = |(s, e): &&(usize, Entry)| *s == sink && e.conflict == victim.conflict;
+            self.dropped_raised.insert((sink, candidate.subject));
+            // Events of the subject that this batch added follow the dropped one.
+            let added =
+                |(s, e): &&(usize, QueueEntry)| *s == sink && e.subject == candidate.subject;
             seqs.extend(self.changes.pushed.iter().filter(added).map(|(_, e)| e.seq));
         }
         let mut dropped = 0;
         for seq in seqs {
             if !self.gone.contains(&(sink, seq)) {
-                self.remove(sink, &victim.conflict, seq)?;
+                self.remove(sink, candidate.subject, seq)?;
                 dropped += 1;
             }
         }
-        let outcome = if victim.endless {
+        let outcome = if candidate.loses_resolved {
             "evicted_end"
         } else {
             "evicted"
@@ -288,8 +290,8 @@ impl<'l, 't> Batch<'l, 't> {
         Ok(())
     }
 
-    fn remove(&mut self, sink: usize, conflict: &Arc<str>, seq: u64) -> Result<(), StoreError> {
-        let name = self.ledger.sinks[sink].name.as_str();
+    fn remove(&mut self, sink: usize, subject: SubjectId, seq: u64) -> Result<(), StoreError> {
+        let name = self.store.sinks[sink].name.as_str();
         let bytes = self
             .queue
             .remove((name, seq))?
@@ -299,22 +301,23 @@ impl<'l, 't> Batch<'l, 't> {
             self.size[sink].1 = self.size[sink].1.saturating_sub(bytes);
         }
         self.gone.insert((sink, seq));
-        let added = |(s, e): &(usize, Entry)| *s == sink && e.seq == seq;
+        let added = |(s, e): &(usize, QueueEntry)| *s == sink && e.seq == seq;
         match self.changes.pushed.iter().position(added) {
             Some(place) => drop(self.changes.pushed.remove(place)),
-            None => self.changes.removed.push((sink, Arc::clone(conflict), seq)),
+            None => self.changes.removed.push((sink, subject, seq)),
         }
         Ok(())
     }
 
-    fn record(&self, conflict: &str) -> Result<Option<OpenRecord>, StoreError> {
-        let record = self.open.get(conflict)?;
+    fn record(&self, subject: SubjectId) -> Result<Option<OpenRecord>, StoreError> {
+        let record = self.open.get(subject.to_string().as_str())?;
         Ok(record.and_then(|r| serde_json::from_slice(r.value()).ok()))
     }
 
-    fn put(&mut self, conflict: &str, record: &OpenRecord) -> Result<(), StoreError> {
+    fn put(&mut self, subject: SubjectId, record: &OpenRecord) -> Result<(), StoreError> {
         let text = serde_json::to_vec(record).unwrap_or_default();
-        self.open.insert(conflict, text.as_slice())?;
+        self.open
+            .insert(subject.to_string().as_str(), text.as_slice())?;
         Ok(())
     }
 }

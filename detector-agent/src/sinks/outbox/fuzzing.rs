@@ -1,27 +1,27 @@
-//! A store that holds anything at all; see [`crate::fuzzing`].
+//! Fuzz entry points: a store with arbitrary records; see [`crate::fuzzing`].
 
 use std::{sync::Mutex, time::Duration};
 
 use redb::Database;
 
 use super::{
-    Bounds, SinkSpec,
-    batch::{Changes, Input},
-    ledger::Ledger,
+    OutboxBounds, SinkSpec,
+    batch::{BatchOutcome, Input},
+    outbox_store::OutboxStore,
     tables::{self, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
 use crate::{
     config::sinks::Format,
-    event::{Change, any_event::AnyEvent},
+    event::{AnyEvent, Change},
     persist::store::{Store, StoreError},
     sinks::filter::Filter,
 };
 
-/// A sink that hears of everything, and one that waits with it.
+/// A sink that gets everything, and one with a minimum duration.
 const EAGER: &str = "hook";
 const PATIENT: &str = "later";
 
-/// Goes on with a store in which the bytes stand as an event that waits and as a conflict that is open, and is over now.
+/// Loads a store that has the bytes as a queued event and as an open subject, which then turns out to have ended.
 pub fn outbox_records(bytes: &[u8]) {
     let queued = serde_json::from_slice::<QueuedRecord>(bytes).ok();
     let open = serde_json::from_slice::<OpenRecord>(bytes).ok();
@@ -40,14 +40,14 @@ pub fn outbox_records(bytes: &[u8]) {
     assert!(went.is_ok(), "a store in memory fails: {went:?}");
 }
 
-/// What a sender makes of an event.
+/// Formats an event as a sender does.
 fn send(event: &AnyEvent) {
     for format in [Format::Cloudevents, Format::Slack, Format::Pagerduty] {
         assert!(format.body(event, "key").is_ok(), "{event:?}");
     }
     assert!(event.supersedes(event));
     for change in [Change::Raised, Change::Updated, Change::Resolved] {
-        assert_eq!(event.told_as(change).change(), change);
+        assert_eq!(event.with_change(change).change(), change);
     }
 }
 
@@ -58,9 +58,11 @@ fn resume(
     unreadable: usize,
 ) -> Result<(), StoreError> {
     let write = database.begin_write()?;
-    let story = open.as_ref().map_or("", |record| record.event.subject_id());
+    let subject = open
+        .as_ref()
+        .map_or_else(String::new, |record| record.event.subject_id().to_string());
     write.open_table(QUEUE)?.insert((EAGER, 0), bytes)?;
-    write.open_table(OPEN)?.insert(story, bytes)?;
+    write.open_table(OPEN)?.insert(subject.as_str(), bytes)?;
     write.commit()?;
 
     let sink = |name: &str, min_duration| SinkSpec {
@@ -74,34 +76,36 @@ fn resume(
         sink(EAGER, Duration::ZERO),
         sink(PATIENT, Duration::from_secs(3600)),
     ];
-    let mut ledger = Ledger::new(sinks, Bounds::default(), 0);
+    let mut tables = OutboxStore::new(sinks, OutboxBounds::default(), 0);
     let now = Now::get();
-    let loaded = ledger.load(database, now)?;
+    let loaded = tables.load(database, now)?;
     assert_eq!(loaded.unreadable, unreadable);
     assert_eq!(loaded.orphaned, 0);
 
     let queues: Vec<_> = loaded.queues.into_iter().map(Mutex::new).collect();
     let queues: Vec<_> = queues.iter().collect();
-    let mut changes = Changes::default();
-    let over = [Input::Active(Vec::new())];
-    ledger.apply(database, &over, &queues, &mut changes, false, now)?;
-    ledger.applied(&changes);
-    let knew = |name| {
+    let mut changes = BatchOutcome::default();
+    let all_ended = [Input::Active(Vec::new())];
+    tables.apply(database, &all_ended, &queues, &mut changes, false, now)?;
+    tables.applied(&changes);
+    let was_notified = |name| {
         open.as_ref()
-            .is_some_and(|record| record.told.contains(name))
+            .is_some_and(|record| record.notified_sinks.contains(name))
     };
-    let knowing = [EAGER, PATIENT].into_iter().filter(|name| knew(*name));
+    let notified = [EAGER, PATIENT]
+        .into_iter()
+        .filter(|name| was_notified(*name));
     assert_eq!(
         changes.pushed.len(),
-        knowing.count(),
-        "who knew hears the end"
+        notified.count(),
+        "every notified sink gets the resolving event"
     );
     for (sink, entry) in &changes.pushed {
         let name = [EAGER, PATIENT][*sink];
         let event = tables::read_event(database, name, entry.seq)?;
         assert!(
-            event.is_some_and(|event| event.is_over() && event.change() == Change::Resolved),
-            "what was stored does not come back"
+            event.is_some_and(|event| event.is_resolved() && event.change() == Change::Resolved),
+            "a stored event is not read back"
         );
     }
     Ok(())
@@ -114,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_inputs_are_understood() {
+    fn the_seed_corpus_is_decoded() {
         for input in [
             &include_bytes!("../../../../fuzz/corpus/outbox_records/conflict")[..],
             include_bytes!("../../../../fuzz/corpus/outbox_records/anomaly"),

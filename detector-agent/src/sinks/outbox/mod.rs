@@ -1,42 +1,42 @@
-//! The outbox: what was reported is stored before it is sent, and removed after it was delivered.
+//! The outbox: an event is stored before it is sent and removed after it was delivered.
 //!
 //! ```text
-//! detection ──offer──► bounded channel ──► thread "outbox" ──commit──► tables in the state file
-//!     ▲                     │                    │  ▲
-//!     └─── "tell me all" ◄──┘ (was full)         ▼  └── delivered ── senders (one for each sink)
-//!                                          queues in memory ──take──►
+//! event loop ──offer──► bounded channel ──► thread "outbox" ──commit──► tables in the state file
+//!     ▲                      │                    │  ▲
+//!     └── "offer all active" ┘ (was full)         ▼  └── finished ── senders (one for each sink)
+//!                                           queues in memory ──take──►
 //! ```
 //!
 //! # Invariants
-//! 1. An event is *reported* once it is stored. From then on each sink that wants it gets it at least once, over any
-//!    crash, until it is delivered, given up (24 h of failures) or evicted; the last two are counted.
-//! 2. Each sink gets the events of one conflict in order. The next one is sent only after the one before it was removed
-//!    from the disk, so even a repeat after a crash never comes after a later event of its conflict.
-//! 3. The first event a sink gets of a conflict is `raised`, and one that got `raised` gets `resolved` (where the bound
-//!    does not cost it): a sink whose filter lets a conflict pass only later hears of it as raised then.
-//! 4. An event keeps its id over all attempts, restarts included.
-//! 5. Bounded: events and bytes of each sink, open conflicts, events not stored yet. At a sink's bound the oldest
-//!    conflict that is over and that the sink does not know goes first (see [`queue::Queue`]).
-//! 6. Nothing here makes detection wait. What the channel has no room for is dropped and counted; detection is then asked
-//!    for all active conflicts, and what differs from what is stored becomes an event: a conflict that is open here and
-//!    no longer active is resolved, one that is active and not open here is raised. The same happens once after each
-//!    start, when the first snapshot is merged, so what a crash took between detection and the disk heals too.
-//! 7. Where the disk is full or broken, also at the start, events wait in memory within the same bound and the store is tried again;
-//!    whether a commit that failed has reached the disk is read back from there, not guessed.
+//! 1. From when an event is stored, each sink that accepts it gets it at least once, across crashes, until it is
+//!    delivered, given up (24 h of failures) or evicted; the last two are counted.
+//! 2. Each sink gets the events of one subject (conflict or anomaly) in order. The next one is sent only after the one
+//!    before it was removed from the disk, so even a repeat after a crash never follows a later event of its subject.
+//! 3. The first event a sink gets of a subject is `raised`, and a sink that got `raised` gets `resolved`, unless it is
+//!    evicted: if a sink's filter lets a subject pass only later, the sink gets it as `raised` then.
+//! 4. An event keeps its id across all attempts, restarts included.
+//! 5. Bounded: events and bytes of each sink, open subjects, events not stored yet. At a sink's bound the oldest
+//!    resolved subject that the sink has got nothing of goes first (see [`queue::Queue`]).
+//! 6. Nothing here blocks the event loop. An event that the channel has no room for is dropped and counted; the event
+//!    loop is then asked for everything that is active, and the difference to what is stored becomes events: a subject
+//!    that is open here and no longer active is resolved, one that is active and not open here is raised. The same
+//!    happens once after each start, when the first snapshot is merged, which also repairs what a crash lost.
+//! 7. If the disk is full or broken, at the start too, events wait in memory within the same bound and the store is
+//!    retried; whether a failed commit reached the disk is read back.
 //!
-//! Without `--state-dir` the same tables live in memory: all of this holds but for the end of the process.
+//! Without `--state-dir` the same tables are in memory: all of this holds except across the end of the process.
 
 mod batch;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod ledger;
-mod port;
+mod outbox_store;
 pub mod queue;
+mod sink_queue;
 mod tables;
 mod worker;
 
 #[cfg(test)]
-pub(crate) mod by_hand;
+pub(crate) mod manual;
 #[cfg(test)]
 mod tests;
 
@@ -55,45 +55,47 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::oneshot;
 use tracing::{error, warn};
 
-pub use port::Port;
+pub use sink_queue::SinkQueue;
 
 use super::{EventSink, filter::Filter};
 use crate::{
-    event::{AnomalyEvent, Event, any_event::AnyEvent},
+    event::AnyEvent,
+    health::Part,
     metrics::{Delivery, Metrics},
+    node,
+    persist::store::Store,
 };
-use crate::{health::Part, node, persist::store::Store};
 use batch::Input;
-use ledger::Ledger;
+use outbox_store::OutboxStore;
 use queue::Queue;
-use worker::{Due, Message, Progress, Shared, Worker};
+use worker::{Backpressure, CommitState, DelayQueue, OutboxMessage, Worker};
 
-/// Events that wait to be stored at most.
+/// The most events that wait to be stored.
 pub const CAPACITY: usize = 8192;
 /// The outbox's own name in the metrics.
 const NAME: &str = "outbox";
 
-/// A sink, as the outbox knows it.
+/// A sink of the outbox.
 #[derive(Clone, Debug)]
 pub struct SinkSpec {
-    /// Its name; what is stored for it is found by it after a restart.
+    /// Its name, under which its events are stored.
     pub name: String,
-    /// Which conflicts it hears of.
+    /// Which events it gets.
     pub filter: Filter,
 }
 
-/// Upper bounds of what is stored.
+/// Upper bounds of the tables.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// Events waiting for one sink.
+pub struct OutboxBounds {
+    /// Events queued for one sink.
     pub events: usize,
-    /// Bytes of the events waiting for one sink.
+    /// Bytes of the events queued for one sink.
     pub bytes: usize,
-    /// Conflicts that are not over, also those of earlier runs.
+    /// Open conflicts and anomalies, including those of earlier runs.
     pub open: usize,
 }
 
-impl Default for Bounds {
+impl Default for OutboxBounds {
     fn default() -> Self {
         Self {
             events: 20_000,
@@ -103,10 +105,10 @@ impl Default for Bounds {
     }
 }
 
-/// Why there is no outbox.
+/// Why the outbox cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum OutboxError {
-    /// The system gives no thread.
+    /// The thread cannot be started.
     #[error("cannot start the outbox: {0}")]
     Thread(io::Error),
 }
@@ -114,23 +116,23 @@ pub enum OutboxError {
 /// The running outbox.
 #[derive(Debug)]
 pub struct Outbox {
-    ports: Vec<Arc<Port>>,
-    worker: mpsc::Sender<Message>,
-    shared: Arc<Shared>,
+    sink_queues: Vec<Arc<SinkQueue>>,
+    worker: mpsc::Sender<OutboxMessage>,
+    backpressure: Arc<Backpressure>,
     ended: Option<mpsc::Receiver<()>>,
     dropped: Counter,
 }
 
 impl Outbox {
-    /// Reads what waits from earlier runs, and starts the thread; `health` shows whether it can store. Where the store
-    /// cannot be read now, the thread goes on trying.
+    /// Loads the queues of earlier runs and starts the thread; `health` shows whether events can be stored. If the
+    /// store cannot be read now, the thread retries.
     ///
     /// # Errors
-    /// Where the thread cannot be started.
+    /// If the thread cannot be started.
     pub fn start(
         store: &Arc<Store>,
         sinks: Vec<SinkSpec>,
-        bounds: Bounds,
+        bounds: OutboxBounds,
         metrics: &Arc<Metrics>,
         health: Part,
     ) -> Result<Self, OutboxError> {
@@ -140,7 +142,7 @@ impl Outbox {
             .name(NAME.to_owned())
             .spawn(move || {
                 thread.run();
-                // Whoever waited may have given up.
+                // `stop` may have timed out.
                 let _ = end.send(());
             })
             .map_err(OutboxError::Thread)?;
@@ -151,23 +153,23 @@ impl Outbox {
     fn assemble(
         store: &Arc<Store>,
         sinks: Vec<SinkSpec>,
-        bounds: Bounds,
+        bounds: OutboxBounds,
         metrics: &Arc<Metrics>,
         health: Part,
     ) -> (Self, Worker) {
-        let ledger = Ledger::new(sinks, bounds, node::random());
+        let tables = OutboxStore::new(sinks, bounds, node::random());
         let labels = Delivery {
             sink: NAME.to_owned(),
             outcome: "dropped",
         };
         let dropped = metrics.deliveries.get_or_create(&labels).clone();
         let (worker, inputs) = mpsc::channel();
-        let ports: Vec<_> = ledger
+        let sink_queues: Vec<_> = tables
             .sinks()
             .iter()
             .enumerate()
             .map(|(index, spec)| {
-                Arc::new(Port::new(
+                Arc::new(SinkQueue::new(
                     spec.name.clone(),
                     index,
                     Queue::default(),
@@ -177,122 +179,116 @@ impl Outbox {
                 ))
             })
             .collect();
-        let shared = Arc::new(Shared {
+        let backpressure = Arc::new(Backpressure {
             queued: AtomicUsize::new(0),
             behind: AtomicBool::new(true),
         });
         let mut thread = Worker {
             inputs,
-            ledger,
+            tables,
             store: Arc::clone(store),
-            ports: ports.clone(),
-            shared: Arc::clone(&shared),
+            sink_queues: sink_queues.clone(),
+            backpressure: Arc::clone(&backpressure),
             metrics: Arc::clone(metrics),
-            due: Due::default(),
+            due: DelayQueue::default(),
             health,
-            progress: Progress::default(),
+            commit_state: CommitState::default(),
             loaded: false,
         };
-        // Where that fails it is said, and the thread tries again.
+        // A failure is logged, and the thread retries.
         let _ = thread.load();
         let outbox = Self {
-            ports,
+            sink_queues,
             worker,
-            shared,
+            backpressure,
             ended: None,
             dropped,
         };
         (outbox, thread)
     }
 
-    /// The senders' side, in the order of the sinks.
+    /// The queues for the senders, in the order of the sinks.
     #[must_use]
-    pub fn ports(&self) -> &[Arc<Port>] {
-        &self.ports
+    pub fn sink_queues(&self) -> &[Arc<SinkQueue>] {
+        &self.sink_queues
     }
 
-    /// The detection thread's side.
+    /// The sink for the event loop.
     #[must_use]
     pub fn sink(&self) -> OutboxSink {
         OutboxSink {
             worker: self.worker.clone(),
-            shared: Arc::clone(&self.shared),
+            backpressure: Arc::clone(&self.backpressure),
             dropped: self.dropped.clone(),
             ended: false,
         }
     }
 
-    /// Returns when all that was offered before is stored and with the senders; where the disk is full, that takes long.
+    /// Returns when all events offered before are stored and available to the senders, which takes long if the disk is
+    /// full.
     pub async fn sync(&self) {
         let (answer, answered) = oneshot::channel();
-        if self.worker.send(Message::Sync(answer)).is_ok() {
-            // Where the thread has ended instead, there is nothing to wait for.
+        if self.worker.send(OutboxMessage::Sync(answer)).is_ok() {
+            // If the thread has ended instead, there is nothing to wait for.
             let _ = answered.await;
         }
     }
 
-    /// Stores what was offered, and ends. `false` where that takes longer than `deadline`.
+    /// Stores the offered events and ends the thread. `false` if that takes longer than `deadline`.
     pub fn stop(self, deadline: Duration) -> bool {
-        // Where the thread has ended already, nothing is left to do.
-        let _ = self.worker.send(Message::Stop);
+        // It fails if the thread has ended already.
+        let _ = self.worker.send(OutboxMessage::Stop);
         self.ended
             .is_none_or(|ended| ended.recv_timeout(deadline).is_ok())
     }
 }
 
-/// Takes events on the detection thread.
+/// The outbox as a sink of the event loop.
 #[derive(Debug)]
 pub struct OutboxSink {
-    worker: mpsc::Sender<Message>,
-    shared: Arc<Shared>,
+    worker: mpsc::Sender<OutboxMessage>,
+    backpressure: Arc<Backpressure>,
     dropped: Counter,
     ended: bool,
 }
 
 impl OutboxSink {
     fn send(&mut self, input: Input) -> bool {
-        let sent = self.worker.send(Message::Input(input)).is_ok();
+        let sent = self.worker.send(OutboxMessage::Input(input)).is_ok();
         if !sent && !self.ended {
             self.ended = true;
             error!(
-                "the outbox has ended; events are no longer delivered. Please report this as a bug"
+                "the outbox thread has ended, events are no longer delivered; please report this as a bug"
             );
         }
         sent
     }
-
-    fn take(&mut self, event: AnyEvent) {
-        let waiting = self.shared.queued.fetch_add(1, Ordering::AcqRel);
-        if waiting < CAPACITY && self.send(Input::Event(event)) {
-            return;
-        }
-        self.shared.queued.fetch_sub(1, Ordering::AcqRel);
-        self.dropped.inc();
-        if !self.shared.behind.swap(true, Ordering::AcqRel) && !self.ended {
-            warn!(
-                "the outbox is slower than the conflicts: {CAPACITY} events wait to be stored; what is active is told again when there is room"
-            );
-        }
-    }
 }
 
 impl EventSink for OutboxSink {
-    fn offer(&mut self, event: &Arc<Event>) {
-        self.take(AnyEvent::Conflict(Arc::clone(event)));
-    }
-
-    fn offer_anomaly(&mut self, event: &Arc<AnomalyEvent>) {
-        self.take(AnyEvent::Anomaly(Arc::clone(event)));
+    fn offer(&mut self, event: &AnyEvent) {
+        let waiting = self.backpressure.queued.fetch_add(1, Ordering::AcqRel);
+        if waiting < CAPACITY && self.send(Input::Event(event.clone())) {
+            return;
+        }
+        self.backpressure.queued.fetch_sub(1, Ordering::AcqRel);
+        self.dropped.inc();
+        if !self.backpressure.behind.swap(true, Ordering::AcqRel) && !self.ended {
+            warn!(
+                waiting = CAPACITY,
+                "outbox backlog is full, events are dropped; everything active is reported again once there is room"
+            );
+        }
     }
 
     fn is_behind(&self) -> bool {
-        self.shared.behind.load(Ordering::Acquire)
-            && self.shared.queued.load(Ordering::Acquire) < CAPACITY / 2
+        self.backpressure.behind.load(Ordering::Acquire)
+            && self.backpressure.queued.load(Ordering::Acquire) < CAPACITY / 2
             && !self.ended
     }
 
     fn catch_up(&mut self, active: &[AnyEvent]) {
-        self.shared.behind.store(false, Ordering::Release);
+        self.backpressure.behind.store(false, Ordering::Release);
         self.send(Input::Active(active.to_vec()));
     }
 }

@@ -1,6 +1,6 @@
-//! The outbox's tables in the state file, and what stands in them.
+//! The outbox's tables in the state file, and the format of their records.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use redb::{
     Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, WriteTransaction,
@@ -8,32 +8,33 @@ use redb::{
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::queue::Entry;
-use crate::{event::AnyEvent, persist::store::StoreError};
+use super::queue::QueueEntry;
+use crate::{clock::WallTime, event::AnyEvent, persist::store::StoreError};
 
-/// What waits: (sink, place in its queue) → the event as the sink is told it.
+/// Queued events: (sink, sequence number) → [`QueuedRecord`].
 pub(super) const QUEUE: TableDefinition<'_, (&str, u64), &[u8]> =
     TableDefinition::new("outbox.queue");
-/// Conflicts that are not over: id → its newest event, and the sinks that know of it.
+/// Open conflicts and anomalies: id → [`OpenRecord`].
 pub(super) const OPEN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("outbox.open");
 /// The number of the newest batch.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("outbox.meta");
 const BATCH: &str = "batch";
 
+/// An event as one sink gets it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct QueuedRecord {
-    /// When it was stored, milliseconds of the wall clock.
+    /// When it was stored, milliseconds since the Unix epoch.
     pub(super) at: i64,
     pub(super) event: AnyEvent,
 }
 
 impl QueuedRecord {
-    /// The same as the queue in memory knows it.
-    pub(super) fn entry(&self, seq: u64, bytes: usize, now: Now) -> Entry {
+    /// The entry of the queue in memory; without the event, which is read from the table when it is sent.
+    pub(super) fn entry(&self, seq: u64, bytes: usize, now: Now) -> QueueEntry {
         let age = now.wall.as_millisecond().saturating_sub(self.at);
-        Entry {
+        QueueEntry {
             seq,
-            conflict: Arc::from(self.event.subject_id()),
+            subject: self.event.subject_id(),
             change: self.event.change(),
             bytes,
             age: Duration::from_millis(u64::try_from(age).unwrap_or(0)),
@@ -43,23 +44,27 @@ impl QueuedRecord {
     }
 }
 
+/// An open conflict or anomaly.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct OpenRecord {
-    pub(super) told: BTreeSet<String>,
+    /// The sinks that got, or have queued, its `raised` event.
+    #[serde(rename = "told")]
+    pub(super) notified_sinks: BTreeSet<String>,
+    /// Its newest event.
     pub(super) event: AnyEvent,
 }
 
 /// The time, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
-    pub(super) wall: jiff::Timestamp,
+    pub(super) wall: WallTime,
     pub(super) steady: Instant,
 }
 
 impl Now {
     pub(super) fn get() -> Self {
         Self {
-            wall: jiff::Timestamp::now(),
+            wall: WallTime::now(),
             steady: Instant::now(),
         }
     }
@@ -71,20 +76,20 @@ pub(super) fn newest_batch(transaction: &WriteTransaction) -> Result<u64, StoreE
     Ok(meta.get(BATCH)?.map_or(0, |n| n.value()))
 }
 
-/// Writes the number of a batch with it.
+/// Writes the number of the batch in its own transaction.
 pub(super) fn number_batch(transaction: &WriteTransaction, number: u64) -> Result<(), StoreError> {
     transaction.open_table(META)?.insert(BATCH, number)?;
     Ok(())
 }
 
-/// Whether the batch of this number is the newest on the disk.
+/// Whether this batch is the newest on the disk.
 pub(super) fn is_newest_batch(database: &Database, number: u64) -> Result<bool, StoreError> {
     let transaction = database.begin_read()?;
     let meta = transaction.open_table(META)?;
     Ok(meta.get(BATCH)?.map(|n| n.value()) == Some(number))
 }
 
-/// A waiting event's text.
+/// Reads a queued event; `None` if it is missing or cannot be decoded.
 pub(super) fn read_event(
     database: &Database,
     sink: &str,

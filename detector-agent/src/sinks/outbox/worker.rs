@@ -1,8 +1,7 @@
-//! The thread "outbox": the only writer of the outbox's tables.
+//! The thread "outbox", the only writer of the outbox's tables.
 //!
-//! What came in while the disk was busy is one commit (group commit). Where a commit fails, its inputs are kept and
-//! tried again, in order, with the store opened anew; what comes in meanwhile waits behind it, within the bound of
-//! [`super::CAPACITY`] events.
+//! Inputs that arrived while the disk was busy are one commit (group commit). If a commit fails, its inputs are retried
+//! in order with the store reopened; further ones queue up behind, at most [`super::CAPACITY`] events.
 
 use std::{
     cmp::Reverse,
@@ -20,13 +19,14 @@ use tokio::{sync::oneshot, time::Instant};
 use tracing::{error, info, warn};
 
 use super::{
-    batch::{Changes, Input},
-    ledger::Ledger,
-    port::Port,
+    batch::{BatchOutcome, Input},
+    outbox_store::OutboxStore,
     queue::locked,
+    sink_queue::SinkQueue,
     tables::Now,
 };
 use crate::{
+    event::SubjectId,
     health::Part,
     metrics::Metrics,
     persist::store::{Store, StoreError},
@@ -35,75 +35,75 @@ use crate::{
 
 /// Inputs of one commit at most.
 const BATCH: usize = 512;
-/// A removal that was not written to the disk is, once it is quiet for so long.
+/// Removals that are not synced to the disk are once no input has arrived for this long.
 const FLUSH: Duration = Duration::from_secs(1);
-/// Waits after failures of the store.
+/// Waits between retries of the store.
 const STORE: Backoff = Backoff {
     first: Duration::from_millis(200),
     longest: Duration::from_secs(30),
 };
 
-/// What the thread hears.
+/// The thread's input.
 #[derive(Debug)]
-pub(super) enum Message {
+pub(super) enum OutboxMessage {
     Input(Input),
-    /// Answer once all that came before is stored and with the senders.
+    /// To be answered once everything before it is stored and available to the senders.
     Sync(oneshot::Sender<()>),
     Stop,
 }
 
-/// What the detection side and the thread share.
+/// State shared with the event loop's side.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct Backpressure {
     /// Events offered and not stored yet.
     pub(super) queued: AtomicUsize,
-    /// Something was dropped: all active conflicts are to be told anew.
+    /// An event was dropped: everything active must be offered again.
     pub(super) behind: AtomicBool,
 }
 
 #[derive(Debug)]
 pub(super) struct Worker {
-    pub(super) inputs: Receiver<Message>,
-    pub(super) ledger: Ledger,
+    pub(super) inputs: Receiver<OutboxMessage>,
+    pub(super) tables: OutboxStore,
     pub(super) store: Arc<Store>,
-    pub(super) ports: Vec<Arc<Port>>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) sink_queues: Vec<Arc<SinkQueue>>,
+    pub(super) backpressure: Arc<Backpressure>,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) due: Due,
+    pub(super) due: DelayQueue,
     pub(super) health: Part,
-    pub(super) progress: Progress,
-    /// What earlier runs left was read; nothing is stored before.
+    pub(super) commit_state: CommitState,
+    /// Whether the tables were read; nothing is written before.
     pub(super) loaded: bool,
 }
 
-/// What is under way.
+/// The commit in progress.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct CommitState {
     /// Not committed yet.
     batch: Vec<Input>,
-    /// Removals that a crash would undo, and so would opening the database anew after somebody's error.
+    /// Committed removals that are not synced: a crash undoes them, and so does reopening the database.
     unsynced: Vec<Input>,
-    /// The database as it was open at the last commit.
+    /// The database of the last commit.
     last: Weak<Database>,
-    /// A commit that failed, and may be on the disk all the same.
-    pub(super) doubt: Option<Changes>,
-    /// Commits that failed since the last one that did not.
+    /// A commit that failed but may have reached the disk.
+    pub(super) doubt: Option<BatchOutcome>,
+    /// Failed commits since the last successful one.
     failures: u32,
-    /// Those that wait for an answer.
+    /// Pending [`OutboxMessage::Sync`]s.
     waiting: Vec<oneshot::Sender<()>>,
 }
 
-/// Conflicts that sinks are to hear of later.
+/// Subjects that sinks get once they have lasted long enough.
 #[derive(Debug, Default)]
-pub(super) struct Due {
-    times: BinaryHeap<Reverse<(Instant, usize, String)>>,
-    known: HashSet<(usize, String)>,
+pub(super) struct DelayQueue {
+    times: BinaryHeap<Reverse<(Instant, usize, SubjectId)>>,
+    known: HashSet<(usize, SubjectId)>,
 }
 
-impl Due {
-    pub(super) fn add(&mut self, at: Instant, sink: usize, conflict: String) {
-        if self.known.insert((sink, conflict.clone())) {
-            self.times.push(Reverse((at, sink, conflict)));
+impl DelayQueue {
+    pub(super) fn add(&mut self, at: Instant, sink: usize, subject: SubjectId) {
+        if self.known.insert((sink, subject)) {
+            self.times.push(Reverse((at, sink, subject)));
         }
     }
 
@@ -115,44 +115,44 @@ impl Due {
         if self.next()? > now {
             return None;
         }
-        let Reverse((_, sink, conflict)) = self.times.pop()?;
-        self.known.remove(&(sink, conflict.clone()));
-        Some(Input::Due(sink, conflict))
+        let Reverse((_, sink, subject)) = self.times.pop()?;
+        self.known.remove(&(sink, subject));
+        Some(Input::DelayElapsed(sink, subject))
     }
 }
 
 impl Worker {
-    /// Works until it is told to stop, or nobody can tell it anything any more.
+    /// Works until it is stopped, or until every sender of inputs is gone.
     pub(super) fn run(mut self) {
         let mut random = fastrand::Rng::new();
         loop {
-            let wait = if self.progress.failures > 0 {
-                Some(STORE.wait(self.progress.failures, &mut random))
+            let wait = if self.commit_state.failures > 0 {
+                Some(STORE.wait(self.commit_state.failures, &mut random))
             } else {
                 let until = |at: Instant| at.saturating_duration_since(Instant::now());
                 let due = self.due.next().map(until);
-                let flush = (!self.progress.unsynced.is_empty()).then_some(FLUSH);
+                let flush = (!self.commit_state.unsynced.is_empty()).then_some(FLUSH);
                 due.into_iter().chain(flush).min()
             };
             if self.turn(wait) {
                 break;
             }
         }
-        if !self.progress.batch.is_empty() {
+        if !self.commit_state.batch.is_empty() {
             warn!(
-                "{} changes of the outbox could not be stored before the end; the next start makes up for what is still active",
-                self.progress.batch.len()
+                "{} outbox changes were not stored before shutdown; the next start reports what is still active",
+                self.commit_state.batch.len()
             );
         }
     }
 
-    /// Reads what waits from earlier runs.
+    /// Loads the queues of earlier runs.
     ///
     /// # Errors
-    /// Where the store cannot be opened or read; it is tried again before the next commit.
+    /// If the store cannot be opened or read; loading is retried before the next commit.
     pub(super) fn load(&mut self) -> Result<(), StoreError> {
         let outcome = self.store.database().and_then(|database| {
-            let loaded = self.ledger.load(&database, Now::get());
+            let loaded = self.tables.load(&database, Now::get());
             if loaded.is_err() {
                 self.store.failed(database);
             }
@@ -167,25 +167,26 @@ impl Worker {
         };
         if loaded.orphaned > 0 {
             warn!(
-                "dropped {} events that waited for sinks that are no longer configured",
+                "dropped {} queued events of sinks that are no longer configured",
                 loaded.orphaned
             );
         }
         if loaded.unreadable > 0 {
             error!(
-                "dropped {} records of the outbox that cannot be read; what they told is made up for as far as it is still active",
+                "dropped {} outbox records that cannot be decoded; what is still active is reported again",
                 loaded.unreadable
             );
         }
         self.count("orphaned", loaded.orphaned as u64);
         self.count("unreadable", loaded.unreadable as u64);
-        for (port, queue) in self.ports.iter().zip(loaded.queues) {
-            *locked(&port.queue) = queue;
-            port.tell();
+        for (sink_queue, queue) in self.sink_queues.iter().zip(loaded.queues) {
+            *locked(&sink_queue.queue) = queue;
+            sink_queue.notify();
         }
         let now = Instant::now();
-        for held in loaded.held {
-            self.due.add(now + held.wait, held.sink, held.conflict);
+        for delayed in loaded.delayed {
+            self.due
+                .add(now + delayed.wait, delayed.sink, delayed.subject);
         }
         self.loaded = true;
         self.works();
@@ -194,60 +195,60 @@ impl Worker {
 
     fn works(&self) {
         self.health.works(if self.store.is_durable() {
-            "stores events before they are sent"
+            "events are stored before they are sent"
         } else {
-            "keeps events in memory: --state-dir is not given"
+            "events are held in memory only: --state-dir is not set"
         });
     }
 
     fn failed(&mut self, why: &StoreError) {
-        if self.progress.failures == 0 {
+        if self.commit_state.failures == 0 {
             error!(
-                "events cannot be stored, and are not sent before they are: {why}; detection goes on and the outbox tries again"
+                "cannot store events: {why}; they are sent once the store works again, detection is not affected"
             );
         }
         self.health.failed(format!("cannot store events: {why}"));
-        self.progress.failures = self.progress.failures.saturating_add(1);
+        self.commit_state.failures = self.commit_state.failures.saturating_add(1);
         self.count("store_failed", 1);
     }
 
-    /// Waits for inputs as long as `wait` says and commits them; `true` at the end.
+    /// Waits for inputs for at most `wait` and commits them; `true` when it is time to stop.
     pub(super) fn turn(&mut self, wait: Option<Duration>) -> bool {
         let stopping = self.collect(wait);
-        while self.progress.batch.len() < BATCH
+        while self.commit_state.batch.len() < BATCH
             && let Some(due) = self.due.take(Instant::now())
         {
-            self.progress.batch.push(due);
+            self.commit_state.batch.push(due);
         }
         if !self.loaded && self.load().is_err() {
             return stopping;
         }
-        if !self.progress.batch.is_empty() || !self.progress.unsynced.is_empty() {
+        if !self.commit_state.batch.is_empty() || !self.commit_state.unsynced.is_empty() {
             match self.commit() {
-                Ok(()) => self.progress.batch.clear(),
+                Ok(()) => self.commit_state.batch.clear(),
                 Err(why) => {
                     self.failed(&why);
                     return stopping;
                 }
             }
         }
-        if self.progress.failures > 0 {
-            info!("the outbox can be written again");
+        if self.commit_state.failures > 0 {
+            info!("outbox store works again");
             self.works();
-            self.progress.failures = 0;
+            self.commit_state.failures = 0;
         }
-        for waiting in self.progress.waiting.drain(..) {
-            // Whoever waited may have gone.
+        for waiting in self.commit_state.waiting.drain(..) {
+            // The receiver may have given up.
             let _ = waiting.send(());
         }
         stopping
     }
 
-    /// Fills `batch` with what there is; waits for the first as long as `wait` says, or for all of `wait` where the
-    /// last commit failed. `true` at the end.
+    /// Fills the batch with the inputs that are there. Waits up to `wait` for the first one, or for all of `wait` if the
+    /// last commit failed. `true` when it is time to stop.
     fn collect(&mut self, wait: Option<Duration>) -> bool {
-        let failing = self.progress.failures > 0;
-        let batch = &mut self.progress.batch;
+        let failing = self.commit_state.failures > 0;
+        let batch = &mut self.commit_state.batch;
         let until = wait.map(|wait| Instant::now() + wait);
         let mut first = batch.is_empty() || failing;
         while failing || batch.len() < BATCH {
@@ -274,12 +275,12 @@ impl Worker {
             };
             first = failing;
             match message {
-                Message::Input(input) => batch.push(input),
-                Message::Sync(answer) => {
-                    self.progress.waiting.push(answer);
+                OutboxMessage::Input(input) => batch.push(input),
+                OutboxMessage::Sync(answer) => {
+                    self.commit_state.waiting.push(answer);
                     return false;
                 }
-                Message::Stop => return true,
+                OutboxMessage::Stop => return true,
             }
         }
         false
@@ -287,75 +288,80 @@ impl Worker {
 
     fn commit(&mut self) -> Result<(), StoreError> {
         let database = self.store.database()?;
-        let progress = &mut self.progress;
-        let mut changes = Changes::default();
-        let outcome = match progress.doubt.take() {
-            // The removals before it are there too: it was made on top of them.
-            Some(tried) if self.ledger.is_applied(&database).unwrap_or(false) => {
+        let commit_state = &mut self.commit_state;
+        let mut changes = BatchOutcome::default();
+        let outcome = match commit_state.doubt.take() {
+            // The removals before it are there too, as it was based on them.
+            Some(tried) if self.tables.is_applied(&database).unwrap_or(false) => {
                 changes = tried;
                 Ok(())
             }
             _ => {
-                let queues: Vec<_> = self.ports.iter().map(|port| &port.queue).collect();
-                // A store that was opened anew has forgotten what was not synced, whoever met the error.
-                let same = Weak::ptr_eq(&progress.last, &Arc::downgrade(&database));
+                let queues: Vec<_> = self
+                    .sink_queues
+                    .iter()
+                    .map(|sink_queue| &sink_queue.queue)
+                    .collect();
+                // A store that was reopened, whoever met the error, has lost what was not synced.
+                let same = Weak::ptr_eq(&commit_state.last, &Arc::downgrade(&database));
                 let again = if same {
                     &[]
                 } else {
-                    progress.unsynced.as_slice()
+                    commit_state.unsynced.as_slice()
                 };
-                let inputs: Vec<_> = again.iter().chain(&progress.batch).cloned().collect();
-                let force = progress.batch.is_empty() || !again.is_empty();
-                self.ledger
+                let inputs: Vec<_> = again.iter().chain(&commit_state.batch).cloned().collect();
+                let force = commit_state.batch.is_empty() || !again.is_empty();
+                self.tables
                     .apply(&database, &inputs, &queues, &mut changes, force, Now::get())
             }
         };
         if let Err(why) = outcome {
-            progress.doubt = Some(changes);
+            commit_state.doubt = Some(changes);
             self.store.failed(database);
             return Err(why);
         }
-        progress.last = Arc::downgrade(&database);
-        self.ledger.applied(&changes);
+        commit_state.last = Arc::downgrade(&database);
+        self.tables.applied(&changes);
         if changes.durable {
-            progress.unsynced.clear();
+            commit_state.unsynced.clear();
         } else {
-            progress.unsynced.extend_from_slice(&progress.batch);
+            commit_state.unsynced.extend_from_slice(&commit_state.batch);
         }
-        let stored = progress
+        let stored = commit_state
             .batch
             .iter()
             .filter(|input| matches!(input, Input::Event(_)))
             .count();
         self.publish(changes);
         if stored > 0 {
-            self.shared.queued.fetch_sub(stored, Ordering::AcqRel);
+            self.backpressure.queued.fetch_sub(stored, Ordering::AcqRel);
             self.count("stored", stored as u64);
         }
         Ok(())
     }
 
-    /// Brings the queues in memory to what is on the disk.
-    fn publish(&mut self, changes: Changes) {
-        for (sink, conflict, seq) in changes.removed {
-            locked(&self.ports[sink].queue).removed(&conflict, seq);
+    /// Brings the queues in memory in line with the disk.
+    fn publish(&mut self, changes: BatchOutcome) {
+        for (sink, subject, seq) in changes.removed {
+            locked(&self.sink_queues[sink].queue).removed(subject, seq);
         }
         for (sink, entry) in changes.pushed {
-            locked(&self.ports[sink].queue).push(entry);
+            locked(&self.sink_queues[sink].queue).push(entry);
         }
         for (sink, outcome, events) in changes.evicted {
-            self.ports[sink].count(outcome, events as u64);
+            self.sink_queues[sink].count(outcome, events as u64);
         }
-        for port in &self.ports {
-            locked(&port.queue).thaw();
-            port.tell();
+        for sink_queue in &self.sink_queues {
+            locked(&sink_queue.queue).unfreeze();
+            sink_queue.notify();
         }
         if changes.refused > 0 {
             self.count("refused", changes.refused as u64);
         }
         let now = Instant::now();
-        for held in changes.held {
-            self.due.add(now + held.wait, held.sink, held.conflict);
+        for delayed in changes.delayed {
+            self.due
+                .add(now + delayed.wait, delayed.sink, delayed.subject);
         }
     }
 

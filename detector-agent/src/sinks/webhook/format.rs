@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::{
     config::sinks::Format,
+    engine::Confidence,
     event::{
-        AnomalyData, Change, Event,
-        any_event::AnyEvent,
-        summary::{anomaly_line, claimant, line, place},
+        AnomalyData, AnyEvent, Change, ContractName as _, Event,
+        summary::{anomaly_line, anomaly_title, claimant, conflict_line, vlan_address},
     },
 };
 
@@ -48,8 +48,8 @@ impl Format {
 fn slack_words(change: Change) -> (&'static str, &'static str) {
     match change {
         Change::Resolved => (":white_check_mark:", "resolved"),
-        Change::Updated => (":warning:", "changed"),
-        Change::Raised => (":rotating_light:", "found"),
+        Change::Updated => (":warning:", "updated"),
+        Change::Raised => (":rotating_light:", "detected"),
     }
 }
 
@@ -57,10 +57,15 @@ fn slack_anomaly(data: &AnomalyData, change: Change) -> Value {
     let (mark, word) = slack_words(change);
     let headline = format!(
         "{mark} *{} {word}*: {}",
-        slack_text(&data.kind.replace('_', " ")),
+        anomaly_title(data.kind),
         slack_text(&anomaly_line(data))
     );
-    let context = format!("{} · {} · {}", data.kind, data.raised_at, data.anomaly_id);
+    let context = format!(
+        "{} · {} · {}",
+        data.kind.name(),
+        data.raised_at,
+        data.anomaly_id
+    );
     json!({"text": cut(&headline, SLACK_SECTION), "blocks": [section(&headline), slack_context(&context)]})
 }
 
@@ -71,17 +76,22 @@ fn slack_context(text: &str) -> Value {
 fn slack(event: &Event, change: Change) -> Value {
     let data = &event.data;
     let (mark, word) = slack_words(change);
-    let headline = format!("{mark} *IP conflict {word}*: {}", slack_text(&line(data)));
+    let headline = format!(
+        "{mark} *IP conflict {word}*: {}",
+        slack_text(&conflict_line(data))
+    );
     let claimants: Vec<String> = data
         .claimants
         .iter()
         .map(|c| {
             let name = slack_text(&claimant(c));
-            let mac = c.mac.as_deref().unwrap_or("no MAC known");
-            match &c.left {
-                Some(left) => format!("• {name}, {mac}: left ({})", left.replace('_', " ")),
+            let mac = c
+                .mac
+                .map_or_else(|| "unknown MAC".to_owned(), |mac| mac.to_string());
+            match c.left {
+                Some(left) => format!("• {name}, {mac}: left ({})", left.name().replace('_', " ")),
                 None => {
-                    let kinds: Vec<_> = c.evidence.iter().map(|e| e.kind.as_str()).collect();
+                    let kinds: Vec<_> = c.evidence.iter().map(|e| e.kind.name()).collect();
                     format!("• {name}, {mac}: seen by {}", kinds.join(", "))
                 }
             }
@@ -93,7 +103,10 @@ fn slack(event: &Event, change: Change) -> Value {
     }
     blocks.push(slack_context(&format!(
         "{} · {} · {} · {}",
-        data.kind, data.confidence, data.raised_at, data.conflict_id
+        data.kind.name(),
+        data.confidence.name(),
+        data.raised_at,
+        data.conflict_id
     )));
     json!({"text": cut(&headline, SLACK_SECTION), "blocks": blocks})
 }
@@ -110,7 +123,7 @@ fn slack_text(text: &str) -> String {
 }
 
 fn pagerduty(event: &AnyEvent, routing_key: &str) -> Value {
-    let action = if event.is_over() {
+    let action = if event.is_resolved() {
         "resolve"
     } else {
         "trigger"
@@ -118,22 +131,28 @@ fn pagerduty(event: &AnyEvent, routing_key: &str) -> Value {
     let (summary, node, severity, component, details) = match event {
         AnyEvent::Conflict(event) => {
             let data = &event.data;
-            let severity = if data.confidence == "certain" {
+            let severity = if data.confidence == Confidence::Certain {
                 "critical"
             } else {
                 "error"
             };
-            let summary = format!("IP conflict: {}", line(data));
-            (summary, &data.node, severity, place(data), json!(data))
+            let summary = format!("IP conflict: {}", conflict_line(data));
+            (
+                summary,
+                &data.node,
+                severity,
+                vlan_address(data),
+                json!(data),
+            )
         }
         AnyEvent::Anomaly(event) => {
             let data = &event.data;
-            let summary = format!("{}: {}", data.kind.replace('_', " "), anomaly_line(data));
+            let summary = format!("{}: {}", anomaly_title(data.kind), anomaly_line(data));
             (
                 summary,
                 &data.node,
                 "warning",
-                data.address.clone(),
+                data.address.to_string(),
                 json!(data),
             )
         }
@@ -141,7 +160,7 @@ fn pagerduty(event: &AnyEvent, routing_key: &str) -> Value {
     json!({
         "routing_key": routing_key,
         "event_action": action,
-        "dedup_key": event.subject_id(),
+        "dedup_key": event.subject_id().to_string(),
         "client": "IP Conflict Detector",
         "payload": {
             "summary": cut(&summary, PAGERDUTY_SUMMARY),
@@ -150,7 +169,7 @@ fn pagerduty(event: &AnyEvent, routing_key: &str) -> Value {
             "timestamp": event.time(),
             "component": component,
             "group": node,
-            "class": event.kind(),
+            "class": event.kind().contract_name(),
             "custom_details": details,
         },
     })
@@ -168,6 +187,8 @@ fn cut(text: &str, characters: usize) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
+
+    use std::sync::Arc;
 
     use super::*;
     use crate::event::samples;
@@ -188,13 +209,13 @@ mod tests {
         let slack = of_any(Format::Slack, &event);
         let text = slack["text"].as_str().unwrap();
         assert!(
-            text.contains("ipam drift found") && text.contains("10.0.0.1"),
+            text.contains("IPAM drift detected") && text.contains("10.0.0.1"),
             "{text}"
         );
         let page = of_any(Format::Pagerduty, &event);
         assert_eq!(page["payload"]["severity"], "warning");
         assert_eq!(page["payload"]["class"], "ipam_drift");
-        assert_eq!(page["dedup_key"], event.subject_id());
+        assert_eq!(page["dedup_key"], event.subject_id().to_string());
     }
 
     #[test]
@@ -209,10 +230,11 @@ mod tests {
     #[test]
     fn slack_is_told_in_words_and_its_control_characters_are_escaped() {
         let mut event = samples::raised("10.0.0.1");
-        event.data.claimants[0].pod.as_mut().unwrap().name = "<!channel>&".to_owned();
+        let pod = event.data.claimants[0].pod.as_mut().unwrap();
+        Arc::make_mut(pod).name = "<!channel>&".to_owned();
         let body = body(Format::Slack, &event);
         let text = body["text"].as_str().unwrap();
-        assert!(text.contains("IP conflict found"), "{text}");
+        assert!(text.contains("IP conflict detected"), "{text}");
         assert!(
             text.contains("default/&lt;!channel&gt;&amp; (veth-a)"),
             "{text}"

@@ -13,8 +13,8 @@ use hyper::{StatusCode, header::HeaderMap};
 
 use super::client::{FileError, HttpClient, RequestError, header, secret};
 use crate::config::sinks::{Format, WebhookSettings};
-use crate::event::AnyEvent;
-use sender::{Attempt, Attempted};
+use crate::{clock::WallTime, event::AnyEvent};
+use sender::{DeliveryOutcome, DeliveryTarget};
 use sign::{Secret, SecretError, signature};
 
 /// Why a webhook cannot be used.
@@ -78,7 +78,7 @@ impl Webhook {
     }
 
     async fn post(&self, event: &AnyEvent) -> Result<super::client::Answer, WebhookError> {
-        let now = jiff::Timestamp::now().as_second();
+        let now = WallTime::now().as_second();
         let body = self
             .format
             .body(event, &self.routing_key()?)
@@ -120,21 +120,21 @@ impl Webhook {
     }
 }
 
-impl Attempt for Webhook {
-    async fn attempt(&self, event: AnyEvent) -> Attempted {
+impl DeliveryTarget for Webhook {
+    async fn attempt(&self, event: AnyEvent) -> DeliveryOutcome {
         let answer = match self.post(&event).await {
             Ok(answer) => answer,
             Err(why) => {
-                return Attempted::Failed {
+                return DeliveryOutcome::Failed {
                     wait: None,
                     why: why.to_string(),
                 };
             }
         };
         match answer.status {
-            status if status.is_success() => Attempted::Delivered,
-            StatusCode::GONE => Attempted::Gone,
-            status => Attempted::Failed {
+            status if status.is_success() => DeliveryOutcome::Delivered,
+            StatusCode::GONE => DeliveryOutcome::Gone,
+            status => DeliveryOutcome::Failed {
                 // Only a server that says that it is busy speaks for all requests.
                 wait: answer.retry_after,
                 why: if status.is_redirection() {

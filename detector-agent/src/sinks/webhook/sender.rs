@@ -21,8 +21,8 @@ use crate::{
     health::Part,
     sinks::{
         outbox::{
-            Port,
-            queue::{Idle, Job},
+            SinkQueue,
+            queue::{Idle, SendJob},
         },
         retry::Backoff,
     },
@@ -35,7 +35,7 @@ const PATIENCE: u32 = 3;
 
 /// What came of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attempted {
+pub enum DeliveryOutcome {
     /// The receiver has it.
     Delivered,
     /// The receiver wants nothing, ever (410).
@@ -50,14 +50,14 @@ pub enum Attempted {
 }
 
 /// Attempts to deliver an event.
-pub trait Attempt: Send + Sync + 'static {
+pub trait DeliveryTarget: Send + Sync + 'static {
     /// Tries once.
-    fn attempt(&self, event: AnyEvent) -> impl Future<Output = Attempted> + Send;
+    fn attempt(&self, event: AnyEvent) -> impl Future<Output = DeliveryOutcome> + Send;
 }
 
 /// How a request ended.
-enum Ended {
-    Attempted(Attempted),
+enum RequestOutcome {
+    DeliveryOutcome(DeliveryOutcome),
     /// The event's text could not be read from the store.
     Unread(String),
     /// The store does not know the event.
@@ -67,7 +67,7 @@ enum Ended {
 /// Sends one sink's events.
 #[derive(Debug)]
 pub struct Sender<A> {
-    port: Arc<Port>,
+    sink_queue: Arc<SinkQueue>,
     target: Arc<A>,
     give_up_after: Duration,
     backoff: Backoff,
@@ -81,14 +81,14 @@ pub struct Sender<A> {
     /// As the receiver asked.
     asked_until: Option<Instant>,
     gone: bool,
-    running: HashMap<Id, Job>,
+    running: HashMap<Id, SendJob>,
     health: Part,
 }
 
-impl<A: Attempt> Sender<A> {
-    /// A sender from `port` to `target`. `random` decides the jitter; `health` shows how the receiver is.
+impl<A: DeliveryTarget> Sender<A> {
+    /// A sender from `sink_queue` to `target`. `random` decides the jitter; `health` shows how the receiver is.
     pub fn new(
-        port: Arc<Port>,
+        sink_queue: Arc<SinkQueue>,
         target: Arc<A>,
         settings: RetrySettings,
         random: fastrand::Rng,
@@ -96,7 +96,7 @@ impl<A: Attempt> Sender<A> {
     ) -> Self {
         health.works("nothing was to be sent yet");
         Self {
-            port,
+            sink_queue,
             target,
             give_up_after: settings.give_up_after,
             backoff: Backoff {
@@ -117,23 +117,23 @@ impl<A: Attempt> Sender<A> {
 
     /// Sends until `stop` says true, and then what may still be sent at once. The caller sets the deadline.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
-        let port = Arc::clone(&self.port);
+        let sink_queue = Arc::clone(&self.sink_queue);
         let mut requests = JoinSet::new();
         let mut stopping = *stop.borrow();
         loop {
             let wake = self.begin(&mut requests);
-            if stopping && requests.is_empty() && (self.gone || !port.is_moving()) {
+            if stopping && requests.is_empty() && (self.gone || !sink_queue.has_successors()) {
                 return;
             }
             tokio::select! {
                 Some(ended) = requests.join_next_with_id() => match ended {
                     Ok((id, ended)) => self.end(id, ended),
                     Err(error) => {
-                        error!(sink = port.name(), "an attempt panicked; please report this as a bug: {error}");
-                        self.end(error.id(), Ended::Unread("the attempt panicked".to_owned()));
+                        error!(sink = sink_queue.name(), "an attempt panicked; please report this as a bug: {error}");
+                        self.end(error.id(), RequestOutcome::Unread("the attempt panicked".to_owned()));
                     }
                 },
-                () = port.changed() => {}
+                () = sink_queue.changed() => {}
                 () = until(wake) => {}
                 changed = stop.changed(), if !stopping => {
                     // Where nobody can say stop any more, it is time to.
@@ -144,7 +144,7 @@ impl<A: Attempt> Sender<A> {
     }
 
     /// Begins what may be sent now; gives when there is more.
-    fn begin(&mut self, requests: &mut JoinSet<Ended>) -> Option<Instant> {
+    fn begin(&mut self, requests: &mut JoinSet<RequestOutcome>) -> Option<Instant> {
         if self.gone {
             return None;
         }
@@ -161,11 +161,12 @@ impl<A: Attempt> Sender<A> {
                 self.paused_until = None;
                 self.asked_until = None;
             }
-            match self.port.take(now) {
+            match self.sink_queue.take(now) {
                 Ok(job) => {
-                    let (port, target) = (Arc::clone(&self.port), Arc::clone(&self.target));
+                    let (sink_queue, target) =
+                        (Arc::clone(&self.sink_queue), Arc::clone(&self.target));
                     let (seq, event) = (job.seq, job.event.clone());
-                    let request = requests.spawn(send(port, target, seq, event));
+                    let request = requests.spawn(send(sink_queue, target, seq, event));
                     self.running.insert(request.id(), job);
                 }
                 Err(Idle::Until(at)) => return Some(at),
@@ -174,13 +175,13 @@ impl<A: Attempt> Sender<A> {
         }
     }
 
-    fn end(&mut self, id: Id, ended: Ended) {
+    fn end(&mut self, id: Id, ended: RequestOutcome) {
         let Some(job) = self.running.remove(&id) else {
             return;
         };
-        let sink = self.port.name();
+        let sink = self.sink_queue.name();
         match ended {
-            Ended::Attempted(Attempted::Delivered) => {
+            RequestOutcome::DeliveryOutcome(DeliveryOutcome::Delivered) => {
                 if self.failures >= PATIENCE {
                     info!(sink, "the receiver takes events again");
                 }
@@ -189,29 +190,31 @@ impl<A: Attempt> Sender<A> {
                 self.pauses = 0;
                 self.paused_until = None;
                 self.health.works("takes events");
-                self.port.delivered(job.seq);
+                self.sink_queue.delivered(job.seq);
             }
-            Ended::Attempted(Attempted::Gone) => {
+            RequestOutcome::DeliveryOutcome(DeliveryOutcome::Gone) => {
                 if !self.gone {
                     warn!(
                         sink,
                         "the receiver answered 410 Gone: nothing more is sent to it until the agent starts again. Take it out of the configuration, or mend it and restart; what waits for it stays stored"
                     );
-                    self.port.count("disabled", 1);
+                    self.sink_queue.count("disabled", 1);
                 }
                 self.gone = true;
                 self.health
                     .failed("answered 410 Gone: nothing is sent until the agent starts again");
-                self.port.put_back(job.seq);
+                self.sink_queue.put_back(job.seq);
             }
-            Ended::Attempted(Attempted::Failed { wait, why }) => self.failed(&job, wait, &why),
-            Ended::Unread(why) => self.failed(&job, None, &why),
-            Ended::Unknown => self.port.given_up(job.seq, "unreadable"),
+            RequestOutcome::DeliveryOutcome(DeliveryOutcome::Failed { wait, why }) => {
+                self.failed(&job, wait, &why)
+            }
+            RequestOutcome::Unread(why) => self.failed(&job, None, &why),
+            RequestOutcome::Unknown => self.sink_queue.given_up(job.seq, "unreadable"),
         }
     }
 
-    fn failed(&mut self, job: &Job, wait: Option<Duration>, why: &str) {
-        let sink = self.port.name();
+    fn failed(&mut self, job: &SendJob, wait: Option<Duration>, why: &str) {
+        let sink = self.sink_queue.name();
         if self.failures == 0 {
             warn!(
                 sink,
@@ -249,31 +252,31 @@ impl<A: Attempt> Sender<A> {
                     "gave up an event that could not be delivered for {age}, and gives up what grows as old: {why}"
                 );
             }
-            self.port.given_up(job.seq, "given_up");
+            self.sink_queue.given_up(job.seq, "given_up");
         } else {
-            self.port
+            self.sink_queue
                 .failed(job.seq, asked.map_or(own, |at| at.max(own)));
         }
     }
 }
 
-async fn send<A: Attempt>(
-    port: Arc<Port>,
+async fn send<A: DeliveryTarget>(
+    sink_queue: Arc<SinkQueue>,
     target: Arc<A>,
     seq: u64,
     kept: Option<AnyEvent>,
-) -> Ended {
+) -> RequestOutcome {
     let event = match kept {
         Some(event) => event,
         // From the disk, and not on the thread that serves everything else.
-        None => match spawn_blocking(move || port.read(seq)).await {
+        None => match spawn_blocking(move || sink_queue.read(seq)).await {
             Ok(Ok(Some(event))) => event,
-            Ok(Ok(None)) => return Ended::Unknown,
-            Ok(Err(error)) => return Ended::Unread(error.to_string()),
-            Err(error) => return Ended::Unread(error.to_string()),
+            Ok(Ok(None)) => return RequestOutcome::Unknown,
+            Ok(Err(error)) => return RequestOutcome::Unread(error.to_string()),
+            Err(error) => return RequestOutcome::Unread(error.to_string()),
         },
     };
-    Ended::Attempted(target.attempt(event).await)
+    RequestOutcome::DeliveryOutcome(target.attempt(event).await)
 }
 
 async fn until(at: Option<Instant>) {

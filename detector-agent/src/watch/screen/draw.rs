@@ -1,6 +1,5 @@
 //! What the screen looks like.
 
-use jiff::Timestamp as Wall;
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -10,9 +9,13 @@ use ratatui::{
 };
 
 use super::{super::view_model::Link, View};
-use crate::event::{
-    ClaimantData, ConflictData,
-    text::{self, Colour, clean},
+use crate::{
+    clock::WallTime,
+    event::{
+        ClaimantData, ConflictData,
+        summary::vlan_address,
+        text::{self, Colour, clean},
+    },
 };
 
 impl View {
@@ -23,7 +26,7 @@ impl View {
         }
     }
 
-    pub(super) fn draw(&mut self, frame: &mut Frame<'_>, now: Wall) {
+    pub(super) fn draw(&mut self, frame: &mut Frame<'_>, now: WallTime) {
         let [head, body, foot] = Layout::vertical([
             Constraint::Length(2),
             Constraint::Fill(1),
@@ -83,13 +86,13 @@ impl View {
         frame.render_widget(Paragraph::new(line), area);
     }
 
-    fn draw_table(&mut self, frame: &mut Frame<'_>, area: Rect, now: Wall) {
+    fn draw_table(&mut self, frame: &mut Frame<'_>, area: Rect, now: WallTime) {
         let rows: Vec<Row<'_>> = self
             .board
             .rows()
             .map(|conflict| self.row(conflict, now))
             .collect();
-        let addresses = self.board.rows().map(|c| text::address(c).len());
+        let addresses = self.board.rows().map(|c| vlan_address(c).len());
         let width = addresses.max().unwrap_or(0).clamp(9, 45);
         let widths = [
             Constraint::Length(u16::try_from(width).unwrap_or(45)),
@@ -113,12 +116,10 @@ impl View {
         frame.render_stateful_widget(table, area, &mut self.table);
     }
 
-    fn row<'a>(&self, conflict: &'a ConflictData, now: Wall) -> Row<'a> {
-        let over = conflict.state == "resolved";
-        let until = conflict.resolved_at.as_deref();
-        let duration = match until {
-            Some(until) => format!("was {}", span(&conflict.raised_at, until, now)),
-            None => span(&conflict.raised_at, "", now),
+    fn row<'a>(&self, conflict: &'a ConflictData, now: WallTime) -> Row<'a> {
+        let duration = match conflict.resolved_at {
+            Some(end) => format!("was {}", span(conflict.raised_at, end)),
+            None => span(conflict.raised_at, now),
         };
         let claimants: Vec<String> = conflict
             .claimants
@@ -126,13 +127,13 @@ impl View {
             .map(|c| short(conflict, c))
             .collect();
         let row = Row::new([
-            Cell::new(text::address(conflict)),
-            Cell::new(clean(&conflict.kind)),
-            Cell::new(clean(&conflict.confidence)),
+            Cell::new(vlan_address(conflict)),
+            Cell::new(conflict.kind.name()),
+            Cell::new(conflict.confidence.name()),
             Cell::new(duration),
             Cell::new(claimants.join("  ")),
         ]);
-        if over {
+        if conflict.is_resolved() {
             row.style(Style::new().add_modifier(Modifier::DIM))
         } else {
             row.style(self.style(Color::Red))
@@ -148,17 +149,17 @@ impl View {
         let mut lines = vec![
             Line::from(format!(
                 "{}, {}, {}",
-                clean(&conflict.kind),
-                clean(&conflict.confidence),
-                clean(&conflict.state)
+                conflict.kind.name(),
+                conflict.confidence.name(),
+                conflict.state.name()
             )),
-            Line::from(match &conflict.resolved_at {
+            Line::from(match conflict.resolved_at {
                 Some(end) => format!(
                     "from {} to {}",
-                    short_time(&conflict.raised_at),
-                    short_time(end)
+                    conflict.raised_at.to_seconds_text(),
+                    end.to_seconds_text()
                 ),
-                None => format!("since {}", short_time(&conflict.raised_at)),
+                None => format!("since {}", conflict.raised_at.to_seconds_text()),
             }),
         ];
         if conflict.traffic_goes_to.is_none() {
@@ -166,7 +167,7 @@ impl View {
         }
         for claimant in &conflict.claimants {
             lines.push(Line::default());
-            let winner = text::is_winner(conflict, claimant);
+            let winner = text::receives_traffic(conflict, claimant);
             let mut heading = vec![Span::styled(
                 format!("{} {}", if winner { "→" } else { " " }, text::pod(claimant)),
                 if winner {
@@ -178,44 +179,38 @@ impl View {
             if winner {
                 heading.push(Span::raw("  receives the traffic"));
             }
-            if let Some(left) = &claimant.left {
-                heading.push(Span::raw(format!(
-                    "  left: {}",
-                    clean(&left.replace('_', " "))
-                )));
+            if let Some(reason) = claimant.left {
+                heading.push(Span::raw(format!("  {}", text::left(reason))));
             }
             lines.push(Line::from(heading));
             if let Some(because) = &claimant.pod_unknown_because {
                 lines.push(Line::styled(format!("    {}", clean(because)), dim));
             }
-            let mac = claimant.mac.as_deref().unwrap_or("unknown");
+            let mac = claimant.mac.map(|mac| mac.to_string());
             lines.push(Line::from(format!(
                 "    {}   MAC {}   since {}",
                 text::device(claimant),
-                clean(mac),
-                short_time(&claimant.since)
+                mac.as_deref().unwrap_or("unknown"),
+                claimant.since.to_seconds_text()
             )));
             for one in &claimant.evidence {
-                // Said only where it is another one than the claimant's.
-                let mac = one
-                    .mac
-                    .as_deref()
-                    .filter(|mac| Some(*mac) != claimant.mac.as_deref());
+                // Shown only if it differs from the claimant's.
+                let mac = one.mac.filter(|mac| Some(*mac) != claimant.mac);
                 lines.push(Line::styled(
                     clean(&format!(
                         "    {:9} {:9}  first {}  last {}  {}",
-                        one.kind,
+                        one.kind.name(),
                         one.detail.as_deref().unwrap_or_default(),
-                        short_time(&one.first_seen),
-                        short_time(&one.last_seen),
-                        mac.unwrap_or_default()
+                        one.first_seen.to_seconds_text(),
+                        one.last_seen.to_seconds_text(),
+                        mac.map(|mac| mac.to_string()).unwrap_or_default()
                     ))
                     .into_owned(),
                     dim,
                 ));
             }
         }
-        let block = Block::bordered().title(format!(" {} ", text::address(conflict)));
+        let block = Block::bordered().title(format!(" {} ", vlan_address(conflict)));
         let text = Paragraph::new(lines)
             .block(block)
             .wrap(Wrap { trim: false })
@@ -225,7 +220,7 @@ impl View {
 }
 
 fn short(conflict: &ConflictData, claimant: &ClaimantData) -> String {
-    let mark = if text::is_winner(conflict, claimant) {
+    let mark = if text::receives_traffic(conflict, claimant) {
         "→"
     } else {
         ""
@@ -236,21 +231,9 @@ fn short(conflict: &ConflictData, claimant: &ClaimantData) -> String {
     }
 }
 
-/// UTC, to the second.
-fn short_time(rfc3339: &str) -> String {
-    rfc3339.parse::<Wall>().map_or_else(
-        |_| clean(rfc3339).into_owned(),
-        |at| at.strftime("%F %TZ").to_string(),
-    )
-}
-
-/// How long something lasted, to now where it has no end.
-fn span(from: &str, to: &str, now: Wall) -> String {
-    let Ok(from) = from.parse::<Wall>() else {
-        return "?".to_owned();
-    };
-    let to = to.parse::<Wall>().unwrap_or(now);
-    let seconds = to.duration_since(from).as_secs().max(0);
+/// The time between the two, in its two largest units.
+fn span(from: WallTime, to: WallTime) -> String {
+    let seconds = to.since(from).as_secs();
     match seconds {
         0..60 => format!("{seconds} s"),
         60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),

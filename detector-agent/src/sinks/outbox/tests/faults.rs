@@ -3,11 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    super::{Bounds, CAPACITY, Outbox, SinkSpec},
+    super::{CAPACITY, Outbox, OutboxBounds, SinkSpec},
     world::{ALL, World, health, sinks, store_on},
 };
 use crate::{
-    event::{Change, any_event::AnyEvent, samples},
+    clock::WallTime,
+    event::{AnyEvent, Change, samples},
     metrics::Metrics,
     persist::store::Store,
     sinks::{EventSink as _, filter::Filter},
@@ -15,7 +16,7 @@ use crate::{
 
 #[test]
 fn a_full_disk_holds_events_back_and_loses_none() {
-    let mut world = World::new(1, Bounds::default());
+    let mut world = World::new(1, OutboxBounds::default());
     world.start().unwrap();
     let conflict = world.raise();
     assert!(world.store());
@@ -27,7 +28,7 @@ fn a_full_disk_holds_events_back_and_loses_none() {
         assert!(!world.store());
     }
     assert!(world.counted("outbox", "store_failed") >= 3);
-    assert_eq!(world.seen[ALL][&conflict].len(), 1);
+    assert_eq!(world.seen[ALL][&samples::subject_id(&conflict)].len(), 1);
     world.disk.set_full(false);
     assert!(world.store());
     world.finish();
@@ -40,7 +41,7 @@ fn a_commit_that_failed_is_done_once_whether_it_reached_the_disk_or_not() {
     // Every place in the commit where the disk may fill up; then there is room again.
     let mut at = 0;
     loop {
-        let mut world = World::new(2, Bounds::default());
+        let mut world = World::new(2, OutboxBounds::default());
         world.start().unwrap();
         let conflict = world.raise();
         assert!(world.store());
@@ -59,7 +60,7 @@ fn a_commit_that_failed_is_done_once_whether_it_reached_the_disk_or_not() {
         world.finish();
         world.check_order();
         world.check_complete();
-        let updates = world.seen[ALL][&conflict]
+        let updates = world.seen[ALL][&samples::subject_id(&conflict)]
             .iter()
             .filter(|s| s.change == Change::Updated)
             .count();
@@ -70,13 +71,13 @@ fn a_commit_that_failed_is_done_once_whether_it_reached_the_disk_or_not() {
 
 #[test]
 fn what_the_channel_has_no_room_for_is_counted_and_healed_by_what_is_active() {
-    let mut world = World::new(3, Bounds::default());
+    let mut world = World::new(3, OutboxBounds::default());
     world.start().unwrap();
     let ended = world.raise();
     assert!(world.store());
     let mut sink = world.run().outbox.sink();
     assert!(!sink.is_behind());
-    let event = Arc::new(samples::event("x", "updated", &ended, "10.0.0.1"));
+    let event = samples::event("x", Change::Updated, &ended, "10.0.0.1").into();
     for _ in 0..CAPACITY {
         sink.offer(&event);
     }
@@ -87,15 +88,18 @@ fn what_the_channel_has_no_room_for_is_counted_and_healed_by_what_is_active() {
     assert!(!sink.is_behind(), "there is no room yet");
     while !world.store() {}
     assert!(sink.is_behind());
-    let now = Arc::new(samples::event("y", "updated", &begun, "10.0.0.1"));
-    sink.catch_up(&[AnyEvent::Conflict(now)]);
+    let now = samples::event("y", Change::Updated, &begun, "10.0.0.1");
+    sink.catch_up(&[now.into()]);
     assert!(!sink.is_behind());
     world.finish();
     world.check_order();
     let seen = &world.seen[ALL];
-    assert_eq!(seen[&ended].last().unwrap().change, Change::Resolved);
-    assert_eq!(seen[&begun][0].id, "y");
-    assert_eq!(seen[&begun][0].change, Change::Raised);
+    assert_eq!(
+        seen[&samples::subject_id(&ended)].last().unwrap().change,
+        Change::Resolved
+    );
+    assert_eq!(seen[&samples::subject_id(&begun)][0].id, "y");
+    assert_eq!(seen[&samples::subject_id(&begun)][0].change, Change::Raised);
 }
 
 #[test]
@@ -109,29 +113,36 @@ fn a_conflict_that_lasts_too_short_is_not_told_and_a_longer_one_is_once_it_is_du
             ..Filter::default()
         },
     };
-    let (outbox, mut worker) =
-        Outbox::assemble(&store, vec![patient], Bounds::default(), &metrics, health());
+    let (outbox, mut worker) = Outbox::assemble(
+        &store,
+        vec![patient],
+        OutboxBounds::default(),
+        &metrics,
+        health(),
+    );
     let mut sink = outbox.sink();
-    let raised_at = jiff::Timestamp::now().to_string();
-    let mut offer = |id: &str, change: &str, conflict: &str| {
+    let raised_at = WallTime::now();
+    let mut offer = |id: &str, change: Change, conflict: &str| {
         let mut event = samples::event(id, change, conflict, "10.0.0.1");
-        event.data.raised_at.clone_from(&raised_at);
-        sink.offer(&Arc::new(event));
+        event.data.raised_at = raised_at;
+        sink.offer(&event.into());
     };
-    offer("1", "raised", "short");
-    offer("2", "resolved", "short");
-    offer("3", "raised", "long");
-    offer("4", "updated", "long");
+    offer("1", Change::Raised, "short");
+    offer("2", Change::Resolved, "short");
+    offer("3", Change::Raised, "long");
+    offer("4", Change::Updated, "long");
     worker.turn(Some(Duration::ZERO));
-    assert_eq!(outbox.ports()[0].pending(), 0);
+    assert_eq!(outbox.sink_queues()[0].pending(), 0);
     let begun = std::time::Instant::now();
-    while outbox.ports()[0].pending() == 0 {
+    while outbox.sink_queues()[0].pending() == 0 {
         assert!(begun.elapsed() < Duration::from_secs(20));
         worker.turn(Some(Duration::from_millis(20)));
     }
-    let job = outbox.ports()[0].take(tokio::time::Instant::now()).unwrap();
+    let job = outbox.sink_queues()[0]
+        .take(tokio::time::Instant::now())
+        .unwrap();
     let event = job.event.unwrap();
-    assert_eq!(event.subject_id(), "long");
+    assert_eq!(event.subject_id(), samples::subject_id("long"));
     assert_eq!(event.change(), Change::Raised);
     assert_eq!(event.id(), "4", "it tells the newest state");
 }
@@ -144,33 +155,33 @@ fn a_sink_that_is_new_hears_of_what_is_active_and_one_that_is_gone_leaves_nothin
         name: name.to_owned(),
         filter: Filter::default(),
     };
-    let event = Arc::new(samples::raised("10.0.0.1"));
+    let event = AnyEvent::from(samples::raised("10.0.0.1"));
     {
         let store = Arc::new(Store::in_directory(directory.path()).unwrap());
         let (outbox, mut worker) = Outbox::assemble(
             &store,
             vec![spec("old")],
-            Bounds::default(),
+            OutboxBounds::default(),
             &metrics,
             health(),
         );
         outbox.sink().offer(&event);
         worker.turn(Some(Duration::ZERO));
-        assert_eq!(outbox.ports()[0].pending(), 1);
+        assert_eq!(outbox.sink_queues()[0].pending(), 1);
     }
     let store = Arc::new(Store::in_directory(directory.path()).unwrap());
     let (outbox, mut worker) = Outbox::assemble(
         &store,
         vec![spec("new")],
-        Bounds::default(),
+        OutboxBounds::default(),
         &metrics,
         health(),
     );
-    assert_eq!(outbox.ports()[0].pending(), 0);
+    assert_eq!(outbox.sink_queues()[0].pending(), 0);
     assert!(outbox.sink().is_behind(), "it asks for what is active");
-    outbox.sink().catch_up(&[AnyEvent::Conflict(event)]);
+    outbox.sink().catch_up(&[event]);
     worker.turn(Some(Duration::ZERO));
-    assert_eq!(outbox.ports()[0].pending(), 1);
+    assert_eq!(outbox.sink_queues()[0].pending(), 1);
 }
 
 #[test]
@@ -180,18 +191,18 @@ fn an_outbox_that_finds_no_room_at_its_start_begins_when_there_is_some() {
     let store = store_on(&disk);
     let metrics = Arc::new(Metrics::new());
     let (outbox, mut worker) =
-        Outbox::assemble(&store, sinks(), Bounds::default(), &metrics, health());
-    outbox.sink().offer(&Arc::new(samples::raised("10.0.0.1")));
+        Outbox::assemble(&store, sinks(), OutboxBounds::default(), &metrics, health());
+    outbox.sink().offer(&samples::raised("10.0.0.1").into());
     worker.turn(Some(Duration::ZERO));
-    assert_eq!(outbox.ports()[ALL].pending(), 0);
+    assert_eq!(outbox.sink_queues()[ALL].pending(), 0);
     disk.set_full(false);
     worker.turn(Some(Duration::ZERO));
-    assert_eq!(outbox.ports()[ALL].pending(), 1);
+    assert_eq!(outbox.sink_queues()[ALL].pending(), 1);
 }
 
 #[test]
 fn what_earlier_runs_left_is_sent_also_where_it_could_not_be_read_at_the_start() {
-    let mut world = World::new(5, Bounds::default());
+    let mut world = World::new(5, OutboxBounds::default());
     world.start().unwrap();
     let conflict = world.raise();
     assert!(world.store());
@@ -208,7 +219,7 @@ fn what_earlier_runs_left_is_sent_also_where_it_could_not_be_read_at_the_start()
 
 #[test]
 fn another_writers_error_does_not_bring_back_what_was_delivered() {
-    let mut world = World::new(6, Bounds::default());
+    let mut world = World::new(6, OutboxBounds::default());
     world.start().unwrap();
     let conflict = world.raise();
     assert!(world.store());

@@ -1,19 +1,19 @@
 //! Random lives of conflicts, with the power cut at every single write.
 
-use super::{super::Bounds, world::World};
+use super::{super::OutboxBounds, world::World};
 
 /// Conflicts open at a time.
 const OPEN: usize = 4;
 
 /// A bound that is met, yet leaves room for the ends of all conflicts that a sink knows of.
-const TIGHT: Bounds = Bounds {
+const TIGHT: OutboxBounds = OutboxBounds {
     events: 12,
     bytes: 1 << 20,
     open: 100,
 };
 
 /// A life with one crash at the operation `crash_at`; `false` where it never came to that.
-fn live(seed: u64, crash_at: usize, bounds: Bounds, ambiguous: bool) -> (World, bool) {
+fn live(seed: u64, crash_at: usize, bounds: OutboxBounds, ambiguous: bool) -> (World, bool) {
     let mut world = World::new(seed, bounds);
     world.ambiguous = ambiguous;
     world.disk.crash_at(crash_at);
@@ -59,7 +59,7 @@ fn nothing_stored_is_lost_and_order_is_kept_over_a_crash_at_every_write() {
     for (seed, step) in [(0, 1), (1, 5)] {
         let mut crash_at = 0;
         loop {
-            let (world, crashed) = live(seed, crash_at, Bounds::default(), true);
+            let (world, crashed) = live(seed, crash_at, OutboxBounds::default(), true);
             world.check_order();
             world.check_complete();
             if !crashed {

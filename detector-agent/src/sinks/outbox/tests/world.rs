@@ -10,18 +10,16 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    super::{Bounds, Outbox, SinkSpec, worker::Worker},
+    super::{Outbox, OutboxBounds, SinkSpec, worker::Worker},
     disk::Disk,
 };
 use crate::{
-    event::{Change, Event, any_event::AnyEvent, samples},
+    engine::Confidence,
+    event::{AnyEvent, Change, SubjectId, samples},
     health::{Health, Part, Role},
     metrics::{Delivery, Metrics},
     persist::store::{Store, StoreError},
-    sinks::{
-        EventSink as _,
-        filter::{Filter, Threshold},
-    },
+    sinks::{EventSink as _, filter::Filter},
 };
 
 /// One delivery, as the receiver saw it.
@@ -36,7 +34,7 @@ pub(super) const ALL: usize = 0;
 
 pub(super) fn sinks() -> Vec<SinkSpec> {
     let certain = Filter {
-        confidence: Threshold::Certain,
+        confidence: Confidence::Certain,
         ..Filter::default()
     };
     vec![
@@ -77,7 +75,7 @@ pub(super) struct Run {
 pub(super) struct World {
     pub(super) disk: Disk,
     pub(super) random: fastrand::Rng,
-    bounds: Bounds,
+    bounds: OutboxBounds,
     pub(super) metrics: Arc<Metrics>,
     pub(super) run: Option<Run>,
     /// Conflicts that are active: id → whether it is certain.
@@ -88,7 +86,7 @@ pub(super) struct World {
     pub(super) stored: BTreeSet<String>,
     offered: Vec<String>,
     /// What each sink saw, by conflict.
-    pub(super) seen: Vec<HashMap<String, Vec<Seen>>>,
+    pub(super) seen: Vec<HashMap<SubjectId, Vec<Seen>>>,
     /// Whether the bound cost a sink the end of a conflict that it knows of, or may know of.
     pub(super) lost_an_end: bool,
     /// Whether a failed attempt may have reached the receiver.
@@ -96,7 +94,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, bounds: Bounds) -> Self {
+    pub(super) fn new(seed: u64, bounds: OutboxBounds) -> Self {
         Self {
             disk: Disk::default(),
             random: fastrand::Rng::with_seed(seed),
@@ -128,7 +126,7 @@ impl World {
             .active
             .clone()
             .into_iter()
-            .map(|(id, certain)| AnyEvent::Conflict(self.event("updated", &id, certain)))
+            .map(|(id, certain)| self.event(Change::Updated, &id, certain))
             .collect();
         self.run().outbox.sink().catch_up(&events);
         Ok(())
@@ -143,19 +141,23 @@ impl World {
         self.run = None;
     }
 
-    fn event(&mut self, change: &str, conflict: &str, certain: bool) -> Arc<Event> {
+    fn event(&mut self, change: Change, conflict: &str, certain: bool) -> AnyEvent {
         self.serial += 1;
         let id = format!("e{}", self.serial);
         let mut event = samples::event(&id, change, conflict, "10.0.0.1");
-        event.data.confidence = if certain { "certain" } else { "observed" }.to_owned();
+        event.data.confidence = if certain {
+            Confidence::Certain
+        } else {
+            Confidence::Observed
+        };
         // Each state of a conflict is told apart from the one before.
         event.data.traffic_goes_to = Some(format!("veth{}", self.serial));
-        Arc::new(event)
+        event.into()
     }
 
-    pub(super) fn offer(&mut self, change: &str, conflict: &str, certain: bool) {
+    pub(super) fn offer(&mut self, change: Change, conflict: &str, certain: bool) {
         let event = self.event(change, conflict, certain);
-        self.offered.push(event.id.clone());
+        self.offered.push(event.id().to_owned());
         self.run().outbox.sink().offer(&event);
     }
 
@@ -164,19 +166,19 @@ impl World {
         let conflict = format!("c{}", self.conflicts);
         let certain = self.random.bool();
         self.active.insert(conflict.clone(), certain);
-        self.offer("raised", &conflict, certain);
+        self.offer(Change::Raised, &conflict, certain);
         conflict
     }
 
     pub(super) fn update(&mut self, conflict: &str) {
         let certain = self.random.bool();
         self.active.insert(conflict.to_owned(), certain);
-        self.offer("updated", conflict, certain);
+        self.offer(Change::Updated, conflict, certain);
     }
 
     pub(super) fn resolve(&mut self, conflict: &str) {
         let certain = self.active.remove(conflict).unwrap();
-        self.offer("resolved", conflict, certain);
+        self.offer(Change::Resolved, conflict, certain);
     }
 
     /// Something happens to some conflict.
@@ -200,11 +202,11 @@ impl World {
         self.run().worker.turn(Some(Duration::ZERO));
         let run = self.run();
         // A commit that failed may be on the disk all the same.
-        let doubt = run.worker.progress.doubt.iter();
+        let doubt = run.worker.commit_state.doubt.iter();
         let cost = doubt
             .flat_map(|changes| &changes.evicted)
             .any(|(_, outcome, _)| *outcome == "evicted_end");
-        let done = run.worker.shared.queued.load(Ordering::Acquire) == 0;
+        let done = run.worker.backpressure.queued.load(Ordering::Acquire) == 0;
         if done {
             self.stored.extend(self.offered.drain(..));
         }
@@ -218,16 +220,16 @@ impl World {
     /// The receivers take up to `most` events of each sink.
     pub(super) fn deliver(&mut self, most: usize, failing: u8) {
         for sink in 0..self.seen.len() {
-            let port = Arc::clone(&self.run().outbox.ports()[sink]);
+            let sink_queue = Arc::clone(&self.run().outbox.sink_queues()[sink]);
             for _ in 0..most {
                 let now = Instant::now();
-                let Ok(job) = port.take(now) else { break };
+                let Ok(job) = sink_queue.take(now) else { break };
                 let event = match job.event {
                     Some(event) => event,
-                    None => match port.read(job.seq) {
+                    None => match sink_queue.read(job.seq) {
                         Ok(event) => event.expect("what waits is stored"),
                         Err(_) => {
-                            port.failed(job.seq, now);
+                            sink_queue.failed(job.seq, now);
                             break;
                         }
                     },
@@ -237,9 +239,9 @@ impl World {
                     self.saw(sink, &event);
                 }
                 if fails {
-                    port.failed(job.seq, now);
+                    sink_queue.failed(job.seq, now);
                 } else {
-                    port.delivered(job.seq);
+                    sink_queue.delivered(job.seq);
                 }
             }
         }
@@ -251,7 +253,7 @@ impl World {
             change: event.change(),
         };
         self.seen[sink]
-            .entry(event.subject_id().to_owned())
+            .entry(event.subject_id())
             .or_default()
             .push(seen);
     }
@@ -270,8 +272,11 @@ impl World {
     }
 
     pub(super) fn pending(&mut self) -> usize {
-        let ports = self.run().outbox.ports();
-        ports.iter().map(|port| port.pending()).sum()
+        let sink_queues = self.run().outbox.sink_queues();
+        sink_queues
+            .iter()
+            .map(|sink_queue| sink_queue.pending())
+            .sum()
     }
 
     pub(super) fn counted(&self, sink: &str, outcome: &'static str) -> u64 {

@@ -12,10 +12,10 @@ use tokio::{task::LocalSet, time::sleep};
 
 use super::*;
 use crate::{
-    event::{Event, any_event::AnyEvent, samples},
+    event::{AnyEvent, Change, Event, SubjectId, samples},
     health::{Health, Role},
     metrics::{Delivery, Metrics},
-    sinks::outbox::by_hand::ByHand,
+    sinks::outbox::manual::ManualOutbox,
 };
 
 /// One attempt: when, which event, how many were under way with it.
@@ -23,11 +23,11 @@ use crate::{
 struct Tried {
     at: Duration,
     id: String,
-    conflict: String,
+    subject: SubjectId,
     at_once: usize,
 }
 
-type Answer = dyn Fn(&AnyEvent, usize) -> Attempted + Send + Sync;
+type Answer = dyn Fn(&AnyEvent, usize) -> DeliveryOutcome + Send + Sync;
 
 /// Answers each attempt (the event, and how often it was tried before) after 100 ms.
 struct Target {
@@ -37,8 +37,8 @@ struct Target {
     at_once: AtomicUsize,
 }
 
-impl Attempt for Target {
-    async fn attempt(&self, event: AnyEvent) -> Attempted {
+impl DeliveryTarget for Target {
+    async fn attempt(&self, event: AnyEvent) -> DeliveryOutcome {
         let at_once = self.at_once.fetch_add(1, Ordering::Relaxed) + 1;
         let before = {
             let mut tried = self.tried.lock().unwrap();
@@ -46,7 +46,7 @@ impl Attempt for Target {
             tried.push(Tried {
                 at: self.begun.elapsed(),
                 id: event.id().to_owned(),
-                conflict: event.subject_id().to_owned(),
+                subject: event.subject_id(),
                 at_once,
             });
             before
@@ -57,14 +57,14 @@ impl Attempt for Target {
     }
 }
 
-fn failed() -> Attempted {
-    Attempted::Failed {
+fn failed() -> DeliveryOutcome {
+    DeliveryOutcome::Failed {
         wait: None,
         why: "told to".to_owned(),
     }
 }
 
-fn event(id: usize, change: &str, conflict: &str) -> Event {
+fn event(id: usize, change: Change, conflict: &str) -> Event {
     samples::event(&format!("e{id}"), change, conflict, "10.0.0.1")
 }
 
@@ -72,7 +72,7 @@ fn event(id: usize, change: &str, conflict: &str) -> Event {
 fn send(
     events: Vec<Event>,
     time: Duration,
-    answer: impl Fn(&AnyEvent, usize) -> Attempted + Send + Sync + 'static,
+    answer: impl Fn(&AnyEvent, usize) -> DeliveryOutcome + Send + Sync + 'static,
 ) -> (Vec<Tried>, Arc<Metrics>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -81,7 +81,7 @@ fn send(
         .unwrap();
     let metrics = Arc::new(Metrics::new());
     let tried = LocalSet::new().block_on(&runtime, async {
-        let mut outbox = ByHand::new(&metrics);
+        let mut outbox = ManualOutbox::new(&metrics);
         for event in events {
             outbox.offer(event);
         }
@@ -95,7 +95,13 @@ fn send(
         let random = fastrand::Rng::with_seed(1);
         let settings = RetrySettings::default();
         let health = Health::default().part(Role::Sink, "hook");
-        let sender = Sender::new(outbox.port(), Arc::clone(&target), settings, random, health);
+        let sender = Sender::new(
+            outbox.sink_queue(),
+            Arc::clone(&target),
+            settings,
+            random,
+            health,
+        );
         let (_stop, stopped) = watch::channel(false);
         tokio::task::spawn_local(async move {
             loop {
@@ -122,7 +128,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 #[test]
 fn waits_double_with_jitter_up_to_a_quarter_of_an_hour_and_end_after_a_day() {
-    let events = vec![event(1, "raised", "a")];
+    let events = vec![event(1, Change::Raised, "a")];
     let (tried, metrics) = send(events, 2 * DAY, |_, _| failed());
     let mut waits = HashMap::new();
     for (n, pair) in tried.windows(2).enumerate() {
@@ -148,16 +154,16 @@ fn waits_double_with_jitter_up_to_a_quarter_of_an_hour_and_end_after_a_day() {
 fn retry_after_holds_back_everything() {
     let wait = Duration::from_secs(120);
     let events = (0..20)
-        .map(|n| event(n, "raised", &format!("c{n}")))
+        .map(|n| event(n, Change::Raised, &format!("c{n}")))
         .collect();
     let (tried, metrics) = send(events, DAY, move |event, before| {
         if event.id() == "e0" && before == 0 {
-            Attempted::Failed {
+            DeliveryOutcome::Failed {
                 wait: Some(wait),
                 why: "told to".to_owned(),
             }
         } else {
-            Attempted::Delivered
+            DeliveryOutcome::Delivered
         }
     });
     // Those that were under way with it were answered before it was known.
@@ -173,9 +179,9 @@ fn retry_after_holds_back_everything() {
 #[test]
 fn after_410_nothing_is_sent_and_what_waits_stays() {
     let events = (0..20)
-        .map(|n| event(n, "raised", &format!("c{n}")))
+        .map(|n| event(n, Change::Raised, &format!("c{n}")))
         .collect();
-    let (tried, metrics) = send(events, 2 * DAY, |_, _| Attempted::Gone);
+    let (tried, metrics) = send(events, 2 * DAY, |_, _| DeliveryOutcome::Gone);
     assert!(tried.len() <= AT_ONCE, "{tried:?}");
     assert_eq!(count(&metrics, "disabled"), 1);
     assert_eq!(count(&metrics, "delivered"), 0);
@@ -187,21 +193,27 @@ fn after_410_nothing_is_sent_and_what_waits_stays() {
 
 #[test]
 fn an_event_that_always_fails_holds_back_its_own_conflict_alone() {
-    let mut events = vec![event(0, "raised", "bad"), event(1, "resolved", "bad")];
+    let mut events = vec![
+        event(0, Change::Raised, "bad"),
+        event(1, Change::Resolved, "bad"),
+    ];
     for n in 0..50 {
         let conflict = format!("good{n}");
-        events.push(event(10 + 2 * n, "raised", &conflict));
-        events.push(event(11 + 2 * n, "resolved", &conflict));
+        events.push(event(10 + 2 * n, Change::Raised, &conflict));
+        events.push(event(11 + 2 * n, Change::Resolved, &conflict));
     }
     let (tried, metrics) = send(events, Duration::from_secs(600), |event, _| {
-        if event.subject_id() == "bad" {
+        if event.subject_id() == samples::subject_id("bad") {
             failed()
         } else {
-            Attempted::Delivered
+            DeliveryOutcome::Delivered
         }
     });
     assert_eq!(count(&metrics, "delivered"), 100);
-    let bad: Vec<_> = tried.iter().filter(|t| t.conflict == "bad").collect();
+    let bad: Vec<_> = tried
+        .iter()
+        .filter(|t| t.subject == samples::subject_id("bad"))
+        .collect();
     assert!(bad.len() > 5);
     assert!(bad.iter().all(|t| t.id == "e0"), "resolved overtook raised");
 }
@@ -211,7 +223,7 @@ fn a_conflicts_events_go_out_in_order_whatever_fails() {
     let mut events = Vec::new();
     for n in 0..30 {
         let conflict = format!("c{}", n % 10);
-        let change = ["raised", "updated", "resolved"][n / 10];
+        let change = [Change::Raised, Change::Updated, Change::Resolved][n / 10];
         events.push(event(n, change, &conflict));
     }
     let (tried, metrics) = send(events, DAY, |event, before| {
@@ -219,15 +231,15 @@ fn a_conflicts_events_go_out_in_order_whatever_fails() {
         if before < id % 4 {
             failed()
         } else {
-            Attempted::Delivered
+            DeliveryOutcome::Delivered
         }
     });
     assert_eq!(count(&metrics, "delivered"), 30);
     for n in 0..10 {
-        let conflict = format!("c{n}");
+        let subject = samples::subject_id(&format!("c{n}"));
         let mut ids: Vec<usize> = tried
             .iter()
-            .filter(|t| t.conflict == conflict)
+            .filter(|t| t.subject == subject)
             .map(|t| t.id[1..].parse().unwrap())
             .collect();
         ids.dedup();
@@ -238,7 +250,7 @@ fn a_conflicts_events_go_out_in_order_whatever_fails() {
 #[test]
 fn a_receiver_that_is_down_is_tried_with_one_event_at_a_time() {
     let events = (0..200)
-        .map(|n| event(n, "raised", &format!("c{n}")))
+        .map(|n| event(n, Change::Raised, &format!("c{n}")))
         .collect();
     let down = Duration::from_secs(3600);
     let begun = Arc::new(Mutex::new(None));
@@ -248,7 +260,7 @@ fn a_receiver_that_is_down_is_tried_with_one_event_at_a_time() {
         if now - begun < down {
             failed()
         } else {
-            Attempted::Delivered
+            DeliveryOutcome::Delivered
         }
     });
     let while_down: Vec<_> = tried

@@ -1,7 +1,7 @@
-//! What the outbox knows of its tables, and how a batch of inputs gets into them.
+//! Reads and writes the outbox's tables.
 //!
-//! Everything that one batch of inputs changes is one transaction. The batch's number is written with it, so that after
-//! an error in the middle of a commit (which may have reached the disk or not) the next look at the disk tells.
+//! A batch of inputs is one transaction. The batch's number is part of it, so that after an error in the middle of a
+//! commit (which may have reached the disk or not) reading the number back settles it.
 
 use std::time::Duration;
 
@@ -9,47 +9,47 @@ use redb::{Database, Durability, ReadableTable as _};
 use tracing::debug;
 
 use super::{
-    Bounds, SinkSpec,
-    batch::{Batch, Changes, Input},
+    OutboxBounds, SinkSpec,
+    batch::{Batch, BatchOutcome, Input},
     queue::{Queue, Queues, locked},
     tables::{self, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
-use crate::persist::store::StoreError;
+use crate::{event::SubjectId, persist::store::StoreError};
 
-/// A conflict that a sink is to hear of later, if it is still active then.
+/// A subject that a sink gets later, if it is still active then.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct DelayedDelivery {
     pub(super) wait: Duration,
     pub(super) sink: usize,
-    pub(super) conflict: String,
+    pub(super) subject: SubjectId,
 }
 
-/// What the tables held at the start.
+/// The content of the tables at the start.
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
     pub(super) queues: Vec<Queue>,
-    pub(super) held: Vec<Held>,
+    pub(super) delayed: Vec<DelayedDelivery>,
     /// Events for sinks that are no longer configured, dropped.
     pub(super) orphaned: usize,
-    /// Records that could not be read, dropped.
+    /// Records that could not be decoded, dropped.
     pub(super) unreadable: usize,
 }
 
-/// Knows the tables, and the little of them that is needed in memory.
+/// The tables, and the counters of them that are kept in memory.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct OutboxStore {
     pub(super) sinks: Vec<SinkSpec>,
-    pub(super) bounds: Bounds,
+    pub(super) bounds: OutboxBounds,
     open: usize,
     next_seq: u64,
     /// The number of the newest batch.
     pub(super) batch: u64,
-    /// Distinguishes the ids of events made here.
+    /// Makes the ids of events created here unique.
     pub(super) run: u64,
 }
 
-impl Ledger {
-    pub(super) fn new(sinks: Vec<SinkSpec>, bounds: Bounds, run: u64) -> Self {
+impl OutboxStore {
+    pub(super) fn new(sinks: Vec<SinkSpec>, bounds: OutboxBounds, run: u64) -> Self {
         Self {
             sinks,
             bounds,
@@ -73,7 +73,7 @@ impl Ledger {
         let transaction = database.begin_write()?;
         {
             let mut queue = transaction.open_table(QUEUE)?;
-            let mut useless = Vec::new();
+            let mut dropped = Vec::new();
             for item in queue.iter()? {
                 let (key, value) = item?;
                 let (name, seq) = key.value();
@@ -86,39 +86,44 @@ impl Ledger {
                     }
                     (None, _) => {
                         loaded.orphaned += 1;
-                        useless.push((name.to_owned(), seq));
+                        dropped.push((name.to_owned(), seq));
                     }
                     (_, Err(why)) => {
-                        debug!("a waiting event cannot be read: {why}");
+                        debug!(error = %why, "cannot decode a queued event");
                         loaded.unreadable += 1;
-                        useless.push((name.to_owned(), seq));
+                        dropped.push((name.to_owned(), seq));
                     }
                 }
             }
-            for (name, seq) in useless {
+            for (name, seq) in dropped {
                 queue.remove((name.as_str(), seq))?;
             }
             let mut open = transaction.open_table(OPEN)?;
-            let mut useless = Vec::new();
+            let mut dropped = Vec::new();
             self.open = 0;
             for item in open.iter()? {
                 let (key, value) = item?;
-                let Ok(record) = serde_json::from_slice::<OpenRecord>(value.value()) else {
+                let record = serde_json::from_slice::<OpenRecord>(value.value()).ok();
+                let subject = record.as_ref().map(|record| record.event.subject_id());
+                let (Some(record), Some(subject)) = (
+                    record,
+                    subject.filter(|subject| subject.to_string() == key.value()),
+                ) else {
                     loaded.unreadable += 1;
-                    useless.push(key.value().to_owned());
+                    dropped.push(key.value().to_owned());
                     continue;
                 };
                 self.open += 1;
-                for (sink, wait) in self.waiting(&record, now) {
-                    loaded.held.push(Held {
+                for (sink, wait) in self.pending_sinks(&record, now) {
+                    loaded.delayed.push(DelayedDelivery {
                         wait,
                         sink,
-                        conflict: key.value().to_owned(),
+                        subject,
                     });
                 }
             }
-            for conflict in useless {
-                open.remove(conflict.as_str())?;
+            for subject in dropped {
+                open.remove(subject.as_str())?;
             }
             self.batch = tables::newest_batch(&transaction)?;
         }
@@ -126,39 +131,39 @@ impl Ledger {
         Ok(loaded)
     }
 
-    /// Whether the batch that [`Ledger::apply`] tried last is on the disk.
+    /// Whether the batch of the last [`OutboxStore::apply`] is on the disk.
     pub(super) fn is_applied(&self, database: &Database) -> Result<bool, StoreError> {
         tables::is_newest_batch(database, self.batch + 1)
     }
 
-    /// Writes what `inputs` change. On an error nothing, or all of it, is on the disk; ask [`Ledger::is_applied`].
-    /// [`Ledger::applied`] must follow once it is. Where nothing but removals came in, the commit may be lost in a crash
-    /// (not by later commits), unless `force` asks for the disk.
+    /// Writes what `inputs` change. After an error nothing or all of it is on the disk; [`OutboxStore::is_applied`]
+    /// tells which. [`OutboxStore::applied`] must follow once it is. A commit of removals alone may be lost in a crash
+    /// (not by later commits) unless `force` is set.
     pub(super) fn apply(
         &self,
         database: &Database,
         inputs: &[Input],
         queues: &Queues<'_>,
-        changes: &mut Changes,
+        changes: &mut BatchOutcome,
         force: bool,
         now: Now,
     ) -> Result<(), StoreError> {
-        *changes = Changes {
+        *changes = BatchOutcome {
             open: self.open,
             next_seq: self.next_seq,
-            ..Changes::default()
+            ..BatchOutcome::default()
         };
         let mut transaction = database.begin_write()?;
         let lasting = inputs.iter().any(|input| match input {
-            Input::Done(sink, _, seq) => queues
+            Input::Finished(sink, _, seq) => queues
                 .get(*sink)
                 .is_some_and(|queue| locked(queue).has_later(*seq)),
             _ => true,
         });
         changes.durable = force || lasting;
         if !changes.durable {
-            // Sending again what was delivered is allowed, as long as nothing newer has gone out meanwhile.
-            // It cannot fail: there are no savepoints.
+            // A delivered event may be sent again as long as no newer one of its subject was.
+            // This cannot fail: there are no savepoints.
             let _ = transaction.set_durability(Durability::None);
         }
         {
@@ -173,19 +178,21 @@ impl Ledger {
     }
 
     /// The batch is on the disk.
-    pub(super) fn applied(&mut self, changes: &Changes) {
+    pub(super) fn applied(&mut self, changes: &BatchOutcome) {
         self.batch += 1;
         self.open = changes.open;
         self.next_seq = changes.next_seq;
     }
 
-    /// The sinks that do not know of the conflict but want to, and how long each waits before it hears of it.
-    pub(super) fn waiting(&self, record: &OpenRecord, now: Now) -> Vec<(usize, Duration)> {
+    /// The sinks whose filter accepts the subject and that have not got it yet, each with the time it must still last.
+    pub(super) fn pending_sinks(&self, record: &OpenRecord, now: Now) -> Vec<(usize, Duration)> {
         let event = &record.event;
         self.sinks
             .iter()
             .enumerate()
-            .filter(|(_, sink)| !record.told.contains(&sink.name) && sink.filter.accepts(event))
+            .filter(|(_, sink)| {
+                !record.notified_sinks.contains(&sink.name) && sink.filter.accepts(event)
+            })
             .map(|(n, sink)| (n, sink.filter.time_left(event, now.wall)))
             .collect()
     }

@@ -1,10 +1,10 @@
-//! An outbox in memory without a thread, for tests of the senders: it stores what it was offered when it is told to.
+//! An outbox in memory without a thread, for tests of the senders: events are stored when the test says so.
 
 #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Bounds, Outbox, Port, SinkSpec, worker::Worker};
+use super::{Outbox, OutboxBounds, SinkQueue, SinkSpec, worker::Worker};
 use crate::{
     event::Event,
     health::{Health, Role},
@@ -15,12 +15,12 @@ use crate::{
 
 /// The outbox of one sink named `hook`.
 #[derive(Debug)]
-pub(crate) struct ByHand {
+pub(crate) struct ManualOutbox {
     outbox: Outbox,
     worker: Worker,
 }
 
-impl ByHand {
+impl ManualOutbox {
     pub(crate) fn new(metrics: &Arc<Metrics>) -> Self {
         let spec = SinkSpec {
             name: "hook".to_owned(),
@@ -29,19 +29,19 @@ impl ByHand {
         let store = Arc::new(Store::in_memory());
         let health = Health::default().part(Role::Sink, "outbox");
         let (outbox, worker) =
-            Outbox::assemble(&store, vec![spec], Bounds::default(), metrics, health);
+            Outbox::assemble(&store, vec![spec], OutboxBounds::default(), metrics, health);
         Self { outbox, worker }
     }
 
-    pub(crate) fn port(&self) -> Arc<Port> {
-        Arc::clone(&self.outbox.ports()[0])
+    pub(crate) fn sink_queue(&self) -> Arc<SinkQueue> {
+        Arc::clone(&self.outbox.sink_queues()[0])
     }
 
     pub(crate) fn offer(&self, event: Event) {
-        self.outbox.sink().offer(&Arc::new(event));
+        self.outbox.sink().offer(&event.into());
     }
 
-    /// Stores what came in.
+    /// Stores the events offered so far.
     pub(crate) fn turn(&mut self) {
         self.worker.turn(Some(Duration::ZERO));
     }

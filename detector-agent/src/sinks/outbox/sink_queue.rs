@@ -1,4 +1,4 @@
-//! The side of the outbox that a sink's sender sees.
+//! A sink's queue, as its sender uses it.
 
 use std::{
     fmt,
@@ -9,9 +9,9 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     batch::Input,
-    queue::{Idle, Job, Queue, locked},
+    queue::{Idle, Queue, SendJob, locked},
     tables,
-    worker::Message,
+    worker::OutboxMessage,
 };
 use crate::{
     event::AnyEvent,
@@ -19,35 +19,35 @@ use crate::{
     persist::store::{Store, StoreError},
 };
 
-/// One sink's events, in the order they may be sent.
-pub struct Port {
+/// One sink's events, in the order in which they may be sent.
+pub struct SinkQueue {
     name: String,
     index: usize,
     pub(super) queue: Mutex<Queue>,
     changed: Notify,
-    worker: mpsc::Sender<Message>,
+    worker: mpsc::Sender<OutboxMessage>,
     store: Arc<Store>,
     metrics: Arc<Metrics>,
 }
 
-impl fmt::Debug for Port {
+impl fmt::Debug for SinkQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Port")
+        f.debug_struct("SinkQueue")
             .field("name", &self.name)
             .finish_non_exhaustive()
     }
 }
 
-impl Port {
+impl SinkQueue {
     pub(super) fn new(
         name: String,
         index: usize,
         queue: Queue,
-        worker: mpsc::Sender<Message>,
+        worker: mpsc::Sender<OutboxMessage>,
         store: Arc<Store>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let port = Self {
+        let sink_queue = Self {
             name,
             index,
             queue: Mutex::new(queue),
@@ -56,8 +56,8 @@ impl Port {
             store,
             metrics,
         };
-        port.tell();
-        port
+        sink_queue.notify();
+        sink_queue
     }
 
     /// The sink's name.
@@ -66,24 +66,24 @@ impl Port {
         &self.name
     }
 
-    /// Takes the oldest event that may be sent at `now`; it must be followed by [`Port::delivered`], [`Port::failed`]
-    /// or [`Port::given_up`].
+    /// Takes the oldest event that may be sent at `now`; must be followed by [`SinkQueue::delivered`],
+    /// [`SinkQueue::failed`], [`SinkQueue::given_up`] or [`SinkQueue::put_back`].
     ///
     /// # Errors
-    /// Where none may be sent: when to ask again.
-    pub fn take(&self, now: Instant) -> Result<Job, Idle> {
+    /// If none may be sent: until when.
+    pub fn take(&self, now: Instant) -> Result<SendJob, Idle> {
         locked(&self.queue).take(now)
     }
 
-    /// Returns when there may be more to take.
+    /// Returns when there may be another event to take.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Reads an event's text from the store. Waits for the disk.
+    /// Reads an event from the store; `None` if it is missing or cannot be decoded. Waits for the disk.
     ///
     /// # Errors
-    /// Where the store cannot be read.
+    /// If the store cannot be read.
     pub fn read(&self, seq: u64) -> Result<Option<AnyEvent>, StoreError> {
         let database = self.store.database()?;
         let read = tables::read_event(&database, &self.name, seq);
@@ -93,48 +93,48 @@ impl Port {
         read
     }
 
-    /// The sink has it.
+    /// The event was delivered.
     pub fn delivered(&self, seq: u64) {
         self.count("delivered", 1);
-        self.done(seq);
+        self.finished(seq);
     }
 
-    /// The sink will never have it, because of `outcome`.
+    /// The event will never be delivered; `outcome` says why in the metrics.
     pub fn given_up(&self, seq: u64, outcome: &'static str) {
         self.count(outcome, 1);
-        self.done(seq);
+        self.finished(seq);
     }
 
-    /// The sink does not have it, and may be tried again at `at`.
+    /// An attempt failed; the event may be sent again at `at`.
     pub fn failed(&self, seq: u64, at: Instant) {
         self.count("failed", 1);
         locked(&self.queue).failed(seq, at);
     }
 
-    /// It was not tried after all.
+    /// Returns the event as if it had not been taken.
     pub fn put_back(&self, seq: u64) {
         locked(&self.queue).put_back(seq);
     }
 
-    /// How many events wait.
+    /// The number of queued events.
     #[must_use]
     pub fn pending(&self) -> usize {
         locked(&self.queue).len()
     }
 
-    /// Whether something will soon follow what was just delivered.
+    /// Whether an event waits only for the removal of the one before it.
     #[must_use]
-    pub fn is_moving(&self) -> bool {
-        locked(&self.queue).is_moving()
+    pub fn has_successors(&self) -> bool {
+        locked(&self.queue).has_successors()
     }
 
-    /// Counts what became of events.
+    /// Counts the outcome of deliveries.
     pub fn count(&self, outcome: &'static str, events: u64) {
         self.metrics.count_deliveries(&self.name, outcome, events);
     }
 
-    /// Tells the sender and the metrics that the queue is another.
-    pub(super) fn tell(&self) {
+    /// Wakes the sender and updates the metrics after the queue has changed.
+    pub(super) fn notify(&self) {
         let pending = i64::try_from(self.pending()).unwrap_or(i64::MAX);
         let labels = Sink {
             sink: self.name.clone(),
@@ -143,17 +143,17 @@ impl Port {
         self.changed.notify_one();
     }
 
-    fn done(&self, seq: u64) {
-        let conflict = {
+    fn finished(&self, seq: u64) {
+        let subject = {
             let mut queue = locked(&self.queue);
-            queue.done(seq);
-            queue.conflict_of(seq)
+            queue.finished(seq);
+            queue.subject_of(seq)
         };
-        if let Some(conflict) = conflict {
-            // Where the thread has ended, the event stays stored and goes out again after the next start.
-            let _ = self
-                .worker
-                .send(Message::Input(Input::Done(self.index, conflict, seq)));
+        if let Some(subject) = subject {
+            // If the outbox thread has ended, the event stays stored and is sent again after the next start.
+            let _ = self.worker.send(OutboxMessage::Input(Input::Finished(
+                self.index, subject, seq,
+            )));
         }
     }
 }

@@ -1,0 +1,124 @@
+//! Creates events from what the engine reports.
+
+use std::net::IpAddr;
+
+use super::{
+    AnomalyData, AnomalyEvent, AnyEvent, Change, ConflictData, DataContentType, Event, EventType,
+    SpecVersion,
+};
+use crate::{
+    clock::Moment,
+    engine::{Anomaly, Claimant, Conflict},
+    pods::PodAnswer,
+};
+
+/// A conflict or an anomaly as the engine reports it.
+#[derive(Clone, Copy, Debug)]
+pub enum Subject<'a> {
+    /// A conflict.
+    Conflict(&'a Conflict),
+    /// An anomaly.
+    Anomaly(&'a Anomaly),
+}
+
+impl<'a> From<&'a Conflict> for Subject<'a> {
+    fn from(conflict: &'a Conflict) -> Self {
+        Self::Conflict(conflict)
+    }
+}
+
+impl<'a> From<&'a Anomaly> for Subject<'a> {
+    fn from(anomaly: &'a Anomaly) -> Self {
+        Self::Anomaly(anomaly)
+    }
+}
+
+impl<'a> Subject<'a> {
+    /// The claimants whose pods the event names: of a conflict those that have not left, of an anomaly the holder.
+    pub fn claimants(self) -> impl Iterator<Item = &'a Claimant> {
+        let (conflict, anomaly) = match self {
+            Self::Conflict(conflict) => (Some(conflict), None),
+            Self::Anomaly(anomaly) => (None, Some(anomaly)),
+        };
+        let present = conflict.into_iter().flat_map(Conflict::present);
+        present.chain(anomaly.and_then(|anomaly| anomaly.holder.as_ref()))
+    }
+}
+
+/// Creates the events of one node.
+#[derive(Clone, Debug)]
+pub struct EventMaker {
+    node: String,
+    /// Tells this run's event ids apart from those of earlier ones.
+    run: u64,
+    serial: u64,
+}
+
+impl EventMaker {
+    /// `run` should be random.
+    #[must_use]
+    pub fn new(node: String, run: u64) -> Self {
+        Self {
+            node,
+            run,
+            serial: 0,
+        }
+    }
+
+    /// The event for `change` of `subject`. `pods` looks up a claimant's pod without waiting.
+    pub fn any_event(
+        &mut self,
+        change: Change,
+        subject: Subject<'_>,
+        pods: impl Fn(&Claimant) -> PodAnswer,
+    ) -> AnyEvent {
+        match subject {
+            Subject::Conflict(conflict) => self.event(change, conflict, pods).into(),
+            Subject::Anomaly(anomaly) => self.anomaly_event(change, anomaly, pods).into(),
+        }
+    }
+
+    /// The event for `change` of `conflict`; see [`EventMaker::any_event`].
+    pub fn event(
+        &mut self,
+        change: Change,
+        conflict: &Conflict,
+        pods: impl Fn(&Claimant) -> PodAnswer,
+    ) -> Event {
+        let moment = Moment::now();
+        let data = ConflictData::new(&self.node, &moment, conflict, pods);
+        self.envelope(EventType::conflict(change), conflict.address, &moment, data)
+    }
+
+    /// The event for `change` of `anomaly`; see [`EventMaker::any_event`].
+    pub fn anomaly_event(
+        &mut self,
+        change: Change,
+        anomaly: &Anomaly,
+        pods: impl Fn(&Claimant) -> PodAnswer,
+    ) -> AnomalyEvent {
+        let moment = Moment::now();
+        let data = AnomalyData::new(&self.node, &moment, anomaly, pods);
+        self.envelope(EventType::anomaly(change), anomaly.address, &moment, data)
+    }
+
+    fn envelope<D>(
+        &mut self,
+        event_type: EventType,
+        subject: IpAddr,
+        moment: &Moment,
+        data: D,
+    ) -> Event<D> {
+        self.serial += 1;
+        Event {
+            specversion: SpecVersion::V1,
+            id: format!("{:016x}-{}", self.run, self.serial),
+            source: format!("ip-conflict-detector/{}", self.node),
+            event_type,
+            subject,
+            time: moment.wall(),
+            datacontenttype: DataContentType::Json,
+            data,
+        }
+    }
+}

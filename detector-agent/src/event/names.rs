@@ -1,0 +1,182 @@
+//! The fixed names that enums have in events (`duplicate`, `certain`, `device_removed` …), and serde helpers that write
+//! and read them. The engine's own types keep their derived form for `--state-dir`; events use these names.
+
+use std::fmt;
+
+use serde::{Deserializer, Serializer, de};
+
+use crate::engine::{
+    AnomalyCause, AnomalyKind, Confidence, ConflictKind, EvidenceKind, Ipam, LeaveReason,
+    ResolveReason,
+};
+
+/// An enum whose values have a fixed name in events.
+pub trait ContractName: Copy + 'static {
+    /// Every value.
+    const ALL: &'static [Self];
+
+    /// The value's name.
+    fn contract_name(self) -> &'static str;
+
+    /// The value with this name.
+    #[must_use]
+    fn from_contract_name(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.iter().copied();
+        all.find(|value| value.contract_name() == name)
+    }
+}
+
+/// Names an engine type's values by its `name()`; does not compile if a variant is missing from the list.
+macro_rules! contract_names {
+    ($($type:ident: $($variant:ident)+;)+) => {$(
+        impl ContractName for $type {
+            const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            fn contract_name(self) -> &'static str {
+                match self {
+                    $(Self::$variant)|+ => self.name(),
+                }
+            }
+        }
+    )+};
+}
+
+contract_names! {
+    ConflictKind: Duplicate Host Flapping;
+    Confidence: Observed Certain;
+    EvidenceKind: Address Arp Ndp Neighbour;
+    LeaveReason: DeviceRemoved AddressRemoved Expired;
+    AnomalyKind: IpamDrift IpamLeak GatewayUnresolved RouteAstray;
+    AnomalyCause: NotAllocated TwoOwners SharedOwner NoLiveOwner NoAnswer OtherDevice RouteGone;
+    ResolveReason: Allocated Released AddressGone InUse Quiet DeviceGone RouteRight NotSeen;
+    Ipam: HostLocal Calico Aws;
+}
+
+struct NameVisitor<T>(std::marker::PhantomData<T>);
+
+impl<T: ContractName> de::Visitor<'_> for NameVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = T::ALL.iter().map(|value| value.contract_name()).collect();
+        write!(f, "one of {}", names.join(", "))
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<T, E> {
+        T::from_contract_name(name)
+            .ok_or_else(|| E::invalid_value(de::Unexpected::Str(name), &self))
+    }
+}
+
+/// `#[serde(with = "name")]` for a [`ContractName`].
+pub(super) mod name {
+    use super::*;
+
+    pub(in crate::event) fn serialize<T: ContractName, S: Serializer>(
+        value: &T,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(value.contract_name())
+    }
+
+    pub(in crate::event) fn deserialize<'de, T: ContractName, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<T, D::Error> {
+        deserializer.deserialize_str(NameVisitor(std::marker::PhantomData))
+    }
+}
+
+/// `#[serde(default, with = "optional_name")]` for an optional [`ContractName`].
+pub(super) mod optional_name {
+    use serde::Deserialize;
+
+    use super::*;
+
+    pub(in crate::event) fn serialize<T: ContractName, S: Serializer>(
+        value: &Option<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => serializer.serialize_some(value.contract_name()),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(in crate::event) fn deserialize<'de, T: ContractName, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<T>, D::Error> {
+        struct Named<T>(T);
+
+        impl<'de, T: ContractName> Deserialize<'de> for Named<T> {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                name::deserialize(deserializer).map(Self)
+            }
+        }
+
+        Ok(Option::<Named<T>>::deserialize(deserializer)?.map(|named| named.0))
+    }
+}
+
+/// `#[serde(default, with = "optional_mac")]` for an optional MAC address, `aa:bb:cc:dd:ee:ff`.
+pub(super) mod optional_mac {
+    use std::borrow::Cow;
+
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::engine::Mac;
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    pub(in crate::event) fn serialize<S: Serializer>(
+        mac: &Option<Mac>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match mac {
+            Some(mac) => serializer.collect_str(mac),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(in crate::event) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Mac>, D::Error> {
+        let text = Option::<Cow<'de, str>>::deserialize(deserializer)?;
+        let parse = |text: Cow<'_, str>| {
+            let unexpected = de::Unexpected::Str(&text);
+            let error = || de::Error::invalid_value(unexpected, &"a MAC address");
+            text.parse().map_err(|_| error())
+        };
+        text.map(parse).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn check<T: ContractName + PartialEq + fmt::Debug>() {
+        let names: HashSet<_> = T::ALL.iter().map(|value| value.contract_name()).collect();
+        assert_eq!(names.len(), T::ALL.len(), "{names:?}");
+        for value in T::ALL {
+            assert_eq!(T::from_contract_name(value.contract_name()), Some(*value));
+        }
+        assert_eq!(T::from_contract_name(""), None);
+    }
+
+    #[test]
+    fn every_name_is_unique_and_read_back() {
+        check::<ConflictKind>();
+        check::<Confidence>();
+        check::<EvidenceKind>();
+        check::<LeaveReason>();
+        check::<AnomalyKind>();
+        check::<AnomalyCause>();
+        check::<ResolveReason>();
+        check::<Ipam>();
+        check::<super::super::EventType>();
+        check::<super::super::ResolvedBecause>();
+        check::<super::super::SubjectKind>();
+    }
+}
