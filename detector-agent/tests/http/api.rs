@@ -1,0 +1,347 @@
+//! The endpoints of a running agent: what they tell, to whom, and how the agent starts with and without them.
+
+use std::{fs, io::Read as _, io::Write as _, net::TcpStream, path::Path, sync::Arc};
+
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec,
+    event::Conflict,
+    http::{Client, until},
+};
+use serde_json::Value;
+
+use crate::AGENT;
+
+const ORIGIN: &str = "http://127.0.0.1:9842";
+const TOKEN: &str = "a-token-that-nobody-guesses";
+
+fn duplicate(node: &Node, address: &str) -> Vec<Pod> {
+    let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address(address).host_route());
+    // The second route to the same address is refused; one of them gets the traffic.
+    let mut pods = vec![node.add_pod(&specs[0]).unwrap()];
+    pods.push(
+        node.add_pod(&PodSpec::new("vethb").address(address))
+            .unwrap(),
+    );
+    pods
+}
+
+#[test]
+fn conflicts_and_claims_are_told_as_the_events_tell_them() {
+    let node = Node::new("api").unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let client = Client::new(&node, ORIGIN);
+    let empty = client.get("/api/v1/conflicts").unwrap();
+    assert_eq!(empty.header("content-type"), Some("application/json"));
+    assert_eq!(empty.json().unwrap()["conflicts"], Value::Array(Vec::new()));
+
+    let mut pods = duplicate(&node, "10.244.2.10/32");
+    agent.wait_raised("10.244.2.10").unwrap();
+    let told = client.get("/api/v1/conflicts").unwrap().json().unwrap();
+    assert_eq!(told["node"], "testkit");
+    let conflict: Conflict = serde_json::from_value(told["conflicts"][0].clone()).unwrap();
+    assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+    assert_eq!(conflict.traffic_goes_to.as_deref(), Some("vetha"));
+    assert_eq!(told["conflicts"].as_array().unwrap().len(), 1);
+
+    let claims = client.get("/api/v1/claims").unwrap().json().unwrap();
+    let devices: Vec<_> = claims["claims"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| c["device"].as_str().unwrap())
+        .collect();
+    assert_eq!(devices, ["vetha", "vethb"], "{claims}");
+    let one = client
+        .get("/api/v1/claims?address=10.244.2.10")
+        .unwrap()
+        .json()
+        .unwrap();
+    assert_eq!(one["claims"].as_array().unwrap().len(), 2);
+    let none = client
+        .get("/api/v1/claims?address=fd00%3A%3A1")
+        .unwrap()
+        .json()
+        .unwrap();
+    assert_eq!(none["claims"], Value::Array(Vec::new()));
+
+    pods.pop().unwrap().delete().unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.resolves("10.244.2.10"))
+        .unwrap();
+    let told = client.get("/api/v1/conflicts").unwrap().json().unwrap();
+    assert_eq!(told["conflicts"], Value::Array(Vec::new()));
+    assert_eq!(told["resolved"][0]["address"], "10.244.2.10");
+    assert_eq!(
+        told["resolved"][0]["conflict_id"],
+        conflict.conflict_id.as_str()
+    );
+}
+
+#[test]
+fn thousands_of_claims_come_as_one_whole_document() {
+    let node = Node::new("many").unwrap();
+    let specs: Vec<_> = (0..4)
+        .map(|pod| {
+            (0..250).fold(PodSpec::new(format!("veth{pod}")), |spec, number| {
+                spec.address(format!("10.{pod}.0.{number}/32"))
+            })
+        })
+        .collect();
+    let _pods = node.add_pods(&specs).unwrap();
+    let command = AgentCommand::run(AGENT).arg("--export-claims");
+    let _agent = Agent::start_ready(&node, &command).unwrap();
+    let client = Client::new(&node, ORIGIN);
+    let claims = client.get("/api/v1/claims").unwrap().json().unwrap();
+    assert_eq!(claims["claims"].as_array().unwrap().len(), 1000);
+    let metrics = client.get("/metrics").unwrap();
+    let series = metrics
+        .body
+        .lines()
+        .filter(|l| l.starts_with("ipconflict_claim_info{"))
+        .count();
+    assert_eq!(series, 1000);
+    assert!(metrics.body.ends_with("# EOF\n"));
+}
+
+#[test]
+fn events_are_streamed_as_they_happen_and_resume_where_they_broke_off() {
+    let node = Node::new("sse").unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let client = Client::new(&node, ORIGIN);
+    let mut stream = client.events("/api/v1/events").unwrap();
+    let hello = stream.next_event().unwrap().unwrap();
+    assert_eq!(hello.kind, "hello");
+    assert_eq!(hello.data, r#"{"node":"testkit","resumed":false}"#);
+
+    let mut pods = duplicate(&node, "10.244.2.10/32");
+    let first = stream.next_message().unwrap();
+    let event: Value = serde_json::from_str(&first.data).unwrap();
+    assert_eq!(event["type"], "io.ipconflict.conflict.raised");
+    assert_eq!(event["id"], first.id.as_str());
+    assert_eq!(
+        detector_testkit::contract::violations(&event),
+        Vec::<String>::new()
+    );
+    drop(stream);
+
+    pods.pop().unwrap().delete().unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.resolves("10.244.2.10"))
+        .unwrap();
+    let back = Client::new(&node, ORIGIN).header("Last-Event-ID", &first.id);
+    let mut stream = back.events("/api/v1/events").unwrap();
+    let hello = stream.next_event().unwrap().unwrap();
+    assert!(hello.data.contains("\"resumed\":true"), "{hello:?}");
+    let all: Vec<_> = agent.events().into_iter().map(|r| r.event.id).collect();
+    let position = all.iter().position(|id| *id == first.id).unwrap();
+    for expected in &all[position + 1..] {
+        assert_eq!(stream.next_message().unwrap().id, *expected);
+    }
+}
+
+#[test]
+fn ready_names_the_parts_and_says_which_of_them_work() {
+    let node = Node::new("ready").unwrap();
+    let _pods = node
+        .add_pods(&["vetha", "vethb"].map(PodSpec::new))
+        .unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let client = Client::new(&node, ORIGIN);
+    let state = |name: &str, state: &str| {
+        until(DEADLINE, || {
+            let ready = client.get("/readyz")?;
+            anyhow::ensure!(ready.status == 200, "{}", ready.body);
+            let json = ready.json()?;
+            let parts = json["parts"].as_array().unwrap();
+            let part = parts.iter().find(|p| p["name"] == name).unwrap();
+            anyhow::ensure!(part["state"] == state, "{part}");
+            Ok(part["detail"].as_str().unwrap().to_owned())
+        })
+        .unwrap()
+    };
+    assert_eq!(
+        state("kernel programs", "works"),
+        "attached to all 2 pod devices"
+    );
+    state("netlink", "works");
+    state("event lines", "works");
+    let alive = client.get("/healthz").unwrap();
+    assert_eq!(
+        (alive.status, alive.body.as_str()),
+        (200, "{\"alive\":true}")
+    );
+    drop(agent);
+
+    let without = Agent::start_ready(&node, &AgentCommand::run(AGENT).arg("--no-ebpf")).unwrap();
+    state("kernel programs", "off");
+    drop(without);
+}
+
+#[test]
+fn a_taken_port_is_said_in_one_sentence_and_none_serves_nothing() {
+    let node = Node::new("port").unwrap();
+    let taken = node
+        .run_in(|| Ok(std::net::TcpListener::bind("127.0.0.1:9842")?))
+        .unwrap();
+    let outcome = AgentCommand::new(AGENT, ["run"])
+        .run_to_end(&node, DEADLINE)
+        .unwrap();
+    assert_eq!(outcome.code().unwrap(), 2, "{outcome:?}");
+    let sentence = outcome.stderr.trim();
+    assert_eq!(sentence.lines().count(), 1, "{sentence}");
+    assert!(
+        sentence.contains("127.0.0.1:9842") && sentence.contains("--listen"),
+        "{sentence}"
+    );
+    let command = AgentCommand::run(AGENT).arg("--listen").arg("none");
+    let mut agent = Agent::start_ready(&node, &command).unwrap();
+    drop(taken);
+    node.run_in(|| {
+        assert!(TcpStream::connect("127.0.0.1:9842").is_err());
+        Ok(())
+    })
+    .unwrap();
+    let (status, _) = agent.terminate(DEADLINE).unwrap();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn open_streams_do_not_delay_the_end() {
+    let node = Node::new("end").unwrap();
+    let mut agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let client = Client::new(&node, ORIGIN);
+    let mut stream = client.events("/api/v1/events").unwrap();
+    stream.next_event().unwrap();
+    let (status, _) = agent.terminate(DEADLINE).unwrap();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn with_a_token_only_those_who_bring_it_are_told_anything() {
+    let node = Node::new("token").unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), format!("{TOKEN}\n")).unwrap();
+    let command = AgentCommand::run(AGENT)
+        .arg("--http-token-file")
+        .arg(file.path());
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    let stranger = Client::new(&node, ORIGIN);
+    let wrong =
+        Client::new(&node, ORIGIN).header("Authorization", "Bearer a-token-that-somebody-guessed");
+    let friend = Client::new(&node, ORIGIN).header("Authorization", &format!("Bearer {TOKEN}"));
+    for path in [
+        "/metrics",
+        "/api/v1/conflicts",
+        "/api/v1/claims",
+        "/api/v1/nothing",
+    ] {
+        for client in [&stranger, &wrong] {
+            let answer = client.get(path).unwrap();
+            assert_eq!(answer.status, 401, "{path}");
+            assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
+        }
+    }
+    assert!(stranger.events("/api/v1/events").is_err());
+    for path in ["/metrics", "/api/v1/conflicts", "/api/v1/claims"] {
+        assert_eq!(friend.get(path).unwrap().status, 200, "{path}");
+    }
+    // The page asks for the token itself; probes need none, and learn no more than yes or no.
+    assert_eq!(stranger.get("/").unwrap().status, 200);
+    assert_eq!(stranger.get("/healthz").unwrap().status, 200);
+    assert_eq!(stranger.get("/readyz").unwrap().body, "{\"ready\":true}");
+    assert!(friend.get("/readyz").unwrap().body.contains("parts"));
+    assert!(!agent.log().contains(TOKEN));
+    let pid = agent.pid();
+    assert!(
+        !fs::read_to_string(format!("/proc/{pid}/cmdline"))
+            .unwrap()
+            .contains(TOKEN)
+    );
+}
+
+#[test]
+fn a_token_or_certificate_of_no_use_is_named_in_one_sentence() {
+    let node = Node::new("unusable").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(path("empty"), "").unwrap();
+    let (chain, _key) = certificate(folder.path());
+    for (args, named) in [
+        (vec!["--http-token-file", "/nowhere"], "/nowhere".to_owned()),
+        (vec!["--http-token-file", &path("empty")], path("empty")),
+        (vec!["--tls-cert", &chain], "--tls-key".to_owned()),
+        (
+            vec!["--tls-cert", &chain, "--tls-key", &chain],
+            "--tls-key".to_owned(),
+        ),
+        (
+            vec!["--tls-cert", "/nowhere", "--tls-key", &chain],
+            "/nowhere".to_owned(),
+        ),
+    ] {
+        let outcome = AgentCommand::new(AGENT, ["run"].into_iter().chain(args.clone()))
+            .run_to_end(&node, DEADLINE)
+            .unwrap();
+        assert_eq!(outcome.code().unwrap(), 2, "{outcome:?}");
+        let sentence = outcome.stderr.trim();
+        assert!(
+            sentence.lines().count() == 1 && sentence.contains(&named),
+            "{args:?}: {sentence}"
+        );
+    }
+}
+
+fn certificate(folder: &Path) -> (String, String) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (chain, key) = (folder.join("chain.pem"), folder.join("key.pem"));
+    fs::write(&chain, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    (chain.display().to_string(), key.display().to_string())
+}
+
+#[test]
+fn with_a_certificate_the_endpoints_speak_tls_and_nothing_else() {
+    let node = Node::new("tls").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (chain, key) = certificate(folder.path());
+    let command = AgentCommand::run(AGENT)
+        .arg("--tls-cert")
+        .arg(&chain)
+        .arg("--tls-key")
+        .arg(&key);
+    let _agent = Agent::start_ready(&node, &command).unwrap();
+    let connect = || {
+        node.run_in(|| Ok(TcpStream::connect("127.0.0.1:9842")?))
+            .unwrap()
+    };
+
+    let mut roots = rustls::RootCertStore::empty();
+    use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+    roots
+        .add(CertificateDer::from_pem_file(&chain).unwrap())
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = "localhost".try_into().unwrap();
+    let session = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut tls = rustls::StreamOwned::new(session, connect());
+    tls.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    // A server that closes without a TLS goodbye is an error here.
+    tls.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+
+    let mut plain = connect();
+    plain
+        .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .unwrap();
+    let mut answer = Vec::new();
+    // An alert, or a reset: anything but an answer.
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+}

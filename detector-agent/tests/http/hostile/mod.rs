@@ -1,0 +1,113 @@
+//! What clients send that they should not: every request gets its answer or its end, and the next client is served.
+//!
+//! The endpoints run here without an agent around them: nothing answers their questions, so lists are 503.
+
+mod connections;
+mod requests;
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::{Shutdown, SocketAddr, TcpStream},
+    sync::Arc,
+    time::Duration,
+};
+
+use detector_agent::{
+    event_loop::Inbox,
+    health::{Health, Role},
+    http::{Endpoints, Feed, Listen, Options, Server, Sources},
+    metrics::Metrics,
+};
+
+/// Well above every patience of the server's.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+struct Served {
+    address: SocketAddr,
+    _server: Server,
+}
+
+fn serve() -> Served {
+    let endpoints = Endpoints::open(&Options {
+        listen: Listen::At("127.0.0.1:0".parse().unwrap()),
+        token_file: None,
+        tls_chain: None,
+        tls_key: None,
+    })
+    .unwrap()
+    .unwrap();
+    let address = endpoints.address();
+    let (inbox, _ended) = Inbox::new().unwrap();
+    let health = Arc::new(Health::default());
+    health.part(Role::Source, "netlink").works("test");
+    let server = endpoints
+        .serve(Sources {
+            node: "test".to_owned(),
+            metrics: Arc::new(Metrics::new()),
+            readiness: Arc::default(),
+            health,
+            pods: Arc::default(),
+            inbox,
+            feed: Feed::default(),
+            export_claims: false,
+        })
+        .unwrap();
+    Served {
+        address,
+        _server: server,
+    }
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.set_write_timeout(Some(DEADLINE)).unwrap();
+    stream
+}
+
+/// Sends it and reads to the end of the connection; says that no more comes where the server waits for more.
+fn exchange_within(address: SocketAddr, request: &[u8], patience: Duration) -> Vec<u8> {
+    let mut stream = connect(address);
+    // The server may have answered and closed before it read all of it.
+    let _ = stream.write_all(request);
+    let mut answer = Vec::new();
+    for patience in [patience, DEADLINE] {
+        stream.set_read_timeout(Some(patience)).unwrap();
+        match stream.read_to_end(&mut answer) {
+            Ok(_) => return answer,
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => return answer,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+    panic!("neither an answer nor an end: {}", request.escape_ascii());
+}
+
+fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
+    exchange_within(address, request, Duration::from_secs(2))
+}
+
+/// The status of the first answer; 0 where the connection was ended without one.
+fn status(address: SocketAddr, request: &[u8]) -> u16 {
+    status_of(&exchange(address, request))
+}
+
+fn status_of(answer: &[u8]) -> u16 {
+    let text = String::from_utf8_lossy(answer);
+    let Some(rest) = text.strip_prefix("HTTP/1.") else {
+        assert!(answer.is_empty(), "{text}");
+        return 0;
+    };
+    rest[2..5].parse().unwrap()
+}
+
+fn assert_alive(address: SocketAddr) {
+    let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    assert_eq!(status(address, request), 200);
+}
+
+fn request(line: &str, headers: &str) -> Vec<u8> {
+    format!("{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{headers}\r\n").into_bytes()
+}

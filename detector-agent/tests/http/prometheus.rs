@@ -1,0 +1,109 @@
+//! A real Prometheus scrapes the agent and is asked.
+
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, Node, PodSpec, http::Client, prometheus::Prometheus,
+};
+
+use crate::AGENT;
+
+const TARGET: &str = "127.0.0.1:9842";
+
+#[test]
+fn prometheus_takes_every_metric_and_sees_a_conflict_come_and_go() {
+    let node = Node::new("prometheus").unwrap();
+    let command = AgentCommand::run(AGENT).arg("--export-claims");
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    let prometheus = Prometheus::start(&node, TARGET).unwrap();
+    prometheus
+        .wait("up", |s| s.iter().any(|(_, up)| *up == 1.0))
+        .unwrap();
+
+    let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
+    let mut pods = node.add_pods(&specs).unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
+        .unwrap();
+    let one = |s: &[(serde_json::Value, f64)]| s.len() == 1 && s[0].1 == 1.0;
+    prometheus
+        .wait(r#"ipconflict_conflicts_active{kind="duplicate"} == 1"#, one)
+        .unwrap();
+    let info = prometheus
+        .wait(
+            r#"ipconflict_conflict_info{address="10.244.2.10",kind="duplicate"}"#,
+            |s| s.len() == 2,
+        )
+        .unwrap();
+    let mut devices: Vec<_> = info
+        .iter()
+        .map(|(labels, _)| labels["device"].as_str().unwrap())
+        .collect();
+    devices.sort_unstable();
+    assert_eq!(devices, ["vetha", "vethb"]);
+    // The alert's way to see that something was raised at all, however short it was.
+    prometheus
+        .wait(
+            r#"ipconflict_conflicts_raised_total{kind="duplicate"} == 1"#,
+            one,
+        )
+        .unwrap();
+    prometheus
+        .wait("ipconflict_detection_latency_seconds_count == 1", one)
+        .unwrap();
+    // One series for an address, also where two claim it: rules compare nodes with it.
+    prometheus
+        .wait(
+            r#"count(ipconflict_claim_info{address="10.244.2.10"}) == 1"#,
+            one,
+        )
+        .unwrap();
+    for metric in [
+        "ipconflict_build_info",
+        "ipconflict_claims",
+        "ipconflict_devices_attached",
+        "ipconflict_observations_total",
+        "ipconflict_observations_dropped_total",
+        "ipconflict_frames_rejected_total",
+        "ipconflict_resyncs_total",
+        "ipconflict_conflict_info_overflow",
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+        "process_open_fds",
+        "process_start_time_seconds",
+    ] {
+        assert!(!prometheus.query(metric).unwrap().is_empty(), "{metric}");
+    }
+    let age = prometheus
+        .query("time() - process_start_time_seconds")
+        .unwrap();
+    assert!((0.0..600.0).contains(&age[0].1), "{age:?}");
+
+    pods.pop().unwrap().delete().unwrap();
+    prometheus
+        .wait(
+            r#"ipconflict_conflicts_active{kind="duplicate"} == 0"#,
+            |s| s.len() == 1,
+        )
+        .unwrap();
+    prometheus
+        .wait("ipconflict_conflict_info", |s| s.is_empty())
+        .unwrap();
+}
+
+#[test]
+fn the_answer_says_that_it_is_open_metrics_and_is_whole() {
+    let node = Node::new("openmetrics").unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
+    let _pods = node.add_pods(&specs).unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
+        .unwrap();
+    let metrics = Client::new(&node, format!("http://{TARGET}"))
+        .get("/metrics")
+        .unwrap();
+    assert_eq!(
+        metrics.header("content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
+    assert!(metrics.body.ends_with("# EOF\n"));
+}

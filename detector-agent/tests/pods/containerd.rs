@@ -1,0 +1,184 @@
+//! Which pod: a real containerd with its CRI plugin, runc and the real `ptp` and `host-local`, whose state is wiped while
+//! pods run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use detector_testkit::{
+    Agent, AgentCommand, Containerd, DEADLINE, Node, RUN, Received, containerd::Sandbox,
+    event::Conflict,
+};
+
+use crate::AGENT;
+
+const SUBNET: &str = "10.244.2.0/24";
+
+/// `run` as the tests read it, with containerd's own socket.
+fn agent(containerd: &Containerd, cache: &str) -> AgentCommand {
+    containerd
+        .inside(AGENT, RUN)
+        .arg("--cni-cache-dir")
+        .arg(cache)
+        .arg("--cri-endpoint")
+        .arg(containerd.socket())
+}
+
+/// The newest word on each address.
+fn conflicts(events: &[Received]) -> BTreeMap<String, Conflict> {
+    events
+        .iter()
+        .filter_map(|received| received.event.conflict())
+        .map(|conflict| (conflict.address.clone(), conflict))
+        .collect()
+}
+
+fn all_named(events: &[Received], addresses: usize, via: &str) -> bool {
+    let conflicts = conflicts(events);
+    conflicts.len() == addresses
+        && conflicts
+            .values()
+            .flat_map(|conflict| &conflict.claimants)
+            .all(|claimant| claimant.pod.as_ref().is_some_and(|pod| pod["via"] == via))
+}
+
+fn wipe_and_run_again(containerd: &mut Containerd) -> Vec<Sandbox> {
+    let mut pods = containerd
+        .run_pods((1..=5).map(|n| format!("old-{n}")))
+        .unwrap();
+    containerd.wipe_ipam().unwrap();
+    pods.extend(
+        containerd
+            .run_pods((1..=5).map(|n| format!("new-{n}")))
+            .unwrap(),
+    );
+    pods
+}
+
+/// The pods of these conflicts: namespace, name, uid and sandbox id.
+fn named(conflicts: &BTreeMap<String, Conflict>) -> BTreeSet<[String; 4]> {
+    conflicts
+        .values()
+        .flat_map(|conflict| &conflict.claimants)
+        .map(|claimant| {
+            let pod = claimant.pod.as_ref().unwrap();
+            ["namespace", "name", "uid", "container_id"]
+                .map(|field| pod[field].as_str().unwrap_or_default().to_owned())
+        })
+        .collect()
+}
+
+fn expected(pods: &[Sandbox]) -> BTreeSet<[String; 4]> {
+    pods.iter()
+        .cloned()
+        .map(|pod| [pod.namespace, pod.name, pod.uid, pod.id])
+        .collect()
+}
+
+#[test]
+fn ten_of_ten_claimants_are_named_with_namespace_name_and_uid() {
+    let node = Node::new("containerd").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    let agent = Agent::start_ready(&node, &agent(&containerd, "off")).unwrap();
+    let pods = wipe_and_run_again(&mut containerd);
+    let events = agent
+        .wait_until(DEADLINE, |events| all_named(events, 5, "cri"))
+        .unwrap();
+    let conflicts = conflicts(&events);
+    assert_eq!(named(&conflicts), expected(&pods));
+}
+
+#[test]
+fn check_names_the_pods_of_a_running_node() {
+    let node = Node::new("containerdcheck").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    let pods = wipe_and_run_again(&mut containerd);
+    let outcome = containerd
+        .inside(AGENT, ["check", "--format", "json", "--cri-endpoint"])
+        .arg(containerd.socket())
+        .run_to_end(&node, DEADLINE)
+        .unwrap();
+    assert_eq!(outcome.code().unwrap(), 1, "{outcome:?}");
+    let document: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let found: Vec<Conflict> = serde_json::from_value(document["conflicts"].clone()).unwrap();
+    let found = found.into_iter().map(|c| (c.address.clone(), c)).collect();
+    assert_eq!(named(&found), expected(&pods));
+}
+
+#[test]
+fn without_the_runtime_its_cni_cache_names_them_all() {
+    let node = Node::new("containerdcache").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    let command = containerd.inside(AGENT, RUN).arg("--cri-endpoint=off");
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    let pods = wipe_and_run_again(&mut containerd);
+    let events = agent
+        .wait_until(DEADLINE, |events| all_named(events, 5, "cni-cache"))
+        .unwrap();
+    assert_eq!(named(&conflicts(&events)), expected(&pods));
+}
+
+/// Before the agent starts, and started again after the conflict.
+#[test]
+fn pods_are_named_when_a_runtime_that_was_stopped_is_back() {
+    let node = Node::new("containerdlate").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    let pods = wipe_and_run_again(&mut containerd);
+    containerd.pause().unwrap();
+    let agent = Agent::start_ready(&node, &agent(&containerd, "off")).unwrap();
+    let raised = agent
+        .wait_until(DEADLINE, |events| conflicts(events).len() == 5)
+        .unwrap();
+    for claimant in conflicts(&raised)
+        .into_values()
+        .flat_map(|conflict| conflict.claimants)
+    {
+        assert!(claimant.pod_unknown_because.is_some(), "{claimant:?}");
+    }
+    agent.wait_log(DEADLINE, "does not exist").unwrap();
+    containerd.resume().unwrap();
+    let events = agent
+        .wait_until(DEADLINE, |events| all_named(events, 5, "cri"))
+        .unwrap();
+    assert_eq!(named(&conflicts(&events)), expected(&pods));
+}
+
+/// Stopped while the agent runs: what is named stays named, and what is over is told with its pods.
+#[test]
+fn a_runtime_that_stops_takes_no_name_with_it() {
+    let node = Node::new("containerdstop").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    let agent = Agent::start_ready(&node, &agent(&containerd, "off")).unwrap();
+    let old = containerd.run_pods(["old"]).unwrap();
+    containerd.wipe_ipam().unwrap();
+    let new = containerd.run_pods(["new"]).unwrap();
+    let both = expected(&[old, new].concat());
+    let events = agent
+        .wait_until(DEADLINE, |events| all_named(events, 1, "cri"))
+        .unwrap();
+    let named_conflicts = conflicts(&events);
+    assert_eq!(named(&named_conflicts), both);
+    containerd.pause().unwrap();
+    let (address, conflict) = named_conflicts.first_key_value().unwrap();
+    let device = conflict.claimants.last().unwrap().device.clone();
+    node.ip(&format!("link delete {device}")).unwrap();
+    let resolved = agent
+        .wait_event(DEADLINE, |event| event.resolves(address))
+        .unwrap();
+    let resolved = [(address.clone(), resolved.event.conflict().unwrap())].into();
+    assert_eq!(named(&resolved), both);
+    // A device that appears while the runtime is stopped is raised all the same.
+    let before = agent.count();
+    let spec = detector_testkit::PodSpec::new("vethlate").address(format!("{address}/24"));
+    let _late = node.add_pods(&[spec]).unwrap();
+    let raised = agent
+        .wait_event_after(before, DEADLINE, |event| event.raises(address))
+        .unwrap();
+    let conflict = raised.event.conflict().unwrap();
+    assert!(
+        conflict
+            .claimant("vethlate")
+            .unwrap()
+            .pod_unknown_because
+            .is_some(),
+        "{conflict:?}"
+    );
+}

@@ -1,0 +1,14 @@
+//! Pods behind devices: the container runtime, the CNI result cache, the Kubernetes API.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+mod containerd;
+mod kube;
+mod sources;
+
+/// The agent under test.
+const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");

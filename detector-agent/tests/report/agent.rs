@@ -1,0 +1,277 @@
+//! Webhooks and Alertmanagers of a whole agent: what it shows of them, and a disk without room.
+
+use std::{fs, io::Write as _, path::Path};
+
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, Mood, Node, Pod, PodSpec, Posted, PrivateMounts, Receiver,
+    http::{Client, until},
+};
+
+use crate::AGENT;
+
+const ORIGIN: &str = "http://127.0.0.1:9842";
+const ADDRESS: &str = "10.244.2.10";
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+/// Empty, and nobody else's, in a mount namespace of the test's own.
+const STATE: &str = "/var/lib/ipconflict";
+
+fn two_pods(node: &Node) -> Vec<Pod> {
+    let specs = ["vetha", "vethb"].map(PodSpec::new);
+    node.add_pods(&specs).unwrap()
+}
+
+fn command(config: &Path) -> AgentCommand {
+    AgentCommand::run(AGENT)
+        .arg("--no-ebpf")
+        .arg("--config")
+        .arg(config)
+}
+
+/// Waits until `/readyz` says that this part is in this state; gives the detail.
+fn wait_part(client: &Client<'_>, name: &str, state: &str) -> String {
+    until(DEADLINE, || {
+        let json = client.get("/readyz")?.json()?;
+        let parts = json["parts"].as_array().cloned().unwrap_or_default();
+        let part = parts.iter().find(|p| p["name"] == name);
+        let part = part.ok_or_else(|| anyhow::anyhow!("no part {name}: {json}"))?;
+        anyhow::ensure!(part["state"] == state && part["role"] == "sink", "{part}");
+        Ok(part["detail"].as_str().unwrap().to_owned())
+    })
+    .unwrap()
+}
+
+/// Waits until `/metrics` has this line.
+fn wait_metric(client: &Client<'_>, line: &str) -> String {
+    until(DEADLINE, || {
+        let metrics = client.get("/metrics")?.body;
+        anyhow::ensure!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
+        Ok(metrics)
+    })
+    .unwrap()
+}
+
+fn tells(posted: &[Posted], kind: &str, address: &str) -> bool {
+    let kind = format!("io.ipconflict.conflict.{kind}");
+    posted
+        .iter()
+        .filter(|p| p.is_accepted())
+        .filter_map(|p| p.json().ok())
+        .any(|e| e["type"] == kind && e["subject"] == address)
+}
+
+#[test]
+fn every_sink_is_shown_with_what_became_of_its_events_and_without_its_secrets() {
+    let node = Node::new("sinks").unwrap();
+    let receiver = node.run_in(Receiver::start).unwrap();
+    let gone = node.run_in(Receiver::start).unwrap();
+    gone.be(Mood::status(410));
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("secret"), SECRET).unwrap();
+    fs::write(path("token"), "Bearer s3cr3t").unwrap();
+    let text = format!(
+        "state-dir: {}\nwebhooks:\n\
+         - {{name: hook, url: '{}', secret-files: [{}], header-files: {{Authorization: {}}}}}\n\
+         - {{name: gone, url: '{}'}}\n\
+         - {{name: down, url: 'http://127.0.0.1:1', retry: {{first: 10ms, longest: 20ms}}}}\n\
+         alertmanagers:\n- {{name: am, url: 'http://127.0.0.1:1'}}\n",
+        path("state").display(),
+        receiver.url(),
+        path("secret").display(),
+        path("token").display(),
+        gone.url(),
+    );
+    fs::write(path("config.yaml"), text).unwrap();
+    let mut agent = Agent::start_ready(&node, &command(&path("config.yaml"))).unwrap();
+    let client = Client::new(&node, ORIGIN);
+    wait_part(&client, "outbox", "works");
+    let pods = two_pods(&node);
+    for pod in &pods {
+        pod.add_address("10.244.2.10/32").unwrap();
+    }
+    receiver
+        .wait_until(DEADLINE, |posted| tells(posted, "raised", ADDRESS))
+        .unwrap();
+    wait_part(&client, "webhook hook", "works");
+    let detail = wait_part(&client, "webhook gone", "failed");
+    assert!(detail.contains("410"), "{detail}");
+    wait_part(&client, "webhook down", "failed");
+    wait_part(&client, "alertmanager am", "failed");
+    let delivered = r#"ipconflict_deliveries_total{sink="hook",outcome="delivered"} 1"#;
+    wait_metric(&client, delivered);
+    wait_metric(&client, r#"ipconflict_outbox_pending{sink="hook"} 0"#);
+    wait_metric(&client, r#"ipconflict_outbox_pending{sink="down"} 1"#);
+    let disabled = r#"ipconflict_deliveries_total{sink="gone",outcome="disabled"} 1"#;
+    let metrics = wait_metric(&client, disabled);
+    agent.wait_log(DEADLINE, "410 Gone").unwrap();
+    let shown = [
+        metrics,
+        client.get("/readyz").unwrap().body,
+        client.get("/").unwrap().body,
+        fs::read_to_string(format!("/proc/{}/cmdline", agent.pid())).unwrap(),
+        fs::read_to_string(format!("/proc/{}/environ", agent.pid())).unwrap(),
+    ];
+    agent.terminate(DEADLINE).unwrap();
+    for text in shown.iter().chain([&agent.log()]) {
+        assert!(
+            !text.contains("s3cr3t") && !text.contains(&SECRET[6..]),
+            "{text}"
+        );
+    }
+}
+
+/// Leaves no room for another byte in `/var/lib`.
+fn fill(mounts: &PrivateMounts) {
+    mounts
+        .run_in(None, || {
+            let mut file = fs::File::create("/var/lib/fill")?;
+            while file.write_all(&[0; 4096]).is_ok() {}
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn make_room(mounts: &PrivateMounts) {
+    mounts
+        .run_in(None, || Ok(fs::remove_file("/var/lib/fill")?))
+        .unwrap();
+}
+
+#[test]
+fn without_room_on_the_disk_detection_goes_on_and_events_wait_also_over_a_start() {
+    let node = Node::new("diskful").unwrap();
+    let mounts = PrivateMounts::new().unwrap();
+    let receiver = node.run_in(Receiver::start).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config.yaml");
+    let text = format!(
+        "state-dir: {STATE}\nwebhooks:\n- {{name: hook, url: '{}'}}\n",
+        receiver.url()
+    );
+    fs::write(&config, text).unwrap();
+    let start = || {
+        mounts
+            .run_in(None, || Agent::start_ready(&node, &command(&config)))
+            .unwrap()
+    };
+    let client = Client::new(&node, ORIGIN);
+    let pods = two_pods(&node);
+    let address = |n: u32| format!("10.244.{}.{}", n / 250, n % 250 + 1);
+    let conflict = |numbers: std::ops::Range<u32>| {
+        for pod in &pods {
+            let lines = numbers.clone();
+            let lines = lines.map(|n| format!("address add {}/32 dev eth0", address(n)));
+            pod.netns().ip_batch(lines).unwrap();
+        }
+    };
+
+    let mut agent = start();
+    conflict(0..1);
+    receiver
+        .wait_until(DEADLINE, |posted| tells(posted, "raised", &address(0)))
+        .unwrap();
+    fill(&mounts);
+    // Enough to outgrow what the file has room for.
+    conflict(1..900);
+    agent
+        .wait_event(DEADLINE, |event| event.raises(&address(899)))
+        .unwrap();
+    let detail = wait_part(&client, "outbox", "failed");
+    assert!(detail.contains("cannot store events"), "{detail}");
+    let metrics = client.get("/metrics").unwrap().body;
+    let failures = r#"ipconflict_deliveries_total{sink="outbox",outcome="store_failed"} "#;
+    let failures = metrics.lines().find_map(|l| l.strip_prefix(failures));
+    assert!(failures.is_some_and(|n| n != "0"), "{metrics}");
+    // An agent that is killed then starts all the same, and still names what it sees.
+    agent.kill().unwrap();
+    let mut agent = start();
+    conflict(900..901);
+    agent
+        .wait_event(DEADLINE, |event| event.raises(&address(900)))
+        .unwrap();
+    make_room(&mounts);
+    wait_part(&client, "outbox", "works");
+    receiver
+        .wait_until(DEADLINE, |posted| {
+            [1, 899, 900]
+                .iter()
+                .all(|n| tells(posted, "raised", &address(*n)))
+        })
+        .unwrap();
+    wait_metric(&client, r#"ipconflict_outbox_pending{sink="hook"} 0"#);
+    agent.terminate(DEADLINE).unwrap();
+}
+
+#[test]
+fn over_a_kill_a_conflict_stays_one_story_to_a_webhook() {
+    let node = Node::new("story").unwrap();
+    let receiver = node.run_in(Receiver::start).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config.yaml");
+    let text = format!(
+        "state-dir: {}\nwebhooks:\n- {{name: hook, url: '{}'}}\n",
+        directory.path().join("state").display(),
+        receiver.url()
+    );
+    fs::write(&config, text).unwrap();
+    let client = Client::new(&node, ORIGIN);
+    let pods = two_pods(&node);
+    let conflict = |address: &str| {
+        for pod in &pods {
+            pod.add_address(&format!("{address}/32")).unwrap();
+        }
+    };
+    let told = |kind: &str, address: &str| {
+        receiver
+            .wait_until(DEADLINE, |posted| tells(posted, kind, address))
+            .unwrap();
+    };
+    let (stays, ends, comes) = ("10.0.0.1", "10.0.0.2", "10.0.0.3");
+
+    let mut agent = Agent::start_ready(&node, &command(&config)).unwrap();
+    for address in [stays, ends] {
+        conflict(address);
+        told("raised", address);
+    }
+    // Kept, and gone from the outbox.
+    wait_metric(&client, r#"ipconflict_outbox_pending{sink="hook"} 0"#);
+    until(DEADLINE, || {
+        let kept = wait_part(&client, "open conflicts", "works");
+        anyhow::ensure!(kept == "2 open conflicts are kept", "{kept}");
+        Ok(())
+    })
+    .unwrap();
+    agent.kill().unwrap();
+    pods[1].remove_address(&format!("{ends}/32")).unwrap();
+    let mut agent = Agent::start_ready(&node, &command(&config)).unwrap();
+    told("resolved", ends);
+    conflict(comes);
+    told("raised", comes);
+    pods[1].remove_address(&format!("{stays}/32")).unwrap();
+    told("resolved", stays);
+    agent.terminate(DEADLINE).unwrap();
+
+    for address in [stays, ends] {
+        let mut story: Vec<(String, String)> = receiver
+            .posted()
+            .iter()
+            .filter_map(|p| p.json().ok())
+            .filter(|e| e["subject"] == address)
+            .map(|e| {
+                let text = |v: &serde_json::Value| v.as_str().unwrap().to_owned();
+                (text(&e["data"]["conflict_id"]), text(&e["type"]))
+            })
+            .collect();
+        story.dedup();
+        let kinds: Vec<_> = story.iter().map(|(_, kind)| kind.as_str()).collect();
+        assert_eq!(
+            kinds,
+            [
+                "io.ipconflict.conflict.raised",
+                "io.ipconflict.conflict.resolved"
+            ],
+            "{address}: {story:?}"
+        );
+        assert_eq!(story[0].0, story[1].0, "{address}: another id");
+    }
+}

@@ -1,0 +1,206 @@
+//! Debian's real Alertmanager: raised, visible, silenced, resolved.
+
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, PodSpec, Posted, Receiver};
+use serde_json::Value;
+
+use crate::AGENT;
+
+const ADDRESS: &str = "10.244.2.10";
+const ALERTMANAGER: &str = "127.0.0.1:9093";
+/// It starts up, and groups alerts, at its own pace.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The running Alertmanager; ended on drop.
+struct Alertmanager(Child);
+
+impl Alertmanager {
+    /// In the node's namespace; it notifies `receiver`.
+    fn start(node: &Node, directory: &std::path::Path, receiver: &Receiver) -> Self {
+        let config = directory.join("alertmanager.yml");
+        let text = format!(
+            "route: {{receiver: hook, group_by: ['...'], group_wait: 1ms, group_interval: 1s, repeat_interval: 1h}}\n\
+             receivers:\n- name: hook\n  webhook_configs: [{{url: '{}', send_resolved: true}}]\n",
+            receiver.url()
+        );
+        fs::write(&config, text).unwrap();
+        let child = node
+            .run_in(|| {
+                Command::new("prometheus-alertmanager")
+                    .arg(format!("--config.file={}", config.display()))
+                    .arg(format!("--storage.path={}", directory.join("am").display()))
+                    .arg(format!("--web.listen-address={ALERTMANAGER}"))
+                    .arg("--cluster.listen-address=")
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::null())
+                    .stderr(fs::File::create(directory.join("am.log"))?)
+                    .spawn()
+                    .map_err(|e| {
+                        anyhow::anyhow!(
+                            "prometheus-alertmanager cannot be started ({e}); `cargo xtask setup` installs it"
+                        )
+                    })
+            })
+            .unwrap();
+        Self(child)
+    }
+}
+
+impl Drop for Alertmanager {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn amtool(node: &Node, args: &[&str]) -> anyhow::Result<String> {
+    let url = format!("--alertmanager.url=http://{ALERTMANAGER}");
+    let mut argv = vec!["amtool", &url];
+    argv.extend(args);
+    node.exec(&argv)
+}
+
+/// The alerts about the address, by `amtool alert query` with these flags.
+fn query(node: &Node, flags: &[&str]) -> anyhow::Result<Vec<Value>> {
+    let mut args = vec!["--output=json", "alert", "query"];
+    args.extend(flags);
+    args.push("alertname=IPConflict");
+    let text = amtool(node, &args)?;
+    let alerts: Option<Vec<Value>> = serde_json::from_str(&text)?;
+    Ok(alerts.unwrap_or_default())
+}
+
+/// amtool tells of no change: it is asked until the answer is right.
+fn eventually(what: &str, mut right: impl FnMut() -> anyhow::Result<bool>) {
+    let begun = Instant::now();
+    loop {
+        let answer = right();
+        if matches!(answer, Ok(true)) {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what}: {answer:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn notified(posted: &[Posted], status: &str) -> bool {
+    posted.iter().filter_map(|p| p.json().ok()).any(|n| {
+        n["alerts"].as_array().is_some_and(|alerts| {
+            alerts
+                .iter()
+                .any(|a| a["status"] == status && a["labels"]["address"] == ADDRESS)
+        })
+    })
+}
+
+#[test]
+fn an_alertmanager_shows_silences_and_resolves_a_conflict() {
+    let node = Node::new("alerts").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let receiver = node.run_in(Receiver::start).unwrap();
+    let _alertmanager = Alertmanager::start(&node, directory.path(), &receiver);
+    eventually("the Alertmanager answers", || {
+        amtool(&node, &["cluster", "show"]).map(|_| true)
+    });
+
+    let config = directory.path().join("config.yaml");
+    // The second one is down, which must not matter to the first.
+    let text = format!(
+        "alertmanagers:\n- {{name: first, url: 'http://{ALERTMANAGER}', labels: {{cluster: east}}, resend-every: 1s}}\n\
+         - {{name: down, url: 'http://127.0.0.1:1'}}\n"
+    );
+    fs::write(&config, text).unwrap();
+    let command = AgentCommand::run(AGENT)
+        .arg("--no-ebpf")
+        .arg("--config")
+        .arg(&config);
+    let mut agent = Agent::start_ready(&node, &command).unwrap();
+    let specs = [
+        PodSpec::new("vetha").address("10.244.2.10/32").host_route(),
+        PodSpec::new("vethb").address("10.244.2.10/32"),
+    ];
+    let pods = node.add_pods(&specs).unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
+        .unwrap();
+
+    receiver
+        .wait_until(PATIENCE, |posted| notified(posted, "firing"))
+        .unwrap();
+    let alerts = query(&node, &[]).unwrap();
+    let [alert] = &alerts[..] else {
+        panic!("{alerts:?}")
+    };
+    let labels = &alert["labels"];
+    assert_eq!(labels["address"], ADDRESS);
+    assert_eq!(labels["kind"], "duplicate");
+    assert_eq!(labels["node"], "testkit");
+    assert_eq!(labels["cluster"], "east");
+    let summary = alert["annotations"]["summary"].as_str().unwrap();
+    assert!(
+        summary.contains("vetha") && summary.contains("vethb"),
+        "{summary}"
+    );
+
+    // It is told again and again, and would lapse without that.
+    let ends_at =
+        |alert: &Value| -> jiff::Timestamp { alert["endsAt"].as_str().unwrap().parse().unwrap() };
+    let lapse = ends_at(alert);
+    eventually("the alert is told again", || {
+        Ok(query(&node, &[])?
+            .iter()
+            .any(|alert| ends_at(alert) > lapse))
+    });
+
+    let matcher = format!("address={ADDRESS}");
+    let add = [
+        "silence",
+        "add",
+        "--author=test",
+        "--comment=known",
+        "--duration=1h",
+        &matcher,
+    ];
+    let silence = amtool(&node, &add).unwrap();
+    eventually("the alert is silenced", || {
+        Ok(query(&node, &["--silenced"])?.len() == 1 && query(&node, &["--active"])?.is_empty())
+    });
+    amtool(&node, &["silence", "expire", silence.trim()]).unwrap();
+    eventually("the silence is over", || {
+        Ok(query(&node, &["--active"])?.len() == 1)
+    });
+
+    pods[1].remove_address("10.244.2.10/32").unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
+        .unwrap();
+    receiver
+        .wait_until(PATIENCE, |posted| notified(posted, "resolved"))
+        .unwrap();
+    eventually("the alert is gone", || Ok(query(&node, &[])?.is_empty()));
+    // The end is the conflict's own, not the time of the request.
+    let told = receiver.posted();
+    let resolved = told
+        .iter()
+        .filter_map(|p| p.json().ok())
+        .flat_map(|n| n["alerts"].as_array().cloned().unwrap_or_default())
+        .find(|a| a["status"] == "resolved")
+        .unwrap();
+    let end = agent
+        .events()
+        .into_iter()
+        .find(|r| r.event.resolves(ADDRESS))
+        .and_then(|r| r.event.conflict())
+        .and_then(|c| c.resolved_at)
+        .unwrap();
+    let end: jiff::Timestamp = end.parse().unwrap();
+    // The Alertmanager keeps milliseconds.
+    let apart = ends_at(&resolved).duration_since(end).abs();
+    assert!(apart.as_millis() <= 1, "{resolved}, {end}");
+    agent.terminate(PATIENCE).unwrap();
+}

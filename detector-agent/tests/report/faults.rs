@@ -1,0 +1,293 @@
+//! A receiver that misbehaves in every way and an agent that is killed over and over, while conflicts come and go.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs,
+    path::Path,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use detector_testkit::{Agent, AgentCommand, Mood, Node, Pod, PodSpec, Posted, Receiver};
+use redb::{ReadableDatabase as _, ReadableTable as _, TableDefinition};
+
+use crate::AGENT;
+
+/// As the issue asks.
+const CONFLICTS: usize = 1000;
+const KILLS: usize = 50;
+/// Conflicts that come and go together.
+const GROUP: usize = 20;
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+/// The machine may be busy with many others.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+fn address(n: usize) -> String {
+    format!("10.99.{}.{}", n / 250, n % 250 + 1)
+}
+
+/// What the receiver does with a request; 410 only where a restart will follow.
+fn mood(random: &mut fastrand::Rng, gone: bool) -> Mood {
+    match random.u32(..1000) {
+        0..=49 => Mood::status(500),
+        50..=69 => Mood::Answer(429, vec![("Retry-After", "1".to_owned())]),
+        70..=109 => Mood::status(429),
+        110..=149 => Mood::Hang,
+        150..=189 => Mood::Reset,
+        190..=219 => Mood::ResetUnread,
+        220 | 221 if gone => Mood::status(410),
+        _ => Mood::status(204),
+    }
+}
+
+/// Adds and removes the addresses of `group` on the second pod, which makes and ends conflicts with the first.
+fn change(pod: &Pod, verb: &str, group: std::ops::Range<usize>) {
+    let lines = group.map(|n| format!("address {verb} {}/32 dev eth0", address(n)));
+    pod.netns().ip_batch(lines).unwrap();
+}
+
+/// Event ids that wait in the outbox of an agent that was killed; read from a copy, as the agent would after a crash.
+fn waiting(state: &Path, scratch: &Path) -> Vec<String> {
+    const QUEUE: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("outbox.queue");
+    let copy = scratch.join("copy.redb");
+    if fs::copy(state.join("state.redb"), &copy).is_err() {
+        // Killed before it made the file.
+        return Vec::new();
+    }
+    let Ok(database) = redb::Database::open(&copy) else {
+        // Killed while it made the file.
+        return Vec::new();
+    };
+    let Ok(table) = database.begin_read().unwrap().open_table(QUEUE) else {
+        return Vec::new();
+    };
+    table
+        .iter()
+        .unwrap()
+        .map(|item| {
+            let (_, value) = item.unwrap();
+            let record: serde_json::Value = serde_json::from_slice(value.value()).unwrap();
+            record["event"]["id"].as_str().unwrap().to_owned()
+        })
+        .collect()
+}
+
+struct Story {
+    /// By conflict: (event id, type) in the order they came, and whether each was accepted.
+    conflicts: BTreeMap<String, Vec<(String, String, bool)>>,
+    /// By address: conflicts.
+    addresses: HashMap<String, BTreeSet<String>>,
+    accepted: BTreeSet<String>,
+}
+
+fn story(posted: &[Posted]) -> Story {
+    let mut story = Story {
+        conflicts: BTreeMap::new(),
+        addresses: HashMap::new(),
+        accepted: BTreeSet::new(),
+    };
+    for request in posted {
+        let event = request.json().unwrap();
+        let text = |pointer: &str| event.pointer(pointer).unwrap().as_str().unwrap().to_owned();
+        assert_eq!(text("/id"), request.header("webhook-id"));
+        let conflict = text("/data/conflict_id");
+        story
+            .addresses
+            .entry(text("/subject"))
+            .or_default()
+            .insert(conflict.clone());
+        if request.is_accepted() {
+            story.accepted.insert(text("/id"));
+        }
+        story.conflicts.entry(conflict).or_default().push((
+            text("/id"),
+            text("/type"),
+            request.is_accepted(),
+        ));
+    }
+    story
+}
+
+/// Whether the receiver has accepted that every conflict it heard of is over.
+fn all_over(posted: &[Posted]) -> bool {
+    story(posted).conflicts.values().all(|events| {
+        events
+            .last()
+            .is_some_and(|(_, kind, accepted)| kind.ends_with(".resolved") && *accepted)
+    })
+}
+
+fn accepted_raise(posted: &[Posted], wanted: &BTreeSet<String>) -> bool {
+    let raised: BTreeSet<_> = posted
+        .iter()
+        .filter(|p| p.is_accepted())
+        .filter_map(|p| p.json().ok())
+        .filter(|e| e["type"] == "io.ipconflict.conflict.raised")
+        .filter_map(|e| e["subject"].as_str().map(str::to_owned))
+        .collect();
+    wanted.is_subset(&raised)
+}
+
+#[test]
+fn nothing_is_lost_over_fifty_kills_and_a_receiver_that_fails_in_every_way() {
+    let seed = std::env::var("IPCONFLICT_TEST_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or_else(|| fastrand::u64(..));
+    println!("seed {seed}: set IPCONFLICT_TEST_SEED to it for the same moments and moods");
+    let mut random = fastrand::Rng::with_seed(seed);
+
+    let node = Node::new("faults").unwrap();
+    let specs = [PodSpec::new("vetha"), PodSpec::new("vethb")];
+    let pods = node.add_pods(&specs).unwrap();
+    change(&pods[0], "add", 0..CONFLICTS);
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let (state, secret, config) = (path("state"), path("secret"), path("config.yaml"));
+    fs::write(&secret, SECRET).unwrap();
+    let receiver = node.run_in(Receiver::start).unwrap();
+    let text = format!(
+        "state-dir: {}\nwebhooks:\n- name: hook\n  url: {}\n  secret-files: [{}]\n  timeout: 300ms\n  \
+         retry: {{first: 20ms, longest: 200ms}}\n",
+        state.display(),
+        receiver.url(),
+        secret.display()
+    );
+    fs::write(&config, text).unwrap();
+    let moods = Arc::new(Mutex::new((random.fork(), true)));
+    let decide = Arc::clone(&moods);
+    receiver.decide(move |_| {
+        let (random, gone) = &mut *decide.lock().unwrap();
+        mood(random, *gone)
+    });
+    let command = || {
+        AgentCommand::run(AGENT)
+            .arg("--no-ebpf")
+            .arg("--config")
+            .arg(&config)
+    };
+
+    let receiver = Arc::new(Mutex::new(receiver));
+    let stored = thread::scope(|scope| {
+        let driver = {
+            let (receiver, pod) = (Arc::clone(&receiver), &pods[1]);
+            let mut random = random.fork();
+            scope.spawn(move || drive(pod, &receiver, &mut random))
+        };
+        let mut stored: BTreeSet<String> = BTreeSet::new();
+        for kill in 0..KILLS {
+            let mut agent = Agent::start(&node, &command()).unwrap();
+            // Half of them at the start, where everything is read back.
+            if random.bool() {
+                agent.wait_ready(PATIENCE).unwrap();
+            }
+            if random.u8(..5) == 0 {
+                let mut guard = receiver.lock().unwrap();
+                let receiver: &mut Receiver = &mut guard;
+                node.run_in(|| {
+                    receiver.refuse();
+                    thread::sleep(Duration::from_millis(random.u64(..200)));
+                    receiver.admit()
+                })
+                .unwrap();
+            }
+            let moment = Duration::from_micros(random.u64(..1_200_000));
+            thread::sleep(moment);
+            agent.kill().unwrap();
+            assert!(!agent.log().contains(&SECRET[6..]), "a secret in the log");
+            let waits = waiting(&state, directory.path());
+            println!(
+                "kill {kill} after {moment:?}: {} events wait, {} requests so far",
+                waits.len(),
+                receiver.lock().unwrap().posted().len()
+            );
+            stored.extend(waits);
+        }
+        moods.lock().unwrap().1 = false;
+        let agent = Agent::start_ready(&node, &command()).unwrap();
+        driver.join().unwrap();
+        let receiver = receiver.lock().unwrap();
+        receiver.wait_until(PATIENCE, all_over).unwrap();
+        drop(agent);
+        stored
+    });
+
+    let posted = receiver.lock().unwrap().posted();
+    let story = story(&posted);
+    let lost: Vec<_> = stored.difference(&story.accepted).collect();
+    assert!(lost.is_empty(), "stored and never accepted: {lost:?}");
+    for n in 0..CONFLICTS {
+        assert!(
+            story.addresses.contains_key(&address(n)),
+            "{} was never heard of",
+            address(n)
+        );
+    }
+    for (conflict, events) in &story.conflicts {
+        check_order(conflict, events);
+    }
+    let mut bodies: HashMap<&str, &[u8]> = HashMap::new();
+    let mut repeats = 0;
+    for request in &posted {
+        let known = bodies.insert(request.header("webhook-id"), &request.body);
+        assert!(
+            known.is_none_or(|body| body == request.body),
+            "another body, the same id"
+        );
+        repeats += usize::from(known.is_some());
+    }
+    println!(
+        "{} conflicts, {} events in {} requests, {repeats} of them repeats; {} events were waiting at kills",
+        story.conflicts.len(),
+        bodies.len(),
+        posted.len(),
+        stored.len()
+    );
+}
+
+/// Makes and ends all conflicts, a group at a time; each stands until the receiver has accepted that it was raised.
+fn drive(pod: &Pod, receiver: &Mutex<Receiver>, random: &mut fastrand::Rng) {
+    let begun = Instant::now();
+    for first in (0..CONFLICTS).step_by(GROUP) {
+        let group = first..first + GROUP;
+        let wanted: BTreeSet<_> = group.clone().map(address).collect();
+        change(pod, "add", group.clone());
+        // Not locked while it waits: the others use the receiver too.
+        while !accepted_raise(&receiver.lock().unwrap().posted(), &wanted) {
+            assert!(
+                begun.elapsed() < 3 * PATIENCE,
+                "group {first} is not raised"
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+        thread::sleep(Duration::from_millis(random.u64(..100)));
+        change(pod, "delete", group);
+    }
+}
+
+/// Raised first, resolved last, and a repeat never after a later event.
+fn check_order(conflict: &str, events: &[(String, String, bool)]) {
+    let mut once: Vec<(&str, &str)> = events
+        .iter()
+        .map(|(id, kind, _)| (id.as_str(), kind.rsplit('.').next().unwrap()))
+        .collect();
+    once.dedup();
+    let story = format!("conflict {conflict}: {events:?}");
+    let ids: BTreeSet<_> = once.iter().map(|(id, _)| id).collect();
+    assert_eq!(
+        ids.len(),
+        once.len(),
+        "a repeat after a later event: {story}"
+    );
+    let last = once.len() - 1;
+    for (n, (_, kind)) in once.iter().enumerate() {
+        let expected = match n {
+            0 => "raised",
+            n if n == last => "resolved",
+            _ => "updated",
+        };
+        assert_eq!(*kind, expected, "{story}");
+    }
+}

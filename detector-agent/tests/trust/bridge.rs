@@ -1,0 +1,234 @@
+//! Pods behind a bridge (flannel, the bridge plugin): claims are those of the ports, not of the bridge.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use detector_testkit::{
+    Agent, AgentCommand, Barrier, Cni, CniPod, DEADLINE, Node, Pod, PodSpec, announce,
+    event::RAISED, fresh_look, open_conflicts, reach,
+};
+
+use crate::AGENT;
+
+const ADDRESS: &str = "10.244.1.10";
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A node with a bridge that has the pods' gateway address.
+fn bridged_node(prefix: &str) -> Node {
+    let node = Node::new(prefix).unwrap();
+    node.add_bridge("cni0", &["10.244.1.1/24"]).unwrap();
+    node
+}
+
+fn port(device: &str) -> PodSpec {
+    PodSpec::new(device).master("cni0")
+}
+
+/// A forwarding entry that does not age: the bridge knows where this pod is without a frame.
+fn set_forwarding(node: &Node, pod: &Pod) {
+    let mac = pod.mac().to_string();
+    let device = pod.device();
+    node.exec(&[
+        "bridge", "fdb", "replace", &mac, "dev", device, "master", "static",
+    ])
+    .unwrap();
+}
+
+/// A restore wipes /var/lib/cni while pods run, and the addresses are handed out again (scenario `rancher-restore`).
+#[test]
+fn rancher_restore_names_every_duplicate_with_its_two_ports() {
+    let node = Node::new("rancher").unwrap();
+    let cni = Cni::bridge_at_default_place("cbr0", "cni0", "10.42.0.0/24").unwrap();
+    assert_eq!(cni.data_dir().to_str(), Some("/var/lib/cni/networks"));
+    let barrier = Barrier::prepare(&node).unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let fill = |round: &str| -> BTreeMap<String, CniPod> {
+        let pods = (0..10).map(|number| cni.add_pod(&node, &format!("{round}-{number}")).unwrap());
+        pods.map(|pod| (pod.address().unwrap().to_string(), pod))
+            .collect()
+    };
+
+    let before = fill("before");
+    assert_eq!(before.len(), 10);
+    let said = barrier.pass(&node, &agent).unwrap();
+    assert!(
+        said.is_empty(),
+        "nothing is wrong before the wipe: {said:#?}"
+    );
+
+    assert_eq!(cni.handed_out().unwrap().len(), 10);
+    cni.wipe().unwrap();
+    assert!(cni.handed_out().unwrap().is_empty());
+    let after = fill("after");
+    assert!(
+        after.keys().eq(before.keys()),
+        "the same ten addresses are handed out again"
+    );
+
+    let said = barrier.pass(&node, &agent).unwrap();
+    let raised: BTreeMap<_, _> = said
+        .iter()
+        .filter(|received| received.event.kind == RAISED)
+        .map(|received| (received.event.subject.clone(), received))
+        .collect();
+    assert!(raised.keys().eq(before.keys()), "{:?}", raised.keys());
+    for (address, received) in &raised {
+        let conflict = received.event.conflict().unwrap();
+        let mut ports = [&before, &after].map(|pods| pods[address].device().unwrap());
+        ports.sort_unstable();
+        assert_eq!(conflict.devices(), ports);
+        assert_eq!(conflict.kind, "duplicate");
+        assert_eq!(conflict.confidence, "certain");
+        for claimant in &conflict.claimants {
+            assert_eq!(claimant.master.as_deref(), Some("cni0"));
+        }
+    }
+    // Who looks only now sees the same.
+    let fresh = fresh_look(AGENT.as_ref(), &node, DEADLINE).unwrap();
+    let named: Vec<_> = raised
+        .keys()
+        .map(|a| (a.clone(), "duplicate".to_owned()))
+        .collect();
+    assert!(fresh.keys().eq(&named), "{fresh:?}");
+    for ((address, _), devices) in &fresh {
+        let conflict = raised[address].event.conflict().unwrap();
+        assert_eq!(devices, &conflict.devices());
+    }
+}
+
+/// The node talks to a pod: its kernel then holds one entry on the bridge, which is evidence against the port.
+#[test]
+fn a_neighbour_entry_on_the_bridge_is_evidence_against_the_port() {
+    let node = bridged_node("resolve");
+    let pods = node
+        .add_pods(&[
+            port("vetha").address(format!("{ADDRESS}/24")),
+            PodSpec::new("vethb"),
+        ])
+        .unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    reach(&node, ip(ADDRESS), DEADLINE).unwrap();
+    let entries = node.ip(&format!("neigh show {ADDRESS}")).unwrap();
+    assert!(
+        entries.contains(&format!("dev cni0 lladdr {}", pods[0].mac())),
+        "{entries}"
+    );
+    announce(&pods[1], ADDRESS.parse().unwrap()).unwrap();
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
+    assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+    let behind = conflict.claimant("vetha").unwrap();
+    assert_eq!(behind.evidence_kinds(), ["address", "arp", "neighbour"]);
+    assert_eq!(behind.master.as_deref(), Some("cni0"));
+    assert_eq!(
+        behind.mac.as_deref(),
+        Some(pods[0].mac().to_string().as_str())
+    );
+    assert_eq!(conflict.traffic_goes_to.as_deref(), Some("vetha"));
+}
+
+#[test]
+fn a_permanent_entry_on_the_bridge_is_a_claim_of_the_port_that_forwarding_names() {
+    let node = bridged_node("permanent");
+    let pods = node
+        .add_pods(&[port("vetha"), PodSpec::new("vethb")])
+        .unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    set_forwarding(&node, &pods[0]);
+    node.set_neighbour(ip(ADDRESS), "cni0", pods[0].mac(), "permanent")
+        .unwrap();
+    announce(&pods[1], ADDRESS.parse().unwrap()).unwrap();
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
+    assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+    assert_eq!(
+        conflict.claimant("vetha").unwrap().evidence_kinds(),
+        ["neighbour"]
+    );
+}
+
+#[test]
+fn a_permanent_entry_that_leads_to_no_port_is_a_claim_behind_the_bridge() {
+    let node = bridged_node("unresolved");
+    let pods = node
+        .add_pods(&[port("vetha"), PodSpec::new("vethb")])
+        .unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let unknown = detector_testkit::Mac([0x02, 0xaa, 0, 0, 0, 1]);
+    node.set_neighbour(ip(ADDRESS), "cni0", unknown, "permanent")
+        .unwrap();
+    announce(&pods[1], ADDRESS.parse().unwrap()).unwrap();
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
+    assert_eq!(conflict.devices(), ["cni0", "vethb"]);
+    let behind = conflict.claimant("cni0").unwrap();
+    assert_eq!(behind.mac.as_deref(), Some(unknown.to_string().as_str()));
+}
+
+/// Two pods answer for one address: the node's one entry on the bridge goes back and forth between them. Nothing else tells
+/// of them: their namespaces do not hold the address, and they send nothing of themselves.
+#[test]
+fn a_neighbour_entry_that_goes_back_and_forth_between_ports_raises() {
+    let node = bridged_node("flap");
+    let pods = node.add_pods(&["vetha", "vethb"].map(port)).unwrap();
+    for pod in &pods {
+        set_forwarding(&node, pod);
+    }
+    let barrier = Barrier::prepare(&node).unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let turn_to = |pod: &Pod| {
+        node.set_neighbour(ip(ADDRESS), "cni0", pod.mac(), "reachable")
+            .unwrap();
+    };
+    turn_to(&pods[0]);
+    turn_to(&pods[1]);
+    let said = barrier.pass(&node, &agent).unwrap();
+    assert!(said.is_empty(), "one move is normal: {said:#?}");
+    turn_to(&pods[0]);
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
+    assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+    for claimant in &conflict.claimants {
+        assert_eq!(claimant.evidence_kinds(), ["neighbour"]);
+        assert_eq!(claimant.master.as_deref(), Some("cni0"));
+    }
+    assert_eq!(conflict.traffic_goes_to.as_deref(), Some("vetha"));
+}
+
+/// The node's entry on the bridge outlives the pod, and gives the address to its MAC until the next pod answers.
+#[test]
+fn an_address_reused_behind_the_bridge_raises_nothing() {
+    let node = bridged_node("reuse");
+    let barrier = Barrier::prepare(&node).unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    for number in 0..15 {
+        let spec = port(&format!("vethreuse{number}")).address(format!("{ADDRESS}/24"));
+        let pod = node.add_pod(&spec).unwrap();
+        announce(&pod, ADDRESS.parse().unwrap()).unwrap();
+        if number % 3 == 0 {
+            reach(&node, ip(ADDRESS), DEADLINE).unwrap();
+        }
+        pod.delete().unwrap();
+    }
+    let said = barrier.pass(&node, &agent).unwrap();
+    assert!(said.is_empty(), "{said:#?}");
+}
+
+#[test]
+fn an_address_reused_by_the_real_bridge_plugin_raises_nothing_that_stays() {
+    let node = Node::new("plugin").unwrap();
+    // The gateway and one more: the second pod gets what the first one had.
+    let cni = Cni::bridge("cbr0", "cni0", "10.42.0.0/30").unwrap();
+    let barrier = Barrier::prepare(&node).unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    for number in 0..10 {
+        let pod = cni.add_pod(&node, &format!("p{number}")).unwrap();
+        let address = pod.address().unwrap();
+        assert_eq!(address, ip("10.42.0.2"));
+        if number % 3 == 0 {
+            reach(&node, address, DEADLINE).unwrap();
+        }
+        cni.remove_pod(&node, pod).unwrap();
+    }
+    let said = barrier.pass(&node, &agent).unwrap();
+    assert!(said.is_empty(), "{said:#?}");
+    assert!(open_conflicts(&said).unwrap().is_empty());
+}

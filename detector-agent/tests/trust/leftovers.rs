@@ -1,0 +1,268 @@
+//! What an agent leaves on devices, and what others have there: its own is removed, theirs stays, and it sees beside
+//! theirs.
+
+use std::{
+    io,
+    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    thread,
+    time::{Duration, Instant},
+};
+
+use aya::programs::{SchedClassifier, TcAttachType};
+use detector_testkit::{
+    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec,
+};
+use nix::libc;
+
+use crate::AGENT;
+
+fn command(attach: &str) -> AgentCommand {
+    AgentCommand::run(AGENT).arg("--attach").arg(attach)
+}
+
+fn filters(node: &Node, device: &str) -> Vec<String> {
+    let shown = node
+        .exec(&["tc", "filter", "show", "dev", device, "ingress"])
+        .unwrap();
+    let filters = shown.lines().filter(|line| line.contains("handle"));
+    filters.map(ToOwned::to_owned).collect()
+}
+
+fn ours(filters: &[String]) -> usize {
+    let ours = |line: &&String| line.contains("ipconflict_arp_ndp");
+    filters.iter().filter(ours).count()
+}
+
+/// Somebody else's filter: classic BPF that lets everything pass on to the next.
+fn add_foreign_filter(node: &Node, device: &str) -> Vec<String> {
+    let code = "1,6 0 0 4294967295,";
+    let words = ["tc", "qdisc", "add", "dev", device, "clsact"];
+    node.exec(&words).unwrap();
+    let words = [
+        "tc", "filter", "add", "dev", device, "ingress", "protocol", "all",
+    ];
+    let rest = ["prio", "7", "bpf", "bytecode", code];
+    node.exec(&[&words[..], &rest[..]].concat()).unwrap();
+    filters(node, device)
+}
+
+/// The ids of the programs on a device's TCX ingress, the first in line first.
+fn on_tcx(node: &Node, device: &str) -> Vec<u32> {
+    node.run_in(|| Ok(SchedClassifier::query_tcx(device, TcAttachType::Ingress)?))
+        .unwrap()
+        .1
+        .iter()
+        .map(aya::programs::ProgramInfo::id)
+        .collect()
+}
+
+/// Somebody else's program on TCX, which lets everything pass and ends the line there: clsact filters see nothing.
+struct ForeignTcx {
+    _program: OwnedFd,
+    _link: OwnedFd,
+}
+
+impl ForeignTcx {
+    fn attach(node: &Node, device: &str) -> Self {
+        const BPF_PROG_LOAD: libc::c_long = 5;
+        const BPF_LINK_CREATE: libc::c_long = 28;
+        const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
+        const BPF_TCX_INGRESS: u32 = 46;
+        // r0 = 0 (TCX_PASS); exit.
+        let instructions: [u64; 2] = [0xb7, 0x95];
+        let license = c"GPL";
+        let pair = |low: u32, high: u32| u64::from(low) | (u64::from(high) << 32);
+        let mut load = [0u64; 8];
+        load[0] = pair(BPF_PROG_TYPE_SCHED_CLS, 2);
+        load[1] = instructions.as_ptr().expose_provenance() as u64;
+        load[2] = license.as_ptr().expose_provenance() as u64;
+        let program = bpf(BPF_PROG_LOAD, &load);
+        let ifindex = node.ifindex(device).unwrap();
+        let number = u32::try_from(program.as_raw_fd()).unwrap();
+        let create = [pair(number, ifindex), pair(BPF_TCX_INGRESS, 0), 0, 0];
+        let link = node.run_in(|| Ok(bpf(BPF_LINK_CREATE, &create))).unwrap();
+        Self {
+            _program: program,
+            _link: link,
+        }
+    }
+}
+
+/// bpf(2), for a command that makes a descriptor.
+fn bpf(command: libc::c_long, attributes: &[u64]) -> OwnedFd {
+    // SAFETY: the attributes are as long as is said, and what they point to lives in the caller.
+    let descriptor = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            attributes.as_ptr(),
+            size_of_val(attributes),
+        )
+    };
+    let error = io::Error::last_os_error();
+    assert!(descriptor >= 0, "bpf({command}): {error}");
+    // SAFETY: the kernel just made it, and nobody else knows it.
+    unsafe { OwnedFd::from_raw_fd(i32::try_from(descriptor).unwrap()) }
+}
+
+/// Waits until the agent, of which nothing is heard then, has done something to a device.
+fn wait_for(done: impl Fn() -> bool) {
+    let until = Instant::now() + DEADLINE;
+    while !done() {
+        assert!(Instant::now() < until, "not within {DEADLINE:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn two_pods(prefix: &str) -> (Node, Vec<Pod>, Barrier) {
+    let node = Node::new(prefix).unwrap();
+    let pods = node
+        .add_pods(&["vetha", "vethb"].map(PodSpec::new))
+        .unwrap();
+    let barrier = Barrier::prepare(&node).unwrap();
+    (node, pods, barrier)
+}
+
+/// A conflict that only frames tell of: whoever does not see them, misses it.
+fn assert_frames_are_seen(pods: &[Pod], agent: &Agent, last: u8) {
+    for pod in pods {
+        let frame = Frame::announcement(pod.mac(), [10, 244, 2, last].into());
+        FrameSender::open(pod).unwrap().send(&frame).unwrap();
+    }
+    let subject = format!("10.244.2.{last}");
+    agent
+        .wait_event(DEADLINE, |event| event.raises(&subject))
+        .unwrap();
+}
+
+#[test]
+fn what_others_have_on_a_device_outlives_a_killed_agent_the_next_one_and_cleanup() {
+    let (node, pods, _barrier) = two_pods("foreign");
+    let foreign = add_foreign_filter(&node, "vetha");
+    assert_eq!(foreign.len(), 1);
+    let tcx = ForeignTcx::attach(&node, "vethb");
+    let theirs = on_tcx(&node, "vethb");
+    assert_eq!(theirs.len(), 1);
+
+    let mut killed = Agent::start_ready(&node, &command("tc")).unwrap();
+    let with_ours = filters(&node, "vetha");
+    assert_eq!((with_ours.len(), ours(&with_ours)), (2, 1), "{with_ours:?}");
+    killed.kill().unwrap();
+    assert_eq!(ours(&filters(&node, "vetha")), 1, "it was killed");
+    assert_eq!(ours(&filters(&node, "vethb")), 1, "it was killed");
+
+    let mut next = Agent::start_ready(&node, &command("auto")).unwrap();
+    assert_eq!(ours(&filters(&node, "vetha")), 1, "one, not two");
+    assert_eq!(ours(&filters(&node, "vethb")), 0, "it stands on TCX there");
+    let line = on_tcx(&node, "vethb");
+    assert_eq!(
+        (line.len(), line.last()),
+        (2, theirs.last()),
+        "first in line"
+    );
+    assert_frames_are_seen(&pods, &next, 10);
+    next.kill().unwrap();
+    assert_eq!(on_tcx(&node, "vethb"), theirs, "a link goes with its agent");
+
+    let outcome = AgentCommand::new(AGENT, ["cleanup"])
+        .run_to_end(&node, DEADLINE)
+        .unwrap();
+    assert_eq!(outcome.code().unwrap(), 0, "{outcome:?}");
+    assert_eq!(filters(&node, "vetha"), foreign);
+    assert_eq!(ours(&filters(&node, "vethb")), 0);
+    assert_eq!(on_tcx(&node, "vethb"), theirs);
+    drop(tcx);
+}
+
+#[test]
+fn an_agent_that_ends_in_order_leaves_what_others_have() {
+    let (node, pods, _barrier) = two_pods("order");
+    let foreign = add_foreign_filter(&node, "vetha");
+    let _tcx = ForeignTcx::attach(&node, "vethb");
+    let theirs = on_tcx(&node, "vethb");
+    let mut agent = Agent::start_ready(&node, &command("auto")).unwrap();
+    assert_frames_are_seen(&pods, &agent, 10);
+    agent.terminate(DEADLINE).unwrap();
+    assert_eq!(filters(&node, "vetha"), foreign);
+    assert_eq!(on_tcx(&node, "vethb"), theirs);
+}
+
+/// As Cilium: its program answers for the host and ends the line. A filter behind it would see nothing.
+#[test]
+fn auto_sees_frames_beside_a_program_that_ends_the_line() {
+    let (node, pods, _barrier) = two_pods("auto");
+    let _foreign = ["vetha", "vethb"].map(|device| ForeignTcx::attach(&node, device));
+    let agent = Agent::start_ready(&node, &command("auto")).unwrap();
+    for device in ["vetha", "vethb"] {
+        assert_eq!(on_tcx(&node, device).len(), 2);
+        assert_eq!(filters(&node, device), Vec::<String>::new());
+    }
+    assert_frames_are_seen(&pods, &agent, 10);
+}
+
+/// As Cilium on a new pod: its program comes some time after the device, and so after our filter.
+#[test]
+fn auto_moves_before_a_program_that_came_later_to_end_the_line() {
+    let (node, pods, _barrier) = two_pods("later");
+    let agent = Agent::start_ready(&node, &command("auto")).unwrap();
+    let _foreign = ["vetha", "vethb"].map(|device| ForeignTcx::attach(&node, device));
+    wait_for(|| {
+        ["vetha", "vethb"]
+            .iter()
+            .all(|device| on_tcx(&node, device).len() == 2)
+    });
+    assert_frames_are_seen(&pods, &agent, 10);
+}
+
+#[test]
+fn a_filter_that_somebody_removed_is_there_again_soon() {
+    let (node, pods, _barrier) = two_pods("removed");
+    let agent = Agent::start_ready(&node, &command("tc")).unwrap();
+    let with_its_clsact = ["tc", "qdisc", "del", "dev", "vetha", "clsact"];
+    let by_itself = ["tc", "filter", "del", "dev", "vethb", "ingress"];
+    for removed in [&with_its_clsact[..], &by_itself] {
+        node.exec(removed).unwrap();
+    }
+    wait_for(|| {
+        ["vetha", "vethb"]
+            .iter()
+            .all(|device| ours(&filters(&node, device)) == 1)
+    });
+    assert_frames_are_seen(&pods, &agent, 10);
+}
+
+#[test]
+fn auto_takes_clsact_where_nobody_stands_on_tcx() {
+    let (node, pods, _barrier) = two_pods("plain");
+    let agent = Agent::start_ready(&node, &command("auto")).unwrap();
+    for device in ["vetha", "vethb"] {
+        assert_eq!(on_tcx(&node, device), Vec::<u32>::new());
+        assert_eq!(ours(&filters(&node, device)), 1);
+    }
+    assert_frames_are_seen(&pods, &agent, 10);
+}
+
+#[test]
+fn tcx_sees_frames_and_goes_with_the_agent() {
+    let (node, pods, barrier) = two_pods("tcx");
+    let mut agent = Agent::start_ready(&node, &command("tcx")).unwrap();
+    for device in ["vetha", "vethb"] {
+        assert_eq!(on_tcx(&node, device).len(), 1);
+        assert_eq!(filters(&node, device), Vec::<String>::new());
+    }
+    assert_frames_are_seen(&pods, &agent, 10);
+    // Devices that come later, too.
+    let later = ["vethc", "vethd"].map(PodSpec::new);
+    let later = node.add_pods(&later).unwrap();
+    assert_eq!(barrier.pass(&node, &agent).unwrap().len(), 1);
+    wait_for(|| {
+        ["vethc", "vethd"]
+            .iter()
+            .all(|device| on_tcx(&node, device).len() == 1)
+    });
+    assert_frames_are_seen(&later, &agent, 11);
+    agent.kill().unwrap();
+    for device in ["vetha", "vethb", "vethc", "vethd"] {
+        assert_eq!(on_tcx(&node, device), Vec::<u32>::new());
+    }
+}

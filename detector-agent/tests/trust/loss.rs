@@ -1,0 +1,247 @@
+//! Loss: whatever the agent could not read, it knows that it missed something, reads everything anew, and ends with what
+//! a fresh look sees.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use detector_testkit::{
+    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, fresh_look,
+    open_conflicts,
+};
+use nix::sys::signal::Signal;
+
+use crate::AGENT;
+
+/// What the agent says when it knows that it missed something.
+const ANEW: &str = "reading the whole state anew";
+
+/// The agent's events leave open what a fresh look finds, now and once it has dealt with what is said later.
+fn assert_as_fresh(node: &Node, agent: &Agent, barrier: &Barrier) {
+    let fresh = fresh_look(AGENT.as_ref(), node, DEADLINE).unwrap();
+    let same = agent.wait_until(DEADLINE, |events| {
+        open_conflicts(events).is_ok_and(|open| open == fresh)
+    });
+    if let Err(error) = same {
+        let open = open_conflicts(&agent.events());
+        panic!("a fresh look sees {fresh:#?}, the agent {open:#?}: {error:#}");
+    }
+    let said = barrier.pass(node, agent).unwrap();
+    assert_eq!(open_conflicts(&said).unwrap(), fresh);
+}
+
+fn stop(agent: &Agent) {
+    agent.signal(Signal::SIGSTOP).unwrap();
+    // The signal is sent; every one of its threads has to have stopped before it can be said to hear nothing.
+    let until = Instant::now() + DEADLINE;
+    let tasks = format!("/proc/{}/task", agent.pid());
+    let stopped = || {
+        std::fs::read_dir(&tasks).unwrap().flatten().all(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+            state.is_some_and(|state| state.starts_with('T'))
+        })
+    };
+    while !stopped() {
+        assert!(Instant::now() < until, "the agent does not stop");
+        std::thread::yield_now();
+    }
+}
+
+fn go_on(agent: &Agent) {
+    agent.signal(Signal::SIGCONT).unwrap();
+}
+
+/// SplitMix64, so that a run can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// A node on which pods come and go, take addresses of a small range and give them back.
+struct Churn {
+    random: Random,
+    pods: BTreeMap<u64, Pod>,
+    next: u64,
+}
+
+impl Churn {
+    fn new(seed: u64) -> Self {
+        println!("seed {seed}");
+        Self {
+            random: Random(seed),
+            pods: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// A batch of pods, each with two of thirty addresses, one in three with a permanent neighbour entry on the node.
+    fn create(&mut self, node: &Node, count: u64) {
+        let specs: Vec<_> = (0..count)
+            .map(|number| {
+                let mut spec = PodSpec::new(format!("vethc{}", self.next + number));
+                for range in [3, 4] {
+                    spec = spec.address(format!("10.244.{range}.{}/32", self.random.below(30)));
+                }
+                spec
+            })
+            .collect();
+        for pod in node.add_pods(&specs).unwrap() {
+            if self.random.below(3) == 0 {
+                let address = format!("10.244.5.{}", self.random.below(10));
+                node.set_neighbour(
+                    address.parse().unwrap(),
+                    pod.device(),
+                    pod.mac(),
+                    "permanent",
+                )
+                .unwrap();
+            }
+            self.pods.insert(self.next, pod);
+            self.next += 1;
+        }
+    }
+
+    fn delete(&mut self, node: &Node, count: usize) {
+        let mut going = Vec::new();
+        while going.len() < count && !self.pods.is_empty() {
+            let bound = u64::try_from(self.pods.len()).unwrap();
+            let nth = usize::try_from(self.random.below(bound)).unwrap();
+            let key = *self.pods.keys().nth(nth).unwrap();
+            going.extend(self.pods.remove(&key));
+        }
+        node.delete_pods(going).unwrap();
+    }
+
+    /// Every third pod takes one more address, every fourth gives its first one back.
+    fn shuffle(&mut self) {
+        for (number, pod) in &self.pods {
+            if number % 3 == 0 {
+                let address = format!("10.244.6.{}/32", self.random.below(10));
+                // It may have it already.
+                let _ = pod.add_address(&address);
+            }
+            if number % 4 == 0 {
+                let first = pod.addresses()[0];
+                let _ = pod.remove_address(&format!("{first}/32"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_ring_buffer_is_followed_by_a_reading_of_everything() {
+    let node = Node::new("ring").unwrap();
+    let specs = ["vetha", "vethb", "vethnoisy"].map(PodSpec::new);
+    let pods = node.add_pods(&specs).unwrap();
+    let barrier = Barrier::prepare(&node).unwrap();
+    let command = AgentCommand::run(AGENT).arg("--ring-bytes").arg("4096");
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    let permanent = |address: &str, pod: &Pod| {
+        node.set_neighbour(
+            address.parse().unwrap(),
+            pod.device(),
+            pod.mac(),
+            "permanent",
+        )
+        .unwrap();
+    };
+    for pod in &pods[..2] {
+        permanent("10.244.2.10", pod);
+    }
+    agent
+        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
+        .unwrap();
+
+    // The reader is stopped so that the ring is full for certain, and not only on a slow machine.
+    stop(&agent);
+    let noisy = FrameSender::open(&pods[2]).unwrap();
+    let frames: Vec<_> = (0..200u8)
+        .map(|number| Frame::announcement(pods[2].mac(), [10, 244, 9, number].into()).to_bytes())
+        .collect();
+    noisy.send_all(&frames).unwrap();
+    // Of this the kernel programs can tell nothing: one conflict begins, the other ends.
+    for pod in &pods[..2] {
+        permanent("10.244.2.11", pod);
+    }
+    node.ip("neigh delete 10.244.2.10 dev vethb").unwrap();
+    go_on(&agent);
+
+    agent.wait_log(DEADLINE, ANEW).unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.raises("10.244.2.11"))
+        .unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.resolves("10.244.2.10"))
+        .unwrap();
+    assert_as_fresh(&node, &agent, &barrier);
+}
+
+#[test]
+fn a_netlink_overrun_under_churn_is_followed_by_a_reading_of_everything() {
+    let node = Node::new("overrun").unwrap();
+    let barrier = Barrier::prepare(&node).unwrap();
+    // The kernel's least; a link message alone takes more than half of it.
+    let command = AgentCommand::run(AGENT).arg("--netlink-bytes").arg("2304");
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    let mut churn = Churn::new(1);
+    for _ in 0..4 {
+        churn.create(&node, 15);
+        churn.shuffle();
+        churn.delete(&node, 8);
+    }
+    agent.wait_log(DEADLINE, ANEW).unwrap();
+    assert_as_fresh(&node, &agent, &barrier);
+    // And once more, from a state that was read anew.
+    churn.create(&node, 15);
+    churn.delete(&node, 20);
+    assert_as_fresh(&node, &agent, &barrier);
+}
+
+/// An agent that is stopped for 30 s under churn loses what does not fit into its buffers: everything said after each of
+/// them is full and before it is emptied. Time itself adds nothing: a full buffer takes nothing more, however long it stays
+/// full. So buffers that are full after a bounded churn stand for any length of stop; what the kernel forgets or expires
+/// meanwhile it would also say only into a full buffer.
+#[test]
+fn an_agent_stopped_under_churn_ends_with_what_a_fresh_look_sees() {
+    for seed in [7, 8, 9] {
+        let node = Node::new("stopped").unwrap();
+        let noisy = node.add_pod(&PodSpec::new("vethnoisy")).unwrap();
+        let barrier = Barrier::prepare(&node).unwrap();
+        let command = AgentCommand::run(AGENT)
+            .arg("--ring-bytes")
+            .arg("4096")
+            .arg("--netlink-bytes")
+            .arg("16384");
+        let agent = Agent::start_ready(&node, &command).unwrap();
+        let mut churn = Churn::new(seed);
+        churn.create(&node, 20);
+        churn.shuffle();
+        assert_as_fresh(&node, &agent, &barrier);
+
+        stop(&agent);
+        // Some that it will have heard of, the rest not: pods it knows go, new ones come, names and indices differ.
+        let frames: Vec<_> = (0..200u8)
+            .map(|number| Frame::announcement(noisy.mac(), [10, 244, 9, number].into()).to_bytes())
+            .collect();
+        FrameSender::open(&noisy)
+            .unwrap()
+            .send_all(&frames)
+            .unwrap();
+        for _ in 0..2 {
+            churn.delete(&node, 12);
+            churn.create(&node, 15);
+            churn.shuffle();
+        }
+        let said = agent.count();
+        go_on(&agent);
+        agent.wait_log(DEADLINE, ANEW).unwrap();
+        assert_as_fresh(&node, &agent, &barrier);
+        assert!(agent.count() > said, "there was something to say");
+    }
+}

@@ -1,0 +1,21 @@
+//! Nodes as they are in the field: bridges, VLANs, IPv6, moves, losses, restarts.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+mod bridge;
+mod host;
+mod ipv6;
+mod leftovers;
+mod loss;
+mod moves;
+mod restart;
+mod reuse;
+mod tentative;
+mod vlan;
+
+/// The agent under test.
+const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");

@@ -1,0 +1,57 @@
+//! An address that goes from one pod to the next: ptp frees it before it removes the veth, so that for a moment both may
+//! hold it.
+
+use std::{collections::BTreeMap, thread};
+
+use detector_testkit::{
+    Agent, AgentCommand, Barrier, Cni, DEADLINE, Node,
+    event::{RAISED, RESOLVED},
+    open_conflicts,
+};
+
+use crate::AGENT;
+
+const CYCLES: usize = 500;
+
+#[test]
+fn five_hundred_reuses_by_the_real_ptp_plugin_leave_nothing_behind() {
+    let node = Node::new("reuse").unwrap();
+    // The gateway and one more: whoever comes next gets the address of whoever goes.
+    let cni = Cni::ptp("kindnet", "10.244.2.0/30").unwrap();
+    let barrier = Barrier::prepare(&node).unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let mut old = cni.add_pod(&node, "p0").unwrap();
+    for number in 1..=CYCLES {
+        assert_eq!(old.address().unwrap().to_string(), "10.244.2.2");
+        // The next pod waits for the address while the old one is being removed: the tightest a node can be.
+        old = thread::scope(|scope| {
+            let leaving = scope.spawn(|| cni.remove_pod(&node, old));
+            let next = cni.add_pod_once_free(&node, &format!("p{number}"), DEADLINE);
+            leaving
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                .unwrap();
+            next.unwrap()
+        });
+    }
+    let said = barrier.pass(&node, &agent).unwrap();
+    let mut life = BTreeMap::<String, Vec<&str>>::new();
+    for received in &said {
+        let conflict = received.event.conflict().unwrap();
+        assert_eq!(conflict.address, "10.244.2.2", "{received:#?}");
+        // Both were there, as far as the kernel told: the event is true.
+        assert_eq!(conflict.claimants.len(), 2, "{received:#?}");
+        let kind = received.event.kind.as_str();
+        life.entry(conflict.conflict_id).or_default().push(kind);
+    }
+    println!(
+        "{CYCLES} reuses, in {} of which both pods held the address for a moment",
+        life.len()
+    );
+    for (id, kinds) in &life {
+        assert_eq!(kinds.first(), Some(&RAISED), "{id}: {kinds:?}");
+        assert_eq!(kinds.last(), Some(&RESOLVED), "{id}: {kinds:?}");
+    }
+    assert!(open_conflicts(&said).unwrap().is_empty());
+    cni.remove_pod(&node, old).unwrap();
+}
