@@ -24,7 +24,7 @@ use crate::{
     kube_client::KubeClient,
     node::{self, NodeNameError},
     observe::netlink::{
-        DeviceSelector, LeftOut, OpenError, PatternError, ReadError, Reading, Requests,
+        BoundedSnapshot, DeviceSelector, NetlinkReader, Omitted, OpenError, PatternError, ReadError,
     },
     pods::{self, PodSources},
 };
@@ -94,7 +94,7 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
     let Look {
         engine,
         now,
-        left_out,
+        omitted,
         ipam,
     } = look_at_node(args)?;
     let mut anomalies = engine.anomalies();
@@ -148,7 +148,7 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
                 node: &node,
                 checked_at: moment.wall_at(now),
                 devices,
-                incomplete: incomplete(left_out),
+                incomplete: incomplete(omitted),
                 conflicts: conflicts.clone(),
                 anomalies,
                 ipam,
@@ -157,14 +157,14 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
         }
         CheckFormat::Text => {
             let colour = Colour::for_output(&io::stdout());
-            let mut text = text(&conflicts, devices, incomplete(left_out), colour);
+            let mut text = text(&conflicts, devices, incomplete(omitted), colour);
             anomaly_section(&mut text, &anomalies, &ipam);
             text
         }
     };
     io::stdout().lock().write_all(text.as_bytes())?;
     Ok(
-        match (conflicts.is_empty(), left_out == LeftOut::default()) {
+        match (conflicts.is_empty(), omitted == Omitted::default()) {
             (false, _) => 1,
             (true, _) if strict => 1,
             (true, true) => 0,
@@ -177,22 +177,22 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
 struct Look {
     engine: Engine,
     now: Timestamp,
-    left_out: LeftOut,
+    omitted: Omitted,
     ipam: Vec<String>,
 }
 
 fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
-    let mut requests = Requests::open()?;
+    let mut requests = NetlinkReader::open()?;
     let (reading, stuck) = settled(PATIENCE, || {
         let reading = requests.read_node(&selector)?;
         let missed = missed(&reading.snapshot);
         Ok::<_, ReadError>((reading, missed))
     })?;
-    let Reading { snapshot, left_out } = reading;
-    let left_out = LeftOut {
+    let BoundedSnapshot { snapshot, omitted } = reading;
+    let omitted = Omitted {
         namespaces: stuck as u64,
-        ..left_out
+        ..omitted
     };
     let now = clock::now();
     let mut engine = Engine::new(Settings {
@@ -233,7 +233,7 @@ fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
     Ok(Look {
         engine,
         now,
-        left_out,
+        omitted,
         ipam: books.told,
     })
 }
@@ -293,11 +293,11 @@ fn missed(snapshot: &Snapshot) -> HashSet<IfIndex> {
         .collect()
 }
 
-fn incomplete(left_out: LeftOut) -> Option<String> {
-    (left_out != LeftOut::default()).then(|| {
+fn incomplete(omitted: Omitted) -> Option<String> {
+    (omitted != Omitted::default()).then(|| {
         format!(
             "{} namespaces could not be read, {} entries were beyond a bound, {} messages were not understood",
-            left_out.namespaces, left_out.over_bound, left_out.undecodable
+            omitted.namespaces, omitted.over_bound, omitted.undecodable
         )
     })
 }

@@ -12,7 +12,7 @@ use crate::{
     metrics::Metrics,
     observe::{
         ebpf::{CounterReader, KernelLogReader, Programs, RingReader, leftovers},
-        netlink::{DeviceSelector, Live, LiveOptions, Requests},
+        netlink::{DeviceSelector, ListenerOptions, NetlinkListener, NetlinkReader},
     },
 };
 
@@ -26,8 +26,8 @@ pub(super) struct Kernel {
     pub(super) ring: Option<(RingReader, CounterReader)>,
     /// With `--kernel-log`.
     pub(super) log: Option<KernelLogReader>,
-    pub(super) live: Live,
-    pub(super) requests: Requests,
+    pub(super) live: NetlinkListener,
+    pub(super) requests: NetlinkReader,
     /// Why the programs do not follow the neighbour table, where they were to.
     pub(super) neighbour_problem: Option<String>,
 }
@@ -57,7 +57,7 @@ impl Kernel {
             programs = Some(loaded);
             memory::give_back();
         }
-        let listening = LiveOptions {
+        let listening = ListenerOptions {
             receive_buffer: args.netlink_bytes,
             neighbours: neighbours_by_netlink,
         };
@@ -66,8 +66,8 @@ impl Kernel {
             ring,
             log,
             // Listening begins before the first reading, so nothing falls between the two.
-            live: Live::open(selector.clone(), listening)?,
-            requests: Requests::open()?,
+            live: NetlinkListener::open(selector.clone(), listening)?,
+            requests: NetlinkReader::open()?,
             neighbour_problem,
         })
     }

@@ -29,7 +29,7 @@ use crate::{
     metrics::{Kind, Metrics, Reason},
     observe::{
         ebpf::{CounterReader, LossCounters, RingReader},
-        netlink::{DeviceSelector, Live, Source},
+        netlink::{DeviceSelector, NetlinkListener, NotificationSource},
         worker::{Job, Outcome},
     },
     persist::{AnomalyKeeper, Keeper},
@@ -52,7 +52,7 @@ pub struct Parts {
     /// Decides.
     pub engine: Engine,
     /// Netlink.
-    pub live: Live,
+    pub live: NetlinkListener,
     /// The kernel programs' records; `None` with `--no-ebpf`.
     pub ring: Option<(RingReader, CounterReader)>,
     /// The worker's jobs.
@@ -159,7 +159,7 @@ impl EventLoop {
 
     fn drain_netlink(&mut self) -> io::Result<bool> {
         let mut more = false;
-        for source in Source::ALL {
+        for source in NotificationSource::ALL {
             let mut heard = Vec::new();
             let drained = self
                 .parts
@@ -224,7 +224,7 @@ impl EventLoop {
                 self.perhaps_ready();
             }
             Outcome::Displaced(_) => self.readings.want("displaced"),
-            Outcome::Observed(reading, left_out) => self.merge(reading, left_out),
+            Outcome::Observed(reading, omitted) => self.merge(reading, omitted),
         }
     }
 

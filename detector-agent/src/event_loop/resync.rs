@@ -15,7 +15,7 @@ use crate::{
     clock,
     engine::{Observation, SnapshotScope, SnapshotToken, TimedObservation, Timestamp},
     metrics::Reason,
-    observe::{netlink::LeftOut, worker::Job},
+    observe::{netlink::Omitted, worker::Job},
 };
 
 /// Least time between two readings of everything.
@@ -136,7 +136,7 @@ impl EventLoop {
     }
 
     /// Takes a reading, of everything or of one device, or that it failed.
-    pub(super) fn merge(&mut self, reading: TimedObservation, left_out: LeftOut) {
+    pub(super) fn merge(&mut self, reading: TimedObservation, omitted: Omitted) {
         let of_everything = match &reading.observation {
             Observation::Snapshot(token, SnapshotScope::Node, _)
             | Observation::SnapshotFailed(token) => self.readings.under_way == Some(*token),
@@ -149,8 +149,8 @@ impl EventLoop {
         self.readings.merging = of_everything;
         self.step(reading);
         self.readings.merging = false;
-        if left_out.over_bound > 0 {
-            self.lost("bound", left_out.over_bound);
+        if omitted.over_bound > 0 {
+            self.lost("bound", omitted.over_bound);
         }
         if failed {
             self.readings.want("read_failed");

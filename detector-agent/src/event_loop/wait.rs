@@ -8,7 +8,7 @@ use nix::{
 };
 
 use super::Parts;
-use crate::{observe::netlink::Source, sinks::lines::Lines};
+use crate::{observe::netlink::NotificationSource, sinks::lines::Lines};
 
 /// The longest wait; housekeeping ends each one earlier.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ impl Waiting {
     pub(super) fn on(parts: &Parts) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let readable = || EpollEvent::new(EpollFlags::EPOLLIN, 0);
-        for source in Source::ALL {
+        for source in NotificationSource::ALL {
             epoll.add(parts.live.fd(source), readable())?;
         }
         epoll.add(parts.mailbox.as_fd(), readable())?;

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use super::{
     ebpf::{AttachError, Programs},
-    netlink::{DeviceSelector, LeftOut, ReadError, Reading, Requests},
+    netlink::{BoundedSnapshot, DeviceSelector, NetlinkReader, Omitted, ReadError},
 };
 use crate::{
     clock,
@@ -49,7 +49,7 @@ pub enum Outcome {
     /// A device had to be attached to anew; its frames were not seen for a while.
     Displaced(IfIndex),
     /// A reading is done, or failed.
-    Observed(TimedObservation, LeftOut),
+    Observed(TimedObservation, Omitted),
 }
 
 /// What is attached to: each device's generation and name.
@@ -69,7 +69,7 @@ pub struct Worker {
     /// The kernel programs; `None` with `--no-ebpf`.
     pub programs: Option<Programs>,
     /// The socket to read with.
-    pub requests: Requests,
+    pub requests: NetlinkReader,
     /// Which links are pod devices.
     pub selector: DeviceSelector,
 }
@@ -194,16 +194,16 @@ fn pause_after(look: Duration) -> Duration {
 fn observed(
     token: SnapshotToken,
     scope: SnapshotScope,
-    reading: Result<Reading, ReadError>,
+    reading: Result<BoundedSnapshot, ReadError>,
 ) -> Outcome {
     let at = clock::now();
     match reading {
-        Ok(Reading { snapshot, left_out }) => Outcome::Observed(
+        Ok(BoundedSnapshot { snapshot, omitted }) => Outcome::Observed(
             TimedObservation {
                 at,
                 observation: Observation::Snapshot(token, scope, Box::new(snapshot)),
             },
-            left_out,
+            omitted,
         ),
         Err(error) => {
             warn!("reading the kernel's state failed, it will be read again: {error}");
@@ -212,7 +212,7 @@ fn observed(
                     at,
                     observation: Observation::SnapshotFailed(token),
                 },
-                LeftOut::default(),
+                Omitted::default(),
             )
         }
     }

@@ -7,13 +7,13 @@ use tracing::debug;
 
 use crate::{
     engine::{NsId, Peer},
-    observe::netlink::{OpenError, Requests, open_namespace},
+    observe::netlink::{NetlinkReader, OpenError, open_namespace},
 };
 
 /// Netlink queries; the socket is opened with the first one.
 #[derive(Debug, Default)]
 pub(super) struct NetnsQueries {
-    requests: Option<Requests>,
+    requests: Option<NetlinkReader>,
 }
 
 impl NetnsQueries {
@@ -55,10 +55,10 @@ impl NetnsQueries {
         })
     }
 
-    fn requests(&mut self) -> Result<&mut Requests, OpenError> {
+    fn requests(&mut self) -> Result<&mut NetlinkReader, OpenError> {
         match &mut self.requests {
             Some(requests) => Ok(requests),
-            none => Ok(none.insert(Requests::open()?)),
+            none => Ok(none.insert(NetlinkReader::open()?)),
         }
     }
 }

@@ -18,7 +18,10 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use detector_agent::{
     engine::{AssignedAddress, Link, Observation, Snapshot, TimedObservation},
-    observe::netlink::{DeviceSelector, Drained, Live, LiveOptions, Reading, Requests, Source},
+    observe::netlink::{
+        BoundedSnapshot, DeviceSelector, DrainedSocket, ListenerOptions, NetlinkListener,
+        NetlinkReader, NotificationSource,
+    },
 };
 use detector_testkit::Netns;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -36,7 +39,7 @@ fn address(text: &str) -> IpAddr {
 
 /// The live sockets of a node and what they told so far.
 struct Observer {
-    live: Live,
+    live: NetlinkListener,
     epoll: Epoll,
     seen: Vec<TimedObservation>,
     overruns: usize,
@@ -44,10 +47,10 @@ struct Observer {
 }
 
 impl Observer {
-    fn open(node: &Netns, options: LiveOptions) -> Result<Self> {
-        let live = node.run_in(|| Ok(Live::open(selector(), options)?))?;
+    fn open(node: &Netns, options: ListenerOptions) -> Result<Self> {
+        let live = node.run_in(|| Ok(NetlinkListener::open(selector(), options)?))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        for source in Source::ALL {
+        for source in NotificationSource::ALL {
             epoll.add(live.fd(source), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         }
         Ok(Self {
@@ -60,10 +63,10 @@ impl Observer {
     }
 
     fn of(node: &Netns) -> Result<Self> {
-        Self::open(node, LiveOptions::default())
+        Self::open(node, ListenerOptions::default())
     }
 
-    fn drain(&mut self, source: Source, max_datagrams: usize) -> Result<Drained> {
+    fn drain(&mut self, source: NotificationSource, max_datagrams: usize) -> Result<DrainedSocket> {
         let drained = self
             .live
             .drain(source, max_datagrams, |stamped| self.seen.push(stamped))?;
@@ -77,7 +80,7 @@ impl Observer {
         let until = Instant::now() + DEADLINE;
         loop {
             let mut more = false;
-            for source in Source::ALL {
+            for source in NotificationSource::ALL {
                 more |= self.drain(source, 64)?.more;
             }
             if enough(&self.seen) {
@@ -112,8 +115,8 @@ impl Observer {
     }
 }
 
-fn read(node: &Netns, selector: &DeviceSelector) -> Result<Reading> {
-    node.run_in(|| Ok(Requests::open()?.read_node(selector)?))
+fn read(node: &Netns, selector: &DeviceSelector) -> Result<BoundedSnapshot> {
+    node.run_in(|| Ok(NetlinkReader::open()?.read_node(selector)?))
 }
 
 /// Waits until a bridge learns from a port: its carrier comes a little after the link is set up.

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr, time::Instant};
 use anyhow::{Context as _, Result, bail};
 use detector_agent::{
     engine::{AssignedAddress, LinkKind, Observation, Snapshot},
-    observe::netlink::{DeviceSelector, LeftOut, Requests},
+    observe::netlink::{DeviceSelector, NetlinkReader, Omitted},
 };
 use detector_testkit::{Netns, Node, PodSpec};
 
@@ -42,7 +42,7 @@ fn a_snapshot_finds_the_addresses_inside_pods_without_any_packet() -> Result<()>
         BTreeSet::from([(address("10.244.2.10"), 24), (address("fd00:2::10"), 64)])
     );
     assert_eq!(of("vpc"), BTreeSet::new());
-    assert_eq!(reading.left_out, LeftOut::default());
+    assert_eq!(reading.omitted, Omitted::default());
     drop(pods);
     Ok(())
 }
@@ -128,7 +128,7 @@ fn a_device_whose_peer_no_message_told_is_read_with_its_peer_and_addresses() -> 
     node.set_neighbour(address("10.244.2.11"), "vpb", other.mac(), "permanent")?;
     let ifindex = node.ifindex("vpa")?;
     let snapshot = node
-        .run_in(|| Ok(Requests::open()?.read_device(&selector(), ifindex, None)?))?
+        .run_in(|| Ok(NetlinkReader::open()?.read_device(&selector(), ifindex, None)?))?
         .snapshot;
     assert_eq!(snapshot.links.len(), 1);
     let addresses = pod_addresses(&snapshot, "vpa").context("readable")?;
@@ -153,7 +153,7 @@ fn a_device_that_is_gone_is_read_as_gone() -> Result<()> {
     let peer = link(&read(&node, &selector())?.snapshot, "vpa").peer;
     pod.delete()?;
     let snapshot = node
-        .run_in(|| Ok(Requests::open()?.read_device(&selector(), ifindex, peer)?))?
+        .run_in(|| Ok(NetlinkReader::open()?.read_device(&selector(), ifindex, peer)?))?
         .snapshot;
     assert_eq!((snapshot.links.len(), snapshot.neighbours.len()), (0, 0));
     assert_eq!(snapshot.pods.len(), 1);
@@ -172,7 +172,7 @@ fn a_namespace_that_vanished_costs_its_own_addresses_only() -> Result<()> {
     vanishes.delete()?;
     // The id is free as soon as the kernel has torn the namespace down, which it does at leisure.
     let until = Instant::now() + DEADLINE;
-    let mut requests = node.run_in(|| Ok(Requests::open()?))?;
+    let mut requests = node.run_in(|| Ok(NetlinkReader::open()?))?;
     loop {
         let read = requests.read_device(&selector(), a, Some(gone))?;
         assert!(read.snapshot.pods.iter().all(|pod| pod.addresses.is_some()));

@@ -5,7 +5,9 @@ use std::os::fd::AsRawFd as _;
 use anyhow::{Context as _, Result};
 use detector_agent::{
     engine::Observation,
-    observe::netlink::{Live, LiveOptions, OpenError, ReadError, Requests, Source},
+    observe::netlink::{
+        ListenerOptions, NetlinkListener, NetlinkReader, NotificationSource, OpenError, ReadError,
+    },
 };
 use detector_testkit::{Node, PodSpec};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -17,9 +19,9 @@ use super::{Observer, address, read, selector};
 fn an_overrun_is_told_once_and_only_when_the_socket_is_empty() -> Result<()> {
     let node = Node::new("overrun")?;
     node.add_bridge("cni0", &[])?;
-    let options = LiveOptions {
+    let options = ListenerOptions {
         receive_buffer: 4_096,
-        ..LiveOptions::default()
+        ..ListenerOptions::default()
     };
     let mut observer = Observer::open(&node, options)?;
     let add = |range: std::ops::Range<u8>| {
@@ -28,7 +30,7 @@ fn an_overrun_is_told_once_and_only_when_the_socket_is_empty() -> Result<()> {
     add(1..201)?;
     // Both sockets heard of the addresses. One datagram a call: the loss is known from the first on, and must not be
     // told before the last.
-    for (source, told_before) in [(Source::Node, 0), (Source::Pods, 1)] {
+    for (source, told_before) in [(NotificationSource::Node, 0), (NotificationSource::Pods, 1)] {
         let mut calls = 0;
         while observer.drain(source, 1)?.more {
             calls += 1;
@@ -82,7 +84,7 @@ fn a_missing_capability_is_named() -> Result<()> {
     let open = |missing| {
         node.run_in(|| {
             drop_capability(missing)?;
-            Ok(Live::open(selector(), LiveOptions::default()).err())
+            Ok(NetlinkListener::open(selector(), ListenerOptions::default()).err())
         })
     };
     for (missing, name) in [
@@ -97,7 +99,7 @@ fn a_missing_capability_is_named() -> Result<()> {
         assert!(error.to_string().contains(name), "{error}");
     }
     let error = node.run_in(|| {
-        let mut requests = Requests::open()?;
+        let mut requests = NetlinkReader::open()?;
         drop_capability(CAP_NET_ADMIN)?;
         Ok(requests.read_node(&selector()).err())
     })?;
@@ -121,7 +123,8 @@ fn what_another_process_sends_is_not_believed() -> Result<()> {
     node.add_bridge("cni0", &[])?;
     let bridge = node.ifindex("cni0")?;
     let mut observer = Observer::of(&node)?;
-    let port = getsockname::<NetlinkAddr>(observer.live.fd(Source::Node).as_raw_fd())?.pid();
+    let port =
+        getsockname::<NetlinkAddr>(observer.live.fd(NotificationSource::Node).as_raw_fd())?.pid();
     // RTM_DELLINK of the bridge: header, then ifinfomsg.
     let mut forged = [0_u8; 32];
     forged[..4].copy_from_slice(&32_u32.to_ne_bytes());

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use anyhow::Result;
 use detector_agent::{
     engine::{FdbEntry, Mac, NudState, Observation, Route},
-    observe::netlink::LiveOptions,
+    observe::netlink::ListenerOptions,
 };
 use detector_testkit::{Frame, FrameSender, Node, PodSpec};
 
@@ -164,9 +164,9 @@ fn neighbours_are_told_and_read_on_pod_devices_and_bridges_only() -> Result<()> 
 fn without_neighbours_only_forwarding_entries_are_told() -> Result<()> {
     let node = Node::new("filtered")?;
     node.add_bridge("cni0", &[])?;
-    let options = LiveOptions {
+    let options = ListenerOptions {
         neighbours: false,
-        ..LiveOptions::default()
+        ..ListenerOptions::default()
     };
     let pod = node.add_pod(&PodSpec::new("vpa").master("cni0"))?;
     let mut observer = Observer::open(&node, options)?;

@@ -1,23 +1,29 @@
-//! The kernel's own tables: what they hold ([`Requests`]) and how they change ([`Live`]).
+//! The kernel's tables by netlink: snapshots ([`NetlinkReader`]) and notifications of changes ([`NetlinkListener`]).
 //!
 //! Pods are read from outside, by the id that the agent's namespace gives to theirs; no namespace is ever entered.
 //! What these messages mean is decided in [`crate::engine`].
 
 mod decode;
+mod dumps;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod lists;
-mod live;
+mod listener;
 mod namespace;
 mod request;
 mod selection;
 mod snapshot;
 mod socket;
+mod wire;
 
-pub use lists::MAX_KEPT;
-pub use live::{Drained, Live, LiveError, LiveOptions, Source};
+pub use dumps::MAX_OBJECTS;
+pub use listener::{
+    DrainedSocket, ListenerError, ListenerOptions, NetlinkListener, NotificationSource,
+};
 pub(crate) use namespace::open_namespace;
 pub use request::ReadError;
-pub use selection::{DeviceSelector, Driver, PatternError};
-pub use snapshot::{LeftOut, MAX_PER_POD, Reading, Requests};
+pub(in crate::observe) use request::{RequestError, RequestSocket};
+pub use selection::{DeviceSelector, LinkDriver, PatternError};
+pub use snapshot::{BoundedSnapshot, MAX_PER_POD, NetlinkReader, Omitted};
 pub use socket::OpenError;
+pub(in crate::observe) use socket::{MAX_DATAGRAM, RouteSocket};
+pub(in crate::observe) use wire::{RawMessages, Undecodable, for_each_attribute, text};

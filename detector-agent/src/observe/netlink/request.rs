@@ -1,26 +1,54 @@
-//! Asking the kernel: one dump or one object at a time, repeated where the kernel says that it changed meanwhile.
+//! Requests to the kernel: one dump, one object or one change at a time. A dump is repeated if the kernel reports that its
+//! state changed meanwhile.
 
 use std::{io, time::Duration};
 
-use netlink_packet_core::{
-    DoneBuffer, ErrorBuffer, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR,
-    NLMSG_OVERRUN, NetlinkHeader, NetlinkMessage,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_OVERRUN};
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
 
 use super::{
-    decode::{Message, Messages},
-    socket::{DATAGRAM, OpenError, RouteSocket},
+    socket::{MAX_DATAGRAM, OpenError, RouteSocket},
+    wire::{RawMessage, RawMessages, encode},
 };
 
-/// How often a dump is asked for that the kernel keeps interrupting.
+/// How often an interrupted dump is requested.
 const ATTEMPTS: u32 = 5;
-/// Links come and go in bursts: before the second attempt the reader waits this long, before the third twice as long,
-/// and so on.
+/// Links come and go in bursts: the pause before the second attempt, twice as long before the third, and so on.
 const PAUSE: Duration = Duration::from_millis(2);
-/// How long one answer may take; the kernel writes it while it is asked, so this is only met when it is in trouble.
-const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::observe) enum RequestError {
+    /// The kernel answered with an error.
+    #[error("the kernel refused: {0}")]
+    Refused(Errno),
+    /// The state changed during every attempt to dump it.
+    #[error("interrupted by changes {ATTEMPTS} times in a row")]
+    Interrupted,
+    /// There is no socket.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Sending or receiving failed.
+    #[error("netlink request failed: {0}")]
+    System(io::Error),
+}
+
+impl RequestError {
+    /// The error of a read of `what`.
+    pub(super) fn while_reading(self, what: &'static str) -> ReadError {
+        match self {
+            Self::Refused(Errno::EPERM | Errno::EACCES) => ReadError::MissingCapability {
+                capability: "CAP_NET_ADMIN",
+                what,
+            },
+            Self::Refused(errno) => ReadError::Refused { what, errno },
+            Self::Interrupted => ReadError::Interrupted { what },
+            Self::Open(error) => ReadError::Open(error),
+            Self::System(source) => ReadError::System { what, source },
+        }
+    }
+}
 
 /// Why the kernel's state could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -47,11 +75,11 @@ pub enum ReadError {
         /// The kernel's error.
         errno: Errno,
     },
-    /// No socket, or none that works.
+    /// No socket.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Sending or receiving failed.
-    #[error("asking the kernel for {what} failed: {source}")]
+    #[error("reading {what} by netlink failed: {source}")]
     System {
         /// What was to be read.
         what: &'static str,
@@ -67,101 +95,109 @@ enum Attempt {
     Refused(Errno),
 }
 
-/// A socket to ask with. Blocking: for a thread that may wait.
+/// A socket for requests. Blocking: for a thread that may wait.
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(in crate::observe) struct RequestSocket {
     socket: RouteSocket,
+    patience: Duration,
     buffer: Box<[u8]>,
     sequence: u32,
-    /// Messages that could not be read, since it was opened.
+    /// Messages that could not be parsed, since the socket was opened.
     pub(super) undecodable: u64,
 }
 
-impl Asking {
-    pub(super) fn open() -> Result<Self, OpenError> {
-        let socket = RouteSocket::asking(PATIENCE)?;
+impl RequestSocket {
+    /// Opens a socket that waits up to `patience` for an answer. The kernel writes it while it handles the request, so this
+    /// is only reached when it is in trouble, or holds a lock for long.
+    pub(in crate::observe) fn open(patience: Duration) -> Result<Self, OpenError> {
+        let socket = RouteSocket::for_requests(patience)?;
         Ok(Self {
             socket,
-            buffer: vec![0; DATAGRAM].into_boxed_slice(),
+            patience,
+            buffer: vec![0; MAX_DATAGRAM].into_boxed_slice(),
             sequence: 0,
             undecodable: 0,
         })
     }
 
-    /// Asks for a list. `each` puts the messages into a fresh `T`, once per attempt; it returns whether it could
-    /// read the message.
-    pub(super) fn list<T: Default>(
+    /// Requests a list. `each` adds a message to a fresh `T`, once per attempt, and returns whether it could parse it.
+    pub(in crate::observe) fn dump<T: Default>(
         &mut self,
-        what: &'static str,
-        request: &RouteNetlinkMessage,
-        each: impl FnMut(&mut T, Message<'_>) -> bool,
-    ) -> Result<T, ReadError> {
-        self.ask(what, request, NLM_F_REQUEST | NLM_F_DUMP, each)
+        request: RouteNetlinkMessage,
+        each: impl FnMut(&mut T, RawMessage<'_>) -> bool,
+    ) -> Result<T, RequestError> {
+        self.request(request, NLM_F_DUMP, ATTEMPTS, each)
     }
 
-    /// Asks for one object.
-    pub(super) fn one<T: Default>(
+    /// Requests one object; `each` as for [`Self::dump`].
+    pub(super) fn get<T: Default>(
         &mut self,
-        what: &'static str,
-        request: &RouteNetlinkMessage,
-        each: impl FnMut(&mut T, Message<'_>) -> bool,
-    ) -> Result<T, ReadError> {
-        self.ask(what, request, NLM_F_REQUEST, each)
+        request: RouteNetlinkMessage,
+        each: impl FnMut(&mut T, RawMessage<'_>) -> bool,
+    ) -> Result<T, RequestError> {
+        self.request(request, 0, ATTEMPTS, each)
     }
 
-    fn ask<T: Default>(
+    /// Requests a change, once, and waits until it is acknowledged. `each` gets the messages before that (with
+    /// `NLM_F_ECHO` the object that was made) and returns whether it could parse them.
+    pub(in crate::observe) fn change<T: Default>(
         &mut self,
-        what: &'static str,
-        request: &RouteNetlinkMessage,
+        request: RouteNetlinkMessage,
         flags: u16,
-        mut each: impl FnMut(&mut T, Message<'_>) -> bool,
-    ) -> Result<T, ReadError> {
-        for attempt in 0..ATTEMPTS {
+        each: impl FnMut(&mut T, RawMessage<'_>) -> bool,
+    ) -> Result<T, RequestError> {
+        self.request(request, NLM_F_ACK | flags, 1, each)
+    }
+
+    fn request<T: Default>(
+        &mut self,
+        request: RouteNetlinkMessage,
+        flags: u16,
+        attempts: u32,
+        mut each: impl FnMut(&mut T, RawMessage<'_>) -> bool,
+    ) -> Result<T, RequestError> {
+        for attempt in 0..attempts {
             if attempt > 0 {
                 std::thread::sleep(PAUSE * attempt);
             }
             let mut answer = T::default();
-            match self.attempt(request, flags, |message| each(&mut answer, message)) {
+            match self.attempt(request.clone(), flags, |message| each(&mut answer, message)) {
                 Ok(Attempt::Done) => return Ok(answer),
                 Ok(Attempt::Interrupted) => {}
-                Ok(Attempt::Refused(Errno::EPERM | Errno::EACCES)) => {
-                    return Err(ReadError::MissingCapability {
-                        capability: "CAP_NET_ADMIN",
-                        what,
-                    });
-                }
-                Ok(Attempt::Refused(errno)) => return Err(ReadError::Refused { what, errno }),
+                Ok(Attempt::Refused(errno)) => return Err(RequestError::Refused(errno)),
                 Err(errno) => {
-                    // The rest of the answer may still come: a socket that was left in the middle is of no use.
-                    self.socket = RouteSocket::asking(PATIENCE)?;
-                    let source = match errno {
-                        Errno::ENOBUFS => continue,
-                        Errno::EAGAIN => io::Error::new(
-                            io::ErrorKind::TimedOut,
-                            format!("no answer within {PATIENCE:?}"),
-                        ),
-                        errno => errno.into(),
-                    };
-                    return Err(ReadError::System { what, source });
+                    // The rest of the answer may still come, so a socket left in the middle of one cannot be used again.
+                    self.socket = RouteSocket::for_requests(self.patience)?;
+                    match errno {
+                        Errno::ENOBUFS if attempts > 1 => {}
+                        Errno::EAGAIN => {
+                            return Err(RequestError::System(io::Error::new(
+                                io::ErrorKind::TimedOut,
+                                format!("no answer within {:?}", self.patience),
+                            )));
+                        }
+                        errno => return Err(RequestError::System(errno.into())),
+                    }
                 }
             }
         }
-        Err(ReadError::Interrupted { what })
+        Err(RequestError::Interrupted)
     }
 
     fn attempt(
         &mut self,
-        request: &RouteNetlinkMessage,
+        request: RouteNetlinkMessage,
         flags: u16,
-        mut each: impl FnMut(Message<'_>) -> bool,
+        mut each: impl FnMut(RawMessage<'_>) -> bool,
     ) -> Result<Attempt, Errno> {
-        let system = |error: io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+        let errno_of = |error: io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
         self.sequence = self.sequence.wrapping_add(1);
         self.socket
-            .send(&encode(request, flags, self.sequence))
-            .map_err(system)?;
-        let dump = flags & NLM_F_DUMP == NLM_F_DUMP;
-        let mut interrupted = false;
+            .send(&encode(request, NLM_F_REQUEST | flags, self.sequence))
+            .map_err(errno_of)?;
+        // Else the answer is one message.
+        let has_end_marker = flags & (NLM_F_DUMP | NLM_F_ACK) != 0;
+        let mut is_interrupted = false;
         loop {
             let received = match self.socket.receive(&mut self.buffer) {
                 Err(Errno::EINTR) => continue,
@@ -170,9 +206,9 @@ impl Asking {
             if !received.from_kernel {
                 continue;
             }
-            interrupted |= received.truncated;
+            is_interrupted |= received.truncated;
             let datagram = self.buffer.get(..received.length).unwrap_or_default();
-            for message in Messages::of(datagram) {
+            for message in RawMessages::of(datagram) {
                 let Ok(message) = message else {
                     self.undecodable += 1;
                     continue;
@@ -180,18 +216,18 @@ impl Asking {
                 if message.sequence != self.sequence {
                     continue;
                 }
-                interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
-                let end = match end_of_answer(message) {
+                is_interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
+                let end = match message.end_of_answer() {
                     Some(code) => Some(code),
                     None if message.kind == NLMSG_OVERRUN => {
-                        interrupted = true;
+                        is_interrupted = true;
                         None
                     }
                     None => {
                         if !each(message) {
                             self.undecodable += 1;
                         }
-                        (!dump).then_some(0)
+                        (!has_end_marker).then_some(0)
                     }
                 };
                 match end {
@@ -199,7 +235,7 @@ impl Asking {
                     Some(code) if code < 0 => {
                         return Ok(Attempt::Refused(Errno::from_raw(code.saturating_neg())));
                     }
-                    Some(_) if interrupted => return Ok(Attempt::Interrupted),
+                    Some(_) if is_interrupted => return Ok(Attempt::Interrupted),
                     Some(_) => return Ok(Attempt::Done),
                 }
             }
@@ -207,31 +243,7 @@ impl Asking {
     }
 }
 
-/// The code with which a message ends its answer, negative for an error; `None` where more is to come.
-pub(super) fn end_of_answer(message: Message<'_>) -> Option<i32> {
-    match message.kind {
-        NLMSG_DONE => Some(DoneBuffer::new_checked(message.payload).map_or(0, |done| done.code())),
-        NLMSG_ERROR => Some(
-            ErrorBuffer::new_checked(message.payload).map_or(-(Errno::EPROTO as i32), |error| {
-                error.code().map_or(0, i32::from)
-            }),
-        ),
-        _ => None,
-    }
-}
-
-fn encode(request: &RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {
-    let mut header = NetlinkHeader::default();
-    header.flags = flags;
-    header.sequence_number = sequence;
-    let mut message = NetlinkMessage::new(header, request.clone().into());
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    bytes
-}
-
-/// What happens to an answer while the kernel's state changes. Needs root, and namespaces made here.
+/// Dumps while the kernel's state changes. Needs root, and creates namespaces.
 #[cfg(all(test, feature = "privileged-tests"))]
 mod tests {
     #![allow(
@@ -242,23 +254,24 @@ mod tests {
 
     use detector_testkit::Netns;
     use netlink_packet_route::link::LinkMessage;
+    use nix::libc::RTM_NEWLINK;
 
-    use super::{ATTEMPTS, Asking, ReadError, RouteNetlinkMessage};
-    use crate::observe::netlink::decode::{RTM_NEWLINK, link};
+    use super::{ATTEMPTS, RequestError, RequestSocket, RouteNetlinkMessage};
+    use crate::observe::netlink::{decode::link, dumps::PATIENCE};
 
     /// Enough links for an answer of several datagrams: the kernel writes two ahead of the reader.
     const PAIRS: usize = 200;
 
-    /// Lists links, and lets one appear in the middle of each of the first `disturbed` answers. Gives the names.
-    fn names_read_while_links_appear(disturbed: u32) -> Result<Vec<String>, ReadError> {
+    /// Lists links while one appears in the middle of each of the first `disturbed` answers. Returns the names.
+    fn names_read_while_links_appear(disturbed: u32) -> Result<Vec<String>, RequestError> {
         let node = Netns::bare("interrupted", false).unwrap();
         let pairs = (0..PAIRS).map(|pair| format!("link add a{pair} type veth peer name b{pair}"));
         node.ip_batch(pairs).unwrap();
         let outcome = node.run_in(|| {
-            let mut asking = Asking::open()?;
+            let mut socket = RequestSocket::open(PATIENCE)?;
             let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
             let mut attempts = 0;
-            let names = asking.list("links", &request, |names: &mut Vec<String>, message| {
+            let names = socket.dump(request, |names: &mut Vec<String>, message| {
                 if names.is_empty() {
                     attempts += 1;
                     if attempts <= disturbed {
@@ -268,7 +281,7 @@ mod tests {
                 }
                 assert_eq!(message.kind, RTM_NEWLINK);
                 names.extend(
-                    link::appeared(message.payload)
+                    link::new_link(message.payload)
                         .unwrap()
                         .map(|link| link.name),
                 );
@@ -280,19 +293,17 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_answer_is_asked_for_again() {
+    fn an_interrupted_dump_is_requested_again() {
         let names = names_read_while_links_appear(2).unwrap();
         // Loopback, the pairs, and the two pairs that appeared.
         assert_eq!(names.len(), 1 + 2 * PAIRS + 4);
     }
 
     #[test]
-    fn an_answer_that_is_always_interrupted_is_an_error_that_says_so() {
+    fn a_dump_interrupted_at_every_attempt_is_an_error() {
         let error = names_read_while_links_appear(ATTEMPTS).unwrap_err();
-        assert!(
-            matches!(error, ReadError::Interrupted { what: "links" }),
-            "{error}"
-        );
+        assert!(matches!(error, RequestError::Interrupted), "{error}");
+        let error = error.while_reading("links");
         assert!(error.to_string().contains("links"), "{error}");
     }
 }

@@ -5,14 +5,14 @@ use globset::{Glob, GlobMatcher};
 use super::decode::link::LinkFacts;
 use crate::engine::{Link, LinkKind, Peer};
 
-/// What drives a link (`IFLA_INFO_KIND`), as far as selection cares.
+/// The driver of a link (`IFLA_INFO_KIND`), as far as it matters for selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Driver {
+pub enum LinkDriver {
     /// `veth`.
     Veth,
     /// `netkit`.
     Netkit,
-    /// `tun`, which drives tap devices too.
+    /// `tun`, the driver of tap devices too.
     Tun,
     /// `bridge`.
     Bridge,
@@ -22,16 +22,16 @@ pub enum Driver {
     Other,
 }
 
-/// Device patterns that are no globs, every one with its reason.
+/// Invalid device patterns, each with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("--interfaces or --exclude-interfaces holds what is no device pattern: {}", .0.join("; "))]
+#[error("invalid device pattern in --interfaces or --exclude-interfaces: {}", .0.join("; "))]
 pub struct PatternError(Vec<String>);
 
 /// Chooses pod devices.
 ///
 /// Without patterns: a veth or netkit whose peer is in another namespace, and a tap device named `tap…`. With
-/// patterns: every link whose name matches one, whatever drives it. Excluding patterns win over both. A bridge is
-/// always a bridge, and loopback never a pod device.
+/// patterns: every link whose name matches one, whatever its driver. Excluding patterns take precedence. A bridge or the
+/// loopback device is never a pod device.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceSelector {
     include: Vec<GlobMatcher>,
@@ -42,7 +42,7 @@ impl DeviceSelector {
     /// From globs (`cali*`, `veth[0-9a-f]*`) on interface names.
     ///
     /// # Errors
-    /// Names every pattern that is empty or not a glob.
+    /// Names every pattern that is empty or not a valid glob.
     pub fn new(include: &[String], exclude: &[String]) -> Result<Self, PatternError> {
         let mut wrong = Vec::new();
         let mut compile = |patterns: &[String]| -> Vec<GlobMatcher> {
@@ -67,21 +67,21 @@ impl DeviceSelector {
         }
     }
 
-    /// What a link of this name, driver and peer is.
+    /// The kind of a link with this name, driver and peer.
     #[must_use]
-    pub fn kind(&self, name: &str, driver: Driver, peer: Option<Peer>) -> LinkKind {
+    pub fn kind(&self, name: &str, driver: LinkDriver, peer: Option<Peer>) -> LinkKind {
         let matches =
             |patterns: &[GlobMatcher]| patterns.iter().any(|pattern| pattern.is_match(name));
         match driver {
-            Driver::Bridge => return LinkKind::Bridge,
-            Driver::Loopback => return LinkKind::Other,
-            Driver::Veth | Driver::Netkit | Driver::Tun | Driver::Other => {}
+            LinkDriver::Bridge => return LinkKind::Bridge,
+            LinkDriver::Loopback => return LinkKind::Other,
+            LinkDriver::Veth | LinkDriver::Netkit | LinkDriver::Tun | LinkDriver::Other => {}
         }
         let chosen = if self.include.is_empty() {
             match driver {
-                Driver::Veth | Driver::Netkit => peer.is_some(),
-                Driver::Tun => name.starts_with("tap"),
-                Driver::Bridge | Driver::Loopback | Driver::Other => false,
+                LinkDriver::Veth | LinkDriver::Netkit => peer.is_some(),
+                LinkDriver::Tun => name.starts_with("tap"),
+                LinkDriver::Bridge | LinkDriver::Loopback | LinkDriver::Other => false,
             }
         } else {
             matches(&self.include)
@@ -93,7 +93,7 @@ impl DeviceSelector {
         }
     }
 
-    /// A link as detection knows it.
+    /// A link as the engine represents it.
     pub(super) fn link(&self, facts: LinkFacts) -> Link {
         let peer = facts.peer();
         Link {
@@ -108,7 +108,7 @@ impl DeviceSelector {
         }
     }
 
-    /// The including patterns that match none of these names.
+    /// The patterns of `include` that match none of these names.
     #[must_use]
     pub fn unmatched<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Vec<&str> {
         let matched = |pattern: &&GlobMatcher| names.clone().any(|name| pattern.is_match(name));
@@ -124,7 +124,7 @@ impl DeviceSelector {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use super::{DeviceSelector, Driver};
+    use super::{DeviceSelector, LinkDriver};
     use crate::engine::{LinkKind, Peer};
 
     const PEER: Option<Peer> = Some(Peer {
@@ -143,54 +143,66 @@ mod tests {
     }
 
     #[test]
-    fn by_default_pairs_into_other_namespaces_and_taps_are_pod_devices() {
+    fn by_default_pairs_into_pods_and_taps_are_pod_devices() {
         let default = selector(&[], &[]);
-        assert_eq!(default.kind("cali1", Driver::Veth, PEER), LinkKind::Pod);
-        assert_eq!(default.kind("lxc1", Driver::Netkit, PEER), LinkKind::Pod);
-        assert_eq!(default.kind("tap1", Driver::Tun, None), LinkKind::Pod);
+        assert_eq!(default.kind("cali1", LinkDriver::Veth, PEER), LinkKind::Pod);
+        assert_eq!(
+            default.kind("lxc1", LinkDriver::Netkit, PEER),
+            LinkKind::Pod
+        );
+        assert_eq!(default.kind("tap1", LinkDriver::Tun, None), LinkKind::Pod);
         for (name, driver, peer) in [
-            ("cali1", Driver::Veth, None),
-            ("tun1", Driver::Tun, None),
-            ("tap1", Driver::Other, None),
-            ("eth0", Driver::Other, None),
-            ("lo", Driver::Loopback, None),
+            ("cali1", LinkDriver::Veth, None),
+            ("tun1", LinkDriver::Tun, None),
+            ("tap1", LinkDriver::Other, None),
+            ("eth0", LinkDriver::Other, None),
+            ("lo", LinkDriver::Loopback, None),
         ] {
             assert_eq!(default.kind(name, driver, peer), LinkKind::Other, "{name}");
         }
-        assert_eq!(default.kind("cni0", Driver::Bridge, None), LinkKind::Bridge);
+        assert_eq!(
+            default.kind("cni0", LinkDriver::Bridge, None),
+            LinkKind::Bridge
+        );
     }
 
     #[test]
-    fn patterns_choose_by_name_whatever_drives_the_link() {
+    fn patterns_select_by_name_whatever_the_driver() {
         let chosen = selector(&["cali*", "eth[12]"], &[]);
-        assert_eq!(chosen.kind("cali1", Driver::Veth, None), LinkKind::Pod);
-        assert_eq!(chosen.kind("eth1", Driver::Other, None), LinkKind::Pod);
-        assert_eq!(chosen.kind("eth3", Driver::Other, None), LinkKind::Other);
-        assert_eq!(chosen.kind("veth1", Driver::Veth, PEER), LinkKind::Other);
-        assert_eq!(chosen.kind("tap1", Driver::Tun, None), LinkKind::Other);
+        assert_eq!(chosen.kind("cali1", LinkDriver::Veth, None), LinkKind::Pod);
+        assert_eq!(chosen.kind("eth1", LinkDriver::Other, None), LinkKind::Pod);
+        assert_eq!(
+            chosen.kind("eth3", LinkDriver::Other, None),
+            LinkKind::Other
+        );
+        assert_eq!(
+            chosen.kind("veth1", LinkDriver::Veth, PEER),
+            LinkKind::Other
+        );
+        assert_eq!(chosen.kind("tap1", LinkDriver::Tun, None), LinkKind::Other);
     }
 
     #[test]
     fn a_bridge_or_loopback_is_never_a_pod_device() {
         let all = selector(&["*"], &[]);
-        assert_eq!(all.kind("cni0", Driver::Bridge, None), LinkKind::Bridge);
-        assert_eq!(all.kind("lo", Driver::Loopback, None), LinkKind::Other);
+        assert_eq!(all.kind("cni0", LinkDriver::Bridge, None), LinkKind::Bridge);
+        assert_eq!(all.kind("lo", LinkDriver::Loopback, None), LinkKind::Other);
     }
 
     #[test]
-    fn excluding_wins() {
+    fn exclusion_takes_precedence() {
         assert_eq!(
-            selector(&[], &["cali9*"]).kind("cali91", Driver::Veth, PEER),
+            selector(&[], &["cali9*"]).kind("cali91", LinkDriver::Veth, PEER),
             LinkKind::Other
         );
         assert_eq!(
-            selector(&["cali*"], &["cali9*"]).kind("cali91", Driver::Veth, PEER),
+            selector(&["cali*"], &["cali9*"]).kind("cali91", LinkDriver::Veth, PEER),
             LinkKind::Other
         );
     }
 
     #[test]
-    fn every_wrong_pattern_is_named() {
+    fn every_invalid_pattern_is_named() {
         let wrong =
             DeviceSelector::new(&["cali[".into(), String::new()], &["{a".into()]).unwrap_err();
         let message = wrong.to_string();

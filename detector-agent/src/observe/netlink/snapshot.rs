@@ -1,9 +1,8 @@
-//! Reading the kernel's state in one go: links, forwarding entries, neighbours, routes, addresses of the node and of
-//! its pods.
+//! Snapshots of the kernel's state: links, forwarding entries, neighbours, routes, addresses of the node and of its pods.
 //!
-//! Invariants: bounded ([`MAX_KEPT`](super::MAX_KEPT) of each sort, [`MAX_PER_POD`] addresses on one pod's link),
-//! whatever the kernel holds; what is left out is counted. A namespace that vanishes meanwhile costs its own addresses
-//! only. Links are read first, so a pod that appears later is told by the live sockets alone.
+//! Invariants: bounded ([`MAX_OBJECTS`](super::MAX_OBJECTS) of each kind, [`MAX_PER_POD`] addresses on one pod's link),
+//! whatever the kernel holds; omissions are counted. A namespace that vanishes meanwhile costs only its own addresses. Links
+//! are read first, so a pod that appears later is reported by the notification sockets alone.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -13,127 +12,128 @@ use std::{
 
 use super::{
     DeviceSelector,
-    lists::{self, Bounded},
-    request::{Asking, ReadError},
+    dumps::{self, BoundedList, PATIENCE},
+    request::{ReadError, RequestSocket},
     socket::OpenError,
 };
 use crate::engine::{AssignedAddress, IfIndex, Link, LinkKind, NsId, Peer, PodAddresses, Snapshot};
 
-/// Addresses that a reading keeps of one pod's link.
+/// Maximum number of addresses on one pod's link in a snapshot.
 pub const MAX_PER_POD: usize = 1_024;
 
-/// The kernel's state, and what of it a bound or a malformed message kept out.
+/// A snapshot, and how much of the kernel's state is missing in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct BoundedSnapshot {
     /// The state.
     pub snapshot: Snapshot,
-    /// What is not in it.
-    pub left_out: LeftOut,
+    /// What is missing.
+    pub omitted: Omitted,
 }
 
-/// Objects that are not in a reading.
+/// Numbers of objects that are missing in a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
-    /// Links, addresses, neighbours, forwarding entries and routes beyond [`MAX_KEPT`](super::MAX_KEPT) or
+pub struct Omitted {
+    /// Links, addresses, neighbours, forwarding entries and routes beyond [`MAX_OBJECTS`](super::MAX_OBJECTS) or
     /// [`MAX_PER_POD`].
     pub over_bound: u64,
-    /// Messages that could not be read.
+    /// Messages that could not be parsed.
     pub undecodable: u64,
     /// Namespaces that could not be read: gone meanwhile, refused, or changing during every attempt.
     pub namespaces: u64,
 }
 
-impl LeftOut {
-    fn take<T>(&mut self, list: Bounded<T>) -> Vec<T> {
-        self.over_bound += list.over;
-        list.kept
+impl Omitted {
+    /// The items of a list; those that it omitted are counted.
+    fn unwrap_list<T>(&mut self, list: BoundedList<T>) -> Vec<T> {
+        self.over_bound += list.omitted;
+        list.items
     }
 }
 
-/// A socket to read the kernel's state with. Blocking: for a thread that may wait (some milliseconds on a busy node).
+/// Reads the kernel's state by netlink. Blocking: for a thread that may wait (some milliseconds on a busy node).
 #[derive(Debug)]
-pub struct Requests {
-    asking: Asking,
+pub struct NetlinkReader {
+    socket: RequestSocket,
 }
 
-impl Requests {
+impl NetlinkReader {
     /// Opens the socket.
     ///
     /// # Errors
-    /// Where the system refuses a socket, or the kernel is older than 4.20.
+    /// If the system refuses a socket, or the kernel is older than 4.20.
     pub fn open() -> Result<Self, OpenError> {
         Ok(Self {
-            asking: Asking::open()?,
+            socket: RequestSocket::open(PATIENCE)?,
         })
     }
 
-    /// Reads everything.
+    /// Takes a snapshot of the entire node.
     ///
     /// # Errors
-    /// Where the node's own state cannot be read. A pod's namespace that cannot be read is no error: its
-    /// [`PodAddresses`] then hold none.
-    pub fn read_node(&mut self, selector: &DeviceSelector) -> Result<Reading, ReadError> {
-        let asking = &mut self.asking;
-        let mut left_out = LeftOut::default();
-        let links: Vec<Link> = left_out
-            .take(lists::links(asking)?)
+    /// If the node's own state cannot be read. A pod's namespace that cannot be read is no error: its
+    /// [`PodAddresses::addresses`] are then `None`.
+    pub fn read_node(&mut self, selector: &DeviceSelector) -> Result<BoundedSnapshot, ReadError> {
+        let socket = &mut self.socket;
+        let mut omitted = Omitted::default();
+        let links: Vec<Link> = omitted
+            .unwrap_list(dumps::links(socket)?)
             .into_iter()
             .map(|facts| selector.link(facts))
             .collect();
         let of_kind = |kind| links.iter().filter(move |link| link.kind == kind);
-        let followed: HashSet<IfIndex> = of_kind(LinkKind::Pod)
+        let watched: HashSet<IfIndex> = of_kind(LinkKind::Pod)
             .chain(of_kind(LinkKind::Bridge))
             .map(|link| link.ifindex)
             .collect();
 
-        let mut fdb = Bounded::default();
+        let mut fdb = BoundedList::default();
         for bridge in of_kind(LinkKind::Bridge) {
-            fdb.append(lists::forwarding(asking, bridge.ifindex)?);
+            fdb.append(dumps::forwarding_entries(socket, bridge.ifindex)?);
         }
-        let neighbours = lists::neighbours(asking, None, |neighbour| {
-            followed.contains(&neighbour.ifindex)
+        let neighbours = dumps::neighbours(socket, None, |neighbour| {
+            watched.contains(&neighbour.ifindex)
         })?;
-        let routes = lists::routes(asking, &followed)?;
-        let host = lists::host_addresses(asking)?;
+        let routes = dumps::routes(socket, &watched)?;
+        let host = dumps::host_addresses(socket)?;
         let peers = of_kind(LinkKind::Pod).filter_map(|link| link.peer);
-        let pods = pods(asking, peers, &mut left_out)?;
-        let host = left_out.take(host).into_iter();
+        let pods = pods(socket, peers, &mut omitted)?;
+        let host = omitted.unwrap_list(host).into_iter();
         let snapshot = Snapshot {
             pods,
             host: host.map(|found| (found.ifindex, found.address)).collect(),
-            neighbours: left_out.take(neighbours),
-            fdb: left_out.take(fdb),
-            routes: left_out.take(routes),
+            neighbours: omitted.unwrap_list(neighbours),
+            fdb: omitted.unwrap_list(fdb),
+            routes: omitted.unwrap_list(routes),
             links,
         };
-        Ok(self.reading(snapshot, left_out))
+        Ok(self.finish(snapshot, omitted))
     }
 
-    /// Reads one device: the link as it is now (so that its peer is known even where no message told it), the
-    /// addresses on its peer, and the neighbours on it. A device that is gone gives an empty reading. Where the
-    /// link has no peer any more, `peer` tells whose addresses are missing.
+    /// Takes a snapshot of one device: the link as it is now (so that its peer is known even if no notification named it),
+    /// the addresses on its peer, and the neighbours on it. Empty if the device is gone. If the link no longer has a peer,
+    /// `peer` is the one whose addresses are missing.
     ///
     /// # Errors
-    /// Where the node's own state cannot be read.
+    /// If the node's own state cannot be read.
     pub fn read_device(
         &mut self,
         selector: &DeviceSelector,
         ifindex: IfIndex,
         peer: Option<Peer>,
-    ) -> Result<Reading, ReadError> {
-        let asking = &mut self.asking;
-        let mut left_out = LeftOut::default();
-        let link = lists::link(asking, ifindex)?.map(|facts| selector.link(facts));
+    ) -> Result<BoundedSnapshot, ReadError> {
+        let socket = &mut self.socket;
+        let mut omitted = Omitted::default();
+        let link = dumps::link(socket, ifindex)?.map(|facts| selector.link(facts));
         let peer = link.as_ref().and_then(|link| link.peer).or(peer);
         let mut snapshot = Snapshot::default();
         if link.is_some() {
-            snapshot.pods = pods(asking, peer.into_iter(), &mut left_out)?;
-            let neighbours = lists::neighbours(asking, Some(ifindex), |neighbour| {
+            snapshot.pods = pods(socket, peer.into_iter(), &mut omitted)?;
+            let neighbours = dumps::neighbours(socket, Some(ifindex), |neighbour| {
                 neighbour.ifindex == ifindex
             });
             match neighbours {
-                Ok(neighbours) => snapshot.neighbours = left_out.take(neighbours),
-                // The link went between the two questions.
+                Ok(neighbours) => snapshot.neighbours = omitted.unwrap_list(neighbours),
+                // The link was removed between the two requests.
                 Err(ReadError::Refused { .. }) => {}
                 Err(other) => return Err(other),
             }
@@ -141,38 +141,37 @@ impl Requests {
             snapshot.pods.extend(peer.map(unreadable));
         }
         snapshot.links.extend(link);
-        Ok(self.reading(snapshot, left_out))
+        Ok(self.finish(snapshot, omitted))
     }
 
-    /// The id that the agent's namespace gives to the network namespace behind an open file; `None` where it gives it
-    /// none (no link leads there), or where the file is none of a network namespace. Takes no lock of the kernel's that
-    /// others hold for long.
+    /// The id that the agent's namespace gives to the network namespace behind an open file; `None` if it gives it none (no
+    /// link leads there), or if the file is not a network namespace's. Takes no kernel lock that others hold for long.
     ///
     /// # Errors
-    /// Where the kernel does not answer.
+    /// If the kernel does not answer.
     pub fn namespace_id(&mut self, namespace: BorrowedFd<'_>) -> Result<Option<NsId>, ReadError> {
-        lists::namespace_id(&mut self.asking, namespace)
+        dumps::namespace_id(&mut self.socket, namespace)
     }
 
     /// The addresses on one link of a pod.
     ///
     /// # Errors
-    /// Where the kernel does not answer, or the namespace is gone.
+    /// If the kernel does not answer, or the namespace is gone.
     pub fn addresses_at(&mut self, peer: Peer) -> Result<Vec<IpAddr>, ReadError> {
-        let found = lists::pod_addresses(&mut self.asking, peer.nsid, |ifindex| {
+        let found = dumps::pod_addresses(&mut self.socket, peer.nsid, |ifindex| {
             ifindex == peer.ifindex
         })?;
-        let addresses = found.kept.into_iter().map(|found| found.address.address);
+        let addresses = found.items.into_iter().map(|found| found.address.address);
         Ok(addresses.take(MAX_PER_POD).collect())
     }
 
-    fn reading(&mut self, snapshot: Snapshot, left_out: LeftOut) -> Reading {
-        let undecodable = std::mem::take(&mut self.asking.undecodable);
-        Reading {
+    fn finish(&mut self, snapshot: Snapshot, omitted: Omitted) -> BoundedSnapshot {
+        let undecodable = std::mem::take(&mut self.socket.undecodable);
+        BoundedSnapshot {
             snapshot,
-            left_out: LeftOut {
+            omitted: Omitted {
                 undecodable,
-                ..left_out
+                ..omitted
             },
         }
     }
@@ -186,11 +185,11 @@ fn unreadable(peer: Peer) -> PodAddresses {
     }
 }
 
-/// The addresses on these peers, asking each namespace once.
+/// The addresses on these peers, with one request for each namespace.
 fn pods(
-    asking: &mut Asking,
+    socket: &mut RequestSocket,
     peers: impl Iterator<Item = Peer>,
-    left_out: &mut LeftOut,
+    omitted: &mut Omitted,
 ) -> Result<Vec<PodAddresses>, ReadError> {
     let mut by_namespace: BTreeMap<NsId, BTreeMap<IfIndex, Vec<AssignedAddress>>> = BTreeMap::new();
     for peer in peers {
@@ -204,18 +203,18 @@ fn pods(
                 .into_iter()
                 .map(move |(ifindex, list)| (Peer { nsid, ifindex }, list))
         };
-        match lists::pod_addresses(asking, nsid, |ifindex| links.contains_key(&ifindex)) {
+        match dumps::pod_addresses(socket, nsid, |ifindex| links.contains_key(&ifindex)) {
             Ok(addresses) => {
-                for found in left_out.take(addresses) {
+                for found in omitted.unwrap_list(addresses) {
                     match links.get_mut(&found.ifindex) {
                         Some(list) if list.len() < MAX_PER_POD => list.push(found.address),
-                        Some(_) => left_out.over_bound += 1,
+                        Some(_) => omitted.over_bound += 1,
                         None => {}
                     }
                 }
                 for (peer, list) in peers(links) {
-                    // Of no weight against the addresses: a link that cannot be read has no known MAC.
-                    let mac = match lists::peer_link(asking, peer) {
+                    // Less important than the addresses: a link that cannot be read has no known MAC.
+                    let mac = match dumps::peer_link(socket, peer) {
                         Ok(link) => link.and_then(|link| link.mac),
                         Err(ReadError::Refused { .. }) => None,
                         Err(other) => return Err(other),
@@ -227,10 +226,10 @@ fn pods(
                     });
                 }
             }
-            // Gone (the kernel says EINVAL for an unknown id), refused, or a pod that changes its addresses all the
-            // time: the others must not go unread for it.
+            // Gone (EINVAL for an unknown id), refused, or a pod that changes its addresses all the time, which must not keep
+            // the others from being read.
             Err(ReadError::Refused { .. } | ReadError::Interrupted { .. }) => {
-                left_out.namespaces += 1;
+                omitted.namespaces += 1;
                 pods.extend(peers(links).map(|(peer, _)| unreadable(peer)));
             }
             Err(other) => return Err(other),

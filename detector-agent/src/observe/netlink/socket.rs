@@ -1,4 +1,4 @@
-//! Route-netlink sockets: opening them, and receiving with the control message that names the sender's namespace.
+//! Route-netlink sockets, and receiving with the control message that carries the sender's namespace.
 
 use std::{
     io::{self, IoSliceMut},
@@ -17,20 +17,16 @@ use nix::{
     },
 };
 
-use super::decode::{AF_BRIDGE, RTM_DELNEIGH, RTM_NEWNEIGH};
+use super::decode::AF_BRIDGE;
 use crate::engine::NsId;
 
-/// Bytes that one datagram may have: the kernel builds dumps in pieces of at most 32 KiB, and a notification about a
+/// Size of the largest datagram, in bytes: the kernel builds dumps in pieces of at most 32 KiB, and a notification about a
 /// link is smaller than that.
-pub(super) const DATAGRAM: usize = 64 * 1024;
+pub(in crate::observe) const MAX_DATAGRAM: usize = 64 * 1024;
 
-/// `SOL_NETLINK` and `NETLINK_LISTEN_ALL_NSID`, linux/netlink.h: the control message with the sender's namespace.
-const SOL_NETLINK: i32 = 270;
-const NETLINK_LISTEN_ALL_NSID: i32 = 8;
-
-/// Where `nlmsghdr` holds the type, and where a neighbour message behind it holds the family.
-const MESSAGE_TYPE_AT: u32 = 4;
-const FAMILY_AT: u32 = 16;
+/// Offsets of the type in `nlmsghdr`, and of the family in a neighbour message with its header.
+const MESSAGE_TYPE_OFFSET: u32 = 4;
+const FAMILY_OFFSET: u32 = 16;
 
 /// Why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -44,15 +40,15 @@ pub enum OpenError {
         purpose: &'static str,
     },
     /// The kernel is too old.
-    #[error("the kernel cannot do this: {purpose} (Linux 4.20 or newer is needed)")]
+    #[error("the kernel does not support {purpose}; Linux 4.20 or newer is required")]
     OldKernel {
-        /// What the kernel lacks.
+        /// What the kernel does not support.
         purpose: &'static str,
     },
     /// The system refused.
     #[error("{purpose} failed: {source}")]
     System {
-        /// What was tried.
+        /// What was attempted.
         purpose: &'static str,
         /// The system's error.
         source: io::Error,
@@ -86,22 +82,22 @@ impl OpenError {
 
 /// A route-netlink socket.
 #[derive(Debug)]
-pub(super) struct RouteSocket {
+pub(in crate::observe) struct RouteSocket {
     socket: Socket,
     control: Vec<u8>,
 }
 
-/// What one `recvmsg` returned.
+/// A datagram that was received into the caller's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Received {
+pub(in crate::observe) struct DatagramInfo {
     /// Bytes in the buffer.
-    pub(super) length: usize,
-    /// The sender's namespace, on a socket that listens to all of them; `None` for the socket's own.
+    pub(in crate::observe) length: usize,
+    /// The sender's namespace, on a socket that receives from all of them; `None` for the socket's own.
     pub(super) nsid: Option<NsId>,
-    /// The datagram was longer than the buffer, or its control message got lost.
-    pub(super) truncated: bool,
-    /// The kernel sent it, not another process.
-    pub(super) from_kernel: bool,
+    /// The datagram was longer than the buffer, or its control message was lost.
+    pub(in crate::observe) truncated: bool,
+    /// Sent by the kernel, not by another process.
+    pub(in crate::observe) from_kernel: bool,
 }
 
 impl RouteSocket {
@@ -115,9 +111,9 @@ impl RouteSocket {
         })
     }
 
-    /// A socket to ask with: blocking, but for no longer than `patience`, and strict, so that the kernel refuses what
-    /// it does not understand instead of leaving it out.
-    pub(super) fn asking(patience: Duration) -> Result<Self, OpenError> {
+    /// A socket for requests: blocking for up to `patience`, and with strict checking, so that the kernel refuses attributes
+    /// it does not understand instead of ignoring them.
+    pub(super) fn for_requests(patience: Duration) -> Result<Self, OpenError> {
         let this = Self::new()?;
         let purpose = "strict checking of netlink requests";
         this.socket
@@ -130,13 +126,19 @@ impl RouteSocket {
         Ok(this)
     }
 
-    /// A socket that listens to `groups` without blocking, with room for `receive_buffer` bytes (the kernel counts its
-    /// own overhead into them, about 800 bytes a message, and doubles the figure).
-    pub(super) fn listening(groups: &[u32], receive_buffer: usize) -> Result<Self, OpenError> {
+    /// A non-blocking socket that receives the notifications of `groups`, with a receive buffer of `receive_buffer` bytes,
+    /// or of the system's default size. (The kernel counts its own overhead into it, about 800 bytes a message, and doubles
+    /// the figure.)
+    pub(in crate::observe) fn for_notifications(
+        groups: &[u32],
+        receive_buffer: Option<usize>,
+    ) -> Result<Self, OpenError> {
         let this = Self::new()?;
-        let purpose = "setting the size of a netlink receive buffer";
-        setsockopt(&this.socket, sockopt::RcvBufForce, &receive_buffer)
-            .map_err(|error| OpenError::privileged(purpose, "CAP_NET_ADMIN", error))?;
+        if let Some(receive_buffer) = receive_buffer {
+            let purpose = "setting the size of a netlink receive buffer";
+            setsockopt(&this.socket, sockopt::RcvBufForce, &receive_buffer)
+                .map_err(|error| OpenError::privileged(purpose, "CAP_NET_ADMIN", error))?;
+        }
         for group in groups {
             this.socket
                 .add_membership(*group)
@@ -148,22 +150,22 @@ impl RouteSocket {
         Ok(this)
     }
 
-    /// Lets a listening socket hear every namespace that has an id in its own.
-    pub(super) fn listen_to_all_namespaces(&self) -> Result<(), OpenError> {
+    /// Makes a socket receive notifications from every namespace that has an id in its own.
+    pub(super) fn receive_from_all_namespaces(&self) -> Result<(), OpenError> {
         self.socket
             .set_listen_all_namespaces(true)
             .map_err(|error| {
                 OpenError::privileged(
-                    "hearing addresses being set in pods",
+                    "receiving address changes inside pods",
                     "CAP_NET_BROADCAST",
                     error,
                 )
             })
     }
 
-    /// Lets the kernel leave out neighbours of IPv4 and IPv6 before they take room in the receive buffer: a pod that
-    /// sends ARP from invented addresses makes two messages of each frame. Forwarding entries of bridges still come.
-    pub(super) fn leave_out_neighbours(&self) -> Result<(), OpenError> {
+    /// Makes the kernel drop IPv4 and IPv6 neighbour messages before they take room in the receive buffer: a pod that sends
+    /// ARP from invented addresses causes two messages with each frame. Forwarding entries of bridges are still received.
+    pub(super) fn exclude_ip_neighbours(&self) -> Result<(), OpenError> {
         attach_filter(&self.socket, &only_forwarding_neighbours())
             .map_err(|error| OpenError::system("filtering netlink messages", error))
     }
@@ -176,7 +178,7 @@ impl RouteSocket {
     }
 
     /// Receives one datagram.
-    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Result<Received, Errno> {
+    pub(in crate::observe) fn receive(&mut self, buffer: &mut [u8]) -> Result<DatagramInfo, Errno> {
         let mut slices = [IoSliceMut::new(buffer)];
         let message = recvmsg::<NetlinkAddr>(
             self.socket.as_raw_fd(),
@@ -190,8 +192,8 @@ impl RouteSocket {
             Ok(controls) => {
                 for control in controls {
                     if let ControlMessageOwned::Unknown(control) = control
-                        && control.cmsg_header.cmsg_level == SOL_NETLINK
-                        && control.cmsg_header.cmsg_type == NETLINK_LISTEN_ALL_NSID
+                        && control.cmsg_header.cmsg_level == libc::SOL_NETLINK
+                        && control.cmsg_header.cmsg_type == libc::NETLINK_LISTEN_ALL_NSID
                     {
                         nsid = control
                             .data_bytes
@@ -204,7 +206,7 @@ impl RouteSocket {
             }
             Err(_) => truncated = true,
         }
-        Ok(Received {
+        Ok(DatagramInfo {
             length: message.bytes,
             nsid,
             truncated,
@@ -213,16 +215,16 @@ impl RouteSocket {
     }
 }
 
-/// A program of the classic packet filter: keeps all but neighbour messages of families other than `AF_BRIDGE`.
+/// A classic BPF program that accepts everything except neighbour messages of families other than `AF_BRIDGE`.
 fn only_forwarding_neighbours() -> [libc::sock_filter; 7] {
     let instruction = |code: u32, jt, jf, k| libc::sock_filter {
-        // Codes are sums of single bytes.
+        // Opcodes fit into one byte.
         code: u16::try_from(code).unwrap_or_default(),
         jt,
         jf,
         k,
     };
-    // The filter loads in network order; the header is in the machine's.
+    // The filter loads in network byte order; the header is in the host's.
     let kind = |kind: u16| u32::from(kind.to_be());
     let is = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     [
@@ -230,11 +232,16 @@ fn only_forwarding_neighbours() -> [libc::sock_filter; 7] {
             libc::BPF_LD | libc::BPF_H | libc::BPF_ABS,
             0,
             0,
-            MESSAGE_TYPE_AT,
+            MESSAGE_TYPE_OFFSET,
         ),
-        instruction(is, 1, 0, kind(RTM_NEWNEIGH)),
-        instruction(is, 0, 2, kind(RTM_DELNEIGH)),
-        instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, FAMILY_AT),
+        instruction(is, 1, 0, kind(libc::RTM_NEWNEIGH)),
+        instruction(is, 0, 2, kind(libc::RTM_DELNEIGH)),
+        instruction(
+            libc::BPF_LD | libc::BPF_B | libc::BPF_ABS,
+            0,
+            0,
+            FAMILY_OFFSET,
+        ),
         instruction(is, 0, 1, u32::from(AF_BRIDGE)),
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
@@ -275,7 +282,7 @@ mod tests {
 
     use super::RouteSocket;
 
-    /// `RTM_GETLINK` as a dump, of a namespace that has loopback at least.
+    /// A dump of `RTM_GETLINK`, in a namespace that has at least loopback.
     const LIST_LINKS: [u8; 32] = {
         let mut request = [0; 32];
         request[0] = 32;
@@ -286,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_datagram_longer_than_the_buffer_is_truncated() {
-        let mut socket = RouteSocket::asking(Duration::from_secs(10)).unwrap();
+        let mut socket = RouteSocket::for_requests(Duration::from_secs(10)).unwrap();
         socket.send(&LIST_LINKS).unwrap();
         let received = socket.receive(&mut [0; 20]).unwrap();
         assert!(received.truncated && received.from_kernel);
@@ -294,8 +301,8 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_an_answer_ends() {
-        let mut socket = RouteSocket::asking(Duration::from_millis(1)).unwrap();
+    fn receiving_times_out() {
+        let mut socket = RouteSocket::for_requests(Duration::from_millis(1)).unwrap();
         let outcome = socket.receive(&mut [0; 20]);
         assert_eq!(outcome, Err(nix::errno::Errno::EAGAIN));
     }

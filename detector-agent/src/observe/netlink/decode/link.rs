@@ -1,29 +1,24 @@
 //! `RTM_NEWLINK` and `RTM_DELLINK`.
 
-use netlink_packet_core::{NlasIterator, parse_i32, parse_u32};
+use netlink_packet_core::{parse_i32, parse_u32};
 use netlink_packet_route::link::LinkHeader;
-
-use super::{AF_UNSPEC, Undecodable, attributes, if_index, mac, text};
-use crate::{
-    engine::{IfIndex, Mac, NsId, Peer},
-    observe::netlink::selection::Driver,
+use nix::libc::{
+    self, ARPHRD_LOOPBACK, IFLA_ADDRESS, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK,
+    IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER, IFLA_NEW_IFINDEX, IFLA_NEW_NETNSID,
+    IFLA_WIRELESS,
 };
 
-/// `struct ifinfomsg`.
-const HEADER: usize = 16;
-const IFLA_ADDRESS: u16 = 1;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_LINK: u16 = 5;
-const IFLA_MASTER: u16 = 10;
-const IFLA_WIRELESS: u16 = 11;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_INFO_KIND: u16 = 1;
-const IFLA_IFALIAS: u16 = 20;
-const IFLA_LINK_NETNSID: u16 = 37;
-const IFLA_NEW_NETNSID: u16 = 45;
-const IFLA_NEW_IFINDEX: u16 = 49;
-const IFF_UP: u32 = 1;
-const ARPHRD_LOOPBACK: u16 = 772;
+use super::{AF_UNSPEC, if_index, mac};
+use crate::{
+    engine::{IfIndex, Mac, NsId, Peer},
+    observe::netlink::{
+        selection::LinkDriver,
+        wire::{Undecodable, for_each_attribute, text},
+    },
+};
+
+const HEADER: usize = size_of::<libc::ifinfomsg>();
+const IFF_UP: u32 = libc::IFF_UP as u32;
 
 /// A link as one message describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,18 +26,18 @@ pub(in super::super) struct LinkFacts {
     pub(in super::super) ifindex: IfIndex,
     pub(in super::super) name: String,
     pub(in super::super) alias: Option<String>,
-    pub(in super::super) driver: Driver,
+    pub(in super::super) driver: LinkDriver,
     pub(in super::super) mac: Option<Mac>,
     pub(in super::super) master: Option<IfIndex>,
-    /// The other end of a veth or netkit.
+    /// The other end of a veth or netkit pair.
     pub(in super::super) other_end: OtherEnd,
     pub(in super::super) up: bool,
 }
 
-/// Where the other end of a veth or netkit stands.
+/// Where the other end of a veth or netkit pair is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum OtherEnd {
-    /// Not a pair, not yet joined, or already torn down.
+    /// Not a pair, not connected yet, or already torn down.
     Unknown,
     /// In the agent's own namespace, under this index.
     Here(IfIndex),
@@ -59,18 +54,18 @@ impl LinkFacts {
     }
 }
 
-/// A link is gone from the agent's namespace.
+/// A link that left the agent's namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct LinkGone {
+pub(in super::super) struct RemovedLink {
     pub(in super::super) ifindex: IfIndex,
-    /// The other end of the pair it was, and where it went itself, when it moved to another namespace: the kernel
-    /// sends no word about the end that stayed.
+    /// If it moved to another namespace: the other end of its pair, and where it is now. The kernel sends no message about
+    /// the end that stayed.
     pub(in super::super) moved: Option<(IfIndex, Peer)>,
 }
 
-/// Reads `RTM_NEWLINK`; `None` for messages that tell only a part (a bridge's about its ports, of family `AF_BRIDGE`;
-/// IPv6's about its settings; wireless events), which must not erase what is known.
-pub(in super::super) fn appeared(payload: &[u8]) -> Result<Option<LinkFacts>, Undecodable> {
+/// Parses `RTM_NEWLINK`; `None` for partial messages (of a bridge about its ports, of family `AF_BRIDGE`; of IPv6 about its
+/// settings; wireless events), which must not erase known attributes.
+pub(in super::super) fn new_link(payload: &[u8]) -> Result<Option<LinkFacts>, Undecodable> {
     let header = LinkHeader::parse(payload)?;
     if u8::from(header.interface_family) != AF_UNSPEC {
         return Ok(None);
@@ -82,9 +77,9 @@ pub(in super::super) fn appeared(payload: &[u8]) -> Result<Option<LinkFacts>, Un
     let mut master = None;
     let mut other_end = None;
     let mut nsid = None;
-    let mut driver = Driver::Other;
+    let mut driver = LinkDriver::Other;
     let mut partial = false;
-    attributes(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
+    for_each_attribute(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
         match kind {
             IFLA_IFNAME => name = Some(text(value)),
             IFLA_IFALIAS => alias = Some(text(value)).filter(|alias| !alias.is_empty()),
@@ -105,15 +100,15 @@ pub(in super::super) fn appeared(payload: &[u8]) -> Result<Option<LinkFacts>, Un
         .filter(|name| !name.is_empty())
         .ok_or(Undecodable("a link without a name"))?;
     if u16::from(header.link_layer_type) == ARPHRD_LOOPBACK {
-        driver = Driver::Loopback;
+        driver = LinkDriver::Loopback;
     }
-    // Other drivers use the same attribute for the device they stand on (vlan, macvlan), which is no pod.
+    // Other drivers use the same attribute for their lower device (vlan, macvlan), which is no pod's.
     let other_end = match (driver, other_end, nsid) {
-        // A negative id is none: the namespace is being torn down.
-        (Driver::Veth | Driver::Netkit, Some(ifindex), Some(nsid)) if nsid >= 0 => {
+        // The id is negative if the namespace is being torn down.
+        (LinkDriver::Veth | LinkDriver::Netkit, Some(ifindex), Some(nsid)) if nsid >= 0 => {
             OtherEnd::Elsewhere(Peer { nsid, ifindex })
         }
-        (Driver::Veth | Driver::Netkit, Some(ifindex), None) => OtherEnd::Here(ifindex),
+        (LinkDriver::Veth | LinkDriver::Netkit, Some(ifindex), None) => OtherEnd::Here(ifindex),
         _ => OtherEnd::Unknown,
     };
     Ok(Some(LinkFacts {
@@ -128,22 +123,22 @@ pub(in super::super) fn appeared(payload: &[u8]) -> Result<Option<LinkFacts>, Un
     }))
 }
 
-/// Reads `RTM_DELLINK`; `None` where the link stays and only left its bridge (family `AF_BRIDGE`).
-pub(in super::super) fn gone(payload: &[u8]) -> Result<Option<LinkGone>, Undecodable> {
+/// Parses `RTM_DELLINK`; `None` if the link stays and only left its bridge (family `AF_BRIDGE`).
+pub(in super::super) fn removed_link(payload: &[u8]) -> Result<Option<RemovedLink>, Undecodable> {
     let header = LinkHeader::parse(payload)?;
     if u8::from(header.interface_family) != AF_UNSPEC {
         return Ok(None);
     }
     let ifindex = if_index(header.index)?;
     let mut other_end: Option<IfIndex> = None;
-    let mut other_end_elsewhere = false;
+    let mut has_peer_nsid = false;
     let mut nsid: Option<NsId> = None;
     let mut new_ifindex: Option<IfIndex> = None;
-    let mut driver = Driver::Other;
-    attributes(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
+    let mut driver = LinkDriver::Other;
+    for_each_attribute(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
         match kind {
             IFLA_LINK => other_end = if_index(parse_u32(value)?).ok(),
-            IFLA_LINK_NETNSID => other_end_elsewhere = true,
+            IFLA_LINK_NETNSID => has_peer_nsid = true,
             IFLA_NEW_NETNSID => nsid = Some(parse_i32(value)?).filter(|nsid| *nsid >= 0),
             IFLA_NEW_IFINDEX => new_ifindex = if_index(parse_u32(value)?).ok(),
             IFLA_LINKINFO => driver = driver_of(value)?,
@@ -152,29 +147,30 @@ pub(in super::super) fn gone(payload: &[u8]) -> Result<Option<LinkGone>, Undecod
         Ok(())
     })?;
     let moved = match (driver, other_end, nsid, new_ifindex) {
-        (Driver::Veth | Driver::Netkit, Some(stays), Some(nsid), Some(ifindex))
-            if !other_end_elsewhere =>
+        (LinkDriver::Veth | LinkDriver::Netkit, Some(stays), Some(nsid), Some(ifindex))
+            if !has_peer_nsid =>
         {
             Some((stays, Peer { nsid, ifindex }))
         }
         _ => None,
     };
-    Ok(Some(LinkGone { ifindex, moved }))
+    Ok(Some(RemovedLink { ifindex, moved }))
 }
 
-/// The driver that `IFLA_LINKINFO` names.
-fn driver_of(linkinfo: &[u8]) -> Result<Driver, Undecodable> {
-    for attribute in NlasIterator::new(linkinfo) {
-        let attribute = attribute?;
-        if attribute.kind() == IFLA_INFO_KIND {
-            return Ok(match text(attribute.value()).as_str() {
-                "veth" => Driver::Veth,
-                "netkit" => Driver::Netkit,
-                "tun" => Driver::Tun,
-                "bridge" => Driver::Bridge,
-                _ => Driver::Other,
-            });
+/// The driver in `IFLA_LINKINFO`.
+fn driver_of(linkinfo: &[u8]) -> Result<LinkDriver, Undecodable> {
+    let mut driver = LinkDriver::Other;
+    for_each_attribute(linkinfo, |kind, value| {
+        if kind == IFLA_INFO_KIND {
+            driver = match text(value).as_str() {
+                "veth" => LinkDriver::Veth,
+                "netkit" => LinkDriver::Netkit,
+                "tun" => LinkDriver::Tun,
+                "bridge" => LinkDriver::Bridge,
+                _ => LinkDriver::Other,
+            };
         }
-    }
-    Ok(Driver::Other)
+        Ok(())
+    })?;
+    Ok(driver)
 }

@@ -4,25 +4,24 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::parse_u32;
 use netlink_packet_route::route::RouteHeader;
+use nix::libc::{
+    RT_TABLE_LOCAL, RTA_DST, RTA_MULTIPATH, RTA_OIF, RTA_PRIORITY, RTA_TABLE, RTM_F_CLONED,
+    RTN_UNICAST,
+};
 
-use super::{AF_INET, AF_INET6, Undecodable, attributes, if_index, ip_address, prefix_len};
-use crate::engine::{IfIndex, Route};
+use super::{AF_INET, AF_INET6, if_index, ip_address, prefix_len};
+use crate::{
+    engine::{IfIndex, Route},
+    observe::netlink::wire::{Undecodable, for_each_attribute},
+};
 
-/// `struct rtmsg`.
+/// Size of `struct rtmsg`.
 const HEADER: usize = 12;
-const RTA_DST: u16 = 1;
-const RTA_OIF: u16 = 4;
-const RTA_PRIORITY: u16 = 6;
-const RTA_MULTIPATH: u16 = 9;
-const RTA_TABLE: u16 = 15;
-const RTN_UNICAST: u8 = 1;
-const RT_TABLE_LOCAL: u32 = 255;
-const RTM_F_CLONED: u32 = 0x200;
-/// `struct rtnexthop`: length (2 bytes), flags, hops, interface index (4 bytes).
+/// Size of `struct rtnexthop`: length (2 bytes), flags, hops, interface index (4 bytes).
 const NEXT_HOP_HEADER: usize = 8;
 
-/// Reads either message; `None` for what cannot tell which single device gets the traffic: other types than unicast,
-/// the local table, the cache's clones, routes over several next hops or with no device in the message.
+/// Parses either message; `None` for routes from which no single receiving device follows: other types than unicast, the
+/// local table, cloned cache entries, routes over several next hops or without a device.
 pub(in super::super) fn route(payload: &[u8]) -> Result<Option<Route>, Undecodable> {
     let header = RouteHeader::parse(payload)?;
     let family = u8::from(header.address_family);
@@ -37,7 +36,7 @@ pub(in super::super) fn route(payload: &[u8]) -> Result<Option<Route>, Undecodab
     let mut only_hop = None;
     let mut metric = 0;
     let mut table = u32::from(header.table);
-    attributes(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
+    for_each_attribute(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
         match kind {
             RTA_DST => destination = Some(ip_address(family, value)?),
             RTA_OIF => device = Some(if_index(parse_u32(value)?)?),
@@ -52,7 +51,7 @@ pub(in super::super) fn route(payload: &[u8]) -> Result<Option<Route>, Undecodab
     let Some(ifindex) = device.or(only_hop) else {
         return Ok(None);
     };
-    if table == RT_TABLE_LOCAL {
+    if table == u32::from(RT_TABLE_LOCAL) {
         return Ok(None);
     }
     let destination = destination.unwrap_or(match family {
@@ -69,9 +68,9 @@ pub(in super::super) fn route(payload: &[u8]) -> Result<Option<Route>, Undecodab
     }))
 }
 
-/// The device of a next-hop list that holds exactly one.
+/// The device of a next-hop list with exactly one entry.
 fn only_next_hop(list: &[u8]) -> Result<Option<IfIndex>, Undecodable> {
-    const SHORT: Undecodable = Undecodable("a next hop is cut short");
+    const SHORT: Undecodable = Undecodable("a next hop is truncated");
     let header = list.get(..NEXT_HOP_HEADER).ok_or(SHORT)?;
     let &[low, high, _flags, _hops, ref index @ ..] = header else {
         return Err(SHORT);

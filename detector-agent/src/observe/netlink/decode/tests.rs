@@ -1,4 +1,4 @@
-//! Decoding of recorded messages, and of what no kernel would send.
+//! Decoding of recorded messages, and of malformed ones.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,17 +8,21 @@
 
 use std::net::IpAddr;
 
+use nix::libc::RTM_NEWLINK;
 use proptest::prelude::*;
 
 use super::{
-    Message, Messages, RTM_NEWLINK, Undecodable, address, attributes,
-    link::{self, LinkFacts, LinkGone, OtherEnd},
-    neighbour::{self, Entry},
+    address,
+    link::{self, LinkFacts, OtherEnd, RemovedLink},
+    neighbour::{self, NeighbourEntry},
     route,
 };
 use crate::{
     engine::{AssignedAddress, FdbEntry, Mac, Neighbour, NudState, Peer, Route},
-    observe::netlink::selection::Driver,
+    observe::netlink::{
+        selection::LinkDriver,
+        wire::{RawMessage, RawMessages, Undecodable, for_each_attribute},
+    },
 };
 
 /// Name and bytes of every recorded message.
@@ -44,7 +48,7 @@ fn recorded(name: &str) -> Vec<u8> {
 /// The payload of a recorded datagram that is one message.
 fn payload(name: &str) -> Vec<u8> {
     let bytes = recorded(name);
-    let messages: Vec<Message<'_>> = Messages::of(&bytes)
+    let messages: Vec<RawMessage<'_>> = RawMessages::of(&bytes)
         .map(|message| message.unwrap())
         .collect();
     let [message] = messages.as_slice() else {
@@ -54,17 +58,17 @@ fn payload(name: &str) -> Vec<u8> {
 }
 
 fn link(name: &str) -> LinkFacts {
-    link::appeared(&payload(name))
+    link::new_link(&payload(name))
         .unwrap()
         .expect("a whole link")
 }
 
-fn entry(name: &str) -> Entry {
+fn entry(name: &str) -> NeighbourEntry {
     neighbour::entry(&payload(name)).unwrap()
 }
 
-fn on_link(name: &str) -> address::OnLink {
-    address::on_link(&payload(name))
+fn on_link(name: &str) -> address::LinkAddress {
+    address::link_address(&payload(name))
         .unwrap()
         .expect("an address")
 }
@@ -79,12 +83,12 @@ const POD: Peer = Peer {
 };
 
 #[test]
-fn a_veth_tells_where_its_other_end_stands() {
+fn a_veth_link_names_its_other_end() {
     let first = link("link_pair_first");
     assert_eq!((first.name.as_str(), first.ifindex), ("vpb", 2));
     assert_eq!(
         (first.driver, first.other_end),
-        (Driver::Veth, OtherEnd::Unknown)
+        (LinkDriver::Veth, OtherEnd::Unknown)
     );
     assert_eq!(link("link_pair_here").other_end, OtherEnd::Here(2));
     assert_eq!(link("link_peer").other_end, OtherEnd::Elsewhere(POD));
@@ -92,7 +96,7 @@ fn a_veth_tells_where_its_other_end_stands() {
 }
 
 #[test]
-fn the_kernels_first_word_on_a_veth_made_inside_the_pod_names_no_peer() {
+fn the_first_message_of_a_veth_made_in_the_pod_names_no_peer() {
     assert_eq!(link("link_first_word").peer(), None);
     assert_eq!(
         link("link_second_word").peer(),
@@ -104,9 +108,9 @@ fn the_kernels_first_word_on_a_veth_made_inside_the_pod_names_no_peer() {
 }
 
 #[test]
-fn a_link_tells_driver_master_alias_hardware_address_and_whether_it_is_up() {
+fn a_link_has_driver_master_alias_mac_and_state() {
     let bridge = link("link_bridge");
-    assert_eq!((bridge.driver, bridge.up), (Driver::Bridge, true));
+    assert_eq!((bridge.driver, bridge.up), (LinkDriver::Bridge, true));
     assert_eq!(link("link_port").master, Some(bridge.ifindex));
     assert_eq!(link("link_port_no_more").master, None);
     assert_eq!(
@@ -118,34 +122,34 @@ fn a_link_tells_driver_master_alias_hardware_address_and_whether_it_is_up() {
     let tap = link("link_tap");
     assert_eq!(
         (tap.driver, tap.up, tap.name.as_str()),
-        (Driver::Tun, false, "tap0")
+        (LinkDriver::Tun, false, "tap0")
     );
-    assert_eq!(link("link_loopback").driver, Driver::Loopback);
+    assert_eq!(link("link_loopback").driver, LinkDriver::Loopback);
 }
 
 #[test]
-fn a_bridges_word_on_its_port_is_no_news_of_the_link() {
+fn a_bridge_message_about_its_port_is_ignored() {
     assert_eq!(
-        link::appeared(&payload("link_port_bridge_family")),
+        link::new_link(&payload("link_port_bridge_family")),
         Ok(None)
     );
-    assert_eq!(link::gone(&payload("link_left_bridge")), Ok(None));
+    assert_eq!(link::removed_link(&payload("link_left_bridge")), Ok(None));
 }
 
 #[test]
-fn a_link_that_is_gone_tells_whether_it_moved_away_from_an_end_that_stays() {
-    let moved = link::gone(&payload("link_gone_moved")).unwrap();
+fn a_removed_link_names_the_end_it_moved_away_from() {
+    let moved = link::removed_link(&payload("link_gone_moved")).unwrap();
     assert_eq!(
         moved,
-        Some(LinkGone {
+        Some(RemovedLink {
             ifindex: 2,
             moved: Some((3, POD))
         })
     );
-    let deleted = link::gone(&payload("link_gone")).unwrap();
+    let deleted = link::removed_link(&payload("link_gone")).unwrap();
     assert_eq!(
         deleted,
-        Some(LinkGone {
+        Some(RemovedLink {
             ifindex: 3,
             moved: None
         })
@@ -153,26 +157,26 @@ fn a_link_that_is_gone_tells_whether_it_moved_away_from_an_end_that_stays() {
 }
 
 #[test]
-fn a_wireless_event_is_no_news_of_the_link() {
+fn a_wireless_event_is_ignored() {
     // IFLA_WIRELESS (11), as wireless drivers send it: name and event alone.
     let mut bytes = payload("link_peer")[..16].to_vec();
     bytes.extend([8, 0, 3, 0, b'w', b'l', b'0', 0, 8, 0, 11, 0, 1, 2, 3, 4]);
-    assert_eq!(link::appeared(&bytes), Ok(None));
+    assert_eq!(link::new_link(&bytes), Ok(None));
 }
 
 #[test]
-fn an_unknown_namespace_of_the_peer_is_no_peer() {
+fn a_negative_peer_namespace_id_is_no_peer() {
     let mut bytes = payload("link_peer");
     let nsid = position(&bytes, 16, 37);
     bytes[nsid..nsid + 4].copy_from_slice(&(-1_i32).to_ne_bytes());
     assert_eq!(
-        link::appeared(&bytes).unwrap().unwrap().other_end,
+        link::new_link(&bytes).unwrap().unwrap().other_end,
         OtherEnd::Unknown
     );
 }
 
 #[test]
-fn an_address_tells_its_own_side_and_its_flags() {
+fn an_address_has_its_local_side_and_flags() {
     let pod = on_link("address_pod");
     assert_eq!(pod.ifindex, 2);
     let plain = AssignedAddress {
@@ -199,22 +203,22 @@ fn an_address_tells_its_own_side_and_its_flags() {
 }
 
 #[test]
-fn loopback_is_neither_the_nodes_nor_a_pods_address() {
-    assert!(!on_link("address_loopback").of_host());
-    assert!(!on_link("address_loopback").of_pod());
-    assert!(on_link("address_pod").of_pod() && on_link("address_pod").of_host());
+fn loopback_is_no_address_of_node_or_pod() {
+    assert!(!on_link("address_loopback").is_node_address());
+    assert!(!on_link("address_loopback").is_pod_address());
+    assert!(on_link("address_pod").is_pod_address() && on_link("address_pod").is_node_address());
 }
 
 #[test]
-fn an_address_of_host_scope_is_the_nodes_but_no_pods() {
+fn a_host_scope_address_is_the_nodes_but_not_a_pods() {
     let mut bytes = payload("address_pod");
     bytes[3] = 254;
-    let read = address::on_link(&bytes).unwrap().unwrap();
-    assert!(read.of_host() && !read.of_pod());
+    let read = address::link_address(&bytes).unwrap().unwrap();
+    assert!(read.is_node_address() && !read.is_pod_address());
 }
 
 #[test]
-fn a_neighbour_tells_address_hardware_address_and_state() {
+fn a_neighbour_has_address_mac_and_state() {
     let with = |last, state| Neighbour {
         ifindex: 3,
         address: ip("10.244.2.10"),
@@ -223,50 +227,50 @@ fn a_neighbour_tells_address_hardware_address_and_state() {
     };
     assert_eq!(
         entry("neighbour_permanent"),
-        Entry::Neighbour(with(0x0a, NudState::Permanent))
+        NeighbourEntry::Neighbour(with(0x0a, NudState::Permanent))
     );
     assert_eq!(
         entry("neighbour_stale"),
-        Entry::Neighbour(with(0x0b, NudState::Stale))
+        NeighbourEntry::Neighbour(with(0x0b, NudState::Stale))
     );
     let failed = Neighbour {
         lladdr: None,
         ..with(0, NudState::Invalid)
     };
-    assert_eq!(entry("neighbour_failed"), Entry::Neighbour(failed));
-    assert_eq!(entry("neighbour_gone"), Entry::Neighbour(failed));
+    assert_eq!(entry("neighbour_failed"), NeighbourEntry::Neighbour(failed));
+    assert_eq!(entry("neighbour_gone"), NeighbourEntry::Neighbour(failed));
     let ipv6 = Neighbour {
         address: ip("fd00:2::10"),
         ..with(0x0a, NudState::Permanent)
     };
-    assert_eq!(entry("neighbour_ipv6"), Entry::Neighbour(ipv6));
+    assert_eq!(entry("neighbour_ipv6"), NeighbourEntry::Neighbour(ipv6));
 }
 
 #[test]
-fn proxy_and_multicast_entries_are_no_neighbours() {
-    assert_eq!(entry("neighbour_multicast_gone"), Entry::Ignored);
+fn proxy_and_multicast_entries_are_ignored() {
+    assert_eq!(entry("neighbour_multicast_gone"), NeighbourEntry::Ignored);
     let mut bytes = payload("neighbour_permanent");
     bytes[10] |= 0x08;
-    assert_eq!(neighbour::entry(&bytes), Ok(Entry::Ignored));
+    assert_eq!(neighbour::entry(&bytes), Ok(NeighbourEntry::Ignored));
 }
 
 #[test]
-fn a_forwarding_entry_on_a_port_counts_whether_learned_or_set() {
+fn learned_and_static_forwarding_entries_count() {
     let with = |last| FdbEntry {
         bridge: 5,
         port: 3,
         mac: Mac([2, 0, 0, 0, 0, last]),
         vlan: None,
     };
-    assert_eq!(entry("fdb_learned"), Entry::Fdb(with(0x1f)));
-    assert_eq!(entry("fdb_static"), Entry::Fdb(with(0x0c)));
-    assert_eq!(entry("fdb_gone"), Entry::Fdb(with(0x0c)));
+    assert_eq!(entry("fdb_learned"), NeighbourEntry::Fdb(with(0x1f)));
+    assert_eq!(entry("fdb_static"), NeighbourEntry::Fdb(with(0x0c)));
+    assert_eq!(entry("fdb_gone"), NeighbourEntry::Fdb(with(0x0c)));
     // NDA_VLAN (5), as a bridge that filters VLANs appends it; the recording kernel has none.
     let mut bytes = payload("fdb_learned");
     bytes.extend([6, 0, 5, 0, 7, 0, 0, 0]);
     assert_eq!(
         neighbour::entry(&bytes),
-        Ok(Entry::Fdb(FdbEntry {
+        Ok(NeighbourEntry::Fdb(FdbEntry {
             vlan: Some(7),
             ..with(0x1f)
         }))
@@ -274,14 +278,14 @@ fn a_forwarding_entry_on_a_port_counts_whether_learned_or_set() {
 }
 
 #[test]
-fn addresses_of_the_bridge_and_its_ports_and_entries_of_tunnels_are_no_forwarding_entries() {
+fn own_addresses_and_tunnel_entries_are_not_forwarding_entries() {
     for name in ["fdb_bridge_own", "fdb_port_own", "fdb_tunnel"] {
-        assert_eq!(entry(name), Entry::Ignored, "{name}");
+        assert_eq!(entry(name), NeighbourEntry::Ignored, "{name}");
     }
 }
 
 #[test]
-fn a_unicast_route_over_one_device_tells_where_traffic_goes() {
+fn a_unicast_route_over_one_device_is_kept() {
     let read = |name: &str| route::route(&payload(name)).unwrap();
     let pod = Route {
         destination: ip("10.244.2.10"),
@@ -322,14 +326,14 @@ fn a_unicast_route_over_one_device_tells_where_traffic_goes() {
 }
 
 #[test]
-fn other_routes_do_not_tell() {
+fn other_routes_are_ignored() {
     for name in ["route_local_table", "route_multipath", "route_blackhole"] {
         assert_eq!(route::route(&payload(name)), Ok(None), "{name}");
     }
 }
 
 #[test]
-fn a_list_of_one_next_hop_tells_its_device() {
+fn a_list_of_one_next_hop_gives_its_device() {
     let mut bytes = payload("route_multipath");
     let list = position(&bytes, 12, 9);
     // Cut the second hop (8 bytes) off the list (16 + 8) and its length, 4 bytes before the value.
@@ -339,37 +343,37 @@ fn a_list_of_one_next_hop_tells_its_device() {
 }
 
 #[test]
-fn every_message_of_a_datagram_is_walked() {
+fn every_message_of_a_datagram_is_parsed() {
     let mut datagram = recorded("address_pod_gone");
     datagram.extend(recorded("link_peer"));
     datagram.extend(recorded("neighbour_gone"));
-    let kinds: Vec<u16> = Messages::of(&datagram)
+    let kinds: Vec<u16> = RawMessages::of(&datagram)
         .map(|message| message.unwrap().kind)
         .collect();
     assert_eq!(kinds, [21, RTM_NEWLINK, 29]);
 }
 
 #[test]
-fn a_datagram_cut_short_gives_its_whole_messages_and_one_error() {
+fn a_truncated_datagram_gives_its_messages_and_one_error() {
     let mut datagram = recorded("address_pod");
     datagram.extend(&recorded("link_peer")[..100]);
-    let read: Vec<bool> = Messages::of(&datagram)
+    let read: Vec<bool> = RawMessages::of(&datagram)
         .map(|message| message.is_ok())
         .collect();
     assert_eq!(read, [true, false]);
 }
 
 #[test]
-fn a_message_without_what_it_is_about_is_undecodable() {
-    assert!(link::appeared(&payload("link_peer")[..16]).is_err());
-    assert!(address::on_link(&payload("address_pod")[..8]).is_err());
+fn a_message_without_its_subject_is_undecodable() {
+    assert!(link::new_link(&payload("link_peer")[..16]).is_err());
+    assert!(address::link_address(&payload("address_pod")[..8]).is_err());
     assert!(neighbour::entry(&payload("neighbour_stale")[..12]).is_err());
     let mut long_prefix = payload("route_pod");
     long_prefix[1] = 33;
     assert!(route::route(&long_prefix).is_err());
 }
 
-/// Where the value of an attribute begins in a payload.
+/// Offset of an attribute's value in a payload.
 fn position(payload: &[u8], header: usize, wanted: u16) -> usize {
     let mut at = header;
     loop {
@@ -381,26 +385,26 @@ fn position(payload: &[u8], header: usize, wanted: u16) -> usize {
     }
 }
 
-/// Reads bytes in every way they could be read.
-fn read_all(bytes: &[u8]) {
+/// Parses bytes in every possible way.
+fn parse_all(bytes: &[u8]) {
     let decode = |payload: &[u8]| {
-        let _ = link::appeared(payload);
-        let _ = link::gone(payload);
-        let _ = address::on_link(payload);
+        let _ = link::new_link(payload);
+        let _ = link::removed_link(payload);
+        let _ = address::link_address(payload);
         let _ = neighbour::entry(payload);
         let _ = route::route(payload);
     };
-    let walked =
-        Messages::of(bytes).map(|message| message.map(|message| decode(message.payload)).is_err());
+    let walked = RawMessages::of(bytes)
+        .map(|message| message.map(|message| decode(message.payload)).is_err());
     assert!(walked.filter(|wrong| *wrong).count() <= 1);
     decode(bytes);
-    let _: Result<(), Undecodable> = attributes(bytes, |_, _| Ok(()));
+    let _: Result<(), Undecodable> = for_each_attribute(bytes, |_, _| Ok(()));
 }
 
 proptest! {
     #[test]
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
-        read_all(&bytes);
+        parse_all(&bytes);
     }
 
     #[test]
@@ -420,7 +424,7 @@ proptest! {
             let keep = keep.index(bytes.len());
             bytes.truncate(keep);
         }
-        read_all(&bytes);
-        read_all(bytes.get(16..).unwrap_or_default());
+        parse_all(&bytes);
+        parse_all(bytes.get(16..).unwrap_or_default());
     }
 }
