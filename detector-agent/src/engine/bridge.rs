@@ -1,20 +1,21 @@
-//! Forwarding tables of the bridges: which port a hardware address stands behind (rule 3).
+//! Forwarding tables of the bridges: the port behind which a hardware address is
+//! (`docs/detection-rules.md`, section 3).
 //!
-//! An entry that ages out is kept for as long as a neighbour entry gives its hardware address: a quiet pod's entry ages
-//! out, the pod stays where it is.
+//! An entry that ages out is kept as long as a neighbour entry has its hardware address: a quiet
+//! pod's entry ages out, but the pod stays where it is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::observation::{FdbEntry, IfIndex, Mac};
 
-/// What a change of the table touched.
+/// The result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FdbChange {
-    /// The hardware address stands behind another port than before, or behind none any more.
+    /// The hardware address is behind another port than before, or behind none.
     Moved,
     /// Nothing changed.
     Unchanged,
-    /// The table, or the port's share of it, is full; the entry is not followed.
+    /// The table, or the port's share of it, is full; the entry is dropped.
     Refused,
 }
 
@@ -34,8 +35,8 @@ pub(super) struct Fdb {
 }
 
 impl Fdb {
-    /// The port that `mac` stands found, or else last stood found. In several VLANs: the lowest one's, for that is
-    /// where the node itself speaks unless somebody changed it.
+    /// The port that `mac` is behind, or was last behind. If it is in several VLANs, the lowest one
+    /// decides: the node itself uses that one unless configured otherwise.
     pub(super) fn port(&self, bridge: IfIndex, mac: Mac) -> Option<IfIndex> {
         let mut known = self.of(bridge, mac);
         known
@@ -50,7 +51,7 @@ impl Fdb {
             .range((bridge, mac, None)..=(bridge, mac, Some(u16::MAX)))
     }
 
-    /// The kernel's entries; those that aged out are not among them.
+    /// The kernel's entries, without those that aged out.
     pub(super) fn entries(&self) -> impl Iterator<Item = FdbEntry> + '_ {
         let live = self.entries.iter().filter(|(_, found)| !found.aged);
         live.map(|((bridge, mac, vlan), found)| FdbEntry {
@@ -61,21 +62,21 @@ impl Fdb {
         })
     }
 
-    /// What stands, or last stood, behind a port.
+    /// The hardware addresses that are, or last were, behind a port.
     pub(super) fn behind_port(&self, port: IfIndex) -> Vec<(IfIndex, Mac)> {
         let keys = self.by_port.get(&port).into_iter().flatten();
         keys.map(|(bridge, mac, _)| (*bridge, *mac)).collect()
     }
 
-    /// Follows an entry, within a bound on all of them and one on those of its port.
+    /// Adds an entry, within a bound on all entries and one on those of its port.
     pub(super) fn set(&mut self, entry: FdbEntry, bound: usize, per_port: usize) -> FdbChange {
         let key = (entry.bridge, entry.mac, entry.vlan);
         let before = self.port(entry.bridge, entry.mac);
         let known = self.entries.get(&key).map(|found| found.port);
-        let held = self.by_port.get(&entry.port).map_or(0, BTreeSet::len);
+        let of_port_count = self.by_port.get(&entry.port).map_or(0, BTreeSet::len);
         let grows = known.is_none() && self.entries.len() >= bound;
-        if grows || (known != Some(entry.port) && held >= per_port) {
-            // Where it moved to is not followed, but it did leave where it was.
+        if grows || (known != Some(entry.port) && of_port_count >= per_port) {
+            // Its new port is not stored, but it did leave the old one.
             self.remove(&key);
             return FdbChange::Refused;
         }
@@ -83,8 +84,9 @@ impl Fdb {
         self.changed(entry.bridge, entry.mac, before)
     }
 
-    /// The kernel's entry is gone; with `keep` the port is remembered until [`Fdb::remove_aged`]. The kernel has one entry
-    /// per hardware address and VLAN and tells a move by the new one alone: the port told last is the one it stood found.
+    /// The kernel's entry is gone; with `keep` its port is remembered until [`Fdb::remove_aged`].
+    /// The kernel has one entry per hardware address and VLAN and reports a move only by the new
+    /// one, so the port reported last is the one it was behind.
     pub(super) fn unset(&mut self, entry: FdbEntry, keep: bool) -> FdbChange {
         let key = (entry.bridge, entry.mac, entry.vlan);
         let before = self.port(entry.bridge, entry.mac);
@@ -96,7 +98,7 @@ impl Fdb {
         self.changed(entry.bridge, entry.mac, before)
     }
 
-    /// Nothing asks for a hardware address any more: what aged out of it is forgotten.
+    /// Removes aged entries of a hardware address that no neighbour entry has any more.
     pub(super) fn remove_aged(&mut self, bridge: IfIndex, mac: Mac) {
         let aged = self.of(bridge, mac).filter(|(_, found)| found.aged);
         for key in aged.map(|(key, _)| *key).collect::<Vec<_>>() {
@@ -104,7 +106,8 @@ impl Fdb {
         }
     }
 
-    /// A link is gone: as a port, or as the bridge itself. Gives what stood behind it.
+    /// A link was removed, as a port or as the bridge itself. Returns the hardware addresses that
+    /// were behind it.
     pub(super) fn remove_link(&mut self, ifindex: IfIndex) -> Vec<(IfIndex, Mac)> {
         let of_bridge = self
             .entries
@@ -118,7 +121,7 @@ impl Fdb {
         self.remove_all(&keys)
     }
 
-    /// A port left a bridge.
+    /// A port left a bridge. Returns the hardware addresses that were behind it.
     pub(super) fn remove_port(&mut self, bridge: IfIndex, port: IfIndex) -> Vec<(IfIndex, Mac)> {
         let of_port = self.by_port.get(&port).into_iter().flatten();
         let keys: Vec<FdbKey> = of_port.filter(|key| key.0 == bridge).copied().collect();
@@ -166,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_that_are_gone_leave_nothing_behind() {
+    fn removed_entries_leave_nothing_behind() {
         let entry = FdbEntry {
             bridge: 9,
             port: 1,

@@ -1,4 +1,5 @@
-//! Derives who claims an address from the facts, and nothing else: the same facts always give the same claimants.
+//! Derives the claimants of an address from the facts. The same facts always give the same
+//! claimants.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -15,7 +16,7 @@ use super::{
     settings::Settings,
 };
 
-/// Everything that a derivation reads.
+/// The state that a derivation reads.
 pub(super) struct ClaimContext<'a> {
     pub(super) links: &'a Links,
     pub(super) facts: &'a Facts,
@@ -24,21 +25,23 @@ pub(super) struct ClaimContext<'a> {
     pub(super) settings: &'a Settings,
 }
 
-/// How long a probe counts that nothing followed: RFC 5227 gives up or announces within ten seconds.
+/// How long a probe counts if no real claim follows. RFC 5227 §2.1.1: a host gives up or announces
+/// within ten seconds.
 const TENTATIVE_TTL: Duration = Duration::from_secs(60);
 
 /// The claimants of one address by scope, oldest first.
 pub(super) type Derived = BTreeMap<Scope, Vec<Claimant>>;
 
-/// A claimant in the making.
+/// A claimant whose evidence is still being collected.
 struct Draft {
     claimant: Claimant,
-    /// All of its evidence is tentative.
+    /// Whether all of its evidence is tentative.
     tentative: bool,
 }
 
 impl ClaimContext<'_> {
-    /// Who claims `address` at `now`. Times in the result are those of the facts; `now` only ends what has lapsed.
+    /// The claimants of `address` at `now`. Timestamps in the result are those of the facts; `now`
+    /// only decides what has expired.
     pub(super) fn derive(&self, address: IpAddr, now: Timestamp) -> Derived {
         let Some(facts) = self.facts.get(address).filter(|_| is_claimable(address)) else {
             return Derived::new();
@@ -56,7 +59,7 @@ impl ClaimContext<'_> {
             .map(|(key, _)| *key)
             .collect();
         for key in tentative {
-            // Rule 5: a probe counts only against somebody else's claim (RFC 5227 §2.1.1, RFC 4862 §5.4).
+            // A probe counts only against another device's claim (RFC 5227 §2.1.1, RFC 4862 §5.4).
             let contested = drafts
                 .iter()
                 .any(|((scope, _), d)| *scope == key.0 && !d.tentative);
@@ -76,18 +79,20 @@ impl ClaimContext<'_> {
         derived
     }
 
-    /// The claimant in `scope` that packets of the node for `address` go to, as one of `claimants`.
+    /// The one of `claimants` that receives the node's packets for `address`
+    /// (`docs/detection-rules.md`, section 11).
     pub(super) fn traffic_receiver<'c>(
         &self,
         address: IpAddr,
         scope: Scope,
         claimants: &'c [Claimant],
     ) -> Option<&'c Claimant> {
-        // What the node has itself it delivers to itself: the local table comes first.
+        // The node delivers its own addresses locally: the local table is consulted first.
         if let Some(host) = claimants.iter().find(|c| c.id == ClaimantId::Host) {
             return Some(host);
         }
-        // The node's routes are untagged, and those of link-local addresses are told apart by the sender's choice of link.
+        // Routes are untagged. For link-local addresses the sender chooses the link, not the
+        // routes.
         if scope.vlan != Vlan::default() {
             return None;
         }
@@ -139,8 +144,8 @@ impl ClaimContext<'_> {
                 mac: link.peer_mac,
                 detail,
             };
-            // An address that is still being probed (IPv6 DAD) counts in full, unlike a probe that is heard: somebody has
-            // already given it to the pod.
+            // An address in duplicate address detection counts in full, unlike a probe seen in a
+            // frame: it has already been given to the pod.
             self.add(drafts, address, Vlan::default(), link, evidence, false);
         }
     }
@@ -175,7 +180,8 @@ impl ClaimContext<'_> {
         }
     }
 
-    /// Rule 3: an entry on a bridge is a claim of the port its hardware address stands behind.
+    /// A neighbour entry on a bridge is a claim of the port behind which its hardware address is
+    /// (`docs/detection-rules.md`, section 3).
     fn add_bridge_entry(
         &self,
         address: IpAddr,
@@ -191,7 +197,8 @@ impl ClaimContext<'_> {
                     self.add_neighbour(address, entry, link, facts, drafts);
                 }
             }
-            // A dynamic entry without a forwarding entry is what a port that was just removed leaves behind, not a claim.
+            // Without a forwarding entry, a dynamic entry is no claim: a port that was just removed
+            // leaves the same behind.
             None if entry.state == NudState::Permanent => {
                 self.add_behind_bridge(drafts, address, bridge, entry);
             }
@@ -243,8 +250,8 @@ impl ClaimContext<'_> {
         }
     }
 
-    /// The node's own claim: one claimant, however many of its links have the address (ptp sets the gateway's on each
-    /// veth), named by a link that is no pod device where there is one.
+    /// The node is one claimant, however many of its links have the address (ptp sets the gateway's
+    /// address on every veth). It is shown with a link that is not a pod device, if there is one.
     fn add_host(
         &self,
         address: IpAddr,
@@ -278,8 +285,9 @@ impl ClaimContext<'_> {
         }
     }
 
-    /// Whether a neighbour entry on a pod's device says that the pod has the address now. An entry that nobody confirmed
-    /// lately is refuted by a readable namespace that does not hold the address: the kernel keeps such entries for hours.
+    /// Whether a neighbour entry on a pod device supports a claim now. An entry that is not
+    /// confirmed is refuted by a readable namespace without the address: the kernel keeps such
+    /// entries for hours.
     fn supports_claim(
         &self,
         entry: &NeighbourFact,
@@ -296,14 +304,15 @@ impl ClaimContext<'_> {
             NudState::Stale | NudState::Delay | NudState::Probe => {
                 holds || (!entry.refuted && !link.namespace_readable)
             }
-            // The kernel makes such entries by itself, for whatever is sent over a device without ARP and for broadcasts:
-            // they say where the node sends, not who is there.
+            // The kernel creates `NOARP` entries for anything sent over a device without ARP and
+            // for broadcasts: they show where the node sends, not who is there.
             NudState::NoArp | NudState::Invalid => false,
         }
     }
 
-    /// Whether what was heard still counts: for its time to live, or as long as the address is assigned where it was
-    /// heard. A tagged claim speaks of another link of the pod than the one whose addresses are read.
+    /// Whether a frame's claim is live: until it expires, or as long as the address is assigned in
+    /// the pod. A tagged claim is about another link of the pod than the one whose addresses are
+    /// read.
     pub(super) fn is_live(
         &self,
         frame: &FrameFact,
@@ -320,7 +329,7 @@ impl ClaimContext<'_> {
             || (!frame.tentative && frame.vlan == Vlan::default() && assigned())
     }
 
-    /// When the time to live of what was heard is over.
+    /// When a frame's claim expires, unless the address is assigned.
     pub(super) fn expires_at(&self, frame: &FrameFact) -> Timestamp {
         let ttl = if frame.tentative {
             TENTATIVE_TTL

@@ -1,4 +1,4 @@
-//! What the engine says about a conflict: plain, owned data for reports.
+//! Conflicts as the engine reports them: plain, owned data.
 
 use std::{fmt, net::IpAddr};
 
@@ -38,15 +38,15 @@ pub enum ConflictKind {
     Duplicate,
     /// A pod claims an address of the node itself.
     Host,
-    /// An allowed shared address moves too often.
+    /// An allowed address moves too often.
     Flapping,
 }
 
 impl ConflictKind {
-    /// Every kind, in the order of the Contract.
+    /// Every kind.
     pub const ALL: [Self; 3] = [Self::Duplicate, Self::Host, Self::Flapping];
 
-    /// The Contract's word.
+    /// The name used in events and metrics (`docs/events.md`).
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl ConflictKind {
     }
 }
 
-/// How sure the evidence makes us.
+/// How strong the evidence is (`docs/detection-rules.md`, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Confidence {
     /// Claims were seen on the wire or in the neighbour table.
@@ -67,7 +67,7 @@ pub enum Confidence {
 }
 
 impl Confidence {
-    /// The Contract's word.
+    /// The name used in events and metrics (`docs/events.md`).
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -77,18 +77,18 @@ impl Confidence {
     }
 }
 
-/// Who claims an address. Never the name alone: names are reused.
+/// Identifies a claimant. Never a device name alone: names are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ClaimantId {
     /// The node itself.
     Host,
     /// A pod device, by index and generation.
     Device(IfIndex, u64),
-    /// A hardware address behind a bridge that no port is known for.
+    /// A hardware address behind a bridge whose port is unknown.
     BehindBridge(IfIndex, Mac),
 }
 
-/// The kinds of evidence, in the Contract's words.
+/// The kinds of evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum EvidenceKind {
     /// Assigned inside the pod's namespace (or on the node itself).
@@ -102,7 +102,7 @@ pub enum EvidenceKind {
 }
 
 impl EvidenceKind {
-    /// The Contract's word.
+    /// The name used in events and metrics (`docs/events.md`).
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -114,25 +114,26 @@ impl EvidenceKind {
     }
 }
 
-/// One reason to believe a claim.
+/// One piece of evidence for a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Its kind.
     pub kind: EvidenceKind,
     /// When it was first seen.
     pub first_seen: Timestamp,
-    /// When it was last seen. Frames repeated within 30 s are counted in the kernel only and do not move this.
+    /// When it was last seen. Frames repeated within 30 s are only counted in the kernel and do not
+    /// update it.
     pub last_seen: Timestamp,
-    /// The hardware address it gave.
+    /// The hardware address in it.
     pub mac: Option<Mac>,
-    /// More about it, such as the neighbour state.
+    /// Details, such as the neighbour state.
     pub detail: Option<String>,
 }
 
-/// Why a claimant is no longer one.
+/// Why a claimant left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LeaveReason {
-    /// Its device is gone.
+    /// Its device was removed.
     DeviceRemoved,
     /// The address was removed from it.
     AddressRemoved,
@@ -141,7 +142,7 @@ pub enum LeaveReason {
 }
 
 impl LeaveReason {
-    /// The Contract's word.
+    /// The name used in events and metrics (`docs/events.md`).
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -152,26 +153,26 @@ impl LeaveReason {
     }
 }
 
-/// One side of a conflict.
+/// A device (or the node) that claims an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claimant {
     /// Its identity.
     pub id: ClaimantId,
-    /// The device's name when it was last looked at.
+    /// The device's name when the claim was last derived.
     pub device: String,
     /// The device's index.
     pub ifindex: IfIndex,
-    /// The hardware address its newest evidence gives.
+    /// The hardware address in its newest evidence.
     pub mac: Option<Mac>,
     /// The bridge the device is a port of.
     pub master: Option<String>,
-    /// The pod's end of the device, where known.
+    /// The pod's end of the device, if known.
     pub peer: Option<Peer>,
     /// When the oldest of its evidence was first seen.
     pub since: Timestamp,
-    /// Why it is a claimant; never empty for one that has not left.
+    /// Evidence for the claim; never empty for a claimant that has not left.
     pub evidence: Vec<Evidence>,
-    /// Set once it has left.
+    /// Why it left; `None` while it is present.
     pub left: Option<LeaveReason>,
 }
 
@@ -180,13 +181,13 @@ pub struct Claimant {
 pub struct Conflict {
     /// Its identity.
     pub id: ConflictId,
-    /// The address in question.
+    /// The contested address.
     pub address: IpAddr,
     /// VLAN tags of the claims.
     pub vlan: Vlan,
     /// Its kind.
     pub kind: ConflictKind,
-    /// How sure we are.
+    /// How strong the evidence is.
     pub confidence: Confidence,
     /// When it was raised.
     pub raised_at: Timestamp,
@@ -194,13 +195,14 @@ pub struct Conflict {
     pub updated_at: Timestamp,
     /// When it was resolved; `None` while it is active.
     pub resolved_at: Option<Timestamp>,
-    /// The kernel's time of the observation that decided the last change.
+    /// The kernel's timestamp of the observation that decided the last change.
     pub decided_at: Timestamp,
-    /// The claimant the node's routes send traffic to.
+    /// The device name of the claimant that receives the node's traffic.
     pub traffic_goes_to: Option<String>,
-    /// Who claims it, present ones first, then those that left (the newest of them, bounded).
+    /// Present claimants first, then those that left (the newest, bounded by
+    /// `Bounds::claimants_per_conflict`).
     pub claimants: Vec<Claimant>,
-    /// Claimants beyond the bound, not listed.
+    /// How many present claimants are not listed because of the bound.
     pub claimants_omitted: usize,
 }
 

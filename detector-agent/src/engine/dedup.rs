@@ -1,13 +1,17 @@
-//! Claimants that are another one seen a second time.
+//! Removes claimants that are another claimant seen a second time.
 
 use super::{
     conflict::{Claimant, ClaimantId},
     observation::Mac,
 };
 
-/// A pod with several interfaces answers for any of its addresses on each of them (arp_ignore 0), and asks with any as
-/// sender (arp_announce 0). What was only heard there is no claim of its own where another interface of the same pod has
-/// the address for certain; where none has, all of it is one claim, shown at the first of the interfaces.
+/// Removes claims that another interface of the same pod explains (`docs/detection-rules.md`,
+/// section 10).
+///
+/// A pod answers for any of its addresses on each of its interfaces (`arp_ignore` 0), and sends
+/// requests with any of them as the sender (`arp_announce` 0). Evidence that is not certain is
+/// therefore no claim of its own if another interface of the same pod has certain evidence. If none
+/// has, all of it is one claim, shown at the first interface.
 pub(super) fn drop_same_pod_claims(claimants: &mut Vec<Claimant>) {
     let interfaces: Vec<_> = claimants
         .iter()
@@ -21,7 +25,8 @@ pub(super) fn drop_same_pod_claims(claimants: &mut Vec<Claimant>) {
     });
 }
 
-/// A hardware address behind a bridge that a claimant's own evidence gives too is that claimant.
+/// Removes a hardware address behind a bridge if it is also in the evidence of a device: it is that
+/// device.
 pub(super) fn drop_resolved_bridge_claims(claimants: &mut Vec<Claimant>) {
     let known: Vec<Mac> = claimants
         .iter()

@@ -1,4 +1,4 @@
-//! How facts read as evidence, and what a claimant's evidence comes to.
+//! Turns facts into evidence, and summarises the evidence of a claimant.
 
 use super::{
     conflict::{Claimant, Evidence, EvidenceKind},
@@ -7,7 +7,7 @@ use super::{
 };
 
 impl Claimant {
-    /// Orders the evidence and sums it up.
+    /// Sorts the evidence and derives `since` and `mac` from it.
     pub(super) fn finish(&mut self) {
         self.evidence.sort_by_key(|e| (e.kind, e.first_seen));
         if let Some(oldest) = self.evidence.iter().map(|e| e.first_seen).min() {
@@ -25,7 +25,8 @@ impl Claimant {
         self.evidence.iter().any(wanted)
     }
 
-    /// Evidence that leaves no doubt: assigned, or set by hand in the neighbour table.
+    /// Whether it has certain evidence: an assigned address, or a `PERMANENT` neighbour entry
+    /// (`docs/detection-rules.md`, section 7).
     pub(super) fn is_certain(&self) -> bool {
         self.has(|e| e.kind == EvidenceKind::Address)
             || self.has(|e| {

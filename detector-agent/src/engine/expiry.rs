@@ -1,4 +1,5 @@
-//! When something may have to end without anybody saying so: one look at most scheduled per address.
+//! Schedules checks of addresses whose claims or anomalies may end without an observation: at most
+//! one per address.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -7,7 +8,8 @@ use std::{
 
 use super::observation::Timestamp;
 
-/// Addresses to look at, each at one time. An early look is harmless: it decides nothing by itself, and plans the next.
+/// Addresses to check, each at one time. An early check is harmless: it changes nothing by itself
+/// and schedules the next.
 #[derive(Debug, Default)]
 pub(super) struct ExpiryQueue {
     queue: BTreeSet<(Timestamp, IpAddr)>,
@@ -15,7 +17,8 @@ pub(super) struct ExpiryQueue {
 }
 
 impl ExpiryQueue {
-    /// Plans a look at `at`, unless an earlier one is scheduled: every look plans the next by itself.
+    /// Schedules a check at `at`, unless an earlier one is scheduled: every check schedules the
+    /// next.
     pub(super) fn schedule(&mut self, address: IpAddr, at: Timestamp) {
         match self.scheduled.get(&address) {
             Some(scheduled) if *scheduled <= at => return,

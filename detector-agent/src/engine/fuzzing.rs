@@ -1,11 +1,12 @@
-//! Kept conflicts of any content; see [`crate::fuzzing`].
+//! Fuzz target for persisted conflicts; see [`crate::fuzzing`].
 
 use super::{
     Engine, Link, LinkKind, Observation, OpenConflict, Settings, Snapshot, SnapshotScope,
     SnapshotToken, TimedObservation, Timestamp,
 };
 
-/// InFlightSnapshots a kept conflict and goes on with it, on a node whose links have the names and indices that the record gives.
+/// Parses a persisted conflict and restores it on a node whose links have the names and indices of
+/// the record.
 pub fn open_conflicts(bytes: &[u8]) {
     let Ok(record) = serde_json::from_slice::<OpenConflict>(bytes) else {
         return;
@@ -40,20 +41,13 @@ pub fn open_conflicts(bytes: &[u8]) {
         links,
         ..Snapshot::default()
     };
-    let told = [
+    let observations = [
         Observation::SnapshotStarted(SnapshotToken(1)),
         Observation::Snapshot(SnapshotToken(1), SnapshotScope::Node, Box::new(snapshot)),
     ];
-    for (time, what) in (1..).zip(told) {
+    for (time, observation) in (1..).zip(observations) {
         let at = Timestamp(time);
-        engine.step(
-            at,
-            TimedObservation {
-                at,
-                observation: what,
-            },
-            &mut effects,
-        );
+        engine.step(at, TimedObservation { at, observation }, &mut effects);
     }
     let _ = engine.open_records(Timestamp(3));
     engine.expire(Timestamp(u64::MAX), &mut effects);

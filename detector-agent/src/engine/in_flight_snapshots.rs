@@ -1,8 +1,9 @@
-//! Readings of the kernel's state that are under way: lets the newer live word win over an older snapshot.
+//! Snapshots that are being read, and what changed meanwhile: a live update takes precedence over a
+//! snapshot that is older.
 //!
-//! Invariants: while a reading is under way, every key that a live observation changed is known with its place in
-//! the order; with none under way nothing is remembered. A reading that began before another of the whole node, and
-//! is done after it, says nothing.
+//! Invariants: while a snapshot is in flight, every key that a live update touched is recorded with
+//! its position in the order; with none in flight nothing is recorded. A snapshot that started
+//! before another one of the whole node, and finishes after it, is discarded.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,13 +12,14 @@ use std::{
 
 use super::observation::{FdbEntry, IfIndex, Mac, Peer, Route, SnapshotScope, SnapshotToken};
 
-/// What one fact of the kernel's state is about.
+/// Identifies one item of the kernel's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum StateKey {
-    /// How a link is.
+    /// The state of a link.
     Link(IfIndex),
-    /// That a link is the one it was: touched when it goes or is another. What a reading says of such a link's neighbours,
-    /// addresses and ports is said of the earlier one, or was also said live of the later.
+    /// The identity of a link: touched when the link is removed or replaced. What an older snapshot
+    /// contains about the neighbours, addresses and ports of such a link belongs to the earlier
+    /// link, or was also reported live for the later one.
     LinkIdentity(IfIndex),
     /// A pod's address, with its prefix length.
     PodAddress(Peer, IpAddr, u8),
@@ -27,11 +29,11 @@ pub(super) enum StateKey {
     Neighbour(IfIndex, IpAddr),
     /// A forwarding entry.
     Fdb(IfIndex, Mac, Option<u16>),
-    /// The route of a destination, prefix length, metric and table: a new one takes the old one's place.
+    /// The route of a destination, prefix length, metric and table: a new one replaces the old one.
     Route(IpAddr, u8, u32, u32),
-    /// The routes of a link, which end without a word when it goes down.
+    /// The routes of a link; the kernel drops them without a notification when the link goes down.
     LinkRoutes(IfIndex),
-    /// The forwarding entries of a port, which end with its leaving the bridge.
+    /// The forwarding entries of a port; they end when it leaves the bridge.
     PortFdb(IfIndex),
 }
 
@@ -52,7 +54,8 @@ impl From<&FdbEntry> for StateKey {
     }
 }
 
-/// Keys remembered at most; more change only under a storm, and then the readings are started anew.
+/// Bound on recorded keys. If a storm of updates exceeds it, the snapshots in flight are discarded
+/// and taken again.
 const MAX_TOUCHED_KEYS: usize = 262_144;
 
 #[derive(Debug, Default)]
@@ -60,34 +63,35 @@ pub(super) struct InFlightSnapshots {
     sequence: u64,
     started: BTreeMap<SnapshotToken, u64>,
     touched: HashMap<StateKey, u64>,
-    /// Where the newest_node_start merged reading of the whole node began.
+    /// The position at which the newest merged snapshot of the whole node started.
     newest_node_start: u64,
 }
 
-/// Says which keys of a finished reading are older than what was said live.
+/// A finished snapshot; knows which of its keys are older than a live update.
 #[derive(Debug)]
 pub(super) struct FinishedSnapshot {
     started: u64,
     touched: HashMap<StateKey, u64>,
 }
 
-/// What became of a reading.
+/// What to do with a finished snapshot.
 #[derive(Debug)]
 pub(super) enum SnapshotOutcome {
     Usable(FinishedSnapshot),
-    /// A newer reading of everything has been merged already.
+    /// A newer snapshot of the whole node is already merged.
     Superseded,
-    /// It was not started, or so much changed meanwhile that it says nothing.
+    /// It was never started, or more changed meanwhile than could be recorded.
     Unusable,
 }
 
 impl FinishedSnapshot {
-    /// Whether a pod's address was told live since this reading began, with whatever prefix length.
+    /// Whether a pod's address was updated live since this snapshot started, with any prefix
+    /// length.
     pub(super) fn has_live_update(&self, peer: Peer, address: IpAddr) -> bool {
         (0..=128).any(|length| self.is_outdated(&StateKey::PodAddress(peer, address, length)))
     }
 
-    /// Whether the live word about `key` is newer than this reading.
+    /// Whether a live update of `key` is newer than this snapshot.
     pub(super) fn is_outdated(&self, key: &StateKey) -> bool {
         self.touched.get(key).is_some_and(|at| *at > self.started)
     }
@@ -105,7 +109,7 @@ impl InFlightSnapshots {
         }
         self.sequence += 1;
         if self.touched.len() >= MAX_TOUCHED_KEYS && !self.touched.contains_key(&key) {
-            // Nothing can be said any more of the readings under way; those started from here on are sound again.
+            // The snapshots in flight cannot be merged any more; those started from here on can.
             self.started.clear();
             self.touched.clear();
             return;
@@ -113,7 +117,7 @@ impl InFlightSnapshots {
         self.touched.insert(key, self.sequence);
     }
 
-    /// Ends a reading that failed.
+    /// Removes a snapshot that failed.
     pub(super) fn fail(&mut self, token: SnapshotToken) {
         self.started.remove(&token);
         if self.started.is_empty() {
@@ -121,7 +125,7 @@ impl InFlightSnapshots {
         }
     }
 
-    /// Ends a reading that is to be merged.
+    /// Removes a snapshot that was read, and decides whether it can be merged.
     pub(super) fn finish(&mut self, token: SnapshotToken, scope: SnapshotScope) -> SnapshotOutcome {
         let Some(started) = self.started.remove(&token) else {
             return SnapshotOutcome::Unusable;

@@ -1,7 +1,9 @@
-//! The life of a conflict: raised at once, updated as it changes, resolved when fewer than two claim the address.
+//! The lifecycle of conflicts: raised at once, updated as they change, resolved when fewer than two
+//! claimants remain.
 //!
-//! Invariants: a conflict is raised once and resolved once; between the two it keeps its id; an effect is made only
-//! where claimants, kind, confidence or the receiver of the traffic changed.
+//! Invariants: a conflict is raised once and resolved once and keeps its id in between; an update
+//! is emitted only if the claimants, the kind, the confidence or the receiver of the traffic
+//! changed.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -19,16 +21,16 @@ use super::{
     step::Effect,
 };
 
-/// What stands in one scope of an address at this moment, as the rules see it.
+/// The state of an address in one scope, as the rules decide it.
 #[derive(Debug)]
 pub(super) struct Decision {
-    /// The conflict it is; `None` where the claimants are at outcome.
+    /// The kind of conflict; `None` if there is none.
     pub(super) kind: Option<ConflictKind>,
     pub(super) claimants: Vec<Claimant>,
     pub(super) traffic_goes_to: Option<String>,
 }
 
-/// When, and by which observation, something changes.
+/// When a decision is made, and the timestamp of the observation that caused it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DecisionTime {
     pub(super) now: Timestamp,
@@ -38,7 +40,7 @@ pub(super) struct DecisionTime {
 #[derive(Debug)]
 struct TrackedConflict {
     conflict: Conflict,
-    /// All present claimants, also those beyond the bound of the report.
+    /// All present claimants, including those beyond the bound on listed ones.
     ids: BTreeSet<ClaimantId>,
 }
 
@@ -51,19 +53,19 @@ pub(super) struct Lifecycle {
     deferred: DeferredAddresses,
 }
 
-/// Addresses with a conflict that was turned away at the bound, to be looked at again when there is room.
+/// Addresses whose conflict was rejected at the bound, to be decided again when there is room.
 #[derive(Debug, Default)]
 struct DeferredAddresses {
     addresses: BTreeSet<IpAddr>,
-    /// More were turned away than are remembered.
+    /// More addresses were rejected than are remembered.
     overflowed: bool,
 }
 
-/// What to look at again now that there is room.
+/// What to decide again now that there is room.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RetryTarget {
     Address(IpAddr),
-    /// Any address may have been turned away.
+    /// Any address may have been rejected.
     All,
 }
 
@@ -78,7 +80,7 @@ impl Lifecycle {
         }
     }
 
-    /// Somebody who was turned away at the bound and could be let in now.
+    /// The next rejected address to decide again, if there is room.
     pub(super) fn next_retry(&mut self, bounds: &Bounds) -> Option<RetryTarget> {
         if self.count >= bounds.open_conflicts {
             return None;
@@ -105,7 +107,7 @@ impl Lifecycle {
         self.open.contains_key(&address)
     }
 
-    /// Makes a conflict of an earlier agent open again.
+    /// Opens a conflict of the previous run again.
     pub(super) fn restore(&mut self, scope: Scope, conflict: Conflict) {
         let ids = conflict.present().map(|c| c.id).collect();
         self.count += 1;
@@ -113,8 +115,8 @@ impl Lifecycle {
         open.push((scope, TrackedConflict { conflict, ids }));
     }
 
-    /// Brings the conflicts of one address to what `decisions` say; in scopes not named there nobody claims it any more.
-    /// Gives how many conflicts were turned away at the bound.
+    /// Applies the decisions about one address; scopes without a decision have no claimants any
+    /// more. Returns how many conflicts were rejected at the bound.
     pub(super) fn apply(
         &mut self,
         address: IpAddr,
@@ -126,7 +128,7 @@ impl Lifecycle {
     ) -> u64 {
         let mut refused = 0;
         let open = self.open.remove(&address).unwrap_or_default();
-        let mut kept = Vec::with_capacity(open.len());
+        let mut still_open = Vec::with_capacity(open.len());
         for (scope, mut known) in open {
             let position = decisions.iter().position(|(other, _)| *other == scope);
             let decision = position.map(|position| decisions.swap_remove(position).1);
@@ -139,7 +141,7 @@ impl Lifecycle {
                     if known.change(kind, claimants, traffic_goes_to, &leave_reason, at, bounds) {
                         effects.push(Effect::Updated(known.conflict.clone()));
                     }
-                    kept.push((scope, known));
+                    still_open.push((scope, known));
                 }
                 outcome => {
                     self.count -= 1;
@@ -162,15 +164,15 @@ impl Lifecycle {
             let opened =
                 TrackedConflict::raise(self.next_id(), address, scope, kind, decision, at, bounds);
             effects.push(Effect::Raised(opened.conflict.clone()));
-            kept.push((scope, opened));
+            still_open.push((scope, opened));
         }
-        if !kept.is_empty() {
-            self.open.insert(address, kept);
+        if !still_open.is_empty() {
+            self.open.insert(address, still_open);
         }
         refused
     }
 
-    /// Distinct over restarts by the seed, within one run by the serial number.
+    /// Distinct across restarts by the seed, and within one run by the serial number.
     fn next_id(&mut self) -> ConflictId {
         self.serial += 1;
         let high = mix(self.seed ^ mix(self.serial));
@@ -188,7 +190,7 @@ pub(super) fn mix(value: u64) -> u64 {
 }
 
 impl DeferredAddresses {
-    /// Remembers an address; `true` where it was not remembered yet.
+    /// Remembers an address; `true` if it was not remembered yet.
     fn add(&mut self, address: IpAddr, bounds: &Bounds) -> bool {
         if self.addresses.len() >= bounds.open_conflicts && !self.addresses.contains(&address) {
             self.overflowed = true;
@@ -228,7 +230,7 @@ impl TrackedConflict {
         Self { conflict, ids }
     }
 
-    /// Takes over how things stand now; `true` where that is worth telling.
+    /// Updates the conflict; `true` if that is worth a notification.
     fn change(
         &mut self,
         kind: ConflictKind,
@@ -283,8 +285,8 @@ impl TrackedConflict {
         conflict
     }
 
-    /// Replaces the present claimants; those that were and are no more follow with their reasons.
-    /// `true` where somebody joined or left.
+    /// Replaces the present claimants; those that left follow with their reasons. `true` if a
+    /// claimant joined or left.
     fn replace(
         &mut self,
         claimants: Vec<Claimant>,
@@ -304,7 +306,7 @@ impl TrackedConflict {
     }
 }
 
-/// The claimants of before that are not among the present ones any more, each with its reason; the newest are kept.
+/// The claimants that are not present any more, each with its reason; bounded, the newest are kept.
 fn departed(
     before: Vec<Claimant>,
     present: &BTreeSet<ClaimantId>,
@@ -332,7 +334,7 @@ fn truncated(mut claimants: Vec<Claimant>, bounds: &Bounds) -> (Vec<Claimant>, u
     (claimants, omitted)
 }
 
-/// Rule 7.
+/// See `docs/detection-rules.md`, section 7.
 fn confidence(claimants: &[Claimant]) -> Confidence {
     if claimants.iter().filter(|c| c.is_certain()).count() >= 2 {
         Confidence::Certain
@@ -341,7 +343,7 @@ fn confidence(claimants: &[Claimant]) -> Confidence {
     }
 }
 
-/// Whether a claimant had the address assigned.
+/// Whether the claimant had the address assigned.
 pub(super) fn had_assigned_address(claimant: &Claimant) -> bool {
     claimant
         .evidence

@@ -1,18 +1,18 @@
-//! The links of the agent's namespace, and which of them are pod devices now.
+//! The links of the agent's namespace, and which of them are pod devices.
 //!
-//! Invariants: at most one pod device per peer, and every one that has a peer is found by it; a generation is never given
-//! twice.
+//! Invariants: at most one pod device per peer, and every pod device that has a peer is found by
+//! it; a generation is never used twice.
 
 use std::collections::HashMap;
 
 use super::observation::{IfIndex, Link, LinkKind, Mac, Peer, Timestamp};
 
-/// A pod device: what the attach worker and the pod lookups need to know.
+/// A pod device, as the attach worker and the pod lookups need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodDevice {
     /// Its index.
     pub ifindex: IfIndex,
-    /// Tells devices apart that had the same index one after the other.
+    /// Distinguishes devices that had the same index one after the other.
     pub generation: u64,
     /// Its name.
     pub name: String,
@@ -27,13 +27,14 @@ pub(super) struct LinkState {
     pub(super) link: Link,
     pub(super) generation: u64,
     pub(super) since: Timestamp,
-    /// Whether the addresses in its pod's namespace could be read when last tried.
+    /// Whether the addresses in its pod's namespace could be read at the last attempt.
     pub(super) namespace_readable: bool,
     /// The hardware address of the pod's end, once read.
     pub(super) peer_mac: Option<Mac>,
 }
 
-/// The other end of a pod device. That of another link decides nothing: a pod may have its number by now.
+/// The pod's end of a pod device. The peer of any other link is ignored: a pod may have its
+/// namespace number by now.
 pub(super) fn pod_peer(link: &Link) -> Option<Peer> {
     link.peer.filter(|_| link.kind == LinkKind::Pod)
 }
@@ -57,23 +58,24 @@ impl LinkState {
 /// What an upsert changed.
 #[derive(Debug)]
 pub(super) enum LinkChange {
-    /// A link that was not there.
+    /// The link is new.
     New,
-    /// Another device, or another pod's end, took the index without a word of the old one's end: nothing that was said
-    /// of the old one holds for it.
+    /// Another device, or another pod's end, took the index before the old one's removal was
+    /// reported: no fact of the old one holds for it.
     Replaced(Box<Link>),
-    /// Something that claims depend on changed (kind, peer, master, name); the link as it was.
+    /// Something that claims depend on changed (kind, peer, master, name); carries the previous
+    /// state.
     Changed(Box<Link>),
-    /// Nothing of interest.
+    /// Nothing relevant.
     Unchanged,
 }
 
-/// What an upsert did.
+/// The result of an upsert.
 #[derive(Debug)]
 pub(super) struct UpsertOutcome {
     pub(super) change: LinkChange,
-    /// An older device lost this peer to the upserted one: the kernel gives the number of a dying namespace to a new one
-    /// before the dying one's devices are gone.
+    /// An older device that lost this peer to the upserted one: the kernel assigns the number of a
+    /// dying namespace to a new one before the dying one's devices are gone.
     pub(super) displaced: Option<(IfIndex, Peer)>,
 }
 
@@ -131,7 +133,8 @@ impl Links {
         self.bridge_of(ifindex).unwrap_or(ifindex)
     }
 
-    /// Takes over how a link is. `whole`: it was read, not told, and what it lacks it has not got.
+    /// Adds or updates a link. With `complete` it comes from a snapshot, and absent attributes are
+    /// treated as unset.
     pub(super) fn upsert(
         &mut self,
         mut link: Link,
@@ -145,13 +148,13 @@ impl Links {
                 displaced: self.insert(link, now),
             };
         };
-        // A dying device may still name a peer that is a newer one's by now.
+        // A dying device may still report a peer that belongs to a newer one by now.
         let newer_holds = |peer: Peer| {
             self.pod_by_peer(peer)
                 .is_some_and(|holder| holder.generation > state.generation)
         };
         link.peer = link.peer.filter(|peer| !newer_holds(*peer));
-        // A message without the peer (an early or partial one) does not make us forget it.
+        // A message without the peer (an early or partial one) does not unset it.
         if !complete && link.peer.is_none() && link.kind == state.link.kind {
             link.peer = state.link.peer;
         }
@@ -161,8 +164,8 @@ impl Links {
                 displaced: None,
             };
         }
-        // Indices and namespace numbers are given anew soon, and the old one's end may have been missed. Nobody renames the
-        // device of a running pod.
+        // Indices and namespace numbers are reused soon, and the removal of the old device may have
+        // been missed. The device of a running pod is not renamed.
         let renamed = state.is_pod() && state.link.name != link.name;
         if renamed || matches!((state.link.peer, link.peer), (Some(a), Some(b)) if a != b) {
             let old = self.remove(ifindex);
@@ -210,7 +213,7 @@ impl Links {
         Some(state)
     }
 
-    /// Makes a pod device found by its peer; says which other device was found by it until now.
+    /// Indexes a pod device by its peer; returns the device that had that peer until now.
     fn index(&mut self, ifindex: IfIndex) -> Option<(IfIndex, Peer)> {
         let peer = pod_peer(&self.get(ifindex)?.link)?;
         let displaced = self.by_peer.insert(peer, ifindex)?;

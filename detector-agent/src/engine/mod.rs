@@ -1,10 +1,23 @@
-//! Pure detection: facts, claims, rules and the life of a conflict. No I/O, and no clock of its own.
+//! The detection engine: a pure state machine without I/O and without a clock of its own.
 //!
-//! [`Engine::step`] takes one [`Observation`] and says what follows from it. Inside, the way is straight:
-//! the observation changes *facts* ([`facts`], [`links`], [`bridge`], [`routes`]), the changed addresses are
-//! *derived* anew into claimants ([`claimants`], [`dedup`]), and the difference to what was reported before becomes
-//! effects ([`lifecycle`], [`moves`]). Claims are never stored: whatever order facts arrive in, the same facts give
-//! the same claims, which is what makes a resync equal to a fresh start.
+//! [`Engine::step`] takes one [`Observation`] and returns [`Effect`]s. The flow is
+//!
+//! 1. **observation** ([`observation`]): a change of the kernel's state, a frame, or a snapshot;
+//! 2. **facts** ([`facts`], [`links`], [`bridge`], [`routes`]): the observation updates them and
+//!    marks the affected addresses dirty (`step/claims.rs`, `step/topology.rs`, `step/merge.rs`);
+//! 3. **claimants** ([`claimants`], [`dedup`]): for each dirty address they are derived from the
+//!    facts;
+//! 4. **decision** (`step/decide.rs`): which conflict, if any, the claimants of a scope are;
+//! 5. **lifecycle** ([`lifecycle`], [`moves`], [`anomaly`]): the decision is compared with what is
+//!    open;
+//! 6. **effects**: the difference, as raised, updated and resolved conflicts and anomalies, and
+//!    jobs for the attach worker and the IPAM watcher.
+//!
+//! Claims are never stored. The same facts give the same claims in whatever order they arrived,
+//! which makes a resync equal to a fresh start. What may end without an observation is scheduled in
+//! [`expiry`]; [`in_flight_snapshots`] lets live updates take precedence over an older snapshot.
+//!
+//! The rules are described in `docs/detection-rules.md`.
 
 mod anomaly;
 mod bridge;

@@ -1,6 +1,8 @@
-//! Moves of allowed shared addresses (VIPs): one move is normal, five in 180 s are not (RFC 7432 §15.1).
+//! Moves of allowed addresses (VIPs): a single move is normal, five in 180 s are not (RFC 7432
+//! §15.1).
 //!
-//! As there, a claim by one while another holds the address is a move, also when it only repeats an earlier claim.
+//! As in RFC 7432, a claim by one device while another holds the address is a move, even if it
+//! repeats an earlier claim.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,7 +18,7 @@ use super::{
     settings::Settings,
 };
 
-/// Participants listed, moves remembered and addresses followed, at most.
+/// Participants and moves remembered for each address and scope, and addresses tracked, at most.
 const MAX_PARTICIPANTS: usize = 16;
 const MAX_MOVES: usize = 256;
 const MAX_ADDRESSES: usize = 4096;
@@ -27,7 +29,7 @@ struct HolderHistory {
     /// When the holder last claimed it.
     last: Timestamp,
     moves: VecDeque<Timestamp>,
-    /// Who held it within the window, the newest last, as they were then.
+    /// Claimants that held it within the window, newest last, as they were at that time.
     participants: VecDeque<(Timestamp, Claimant)>,
 }
 
@@ -37,7 +39,7 @@ pub(super) struct Moves {
 }
 
 impl Moves {
-    /// `claimant` has just claimed an allowed address. Gives `true` where that was a move.
+    /// Records that `claimant` claims an allowed address. `true` if that is a move.
     pub(super) fn record_claim(
         &mut self,
         address: IpAddr,
@@ -82,7 +84,7 @@ impl Moves {
         moved
     }
 
-    /// What is to be kept over a restart.
+    /// The moves of `address` in `scope`, for persistence.
     pub(super) fn to_record(&self, address: IpAddr, scope: Scope) -> Option<PersistedMoves> {
         let mut scopes = self.histories.get(&address)?.iter();
         let (_, history) = scopes.find(|(known, _)| *known == scope)?;
@@ -92,7 +94,7 @@ impl Moves {
         })
     }
 
-    /// Goes on with what was kept, before what happened since.
+    /// Restores persisted moves; those recorded since then are newer and come after them.
     pub(super) fn restore(&mut self, address: IpAddr, scope: Scope, record: PersistedMoves) {
         let Some((last, holder)) = record.participants.last() else {
             return;
@@ -117,7 +119,7 @@ impl Moves {
         scopes.push((scope, history));
     }
 
-    /// The scopes in which `address` flaps at `now`, with those that took part.
+    /// The scopes in which `address` flaps at `now`, each with the participants.
     pub(super) fn flapping(
         &mut self,
         address: IpAddr,
@@ -141,7 +143,7 @@ impl Moves {
         flapping
     }
 
-    /// When, after `now`, the next thing that is remembered of `address` is over.
+    /// When, after `now`, the next recorded move or claim of `address` leaves the window.
     pub(super) fn next_expiry(
         &mut self,
         address: IpAddr,
@@ -158,7 +160,7 @@ impl Moves {
         ends.filter(|at| *at > now).min()
     }
 
-    /// In scopes where nobody claims the address now, nor did within the window, who held it last matters no more.
+    /// Removes the history of scopes without a claim now or within the window.
     pub(super) fn remove_idle(
         &mut self,
         address: IpAddr,

@@ -1,12 +1,15 @@
-//! What the observers tell the engine: one type for everything the kernel says.
+//! The input of the engine: one type for everything that the observers report.
 //!
-//! Invariants, which observers keep:
+//! Observers keep these invariants:
 //! - Observations of one source arrive in the kernel's order.
-//! - A snapshot may be older than live observations that arrived while it was read; [`Observation::SnapshotStarted`] marks
-//!   its start so that the engine can let the newer live word win for each key. What was queued before is told before:
-//!   after an overrun the queue is emptied first, or a word from before the loss would win over the snapshot.
-//! - What the kernel said live before a reading ended is told before [`Observation::Snapshot`]: else the snapshot's news would
-//!   meet claims whose end still waits in the queue, and a conflict would be raised that never was.
+//! - A snapshot may be older than live observations that arrive while it is read.
+//!   [`Observation::SnapshotStarted`] marks its start, so that the engine can prefer the newer live
+//!   update for each item. Whatever was queued before that point is delivered before it: after an
+//!   overrun the queue is emptied first, or an update from before the loss would take precedence
+//!   over the snapshot.
+//! - Live updates from before the end of a snapshot are delivered before [`Observation::Snapshot`].
+//!   Otherwise a claim that the snapshot adds would meet a claim whose removal is still queued, and
+//!   a conflict would be raised that never existed.
 
 use std::{fmt, net::IpAddr};
 
@@ -19,7 +22,7 @@ use serde::{Deserialize, Serialize};
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// Time from `earlier` to this one; zero where `earlier` is later.
+    /// Time from `earlier` to this one; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -90,19 +93,19 @@ pub struct Vlan {
     pub inner: Option<u16>,
 }
 
-/// Where the other end of a veth or netkit stands.
+/// The other end of a veth or netkit pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Peer {
-    /// The peer's namespace, as the agent's namespace numbers it.
+    /// The peer's namespace, as numbered by the agent's namespace.
     pub nsid: NsId,
     /// The peer's index inside that namespace.
     pub ifindex: IfIndex,
 }
 
-/// What a link is, as far as detection cares.
+/// What kind of link it is, as far as detection distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkKind {
-    /// A device that a pod hangs on (chosen by `--interfaces`, or by default rules).
+    /// A device that a pod is attached to (selected by `--interfaces` or by default rules).
     Pod,
     /// A bridge, whose ports may be pod devices.
     Bridge,
@@ -115,11 +118,11 @@ pub enum LinkKind {
 pub struct Link {
     /// Its index.
     pub ifindex: IfIndex,
-    /// Its name, at most 15 bytes, lossy where it is not UTF-8.
+    /// Its name, at most 15 bytes; converted lossily if it is not UTF-8.
     pub name: String,
     /// Its alias (`IFLA_IFALIAS`), which newer kindnet fills with the pod's name.
     pub alias: Option<String>,
-    /// What it is.
+    /// Its kind.
     pub kind: LinkKind,
     /// Its own hardware address.
     pub mac: Option<Mac>,
@@ -127,31 +130,32 @@ pub struct Link {
     pub master: Option<IfIndex>,
     /// Its peer in another namespace.
     pub peer: Option<Peer>,
-    /// Administratively up (`IFF_UP`). The kernel drops the routes of a link that goes down without a word.
+    /// Administratively up (`IFF_UP`). The kernel drops the routes of a link that goes down without
+    /// a notification.
     pub up: bool,
 }
 
-/// An address that stands on a link, in the agent's namespace or in a pod's.
+/// An address assigned to a link, in the agent's namespace or in a pod's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AssignedAddress {
-    /// The address (`IFA_LOCAL`, or `IFA_ADDRESS` where there is no local one).
+    /// The address (`IFA_LOCAL`, or `IFA_ADDRESS` if there is no local one).
     pub address: IpAddr,
     /// Its prefix length in bits.
     pub prefix_len: u8,
-    /// IPv6 duplicate address detection still runs (`IFA_F_TENTATIVE`).
+    /// IPv6 duplicate address detection is running (`IFA_F_TENTATIVE`).
     pub tentative: bool,
     /// IPv6 duplicate address detection failed (`IFA_F_DADFAILED`).
     pub dad_failed: bool,
 }
 
-/// Neighbour unreachability states, `linux/neighbour.h`; several in one is not a state the kernel reports.
+/// Neighbour unreachability states (`linux/neighbour.h`). The kernel reports one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NudState {
-    /// No lladdr is known (`NONE`, `INCOMPLETE`) or it was given up (`FAILED`).
+    /// No lladdr is known (`NONE`, `INCOMPLETE`), or resolution failed (`FAILED`).
     Invalid,
     /// Confirmed within the reachable time.
     Reachable,
-    /// Known once, not confirmed lately.
+    /// Known, but not confirmed within the reachable time.
     Stale,
     /// Waiting to be probed.
     Delay,
@@ -196,17 +200,17 @@ impl NudState {
 /// A neighbour entry of the agent's namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Neighbour {
-    /// The device it stands on: a pod device, or a bridge.
+    /// The device it belongs to: a pod device, or a bridge.
     pub ifindex: IfIndex,
     /// The neighbour's address.
     pub address: IpAddr,
-    /// Its hardware address; `None` where the kernel holds none.
+    /// Its hardware address; `None` if the kernel has none.
     pub lladdr: Option<Mac>,
     /// Its state.
     pub state: NudState,
 }
 
-/// A forwarding entry of a bridge that was learned or set on a port.
+/// A forwarding entry of a bridge, learned or set on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FdbEntry {
     /// The bridge.
@@ -215,7 +219,7 @@ pub struct FdbEntry {
     pub port: IfIndex,
     /// The hardware address behind that port.
     pub mac: Mac,
-    /// The VLAN it was learned in, on a bridge that filters VLANs.
+    /// The VLAN it was learned in, on a VLAN-filtering bridge.
     pub vlan: Option<u16>,
 }
 
@@ -234,7 +238,7 @@ pub struct Route {
     pub table: u32,
 }
 
-/// What protocol a frame's claim came in.
+/// The protocol of a frame that carries a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FrameKind {
     /// ARP, RFC 826 and RFC 5227.
@@ -243,14 +247,15 @@ pub enum FrameKind {
     Ndp,
 }
 
-/// A claim that a pod made with a frame seen at the ingress of its device.
+/// A claim in a frame that was seen at the ingress of a pod device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameClaim {
     /// The device it came in on.
     pub ifindex: IfIndex,
     /// Its protocol.
     pub kind: FrameKind,
-    /// An ARP probe or DAD solicitation: the sender asks whether the address is free.
+    /// An ARP probe (RFC 5227) or a DAD solicitation (RFC 4862): the sender asks whether the
+    /// address is free.
     pub tentative: bool,
     /// The claimed address.
     pub address: IpAddr,
@@ -262,46 +267,48 @@ pub struct FrameClaim {
     pub vlan: Vlan,
 }
 
-/// A pod asked everybody for one address again and again, as it does where nothing answers.
+/// A pod repeatedly sent ARP requests or neighbour solicitations for one address, as it does if
+/// nothing answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UnansweredProbe {
     /// The device it came in on.
     pub ifindex: IfIndex,
-    /// The address asked for.
+    /// The requested address.
     pub target: IpAddr,
-    /// The address that asks.
+    /// The sender's address in the requests.
     pub asker: IpAddr,
     /// The frames' VLAN tags.
     pub vlan: Vlan,
-    /// How often within five seconds.
+    /// Number of requests within five seconds.
     pub times: u16,
 }
 
-/// Which reading of the kernel's state a snapshot answers.
+/// Identifies one snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotToken(pub u64);
 
-/// What a reading covers.
+/// What a snapshot covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SnapshotScope {
     /// Everything.
     Node,
-    /// One device: the link itself, the addresses in its pod's namespace, and the neighbours on it.
+    /// One device: the link itself, the addresses in its pod's namespace, and its neighbours.
     Device(IfIndex),
 }
 
-/// The addresses on one pod device's peer, or why they could not be read.
+/// The addresses on the peer of one pod device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodAddresses {
-    /// The peer link the addresses stand on.
+    /// The peer link that has the addresses.
     pub peer: Peer,
     /// The hardware address of the peer link.
     pub mac: Option<Mac>,
-    /// The addresses; `None` where the namespace could not be read (it is gone, or the kernel refused).
+    /// The addresses; `None` if the namespace could not be read (it is gone, or the kernel
+    /// refused).
     pub addresses: Option<Vec<AssignedAddress>>,
 }
 
-/// The kernel's state, read in one go. For [`SnapshotScope::Device`] only `links`, `pods` and
+/// A dump of the kernel's state. For [`SnapshotScope::Device`] only `links`, `pods` and
 /// `neighbours` are filled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
@@ -319,51 +326,51 @@ pub struct Snapshot {
     pub routes: Vec<Route>,
 }
 
-/// One thing the kernel said.
+/// One change of the kernel's state, one frame, or one snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
-    /// A link appeared or changed; the whole of its present state.
+    /// A link appeared or changed; carries its present state.
     Link(Link),
-    /// A link of this index is gone from the agent's namespace.
+    /// The link of this index left the agent's namespace.
     LinkGone(IfIndex),
-    /// An address appeared on, or changed on, a link inside another namespace.
+    /// An address was added or changed on a link in another namespace.
     PodAddress(Peer, AssignedAddress),
-    /// An address was removed inside another namespace. The same IPv4 address may still stand there with another prefix
-    /// length, in bits.
+    /// An address was removed in another namespace. The same IPv4 address may still be assigned
+    /// with another prefix length (the last field, in bits).
     PodAddressGone(Peer, IpAddr, u8),
-    /// An address appeared on a link of the node itself.
+    /// An address was added to a link of the node itself.
     HostAddress(IfIndex, AssignedAddress),
     /// An address was removed from a link of the node itself; as [`Observation::PodAddressGone`].
     HostAddressGone(IfIndex, IpAddr, u8),
-    /// A neighbour entry appeared or changed. An [`NudState::Invalid`] one is a withdrawal.
+    /// A neighbour entry was added or changed. [`NudState::Invalid`] withdraws it.
     Neighbour(Neighbour),
     /// The kernel removed a neighbour entry.
     NeighbourGone(IfIndex, IpAddr),
-    /// A forwarding entry appeared or moved to this port.
+    /// A forwarding entry was added or moved to this port.
     Fdb(FdbEntry),
     /// A forwarding entry was removed or aged out.
     FdbGone(FdbEntry),
-    /// A route appeared.
+    /// A route was added.
     Route(Route),
     /// A route was removed.
     RouteGone(Route),
-    /// A pod sent a claim.
+    /// A pod sent a frame that claims an address.
     Frame(FrameClaim),
     /// A pod asked for one address again and again.
     UnansweredProbe(UnansweredProbe),
-    /// A reading of the kernel's state starts now: it will hold everything said before this point.
+    /// A snapshot is about to be read: it will contain every change from before this point.
     SnapshotStarted(SnapshotToken),
-    /// That reading is done.
+    /// That snapshot was read.
     Snapshot(SnapshotToken, SnapshotScope, Box<Snapshot>),
-    /// That reading failed; the next one replaces it.
+    /// That snapshot failed; another one replaces it.
     SnapshotFailed(SnapshotToken),
 }
 
-/// An observation with the kernel's time for it (for netlink: when `recvmsg` returned).
+/// An observation with the kernel's timestamp (for netlink: when `recvmsg` returned).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimedObservation {
-    /// When.
+    /// Its timestamp.
     pub at: Timestamp,
-    /// What.
+    /// The observation.
     pub observation: Observation,
 }

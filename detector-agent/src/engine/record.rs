@@ -1,5 +1,7 @@
-//! An open conflict as it is kept over a restart of the agent: what was reported, and of its evidence what the kernel
-//! does not hold for the next agent to read.
+//! The persisted form of an open conflict: what was reported, and the part of its evidence that the
+//! kernel does not hold for the next agent to read.
+//!
+//! The serialised field names are an on-disk format.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,16 +10,16 @@ use super::{
     observation::{FrameKind, IfIndex, Mac, Peer, Timestamp, Vlan},
 };
 
-/// An open conflict, kept. All times are of one boot: after another one, nothing of it holds any more.
+/// A persisted open conflict. All timestamps are of one boot and are meaningless after the next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenConflict {
-    /// What was reported last, with its evidence as it was when this was kept.
+    /// The conflict as last reported, with its evidence at the time of writing.
     pub conflict: Conflict,
     /// For a link-local address: the L2 domain.
     pub(super) domain: Option<LinkName>,
-    /// What the claimants' frames said.
+    /// The claimants' frame evidence.
     pub(super) frames: Vec<PersistedFrame>,
-    /// What bridges' neighbour entries held before, where they went back and forth.
+    /// Former hardware addresses of bridge neighbour entries that flapped.
     pub(super) former: Vec<PersistedFormerLladdr>,
     /// Moves of an allowed address.
     pub(super) moves: Option<PersistedMoves>,
@@ -31,7 +33,7 @@ impl OpenConflict {
     }
 }
 
-/// A link that is found again by both: indices and names are given anew, both together hardly are.
+/// A link, identified by index and name: either may be reused, but hardly both together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LinkName {
     pub(super) ifindex: IfIndex,
@@ -62,6 +64,6 @@ pub(super) struct PersistedFormerLladdr {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PersistedMoves {
     pub(super) moves: Vec<Timestamp>,
-    /// Who took part and when last; the last one holds the address.
+    /// Who took part and when last; the last one is the holder.
     pub(super) participants: Vec<(Timestamp, Claimant)>,
 }

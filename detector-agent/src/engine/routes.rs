@@ -7,10 +7,10 @@ use std::{
 
 use super::observation::{IfIndex, Route};
 
-/// `RT_TABLE_MAIN`: wins over other tables, as no policy rules are read.
+/// `RT_TABLE_MAIN`: takes precedence over other tables, because policy rules are not read.
 const MAIN: u32 = 254;
 
-/// What following a route came to.
+/// The result of adding a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AddOutcome {
     New,
@@ -23,7 +23,8 @@ type Destinations = HashMap<IpAddr, Vec<Route>>;
 
 #[derive(Debug, Default)]
 pub(super) struct Routes {
-    /// By prefix length, of both families. Where there is no route there is no destination, and no length.
+    /// By prefix length, both families together. Lengths and destinations without a route have no
+    /// entry.
     by_length: BTreeMap<u8, Destinations>,
     count: usize,
 }
@@ -33,7 +34,7 @@ impl Routes {
         self.by_length.values().flat_map(HashMap::values).flatten()
     }
 
-    /// Follows a route, within a bound on all of them.
+    /// Adds a route, within a bound on all of them.
     pub(super) fn add(&mut self, route: Route, bound: usize) -> AddOutcome {
         let (destination, length) = (route.destination, route.prefix_len);
         let known = self.by_length.get(&length);
@@ -41,8 +42,8 @@ impl Routes {
         if known.is_some_and(|known| known.contains(&route)) {
             return AddOutcome::Known;
         }
-        // One route per destination, metric and table: the kernel tells a replaced one's end by its successor alone. Of
-        // routes appended beside each other the last told is followed.
+        // One route per destination, metric and table: the kernel reports a replaced route only by
+        // its successor. Of routes appended beside each other, the last reported one counts.
         let replaced = |k: &Route| (k.metric, k.table) == (route.metric, route.table);
         self.retain(destination, length, |known| !replaced(known));
         if self.count >= bound {
@@ -58,7 +59,7 @@ impl Routes {
         self.retain(route.destination, route.prefix_len, |known| known != route)
     }
 
-    /// The kernel drops the routes of a link that is gone or down without saying so.
+    /// The kernel drops the routes of a link that is removed or down without a notification.
     pub(super) fn remove_link(&mut self, ifindex: IfIndex) -> bool {
         let before = self.count;
         self.by_length.retain(|_, destinations| {
@@ -71,7 +72,7 @@ impl Routes {
         self.count < before
     }
 
-    /// Keeps of one destination's routes only these; says whether there were others.
+    /// Keeps only these routes of one destination; `true` if others were removed.
     fn retain(&mut self, destination: IpAddr, length: u8, keep: impl Fn(&Route) -> bool) -> bool {
         let Some(destinations) = self.by_length.get_mut(&length) else {
             return false;
@@ -90,7 +91,8 @@ impl Routes {
         gone > 0
     }
 
-    /// The device that packets for `address` leave by: longest prefix, main table first, lowest metric.
+    /// The output device for `address`: longest prefix, then the main table, then the lowest
+    /// metric.
     pub(super) fn lookup(&self, address: IpAddr) -> Option<IfIndex> {
         let lengths = self.by_length.iter().rev();
         let mut matching =
@@ -98,13 +100,13 @@ impl Routes {
         matching.find_map(|routes| best(routes))
     }
 
-    /// The device of the route for this address alone: main table first, lowest metric.
+    /// The output device of the host route for `address`: main table first, then the lowest metric.
     pub(super) fn host_route(&self, address: IpAddr) -> Option<IfIndex> {
         let length = if address.is_ipv4() { 32 } else { 128 };
         best(self.by_length.get(&length)?.get(&address)?)
     }
 
-    /// Whether a route for `destination/prefix_len` matters to `address`.
+    /// Whether a route covers `address`.
     pub(super) fn covers(route: &Route, address: IpAddr) -> bool {
         network(address, route.prefix_len) == route.destination
     }
@@ -117,14 +119,15 @@ fn best(routes: &[Route]) -> Option<IfIndex> {
     best.map(|r| r.ifindex)
 }
 
-/// Says how many were not kept.
+/// Returns how many were removed.
 fn drop_others(routes: &mut Vec<Route>, keep: impl Fn(&Route) -> bool) -> usize {
     let before = routes.len();
     routes.retain(keep);
     before - routes.len()
 }
 
-/// `address` with all but its first `length` bits cleared. One of IPv4 with more has them all, and is no route's.
+/// `address` with all but its first `length` bits cleared. An IPv4 length above 32 leaves it
+/// unchanged and matches no route.
 fn network(address: IpAddr, length: u8) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn another_table_never_wins_over_main() {
+    fn main_table_takes_precedence() {
         let mut routes = Routes::default();
         let other = Route {
             table: 100,
@@ -195,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_told_for_a_known_destination_metric_and_table_replaces_the_other() {
+    fn route_with_same_destination_metric_and_table_is_replaced() {
         let mut routes = Routes::default();
         for (destination, length) in [("10.0.0.7", 32), ("2001:db8::7", 128)] {
             assert_eq!(
@@ -214,24 +217,24 @@ mod tests {
     }
 
     #[test]
-    fn routes_that_are_gone_leave_nothing_behind_and_go_once() {
+    fn removed_routes_leave_no_entries() {
         let mut routes = Routes::default();
-        for told in [route("10.0.0.7", 32, 1, 0), route("2001:db8::", 64, 1, 0)] {
+        for added in [route("10.0.0.7", 32, 1, 0), route("2001:db8::", 64, 1, 0)] {
             let ends: [fn(&mut Routes, &Route) -> bool; 2] = [
-                |routes, told| routes.remove(told),
+                |routes, added| routes.remove(added),
                 |routes, _| routes.remove_link(1),
             ];
             for end in ends {
-                assert_eq!(routes.add(told, 1), AddOutcome::New);
-                assert!(end(&mut routes, &told));
+                assert_eq!(routes.add(added, 1), AddOutcome::New);
+                assert!(end(&mut routes, &added));
                 assert!(routes.by_length.is_empty());
-                assert!(!end(&mut routes, &told));
+                assert!(!end(&mut routes, &added));
             }
         }
     }
 
     #[test]
-    fn a_route_that_is_not_known_does_not_go() {
+    fn unknown_route_is_not_removed() {
         let mut routes = Routes::default();
         assert_eq!(routes.add(route("10.0.0.7", 32, 1, 0), 1), AddOutcome::New);
         for unknown in [
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_refuses_the_newest() {
+    fn newest_route_is_refused_at_the_bound() {
         let mut routes = Routes::default();
         assert_eq!(routes.add(route("10.0.0.1", 32, 1, 0), 1), AddOutcome::New);
         assert_eq!(
@@ -256,12 +259,12 @@ mod tests {
         assert_eq!(
             routes.add(route("10.0.0.1", 32, 1, 0), 1),
             AddOutcome::Known,
-            "a known one is no growth"
+            "a known route takes no room"
         );
         assert_eq!(
             routes.add(route("10.0.0.1", 32, 2, 0), 1),
             AddOutcome::New,
-            "nor is a replaced one"
+            "nor does a replaced one"
         );
     }
 }

@@ -1,15 +1,17 @@
-//! Which addresses can be claimed at all, and within which bounds two claims meet (rules 2 and 4).
+//! Which addresses can be claimed at all, and the scope within which two claims conflict
+//! (`docs/detection-rules.md`, sections 2 and 4).
 
 use std::net::IpAddr;
 
 use super::observation::{IfIndex, Vlan};
 
-/// Two claims of one address conflict only inside one scope. The network namespace is the agent's own.
+/// Two claims of one address conflict only within one scope. The network namespace is always the
+/// agent's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Scope {
     /// VLAN tags of the claim.
     pub(super) vlan: Vlan,
-    /// The L2 domain (bridge, or the device itself), for link-local addresses alone.
+    /// The L2 domain (the bridge, or the device itself); set for link-local addresses only.
     pub(super) domain: Option<IfIndex>,
 }
 
@@ -25,7 +27,7 @@ pub(super) fn is_claimable(address: IpAddr) -> bool {
     }
 }
 
-/// Addresses that mean something only on one link: 169.254/16 (RFC 3927) and fe80::/10 (RFC 4291).
+/// Addresses that are unique only on one link: 169.254/16 (RFC 3927) and fe80::/10 (RFC 4291).
 pub(super) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -44,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_nobody_can_own_are_not_claimable() {
+    fn addresses_no_pod_can_own_are_not_claimable() {
         for text in [
             "0.0.0.0",
             "0.1.2.3",

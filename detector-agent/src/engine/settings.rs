@@ -1,21 +1,21 @@
-//! What an operator may change about the rules, and the bounds that keep memory finite.
+//! Parameters of the detection rules, and the bounds that keep memory finite.
 
 use std::{net::IpAddr, time::Duration};
 
 use ipnet::IpNet;
 
-/// The rules' parameters.
+/// Parameters of the detection rules (`docs/detection-rules.md`).
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Shared addresses (VIPs): moving between devices is normal for them, flapping is not.
+    /// Shared addresses (VIPs): they may move between devices, but not flap.
     pub allow: Vec<IpNet>,
-    /// How long a claim lives that was only heard, when nothing else supports it.
+    /// How long a claim that was only seen in frames lives without further evidence.
     pub claim_ttl: Duration,
-    /// How many moves of an allowed address make it flap, at least 2 (RFC 7432 §15.1: 5).
+    /// How many moves make an allowed address flap, at least 2 (RFC 7432 §15.1: 5).
     pub flap_moves: usize,
-    /// Within which time (RFC 7432 §15.1: 180 s).
+    /// The window within which moves are counted (RFC 7432 §15.1: 180 s).
     pub flap_window: Duration,
-    /// What makes an anomaly.
+    /// Grace periods of anomalies.
     pub anomalies: AnomalyRules,
     /// Memory bounds.
     pub bounds: Bounds,
@@ -38,22 +38,23 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether `address` is a shared one that may move.
+    /// Whether `address` is a shared address that may move.
     #[must_use]
     pub fn is_allowed(&self, address: IpAddr) -> bool {
         self.allow.iter().any(|net| net.contains(&address))
     }
 }
 
-/// How long something has to be so before it is an anomaly.
+/// How long a state has to last before it is an anomaly.
 #[derive(Clone, Copy, Debug)]
 pub struct AnomalyRules {
-    /// A live address that the books lack, where single ones may lack for a moment: some plugins (ptp, AWS) free an
-    /// address before they remove the device. Books that were deleted as a whole are believed at once.
+    /// A live address without an allocation. Some plugins (ptp, AWS) release an address before they
+    /// remove the device. Not applied if the pool's allocations were deleted as a whole.
     pub drift_grace: Duration,
-    /// An address in the books that no pod has.
+    /// An allocated address that no pod has.
     pub leak_after: Duration,
-    /// A host route that leads to no claimant: plugins change address, device and route one after the other.
+    /// A host route that leads to no claimant: plugins change the address, the device and the route
+    /// one after the other.
     pub stray_route_grace: Duration,
 }
 
@@ -67,14 +68,15 @@ impl Default for AnomalyRules {
     }
 }
 
-/// Upper bounds of everything that others can make grow. At a bound the newest is counted and dropped.
+/// Upper bounds of everything that pods or plugins can make grow. At a bound the newest item is
+/// dropped and counted in [`DropCounters`](super::DropCounters).
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Claims one device may hold by frames, and addresses it may hold in its namespace.
+    /// Addresses that one device may claim by frames, and addresses it may have assigned.
     pub claims_per_device: usize,
-    /// Links followed at once.
+    /// Links tracked at once.
     pub links: usize,
-    /// Neighbour entries, forwarding entries and routes followed at once, each.
+    /// Neighbour entries, forwarding entries and routes tracked at once, each.
     pub kernel_entries: usize,
     /// Claimants listed in one conflict.
     pub claimants_per_conflict: usize,

@@ -1,4 +1,4 @@
-//! IPAM's books against the addresses that pods hold, and when the two are worth comparing.
+//! Compares IPAM's allocations with the addresses that pods hold (`ipam_drift` and `ipam_leak`).
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
     },
 };
 
-/// Completeness older than this are read again before something is raised by them.
+/// Allocations older than this are read again before something is raised by them.
 const FRESH: Duration = Duration::from_secs(1);
 
 impl Anomalies {
@@ -19,7 +19,8 @@ impl Anomalies {
         !self.pools.is_empty()
     }
 
-    /// Whether anything was concluded, or is about to be, from books about an address. They may be gone by now.
+    /// Whether an anomaly of this address is open or pending because of allocations, whether or not
+    /// the pool still exists.
     pub(in crate::engine) fn tracks_allocation(&self, address: IpAddr) -> bool {
         let is_open = |kind| self.is_open(&AnomalyKey::of(kind, address));
         is_open(AnomalyKind::IpamDrift)
@@ -28,7 +29,7 @@ impl Anomalies {
             || self.unused_since.contains_key(&address)
     }
 
-    /// Takes books over. Gives the addresses to look at; `None` for all.
+    /// Stores a pool update. Returns the addresses to check; `None` for all.
     pub(in crate::engine) fn update_pool(&mut self, news: PoolUpdate) -> Option<BTreeSet<IpAddr>> {
         match news {
             PoolUpdate::Read(pool, touched) => {
@@ -50,7 +51,7 @@ impl Anomalies {
         }
     }
 
-    /// Compares a live address with the books. `holders`: the pods that hold it, oldest first.
+    /// Checks a live address for `ipam_drift`. `holders`: the pods that hold it, oldest first.
     pub(in crate::engine) fn check_drift(
         &mut self,
         address: IpAddr,
@@ -89,8 +90,8 @@ impl Anomalies {
         }
     }
 
-    /// Whether the books have lacked a live address for long enough, and were read late enough to be believed. Where
-    /// they were not, they are asked for.
+    /// Whether a live address has been without an allocation for the grace period, by allocations
+    /// that are recent enough. If they are too old, they are requested.
     fn is_surely_free(
         &mut self,
         pool: &Pool,
@@ -109,7 +110,8 @@ impl Anomalies {
         if !self.has_lasted(|a| &mut a.unallocated_since, address, grace, at.now, bounds) {
             return false;
         }
-        // IPAM writes first and sets the address then: books that were read before it was seen say nothing of it.
+        // IPAM records an allocation before the address is set: only allocations that were read
+        // after the address was first seen count.
         let seen = holders.iter().map(|h| h.since).min().unwrap_or(at.now);
         let stale = !lost && pool.read_at + FRESH < at.now;
         if pool.read_at > seen && !stale {
@@ -121,7 +123,8 @@ impl Anomalies {
         false
     }
 
-    /// Looks whether an address in the books is anybody's.
+    /// Checks an allocated address for `ipam_leak`. `live`: a pod has it; `blind`: the addresses of
+    /// some pod are unknown.
     pub(in crate::engine) fn check_leak(
         &mut self,
         address: IpAddr,
@@ -178,7 +181,7 @@ impl Anomalies {
     }
 }
 
-/// What there is to tell of an address that the books hold, but not for its pod alone.
+/// An allocation that does not belong to the address's pod alone.
 fn owner_problem(address: IpAddr, pool: &Pool, allocation: &Allocation) -> Option<AnomalyDetails> {
     let owner = allocation.owner.as_deref().unwrap_or("an unknown owner");
     let source = source_name(&pool.source);
@@ -204,7 +207,7 @@ fn owner_problem(address: IpAddr, pool: &Pool, allocation: &Allocation) -> Optio
     })
 }
 
-/// What there is to tell of a live address that the books lack.
+/// A live address without an allocation.
 fn not_allocated(address: IpAddr, pool: &Pool, holders: &[Claimant]) -> AnomalyDetails {
     let on = first_device(holders);
     let source = source_name(&pool.source);
@@ -219,7 +222,7 @@ fn not_allocated(address: IpAddr, pool: &Pool, holders: &[Claimant]) -> AnomalyD
     }
 }
 
-/// The device that an anomaly's sentence names.
+/// The device named in an anomaly's sentence.
 pub(super) fn first_device(holders: &[Claimant]) -> &str {
     holders.first().map_or("", |h| h.device.as_str())
 }

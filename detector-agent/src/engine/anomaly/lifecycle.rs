@@ -1,4 +1,4 @@
-//! The life of an anomaly: raised once, resolved once, or gone on with from an earlier agent.
+//! The lifecycle of anomalies: raised once and resolved once, or continued from the previous run.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -20,10 +20,10 @@ use super::{
     pools::{PoolId, PoolSource, Pools},
 };
 
-/// How long anomalies of an earlier agent are kept that nothing tells of any more.
+/// How long a restored anomaly stays open after the first full snapshot if it is not found again.
 const RESTORED_TTL: Duration = Duration::from_secs(20);
 
-/// Tells anomalies apart. A device is told by index and generation.
+/// Identifies an open anomaly. A device is identified by index and generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(in crate::engine) struct AnomalyKey {
     pub(in crate::engine) kind: AnomalyKind,
@@ -33,7 +33,7 @@ pub(in crate::engine) struct AnomalyKey {
 }
 
 impl AnomalyKey {
-    /// Of the address alone.
+    /// The key of an anomaly that concerns the address alone.
     pub(in crate::engine) fn of(kind: AnomalyKind, address: IpAddr) -> Self {
         Self {
             kind,
@@ -44,7 +44,7 @@ impl AnomalyKey {
     }
 }
 
-/// What there is to tell of a new anomaly.
+/// The contents of a new anomaly.
 #[derive(Debug)]
 pub(in crate::engine) struct AnomalyDetails {
     pub(in crate::engine) cause: AnomalyCause,
@@ -54,29 +54,29 @@ pub(in crate::engine) struct AnomalyDetails {
     pub(in crate::engine) detail: String,
 }
 
-/// FirstSeen when something is so of an address.
+/// Since when a state lasts, by address.
 pub(super) type FirstSeen = HashMap<IpAddr, Timestamp>;
 
-/// Open anomalies, and what may become one.
+/// Open anomalies, and states that may become one.
 #[derive(Debug)]
 pub(in crate::engine) struct Anomalies {
     pub(in crate::engine) rules: AnomalyRules,
     pub(super) pools: Pools,
     open: BTreeMap<AnomalyKey, Anomaly>,
-    /// Of an earlier agent, until something tells of them again.
+    /// Anomalies of the previous run that were not found again yet.
     restored: Vec<Anomaly>,
     restored_until: Option<Timestamp>,
-    /// Live addresses that the books lack, since when.
+    /// Live addresses without an allocation.
     pub(super) unallocated_since: FirstSeen,
-    /// Addresses in the books that nobody holds, since when.
+    /// Allocated addresses that no pod has.
     pub(super) unused_since: FirstSeen,
-    /// Host routes that lead astray, since when.
+    /// Live addresses whose host route leads to no claimant.
     pub(super) stray_since: FirstSeen,
-    /// Addresses whose host route led to a claimant.
+    /// Live addresses whose host route led to a claimant.
     pub(super) routed: BTreeSet<IpAddr>,
-    /// Pods that ask and get no answer.
+    /// Requests for gateways that do not answer.
     pub(in crate::engine) gateways: GatewayRequests,
-    /// Pools whose books were asked for and did not come yet.
+    /// Pools that were asked to be read and have not been yet.
     pub(super) pending_reads: BTreeSet<PoolId>,
     pub(super) expiry: ExpiryQueue,
     seed: u64,
@@ -105,12 +105,13 @@ impl Anomalies {
         }
     }
 
-    /// Goes on with what an earlier agent left open: the same anomaly keeps its id and is not raised again.
+    /// Restores the open anomalies of the previous run: each keeps its id and is not raised again.
     pub(in crate::engine) fn restore(&mut self, restored: Vec<Anomaly>) {
         self.restored = restored;
     }
 
-    /// Everything was read once: what is held and not found again by and by is over.
+    /// The first full snapshot is merged: restored anomalies that are not found again within
+    /// [`RESTORED_TTL`] are resolved.
     pub(in crate::engine) fn on_full_snapshot(&mut self, now: Timestamp) {
         if !self.restored.is_empty() && self.restored_until.is_none() {
             self.restored_until = Some(now + RESTORED_TTL);
@@ -125,28 +126,28 @@ impl Anomalies {
         self.open.contains_key(key)
     }
 
-    /// Plans a look at an address.
+    /// Schedules a check of an address.
     pub(in crate::engine) fn schedule(&mut self, address: IpAddr, at: Timestamp) {
         self.expiry.schedule(address, at);
     }
 
-    /// Anomalies turned away at the bound.
+    /// Anomalies rejected at a bound.
     pub(in crate::engine) fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Every address that an anomaly is, or may become, open for.
+    /// Every address that has or may get an anomaly.
     pub(in crate::engine) fn addresses(&self) -> BTreeSet<IpAddr> {
         let open = self.open.keys().map(|key| key.address);
-        let idle = self
+        let pending = self
             .unused_since
             .keys()
             .chain(self.unallocated_since.keys())
             .copied();
-        open.chain(idle).chain(self.pools.allocated()).collect()
+        open.chain(pending).chain(self.pools.allocated()).collect()
     }
 
-    /// When something has to be looked at though nothing happens.
+    /// When the next check is due.
     pub(in crate::engine) fn next_due(&self) -> Option<Timestamp> {
         match (self.expiry.next_due(), self.restored_until) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -154,12 +155,12 @@ impl Anomalies {
         }
     }
 
-    /// An address that is due by now.
+    /// The next address that is due by `now`.
     pub(in crate::engine) fn pop_due(&mut self, now: Timestamp) -> Option<IpAddr> {
         self.expiry.pop_due(now)
     }
 
-    /// Ends what an earlier agent left open and nothing tells of any more.
+    /// Resolves restored anomalies that were not found again in time.
     pub(in crate::engine) fn expire_restored(
         &mut self,
         now: Timestamp,
@@ -174,8 +175,8 @@ impl Anomalies {
         }
     }
 
-    /// Whether something has been so for `grace`; since when it is so stands in `which`. Where it has not lasted yet, a look
-    /// is planned; at the bound it is refused.
+    /// Whether the state in `which` has lasted for `grace`. If not, a check is scheduled; at the
+    /// bound it is rejected.
     pub(super) fn has_lasted(
         &mut self,
         which: fn(&mut Self) -> &mut FirstSeen,
@@ -253,16 +254,16 @@ impl Anomalies {
     pub(in crate::engine) fn resolve(
         &mut self,
         key: &AnomalyKey,
-        because: ResolveReason,
+        reason: ResolveReason,
         at: DecisionTime,
         effects: &mut Vec<AnomalyEffect>,
     ) {
         if let Some(anomaly) = self.open.remove(key) {
-            effects.push(resolved(anomaly, because, at.now, at.decided_at));
+            effects.push(resolved(anomaly, reason, at.now, at.decided_at));
         }
     }
 
-    /// Distinct from conflicts' ids of the same seed.
+    /// Distinct from the conflict ids of the same seed.
     fn next_id(&mut self) -> AnomalyId {
         self.serial += 1;
         let high = mix(!self.seed ^ mix(self.serial));
@@ -273,17 +274,17 @@ impl Anomalies {
 
 fn resolved(
     mut anomaly: Anomaly,
-    because: ResolveReason,
+    reason: ResolveReason,
     now: Timestamp,
     decided_at: Timestamp,
 ) -> AnomalyEffect {
     anomaly.resolved_at = Some(now);
     anomaly.decided_at = decided_at;
-    anomaly.resolve_reason = Some(because);
+    anomaly.resolve_reason = Some(reason);
     AnomalyEffect::Resolved(Box::new(anomaly))
 }
 
-/// Whether an earlier agent's anomaly is this one. Its device has another generation now.
+/// Whether an anomaly of the previous run is this one. Its device has another generation now.
 fn is_same_anomaly(old: &Anomaly, key: &AnomalyKey, holder: Option<&Claimant>) -> bool {
     let device = |c: Option<&Claimant>| c.map(|c| (c.ifindex, c.device.clone()));
     (old.kind, old.address, old.vlan) == (key.kind, key.address, key.vlan)

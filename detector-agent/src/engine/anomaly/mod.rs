@@ -1,12 +1,15 @@
-//! Anomalies: what is not yet a conflict but will be one, or what already costs a pod its traffic without one.
+//! Anomalies: states that lead to a conflict, or that cost a pod its traffic without one
+//! (`docs/detection-rules.md`, section 14).
 //!
-//! IPAM's books ([`Pool`]) are compared with the addresses that pods hold: a live address that IPAM counts as free is
-//! the next pod's too (`ipam_drift`), a reservation that nobody uses is lost to all (`ipam_leak`). The other two kinds
-//! need no IPAM: a pod whose gateway does not answer (`gateway_unresolved`), and a host route that leads past whoever
-//! holds the address (`route_astray`).
+//! IPAM's allocations ([`Pool`]) are compared with the addresses that pods hold: a live address
+//! that IPAM counts as free may be given to the next pod too (`ipam_drift`); an allocation that no
+//! pod uses shrinks the pool (`ipam_leak`). The other two kinds need no IPAM: a pod whose gateway
+//! does not answer (`gateway_unresolved`), and a host route that does not lead to the holder of the
+//! address (`route_astray`).
 //!
-//! Invariants: no I/O and no clock; an anomaly is raised once and resolved once and keeps its id in between; nothing is
-//! raised by books that were read before the address they are compared with was seen; everything is bounded.
+//! Invariants: no I/O and no clock; an anomaly is raised once and resolved once and keeps its id in
+//! between; allocations that were read before an address was first seen raise nothing about it;
+//! everything is bounded.
 
 mod allocations;
 mod gateways;

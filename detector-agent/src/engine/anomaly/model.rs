@@ -1,4 +1,4 @@
-//! What the engine says about an anomaly: plain, owned data for reports.
+//! Anomalies as the engine reports them: plain, owned data.
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
@@ -40,11 +40,11 @@ impl fmt::Display for AnomalyId {
 /// What kind of anomaly it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AnomalyKind {
-    /// A live address that IPAM counts, or will soon count, as free: the next pod may get it.
+    /// A live address that IPAM considers, or will soon consider, free: the next pod may get it.
     IpamDrift,
-    /// An address that IPAM holds for a pod that is gone.
+    /// An address allocated to a pod that is gone.
     IpamLeak,
-    /// A pod asks for its gateway and gets no answer.
+    /// A pod requests its gateway and gets no answer.
     GatewayUnresolved,
     /// The host's route for a claimed address leads to none of its claimants.
     RouteAstray,
@@ -59,7 +59,7 @@ impl AnomalyKind {
         Self::RouteAstray,
     ];
 
-    /// The Contract's word.
+    /// The name used in events and metrics (`docs/events.md`).
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -71,22 +71,23 @@ impl AnomalyKind {
     }
 }
 
-/// What exactly is wrong.
+/// Why an anomaly was raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AnomalyCause {
-    /// The books hold nothing for a live address.
+    /// A live address has no allocation.
     NotAllocated,
-    /// A live address stands in the books twice, under two owners.
+    /// A live address is allocated twice, to two owners.
     TwoOwners,
-    /// A live address is held under an owner that an earlier pod of the same name shares: its deletion frees the address.
+    /// A live address is allocated to an owner that an earlier pod of the same name shares:
+    /// deleting that pod's record releases the address.
     SharedOwner,
-    /// The books hold an address that nobody uses.
+    /// No pod uses an allocated address.
     NoLiveOwner,
-    /// The pod asked again and again and nothing answered.
+    /// The pod's repeated requests were not answered.
     NoAnswer,
-    /// The route leads to another device.
+    /// The host route leads to another device.
     OtherDevice,
-    /// There was a route to a claimant, and there is none now.
+    /// There was a host route to a claimant, and now there is none.
     RouteGone,
 }
 
@@ -102,7 +103,7 @@ impl AnomalyCause {
         Self::RouteGone,
     ];
 
-    /// One word for machines.
+    /// The name used in events (`docs/events.md`).
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -117,29 +118,30 @@ impl AnomalyCause {
     }
 }
 
-/// Why an anomaly is over.
+/// Why an anomaly was resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ResolveReason {
-    /// The books are right again.
+    /// The address is correctly allocated again.
     Allocated,
-    /// IPAM gave the address free.
+    /// IPAM released the address.
     Released,
     /// No pod holds the address any more.
     AddressGone,
     /// The address is in use again.
     InUse,
-    /// The pod asks no more.
+    /// The pod stopped requesting.
     Quiet,
-    /// The device is gone.
+    /// The device was removed.
     DeviceGone,
     /// The route leads to a claimant again.
     RouteRight,
-    /// Nothing tells of it any more: its source is gone, or an agent that was started again does not see it.
+    /// It can no longer be judged: its pool is gone or unreadable, or an agent that was restarted
+    /// does not find it again.
     NotSeen,
 }
 
 impl ResolveReason {
-    /// One word for machines.
+    /// The name used in events (`docs/events.md`).
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -162,39 +164,40 @@ pub struct Anomaly {
     pub id: AnomalyId,
     /// Its kind.
     pub kind: AnomalyKind,
-    /// What exactly is wrong.
+    /// Why it was raised.
     pub cause: AnomalyCause,
-    /// The address in question: of a gateway the one that is asked for.
+    /// The address; for `gateway_unresolved`, the gateway.
     pub address: IpAddr,
-    /// VLAN tags, of a gateway's question.
+    /// VLAN tags of the requests; `gateway_unresolved` only.
     pub vlan: Vlan,
-    /// Who holds the address, or asks for it.
+    /// The claimant that holds the address, or requests the gateway.
     pub holder: Option<Claimant>,
     /// Further devices that hold the address.
     pub also_on: Vec<String>,
-    /// Whose books.
+    /// The IPAM pool.
     pub source: Option<Arc<PoolSource>>,
-    /// Whom the books hold the address for.
+    /// The owner of the allocation.
     pub owner: Option<Arc<str>>,
-    /// One sentence for people.
+    /// One sentence of explanation.
     pub detail: String,
     /// When it was raised.
     pub raised_at: Timestamp,
-    /// The time of the observation that decided it.
+    /// The timestamp of the observation that decided the last change.
     pub decided_at: Timestamp,
-    /// When it was over; `None` while it is active.
+    /// When it was resolved; `None` while it is active.
     pub resolved_at: Option<Timestamp>,
-    /// Why it is over.
+    /// Why it was resolved.
     pub resolve_reason: Option<ResolveReason>,
 }
 
-/// What follows about anomalies from an observation.
+/// What follows for anomalies from an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnomalyEffect {
-    /// One was found.
+    /// An anomaly was found.
     Raised(Box<Anomaly>),
-    /// One is over.
+    /// An anomaly was resolved.
     Resolved(Box<Anomaly>),
-    /// The books of this pool are too old to compare with: read them now, and say so even where nothing changed.
+    /// The state of this pool is too old to compare with: read it now, and send it even if it did
+    /// not change.
     ReadPool(PoolId),
 }

@@ -1,4 +1,4 @@
-//! IPAM's books, and what they say of a live address.
+//! IPAM pools, and what they know about an address.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,7 @@ use std::{
 
 use super::super::{conflict::Claimant, observation::Timestamp};
 
-/// Which IPAM keeps the books.
+/// The kind of IPAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ipam {
     /// The CNI plugin `host-local`.
@@ -21,10 +21,10 @@ pub enum Ipam {
 }
 
 impl Ipam {
-    /// Every IPAM that is known.
+    /// Every kind.
     pub const ALL: [Self; 3] = [Self::HostLocal, Self::Calico, Self::Aws];
 
-    /// What people call it.
+    /// Its usual name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Ipam {
     }
 }
 
-/// Whose books, and where they stand.
+/// An IPAM source and where its state is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolSource {
     /// Which IPAM.
@@ -46,90 +46,91 @@ pub struct PoolSource {
     pub place: String,
 }
 
-/// Tells pools apart, for as long as the agent runs.
+/// Identifies a pool while the agent runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(pub u32);
 
-/// Which live addresses a pool has to know.
+/// The live addresses that a pool should know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
-    /// Addresses it hands out.
+    /// Address ranges it allocates from.
     pub ranges: Vec<RangeInclusive<IpAddr>>,
-    /// Devices whose addresses all come from it, by the beginning of their names.
+    /// Name prefixes of devices whose addresses all come from it.
     pub device_prefixes: Vec<String>,
-    /// Addresses it once held since the agent started.
+    /// Addresses it had allocated earlier while the agent ran.
     pub previously_allocated: BTreeSet<IpAddr>,
 }
 
-/// How complete the books are.
+/// How complete the allocations of a pool are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completeness {
-    /// They were read whole.
+    /// All of them were read.
     Complete,
-    /// They were read whole, and show that they were deleted rather than kept: what is missing was lost.
+    /// All of them were read, and they were deleted as a whole rather than released one by one.
     Deleted,
-    /// They cannot be read, or may be of no use: nothing is concluded from what they lack.
+    /// They cannot be read, or may be incomplete: a missing allocation means nothing.
     Unknown,
 }
 
-/// What the books hold for an address.
+/// The allocation of an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
-    /// For whom: a container's id, or a handle.
+    /// Its owner: a container id, or a handle.
     pub owner: Option<Arc<str>>,
-    /// Another owner that the same address is held for.
+    /// A second owner of the same address.
     pub second_owner: Option<Arc<str>>,
     /// The owner is only a pod's name, which a later pod may share.
     pub owner_is_shared: bool,
-    /// It is held for something other than a pod of this node.
+    /// It belongs to something other than a pod of this node.
     pub not_a_pod: bool,
 }
 
-/// The books of one pool as they were read at one time.
+/// The allocations of one pool as read at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// Its identity.
     pub id: PoolId,
-    /// Whose books.
+    /// Its source.
     pub source: Arc<PoolSource>,
-    /// Which live addresses it has to know.
+    /// The live addresses it should know.
     pub coverage: Coverage,
-    /// How complete they are.
+    /// How complete the allocations are.
     pub completeness: Completeness,
-    /// What they hold.
+    /// The allocations by address.
     pub allocated: BTreeMap<IpAddr, Allocation>,
-    /// Whether an address that no known device holds is nobody's: all its pods stand on devices that are followed.
+    /// Whether an allocation that no known device uses is a leak: all pods of the pool are on
+    /// devices that the agent tracks.
     pub can_detect_leaks: bool,
-    /// When the reading began.
+    /// When reading began.
     pub read_at: Timestamp,
 }
 
-/// Which addresses a reading may have changed something for.
+/// The addresses that a read may have changed something for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangedAddresses {
     /// Any.
     All,
-    /// These.
+    /// Only these.
     Only(Vec<IpAddr>),
 }
 
-/// What the readers of books tell.
+/// An update from the IPAM watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolUpdate {
-    /// Completeness were read.
+    /// A pool was read.
     Read(Arc<Pool>, ChangedAddresses),
-    /// There is no such pool any more.
+    /// The pool no longer exists.
     Gone(PoolId),
 }
 
-/// What the books say of a live address.
+/// What the pools know about an address.
 #[derive(Debug)]
 pub(in crate::engine) enum AllocationState<'a> {
-    /// No pool has to know it, or it cannot be told.
+    /// No pool should know it, or that is not known.
     Unknown,
-    /// It is held.
+    /// It is allocated.
     Allocated(&'a Pool, &'a Allocation),
-    /// It is free, though this pool has to know it.
+    /// It is free, although this pool should know it.
     Free(&'a Arc<Pool>),
 }
 
@@ -152,14 +153,14 @@ impl Pools {
         self.by_id.remove(&id)
     }
 
-    /// What the books say of an address that `holders` hold, who are not none.
+    /// The state of an address that `holders` (at least one) hold.
     pub(in crate::engine) fn state_of(
         &self,
         address: IpAddr,
         holders: &[Claimant],
     ) -> AllocationState<'_> {
-        if let Some(held) = self.allocation_of(address) {
-            return held;
+        if let Some(allocated) = self.allocation_of(address) {
+            return allocated;
         }
         let mut free: Option<&Arc<Pool>> = None;
         for pool in self.by_id.values() {
@@ -169,23 +170,24 @@ impl Pools {
             if pool.completeness == Completeness::Unknown {
                 return AllocationState::Unknown;
             }
-            // Of several that might have handed it out, the one that is known to have done so.
-            let held_it = |pool: &Pool| pool.coverage.previously_allocated.contains(&address);
-            if free.is_none_or(|known| held_it(pool) && !held_it(known)) {
+            // Of several candidates, prefer one that had allocated it before.
+            let allocated_before =
+                |pool: &Pool| pool.coverage.previously_allocated.contains(&address);
+            if free.is_none_or(|known| allocated_before(pool) && !allocated_before(known)) {
                 free = Some(pool);
             }
         }
         free.map_or(AllocationState::Unknown, AllocationState::Free)
     }
 
-    /// Every address that stands in some books.
+    /// Every allocated address.
     pub(in crate::engine) fn allocated(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.by_id
             .values()
             .flat_map(|pool| pool.allocated.keys().copied())
     }
 
-    /// Whoever holds it in its books.
+    /// The allocation of an address, in whichever pool has one.
     pub(in crate::engine) fn allocation_of(&self, address: IpAddr) -> Option<AllocationState<'_>> {
         self.by_id.values().find_map(|pool| {
             let allocation = pool.allocated.get(&address)?;

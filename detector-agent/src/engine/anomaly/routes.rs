@@ -1,4 +1,4 @@
-//! Host routes of live addresses that lead past their claimants.
+//! Host routes of live addresses that lead to no claimant (`route_astray`).
 
 use std::net::IpAddr;
 
@@ -10,17 +10,17 @@ use super::{
 };
 
 impl Anomalies {
-    /// Addresses whose host route leads to a claimant, did so, or leads past them.
+    /// Addresses whose host route leads or led to a claimant, or leads to none.
     pub(in crate::engine) fn routed_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.routed.iter().chain(self.stray_since.keys()).copied()
     }
 
-    /// Whether anything is known of an address as far as routes go.
+    /// Whether the host route of an address is tracked.
     pub(in crate::engine) fn tracks_route(&self, address: IpAddr) -> bool {
         self.routed.contains(&address) || self.stray_since.contains_key(&address)
     }
 
-    /// The host route of a live address leads to a claimant, if it has one.
+    /// The host route of a live address leads to a claimant, or it has none and needs none.
     pub(in crate::engine) fn host_route_correct(
         &mut self,
         address: IpAddr,
@@ -37,7 +37,7 @@ impl Anomalies {
         self.resolve(&key, ResolveReason::RouteRight, at, effects);
     }
 
-    /// Nobody holds the address any more.
+    /// No pod holds the address any more.
     pub(in crate::engine) fn host_route_unneeded(
         &mut self,
         address: IpAddr,
@@ -50,7 +50,8 @@ impl Anomalies {
         self.resolve(&key, ResolveReason::AddressGone, at, effects);
     }
 
-    /// The host route of a live address leads to none of its claimants: `target`, or nowhere any more.
+    /// The host route of a live address leads to `target`, which is no claimant, or (`None`) no
+    /// longer exists.
     pub(in crate::engine) fn host_route_stray(
         &mut self,
         address: IpAddr,

@@ -1,4 +1,4 @@
-//! Claims heard in frames.
+//! Claims seen in frames.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use crate::engine::{
     settings::Bounds,
 };
 
-/// A claim heard in frames: one per device, VLAN and protocol.
+/// A claim seen in frames: one per device, VLAN and protocol.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct FrameFact {
     pub(in crate::engine) ifindex: IfIndex,
@@ -28,23 +28,24 @@ impl Facts {
         address: IpAddr,
         bounds: &Bounds,
     ) -> StoreOutcome {
-        // Tagged frames speak of other links of the pod than the one whose addresses are read.
+        // Tagged frames are about other links of the pod than the one whose addresses are read.
         if fact.vlan == Vlan::default()
             && self.removals.is_outdated(fact.ifindex, address, fact.last)
         {
             return StoreOutcome::Refreshed;
         }
-        let held = self.frames.of(fact.ifindex);
+        let count = self.frames.of(fact.ifindex);
         let entry = self.by_address.entry(address).or_default();
         let same =
             |k: &FrameFact| k.ifindex == fact.ifindex && k.vlan == fact.vlan && k.kind == fact.kind;
         if let Some(known) = entry.frames.iter_mut().find(|k| same(k)) {
-            // A real claim after a tentative one makes the claim real; never the other way round.
+            // A real claim makes a tentative one real, never the other way round.
             let mut changed = known.tentative && !fact.tentative;
             known.tentative &= fact.tentative;
             known.first = known.first.min(fact.first);
             if fact.last >= known.last {
-                // Which hardware address it gives may tell it from, or make it one with, another claimant.
+                // The hardware address may separate it from another claimant, or identify both as
+                // one.
                 changed |= known.mac != fact.mac;
                 known.last = fact.last;
                 known.mac = fact.mac;
@@ -56,7 +57,7 @@ impl Facts {
                 StoreOutcome::Refreshed
             };
         }
-        if held >= bounds.claims_per_device {
+        if count >= bounds.claims_per_device {
             self.drop_if_empty(address);
             return StoreOutcome::Refused;
         }
@@ -70,7 +71,7 @@ impl Facts {
         StoreOutcome::Changed
     }
 
-    /// Forgets frame facts of a device for one address; says whether there were any.
+    /// Removes frame facts of a device for one address; `true` if there were any.
     pub(in crate::engine) fn remove_frames(
         &mut self,
         ifindex: IfIndex,

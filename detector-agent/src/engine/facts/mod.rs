@@ -1,8 +1,9 @@
-//! What the kernel and the pods said, by address: the only place where evidence is kept.
+//! Evidence by address: the only place where it is stored.
 //!
-//! Invariants: an address without facts has no entry; `owners` lists exactly the addresses an owner has facts for;
-//! `behind` lists exactly the hardware addresses that bridges' neighbour entries give or lately gave; what a pod can
-//! make grow stays within [`Bounds::claims_per_device`], everything else within [`Bounds::kernel_entries`].
+//! Invariants: an address without facts has no entry; `owners` lists exactly the addresses that an
+//! owner has facts for; `behind` lists exactly the hardware addresses in bridges' neighbour
+//! entries, former ones included; what a pod can make grow stays within
+//! [`Bounds::claims_per_device`], everything else within [`Bounds::kernel_entries`].
 
 mod frames;
 mod neighbours;
@@ -22,7 +23,8 @@ use super::{
 };
 use removals::RecentRemovals;
 
-/// The prefix lengths that one address stands with on one link: IPv4 allows several, and each comes and goes alone.
+/// The prefix lengths that one address has on one link: IPv4 allows several, each added and removed
+/// separately.
 #[derive(Clone, Debug)]
 struct Prefixes(Vec<u8>);
 
@@ -33,7 +35,7 @@ impl Prefixes {
         }
     }
 
-    /// Takes one away if another stays; `false` where the address is gone with it.
+    /// Removes one if another remains; `false` if it was the last, so that the address is gone.
     fn remove(&mut self, length: u8) -> bool {
         if self.0.iter().all(|known| *known == length) {
             return false;
@@ -47,7 +49,7 @@ impl Prefixes {
 #[derive(Clone, Debug)]
 pub(super) struct Assigned {
     pub(super) peer: Peer,
-    /// As last told.
+    /// As last reported.
     pub(super) info: AssignedAddress,
     prefixes: Prefixes,
     pub(super) first: Timestamp,
@@ -63,7 +65,7 @@ pub(super) struct HostAddress {
     pub(super) last: Timestamp,
 }
 
-/// Everything known of one address.
+/// All facts about one address.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AddressFacts {
     pub(super) assigned: Vec<Assigned>,
@@ -80,7 +82,7 @@ impl AddressFacts {
             && self.frames.is_empty()
     }
 
-    /// Whether these facts could make two claimants.
+    /// Whether these facts can make two claimants.
     pub(super) fn can_conflict(&self) -> bool {
         let by_neighbours = self.neighbours.iter().map(|n| 1 + n.former.len());
         self.assigned.len() + self.host.len() + self.frames.len() + by_neighbours.sum::<usize>() > 1
@@ -91,25 +93,25 @@ impl AddressFacts {
     }
 }
 
-/// Whose facts: those of a link of the node, or of a pod's end.
+/// The owner of facts: a link of the node, or the pod's end of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Owner {
     Link(IfIndex),
     Peer(Peer),
 }
 
-/// What storing a fact came to.
+/// The result of storing a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StoreOutcome {
     /// The set of claimants may have changed.
     Changed,
-    /// Only a time moved.
+    /// Only timestamps changed.
     Refreshed,
-    /// A bound was reached.
+    /// Rejected at a bound.
     Refused,
 }
 
-/// How many facts of one sort each link has.
+/// Number of facts of one kind by link.
 #[derive(Debug, Default)]
 struct LinkCounts(HashMap<IfIndex, usize>);
 
@@ -123,9 +125,9 @@ impl LinkCounts {
     }
 
     fn subtract(&mut self, ifindex: IfIndex, count: usize) {
-        if let Some(held) = self.0.get_mut(&ifindex) {
-            *held = held.saturating_sub(count);
-            if *held == 0 {
+        if let Some(known) = self.0.get_mut(&ifindex) {
+            *known = known.saturating_sub(count);
+            if *known == 0 {
                 self.0.remove(&ifindex);
             }
         }
@@ -140,9 +142,9 @@ pub(super) struct Facts {
     neighbours: LinkCounts,
     neighbour_count: usize,
     host_count: usize,
-    /// Which addresses a bridge's neighbour entries give for a hardware address.
+    /// The addresses for which neighbour entries of a bridge have a hardware address.
     behind: HashMap<(IfIndex, Mac), HashSet<IpAddr>>,
-    /// What was taken out of `behind` since last asked.
+    /// What was removed from `behind` since last taken.
     unreferenced: Vec<(IfIndex, Mac)>,
     removals: RecentRemovals,
 }
@@ -175,16 +177,17 @@ impl Facts {
         bounds: &Bounds,
     ) -> StoreOutcome {
         let owner = Owner::Peer(peer);
-        let held = self.owners.get(&owner).map_or(0, HashSet::len);
+        let count = self.owners.get(&owner).map_or(0, HashSet::len);
         let entry = self.by_address.entry(info.address).or_default();
         if let Some(known) = entry.assigned.iter_mut().find(|a| a.peer == peer) {
             known.last = at;
             known.prefixes.add(info.prefix_len);
-            // Whether duplicate address detection goes on, or failed, is shown; it decides nothing.
+            // The state of duplicate address detection is shown in the evidence; it does not affect
+            // decisions.
             known.info = info;
             return StoreOutcome::Refreshed;
         }
-        if held >= bounds.claims_per_device {
+        if count >= bounds.claims_per_device {
             self.drop_if_empty(info.address);
             return StoreOutcome::Refused;
         }
@@ -199,7 +202,8 @@ impl Facts {
         StoreOutcome::Changed
     }
 
-    /// The address is no longer assigned on `peer` with this prefix length; `true` where it stays with another.
+    /// The address is no longer assigned on `peer` with this prefix length; `true` if it remains
+    /// with another one.
     pub(super) fn remove_prefix(&mut self, peer: Peer, address: IpAddr, prefix_len: u8) -> bool {
         let entry = self.by_address.get_mut(&address);
         entry
@@ -219,8 +223,8 @@ impl Facts {
             .collect()
     }
 
-    /// The address is no longer assigned on `peer`; `device` is the pod device there, whose untagged frames for it are
-    /// no longer believed. Says whether there was anything to forget.
+    /// The address is no longer assigned on `peer`. Untagged frame claims of `device`, the pod
+    /// device there, are removed too. `true` if there was anything to remove.
     pub(super) fn unassign(
         &mut self,
         peer: Peer,
@@ -270,7 +274,8 @@ impl Facts {
         StoreOutcome::Changed
     }
 
-    /// The node's address is gone from a link with this prefix length; `true` where it stays with another.
+    /// The node's address is no longer on a link with this prefix length; `true` if it remains with
+    /// another one.
     pub(super) fn remove_host_prefix(
         &mut self,
         ifindex: IfIndex,
@@ -296,7 +301,7 @@ impl Facts {
         gone > 0
     }
 
-    /// The node's own addresses, with the links they stand on, once for each prefix length.
+    /// The node's own addresses with their links, once for each prefix length.
     pub(super) fn host_addresses(&self) -> impl Iterator<Item = (IfIndex, IpAddr, u8)> + '_ {
         self.by_address.iter().flat_map(|(address, facts)| {
             facts.host.iter().flat_map(|h| {
@@ -306,7 +311,7 @@ impl Facts {
         })
     }
 
-    /// Forgets what a link of the node said itself (frames, neighbours, node addresses).
+    /// Removes the facts of a link of the node (frames, neighbours, node addresses).
     pub(super) fn remove_link(&mut self, ifindex: IfIndex) -> Vec<IpAddr> {
         let addresses = self.owned_by(Owner::Link(ifindex));
         for address in &addresses {
@@ -317,7 +322,7 @@ impl Facts {
         addresses
     }
 
-    /// Forgets what was believed of a link as a pod's device (frames, neighbours).
+    /// Removes the facts of a link as a pod device (frames, neighbours).
     pub(super) fn remove_pod_claims(&mut self, ifindex: IfIndex) -> Vec<IpAddr> {
         let addresses = self.owned_by(Owner::Link(ifindex));
         for address in &addresses {
@@ -327,7 +332,7 @@ impl Facts {
         addresses
     }
 
-    /// Forgets the addresses assigned on a pod's end.
+    /// Removes the addresses assigned on a pod's end.
     pub(super) fn remove_peer(&mut self, peer: Peer) -> Vec<IpAddr> {
         let addresses = self.owned_by(Owner::Peer(peer));
         for address in &addresses {

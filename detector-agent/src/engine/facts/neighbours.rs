@@ -1,4 +1,4 @@
-//! Neighbour entries of the kernel, and what a bridge's entry held before.
+//! Neighbour entries of the kernel, and the former hardware addresses of a bridge's entries.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -8,13 +8,13 @@ use crate::engine::{
     settings::Bounds,
 };
 
-/// A hardware address that a bridge's neighbour entry held before, and may hold again.
+/// A hardware address that a bridge's neighbour entry had before, and may have again.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct FormerLladdr {
     pub(in crate::engine) mac: Mac,
     pub(in crate::engine) first: Timestamp,
     pub(in crate::engine) last: Timestamp,
-    /// The entry went back and forth between this one and another: both answer.
+    /// The entry alternated between this hardware address and another: both answer.
     pub(in crate::engine) flapped: bool,
 }
 
@@ -28,27 +28,28 @@ pub(in crate::engine) struct NeighbourFact {
     pub(in crate::engine) last: Timestamp,
     /// The address was removed in the pod after this entry was last confirmed.
     pub(in crate::engine) refuted: bool,
-    /// On a bridge: the entry came back to this hardware address, see [`FormerLladdr::flapped`].
+    /// On a bridge: the entry returned to this hardware address, see [`FormerLladdr::flapped`].
     returned: bool,
-    /// On a bridge: what the entry held before, newest last, few; never what it holds.
+    /// On a bridge: former hardware addresses, newest last, at most [`MAX_FORMER`]; never the
+    /// present one.
     pub(in crate::engine) former: Vec<FormerLladdr>,
 }
 
-/// How many former hardware addresses of one entry are remembered.
+/// Bound on former hardware addresses of one entry.
 const MAX_FORMER: usize = 4;
 
-/// How a neighbour entry was told, and how it is kept.
+/// How a neighbour entry was reported, and how long its history is kept.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct NeighbourUpdateContext {
     pub(in crate::engine) at: Timestamp,
-    /// Told as it happened, so that a reachable state is a fresh confirmation.
+    /// Reported live, so that a reachable state is a fresh confirmation.
     pub(in crate::engine) live: bool,
-    /// For how long what the entry held before is remembered; on bridges alone.
+    /// How long former hardware addresses are remembered; set on bridges only.
     pub(in crate::engine) former: Option<Duration>,
 }
 
 impl Facts {
-    /// Addresses whose neighbour entry on `bridge` gives, or lately gave, `mac`.
+    /// Addresses whose neighbour entry on `bridge` has or recently had `mac`.
     pub(in crate::engine) fn addresses_behind(&self, bridge: IfIndex, mac: Mac) -> Vec<IpAddr> {
         self.behind
             .get(&(bridge, mac))
@@ -56,12 +57,12 @@ impl Facts {
             .unwrap_or_default()
     }
 
-    /// Whether a neighbour entry on `bridge` gives, or lately gave, `mac`.
+    /// Whether a neighbour entry on `bridge` has or recently had `mac`.
     pub(in crate::engine) fn is_mac_referenced(&self, bridge: IfIndex, mac: Mac) -> bool {
         self.behind.contains_key(&(bridge, mac))
     }
 
-    /// Follows a neighbour entry.
+    /// Adds or updates a neighbour entry.
     pub(in crate::engine) fn set_neighbour(
         &mut self,
         n: Neighbour,
@@ -99,7 +100,7 @@ impl Facts {
                 StoreOutcome::Refreshed
             };
         }
-        // A bridge's entries are everybody's; those on a pod's device are that pod's doing.
+        // A bridge's entries come from all its ports; those on a pod device are caused by that pod.
         let share = match former {
             Some(_) => bounds.kernel_entries,
             None => bounds.claims_per_device,
@@ -149,8 +150,9 @@ impl Facts {
         true
     }
 
-    /// The address was removed in the pod behind `ifindex`: the entries there are no longer believed until they are
-    /// confirmed again. On a bridge, those hardware addresses are meant that `is_behind_pod` says yes to.
+    /// The address was removed in the pod behind `ifindex`: entries there count again only once
+    /// they are confirmed. On a bridge, only hardware addresses for which `is_behind_pod` is true
+    /// are affected.
     pub(in crate::engine) fn refute_neighbour(
         &mut self,
         ifindex: IfIndex,
@@ -177,7 +179,7 @@ impl Facts {
         touched
     }
 
-    /// A bridge's entry went back and forth with this hardware address before the agent was started again.
+    /// Restores a hardware address with which a bridge's entry flapped before the restart.
     pub(in crate::engine) fn restore_former_lladdr(
         &mut self,
         bridge: IfIndex,
@@ -223,28 +225,29 @@ impl Facts {
         }
     }
 
-    /// How many hardware addresses neighbour entries on bridges give.
+    /// How many hardware addresses are in neighbour entries on bridges.
     #[cfg(test)]
     pub(in crate::engine) fn referenced_mac_count(&self) -> usize {
         self.behind.len()
     }
 
-    /// Hardware addresses that no neighbour entry gives any more, since last asked.
+    /// Hardware addresses that left the last neighbour entry since the previous call.
     pub(in crate::engine) fn take_unreferenced(&mut self) -> Vec<(IfIndex, Mac)> {
         std::mem::take(&mut self.unreferenced)
     }
 }
 
-/// The entry turns from one hardware address to another: the old one is remembered, and an entry that returns to one
-/// it held within `window` proves that this one and all it held in between answer. Gives what is remembered no more.
+/// The entry changes from one hardware address to another. The old one is remembered. An entry that
+/// returns to one it had within `window` proves that this one and all it had in between answer.
+/// Returns the hardware addresses that are no longer remembered.
 fn remember(known: &mut NeighbourFact, next: Mac, at: Timestamp, window: Duration) -> Vec<Mac> {
     let mut dropped = Vec::new();
     known.former.retain(|former| {
-        let kept = at.since(former.last) < window;
-        if !kept {
+        let is_recent = at.since(former.last) < window;
+        if !is_recent {
             dropped.push(former.mac);
         }
-        kept
+        is_recent
     });
     known.former.push(FormerLladdr {
         mac: known.lladdr,

@@ -1,4 +1,5 @@
-//! Which addresses were just removed inside a pod: a frame may be read after the removal that it was sent before.
+//! Addresses recently removed in a pod: a frame may be processed after a removal although it was
+//! sent before.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -7,7 +8,7 @@ use std::{
 
 use crate::engine::observation::{IfIndex, Timestamp};
 
-/// RecentRemovals remembered, the newest; a frame waits in the ring buffer for milliseconds.
+/// Bound on remembered removals, the newest; a frame waits in the ring buffer for milliseconds.
 const MAX_REMOVALS: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -28,7 +29,7 @@ impl RecentRemovals {
         }
     }
 
-    /// Whether what `device` said at `at` was said before the address was removed there.
+    /// Whether a frame of `device` from `at` was sent before the address was removed there.
     pub(super) fn is_outdated(&self, device: IfIndex, address: IpAddr, at: Timestamp) -> bool {
         self.when
             .get(&(device, address))
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_is_remembered_from_the_last_time_it_was_told() {
+    fn a_repeated_removal_counts_as_new() {
         let mut removals = RecentRemovals::default();
         for n in 0..4096 {
             removals.record(1, nth(n), at(n));

@@ -1,4 +1,5 @@
-//! Where facts and IPAM's books meet: who holds an address, for [`Anomalies`](crate::detect::anomaly) to judge.
+//! Compares facts with IPAM's allocations and with the routes, and passes the result to
+//! [`Anomalies`](crate::engine::anomaly).
 
 use std::net::IpAddr;
 
@@ -12,7 +13,7 @@ use crate::engine::{
     scope::Scope,
 };
 
-/// Claims in no VLAN, of addresses that mean the same on the whole node: what IPAM hands out.
+/// Untagged claims of addresses that are not link-local: those that IPAM allocates.
 const NODE_WIDE: Scope = Scope {
     vlan: Vlan {
         outer: None,
@@ -22,7 +23,7 @@ const NODE_WIDE: Scope = Scope {
 };
 
 impl Engine {
-    /// Takes IPAM's books at `now` and appends what follows to `effects`.
+    /// Processes a pool update at `now` and appends what follows to `effects`.
     pub fn update_pool(&mut self, now: Timestamp, news: PoolUpdate, effects: &mut Vec<Effect>) {
         let decided_at = match &news {
             PoolUpdate::Read(pool, _) => pool.read_at,
@@ -43,12 +44,12 @@ impl Engine {
         }
     }
 
-    /// Goes on with what an earlier agent left open. To be called before the first observation.
-    pub fn restore_anomalies(&mut self, held: Vec<Anomaly>) {
-        self.anomalies.restore(held);
+    /// Restores the open anomalies of the previous run. To be called before the first observation.
+    pub fn restore_anomalies(&mut self, anomalies: Vec<Anomaly>) {
+        self.anomalies.restore(anomalies);
     }
 
-    /// The open anomalies, the one raised first at the front; those of an earlier agent included that may go on.
+    /// The open anomalies, oldest first, including restored ones that may still be found again.
     #[must_use]
     pub fn anomalies(&self) -> Vec<Anomaly> {
         let mut open: Vec<_> = self.anomalies.open().cloned().collect();
@@ -56,7 +57,7 @@ impl Engine {
         open
     }
 
-    /// The ids of the open anomalies in the same order: ask [`Engine::anomalies_of`] about some at a time.
+    /// The ids of the open anomalies in the same order; see [`Engine::anomalies_of`].
     #[must_use]
     pub fn anomaly_ids(&self) -> Vec<AnomalyId> {
         let mut open: Vec<_> = self
@@ -68,7 +69,7 @@ impl Engine {
         open.into_iter().map(|(.., id)| id).collect()
     }
 
-    /// Those of these anomalies that are open.
+    /// The open ones among these anomalies.
     #[must_use]
     pub fn anomalies_of(&self, ids: &[AnomalyId]) -> Vec<Anomaly> {
         let mut found: Vec<_> = self
@@ -87,13 +88,13 @@ impl Engine {
         self.anomalies.open().filter(|a| a.kind == kind).count()
     }
 
-    /// Anomalies that a bound turned away.
+    /// Anomalies rejected at a bound.
     #[must_use]
     pub fn anomalies_refused(&self) -> u64 {
         self.anomalies.refused()
     }
 
-    /// The whole of the kernel's state is merged: from now on what is not known is not there.
+    /// A full snapshot is merged: from now on, what is not known does not exist.
     pub(super) fn mark_full_snapshot(&mut self, at: Timestamp) {
         if !self.has_full_snapshot {
             self.has_full_snapshot = true;
@@ -124,7 +125,7 @@ impl Engine {
         }
     }
 
-    /// Judges everything about one address that is no conflict.
+    /// Checks one address for anomalies.
     pub(super) fn check_anomalies(
         &mut self,
         address: IpAddr,
@@ -142,7 +143,7 @@ impl Engine {
         if !routes_matter && !allocation_matters {
             return;
         }
-        // Shared addresses come from no pool, and move.
+        // Allowed addresses come from no pool, and they move.
         let (holders, is_reachable) = if self.settings.is_allowed(address) {
             (Vec::new(), false)
         } else {
@@ -175,8 +176,8 @@ impl Engine {
         effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
     }
 
-    /// Whether the host's own route leads past whoever has the address. Wider routes are not judged: many plugins have no
-    /// route for each pod.
+    /// Checks whether the host route leads to a claimant. Wider routes are not judged: many plugins
+    /// have no route for each pod.
     fn check_host_route(
         &mut self,
         address: IpAddr,
@@ -192,7 +193,8 @@ impl Engine {
             return;
         }
         let target = host_route.and_then(|out| self.links.get(out));
-        // Who is behind a bridge, or in a pod that cannot be looked into, is not known well enough.
+        // Claimants behind a bridge, or in a pod whose addresses cannot be read, are not known well
+        // enough.
         let is_ambiguous = target.is_some_and(|link| {
             self.links.is_bridge(link.link.ifindex) || (link.is_pod() && !link.namespace_readable)
         });
@@ -207,8 +209,9 @@ impl Engine {
             .host_route_stray(address, target, holders, at, bounds, effects);
     }
 
-    /// The pods that surely hold an address: those it is assigned in, those the node has a permanent entry for, and, where
-    /// a namespace cannot be read, those that were heard to claim it. And whether any claimant is_reachable the node's packets.
+    /// The pods that surely hold an address: it is assigned, the node has a permanent neighbour
+    /// entry, or the namespace cannot be read and there is other evidence. And whether any claimant
+    /// receives the node's packets.
     fn holders(&self, address: IpAddr, now: Timestamp) -> (Vec<Claimant>, bool) {
         let mut derived = self.claim_context().derive(address, now);
         let mut holders = derived.remove(&NODE_WIDE).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What claims are made of: addresses, neighbour entries and frames.
+//! Observations that support claims: addresses, neighbour entries and frames.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ impl Engine {
             return;
         }
         let facts = self.facts.get(info.address);
-        let news = !facts.is_some_and(|f| f.is_assigned_on(peer));
+        let is_new = !facts.is_some_and(|f| f.is_assigned_on(peer));
         match self.facts.assign(peer, info, at, &self.settings.bounds) {
             StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
@@ -29,7 +29,7 @@ impl Engine {
             StoreOutcome::Refused => self.drops.claims += 1,
             StoreOutcome::Refreshed => {}
         }
-        if news {
+        if is_new {
             self.record_move(info.address, device, Vlan::default(), at);
         }
     }
@@ -145,7 +145,7 @@ impl Engine {
         if !is_claimable(frame.address) {
             return;
         }
-        // A frame from before the device was known came in on an earlier one of that index.
+        // A frame from before the device was known came in on an earlier device of that index.
         let link = self.links.pod(frame.ifindex).filter(|l| l.since <= at);
         let Some(link) = link else {
             self.drops.unknown_device += 1;
@@ -156,7 +156,7 @@ impl Engine {
             return;
         }
         if frame.tentative {
-            // A probe makes nothing live again that is over.
+            // A probe does not revive an expired claim.
             self.expire_claims(frame.address, at);
         }
         let fact = FrameFact {
@@ -186,7 +186,7 @@ impl Engine {
         }
     }
 
-    /// Whether somebody other than the sender of a probe claims the address.
+    /// Whether another claimant than the sender of a probe claims the address.
     fn is_contested(&self, frame: FrameClaim, generation: u64, now: Timestamp) -> bool {
         let own = ClaimantId::Device(frame.ifindex, generation);
         let context = self.claim_context();
@@ -196,7 +196,7 @@ impl Engine {
         claimants.into_iter().any(|c| c.id != own)
     }
 
-    /// An allowed address was claimed by a device: perhaps it moved.
+    /// Records a claim of an allowed address, which may be a move.
     fn record_move(&mut self, address: IpAddr, device: IfIndex, vlan: Vlan, at: Timestamp) {
         if !self.settings.is_allowed(address) {
             return;
@@ -222,24 +222,24 @@ impl Engine {
         }
     }
 
-    /// Ends what nobody says the end of, and plans the next look.
+    /// Expires claims that have no removal event, and schedules the next check.
     pub(super) fn expire_claims(&mut self, address: IpAddr, now: Timestamp) {
         self.dirty.insert(address);
         let mut next = self
             .moves
             .next_expiry(address, now, self.settings.flap_window);
-        let mut look = |at: Timestamp| next = Some(next.map_or(at, |n| n.min(at)));
-        let mut lapsed = Vec::new();
+        let mut schedule = |at: Timestamp| next = Some(next.map_or(at, |n| n.min(at)));
+        let mut expired = Vec::new();
         let context = self.claim_context();
         if let Some(facts) = self.facts.get(address) {
             for frame in &facts.frames {
                 let link = self.links.pod(frame.ifindex);
                 if !link.is_some_and(|link| context.is_live(frame, link, facts, now)) {
-                    lapsed.push((frame.ifindex, frame.vlan, frame.kind));
+                    expired.push((frame.ifindex, frame.vlan, frame.kind));
                     continue;
                 }
                 let end = context.expires_at(frame);
-                look(if end > now {
+                schedule(if end > now {
                     end
                 } else {
                     now + self.settings.claim_ttl
@@ -248,21 +248,21 @@ impl Engine {
             for former in facts.neighbours.iter().flat_map(|n| &n.former) {
                 let end = former.last + self.settings.flap_window;
                 if end > now {
-                    look(end);
+                    schedule(end);
                 }
             }
         }
         if let Some(next) = next {
             self.expiry.schedule(address, next);
         }
-        for (ifindex, vlan, kind) in lapsed {
+        for (ifindex, vlan, kind) in expired {
             self.facts
                 .remove_frames(ifindex, address, |f| f.vlan == vlan && f.kind == kind);
         }
     }
 }
 
-/// Whether a hardware address is one station's: not zero, and without the group bit of broadcast and multicast.
+/// Whether a hardware address is not zero and not a group address (broadcast, multicast).
 fn is_unicast(mac: Mac) -> bool {
     mac != Mac::default() && mac.0[0] & 1 == 0
 }

@@ -1,4 +1,4 @@
-//! Decides anew about every address whose facts changed.
+//! Decides about every address whose facts changed.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::engine::{
 };
 
 impl Engine {
-    /// Brings the open conflicts to what the facts say now.
+    /// Decides about the dirty addresses, and about those rejected earlier if there is room now.
     pub(super) fn apply_pending(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
         self.evict_unreferenced_fdb();
         self.resolve_gateways_of_removed_devices(at.now, effects);
@@ -31,7 +31,7 @@ impl Engine {
         }
     }
 
-    /// Forwarding entries that aged out are of use only as long as a neighbour entry leads to them.
+    /// Removes aged forwarding entries that no neighbour entry refers to any more.
     fn evict_unreferenced_fdb(&mut self) {
         for (bridge, mac) in self.facts.take_unreferenced() {
             if !self.facts.is_mac_referenced(bridge, mac) {
@@ -92,7 +92,7 @@ impl Engine {
     }
 }
 
-/// Rule 1: two or more live claims in one scope.
+/// Two or more live claims in one scope are a conflict (`docs/detection-rules.md`, section 1).
 fn decide_claims(
     context: &ClaimContext<'_>,
     address: IpAddr,
@@ -111,8 +111,8 @@ fn decide_claims(
     decision(context, address, scope, kind, claimants)
 }
 
-/// Rule 8: an allowed address that moves too often. Those that took part and still exist are shown, as they claim it
-/// `now` where they do.
+/// An allowed address that moves too often (`docs/detection-rules.md`, section 8). Participants
+/// that still exist are shown, with their present evidence if they claim it `now`.
 fn decide_flapping(
     context: &ClaimContext<'_>,
     address: IpAddr,
@@ -150,7 +150,7 @@ fn decision(
     }
 }
 
-/// Why a claimant of a moment ago is none now.
+/// Why a former claimant left.
 fn leave_reason(links: &Links, claimant: &Claimant) -> LeaveReason {
     if !exists(links, claimant) {
         LeaveReason::DeviceRemoved
@@ -161,7 +161,7 @@ fn leave_reason(links: &Links, claimant: &Claimant) -> LeaveReason {
     }
 }
 
-/// Whether what a claimant stands on is still there.
+/// Whether the device of a claimant still exists.
 fn exists(links: &Links, claimant: &Claimant) -> bool {
     match claimant.id {
         ClaimantId::Device(ifindex, generation) => links

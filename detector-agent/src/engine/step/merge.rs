@@ -1,5 +1,5 @@
-//! Merges a reading of the kernel's state: what it holds is taken over, what it lacks is gone, except where a live word
-//! is newer. Nothing is decided before all of it is merged.
+//! Merges a snapshot: what it contains is added, what it does not contain is removed, except where
+//! a live update is newer. Decisions follow once all of it is merged.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -56,7 +56,8 @@ impl Engine {
         for ifindex in gone {
             self.link_gone(ifindex, effects);
         }
-        // The number of a pod's namespace may be an earlier pod's in this reading: it says whose it was.
+        // The number of a pod's namespace may be an earlier pod's in this snapshot: remember which
+        // device had it then.
         let read_as: HashMap<_, _> = snapshot
             .links
             .iter()
@@ -66,7 +67,7 @@ impl Engine {
             if finished.is_outdated(&StateKey::Link(link.ifindex)) {
                 continue;
             }
-            // Another device was told to have this peer since: this one is dying.
+            // A live update gave this peer to another device since: this one is dying.
             let holder = link.peer.and_then(|peer| self.links.pod_by_peer(peer));
             let holder = holder.map(|l| l.link.ifindex);
             if holder.is_some_and(|h| finished.is_outdated(&StateKey::Link(h))) {
@@ -95,7 +96,7 @@ impl Engine {
         if self.links.get(ifindex).is_none() {
             return;
         }
-        // No message may have told the peer: the link's own is sent before the pair is joined.
+        // Possibly no message reported the peer: the link's own is sent before the pair is joined.
         let link = snapshot.links.into_iter().find(|l| l.ifindex == ifindex);
         if let Some(link) = link.filter(|_| !finished.is_outdated(&StateKey::Link(ifindex))) {
             self.link(link, true, at, effects);
@@ -106,7 +107,7 @@ impl Engine {
         self.merge_neighbours(finished, &[ifindex], &neighbours, at);
     }
 
-    /// `same`: whether a peer was read as the end of the device that it is the end of now.
+    /// `same`: whether the snapshot has this peer at the device that has it now.
     fn merge_pods(
         &mut self,
         finished: &FinishedSnapshot,
@@ -206,7 +207,8 @@ impl Engine {
     fn merge_fdb(&mut self, finished: &FinishedSnapshot, entries: &[FdbEntry]) {
         let key = |e: &FdbEntry| (e.bridge, e.mac, e.vlan);
         let present: HashSet<_> = entries.iter().map(key).collect();
-        // The live word about a link is newer than the reading; it may say that the port is of another bridge by now.
+        // A live update of a link is newer than the snapshot: the port may be of another bridge by
+        // now.
         let of_another: HashSet<_> = entries
             .iter()
             .map(|e| (e.port, e.bridge))

@@ -32,27 +32,29 @@ use super::{
 pub enum Effect {
     /// A conflict was found.
     Raised(Conflict),
-    /// Its claimants, kind, confidence or receiver changed.
+    /// Its claimants, kind, confidence or traffic receiver changed.
     Updated(Conflict),
-    /// Fewer than two claim the address now.
+    /// Fewer than two claimants remain.
     Resolved(Conflict),
-    /// A pod device appeared, or its pod's end became known or another: attach to it and read its namespace.
+    /// A pod device appeared, or its peer became known or changed: attach to it and read its
+    /// namespace.
     Attach(PodDevice),
-    /// A pod device has another name or alias now.
+    /// The name or alias of a pod device changed.
     Renamed(PodDevice),
-    /// A pod device is gone, or is none any more.
+    /// A pod device was removed, or is no longer a pod device.
     Detach(PodDevice),
-    /// Read the whole node again: a reading could not be used because too much changed meanwhile, or something was told
-    /// before the link that it stands on was known.
+    /// Take another snapshot of the node: one could not be merged because too much changed
+    /// meanwhile, or an entry was reported before its link was known.
     Resync,
-    /// Something about anomalies.
+    /// An effect of anomalies.
     Anomaly(AnomalyEffect),
 }
 
-/// What bounds turned away, by what it was. All counters only grow.
+/// What was dropped at bounds, by kind. All counters only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DropCounters {
-    /// Claims of devices that already hold [`Bounds::claims_per_device`](super::Bounds::claims_per_device).
+    /// Claims of devices that already have
+    /// [`Bounds::claims_per_device`](super::Bounds::claims_per_device).
     pub claims: u64,
     /// Links.
     pub links: u64,
@@ -60,22 +62,23 @@ pub struct DropCounters {
     pub kernel_entries: u64,
     /// Conflicts.
     pub conflicts: u64,
-    /// Frames of devices that are not known, not any more, or were not yet when the frame came in.
+    /// Frames of devices that were unknown, or not yet known when the frame arrived.
     pub unknown_device: u64,
 }
 
-/// One claim, for the list of all.
+/// One claim, for the list of all claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedClaim {
     /// The claimed address.
     pub address: IpAddr,
     /// VLAN tags.
     pub vlan: Vlan,
-    /// Who claims it, and why.
+    /// The claimant, with its evidence.
     pub claimant: Claimant,
 }
 
-/// Keeps the facts and decides. See the module's documentation for the way through it.
+/// Stores the facts and decides. The flow is described in the documentation of
+/// [`engine`](crate::engine).
 #[derive(Debug)]
 pub struct Engine {
     settings: Settings,
@@ -88,19 +91,20 @@ pub struct Engine {
     moves: Moves,
     lifecycle: Lifecycle,
     anomalies: Anomalies,
-    /// Everything was read at least once.
+    /// A snapshot of the whole node was merged at least once.
     has_full_snapshot: bool,
     drops: DropCounters,
     /// Addresses whose facts changed in this step.
     dirty: BTreeSet<IpAddr>,
-    /// Links that are not known, but that a neighbour was told on: a bridge among them has to be read when it is known.
+    /// Unknown links for which a neighbour was reported: if one turns out to be a bridge, a resync
+    /// is needed.
     unresolved_links: BTreeSet<IfIndex>,
-    /// Open conflicts of an earlier agent, until the first reading of everything.
+    /// Open conflicts of the previous run, until the first full snapshot.
     restored: restore::RestoredConflicts,
 }
 
 impl Engine {
-    /// An engine that knows nothing yet.
+    /// An engine without any state.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -122,7 +126,8 @@ impl Engine {
         }
     }
 
-    /// Takes one observation at `now` (not before its own time) and appends what follows to `effects`.
+    /// Processes one observation at `now` (not before its own timestamp) and appends what follows
+    /// to `effects`.
     pub fn step(
         &mut self,
         now: Timestamp,
@@ -210,7 +215,7 @@ impl Engine {
         );
     }
 
-    /// When [`Engine::expire`] next has something to look at.
+    /// When [`Engine::expire`] has to be called next.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Timestamp> {
         match (self.expiry.next_due(), self.anomalies.next_due()) {
@@ -219,7 +224,7 @@ impl Engine {
         }
     }
 
-    /// Ends what nobody will say the end of: claims that were only heard, and flapping.
+    /// Expires what has no removal event: claims seen only in frames, flapping, and anomalies.
     pub fn expire(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         while let Some(address) = self.expiry.pop_due(now) {
             self.expire_claims(address, now);
@@ -234,7 +239,7 @@ impl Engine {
         );
     }
 
-    /// The open conflicts with their claimants' newest evidence, the one raised first at the front.
+    /// The open conflicts with their claimants' newest evidence, oldest first.
     #[must_use]
     pub fn conflicts(&self, now: Timestamp) -> Vec<Conflict> {
         let mut conflicts: Vec<_> = self
@@ -246,7 +251,7 @@ impl Engine {
         conflicts
     }
 
-    /// The addresses with an open conflict, the one raised first at the front: ask [`Engine::conflicts_of`] about each.
+    /// The addresses with an open conflict, oldest conflict first; see [`Engine::conflicts_of`].
     #[must_use]
     pub fn conflict_addresses(&self) -> Vec<IpAddr> {
         let open = self.lifecycle.open();
@@ -282,19 +287,19 @@ impl Engine {
             .count()
     }
 
-    /// Every address that something is known of, in no order: ask [`Engine::claims_of`] about each.
+    /// Every address with facts, in no order; see [`Engine::claims_of`].
     #[must_use]
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.facts.addresses().collect()
     }
 
-    /// How many addresses something is known of.
+    /// How many addresses have facts.
     #[must_use]
     pub fn address_count(&self) -> usize {
         self.facts.len()
     }
 
-    /// The pods' claims of one address.
+    /// The claims of one address, without the node's own.
     #[must_use]
     pub fn claims_of(&self, address: IpAddr, now: Timestamp) -> Vec<ListedClaim> {
         let derived = self.claim_context().derive(address, now);
@@ -310,7 +315,7 @@ impl Engine {
             .collect()
     }
 
-    /// The pod devices known now.
+    /// All pod devices.
     #[must_use]
     pub fn devices(&self) -> Vec<PodDevice> {
         self.links
@@ -320,13 +325,13 @@ impl Engine {
             .collect()
     }
 
-    /// The pod device of an index, if it is one now.
+    /// The pod device with this index, if there is one.
     #[must_use]
     pub fn device(&self, ifindex: IfIndex) -> Option<PodDevice> {
         self.links.pod(ifindex).map(LinkState::device)
     }
 
-    /// What the bounds turned away so far.
+    /// What was dropped at bounds so far.
     #[must_use]
     pub fn drop_counters(&self) -> DropCounters {
         self.drops

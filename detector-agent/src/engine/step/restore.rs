@@ -1,9 +1,11 @@
-//! Goes on where an earlier agent of the same boot ended.
+//! Restores what an earlier agent of the same boot left open (`docs/detection-rules.md`, section
+//! 13).
 //!
-//! What was kept is held until the first reading of everything is merged; until then nothing is decided about the
-//! addresses in it, so that no live word raises anew what is open. Then each kept conflict is made open again, its
-//! evidence that the kernel does not hold is put back for the devices that are still there, and the rules decide: it goes
-//! on without a word, is told as updated where it changed, or is resolved.
+//! Restored conflicts are held back until the first full snapshot is merged. Until then nothing is
+//! decided about their addresses, so that no live update raises a conflict that is already open.
+//! Then each conflict is opened again, its evidence that the kernel does not hold is restored for
+//! devices that still exist, and the rules decide: it continues without an event, is updated, or is
+//! resolved.
 
 use std::{collections::HashSet, net::IpAddr};
 
@@ -18,7 +20,7 @@ use crate::engine::{
     scope::Scope,
 };
 
-/// What is held until the first reading of everything.
+/// Conflicts held back until the first full snapshot.
 #[derive(Debug, Default)]
 pub(super) struct RestoredConflicts {
     conflicts: Vec<OpenConflict>,
@@ -31,24 +33,26 @@ impl RestoredConflicts {
     }
 }
 
-/// No link has these: what has them is gone.
+/// Never assigned to a link: stands for a link that is gone.
 const NO_LINK: IfIndex = 0;
 const NO_GENERATION: u64 = 0;
 
 impl Engine {
-    /// Goes on with what an earlier agent of the same boot restored. To be called before the first observation.
+    /// Restores the open conflicts of an earlier agent of the same boot. To be called before the
+    /// first observation.
     pub fn restore(&mut self, restored: Vec<OpenConflict>) {
         self.restored.addresses = restored.iter().map(|k| k.conflict.address).collect();
         self.restored.conflicts = restored;
     }
 
-    /// Whether restored conflicts still wait for the first reading of everything.
+    /// Whether restored conflicts still wait for the first full snapshot.
     #[must_use]
     pub fn is_restoring(&self) -> bool {
         !self.restored.conflicts.is_empty()
     }
 
-    /// Every open conflict as it is to be restored, those that wait for the first reading included.
+    /// Every open conflict in its persisted form, including those that wait for the first full
+    /// snapshot.
     #[must_use]
     pub fn open_records(&self, now: Timestamp) -> Vec<OpenConflict> {
         let mut records = self.restored.conflicts.clone();
@@ -60,7 +64,7 @@ impl Engine {
         records
     }
 
-    /// One open conflict as it is to be restored; `None` where it is no longer open.
+    /// One open conflict in its persisted form; `None` if it is no longer open.
     #[must_use]
     pub fn open_record(&self, conflict: &Conflict) -> Option<OpenConflict> {
         let mut open = self.lifecycle.open_of(conflict.address);
@@ -118,7 +122,8 @@ impl Engine {
         Some(LinkName { ifindex, name })
     }
 
-    /// The first reading of everything is merged: what was kept is open again, to be decided with all else.
+    /// The first full snapshot is merged: restored conflicts are opened again, to be decided with
+    /// everything else.
     pub(super) fn apply_restored(&mut self, finished: &FinishedSnapshot, at: Timestamp) {
         for mut restored in std::mem::take(&mut self.restored).conflicts {
             let address = restored.conflict.address;
@@ -152,11 +157,11 @@ impl Engine {
                 }
                 self.moves.restore(address, scope, moves);
             }
-            // A damaged file may name one twice.
+            // A damaged file may contain one twice.
             if self.lifecycle.open_of(address).all(|(s, _)| s != scope) {
                 self.lifecycle.restore(scope, restored.conflict);
             }
-            // What is over by now ends, and the next look is planned.
+            // Expire what is over by now, and schedule the next check.
             self.expire_claims(address, at);
         }
     }
@@ -197,7 +202,7 @@ impl Engine {
         }
     }
 
-    /// The identity that a claimant of the earlier agent has now; one that nobody has where it is gone.
+    /// The present identity of a restored claimant; one that matches nothing if its device is gone.
     fn current_id(&self, claimant: &Claimant) -> ClaimantId {
         match claimant.id {
             ClaimantId::Host => ClaimantId::Host,
@@ -212,8 +217,8 @@ impl Engine {
         }
     }
 
-    /// The pod device of that index, if it is the one it was. One whose peer is not told any more is: its pod goes, and
-    /// another device may have the number of the pod's namespace already.
+    /// The pod device of that index, if it is the same one. A device without a peer may be: its pod
+    /// is going, and another device may already have the number of its namespace.
     fn surviving_pod(
         &self,
         name: &str,

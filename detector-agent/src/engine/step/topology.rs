@@ -1,4 +1,4 @@
-//! Links, forwarding tables and routes: who is where. None of them is a claim.
+//! Links, forwarding tables and routes. None of them is a claim.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,8 @@ use crate::engine::{
 };
 
 impl Engine {
-    /// A link appeared or changed. `whole`: it was read, not told, and what it lacks it has not got.
+    /// A link appeared or changed. With `complete` it comes from a snapshot, and absent attributes
+    /// are treated as unset.
     pub(super) fn link(
         &mut self,
         link: Link,
@@ -37,14 +38,15 @@ impl Engine {
         }
         match upserted.change {
             LinkChange::Unchanged => return,
-            // A route may have been told before its link was known.
+            // A route may have been reported before its link was known.
             LinkChange::New if !up => self.drop_link_routes(ifindex),
             LinkChange::New => {}
             LinkChange::Replaced(old) => {
                 self.in_flight.touch(StateKey::LinkIdentity(ifindex));
                 self.remove_link_facts(ifindex, pod_peer(&old));
                 self.mark_flapping_dirty(ifindex);
-                // What the kernel holds for the new one may have been said before it was known to be another.
+                // Entries of the new link may have been reported before it was known to be another
+                // one.
                 effects.push(Effect::Resync);
             }
             LinkChange::Changed(old) => self.link_changed(&old, up, at),
@@ -72,7 +74,7 @@ impl Engine {
         }
     }
 
-    /// What a known link's change ends.
+    /// Removes what depended on the previous state of a link.
     fn link_changed(&mut self, old: &Link, up: bool, at: Timestamp) {
         let ifindex = old.ifindex;
         let now = self.links.get(ifindex).map(|l| &l.link);
@@ -94,15 +96,15 @@ impl Engine {
         }
     }
 
-    /// A device that stays has lost its other end.
+    /// A device that stays has lost its peer.
     fn remove_peer_claims(&mut self, peer: Peer, at: Timestamp) {
         for address in self.facts.remove_peer(peer) {
-            // What was heard long ago counted only while the address was assigned there.
+            // Expired frame claims counted only while the address was assigned there.
             self.expire_claims(address, at);
         }
     }
 
-    /// A link is down.
+    /// A link went down.
     fn drop_link_routes(&mut self, ifindex: IfIndex) {
         self.in_flight.touch(StateKey::LinkRoutes(ifindex));
         self.remove_link_routes(ifindex);
@@ -118,7 +120,7 @@ impl Engine {
     pub(super) fn link_gone(&mut self, ifindex: IfIndex, effects: &mut Vec<Effect>) {
         self.in_flight.touch(StateKey::LinkIdentity(ifindex));
         let state = self.links.remove(ifindex);
-        // Something may have been told on a link whose beginning was missed.
+        // Entries may have been reported for a link whose appearance was missed.
         self.remove_link_facts(ifindex, state.as_ref().and_then(|s| pod_peer(&s.link)));
         self.mark_ports_dirty(ifindex);
         self.mark_flapping_dirty(ifindex);
@@ -127,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// Everything that was known through a link that is gone.
+    /// Removes everything that depends on a link that is gone.
     fn remove_link_facts(&mut self, ifindex: IfIndex, peer: Option<Peer>) {
         self.dirty.extend(self.facts.remove_link(ifindex));
         if let Some(peer) = peer {
@@ -138,7 +140,7 @@ impl Engine {
         self.remove_link_routes(ifindex);
     }
 
-    /// Everything that is claimed through a link.
+    /// Marks every address dirty that is claimed through a link.
     pub(super) fn mark_link_dirty(&mut self, ifindex: IfIndex) {
         self.dirty.extend(self.facts.owned_by(Owner::Link(ifindex)));
         if let Some(peer) = self.links.pod(ifindex).and_then(|l| l.link.peer) {
@@ -148,7 +150,7 @@ impl Engine {
         self.mark_behind_dirty(&behind);
     }
 
-    /// A bridge came or went: its ports' L2 domains are others now.
+    /// A bridge appeared or disappeared: the L2 domains of its ports changed.
     fn mark_ports_dirty(&mut self, bridge: IfIndex) {
         let ports = self.links.iter().map(|l| &l.link);
         let ports = ports.filter(|l| l.master == Some(bridge));
@@ -164,7 +166,7 @@ impl Engine {
         }
     }
 
-    /// Who took part in flapping need not claim the address now.
+    /// Participants of flapping need not claim the address now.
     fn mark_flapping_dirty(&mut self, ifindex: IfIndex) {
         let open = self.lifecycle.open().map(|(_, conflict)| conflict);
         let flapping = open.filter(|c| c.kind == ConflictKind::Flapping);
@@ -210,7 +212,7 @@ impl Engine {
         self.mark_open_dirty(|address| Routes::covers(&route, address));
     }
 
-    /// A route for one address alone: does it lead to whoever has it?
+    /// A host route changed: check whether it leads to a claimant.
     fn mark_host_route_dirty(&mut self, route: &Route) {
         if route.prefix_len == if route.destination.is_ipv4() { 32 } else { 128 } {
             self.dirty.insert(route.destination);
