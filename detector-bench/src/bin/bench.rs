@@ -139,7 +139,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
                 ..report::Options::default()
             };
             let report = report::run(agent, &options)?;
-            let group = "Telling";
+            let group = "Delivery latency";
             let mut figures = Vec::new();
             for (name, sample) in [
                 ("raised to event line read", &report.line_us),
