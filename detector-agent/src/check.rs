@@ -225,8 +225,8 @@ fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
     let settings = &args.common.pods;
     let node = node::name(args.common.node_name.as_deref())?;
     let kube = KubeClient::new(settings.kube);
-    let books = ipam::look_once(&args.common.ipam, &node, kube, settings.lookup_timeout);
-    for pool in books.pools {
+    let allocations = ipam::read_once(&args.common.ipam, &node, kube, settings.lookup_timeout);
+    for pool in allocations.pools {
         let news = PoolUpdate::Read(pool, ChangedAddresses::All);
         engine.update_pool(clock::now(), news, &mut Vec::new());
     }
@@ -234,7 +234,7 @@ fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
         engine,
         now,
         omitted,
-        ipam: books.told,
+        ipam: allocations.summaries,
     })
 }
 

@@ -1,8 +1,8 @@
-//! The AWS VPC CNI's ipamd: its checkpoint file, which it replaces whole, and where that is absent (old versions) the
-//! introspection port, which is asked every now and then.
+//! Allocations of the AWS VPC CNI's ipamd: from its checkpoint file, which it always replaces as a whole, or, if that does
+//! not exist (old versions), from its introspection port.
 //!
 //! Every address on a device with the plugin's prefix comes from ipamd, except those of branch interfaces (security
-//! groups for pods): where the node has some that cannot be told from others by name, nothing is concluded.
+//! groups for pods). These cannot be distinguished by name, so on a node that has some nothing is concluded.
 
 use std::{
     collections::BTreeMap,
@@ -12,121 +12,128 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp as Wall;
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::{Request, StatusCode, client::conn::http1, header::HOST};
+use hyper_util::rt::TokioIo;
+use jiff::Timestamp as WallTime;
 use serde_json::Value;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    time::timeout,
-};
+use tokio::{net::TcpStream, time::timeout};
 
 use super::{
-    Read,
+    PoolRead,
     files::{self, FileError},
-    kept::Kept,
+    snapshot_history::SnapshotHistory,
 };
 use crate::{
     clock,
     engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp},
+    error_chain,
     health::State,
 };
 
-/// Bytes of the file or the answer: some hundred for each address.
+/// Longest file and response, in bytes; an address takes some hundred.
 const MAX_BYTES: u64 = 8 << 20;
-/// Addresses that are taken.
+/// Most addresses that are read.
 pub(super) const MAX_ADDRESSES: usize = 16_384;
-/// Depth of the answer that is looked through.
+/// Deepest nesting of the response that is searched.
 const MAX_DEPTH: usize = 12;
-/// How long the port may take.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The version of the file that is known.
+/// Deadline for the response of the introspection port.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The supported version of the file.
 const VERSION: &str = "vpc-cni-ipam/1";
-/// What ipamd's file begins its device names of branch interfaces' VLANs with.
-const BRANCH: &str = "vlan.eth";
+/// Name prefix of the devices that ipamd creates for branch interfaces.
+const BRANCH_PREFIX: &str = "vlan.eth";
 
-/// ipamd's books.
+/// Reads ipamd's allocations.
 #[derive(Debug)]
-pub(super) struct Aws {
+pub(super) struct AwsReader {
     id: PoolId,
     network: String,
-    prefix: String,
-    pub(super) file: PathBuf,
-    port: SocketAddr,
-    kept: Kept<Allocation>,
+    device_prefix: String,
+    file: PathBuf,
+    introspection: SocketAddr,
+    history: SnapshotHistory<Allocation>,
 }
 
-impl Aws {
+impl AwsReader {
     pub(super) fn new(
         id: PoolId,
-        (network, prefix): (String, String),
+        (network, device_prefix): (String, String),
         file: PathBuf,
-        port: SocketAddr,
+        introspection: SocketAddr,
     ) -> Self {
         Self {
             id,
             network,
-            prefix,
+            device_prefix,
             file,
-            port,
-            kept: Kept::new(MAX_ADDRESSES),
+            introspection,
+            history: SnapshotHistory::new(MAX_ADDRESSES),
         }
     }
 
-    /// The file's directory, to be watched.
+    /// The file's directory.
     pub(super) fn directory(&self) -> &Path {
         self.file.parent().unwrap_or(Path::new("/"))
     }
 
-    /// Reads the file, or asks the port.
-    pub(super) async fn read(&mut self) -> Read {
+    /// Reads the file, or queries the port.
+    pub(super) async fn read(&mut self) -> PoolRead {
         let read_at = clock::now();
-        let (place, found) = match files::read(&self.file, MAX_BYTES) {
-            Ok(bytes) => (self.file.display().to_string(), of_file(&bytes)),
+        let file = self.file.display();
+        let (place, allocated) = match files::read(&self.file, MAX_BYTES) {
+            Ok(bytes) => (file.to_string(), parse_file(&bytes)),
             Err(FileError::Missing) => {
-                let place = format!("http://{}/v1/enis", self.port);
-                let found = timeout(PATIENCE, ask(self.port))
+                let allocated = timeout(TIMEOUT, fetch(self.introspection))
                     .await
-                    .unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")))
-                    .and_then(|bytes| of_port(&bytes));
-                let missing =
-                    |why| format!("{} is not there, and {place}: {why}", self.file.display());
-                (place.clone(), found.map_err(missing))
+                    .unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")))
+                    .and_then(|body| parse_introspection(&body))
+                    .map_err(|reason| format!("{reason} ({file} does not exist)"));
+                (format!("http://{}/v1/enis", self.introspection), allocated)
             }
-            Err(why) => (self.file.display().to_string(), Err(why.to_string())),
+            Err(FileError::Io(error)) => (file.to_string(), Err(error.to_string())),
+            Err(error) => (file.to_string(), Err(format!("it {error}"))),
         };
-        self.take(place, found, has_branches(), read_at)
+        self.apply(place, allocated, has_branch_interfaces(), read_at)
     }
 
-    pub(super) fn take(
+    /// Applies what was read at `place`, or the reason why nothing was.
+    pub(super) fn apply(
         &mut self,
         place: String,
-        found: Result<BTreeMap<IpAddr, Allocation>, String>,
-        branches: bool,
+        allocated: Result<BTreeMap<IpAddr, Allocation>, String>,
+        has_branch_interfaces: bool,
         read_at: Timestamp,
-    ) -> Read {
-        let (found, books, state, told) = match found {
-            Ok(found) if branches => {
-                let told = format!(
-                    "{} addresses assigned by {place}; branch interfaces are in use, whose addresses it does not hold: drift is not judged",
-                    found.len()
+    ) -> PoolRead {
+        let (allocated, completeness, state, summary) = match allocated {
+            Ok(allocated) if has_branch_interfaces => {
+                let summary = format!(
+                    "{} allocations in {place}; drift is not checked: addresses of branch interfaces are missing there",
+                    allocated.len()
                 );
-                (Some(found), Completeness::Unknown, State::Failed, told)
+                (
+                    Some(allocated),
+                    Completeness::Unknown,
+                    State::Failed,
+                    summary,
+                )
             }
-            Ok(found) => {
-                let told = format!("{} addresses assigned by {place}", found.len());
-                let books = if self.kept.is_losing(&found, read_at) {
+            Ok(allocated) => {
+                let summary = format!("{} allocations in {place}", allocated.len());
+                let completeness = if self.history.detects_mass_loss(&allocated, read_at) {
                     Completeness::Deleted
                 } else {
                     Completeness::Complete
                 };
-                (Some(found), books, State::Works, told)
+                (Some(allocated), completeness, State::Works, summary)
             }
-            Err(why) => {
-                let told = format!("{why}; drift is not judged");
-                (None, Completeness::Unknown, State::Failed, told)
+            Err(reason) => {
+                let summary = format!("cannot read {place}: {reason}; drift is not checked");
+                (None, Completeness::Unknown, State::Failed, summary)
             }
         };
-        let touched = self.kept.replace(found, books, &place);
+        let changed = self.history.replace(allocated, completeness, &place);
         let pool = Pool {
             id: self.id,
             source: Arc::new(PoolSource {
@@ -136,60 +143,59 @@ impl Aws {
             }),
             coverage: Coverage {
                 ranges: Vec::new(),
-                device_prefixes: vec![self.prefix.clone()],
-                previously_allocated: self.kept.formerly.clone(),
+                device_prefixes: vec![self.device_prefix.clone()],
+                previously_allocated: self.history.previously_allocated.clone(),
             },
-            completeness: books,
-            allocated: self.kept.held.clone(),
-            can_detect_leaks: books == Completeness::Complete,
+            completeness,
+            allocated: self.history.allocated.clone(),
+            can_detect_leaks: completeness == Completeness::Complete,
             read_at,
         };
-        Read {
+        PoolRead {
             pool: Arc::new(pool),
-            touched,
+            changed,
             state,
-            told,
+            summary,
         }
     }
 }
 
-/// Whether branch interfaces carry pods of this node.
-fn has_branches() -> bool {
+/// Whether pods of this node use branch interfaces.
+fn has_branch_interfaces() -> bool {
     let links = std::fs::read_dir("/sys/class/net");
     links.is_ok_and(|links| {
-        links
-            .filter_map(Result::ok)
-            .any(|link| link.file_name().to_string_lossy().starts_with(BRANCH))
+        links.filter_map(Result::ok).any(|link| {
+            link.file_name()
+                .to_string_lossy()
+                .starts_with(BRANCH_PREFIX)
+        })
     })
 }
 
-/// The file's allocations.
-pub(super) fn of_file(bytes: &[u8]) -> Result<BTreeMap<IpAddr, Allocation>, String> {
-    let value: Value = serde_json::from_slice(bytes)
-        .map_err(|error| format!("ipamd's file is no JSON: {error}"))?;
+/// The allocations in ipamd's checkpoint file.
+pub(super) fn parse_file(bytes: &[u8]) -> Result<BTreeMap<IpAddr, Allocation>, String> {
+    let value: Value =
+        serde_json::from_slice(bytes).map_err(|error| format!("not valid JSON: {error}"))?;
     match value.get("version").and_then(Value::as_str) {
         Some(VERSION) => {}
         other => {
             return Err(format!(
-                "ipamd's file is of version {}, not {VERSION}",
-                other.unwrap_or("none")
+                "unsupported version {}, expected {VERSION}",
+                other.unwrap_or("(none)")
             ));
         }
     }
     let allocations = value
         .get("allocations")
         .filter(|a| !a.is_null())
-        .map(|a| {
-            a.as_array()
-                .ok_or("ipamd's file has no list of allocations")
-        })
+        .map(|a| a.as_array().ok_or("`allocations` is not a list"))
         .transpose()?;
     let mut found = BTreeMap::new();
     for allocation in allocations.into_iter().flatten().take(MAX_ADDRESSES) {
         let text = |key| allocation.get(key).and_then(Value::as_str);
         for key in ["ipv4", "ipv6"] {
             if let Some(address) = text(key).and_then(|a| a.parse().ok()) {
-                let owner = text("containerID").filter(|id| is_id(id));
+                let owner = text("containerID").filter(|id| is_container_id(id));
                 found.insert(address, allocation_of(owner));
             }
         }
@@ -204,24 +210,24 @@ fn allocation_of(owner: Option<&str>) -> Allocation {
     }
 }
 
-fn is_id(id: &str) -> bool {
+fn is_container_id(id: &str) -> bool {
     !id.is_empty() && id.len() <= 128 && id.chars().all(|c| c.is_ascii_graphic())
 }
 
-/// The assigned addresses in the port's answer. Versions differ in how deep they stand and how they say it: a field
-/// `Assigned`, or the times of the last assignment and its end.
-pub(super) fn of_port(bytes: &[u8]) -> Result<BTreeMap<IpAddr, Allocation>, String> {
-    let value: Value = serde_json::from_slice(bytes)
-        .map_err(|error| format!("the port's answer is no JSON: {error}"))?;
+/// The assigned addresses in a response of the introspection port. Versions differ in nesting and in how they mark an
+/// assigned address: by a field `Assigned`, or by the times of the last assignment and its end.
+pub(super) fn parse_introspection(bytes: &[u8]) -> Result<BTreeMap<IpAddr, Allocation>, String> {
+    let value: Value =
+        serde_json::from_slice(bytes).map_err(|error| format!("not valid JSON: {error}"))?;
     if !value.is_object() {
-        return Err("the port's answer is no object".to_owned());
+        return Err("the response is not a JSON object".to_owned());
     }
     let mut found = BTreeMap::new();
-    collect(&value, &mut found, 0);
+    collect_assigned(&value, &mut found, 0);
     Ok(found)
 }
 
-fn collect(value: &Value, found: &mut BTreeMap<IpAddr, Allocation>, depth: usize) {
+fn collect_assigned(value: &Value, found: &mut BTreeMap<IpAddr, Allocation>, depth: usize) {
     if depth > MAX_DEPTH || found.len() >= MAX_ADDRESSES {
         return;
     }
@@ -235,12 +241,12 @@ fn collect(value: &Value, found: &mut BTreeMap<IpAddr, Allocation>, depth: usize
                 return;
             }
             for inner in fields.values() {
-                collect(inner, found, depth + 1);
+                collect_assigned(inner, found, depth + 1);
             }
         }
         Value::Array(items) => {
             for inner in items {
-                collect(inner, found, depth + 1);
+                collect_assigned(inner, found, depth + 1);
             }
         }
         _ => {}
@@ -251,57 +257,51 @@ fn is_assigned(address: &Value) -> bool {
     if let Some(assigned) = address.get("Assigned").and_then(Value::as_bool) {
         return assigned;
     }
-    let time = |key| -> Option<Wall> {
-        let time: Wall = address.get(key)?.as_str()?.parse().ok()?;
-        // Go's zero time stands in year 1.
-        (time > Wall::UNIX_EPOCH).then_some(time)
+    let time = |key| -> Option<WallTime> {
+        let time: WallTime = address.get(key)?.as_str()?.parse().ok()?;
+        // Go's zero time is in the year 1.
+        (time > WallTime::UNIX_EPOCH).then_some(time)
     };
     match (time("AssignedTime"), time("UnassignedTime")) {
-        (Some(assigned), Some(ended)) => assigned > ended,
+        (Some(assigned), Some(unassigned)) => assigned > unassigned,
         (assigned, _) => assigned.is_some(),
     }
 }
 
-/// HTTP/1.0: the answer ends with the connection.
-async fn ask(port: SocketAddr) -> Result<Vec<u8>, String> {
-    let failed = |error: std::io::Error| error.to_string();
-    let mut stream = TcpStream::connect(port).await.map_err(failed)?;
-    let request = b"GET /v1/enis HTTP/1.0\r\nHost: localhost\r\n\r\n";
-    stream.write_all(request).await.map_err(failed)?;
-    let mut answer = Vec::new();
-    let mut limited = stream.take(MAX_BYTES + 1);
-    limited.read_to_end(&mut answer).await.map_err(failed)?;
-    if answer.len() as u64 > MAX_BYTES {
-        return Err(format!("the answer is larger than {MAX_BYTES} bytes"));
+/// The body of `GET /v1/enis`.
+async fn fetch(introspection: SocketAddr) -> Result<Bytes, String> {
+    let failed = |error: hyper::Error| error_chain::one_line(&error);
+    let stream = TcpStream::connect(introspection)
+        .await
+        .map_err(|error| error.to_string())?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(failed)?;
+    tokio::spawn(connection);
+    let request = Request::get("/v1/enis")
+        .header(HOST, "localhost")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| error.to_string())?;
+    let response = sender.send_request(request).await.map_err(failed)?;
+    if response.status() != StatusCode::OK {
+        return Err(format!("the port answered {}", response.status()));
     }
-    body(answer)
-}
-
-/// What an HTTP answer holds, where it says that all is well.
-pub(super) fn body(mut answer: Vec<u8>) -> Result<Vec<u8>, String> {
-    let end = answer.windows(4).position(|w| w == b"\r\n\r\n");
-    let Some(end) = end else {
-        return Err("the answer is no HTTP".to_owned());
-    };
-    let status = answer.split(|b| *b == b' ').nth(1).unwrap_or_default();
-    if status != b"200" {
-        return Err(format!(
-            "the port answered {}",
-            String::from_utf8_lossy(status)
-        ));
-    }
-    Ok(answer.split_off(end + 4))
+    let limit = usize::try_from(MAX_BYTES).unwrap_or(usize::MAX);
+    let body = Limited::new(response.into_body(), limit).collect().await;
+    Ok(body
+        .map_err(|error| error_chain::one_line(&*error))?
+        .to_bytes())
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
 
-    fn aws() -> Aws {
+    fn reader() -> AwsReader {
         let network = ("aws-cni".to_owned(), "eni".to_owned());
-        Aws::new(
+        AwsReader::new(
             PoolId(0),
             network,
             "/x/ipam.json".into(),
@@ -310,14 +310,14 @@ mod tests {
     }
 
     #[test]
-    fn the_files_allocations_are_read_and_another_version_is_refused() {
+    fn file_is_parsed_and_another_version_rejected() {
         let file = br#"{"version":"vpc-cni-ipam/1","allocations":[
             {"networkName":"aws-cni","containerID":"abc","ifName":"eth0","ipv4":"10.0.10.40","allocationTimestamp":1,
              "metadata":{"k8sPodNamespace":"default","k8sPodName":"web-0"}},{"ipv4":"nonsense"},7]}"#;
-        let found = of_file(file).unwrap();
+        let found = parse_file(file).unwrap();
         let addresses: Vec<_> = found.keys().map(ToString::to_string).collect();
         assert_eq!(addresses, ["10.0.10.40"]);
-        assert!(of_file(br#"{"version":"vpc-cni-ipam/2","allocations":[]}"#).is_err());
+        assert!(parse_file(br#"{"version":"vpc-cni-ipam/2","allocations":[]}"#).is_err());
         for broken in [
             &b"{"[..],
             b"",
@@ -325,7 +325,7 @@ mod tests {
             br#"{"version":"vpc-cni-ipam/1","allocations":7}"#,
         ] {
             assert!(
-                of_file(broken).is_err(),
+                parse_file(broken).is_err(),
                 "{}",
                 String::from_utf8_lossy(broken)
             );
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_is_read_in_the_form_of_old_and_of_new_versions() {
+    fn introspection_of_old_and_new_versions_is_parsed() {
         let old = br#"{"TotalIPs":2,"AssignedIPs":1,"ENIIPPools":{"eni-1":{"IPv4Addresses":{
             "10.0.10.1":{"Address":"10.0.10.1","Assigned":true},"10.0.10.2":{"Address":"10.0.10.2","Assigned":false}}}}}"#;
         let new = br#"{"TotalIPs":3,"ENIs":{"eni-1":{"AvailableIPv4Cidrs":{"10.0.10.0/28":{"IPAddresses":{
@@ -341,30 +341,30 @@ mod tests {
             "10.0.10.2":{"Address":"10.0.10.2","AssignedTime":"2026-01-02T00:00:00Z","UnassignedTime":"2026-01-03T00:00:00Z"},
             "10.0.10.3":{"Address":"10.0.10.3","AssignedTime":"0001-01-01T00:00:00Z","UnassignedTime":"0001-01-01T00:00:00Z"}
             }}}}}}"#;
-        for answer in [&old[..], new] {
-            let found = of_port(answer).unwrap();
+        for response in [&old[..], new] {
+            let found = parse_introspection(response).unwrap();
             let addresses: Vec<_> = found.keys().map(ToString::to_string).collect();
             assert_eq!(addresses, ["10.0.10.1"]);
         }
-        assert!(of_port(b"<html>").is_err());
+        assert!(parse_introspection(b"<html>").is_err());
     }
 
     #[test]
-    fn unreadable_books_conclude_nothing_and_keep_what_was_read() {
-        let mut aws = aws();
+    fn failed_read_keeps_the_last_snapshot_as_unknown() {
+        let mut reader = reader();
         let found =
-            of_file(br#"{"version":"vpc-cni-ipam/1","allocations":[{"ipv4":"10.0.10.40"}]}"#);
-        let first = aws.take("f".to_owned(), found, false, Timestamp(1));
+            parse_file(br#"{"version":"vpc-cni-ipam/1","allocations":[{"ipv4":"10.0.10.40"}]}"#);
+        let first = reader.apply("f".to_owned(), found, false, Timestamp(1));
         assert_eq!(first.pool.completeness, Completeness::Complete);
-        let broken = aws.take("f".to_owned(), of_file(b"{"), false, Timestamp(2));
+        let broken = reader.apply("f".to_owned(), parse_file(b"{"), false, Timestamp(2));
         assert_eq!(broken.pool.completeness, Completeness::Unknown);
         assert_eq!(broken.pool.allocated.len(), 1);
         assert!(
-            broken.state == State::Failed && broken.told.contains("no JSON"),
+            broken.state == State::Failed && broken.summary.contains("not valid JSON"),
             "{}",
-            broken.told
+            broken.summary
         );
-        let branches = aws.take("f".to_owned(), Ok(BTreeMap::new()), true, Timestamp(3));
+        let branches = reader.apply("f".to_owned(), Ok(BTreeMap::new()), true, Timestamp(3));
         assert_eq!(branches.pool.completeness, Completeness::Unknown);
     }
 }

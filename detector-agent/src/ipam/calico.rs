@@ -1,9 +1,9 @@
-//! Calico's `IPAMBlocks`, read through the Kubernetes API: what is assigned to this node, and what other nodes' blocks
-//! lend to it.
+//! Allocations in Calico's `IPAMBlocks`, read through the Kubernetes API: those of this node's blocks, and those that this
+//! node borrows from blocks of others.
 //!
-//! The API has no way to select blocks by node, so all are listed, page by page, and only this node's kept; that is why it
-//! is done every now and then and not for each pod. (An etcd datastore is not read.) Rights: `list` on `ipamblocks` of
-//! `crd.projectcalico.org`.
+//! The API cannot select blocks by node, so all are listed, page by page, and only this node's kept. Lists are therefore
+//! periodic ([`ListSchedule`](super::list_schedule::ListSchedule)), not per pod. Calico's etcd datastore is not supported.
+//! Required role: `list` on `ipamblocks` of `crd.projectcalico.org`.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use kube::{
 };
 use serde_json::Value;
 
-use super::{Read, kept::Kept};
+use super::{PoolRead, snapshot_history::SnapshotHistory};
 use crate::{
     clock,
     engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp},
@@ -27,138 +27,139 @@ use crate::{
     kube_client::KubeClient,
 };
 
-/// Blocks of one answer.
+/// Blocks per page of a list.
 const PAGE: u32 = 500;
-/// Blocks of the whole cluster that are looked through.
+/// Most blocks of a cluster.
 const MAX_BLOCKS: usize = 100_000;
-/// Addresses of one block: Calico's largest is a /20.
+/// Most addresses of one block: Calico's largest is a /20.
 const MAX_ORDINALS: usize = 4096;
-/// Addresses that are kept.
+/// Most allocations that are kept.
 pub(super) const MAX_ADDRESSES: usize = 65_536;
-/// Where the blocks are.
+/// The resource's name.
 const PLACE: &str = "ipamblocks.crd.projectcalico.org";
-/// What Felix names its devices with, unless told otherwise.
-const PREFIX: &str = "cali";
+/// Felix's default prefix of device names.
+const DEVICE_PREFIX: &str = "cali";
 
-/// One node's view of the blocks.
+/// Reads one node's allocations.
 #[derive(Debug)]
-pub(super) struct Calico {
+pub(super) struct CalicoReader {
     id: PoolId,
-    network: String,
+    source: Arc<PoolSource>,
     node: String,
     kube: Option<KubeClient>,
-    kept: Kept<Allocation>,
+    history: SnapshotHistory<Allocation>,
     ranges: Vec<RangeInclusive<IpAddr>>,
 }
 
-/// What is kept of the blocks.
+/// What the blocks contain for one node.
 #[derive(Debug, Default)]
-pub(super) struct Blocks {
+pub(super) struct NodeBlocks {
     pub(super) allocated: BTreeMap<IpAddr, Allocation>,
+    /// The addresses of the node's own blocks.
     ranges: Vec<RangeInclusive<IpAddr>>,
-    own: usize,
+    own_blocks: usize,
 }
 
-impl Calico {
+impl CalicoReader {
     pub(super) fn new(id: PoolId, network: String, node: String, kube: Option<KubeClient>) -> Self {
         Self {
             id,
-            network,
+            source: Arc::new(PoolSource {
+                ipam: Ipam::Calico,
+                network,
+                place: PLACE.to_owned(),
+            }),
             node,
             kube,
-            // Blocks say themselves which addresses are theirs; none has to be remembered.
-            kept: Kept::new(0),
+            // The blocks' ranges say which addresses are Calico's, so released ones need not be remembered.
+            history: SnapshotHistory::new(0),
             ranges: Vec::new(),
         }
     }
 
     /// Lists the blocks.
-    pub(super) async fn read(&mut self) -> Read {
+    pub(super) async fn read(&mut self) -> PoolRead {
         let read_at = clock::now();
-        let found = self.list().await;
-        self.take(found, read_at)
+        let blocks = self.list().await;
+        self.apply(blocks, read_at)
     }
 
-    async fn list(&self) -> Result<Blocks, String> {
+    async fn list(&self) -> Result<NodeBlocks, String> {
         let Some(kube) = &self.kube else {
-            return Err("the Kubernetes API is not in use (--kube)".to_owned());
+            return Err("the Kubernetes API is not used; enable it with --kube".to_owned());
         };
         let client = kube.connect().await.map_err(|error| error.to_string())?.0;
         let kind = GroupVersionKind::gvk("crd.projectcalico.org", "v1", "IPAMBlock");
         let resource = ApiResource::from_gvk_with_plural(&kind, "ipamblocks");
         let api: Api<DynamicObject> = Api::all_with(client, &resource);
-        let mut blocks = Blocks::default();
-        let mut seen = 0;
+        let mut blocks = NodeBlocks::default();
+        let mut listed = 0;
         let mut page = ListParams::default().limit(PAGE);
         loop {
             let list = api.list(&page).await.map_err(|error| error.to_string())?;
-            seen += list.items.len();
+            listed += list.items.len();
             blocks.add_all(&list.items, &self.node);
             match list.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) if seen < MAX_BLOCKS => page = page.continue_token(&next),
-                Some(_) => return Err(format!("there are more than {MAX_BLOCKS} blocks")),
+                Some(next) if listed < MAX_BLOCKS => page = page.continue_token(&next),
+                Some(_) => return Err(format!("the cluster has more than {MAX_BLOCKS} blocks")),
                 None => return Ok(blocks),
             }
         }
     }
 
-    fn take(&mut self, found: Result<Blocks, String>, read_at: Timestamp) -> Read {
-        let (found, books, state, told) = match found {
+    fn apply(&mut self, blocks: Result<NodeBlocks, String>, read_at: Timestamp) -> PoolRead {
+        let (allocated, completeness, state, summary) = match blocks {
             Ok(blocks) => {
-                let told = format!(
-                    "{} addresses in {} blocks of this node and those it borrows from, by {PLACE}",
+                let summary = format!(
+                    "{} allocations in {PLACE}; this node has {} blocks",
                     blocks.allocated.len(),
-                    blocks.own
+                    blocks.own_blocks
                 );
                 self.ranges = blocks.ranges;
                 (
                     Some(blocks.allocated),
                     Completeness::Complete,
                     State::Works,
-                    told,
+                    summary,
                 )
             }
-            Err(why) => {
-                let told = format!("{PLACE} cannot be read: {why}; drift is not judged by it");
-                (None, Completeness::Unknown, State::Failed, told)
+            Err(reason) => {
+                let summary = format!("cannot read {PLACE}: {reason}; drift is not checked");
+                (None, Completeness::Unknown, State::Failed, summary)
             }
         };
-        let touched = self.kept.replace(found, books, PLACE);
+        let changed = self.history.replace(allocated, completeness, PLACE);
         let pool = Pool {
             id: self.id,
-            source: Arc::new(PoolSource {
-                ipam: Ipam::Calico,
-                network: self.network.clone(),
-                place: PLACE.to_owned(),
-            }),
+            source: Arc::clone(&self.source),
             coverage: Coverage {
                 ranges: self.ranges.clone(),
-                device_prefixes: vec![PREFIX.to_owned()],
+                device_prefixes: vec![DEVICE_PREFIX.to_owned()],
                 ..Coverage::default()
             },
-            completeness: books,
-            allocated: self.kept.held.clone(),
-            can_detect_leaks: books == Completeness::Complete,
+            completeness,
+            allocated: self.history.allocated.clone(),
+            can_detect_leaks: completeness == Completeness::Complete,
             read_at,
         };
-        Read {
+        PoolRead {
             pool: Arc::new(pool),
-            touched,
+            changed,
             state,
-            told,
+            summary,
         }
     }
 }
 
-impl Blocks {
-    /// Takes what one answer lists.
+impl NodeBlocks {
+    /// Adds one page of the list.
     pub(super) fn add_all(&mut self, listed: &[DynamicObject], node: &str) {
         for block in listed {
             self.add(block.data.get("spec").unwrap_or(&Value::Null), node);
         }
     }
 
-    /// Takes one block's `spec`; what cannot be understood is passed over.
+    /// Adds one block by its `spec`; invalid parts are skipped.
     fn add(&mut self, spec: &Value, node: &str) {
         let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
         let Some(cidr) = text(spec, "cidr").and_then(|c| c.parse::<IpNet>().ok()) else {
@@ -166,7 +167,7 @@ impl Blocks {
         };
         let own = text(spec, "affinity").as_deref() == Some(&format!("host:{node}"));
         if own {
-            self.own += 1;
+            self.own_blocks += 1;
             self.ranges.push(cidr.network()..=cidr.broadcast());
         }
         let list = |key| spec.get(key).and_then(Value::as_array);
@@ -183,7 +184,7 @@ impl Blocks {
             let of_node = attribute
                 .and_then(|a| text(a.get("secondary")?, "node"))
                 .map(|of| of == node);
-            // What another node's block holds is of interest only where it is lent to this one.
+            // Of another node's block only what this node borrows matters.
             if self.allocated.len() >= MAX_ADDRESSES || !(own || of_node == Some(true)) {
                 continue;
             }
@@ -219,8 +220,9 @@ fn nth(cidr: &IpNet, ordinal: usize) -> Option<IpAddr> {
     cidr.contains(&address).then_some(address)
 }
 
-/// A handle of old Calico, `<namespace>.<pod>`, of a pod that keeps its name (a StatefulSet's, `…-<number>`): when the record
-/// of the earlier pod is deleted, the address of the later one is freed. New handles end with a container's id.
+/// Whether the handle has old Calico's form `<namespace>.<pod>` and the pod's name is reused (a StatefulSet's,
+/// `…-<number>`): releasing the earlier pod's handle then releases the later pod's address. Newer handles end with a
+/// container's id.
 fn is_shared(handle: &str) -> bool {
     let Some((_, rest)) = handle.split_once('.') else {
         return false;
@@ -229,7 +231,7 @@ fn is_shared(handle: &str) -> bool {
     number.is_some_and(|n| (1..=5).contains(&n.len()) && n.chars().all(|c| c.is_ascii_digit()))
 }
 
-/// Addresses of the node itself.
+/// Whether the handle is for an address of the node itself.
 fn is_tunnel(handle: &str) -> bool {
     [
         "ipip-tunnel-addr-",
@@ -244,14 +246,14 @@ fn is_tunnel(handle: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic)] // a test that cannot set itself up fails
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use serde_json::json;
 
     use super::*;
 
-    /// The incident's block, with its allocations as a list.
-    fn stale() -> Value {
+    /// The block of the scenario, with its allocations as a list.
+    fn stale_block() -> Value {
         let facts: Value = serde_json::from_str(include_str!(
             "../../../detector-testkit/fixtures/scenarios/calico-stale-endpoints.json"
         ))
@@ -265,8 +267,8 @@ mod tests {
         block
     }
 
-    fn blocks(specs: &[Value], node: &str) -> Blocks {
-        let mut blocks = Blocks::default();
+    fn blocks(specs: &[Value], node: &str) -> NodeBlocks {
+        let mut blocks = NodeBlocks::default();
         for spec in specs {
             blocks.add(spec, node);
         }
@@ -274,16 +276,24 @@ mod tests {
     }
 
     #[test]
-    fn calico_stale_endpoints_is_read_as_it_stands() {
-        let found = blocks(&[stale()], "dev-slave-108");
-        let held: Vec<_> = found.allocated.keys().map(ToString::to_string).collect();
-        assert_eq!(held, ["192.168.106.67"], "ordinal 3 of 192.168.106.64/26");
+    fn block_of_calico_stale_endpoints_is_read() {
+        let found = blocks(&[stale_block()], "dev-slave-108");
+        let addresses: Vec<_> = found.allocated.keys().map(ToString::to_string).collect();
+        assert_eq!(
+            addresses,
+            ["192.168.106.67"],
+            "ordinal 3 of 192.168.106.64/26"
+        );
         assert_eq!(found.ranges.len(), 1);
-        assert!(blocks(&[stale()], "another-node").allocated.is_empty());
+        assert!(
+            blocks(&[stale_block()], "another-node")
+                .allocated
+                .is_empty()
+        );
     }
 
     #[test]
-    fn borrowed_addresses_tunnels_and_shared_handles_are_told_apart() {
+    fn borrowed_tunnel_and_shared_handles_are_recognised() {
         let id = "f".repeat(64);
         let spec = json!({"cidr": "10.1.0.0/26", "affinity": "host:other", "allocations": [0, 1, null, 2, 3],
             "attributes": [
@@ -300,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_under_two_handles_is_seen() {
+    fn address_under_two_handles_has_two_owners() {
         let block = |handle: &str| {
             json!({"cidr": "10.1.0.0/26", "affinity": "host:me", "allocations": [0],
                 "attributes": [{"handle_id": handle, "secondary": null}]})
@@ -312,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_block_holds_is_survived() {
+    fn invalid_blocks_are_skipped() {
         for spec in [
             json!(null),
             json!({"cidr": 7}),

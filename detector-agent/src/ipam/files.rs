@@ -1,4 +1,4 @@
-//! Reading a file that others write: within a bound, never waiting, only where it is a regular one.
+//! Bounded reads of regular files that other programs write. Never blocks on pipes or devices.
 
 use std::{
     fs::{File, OpenOptions},
@@ -9,32 +9,30 @@ use std::{
 
 use nix::libc;
 
-/// Why a file is of no use.
+/// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FileError {
-    /// It is not there.
-    #[error("it is not there")]
+    /// There is no such file.
+    #[error("does not exist")]
     Missing,
-    /// A link leads nowhere, as where the agent does not see the node's whole file system.
-    #[error(
-        "it is a symbolic link to {0}, which is not there; the agent has to see that place too"
-    )]
+    /// A symbolic link whose target the agent does not see, for example because it is not mounted.
+    #[error("is a symbolic link to {0}, which does not exist here; mount that path too")]
     Dangling(String),
     /// A directory, a pipe, a socket or a device.
-    #[error("it is no regular file")]
+    #[error("is not a regular file")]
     NotRegular,
-    /// Longer than anything of its sort.
-    #[error("it is larger than {0} bytes")]
+    /// Longer than the bound.
+    #[error("is larger than {0} bytes")]
     TooLarge(u64),
-    /// The system refuses.
-    #[error("{0}")]
+    /// The system call failed.
+    #[error("cannot be read: {0}")]
     Io(io::Error),
 }
 
-/// The whole of a file of at most `bound` bytes.
+/// The content of a file of at most `bound` bytes. Follows symbolic links.
 ///
 /// # Errors
-/// As [`FileError`] says.
+/// As described by [`FileError`].
 pub(super) fn read(path: &Path, bound: u64) -> Result<Vec<u8>, FileError> {
     let file = open(path, 0)?;
     let size = file.metadata().map_err(FileError::Io)?.len();
@@ -52,7 +50,10 @@ pub(super) fn read(path: &Path, bound: u64) -> Result<Vec<u8>, FileError> {
     Ok(bytes)
 }
 
-/// The first `bound` bytes of a file that is no symbolic link.
+/// The first `bound` bytes of a file. Does not follow a symbolic link.
+///
+/// # Errors
+/// As described by [`FileError`].
 pub(super) fn head(path: &Path, bound: u64) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     open(path, libc::O_NOFOLLOW)?
@@ -63,7 +64,7 @@ pub(super) fn head(path: &Path, bound: u64) -> Result<Vec<u8>, FileError> {
 }
 
 fn open(path: &Path, flags: i32) -> Result<File, FileError> {
-    // A pipe or a device would make the opening wait.
+    // Without O_NONBLOCK, opening a pipe or a device could block.
     let opened = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC | flags)

@@ -1,10 +1,10 @@
-//! `host-local`'s reservations: a file for each address in the network's directory, named by the address.
+//! Allocations of the CNI plugin `host-local`: a file per address in the network's directory, named by the address.
 //!
-//! That a file is there is what counts, as it does for the plugin, which makes it with `O_EXCL`; its content (the
-//! container's id) is shown to people only. The plugin's `lock` is never opened.
+//! Only the file's existence counts, as it does for the plugin, which creates it with `O_EXCL`. Its content (the container's
+//! id) is shown to people. The plugin's `lock` is never opened.
 //!
-//! A plugin that gives an address free removes that one file and leaves `lock` and `last_reserved_ip.*`. Where those are
-//! gone, or the directory is, or nearly all reservations at once, somebody else deleted the books: [`Completeness::Deleted`].
+//! To release an address the plugin removes that one file; `lock` and `last_reserved_ip.*` stay. If these are gone, or the
+//! directory, or nearly all files at once, something else deleted them: [`Completeness::Deleted`].
 
 use std::{
     collections::BTreeMap,
@@ -17,61 +17,64 @@ use std::{
 
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, statfs};
 
-use super::{Read, config::HostLocalNetwork, files, kept::Kept};
+use super::{PoolRead, cni_config::HostLocalNetwork, files, snapshot_history::SnapshotHistory};
 use crate::{
     clock,
     engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource},
     health::State,
 };
 
-/// Entries of a directory that are looked at: more than a /16 has.
+/// Most entries of a directory: more than a /16 has.
 const MAX_ENTRIES: usize = 70_000;
-/// Bytes of one reservation that are looked at: an id of 64 characters and an interface's name.
+/// Bytes read of one file: an id of 64 characters and an interface's name are shorter.
 const MAX_BYTES: u64 = 512;
-/// Longest container id that is believed.
+/// Longest container id.
 pub(super) const MAX_ID: usize = 128;
-/// Formerly held addresses that are remembered.
-const MAX_FORMERLY: usize = 70_000;
-/// Plugins whose pods all stand on devices that are followed; those of macvlan and the like do not.
-const FOLLOWED: [&str; 4] = ["bridge", "calico", "kindnet", "ptp"];
+/// Most released addresses that are remembered.
+const MAX_PREVIOUS: usize = 70_000;
+/// Plugins that give every pod a device on the host, so that an allocation without one is a leak. Others, such as macvlan,
+/// do not.
+const PLUGINS_WITH_DEVICES: [&str; 4] = ["bridge", "calico", "kindnet", "ptp"];
 
-/// The file's inode, and what it says.
+/// The file's inode, and the allocation it stands for.
 type Reservation = (u64, Allocation);
 /// The reservations of one network.
-type Held = BTreeMap<IpAddr, Reservation>;
+type Reservations = BTreeMap<IpAddr, Reservation>;
 
-/// What was found of the directory.
+/// The state of the network's directory.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
-    /// Its reservations, whether the plugin's `lock` is there, and so many entries that are neither.
+enum DirectoryState {
+    /// It was read.
     Read {
-        held: Held,
+        reservations: Reservations,
+        /// The plugin's `lock` exists.
         has_lock: bool,
-        foreign: usize,
+        /// Entries that are not the plugin's.
+        foreign_entries: usize,
     },
-    /// There is no directory, and there never was one since the agent started.
+    /// It does not exist, and was never seen since the agent started.
     NeverSeen(String),
-    /// The directory was deleted.
+    /// It was deleted.
     Deleted,
-    /// What is seen was deleted on the node, and what stands there now is not seen: the agent's mount shows the old one.
+    /// The mounted directory was deleted on the node, and its replacement is not visible through the agent's mount.
     Orphaned,
     /// It cannot be read.
     Unreadable(String),
 }
 
-/// Reads the reservations of one network, remembering what it has read.
+/// Reads the reservations of one network.
 #[derive(Debug)]
-pub(super) struct HostLocal {
+pub(super) struct HostLocalReader {
     id: PoolId,
     pub(super) network: HostLocalNetwork,
     pub(super) directory: PathBuf,
     source: Arc<PoolSource>,
-    kept: Kept<Reservation>,
+    history: SnapshotHistory<Reservation>,
     /// The directory was read at least once.
-    seen: bool,
+    was_seen: bool,
 }
 
-impl HostLocal {
+impl HostLocalReader {
     pub(super) fn new(id: PoolId, network: HostLocalNetwork) -> Self {
         let directory = network.data_dir.join(&network.name);
         Self {
@@ -83,120 +86,138 @@ impl HostLocal {
             }),
             network,
             directory,
-            kept: Kept::new(MAX_FORMERLY),
-            seen: false,
+            history: SnapshotHistory::new(MAX_PREVIOUS),
+            was_seen: false,
         }
     }
 
-    /// Reads the directory. `thoroughly`: also the content of files that look unchanged.
-    pub(super) fn read(&mut self, thoroughly: bool) -> Read {
+    /// Reads the directory. `thorough`: reads files again that look unchanged.
+    pub(super) fn read(&mut self, thorough: bool) -> PoolRead {
         let read_at = clock::now();
-        let found = self.list(thoroughly);
-        let (state, told) = self.tell(&found);
-        let orphaned = matches!(found, Found::Orphaned);
-        let (held, books) = match found {
-            Found::Read { held, has_lock, .. } => {
-                self.seen = true;
-                let losing = self.kept.is_losing(&held, read_at);
-                let books = if !has_lock || losing {
+        let directory = self.list(thorough);
+        let (state, summary) = self.summary(&directory);
+        let is_orphaned = matches!(directory, DirectoryState::Orphaned);
+        let (reservations, completeness) = match directory {
+            DirectoryState::Read {
+                reservations,
+                has_lock,
+                ..
+            } => {
+                self.was_seen = true;
+                let is_mass_loss = self.history.detects_mass_loss(&reservations, read_at);
+                let completeness = if !has_lock || is_mass_loss {
                     Completeness::Deleted
                 } else {
                     Completeness::Complete
                 };
-                (Some(held), books)
+                (Some(reservations), completeness)
             }
-            Found::Deleted | Found::Orphaned => (Some(Held::new()), Completeness::Deleted),
-            // What was read last still stands; nothing is concluded from what it lacks.
-            Found::NeverSeen(_) | Found::Unreadable(_) => (None, Completeness::Unknown),
+            DirectoryState::Deleted | DirectoryState::Orphaned => {
+                (Some(Reservations::new()), Completeness::Deleted)
+            }
+            // The last snapshot stays, but nothing is concluded from what is missing in it.
+            DirectoryState::NeverSeen(_) | DirectoryState::Unreadable(_) => {
+                (None, Completeness::Unknown)
+            }
         };
-        let touched = self.kept.replace(held, books, &self.source.place);
-        let kept = &self.kept;
-        let judged = self.network.is_first || !kept.formerly.is_empty() || !kept.held.is_empty();
+        let changed = self
+            .history
+            .replace(reservations, completeness, &self.source.place);
         let pool = Pool {
             id: self.id,
             source: Arc::clone(&self.source),
             coverage: Coverage {
-                // A configuration that nobody uses may have the subnet of the one in use.
-                // Nor is anything known of what was handed out since, where only a deleted directory is seen.
-                ranges: if judged && !orphaned {
+                // An orphaned directory says nothing about addresses allocated since.
+                ranges: if self.is_in_use() && !is_orphaned {
                     self.network.ranges.clone()
                 } else {
                     Vec::new()
                 },
                 device_prefixes: Vec::new(),
-                previously_allocated: self.kept.formerly.clone(),
+                previously_allocated: self.history.previously_allocated.clone(),
             },
-            completeness: books,
-            allocated: kept
-                .held
+            completeness,
+            allocated: self
+                .history
+                .allocated
                 .iter()
                 .map(|(address, (_, allocation))| (*address, allocation.clone()))
                 .collect(),
-            can_detect_leaks: books == Completeness::Complete
-                && FOLLOWED.contains(&self.network.plugin.as_str()),
+            can_detect_leaks: completeness == Completeness::Complete
+                && PLUGINS_WITH_DEVICES.contains(&self.network.plugin.as_str()),
             read_at,
         };
-        Read {
+        PoolRead {
             pool: Arc::new(pool),
-            touched,
+            changed,
             state,
-            told,
+            summary,
         }
     }
 
-    /// How the books are, and the same in a sentence.
-    fn tell(&self, found: &Found) -> (State, String) {
+    /// Whether the network is in use. A configuration that is not may have the same subnet as the one that is.
+    fn is_in_use(&self) -> bool {
+        self.network.is_first
+            || !self.history.previously_allocated.is_empty()
+            || !self.history.allocated.is_empty()
+    }
+
+    fn summary(&self, directory: &DirectoryState) -> (State, String) {
         let shown = self.directory.display();
-        match found {
-            Found::Read { held, foreign, .. } => {
-                let foreign = match foreign {
+        match directory {
+            DirectoryState::Read {
+                reservations,
+                foreign_entries,
+                ..
+            } => {
+                let foreign = match foreign_entries {
                     0 => String::new(),
-                    n => format!("; {n} entries there are no reservations"),
+                    n => format!("; {n} other entries were skipped"),
                 };
-                let told = format!("{} reservations in {shown}{foreign}", held.len());
-                (State::Works, told)
+                let summary = format!("{} allocations in {shown}{foreign}", reservations.len());
+                (State::Works, summary)
             }
-            Found::NeverSeen(why) => (State::Off, why.clone()),
-            Found::Deleted => {
-                let told = format!("{shown} is not there: no address is reserved");
-                (State::Degraded, told)
+            DirectoryState::NeverSeen(reason) => (State::Off, reason.clone()),
+            DirectoryState::Deleted => {
+                let summary = format!("{shown} does not exist: no address is allocated");
+                (State::Degraded, summary)
             }
-            Found::Orphaned => {
-                let told = format!(
-                    "{shown} was deleted on the node, and the mount here still shows the deleted one: addresses handed out since are not judged; restart this container, or mount the directory above"
+            DirectoryState::Orphaned => {
+                let summary = format!(
+                    "{shown} was deleted on the node, and the agent's mount still shows the deleted directory; drift of addresses allocated since is not checked; restart this container, or mount the parent directory"
                 );
-                (State::Failed, told)
+                (State::Failed, summary)
             }
-            Found::Unreadable(why) => {
-                let told = format!("{shown} cannot be read: {why}; drift is not judged by it");
-                (State::Failed, told)
+            DirectoryState::Unreadable(reason) => {
+                let summary = format!("cannot read {shown}: {reason}; drift is not checked");
+                (State::Failed, summary)
             }
         }
     }
 
-    fn list(&self, thoroughly: bool) -> Found {
+    fn list(&self, thorough: bool) -> DirectoryState {
         let is_orphan = |path: &Path| fs::metadata(path).is_ok_and(|m| m.nlink() == 0);
         if is_orphan(&self.network.data_dir) || is_orphan(&self.directory) {
-            return Found::Orphaned;
+            return DirectoryState::Orphaned;
         }
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return self.missing();
+                return self.missing_directory();
             }
-            Err(error) => return Found::Unreadable(error.to_string()),
+            Err(error) => return DirectoryState::Unreadable(error.to_string()),
         };
-        let mut held = Held::new();
+        let mut reservations = Reservations::new();
         let mut has_lock = false;
-        let mut foreign = 0;
+        let mut foreign_entries = 0;
         for (number, entry) in entries.enumerate() {
             let entry = match entry {
                 Ok(entry) => entry,
-                Err(error) => return Found::Unreadable(error.to_string()),
+                Err(error) => return DirectoryState::Unreadable(error.to_string()),
             };
             if number >= MAX_ENTRIES {
-                let why = format!("it holds more than {MAX_ENTRIES} entries");
-                return Found::Unreadable(why);
+                let reason = format!("it has more than {MAX_ENTRIES} entries");
+                return DirectoryState::Unreadable(reason);
             }
             let name = entry.file_name();
             let name = name.to_string_lossy();
@@ -204,65 +225,63 @@ impl HostLocal {
                 has_lock = true;
             } else if let Ok(address) = name.parse::<IpAddr>() {
                 let inode = entry.ino();
-                let known = self.kept.held.get(&address);
-                let same = |(i, a): &&Reservation| *i == inode && a.owner.is_some();
-                let allocation = match known.filter(|k| !thoroughly && same(k)) {
+                let known = self.history.allocated.get(&address);
+                let is_same = |(i, a): &&Reservation| *i == inode && a.owner.is_some();
+                let allocation = match known.filter(|known| !thorough && is_same(known)) {
                     Some((_, allocation)) => allocation.clone(),
                     None => Allocation {
-                        owner: owner(&entry.path()),
+                        owner: read_owner(&entry.path()),
                         ..Allocation::default()
                     },
                 };
-                held.insert(address, (inode, allocation));
+                reservations.insert(address, (inode, allocation));
             } else if !name.starts_with("last_reserved_ip") {
-                foreign += 1;
+                foreign_entries += 1;
             }
         }
-        Found::Read {
-            held,
+        DirectoryState::Read {
+            reservations,
             has_lock,
-            foreign,
+            foreign_entries,
         }
     }
 
-    /// Whether a directory that is not there was deleted, or may only not be seen from here.
-    fn missing(&self) -> Found {
+    /// Whether a missing directory was deleted, or is only not visible to the agent.
+    fn missing_directory(&self) -> DirectoryState {
         if let Ok(target) = fs::read_link(&self.directory) {
-            return Found::Unreadable(format!(
-                "it is a symbolic link to {}, which is not there; the agent has to see that place too",
-                target.display()
-            ));
+            let target = target.display().to_string();
+            let reason = format!("it {}", files::FileError::Dangling(target));
+            return DirectoryState::Unreadable(reason);
         }
-        if self.seen || self.network.data_dir.is_dir() {
-            return Found::Deleted;
+        if self.was_seen || self.network.data_dir.is_dir() {
+            return DirectoryState::Deleted;
         }
         let mut ancestors = self.network.data_dir.ancestors().skip(1);
-        let there = ancestors.find(|path| path.exists());
-        // In a container everything but mounts is the image's: what is not there may well be on the node.
-        let in_image = there.is_none_or(|path| {
+        let existing = ancestors.find(|path| path.exists());
+        // In a container everything except mounts belongs to the image: the directory may well exist on the node.
+        let is_in_image = existing.is_none_or(|path| {
             statfs(path).is_ok_and(|fs| fs.filesystem_type() == OVERLAYFS_SUPER_MAGIC)
         });
-        if in_image {
-            Found::NeverSeen(format!(
-                "{} is not there: no pod was given an address yet, or the agent does not see the node's directory (mount it)",
+        if is_in_image {
+            DirectoryState::NeverSeen(format!(
+                "{} does not exist: no address was allocated yet, or the node's directory is not mounted into the agent",
                 self.network.data_dir.display()
             ))
         } else {
-            Found::Deleted
+            DirectoryState::Deleted
         }
     }
 }
 
-/// The container's id; none where the file is being written, is foreign, or cannot be read.
-fn owner(path: &Path) -> Option<Arc<str>> {
-    owner_in(&files::head(path, MAX_BYTES).ok()?)
+/// The container's id; `None` if the file is incomplete, foreign or unreadable.
+fn read_owner(path: &Path) -> Option<Arc<str>> {
+    parse_owner(&files::head(path, MAX_BYTES).ok()?)
 }
 
-/// The same of a reservation's content.
-pub(super) fn owner_in(bytes: &[u8]) -> Option<Arc<str>> {
+/// The container's id in a file's content: `<id>\r\n<interface>`, or in old versions the id alone.
+pub(super) fn parse_owner(bytes: &[u8]) -> Option<Arc<str>> {
     let text = std::str::from_utf8(bytes).ok()?;
-    // `<id>\r\n<interface>`, of old the id alone.
     let id = text.lines().next()?.trim();
-    let sane = !id.is_empty() && id.len() <= MAX_ID && id.chars().all(|c| c.is_ascii_graphic());
-    sane.then(|| id.into())
+    let is_valid = !id.is_empty() && id.len() <= MAX_ID && id.chars().all(|c| c.is_ascii_graphic());
+    is_valid.then(|| id.into())
 }

@@ -1,35 +1,35 @@
-//! IPAM's books: which IPAM hands out the addresses of this node's pods, and what it holds for whom.
+//! IPAM sources: which IPAM assigns the addresses of this node's pods, and what it has allocated.
 //!
 //! ```text
-//! /etc/cni/net.d ──config──► which networks ──► host_local, aws, calico ──► Pool ──► detection
-//!                                                     ▲                               │
-//!                                                     └──────── "read them now" ──────┘
+//! /etc/cni/net.d ──cni_config──► networks ──► host_local, aws, calico ──Pool──► event loop
+//!                                                    ▲                              │
+//!                                                    └──── "read this pool now" ────┘
 //! ```
 //!
-//! Everything here is on a thread of its own that may wait for a disk or an API. Comparing is done in
-//! [`detect`](crate::detect), which is told whole books and which addresses changed in them.
+//! Runs on a thread of its own, which may wait for a disk or an API. The [`engine`](crate::engine) compares: it gets each
+//! pool's allocations and which addresses changed in them.
 //!
-//! Invariants: no lock of a plugin is ever taken and nothing is written; a file is read within a bound and only where it
-//! is a regular one; books that cannot be read are told as unknown, never as empty; what was recognised and what was
-//! not is said in one place each: the health part, the log once, `check`.
+//! Invariants: nothing is written, and no lock of a plugin is taken; only regular files are read, up to a bound;
+//! allocations that cannot be read are reported as unknown, never as empty. What was found and what was not is reported
+//! as parts of `/readyz`, in the log once per change, and by `check`.
 
 mod aws;
 mod calico;
-mod config;
+mod cni_config;
+mod directory_watch;
 mod files;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod host_local;
-mod kept;
+mod list_schedule;
 mod once;
-mod pace;
 mod reader;
 mod settings;
-mod watch;
+mod snapshot_history;
 mod watcher;
 
-pub use once::{Recognised, look_once};
-pub use settings::{IpamSettings, IpamSwitch};
+pub use once::{IpamSnapshot, read_once};
+pub use settings::{IpamMode, IpamSettings};
 pub use watcher::IpamWatcher;
 
 use std::sync::Arc;
@@ -39,15 +39,14 @@ use crate::{
     health::State,
 };
 
-/// What came of reading the books of one network.
+/// The outcome of reading one pool.
 #[derive(Debug)]
-struct Read {
-    /// The books.
+struct PoolRead {
     pool: Arc<Pool>,
-    /// What changed in them.
-    touched: ChangedAddresses,
-    /// How they are.
+    /// Addresses whose allocation changed since the last read.
+    changed: ChangedAddresses,
+    /// How the pool's part is shown in `/readyz`.
     state: State,
-    /// The same in one sentence, for people.
-    told: String,
+    /// The reason for `state` in one sentence, for people.
+    summary: String,
 }

@@ -1,46 +1,46 @@
-//! One look at IPAM's books, for `check`.
+//! A single read of all IPAM sources, for `check`.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
 use super::{
-    config,
-    reader::Reader,
-    settings::{IpamSettings, IpamSwitch},
+    cni_config,
+    reader::PoolReader,
+    settings::{IpamMode, IpamSettings},
 };
 use crate::{
     engine::{Pool, PoolId},
     kube_client::KubeClient,
 };
 
-/// What was recognised and read.
+/// The allocations of all pools.
 #[derive(Debug, Default)]
-pub struct Recognised {
-    /// The books.
+pub struct IpamSnapshot {
+    /// The pools that could be read.
     pub pools: Vec<Arc<Pool>>,
-    /// What was read and what not, a sentence each.
-    pub told: Vec<String>,
+    /// What was read and what was not, one sentence each.
+    pub summaries: Vec<String>,
 }
 
-/// Reads all there is to read now; each network's books have `patience`.
+/// Reads all pools in the CNI configuration, each for at most `limit`.
 #[must_use]
-pub fn look_once(
+pub fn read_once(
     settings: &IpamSettings,
     node: &str,
     kube: Option<KubeClient>,
-    patience: Duration,
-) -> Recognised {
-    let mut seen = Recognised::default();
-    if settings.ipam == IpamSwitch::Off {
-        return seen;
+    limit: Duration,
+) -> IpamSnapshot {
+    let mut snapshot = IpamSnapshot::default();
+    if settings.ipam == IpamMode::Off {
+        return snapshot;
     }
-    let config = config::read(&settings.cni_conf_dir);
-    let (_, told) = config::tell(&settings.cni_conf_dir, &config);
-    seen.told.push(told);
+    let config = cni_config::read(&settings.cni_conf_dir);
+    let (_, summary) = cni_config::summary(&settings.cni_conf_dir, &config);
+    snapshot.summaries.push(summary);
     let networks = config.unwrap_or_default().networks();
     if networks.is_empty() {
-        return seen;
+        return snapshot;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -48,24 +48,25 @@ pub fn look_once(
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            seen.told
-                .push(format!("IPAM's books are not read: {error}"));
-            return seen;
+            snapshot
+                .summaries
+                .push(format!("cannot read IPAM allocations: {error}"));
+            return snapshot;
         }
     };
     for (number, network) in (0..).zip(networks) {
-        let mut reader = Reader::of(network, PoolId(number), settings, node, kube.as_ref());
-        match runtime.block_on(async { timeout(patience, reader.read(true)).await }) {
-            // The first reading is never too soon.
+        let mut reader = PoolReader::new(network, PoolId(number), settings, node, kube);
+        match runtime.block_on(async { timeout(limit, reader.read(true)).await }) {
+            // Cannot happen: every schedule allows the first read.
             Ok(None) => {}
             Ok(Some(read)) => {
-                seen.told.push(read.told);
-                seen.pools.push(read.pool);
+                snapshot.summaries.push(read.summary);
+                snapshot.pools.push(read.pool);
             }
-            Err(_) => seen
-                .told
-                .push(format!("{}: no answer within {patience:?}", reader.name())),
+            Err(_) => snapshot
+                .summaries
+                .push(format!("{}: no answer within {limit:?}", reader.name())),
         }
     }
-    seen
+    snapshot
 }

@@ -1,71 +1,71 @@
-//! The reader of one network's books, whichever IPAM it is.
+//! The reader of one pool, for any IPAM.
 
 use std::path::Path;
 
 use tokio::time::Instant;
 
 use super::{
-    Read, aws::Aws, calico::Calico, config::Network, host_local::HostLocal, pace::Pace,
-    settings::IpamSettings,
+    PoolRead, aws::AwsReader, calico::CalicoReader, cni_config::IpamNetwork,
+    host_local::HostLocalReader, list_schedule::ListSchedule, settings::IpamSettings,
 };
 use crate::{engine::PoolId, kube_client::KubeClient};
 
-/// Knows where the books of a network are, and what they held when they were read last.
+/// Reads a pool's allocations; keeps its last snapshot.
 #[derive(Debug)]
-pub(super) enum Reader {
-    HostLocal(HostLocal),
-    Aws(Aws),
-    Calico(Calico, Pace),
+pub(super) enum PoolReader {
+    HostLocal(HostLocalReader),
+    Aws(AwsReader),
+    Calico(CalicoReader, ListSchedule),
 }
 
-impl Reader {
-    pub(super) fn of(
-        network: Network,
+impl PoolReader {
+    pub(super) fn new(
+        network: IpamNetwork,
         id: PoolId,
         settings: &IpamSettings,
         node: &str,
-        kube: Option<&KubeClient>,
+        kube: Option<KubeClient>,
     ) -> Self {
         match network {
-            Network::HostLocal(network) => Self::HostLocal(HostLocal::new(id, network)),
-            Network::Aws { name, prefix } => {
+            IpamNetwork::HostLocal(network) => Self::HostLocal(HostLocalReader::new(id, network)),
+            IpamNetwork::Aws { name, prefix } => {
                 let file = settings.aws_ipam_file.clone();
-                let port = settings.aws_introspection;
-                Self::Aws(Aws::new(id, (name, prefix), file, port))
+                let introspection = settings.aws_introspection;
+                Self::Aws(AwsReader::new(id, (name, prefix), file, introspection))
             }
-            Network::Calico(name) => {
-                let calico = Calico::new(id, name, node.to_owned(), kube.cloned());
-                Self::Calico(calico, Pace::default())
+            IpamNetwork::Calico(name) => {
+                let calico = CalicoReader::new(id, name, node.to_owned(), kube);
+                Self::Calico(calico, ListSchedule::default())
             }
         }
     }
 
-    /// What a person calls it.
+    /// Its name in logs and `/readyz`.
     pub(super) fn name(&self) -> String {
         match self {
-            Self::HostLocal(pool) => format!("host-local: {}", pool.network.name),
+            Self::HostLocal(reader) => format!("host-local: {}", reader.network.name),
             Self::Aws(_) => "aws-ipamd".to_owned(),
             Self::Calico(..) => "calico-ipam".to_owned(),
         }
     }
 
-    /// Where something happens when the books change.
+    /// The directory in which files change when the allocations do; `None` if they are not in files.
     pub(super) fn directory(&self) -> Option<&Path> {
         match self {
-            Self::HostLocal(pool) => Some(&pool.directory),
-            Self::Aws(aws) => Some(aws.directory()),
+            Self::HostLocal(reader) => Some(&reader.directory),
+            Self::Aws(reader) => Some(reader.directory()),
             Self::Calico(..) => None,
         }
     }
 
-    /// Reads them; `None` where it is too soon for that. `thoroughly`: also what looks unchanged.
-    pub(super) async fn read(&mut self, thoroughly: bool) -> Option<Read> {
+    /// Reads the pool; `None` if the schedule does not allow it yet. `thorough`: reads files again that look unchanged.
+    pub(super) async fn read(&mut self, thorough: bool) -> Option<PoolRead> {
         match self {
-            Self::HostLocal(pool) => Some(pool.read(thoroughly)),
-            Self::Aws(aws) => Some(aws.read().await),
-            Self::Calico(calico, pace) => {
-                if pace.begin(Instant::now()) {
-                    Some(calico.read().await)
+            Self::HostLocal(reader) => Some(reader.read(thorough)),
+            Self::Aws(reader) => Some(reader.read().await),
+            Self::Calico(reader, schedule) => {
+                if schedule.try_begin(Instant::now()) {
+                    Some(reader.read().await)
                 } else {
                     None
                 }

@@ -1,31 +1,31 @@
-//! What to read of IPAM, as the operator says.
+//! Settings of the IPAM sources.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-/// Whether IPAM's books are compared with live addresses.
+/// Whether IPAM allocations are compared with live addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum IpamSwitch {
-    /// Every IPAM that is recognised in the CNI configuration.
+pub enum IpamMode {
+    /// Every supported IPAM in the CNI configuration.
     Auto,
     /// None.
     Off,
 }
 
-/// Where IPAM's books are; the same for `run` and `check`.
+/// Where IPAM allocations are read; the same for `run` and `check`.
 #[derive(Args, Clone, Debug)]
 pub struct IpamSettings {
-    /// Compare IPAM's books with the live addresses: `auto` reads those of the networks in --cni-conf-dir, `off` none.
+    /// Compare IPAM allocations with live addresses: `auto` reads those of the networks in --cni-conf-dir, `off` none.
     #[arg(
         long,
         value_name = "MODE",
         env = "IPCONFLICT_IPAM",
         default_value = "auto"
     )]
-    pub ipam: IpamSwitch,
+    pub ipam: IpamMode,
 
-    /// Directory of the CNI configuration, to find out which IPAM the networks use.
+    /// Directory of the CNI configuration, which says which IPAM the networks use.
     #[arg(
         long,
         value_name = "DIR",
@@ -34,8 +34,8 @@ pub struct IpamSettings {
     )]
     pub cni_conf_dir: PathBuf,
 
-    /// The file in which the AWS VPC CNI's ipamd keeps what it assigned; where it is absent, its introspection port is
-    /// asked.
+    /// File in which the AWS VPC CNI's ipamd keeps its allocations; if it does not exist, its introspection port is
+    /// queried.
     #[arg(
         long,
         value_name = "FILE",
@@ -44,7 +44,7 @@ pub struct IpamSettings {
     )]
     pub aws_ipam_file: PathBuf,
 
-    /// ipamd's introspection port.
+    /// Introspection port of ipamd.
     #[arg(
         long,
         value_name = "ADDR",
@@ -54,7 +54,7 @@ pub struct IpamSettings {
     )]
     pub aws_introspection: SocketAddr,
 
-    /// How long IPAM may hold an address that no pod has before that is reported.
+    /// Report an allocation that no pod uses after this time.
     #[arg(long, value_name = "TIME", env = "IPCONFLICT_IPAM_LEAK_AFTER", default_value = "10m", value_parser = leak_after)]
     pub ipam_leak_after: Duration,
 }

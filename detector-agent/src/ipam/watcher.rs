@@ -1,4 +1,4 @@
-//! The task that keeps IPAM's books up to date for detection.
+//! The task that keeps the engine's copy of the IPAM allocations up to date.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -15,28 +15,29 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    config::{self, Config, Network},
-    reader::Reader,
-    settings::{IpamSettings, IpamSwitch},
-    watch::{Changed, Watcher},
+    cni_config::{self, CniConfig, IpamNetwork},
+    directory_watch::{ChangedSubjects, DirectoryWatch},
+    reader::PoolReader,
+    settings::{IpamMode, IpamSettings},
 };
 use crate::{
     engine::{PoolId, PoolUpdate},
     health::{Health, Part, Role, State},
     kube_client::KubeClient,
+    timer::sleep_until_some,
 };
 
-/// Everything is read again so often, whatever inotify said.
+/// Time between reads of everything, whatever inotify reported.
 const RECHECK: Duration = Duration::from_secs(30);
-/// The same where ipamd may have to be asked: nobody tells when what it answers changes.
+/// The same with ipamd, whose introspection port has no notifications.
 const RECHECK_AWS: Duration = Duration::from_secs(5);
-/// The same where there is no inotify.
-const RECHECK_BLIND: Duration = Duration::from_millis(500);
-/// Between two rounds of reading: one round takes in all that happened meanwhile.
-const PAUSE: Duration = Duration::from_millis(5);
+/// The same without inotify.
+const RECHECK_POLLING: Duration = Duration::from_millis(500);
+/// Pause between two rounds, so that one round covers all changes in it.
+const ROUND_PAUSE: Duration = Duration::from_millis(5);
 
-/// The name of the part that tells what was recognised.
-const CONFIG: &str = "CNI configuration";
+/// Name of the CNI configuration's part in `/readyz`.
+const CONFIG_PART: &str = "CNI configuration";
 
 /// What may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,107 +46,108 @@ enum Subject {
     Pool(PoolId),
 }
 
-/// Reads IPAM's books and tells of them.
+/// Watches the IPAM sources and notifies of changes in their allocations.
 #[derive(Debug)]
 pub struct IpamWatcher<F> {
     settings: IpamSettings,
     node: String,
     kube: Option<KubeClient>,
-    tell: F,
+    notify: F,
     health: Arc<Health>,
     parts: HashMap<String, Part>,
-    /// What the log was told last of each part: how it is, and the sentence without its counts.
+    /// What was last logged of each part: its state, and its summary without digits.
     logged: HashMap<String, (State, String)>,
-    config: Option<Result<Config, String>>,
-    readers: BTreeMap<PoolId, (Network, Reader)>,
+    config: Option<Result<CniConfig, String>>,
+    readers: BTreeMap<PoolId, (IpamNetwork, PoolReader)>,
     next_id: u32,
-    /// `None` where there is no inotify.
-    watcher: Option<Watcher<Subject>>,
+    /// `None` if inotify is not available.
+    directories: Option<DirectoryWatch<Subject>>,
 }
 
 impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
-    /// A reader that tells by `tell`, which is `false` once nobody listens.
+    /// A watcher that calls `notify` with each update until it returns `false`.
     #[must_use]
     pub fn new(
         settings: IpamSettings,
         node: String,
         kube: Option<KubeClient>,
         health: Arc<Health>,
-        tell: F,
+        notify: F,
     ) -> Self {
         Self {
             settings,
             node,
             kube,
-            tell,
+            notify,
             health,
             parts: HashMap::new(),
             logged: HashMap::new(),
             config: None,
             readers: BTreeMap::new(),
             next_id: 0,
-            watcher: None,
+            directories: None,
         }
     }
 
-    /// Reads until nobody asks any more; at once the books of the pools that are `wanted`.
-    pub async fn run(mut self, mut wanted: UnboundedReceiver<PoolId>) {
-        if self.settings.ipam == IpamSwitch::Off {
-            self.part(CONFIG)
-                .off("switched off by --ipam off: drift and leaks are not looked for");
+    /// Runs until the sender of `requests` is dropped. A requested pool is read at once.
+    pub async fn run(mut self, mut requests: UnboundedReceiver<PoolId>) {
+        if self.settings.ipam == IpamMode::Off {
+            self.part(CONFIG_PART)
+                .off("switched off by --ipam off: drift and leaks are not checked");
             return;
         }
-        match Watcher::new() {
-            Ok(watcher) => self.watcher = Some(watcher),
+        match DirectoryWatch::new() {
+            Ok(watch) => self.directories = Some(watch),
             Err(error) => warn!(
-                "IPAM's directories cannot be watched ({error}); they are looked at every {RECHECK_BLIND:?}; raise fs.inotify.max_user_instances"
+                %error,
+                "inotify is not available, IPAM directories are polled every {RECHECK_POLLING:?}; raise fs.inotify.max_user_instances"
             ),
         }
         let mut dirty = BTreeSet::from([Subject::Config]);
-        let mut thoroughly = true;
+        let mut thorough = true;
         let mut recheck = Instant::now();
         loop {
-            if !self.round(&mut dirty, thoroughly).await {
+            if !self.round(&mut dirty, thorough).await {
                 return;
             }
-            thoroughly = false;
+            thorough = false;
             if recheck <= Instant::now() {
-                recheck = Instant::now() + self.recheck_every();
+                recheck = Instant::now() + self.recheck_period();
             }
-            sleep(PAUSE).await;
-            let doubt = self.in_doubt();
+            sleep(ROUND_PAUSE).await;
+            let requested_list = self.requested_list();
             tokio::select! {
-                asked = wanted.recv() => match asked {
-                    Some(id) => self.asked(id, &mut dirty),
+                request = requests.recv() => match request {
+                    Some(id) => self.request(id, &mut dirty),
                     None => return,
                 },
-                Some(id) = until(doubt) => {
-                    dirty.insert(Subject::Pool(id));
+                () = sleep_until_some(requested_list.map(|(_, due)| due)) => {
+                    dirty.extend(requested_list.map(|(id, _)| Subject::Pool(id)));
                 }
-                changed = next_change(&mut self.watcher) => match changed {
-                    Ok(Changed::These(subjects)) => dirty.extend(subjects),
-                    Ok(Changed::Any) => self.all(&mut dirty),
+                changed = next_change(&mut self.directories) => match changed {
+                    Ok(ChangedSubjects::Only(subjects)) => dirty.extend(subjects),
+                    Ok(ChangedSubjects::All) => self.mark_all(&mut dirty),
                     Err(error) => {
-                        warn!("watching IPAM's directories failed ({error}); they are looked at every {RECHECK_BLIND:?}");
-                        self.watcher = None;
+                        warn!(%error, "inotify failed, IPAM directories are polled every {RECHECK_POLLING:?}");
+                        self.directories = None;
                         recheck = Instant::now();
                     }
                 },
                 () = sleep_until(recheck) => {
-                    self.all(&mut dirty);
-                    thoroughly = true;
+                    self.mark_all(&mut dirty);
+                    thorough = true;
                 }
             }
-            while let Ok(id) = wanted.try_recv() {
-                self.asked(id, &mut dirty);
+            while let Ok(id) = requests.try_recv() {
+                self.request(id, &mut dirty);
             }
         }
     }
 
-    fn recheck_every(&self) -> Duration {
-        let is_aws = |(_, reader): &(Network, Reader)| matches!(reader, Reader::Aws(_));
-        if self.watcher.is_none() {
-            RECHECK_BLIND
+    fn recheck_period(&self) -> Duration {
+        let is_aws = |(_, reader): &(IpamNetwork, PoolReader)| matches!(reader, PoolReader::Aws(_));
+        if self.directories.is_none() {
+            RECHECK_POLLING
         } else if self.readers.values().any(is_aws) {
             RECHECK_AWS
         } else {
@@ -153,37 +155,37 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
         }
     }
 
-    /// The books of a pool are wanted now. Blocks that are asked for too soon are listed when their time comes.
-    fn asked(&mut self, id: PoolId, dirty: &mut BTreeSet<Subject>) {
-        if let Some((_, Reader::Calico(_, pace))) = self.readers.get_mut(&id) {
-            pace.ask();
+    /// Marks a requested pool. Calico's blocks are listed when their schedule allows it.
+    fn request(&mut self, id: PoolId, dirty: &mut BTreeSet<Subject>) {
+        if let Some((_, PoolReader::Calico(_, schedule))) = self.readers.get_mut(&id) {
+            schedule.request();
         }
         dirty.insert(Subject::Pool(id));
     }
 
-    /// The pool whose blocks are to be listed because of an address in doubt, and when.
-    fn in_doubt(&self) -> Option<(PoolId, Instant)> {
+    /// The pool with a requested list of blocks, and when the list is due.
+    fn requested_list(&self) -> Option<(PoolId, Instant)> {
         self.readers
             .iter()
             .find_map(|(id, (_, reader))| match reader {
-                Reader::Calico(_, pace) => Some((*id, pace.asked_for()?)),
+                PoolReader::Calico(_, schedule) => Some((*id, schedule.request_due()?)),
                 _ => None,
             })
     }
 
-    fn all(&self, dirty: &mut BTreeSet<Subject>) {
+    fn mark_all(&self, dirty: &mut BTreeSet<Subject>) {
         dirty.insert(Subject::Config);
         dirty.extend(self.readers.keys().copied().map(Subject::Pool));
     }
 
-    /// Reads what may have changed; `false` where nobody listens any more.
-    async fn round(&mut self, dirty: &mut BTreeSet<Subject>, thoroughly: bool) -> bool {
+    /// Reads what is marked; `false` once `notify` returned `false`.
+    async fn round(&mut self, dirty: &mut BTreeSet<Subject>, thorough: bool) -> bool {
         if dirty.remove(&Subject::Config) && !self.read_config(dirty) {
             return false;
         }
         while let Some(subject) = dirty.pop_first() {
             if let Subject::Pool(id) = subject
-                && !self.read_pool(id, thoroughly).await
+                && !self.read_pool(id, thorough).await
             {
                 return false;
             }
@@ -194,99 +196,96 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
     fn read_config(&mut self, dirty: &mut BTreeSet<Subject>) -> bool {
         let directory = self.settings.cni_conf_dir.clone();
         self.watch(Subject::Config, &directory);
-        let config = config::read(&directory);
+        let config = cni_config::read(&directory);
         if self.config.as_ref() == Some(&config) {
             return true;
         }
-        let found = config.clone().unwrap_or_default().networks();
-        // A network that stays keeps its pool, and with it what was read.
-        let gone = self
+        let networks = config.clone().unwrap_or_default().networks();
+        // A network that stays keeps its pool and its last snapshot.
+        let removed = self
             .readers
-            .extract_if(.., |_, (network, _)| !found.contains(network));
-        for (id, (_, reader)) in gone.collect::<Vec<_>>() {
+            .extract_if(.., |_, (network, _)| !networks.contains(network));
+        for (id, (_, reader)) in removed.collect::<Vec<_>>() {
             let name = reader.name();
             self.part(&name)
                 .off("the CNI configuration no longer has this network");
             self.logged.remove(&name);
-            if !(self.tell)(PoolUpdate::Gone(id)) {
+            if !(self.notify)(PoolUpdate::Gone(id)) {
                 return false;
             }
         }
-        for network in found {
+        for network in networks {
             if self.readers.values().any(|(known, _)| *known == network) {
                 continue;
             }
             let id = PoolId(self.next_id);
             self.next_id += 1;
-            let reader = Reader::of(
-                network.clone(),
-                id,
-                &self.settings,
-                &self.node,
-                self.kube.as_ref(),
-            );
+            let reader =
+                PoolReader::new(network.clone(), id, &self.settings, &self.node, self.kube);
             self.readers.insert(id, (network, reader));
             dirty.insert(Subject::Pool(id));
         }
-        let (state, told) = config::tell(&directory, &config);
+        let (state, summary) = cni_config::summary(&directory, &config);
         match state {
-            State::Degraded => warn!("{told}"),
-            _ => info!("{told}"),
+            State::Degraded => warn!(summary, "CNI configuration read in part"),
+            _ => info!(summary, "CNI configuration read"),
         }
-        self.part(CONFIG).set(state, told);
+        self.part(CONFIG_PART).set(state, summary);
         self.config = Some(config);
         true
     }
 
-    /// Reads the books of a pool and tells of them; `false` where nobody listens any more.
-    async fn read_pool(&mut self, id: PoolId, thoroughly: bool) -> bool {
+    /// Reads a pool and notifies of it; `false` once `notify` returned `false`.
+    async fn read_pool(&mut self, id: PoolId, thorough: bool) -> bool {
         let Some((_, reader)) = self.readers.get(&id) else {
             return true;
         };
         let name = reader.name();
-        // Before the reading: what happens after it is told.
+        // Before reading, so that no later change is missed.
         if let Some(directory) = reader.directory().map(Path::to_owned) {
             self.watch(Subject::Pool(id), &directory);
         }
         let Some((_, reader)) = self.readers.get_mut(&id) else {
             return true;
         };
-        let Some(read) = reader.read(thoroughly).await else {
+        let Some(read) = reader.read(thorough).await else {
             return true;
         };
-        let mut told = read.told;
-        if self.watcher.is_none() && reader.directory().is_some() {
-            told.push_str("; looked at twice a second, for want of inotify");
+        let mut summary = read.summary;
+        if self.directories.is_none() && reader.directory().is_some() {
+            summary.push_str("; polled, because inotify is not available");
         }
-        self.show(&name, read.state, told);
-        (self.tell)(PoolUpdate::Read(read.pool, read.touched))
+        self.show(&name, read.state, summary);
+        (self.notify)(PoolUpdate::Read(read.pool, read.changed))
     }
 
-    /// Shows how the books of a pool are; the log hears of it only where it is another story than before.
-    fn show(&mut self, name: &str, state: State, told: String) {
-        // Counts change all the time.
-        let gist = told.chars().filter(|c| !c.is_ascii_digit()).collect();
-        let now = (state, gist);
+    /// Shows a pool in `/readyz`, and logs it if more than a count changed.
+    fn show(&mut self, name: &str, state: State, summary: String) {
+        let without_counts = summary.chars().filter(|c| !c.is_ascii_digit()).collect();
+        let now = (state, without_counts);
         if self.logged.get(name) != Some(&now) {
             match state {
-                State::Degraded | State::Failed => warn!("{name}: {told}"),
-                _ => info!("{name}: {told}"),
+                State::Degraded | State::Failed => {
+                    warn!(ipam = name, summary, "IPAM source degraded")
+                }
+                _ => info!(ipam = name, summary, "IPAM source read"),
             }
             self.logged.insert(name.to_owned(), now);
         }
-        self.part(name).set(state, told);
+        self.part(name).set(state, summary);
     }
 
     fn watch(&mut self, subject: Subject, directory: &Path) {
-        let Some(watcher) = &mut self.watcher else {
+        let Some(watch) = &mut self.directories else {
             return;
         };
-        if let Err(error) = watcher.watch(subject, directory) {
+        if let Err(error) = watch.watch(subject, directory) {
             warn!(
-                "{} cannot be watched ({error}); it is looked at every {RECHECK_BLIND:?}; raise fs.inotify.max_user_watches",
-                directory.display()
+                directory = %directory.display(),
+                %error,
+                "cannot watch the directory, IPAM directories are polled every {RECHECK_POLLING:?}; raise fs.inotify.max_user_watches"
             );
-            self.watcher = None;
+            self.directories = None;
         }
     }
 
@@ -299,16 +298,11 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
     }
 }
 
-/// Waits for the time of a pool, for ever where there is none.
-async fn until(doubt: Option<(PoolId, Instant)>) -> Option<PoolId> {
-    let (id, at) = doubt?;
-    sleep_until(at).await;
-    Some(id)
-}
-
-async fn next_change(watcher: &mut Option<Watcher<Subject>>) -> io::Result<Changed<Subject>> {
-    match watcher {
-        Some(watcher) => watcher.changed().await,
+async fn next_change(
+    directories: &mut Option<DirectoryWatch<Subject>>,
+) -> io::Result<ChangedSubjects<Subject>> {
+    match directories {
+        Some(watch) => watch.changed().await,
         None => std::future::pending().await,
     }
 }

@@ -149,7 +149,7 @@ fn blocks_that_cannot_be_read_are_said_and_conclude_nothing() {
         .env("KUBECONFIG", api.kubeconfig());
     let agent = Agent::start_ready(&node, &command).unwrap();
     agent
-        .wait_log(DEADLINE, "ipamblocks.crd.projectcalico.org cannot be read")
+        .wait_log(DEADLINE, "cannot read ipamblocks.crd.projectcalico.org")
         .unwrap();
     assert!(
         agent

@@ -235,7 +235,7 @@ fn an_anomaly_keeps_its_id_over_a_restart_and_shows_in_check_and_api() {
     let text = check(&[]);
     assert_eq!(text.code().unwrap(), 0, "an anomaly is no conflict");
     assert!(text.stdout.contains("10.72.0.2"), "{}", text.stdout);
-    assert!(text.stdout.contains("ipam: recognised"), "{}", text.stdout);
+    assert!(text.stdout.contains("ipam: found in "), "{}", text.stdout);
     let strict = check(&["--strict", "--format", "json"]);
     assert_eq!(strict.code().unwrap(), 1);
     let document: Value = serde_json::from_str(&strict.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! Directories that others write to, by inotify: says whose subject something happened to, never what.
+//! Watches directories with inotify. Reports which subject a change concerns, not what changed.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -14,22 +14,18 @@ use nix::{
 };
 use tokio::io::unix::AsyncFd;
 
-/// How often a path's missing parents are looked for that come while they are looked for.
-const TRIES: usize = 16;
+/// Attempts to watch a path whose missing parents are being created meanwhile.
+const MAX_ATTEMPTS: usize = 16;
 
-/// Whom a change concerns.
-pub(super) trait Subject: Copy + Ord {}
-
-impl<T: Copy + Ord> Subject for T {}
-
+/// A subject's interest in a watched directory.
 #[derive(Debug)]
 struct Interest<S> {
     subject: S,
-    /// Only what happens to this entry of the directory matters.
+    /// The only entry that matters; `None`: all entries.
     only: Option<OsString>,
 }
 
-/// The descriptor as the runtime waits on it.
+/// The inotify descriptor for the asynchronous runtime.
 #[derive(Debug)]
 struct Descriptor(Inotify);
 
@@ -39,30 +35,30 @@ impl AsRawFd for Descriptor {
     }
 }
 
-/// Watches directories for several subjects.
+/// Watches directories on behalf of subjects.
 #[derive(Debug)]
-pub(super) struct Watcher<S> {
+pub(super) struct DirectoryWatch<S> {
     inotify: AsyncFd<Descriptor>,
     interests: HashMap<WatchDescriptor, Vec<Interest<S>>>,
 }
 
-/// What happened since last asked.
+/// Which subjects changed.
 #[derive(Debug)]
-pub(super) enum Changed<S> {
-    /// Something, to these.
-    These(BTreeSet<S>),
-    /// The kernel lost count: perhaps to all.
-    Any,
+pub(super) enum ChangedSubjects<S> {
+    /// Only these.
+    Only(BTreeSet<S>),
+    /// Possibly all: the kernel's event queue overflowed.
+    All,
 }
 
-impl<S: Subject> Watcher<S> {
-    /// A watcher without a subject.
+impl<S: Copy + Ord> DirectoryWatch<S> {
+    /// Watches nothing yet.
     ///
     /// # Errors
-    /// Where the kernel gives no inotify (its limit on instances is reached, as a rule).
+    /// If the kernel refuses, usually because of `fs.inotify.max_user_instances`.
     pub(super) fn new() -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        // SAFETY: the descriptor is owned by what is handed over, which is neither changed nor closed before it is dropped.
+        // SAFETY: `AsyncFd` owns the descriptor, which is neither replaced nor closed before `AsyncFd` is dropped.
         let inotify = unsafe { AsyncFd::register(Descriptor(inotify)) };
         Ok(Self {
             inotify: inotify.map_err(io::Error::from)?,
@@ -70,11 +66,11 @@ impl<S: Subject> Watcher<S> {
         })
     }
 
-    /// Watches a directory; where it is not there, the nearest one above it for its coming. To be called again after
-    /// each change: a directory that was made anew is another one.
+    /// Watches a directory, or the nearest existing parent for its creation. Call it again after each change, because a
+    /// directory that is deleted and created again needs a new watch.
     ///
     /// # Errors
-    /// Where the kernel refuses (its limit on watches is reached, as a rule).
+    /// If the kernel refuses, usually because of `fs.inotify.max_user_watches`.
     pub(super) fn watch(&mut self, subject: S, directory: &Path) -> io::Result<()> {
         let flags = AddWatchFlags::IN_CREATE
             | AddWatchFlags::IN_DELETE
@@ -83,12 +79,12 @@ impl<S: Subject> Watcher<S> {
             | AddWatchFlags::IN_DELETE_SELF
             | AddWatchFlags::IN_MOVE_SELF
             | AddWatchFlags::IN_ONLYDIR;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let mut missing: Option<&Path> = None;
             let mut path = directory;
-            let watched = loop {
+            let descriptor = loop {
                 match self.inotify.get_ref().0.add_watch(path, flags) {
-                    Ok(watched) => break watched,
+                    Ok(descriptor) => break descriptor,
                     Err(Errno::ENOENT | Errno::ENOTDIR) => {
                         let Some(parent) = path.parent() else {
                             return Err(Errno::ENOENT.into());
@@ -104,14 +100,14 @@ impl<S: Subject> Watcher<S> {
                 }
             };
             let only = missing.and_then(Path::file_name).map(OsString::from);
-            let interests = self.interests.entry(watched).or_default();
+            let interests = self.interests.entry(descriptor).or_default();
             if !interests
                 .iter()
                 .any(|i| i.subject == subject && i.only == only)
             {
                 interests.push(Interest { subject, only });
             }
-            // What came before the watch stood tells nobody.
+            // A directory created before the watch was added causes no event.
             if missing.is_none_or(|path| !path.exists()) {
                 return Ok(());
             }
@@ -119,11 +115,11 @@ impl<S: Subject> Watcher<S> {
         Ok(())
     }
 
-    /// Waits for something to happen.
+    /// Waits for a change.
     ///
     /// # Errors
-    /// Where the descriptor fails.
-    pub(super) async fn changed(&mut self) -> io::Result<Changed<S>> {
+    /// If reading the descriptor fails.
+    pub(super) async fn changed(&mut self) -> io::Result<ChangedSubjects<S>> {
         loop {
             let mut ready = self.inotify.readable().await?;
             let events = match ready.get_inner().0.read_events() {
@@ -138,29 +134,29 @@ impl<S: Subject> Watcher<S> {
             let mut changed = BTreeSet::new();
             for event in events {
                 if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
-                    return Ok(Changed::Any);
+                    return Ok(ChangedSubjects::All);
                 }
-                self.heed(&event, &mut changed);
+                self.apply_event(&event, &mut changed);
             }
             if !changed.is_empty() {
-                return Ok(Changed::These(changed));
+                return Ok(ChangedSubjects::Only(changed));
             }
         }
     }
 
-    fn heed(&mut self, event: &InotifyEvent, changed: &mut BTreeSet<S>) {
+    fn apply_event(&mut self, event: &InotifyEvent, changed: &mut BTreeSet<S>) {
         let Some(interests) = self.interests.get(&event.wd) else {
             return;
         };
-        let bookkeeping = event.mask.contains(AddWatchFlags::IN_CLOSE_WRITE)
+        // `host-local` writes these files with every operation, whatever the outcome.
+        let is_irrelevant_write = event.mask.contains(AddWatchFlags::IN_CLOSE_WRITE)
             && event.name.as_ref().is_some_and(|name| {
                 let name = name.to_string_lossy();
                 name == "lock" || name.starts_with("last_reserved_ip")
             });
         for interest in interests {
-            let concerned = interest.only.is_none() || interest.only == event.name;
-            // `host-local` touches its lock whatever it does.
-            if (concerned && !bookkeeping) || event.name.is_none() {
+            let is_of_interest = interest.only.is_none() || interest.only == event.name;
+            if (is_of_interest && !is_irrelevant_write) || event.name.is_none() {
                 changed.insert(interest.subject);
             }
         }

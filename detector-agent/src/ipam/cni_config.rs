@@ -1,8 +1,8 @@
-//! Which networks the node's CNI configuration has, and which IPAM hands out their addresses.
+//! The networks in the node's CNI configuration, and which IPAM assigns their addresses.
 //!
-//! Every `.conf`, `.conflist` and `.json` of the directory is read, as libcni does, in the order of their names; the
-//! first that names a plugin is the one that container runtimes use. Delegated configurations (flannel, multus) are
-//! followed. A file that cannot be read costs itself only and is told.
+//! Like libcni, reads every `.conf`, `.conflist` and `.json` of the directory in the order of their names; container
+//! runtimes use the first that has a plugin. Delegated configurations (flannel, multus) are followed. An unreadable file
+//! is reported and skipped.
 
 use std::{
     fs, io,
@@ -17,76 +17,76 @@ use serde_json::Value;
 use super::files::{self, FileError};
 use crate::health::State;
 
-/// Files that are looked at.
+/// Most files that are read.
 const MAX_FILES: usize = 256;
-/// Bytes of one file.
+/// Longest file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// Networks that are followed.
+/// Most networks.
 pub(super) const MAX_NETWORKS: usize = 64;
-/// Ranges of one network.
+/// Most address ranges of one network.
 pub(super) const MAX_RANGES: usize = 256;
-/// Delegates inside delegates.
+/// Deepest nesting of delegates.
 const MAX_DEPTH: usize = 4;
-/// Where `host-local` keeps its reservations unless told otherwise.
+/// Default directory of `host-local`.
 const HOST_LOCAL_DATA: &str = "/var/lib/cni/networks";
-/// Where flanneld says which subnet is this node's.
+/// Default file in which flanneld writes this node's subnet.
 const FLANNEL_SUBNET: &str = "/run/flannel/subnet.env";
 
-/// A network whose addresses `host-local` hands out.
+/// A network whose addresses `host-local` assigns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HostLocalNetwork {
     /// The network's name.
     pub(super) name: String,
-    /// The directory that holds a directory for each network.
+    /// The directory with a subdirectory per network.
     pub(super) data_dir: PathBuf,
-    /// The addresses it hands out; empty where the configuration leaves that to another program.
+    /// The addresses it assigns; empty if the configuration leaves them to another program.
     pub(super) ranges: Vec<RangeInclusive<IpAddr>>,
-    /// The plugin that makes the pods' devices.
+    /// The plugin that creates the pods' devices.
     pub(super) plugin: String,
-    /// It stands in the file that container runtimes use.
+    /// It is in the file that container runtimes use.
     pub(super) is_first: bool,
 }
 
-/// A network whose books this agent knows how to read.
+/// A network with a supported IPAM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Network {
+pub(super) enum IpamNetwork {
     HostLocal(HostLocalNetwork),
-    /// The AWS VPC CNI's, and what its devices' names begin with.
+    /// The AWS VPC CNI's, with the prefix of its devices' names.
     Aws {
         name: String,
         prefix: String,
     },
-    /// The one that Calico's own IPAM serves.
+    /// The one that `calico-ipam` serves.
     Calico(String),
 }
 
-/// What was found.
+/// The networks of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Config {
+pub(super) struct CniConfig {
     pub(super) host_local: Vec<HostLocalNetwork>,
-    /// The network that Calico's own IPAM serves.
+    /// The network that `calico-ipam` serves.
     pub(super) calico: Option<String>,
-    /// The network of the AWS VPC CNI, and what its devices' names begin with.
+    /// The network of the AWS VPC CNI, and the prefix of its devices' names.
     pub(super) aws: Option<(String, String)>,
-    /// IPAM plugins whose books this agent does not know.
-    pub(super) others: Vec<String>,
+    /// Unsupported IPAM plugins.
+    pub(super) unsupported: Vec<String>,
     /// Files that could not be used, and why.
     pub(super) problems: Vec<String>,
-    /// Networks beyond the bound.
-    pub(super) omitted: usize,
+    /// Networks beyond [`MAX_NETWORKS`].
+    pub(super) skipped: usize,
 }
 
 /// Reads the directory.
 ///
 /// # Errors
-/// One sentence, where there is no configuration to be read.
-pub(super) fn read(directory: &Path) -> Result<Config, String> {
+/// One sentence, if there is no configuration.
+pub(super) fn read(directory: &Path) -> Result<CniConfig, String> {
     let shown = directory.display();
     let entries = fs::read_dir(directory).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
-            format!("{shown} is not there: no CNI configuration to tell IPAM by")
+            format!("{shown} does not exist: no CNI configuration")
         }
-        _ => format!("{shown} cannot be read: {error}"),
+        _ => format!("cannot read {shown}: {error}"),
     })?;
     let is_config = |path: &PathBuf| {
         let extension = path.extension().and_then(|e| e.to_str());
@@ -98,102 +98,101 @@ pub(super) fn read(directory: &Path) -> Result<Config, String> {
         .take(MAX_FILES)
         .collect();
     paths.sort();
-    let mut config = Config::default();
-    let mut first = true;
+    let mut config = CniConfig::default();
+    let mut is_first = true;
     for path in paths {
-        match one(&path) {
+        match read_file(&path) {
             Ok(value) => {
                 let before = config.count();
-                config.file(&value, first);
-                first &= config.count() == before;
+                config.add_file(&value, is_first);
+                is_first &= config.count() == before;
             }
-            Err(why) => config.problems.push(format!("{}: {why}", path.display())),
+            Err(reason) => config.problems.push(format!("{} {reason}", path.display())),
         }
     }
     Ok(config)
 }
 
-/// What was recognised, in a sentence, and whether all of it could be used.
-pub(super) fn tell(directory: &Path, config: &Result<Config, String>) -> (State, String) {
+/// The networks that were found, in a sentence, and whether all of them could be used.
+pub(super) fn summary(directory: &Path, config: &Result<CniConfig, String>) -> (State, String) {
     let config = match config {
         Ok(config) => config,
-        Err(why) => return (State::Off, why.clone()),
+        Err(reason) => return (State::Off, reason.clone()),
     };
-    let known: Vec<String> = config
+    let supported: Vec<String> = config
         .networks()
         .iter()
         .map(|network| match network {
-            Network::HostLocal(n) => format!("host-local ({})", n.name),
-            Network::Aws { name, .. } => format!("aws-ipamd ({name})"),
-            Network::Calico(name) => format!("calico-ipam ({name})"),
+            IpamNetwork::HostLocal(n) => format!("host-local ({})", n.name),
+            IpamNetwork::Aws { name, .. } => format!("aws-ipamd ({name})"),
+            IpamNetwork::Calico(name) => format!("calico-ipam ({name})"),
         })
         .collect();
-    let mut told = if known.is_empty() {
-        format!("no IPAM recognised in {}", directory.display())
+    let shown = directory.display();
+    let mut summary = if supported.is_empty() {
+        format!("no supported IPAM found in {shown}")
     } else {
-        format!(
-            "recognised in {}: {}",
-            directory.display(),
-            known.join(", ")
-        )
+        format!("found in {shown}: {}", supported.join(", "))
     };
-    if !config.others.is_empty() {
-        told.push_str(&format!(
-            "; not known to this agent: {}",
-            config.others.join(", ")
-        ));
+    if !config.unsupported.is_empty() {
+        summary.push_str("; not supported: ");
+        summary.push_str(&config.unsupported.join(", "));
     }
-    if config.omitted > 0 {
-        told.push_str(&format!(
-            "; {} networks more than are followed",
-            config.omitted
+    if config.skipped > 0 {
+        summary.push_str(&format!(
+            "; {} networks beyond the limit of {MAX_NETWORKS} were skipped",
+            config.skipped
         ));
     }
     for problem in &config.problems {
-        told.push_str(&format!("; {problem}"));
+        summary.push_str(&format!("; {problem}"));
     }
-    let whole = config.problems.is_empty() && config.omitted == 0;
-    let state = if whole { State::Works } else { State::Degraded };
-    (state, told)
+    let is_complete = config.problems.is_empty() && config.skipped == 0;
+    let state = if is_complete {
+        State::Works
+    } else {
+        State::Degraded
+    };
+    (state, summary)
 }
 
-fn one(path: &Path) -> Result<Value, String> {
+fn read_file(path: &Path) -> Result<Value, String> {
     let bytes = files::read(path, MAX_BYTES).map_err(|error: FileError| error.to_string())?;
-    serde_json::from_slice(&bytes).map_err(|error| format!("it is no JSON: {error}"))
+    serde_json::from_slice(&bytes).map_err(|error| format!("is not valid JSON: {error}"))
 }
 
 fn text<'v>(value: &'v Value, key: &str) -> Option<&'v str> {
     value.get(key).and_then(Value::as_str)
 }
 
-impl Config {
-    /// The networks whose books can be read.
-    pub(super) fn networks(&self) -> Vec<Network> {
-        let host_local = self.host_local.iter().cloned().map(Network::HostLocal);
-        let aws = self.aws.iter().map(|(name, prefix)| Network::Aws {
+impl CniConfig {
+    /// The networks with a supported IPAM.
+    pub(super) fn networks(&self) -> Vec<IpamNetwork> {
+        let host_local = self.host_local.iter().cloned().map(IpamNetwork::HostLocal);
+        let aws = self.aws.iter().map(|(name, prefix)| IpamNetwork::Aws {
             name: name.clone(),
             prefix: prefix.clone(),
         });
-        let calico = self.calico.iter().cloned().map(Network::Calico);
+        let calico = self.calico.iter().cloned().map(IpamNetwork::Calico);
         host_local.chain(aws).chain(calico).collect()
     }
 
-    /// Networks found, also those whose books are not known.
+    /// The number of networks, with or without a supported IPAM.
     pub(super) fn count(&self) -> usize {
         self.host_local.len()
             + usize::from(self.calico.is_some())
             + usize::from(self.aws.is_some())
-            + self.others.len()
+            + self.unsupported.len()
     }
 
-    /// Takes what one file holds.
-    pub(super) fn file(&mut self, value: &Value, is_first: bool) {
+    /// Adds the networks of one file.
+    pub(super) fn add_file(&mut self, value: &Value, is_first: bool) {
         let name = text(value, "name").unwrap_or_default();
-        self.take(value, name, is_first, 0);
+        self.add_network(value, name, is_first, 0);
     }
 
-    /// Takes a network's configuration, or a plugin's of it.
-    fn take(&mut self, value: &Value, network: &str, is_first: bool, depth: usize) {
+    /// Adds a network: a list of plugins, of delegates, or a single plugin.
+    fn add_network(&mut self, value: &Value, network: &str, is_first: bool, depth: usize) {
         if depth > MAX_DEPTH {
             return;
         }
@@ -201,44 +200,44 @@ impl Config {
         for list in ["plugins", "delegates"] {
             let inner = value.get(list).and_then(Value::as_array);
             for plugin in inner.into_iter().flatten() {
-                // The network's name stands beside the list; a delegate has one of its own.
+                // The network's name is next to the list; a delegate has a name of its own.
                 let name = if list == "delegates" {
                     text(plugin, "name").unwrap_or(network)
                 } else {
                     network
                 };
-                self.plugin_or_more(plugin, name, is_first, depth + 1);
+                self.add_delegate(plugin, name, is_first, depth + 1);
             }
         }
         if value.get("plugins").is_none() {
-            self.plugin(value, network, is_first);
+            self.add_plugin(value, network, is_first);
         }
     }
 
-    fn plugin_or_more(&mut self, value: &Value, network: &str, is_first: bool, depth: usize) {
+    fn add_delegate(&mut self, value: &Value, network: &str, is_first: bool, depth: usize) {
         if value.get("plugins").is_some() || value.get("delegates").is_some() {
-            self.take(value, network, is_first, depth);
+            self.add_network(value, network, is_first, depth);
         } else {
-            self.plugin(value, network, is_first);
+            self.add_plugin(value, network, is_first);
         }
     }
 
-    fn plugin(&mut self, value: &Value, network: &str, is_first: bool) {
+    fn add_plugin(&mut self, value: &Value, network: &str, is_first: bool) {
         let Some(plugin) = text(value, "type") else {
             return;
         };
         if self.count() >= MAX_NETWORKS {
-            self.omitted += 1;
+            self.skipped += 1;
             return;
         }
         match plugin {
             "flannel" => {
-                self.flannel(value, network, is_first);
+                self.add_flannel(value, network, is_first);
                 return;
             }
             "aws-cni" => {
                 let prefix = text(value, "vethPrefix").unwrap_or("eni");
-                // The plugin's own device names have at most four characters before the hash.
+                // The plugin's device names have at most four characters before the hash.
                 self.aws = Some((network.to_owned(), prefix.chars().take(4).collect()));
                 return;
             }
@@ -248,48 +247,48 @@ impl Config {
             return;
         };
         match text(ipam, "type") {
-            Some("host-local") => self.host_local(ipam, network, plugin, is_first),
+            Some("host-local") => self.add_host_local(ipam, network, plugin, is_first),
             Some("calico-ipam") => self.calico = Some(network.to_owned()),
             Some(other) => {
                 let other = format!("{other} ({network})");
-                if !self.others.contains(&other) {
-                    self.others.push(other);
+                if !self.unsupported.contains(&other) {
+                    self.unsupported.push(other);
                 }
             }
             None => {}
         }
     }
 
-    fn host_local(&mut self, ipam: &Value, network: &str, plugin: &str, is_first: bool) {
+    fn add_host_local(&mut self, ipam: &Value, network: &str, plugin: &str, is_first: bool) {
         let data_dir = text(ipam, "dataDir").filter(|d| !d.is_empty());
-        let found = HostLocalNetwork {
+        let new = HostLocalNetwork {
             name: network.to_owned(),
             data_dir: data_dir.unwrap_or(HOST_LOCAL_DATA).into(),
             ranges: ranges(ipam),
             plugin: plugin.to_owned(),
             is_first,
         };
-        // A network's name is a directory's.
-        let usable =
+        // The name becomes a directory's.
+        let is_valid_name =
             !network.is_empty() && !network.contains('/') && network != "." && network != "..";
-        if !usable {
+        if !is_valid_name {
             self.problems
-                .push(format!("a network cannot be named {network:?}"));
+                .push(format!("{network:?} is not a valid network name"));
         } else if let Some(known) = self
             .host_local
             .iter_mut()
-            .find(|known| known.name == found.name && known.data_dir == found.data_dir)
+            .find(|known| known.name == new.name && known.data_dir == new.data_dir)
         {
-            known.ranges.extend(found.ranges);
+            known.ranges.extend(new.ranges);
             known.ranges.truncate(MAX_RANGES);
             known.is_first |= is_first;
         } else {
-            self.host_local.push(found);
+            self.host_local.push(new);
         }
     }
 
-    /// Flannel delegates to `bridge` with `host-local`, for the subnet that flanneld leased.
-    fn flannel(&mut self, value: &Value, network: &str, is_first: bool) {
+    /// flannel delegates to `bridge` with `host-local`, for the subnet that flanneld leased.
+    fn add_flannel(&mut self, value: &Value, network: &str, is_first: bool) {
         let mut ipam = value.get("ipam").cloned().unwrap_or_default();
         if let Value::Null = ipam {
             ipam = Value::Object(serde_json::Map::new());
@@ -311,10 +310,10 @@ impl Config {
                         .collect();
                     ipam.insert("ranges".to_owned(), ranges.into());
                 }
-                Err(why) => self.problems.push(format!("{file}: {why}")),
+                Err(error) => self.problems.push(format!("{file} {error}")),
             }
         }
-        self.host_local(&ipam, network, &plugin, is_first);
+        self.add_host_local(&ipam, network, &plugin, is_first);
     }
 }
 
@@ -322,18 +321,18 @@ fn flannel_subnets(path: &Path) -> Result<Vec<IpNet>, FileError> {
     Ok(leased_subnets(&files::read(path, MAX_BYTES)?))
 }
 
-/// The subnets that flanneld's file says are this node's, one of each family.
+/// This node's subnets in flanneld's file, one per address family.
 pub(super) fn leased_subnets(bytes: &[u8]) -> Vec<IpNet> {
     let text = String::from_utf8_lossy(bytes);
     let subnets = text.lines().filter_map(|line| {
         let (key, value) = line.split_once('=')?;
-        let wanted = matches!(key.trim(), "FLANNEL_SUBNET" | "FLANNEL_IPV6_SUBNET");
-        wanted.then(|| value.trim().parse().ok()).flatten()
+        let is_subnet = matches!(key.trim(), "FLANNEL_SUBNET" | "FLANNEL_IPV6_SUBNET");
+        is_subnet.then(|| value.trim().parse().ok()).flatten()
     });
     subnets.take(2).collect()
 }
 
-/// The addresses that `host-local` hands out by this configuration; both forms of it.
+/// The address ranges of a `host-local` configuration, in both of its forms.
 fn ranges(ipam: &Value) -> Vec<RangeInclusive<IpAddr>> {
     let sets = ipam.get("ranges").and_then(Value::as_array);
     let in_sets = sets
@@ -349,7 +348,7 @@ fn ranges(ipam: &Value) -> Vec<RangeInclusive<IpAddr>> {
 }
 
 fn range(value: &Value) -> Option<RangeInclusive<IpAddr>> {
-    // "usePodCidr", as Calico allows, is no subnet.
+    // Calico also allows "usePodCidr", which is not a subnet.
     let subnet: IpNet = text(value, "subnet")?.parse().ok()?;
     let within = |key| {
         let address: IpAddr = text(value, key)?.parse().ok()?;
