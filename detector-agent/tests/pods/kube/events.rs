@@ -118,7 +118,7 @@ fn the_same_conflict_again_is_counted_in_the_event_that_is_there() {
     let agent = agent(&node, &api);
     // Both pods are known before there is a conflict, so each is told of the other at once.
     agent
-        .wait_log(DEADLINE, r#"pod source ready via="kube""#)
+        .wait_log(DEADLINE, r#""pod source ready","via":"kube""#)
         .unwrap();
     let mut pods = devices(&node, &[WEB, DNS]);
     api.wait_events(DEADLINE, |events| {
