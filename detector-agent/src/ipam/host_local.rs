@@ -172,7 +172,7 @@ impl HostLocalReader {
             } => {
                 let foreign = match foreign_entries {
                     0 => String::new(),
-                    n => format!("; {n} other entries were skipped"),
+                    n => format!("; other entries skipped: {n}"),
                 };
                 let summary = format!("{} allocations in {shown}{foreign}", reservations.len());
                 (State::Works, summary)

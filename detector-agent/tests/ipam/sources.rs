@@ -187,12 +187,12 @@ fn files_of_no_use_are_named_and_disturb_nothing() {
     let barrier = Barrier::prepare(&node).unwrap();
     let agent = Agent::start_ready(&node, &places.run()).unwrap();
     for name in [
-        "20-truncated.conf: it is no JSON",
-        "21-huge.json: it is larger than",
-        "22-dangling.conf: it is a symbolic link to /nowhere",
-        "23-directory.conflist: it is no regular file",
-        "24-pipe.conf: it is no regular file",
-        "elsewhere cannot be read: it is a symbolic link",
+        "20-truncated.conf is not valid JSON",
+        "21-huge.json is larger than",
+        "22-dangling.conf is a symbolic link to /nowhere",
+        "23-directory.conflist is not a regular file",
+        "24-pipe.conf is not a regular file",
+        "elsewhere: it is a symbolic link",
     ] {
         agent.wait_log(DEADLINE, name).unwrap();
     }
