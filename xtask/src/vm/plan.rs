@@ -44,10 +44,10 @@ const EXCLUSIONS: &[Exclusion] = &[
         kernels: ExcludedKernels::All,
         reason: "builds images and reads files; does not depend on the kernel",
     },
-    needs_tcx("attaching::tcx_is_used_when_asked_for_and_vanishes_with_the_programs"),
-    needs_tcx("attaching::where_somebody_stands_on_tcx_ours_comes_first_in_line"),
-    needs_tcx("attaching::leftovers_of_a_killed_agent_are_removed_and_nothing_else"),
-    needs_tcx("attaching::attaching_again_moves_to_tcx_when_somebody_came_to_stand_there"),
+    needs_tcx("attaching::tcx_is_used_if_requested_and_removed_on_detach"),
+    needs_tcx("attaching::tcx_is_used_first_if_others_use_it"),
+    needs_tcx("attaching::only_leftovers_of_a_killed_agent_are_removed"),
+    needs_tcx("attaching::attaching_again_moves_to_tcx_if_others_use_it"),
 ];
 
 const fn needs_tcx(test: &'static str) -> Exclusion {
