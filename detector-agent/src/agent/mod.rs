@@ -165,7 +165,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         posting
     });
     let mut engine = Engine::new(options::detection(args));
-    let (kept, keepers) = restart::go_on(&mut engine, store, args.claim_ttl, &health, &metrics)?;
+    let persistence = restart::restore(&mut engine, store, args.claim_ttl, &health, &metrics)?;
+    let (persistence, persistence_thread) = persistence.unzip();
     let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
     let (jobs, asked) = mpsc::channel();
     let (wanted, asked_for) = tokio::sync::mpsc::unbounded_channel();
@@ -177,8 +178,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         mailbox,
         books: wanted,
         reporter,
-        keeper: keepers.conflicts,
-        anomaly_keeper: keepers.anomalies,
+        persistence,
         metrics: Arc::clone(&metrics),
         readiness: Arc::clone(&readiness),
         health: SourceHealth::new(
@@ -259,8 +259,10 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     info!("stopping");
     inbox.send(Message::Stop);
     let detected = join(detection, "detection");
-    // The keepers are gone with detection.
-    kept.finish();
+    // The event loop has dropped the handle.
+    if let Some(thread) = persistence_thread {
+        thread.finish();
+    }
     // The worker ends when detection has dropped its end of the jobs.
     let worked = join(worker, "kernel-worker");
     runtime.block_on(senders.stop(DRAIN));

@@ -5,7 +5,7 @@ mod any_event;
 mod conflict;
 mod envelope;
 mod maker;
-mod names;
+pub(crate) mod names;
 #[cfg(test)]
 pub(crate) mod samples;
 pub mod summary;

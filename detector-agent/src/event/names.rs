@@ -69,17 +69,17 @@ impl<T: ContractName> de::Visitor<'_> for NameVisitor<T> {
 }
 
 /// `#[serde(with = "name")]` for a [`ContractName`].
-pub(super) mod name {
+pub(crate) mod name {
     use super::*;
 
-    pub(in crate::event) fn serialize<T: ContractName, S: Serializer>(
+    pub(crate) fn serialize<T: ContractName, S: Serializer>(
         value: &T,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(value.contract_name())
     }
 
-    pub(in crate::event) fn deserialize<'de, T: ContractName, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, T: ContractName, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<T, D::Error> {
         deserializer.deserialize_str(NameVisitor(std::marker::PhantomData))
@@ -87,12 +87,12 @@ pub(super) mod name {
 }
 
 /// `#[serde(default, with = "optional_name")]` for an optional [`ContractName`].
-pub(super) mod optional_name {
+pub(crate) mod optional_name {
     use serde::Deserialize;
 
     use super::*;
 
-    pub(in crate::event) fn serialize<T: ContractName, S: Serializer>(
+    pub(crate) fn serialize<T: ContractName, S: Serializer>(
         value: &Option<T>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -102,7 +102,7 @@ pub(super) mod optional_name {
         }
     }
 
-    pub(in crate::event) fn deserialize<'de, T: ContractName, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, T: ContractName, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<T>, D::Error> {
         struct Named<T>(T);
@@ -118,7 +118,7 @@ pub(super) mod optional_name {
 }
 
 /// `#[serde(default, with = "optional_mac")]` for an optional MAC address, `aa:bb:cc:dd:ee:ff`.
-pub(super) mod optional_mac {
+pub(crate) mod optional_mac {
     use std::borrow::Cow;
 
     use serde::Deserialize;
@@ -127,7 +127,7 @@ pub(super) mod optional_mac {
     use crate::engine::Mac;
 
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-    pub(in crate::event) fn serialize<S: Serializer>(
+    pub(crate) fn serialize<S: Serializer>(
         mac: &Option<Mac>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -137,7 +137,7 @@ pub(super) mod optional_mac {
         }
     }
 
-    pub(in crate::event) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Mac>, D::Error> {
         let text = Option::<Cow<'de, str>>::deserialize(deserializer)?;

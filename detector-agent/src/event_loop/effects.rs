@@ -52,15 +52,15 @@ impl EventLoop {
 
     fn conflict(&mut self, change: Change, conflict: &Conflict) {
         self.parts.reporter.report(change, conflict);
-        if let Some(keeper) = &mut self.parts.keeper {
-            keeper.changed(&self.parts.engine, conflict);
+        if let Some(persistence) = &mut self.parts.persistence {
+            persistence.conflict_changed(&self.parts.engine, conflict);
         }
     }
 
     fn anomaly(&mut self, change: Change, anomaly: &Anomaly) {
         self.parts.reporter.report(change, anomaly);
-        if let Some(keeper) = &mut self.parts.anomaly_keeper {
-            keeper.changed();
+        if let Some(persistence) = &mut self.parts.persistence {
+            persistence.anomalies_changed();
         }
     }
 

@@ -32,7 +32,7 @@ use crate::{
         netlink::{DeviceSelector, NetlinkListener, NotificationSource},
         worker::{Job, Outcome},
     },
-    persist::{AnomalyKeeper, Keeper},
+    persist::PersistenceHandle,
     sinks::Reporter,
 };
 
@@ -63,10 +63,8 @@ pub struct Parts {
     pub books: tokio::sync::mpsc::UnboundedSender<PoolId>,
     /// Where events go.
     pub reporter: Reporter,
-    /// Keeps what is open over a restart, with `--state-dir`.
-    pub keeper: Option<Keeper>,
-    /// The same for anomalies.
-    pub anomaly_keeper: Option<AnomalyKeeper>,
+    /// Stores what is open for the next run, with `--state-dir`.
+    pub persistence: Option<PersistenceHandle>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Start-up.
@@ -126,8 +124,8 @@ impl EventLoop {
                 waiting.watch(lines)?;
             }
         }
-        if let Some(keeper) = &mut self.parts.anomaly_keeper {
-            keeper.tick(&self.parts.engine);
+        if let Some(persistence) = &mut self.parts.persistence {
+            persistence.flush_anomalies(&self.parts.engine);
         }
         self.parts.reporter.flush();
         Ok(())

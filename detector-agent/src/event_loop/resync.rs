@@ -164,10 +164,10 @@ impl EventLoop {
 
     /// The first reading of everything is merged: what an earlier agent left open and is still there goes on.
     fn go_on(&mut self) {
-        let Some(keeper) = &mut self.parts.keeper else {
+        let Some(persistence) = &mut self.parts.persistence else {
             return;
         };
-        keeper.tell_all();
+        persistence.request_full_list();
         let now = clock::now();
         for conflict in self.parts.engine.conflicts(now) {
             self.parts.reporter.show(&conflict);

@@ -19,11 +19,8 @@ impl EventLoop {
     pub(super) fn tick(&mut self, now: Timestamp) {
         self.next_housekeeping = now + EVERY;
         self.tell_health(now);
-        if let Some(keeper) = &mut self.parts.keeper {
-            keeper.tick(&self.parts.engine, now);
-        }
-        if let Some(keeper) = &mut self.parts.anomaly_keeper {
-            keeper.tick(&self.parts.engine);
+        if let Some(persistence) = &mut self.parts.persistence {
+            persistence.tick(&self.parts.engine, now);
         }
         self.look_for_losses_in_the_kernel();
         self.set_engine_losses();

@@ -1,51 +1,42 @@
-//! A store that holds anything at all; see [`crate::fuzzing`]. What stands in an open conflict's record has a target of its
-//! own beside the engine, which goes on with it.
+//! Fuzz entry points: a store with arbitrary records; see [`crate::fuzzing`]. The content of an open conflict's record has
+//! a target of its own beside the engine, which restores it.
 
 use redb::Database;
 
 use super::{
-    Change,
-    anomalies::Kept,
-    records::{self, ABOUT, CONFLICTS, FORMAT},
+    WriteRequest, anomalies,
+    conflicts::{self, ABOUT, CONFLICTS, FORMAT},
 };
 use crate::{
     engine::{
-        Anomaly, Engine, Observation, OpenConflict, Settings, SnapshotScope, SnapshotToken,
+        Engine, Observation, OpenConflict, Settings, SnapshotScope, SnapshotToken,
         TimedObservation, Timestamp,
     },
     persist::store::{Store, StoreError},
 };
 
-/// Where this agent is.
+/// The boot and network namespace.
 const WORLD: &str = "here";
 
-/// Reads the open anomalies and goes on with them on a node that has nothing.
+/// Decodes open anomalies and restores them on a node that has nothing.
 pub fn open_anomalies(bytes: &[u8]) {
-    let Ok(kept) = serde_json::from_slice::<Vec<Kept>>(bytes) else {
-        return;
-    };
-    let held: Vec<Anomaly> = kept.into_iter().filter_map(Kept::anomaly).collect();
-    for anomaly in &held {
-        let again = serde_json::to_vec(&Kept::of(anomaly.clone()))
-            .ok()
-            .and_then(|text| serde_json::from_slice::<Kept>(&text).ok())
-            .and_then(Kept::anomaly);
-        assert_eq!(
-            again.as_ref(),
-            Some(anomaly),
-            "a record does not survive being written"
-        );
-    }
+    let (restored, _) = anomalies::decode(bytes);
+    let again = anomalies::decode(&anomalies::encode(restored.clone()));
+    assert_eq!(
+        again,
+        (restored.clone(), 0),
+        "a record changes when it is stored"
+    );
     let mut engine = Engine::new(Settings::default());
-    let held_before = held.len();
-    engine.restore_anomalies(held);
-    assert_eq!(engine.anomalies().len(), held_before);
+    let count = restored.len();
+    engine.restore_anomalies(restored);
+    assert_eq!(engine.anomalies().len(), count);
     let mut effects = Vec::new();
-    let told = [
+    let observations = [
         Observation::SnapshotStarted(SnapshotToken(1)),
         Observation::Snapshot(SnapshotToken(1), SnapshotScope::Node, Box::default()),
     ];
-    for (time, what) in (1..).zip(told) {
+    for (time, what) in (1..).zip(observations) {
         let at = Timestamp(time);
         engine.step(
             at,
@@ -59,7 +50,7 @@ pub fn open_anomalies(bytes: &[u8]) {
     engine.expire(Timestamp(u64::MAX), &mut effects);
 }
 
-/// Prepares a store of which the first three lines are format, world and clock, and the rest a record.
+/// Prepares a store; the first three lines are format, world and clock, the rest is a record.
 pub fn state_records(bytes: &[u8]) {
     let mut parts = bytes.splitn(4, |byte| *byte == b'\n');
     let mut word = || parts.next().and_then(|part| std::str::from_utf8(part).ok());
@@ -86,24 +77,24 @@ fn prepare(
         about.insert("format", format)?;
         about.insert("world", world)?;
         about.insert("clock", clock)?;
-        let mut conflicts = write.open_table(CONFLICTS)?;
-        conflicts.insert(id.as_ref().copied().unwrap_or(0), record)?;
+        let mut table = write.open_table(CONFLICTS)?;
+        table.insert(id.as_ref().copied().unwrap_or(0), record)?;
     }
-    let kept = records::prepare(&write, WORLD)?;
+    let restored = conflicts::prepare(&write, WORLD)?;
     let ours = format == FORMAT && world == WORLD;
-    assert_eq!(kept.len(), usize::from(ours && id.is_ok()));
-    // Prepared once, it is this agent's.
-    let again = records::prepare(&write, WORLD)?;
-    assert_eq!(again, kept);
-    let all = kept
+    assert_eq!(restored.len(), usize::from(ours && id.is_ok()));
+    // Once prepared, the records belong to this agent.
+    let again = conflicts::prepare(&write, WORLD)?;
+    assert_eq!(again, restored);
+    let all = restored
         .into_iter()
-        .map(|record| Change::Keep(Box::new(record)));
-    let changes: Vec<_> = [Change::Begin]
+        .map(|record| WriteRequest::PutConflict(Box::new(record)));
+    let batch: Vec<_> = [WriteRequest::BeginFullList]
         .into_iter()
         .chain(all)
-        .chain([Change::End])
+        .chain([WriteRequest::EndFullList])
         .collect();
-    let open = records::write(&write, &changes, &mut None)?;
+    let open = conflicts::write(&write, &batch, &mut None)?;
     assert_eq!(open, again.len() as u64);
     write.commit()?;
     Ok(())
@@ -116,10 +107,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_inputs_are_understood() {
+    fn the_seed_corpus_is_decoded() {
         let list = include_bytes!("../../../fuzz/corpus/open_anomalies/one-of-each");
-        let kept: Vec<Kept> = serde_json::from_slice(list).unwrap();
-        assert_eq!(kept.into_iter().filter_map(Kept::anomaly).count(), 4);
+        let (restored, undecodable) = anomalies::decode(list);
+        assert_eq!((restored.len(), undecodable), (4, 0));
         let ours = include_str!("../../../fuzz/corpus/state_records/ours");
         let record = ours.lines().last().unwrap();
         serde_json::from_str::<OpenConflict>(record).unwrap();

@@ -1,25 +1,25 @@
-//! Open conflicts over a restart: what `--state-dir` keeps of them.
+//! Open conflicts and anomalies across a restart of the agent, in `--state-dir`.
 //!
-//! Invariants: the detection thread offers each change to a bounded queue and never waits; what found no room, or could
-//! not be written, is counted, and the whole list is handed over again until the store has it. Nothing kept outlives the
-//! boot and the network namespace it was seen in: its times and interface indices mean nothing anywhere else. A store
-//! that does not work costs the memory of a restart, never detection.
+//! Invariants: the event loop puts each change into a bounded queue and never waits; a change that finds no room or
+//! cannot be written is counted, and then the full list is written again. Nothing stored outlives the boot and the
+//! network namespace it was seen in: its times and interface indices are meaningless elsewhere. A broken store costs
+//! what it should remember, never detection.
 //!
-//! The store is behind what was said by one commit: a conflict raised in the last milliseconds before a SIGKILL may not
-//! be in it. Waiting for the disk before the event goes out would close that gap and cost every event its latency.
+//! The store lags behind the events by one commit: a conflict raised in the last milliseconds before a SIGKILL may be
+//! missing. Waiting for the disk before the event is written would close that gap and delay every event.
 
 mod anomalies;
+mod conflicts;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod keeper;
-mod records;
+mod handle;
 pub mod store;
 mod worker;
 
 use std::{
     io,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::AtomicBool,
         mpsc::{self, Receiver},
     },
@@ -30,101 +30,117 @@ use std::{
 use tracing::error;
 
 use crate::{
-    engine::{ConflictId, OpenConflict},
+    engine::{Anomaly, ConflictId, OpenConflict},
     health::Part,
     metrics::Metrics,
     persist::store::Store,
 };
 
-pub use anomalies::{AnomalyKeeper, AnomalyState};
-pub use keeper::Keeper;
+pub use handle::PersistenceHandle;
 
-/// Changes that wait for the store. Beyond it the whole list is handed over anew.
+/// The most changes that wait for the store. Beyond it the full list is written again.
 const QUEUE: usize = 1024;
-/// Longest that a start waits for the store.
+/// The longest time a start waits for the store.
 const START: Duration = Duration::from_secs(5);
-/// Longest that an end waits for it.
+/// The longest time a shutdown waits for it.
 const END: Duration = Duration::from_secs(3);
 
-/// What is to be written.
+/// A change to be written.
 #[derive(Debug)]
-enum Change {
-    /// A conflict is open, and this is how.
-    Keep(Box<OpenConflict>),
-    /// It is open no longer.
-    Drop(ConflictId),
-    /// The whole list begins.
-    Begin,
-    /// The whole list is told: what was not in it is open no longer.
-    End,
+enum WriteRequest {
+    /// This conflict is open.
+    PutConflict(Box<OpenConflict>),
+    /// This conflict is no longer open.
+    RemoveConflict(ConflictId),
+    /// The full list of open conflicts starts.
+    BeginFullList,
+    /// The full list is complete: a conflict that was not in it is no longer open.
+    EndFullList,
+    /// There is a new list of anomalies in [`Shared`].
+    Anomalies,
+}
+
+/// Shared between the event loop and the thread.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Set when a change was lost: everything must be written again.
+    wants_full_list: AtomicBool,
+    /// The newest list of open anomalies, until it is written. They are few and change rarely, so the whole list is
+    /// written each time; only the newest one is held, so that a disk that hangs does not cost memory.
+    anomalies: Mutex<Option<Vec<Anomaly>>>,
+}
+
+impl Shared {
+    /// Replaces the list; returns the one that was not written yet.
+    fn replace_anomalies(&self, list: Option<Vec<Anomaly>>) -> Option<Vec<Anomaly>> {
+        let mut anomalies = self
+            .anomalies
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *anomalies, list)
+    }
+}
+
+/// What an earlier agent of this boot left open.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// Its open conflicts.
+    pub conflicts: Vec<OpenConflict>,
+    /// Its open anomalies.
+    pub anomalies: Vec<Anomaly>,
 }
 
 /// The thread that writes.
 #[derive(Debug)]
-pub struct State {
+pub struct PersistenceThread {
     ended: Receiver<()>,
 }
 
-/// What starts with the thread.
-#[derive(Debug)]
-pub struct Started {
-    /// The thread.
-    pub state: State,
-    /// For the detection thread.
-    pub keeper: Keeper,
-    /// What an earlier agent left open, for the engine.
-    pub kept: Vec<OpenConflict>,
+/// Starts the thread and reads what an earlier agent of this boot left open. Evidence that the next agent cannot read
+/// from the kernel is written again every `refresh`.
+///
+/// # Errors
+/// If no thread can be started. A broken store is no error: it is logged and shown by `part`.
+pub fn start(
+    store: Arc<Store>,
+    refresh: Duration,
+    part: Part,
+    metrics: &Arc<Metrics>,
+) -> io::Result<(PersistenceHandle, PersistenceThread, Restored)> {
+    let (requests, queue) = mpsc::sync_channel(QUEUE);
+    let (loaded, load) = mpsc::sync_channel(1);
+    let (end, ended) = mpsc::sync_channel::<()>(1);
+    let shared = Arc::new(Shared::default());
+    let counters = handle::WriteCounters::new(metrics);
+    let worker = worker::Worker::new(
+        store,
+        queue,
+        Arc::clone(&shared),
+        part.clone(),
+        counters.clone(),
+    );
+    thread::Builder::new()
+        .name("state".to_owned())
+        .spawn(move || {
+            // Dropped when the thread ends, also by a panic.
+            let _end = end;
+            worker.run(&loaded);
+        })?;
+    let restored = load.recv_timeout(START).unwrap_or_else(|_| {
+        let problem = "reading --state-dir takes too long";
+        part.failed(problem);
+        error!("{problem}; starting without the open conflicts and anomalies of the previous run");
+        Restored::default()
+    });
+    let handle = PersistenceHandle::new(requests, shared, refresh, part, counters);
+    Ok((handle, PersistenceThread { ended }, restored))
 }
 
-impl State {
-    /// Starts the thread and reads what an earlier agent of this boot left open. `refresh` is how often what the kernel
-    /// does not hold is written anew.
-    ///
-    /// # Errors
-    /// Where no thread can be started. A store that does not work is no error: it is said in the log and by `part`.
-    pub fn start(
-        store: Arc<Store>,
-        refresh: Duration,
-        part: Part,
-        metrics: &Arc<Metrics>,
-    ) -> io::Result<Started> {
-        let (changes, offered) = mpsc::sync_channel(QUEUE);
-        let (loaded, load) = mpsc::sync_channel(1);
-        let (end, ended) = mpsc::sync_channel::<()>(1);
-        let wants_all = Arc::new(AtomicBool::new(false));
-        let counts = keeper::Counts::new(metrics);
-        let worker = worker::Worker::new(
-            store,
-            offered,
-            Arc::clone(&wants_all),
-            part.clone(),
-            counts.clone(),
-        );
-        thread::Builder::new()
-            .name("state".to_owned())
-            .spawn(move || {
-                // Dropped at the end, however it comes.
-                let _end = end;
-                worker.run(&loaded);
-            })?;
-        let kept = load.recv_timeout(START).unwrap_or_else(|_| {
-            let problem = "reading the open conflicts from --state-dir takes too long";
-            part.failed(problem);
-            error!("{problem}; the agent starts without them");
-            Vec::new()
-        });
-        let keeper = Keeper::new(changes, wants_all, refresh, part, counts);
-        Ok(Started {
-            state: Self { ended },
-            keeper,
-            kept,
-        })
-    }
-
-    /// Waits, but not for long, until what was offered is written. The [`Keeper`] must be gone by then.
+impl PersistenceThread {
+    /// Waits, at most 3 s, until all changes are written. The [`PersistenceHandle`] must be dropped before.
     pub fn finish(self) {
         if self.ended.recv_timeout(END) == Err(mpsc::RecvTimeoutError::Timeout) {
-            error!("the open conflicts may not all be in --state-dir: writing takes too long");
+            error!("writing to --state-dir takes too long; it may lack the newest changes");
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     net::IpAddr,
     path::Path,
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -12,8 +13,9 @@ use super::*;
 use crate::{
     clock,
     engine::{
-        Engine, FrameClaim, FrameKind, Link, LinkKind, Mac, Observation, Settings, Snapshot,
-        SnapshotScope, SnapshotToken, TimedObservation, Vlan,
+        AnomalyCause, AnomalyId, AnomalyKind, Engine, FrameClaim, FrameKind, Ipam, Link, LinkKind,
+        Mac, Observation, PoolSource, Settings, Snapshot, SnapshotScope, SnapshotToken,
+        TimedObservation, Timestamp, Vlan,
     },
     health::{Health, Role, State as PartState},
     persist::store::StoreError,
@@ -21,12 +23,13 @@ use crate::{
 
 const ABOUT: TableDefinition<'_, &str, &str> = TableDefinition::new("state.about");
 
-/// An engine with conflicts that were only heard, and what keeps them.
+/// An engine with conflicts seen only in frames, and its persistence.
 struct Site {
     engine: Engine,
     health: Health,
     metrics: Arc<Metrics>,
-    started: Option<Started>,
+    running: Option<(PersistenceHandle, PersistenceThread)>,
+    restored: Restored,
 }
 
 impl Site {
@@ -35,12 +38,13 @@ impl Site {
         let metrics = Arc::new(Metrics::new());
         let part = health.part(Role::Sink, "open conflicts");
         let refresh = Duration::from_secs(30);
-        let started = State::start(Arc::new(store), refresh, part, &metrics).unwrap();
+        let (handle, thread, restored) = start(Arc::new(store), refresh, part, &metrics).unwrap();
         Self {
             engine: Engine::new(Settings::default()),
             health,
             metrics,
-            started: Some(started),
+            running: Some((handle, thread)),
+            restored,
         }
     }
 
@@ -48,34 +52,28 @@ impl Site {
         Self::new(Store::at(directory))
     }
 
-    /// Conflicts on so many addresses.
-    fn heard(&mut self, addresses: u8) {
+    /// Conflicts on this many addresses.
+    fn observe_frames(&mut self, addresses: u8) {
         let mut effects = Vec::new();
-        let mut tell = |what| {
+        let mut step = |observation| {
             let at = clock::now();
-            self.engine.step(
-                at,
-                TimedObservation {
-                    at,
-                    observation: what,
-                },
-                &mut effects,
-            );
+            self.engine
+                .step(at, TimedObservation { at, observation }, &mut effects);
         };
         let links: Vec<_> = (1..=2).map(device).collect();
-        tell(Observation::SnapshotStarted(SnapshotToken(1)));
+        step(Observation::SnapshotStarted(SnapshotToken(1)));
         let snapshot = Snapshot {
             links,
             ..Snapshot::default()
         };
-        tell(Observation::Snapshot(
+        step(Observation::Snapshot(
             SnapshotToken(1),
             SnapshotScope::Node,
             Box::new(snapshot),
         ));
         for (number, ifindex) in (0..addresses).flat_map(|n| [(n, 1), (n, 2)]) {
             let mac = Mac([2, 0, 0, 0, 0, u8::try_from(ifindex).unwrap()]);
-            tell(Observation::Frame(FrameClaim {
+            step(Observation::Frame(FrameClaim {
                 ifindex,
                 address: address(number),
                 mac,
@@ -88,29 +86,29 @@ impl Site {
     }
 
     fn changed(&mut self, address: IpAddr) {
-        let keeper = &mut self.started.as_mut().unwrap().keeper;
+        let (handle, _) = self.running.as_mut().unwrap();
         for conflict in self.engine.conflicts_of(address, clock::now()) {
-            keeper.changed(&self.engine, &conflict);
+            handle.conflict_changed(&self.engine, &conflict);
         }
     }
 
-    fn keeper(&mut self) -> (&mut Keeper, &Engine) {
-        (&mut self.started.as_mut().unwrap().keeper, &self.engine)
+    fn handle(&mut self) -> (&mut PersistenceHandle, &Engine) {
+        (&mut self.running.as_mut().unwrap().0, &self.engine)
     }
 
-    /// Ends in good order: all that was offered is written.
+    /// Shuts down: everything queued is written.
     fn end(&mut self) {
-        if let Some(started) = self.started.take() {
-            drop(started.keeper);
-            started.state.finish();
+        if let Some((handle, thread)) = self.running.take() {
+            drop(handle);
+            thread.finish();
         }
     }
 
-    fn kept(&self) -> Vec<IpAddr> {
-        let kept = &self.started.as_ref().unwrap().kept;
-        let mut kept: Vec<_> = kept.iter().map(|k| k.conflict.address).collect();
-        kept.sort_unstable();
-        kept
+    fn restored(&self) -> Vec<IpAddr> {
+        let conflicts = self.restored.conflicts.iter();
+        let mut addresses: Vec<_> = conflicts.map(|record| record.conflict.address).collect();
+        addresses.sort_unstable();
+        addresses
     }
 
     fn part(&self) -> (PartState, String) {
@@ -150,10 +148,10 @@ fn device(ifindex: u32) -> Link {
     }
 }
 
-/// Another agent left two conflicts open in `directory`.
-fn two_kept(directory: &Path) {
+/// An earlier agent leaves two conflicts open in `directory`.
+fn store_two_conflicts(directory: &Path) {
     let mut site = Site::at(directory);
-    site.heard(2);
+    site.observe_frames(2);
     for number in 0..2 {
         site.changed(address(number));
     }
@@ -168,56 +166,56 @@ fn set(directory: &Path, key: &str, value: &str) {
 }
 
 #[test]
-fn what_was_open_is_handed_to_the_next_agent() {
+fn open_conflicts_are_restored() {
     let directory = tempfile::tempdir().unwrap();
-    two_kept(directory.path());
+    store_two_conflicts(directory.path());
     let site = Site::at(directory.path());
-    assert_eq!(site.kept(), [address(0), address(1)]);
+    assert_eq!(site.restored(), [address(0), address(1)]);
 }
 
 #[test]
-fn what_is_over_is_forgotten() {
+fn resolved_conflicts_are_removed() {
     let directory = tempfile::tempdir().unwrap();
-    two_kept(directory.path());
+    store_two_conflicts(directory.path());
     let mut site = Site::at(directory.path());
-    let over = site.started.as_ref().unwrap().kept[0].conflict.clone();
-    let (keeper, engine) = site.keeper();
-    keeper.changed(engine, &over);
+    let over = site.restored.conflicts[0].conflict.clone();
+    let (handle, engine) = site.handle();
+    handle.conflict_changed(engine, &over);
     site.end();
-    assert_eq!(Site::at(directory.path()).kept().len(), 1);
+    assert_eq!(Site::at(directory.path()).restored().len(), 1);
 }
 
 #[test]
-fn a_whole_list_replaces_what_was_kept() {
+fn a_full_list_replaces_the_stored_conflicts() {
     let directory = tempfile::tempdir().unwrap();
-    two_kept(directory.path());
+    store_two_conflicts(directory.path());
     let mut site = Site::at(directory.path());
-    site.heard(1);
-    let (keeper, engine) = site.keeper();
-    keeper.tell_all();
-    keeper.tick(engine, clock::now());
+    site.observe_frames(1);
+    let (handle, engine) = site.handle();
+    handle.request_full_list();
+    handle.tick(engine, clock::now());
     site.end();
-    assert_eq!(Site::at(directory.path()).kept(), [address(0)]);
+    assert_eq!(Site::at(directory.path()).restored(), [address(0)]);
 }
 
 #[test]
-fn records_of_another_boot_mean_nothing() {
+fn records_of_another_boot_are_dropped() {
     let directory = tempfile::tempdir().unwrap();
-    two_kept(directory.path());
+    store_two_conflicts(directory.path());
     set(directory.path(), "world", "another boot");
-    assert!(Site::at(directory.path()).kept().is_empty());
-    // Nor do they come back.
-    assert!(Site::at(directory.path()).kept().is_empty());
+    assert!(Site::at(directory.path()).restored().is_empty());
+    // They stay dropped.
+    assert!(Site::at(directory.path()).restored().is_empty());
 }
 
 #[test]
-fn records_of_an_unknown_format_are_put_aside() {
+fn records_of_an_unknown_format_are_moved_aside() {
     let directory = tempfile::tempdir().unwrap();
-    two_kept(directory.path());
+    store_two_conflicts(directory.path());
     for _ in 0..2 {
         set(directory.path(), "format", "2000");
         let site = Site::at(directory.path());
-        assert!(site.kept().is_empty());
+        assert!(site.restored().is_empty());
         assert_eq!(site.part().0, PartState::Works);
     }
     let store = Store::in_directory(directory.path()).unwrap();
@@ -233,10 +231,10 @@ fn records_of_an_unknown_format_are_put_aside() {
 }
 
 #[test]
-fn a_record_that_cannot_be_read_costs_only_itself() {
+fn an_undecodable_record_does_not_affect_others() {
     const CONFLICTS: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("state.conflicts");
     let directory = tempfile::tempdir().unwrap();
-    two_kept(directory.path());
+    store_two_conflicts(directory.path());
     let store = Store::in_directory(directory.path()).unwrap();
     let write = store.database().unwrap().begin_write().unwrap();
     {
@@ -251,17 +249,17 @@ fn a_record_that_cannot_be_read_costs_only_itself() {
     }
     write.commit().unwrap();
     drop(store);
-    assert_eq!(Site::at(directory.path()).kept().len(), 1);
+    assert_eq!(Site::at(directory.path()).restored().len(), 1);
 }
 
 #[test]
-fn a_store_that_hangs_makes_nobody_wait_and_gets_everything_afterwards() {
+fn a_hanging_store_delays_nothing_and_gets_all_afterwards() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
-    let (go_on, wait) = mpsc::channel::<()>();
-    let wait = std::sync::Mutex::new(wait);
+    let (resume, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
     let open = move || {
-        // The disk does not answer until the test says so.
+        // The disk does not answer until the test lets it.
         let _ = wait.lock().unwrap().recv();
         let opened = store::builder().create(&path);
         opened.map_err(|source| StoreError::Open {
@@ -273,54 +271,54 @@ fn a_store_that_hangs_makes_nobody_wait_and_gets_everything_afterwards() {
     let mut site = Site::new(Store::new(true, Box::new(open)));
     assert!(
         before.elapsed() >= START,
-        "the start waits, but not for ever"
+        "the start waits, but not forever"
     );
     assert_eq!(site.part().0, PartState::Failed);
-    site.heard(1);
+    site.observe_frames(1);
     for _ in 0..=QUEUE {
         site.changed(address(0));
     }
     assert_eq!(site.delivered("dropped"), 1);
-    drop(go_on);
-    let until = Instant::now() + Duration::from_secs(20);
+    drop(resume);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while site.delivered("delivered") < QUEUE as u64 {
-        assert!(Instant::now() < until);
+        assert!(Instant::now() < deadline);
         thread::yield_now();
     }
-    let (keeper, engine) = site.keeper();
-    keeper.tick(engine, clock::now());
+    let (handle, engine) = site.handle();
+    handle.tick(engine, clock::now());
     site.end();
     assert_eq!(
         site.delivered("delivered"),
         QUEUE as u64 + 3,
-        "the whole list"
+        "the full list"
     );
     let detail = site.part();
     assert_eq!(
         detail,
-        (PartState::Works, "1 open conflict is kept".to_owned())
+        (PartState::Works, "1 open conflict stored".to_owned())
     );
 }
 
 #[test]
-fn what_only_frames_told_is_kept_anew_as_time_passes() {
+fn evidence_from_frames_is_refreshed_periodically() {
     let directory = tempfile::tempdir().unwrap();
     let mut site = Site::at(directory.path());
-    site.heard(1);
-    let (keeper, engine) = site.keeper();
+    site.observe_frames(1);
+    let (handle, engine) = site.handle();
     let now = clock::now();
-    keeper.tick(engine, now);
-    keeper.tick(engine, now + Duration::from_secs(29));
-    keeper.tick(engine, now + Duration::from_secs(30));
+    handle.tick(engine, now);
+    handle.tick(engine, now + Duration::from_secs(29));
+    handle.tick(engine, now + Duration::from_secs(30));
     site.end();
     assert_eq!(site.delivered("delivered"), 2);
 }
 
 #[test]
-fn no_damage_to_the_file_keeps_the_next_agent_from_keeping_conflicts() {
+fn conflicts_are_stored_again_after_any_damage_to_the_file() {
     const PIECE: usize = 256;
     let directory = tempfile::tempdir().unwrap();
-    two_kept(directory.path());
+    store_two_conflicts(directory.path());
     let path = directory.path().join("state.redb");
     let whole = std::fs::read(&path).unwrap();
     let mut put_aside = 0;
@@ -335,19 +333,88 @@ fn no_damage_to_the_file_keeps_the_next_agent_from_keeping_conflicts() {
         }
         std::fs::write(directory.path().join("state.redb"), damaged).unwrap();
         let mut site = Site::at(directory.path());
-        let kept = site.kept().len();
-        assert!(kept == 0 || kept == 2, "piece {number}");
-        put_aside += usize::from(kept == 0);
-        site.heard(1);
-        let (keeper, engine) = site.keeper();
-        keeper.tell_all();
-        keeper.tick(engine, clock::now());
+        let restored = site.restored().len();
+        assert!(restored == 0 || restored == 2, "piece {number}");
+        put_aside += usize::from(restored == 0);
+        site.observe_frames(1);
+        let (handle, engine) = site.handle();
+        handle.request_full_list();
+        handle.tick(engine, clock::now());
         site.end();
         assert_eq!(
             site.part(),
-            (PartState::Works, "1 open conflict is kept".to_owned()),
+            (PartState::Works, "1 open conflict stored".to_owned()),
             "piece {number}"
         );
     }
     assert!(put_aside > 0);
+}
+
+fn anomaly(id: u128) -> Anomaly {
+    Anomaly {
+        id: AnomalyId(id),
+        kind: AnomalyKind::IpamLeak,
+        cause: AnomalyCause::NoLiveOwner,
+        address: address(1),
+        vlan: Vlan::default(),
+        holder: None,
+        also_on: vec!["veth1".to_owned()],
+        source: Some(Arc::new(PoolSource {
+            ipam: Ipam::HostLocal,
+            network: "cbr0".to_owned(),
+            place: "/var/lib/cni/networks/cbr0".to_owned(),
+        })),
+        owner: Some("container".into()),
+        detail: "detail".to_owned(),
+        raised_at: Timestamp(1),
+        decided_at: Timestamp(2),
+        resolved_at: None,
+        resolve_reason: None,
+    }
+}
+
+#[test]
+fn open_anomalies_are_restored() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut site = Site::at(directory.path());
+    site.engine.restore_anomalies(vec![anomaly(1), anomaly(2)]);
+    let (handle, engine) = site.handle();
+    handle.anomalies_changed();
+    handle.flush_anomalies(engine);
+    site.end();
+    let mut restored = Site::at(directory.path()).restored.anomalies.clone();
+    restored.sort_by_key(|anomaly| anomaly.id);
+    assert_eq!(restored, [anomaly(1), anomaly(2)]);
+}
+
+#[test]
+fn a_lost_list_of_anomalies_is_written_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_owned();
+    let is_broken = Arc::new(AtomicBool::new(true));
+    let broken = Arc::clone(&is_broken);
+    let open = move || {
+        if broken.load(Ordering::Relaxed) {
+            let full = io::Error::from(io::ErrorKind::StorageFull);
+            return Err(redb::Error::Io(full).into());
+        }
+        let opened = store::builder().create(path.join("state.redb"));
+        opened.map_err(|error| redb::Error::from(error).into())
+    };
+    let mut site = Site::new(Store::new(true, Box::new(open)));
+    site.engine.restore_anomalies(vec![anomaly(1)]);
+    let (handle, engine) = site.handle();
+    handle.anomalies_changed();
+    handle.tick(engine, clock::now());
+    is_broken.store(false, Ordering::Relaxed);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while site.part().0 != PartState::Works {
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(10));
+        let (handle, engine) = site.handle();
+        handle.tick(engine, clock::now());
+    }
+    site.end();
+    let site = Site::at(directory.path());
+    assert_eq!(site.restored.anomalies, [anomaly(1)]);
 }

@@ -1,142 +1,161 @@
-//! The thread that waits for the disk.
+//! The thread that writes to the store.
 
 use std::{
     collections::HashSet,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::Ordering,
         mpsc::{Receiver, RecvTimeoutError, SyncSender},
     },
     time::{Duration, Instant},
 };
 
-use redb::{Database, WriteTransaction};
+use redb::Database;
 use tracing::{debug, error, info};
 
-use super::{Change, keeper::Counts, records};
+use super::{Restored, Shared, WriteRequest, anomalies, conflicts, handle::WriteCounters};
 use crate::{
-    engine::OpenConflict,
+    engine::Anomaly,
     health::Part,
     persist::store::{Store, StoreError},
 };
 
 /// Changes in one commit.
 const BATCH: usize = 256;
-/// How long a store that failed is left alone.
+/// The time between a failure of the store and the next attempt.
 const RETRY: Duration = Duration::from_secs(5);
 
 pub(super) struct Worker {
     store: Arc<Store>,
-    offered: Receiver<Change>,
-    wants_all: Arc<AtomicBool>,
+    queue: Receiver<WriteRequest>,
+    shared: Arc<Shared>,
     part: Part,
-    counts: Counts,
-    /// Of which world the records are; unknown until the store was readable once.
-    prepared: bool,
-    /// Ids of the list that is being told.
-    told: Option<HashSet<u128>>,
-    /// Something was lost: only a whole list helps, asked for at this time.
+    counters: WriteCounters,
+    /// The boot and network namespace, once the tables are prepared for them.
+    world: Option<String>,
+    /// Ids in the full list being received.
+    full_list: Option<HashSet<u128>>,
+    /// A change was lost: only a full list repairs that.
     behind: Option<Behind>,
 }
 
 #[derive(Clone, Copy)]
 enum Behind {
+    /// A full list is requested at this time.
     Until(Instant),
-    Asked,
+    /// A full list was requested.
+    Requested,
+}
+
+/// What a commit left in the store.
+struct Committed {
+    /// Filled by the first commit.
+    restored: Restored,
+    /// Open conflicts.
+    open: u64,
 }
 
 impl Worker {
     pub(super) fn new(
         store: Arc<Store>,
-        offered: Receiver<Change>,
-        wants_all: Arc<AtomicBool>,
+        queue: Receiver<WriteRequest>,
+        shared: Arc<Shared>,
         part: Part,
-        counts: Counts,
+        counters: WriteCounters,
     ) -> Self {
         Self {
             store,
-            offered,
-            wants_all,
+            queue,
+            shared,
             part,
-            counts,
-            prepared: false,
-            told: None,
+            counters,
+            world: None,
+            full_list: None,
             behind: None,
         }
     }
 
-    /// Hands over what was kept, then writes until the keeper is gone.
-    pub(super) fn run(mut self, loaded: &SyncSender<Vec<OpenConflict>>) {
-        let kept = match self.commit(&[]) {
-            Ok((kept, _)) => {
-                self.part.works("kept in --state-dir");
-                kept
+    /// Passes on what is stored, then writes until the handle is dropped.
+    pub(super) fn run(mut self, loaded: &SyncSender<Restored>) {
+        let restored = match self.commit(&[], None) {
+            Ok(committed) => {
+                self.part.works("stored in --state-dir");
+                committed.restored
             }
             Err(problem) => {
                 self.failed(&problem);
-                Vec::new()
+                Restored::default()
             }
         };
-        // Nobody waits any more where it took too long.
-        let _ = loaded.send(kept);
+        // The receiver may have given up.
+        let _ = loaded.send(restored);
         while let Some(batch) = self.next() {
             self.take(batch);
         }
     }
 
-    /// What is offered now, or nothing where it is time to ask for a whole list; `None` at the end.
-    fn next(&mut self) -> Option<Vec<Change>> {
+    /// The next changes; none if it is time to request a full list; `None` at the end.
+    fn next(&mut self) -> Option<Vec<WriteRequest>> {
         let first = match self.behind {
             Some(Behind::Until(at)) => {
-                match self.offered.recv_timeout(at.duration_since(Instant::now())) {
-                    Ok(change) => change,
+                match self.queue.recv_timeout(at.duration_since(Instant::now())) {
+                    Ok(request) => request,
                     Err(RecvTimeoutError::Timeout) => {
-                        self.wants_all.store(true, Ordering::Relaxed);
-                        self.behind = Some(Behind::Asked);
+                        self.shared.wants_full_list.store(true, Ordering::Relaxed);
+                        self.behind = Some(Behind::Requested);
                         return Some(Vec::new());
                     }
                     Err(RecvTimeoutError::Disconnected) => return None,
                 }
             }
-            _ => self.offered.recv().ok()?,
+            _ => self.queue.recv().ok()?,
         };
         let mut batch = vec![first];
-        batch.extend(self.offered.try_iter().take(BATCH - 1));
-        self.counts
+        batch.extend(self.queue.try_iter().take(BATCH - 1));
+        self.counters
             .pending
             .dec_by(batch.len().try_into().unwrap_or(i64::MAX));
         Some(batch)
     }
 
-    fn take(&mut self, mut batch: Vec<Change>) {
+    fn take(&mut self, mut batch: Vec<WriteRequest>) {
+        let is_list = |request: &WriteRequest| matches!(request, WriteRequest::Anomalies);
+        // Also if it is dropped below: the handle queues a request only for a list that was taken.
+        let mut anomalies = (batch.iter().any(is_list))
+            .then(|| self.shared.replace_anomalies(None))
+            .flatten();
         if self.behind.is_some() {
-            // Before the whole list begins, nothing that is told makes the store whole again.
-            let begins = |change: &Change| matches!(change, Change::Begin);
-            let whole = match self.behind {
-                Some(Behind::Asked) => batch.iter().position(begins),
+            // Before the full list begins, no change makes the store complete again.
+            let begins = |request: &WriteRequest| matches!(request, WriteRequest::BeginFullList);
+            let begin = match self.behind {
+                Some(Behind::Requested) => batch.iter().position(begins),
                 _ => None,
             };
-            let useless = batch.drain(..whole.unwrap_or(batch.len()));
-            self.counts.dropped.inc_by(useless.len() as u64);
-            drop(useless);
+            let dropped = batch.drain(..begin.unwrap_or(batch.len()));
+            self.counters.dropped.inc_by(dropped.len() as u64);
+            drop(dropped);
+            if batch.is_empty() {
+                // The full list comes with the anomalies.
+                anomalies = None;
+            }
         }
         if batch.is_empty() {
             return;
         }
-        match self.commit(&batch) {
-            Ok((_, open)) => {
-                self.counts.written.inc_by(batch.len() as u64);
+        match self.commit(&batch, anomalies) {
+            Ok(Committed { open, .. }) => {
+                self.counters.written.inc_by(batch.len() as u64);
                 if self.behind.take().is_some() {
-                    info!("the open conflicts are kept in --state-dir again");
+                    info!("open conflicts are stored in --state-dir again");
                 }
                 self.part.works(match open {
-                    1 => "1 open conflict is kept".to_owned(),
-                    open => format!("{open} open conflicts are kept"),
+                    1 => "1 open conflict stored".to_owned(),
+                    open => format!("{open} open conflicts stored"),
                 });
                 debug!(open, "wrote the open conflicts");
             }
             Err(problem) => {
-                self.counts.failed.inc_by(batch.len() as u64);
+                self.counters.failed.inc_by(batch.len() as u64);
                 self.failed(&problem);
             }
         }
@@ -146,38 +165,53 @@ impl Worker {
         self.part.failed(problem.to_string());
         if self.behind.is_none() {
             error!(
-                "open conflicts are not kept over a restart: {problem}; detection goes on, and the store is tried again every {} s",
-                RETRY.as_secs()
+                retry_in = ?RETRY,
+                "cannot store open conflicts for the next run: {problem}; detection is not affected"
             );
         }
-        self.prepared = false;
-        self.told = None;
+        self.world = None;
+        self.full_list = None;
         self.behind = Some(Behind::Until(Instant::now() + RETRY));
     }
 
-    fn commit(&mut self, changes: &[Change]) -> Result<(Vec<OpenConflict>, u64), StoreError> {
+    fn commit(
+        &mut self,
+        batch: &[WriteRequest],
+        anomalies: Option<Vec<Anomaly>>,
+    ) -> Result<Committed, StoreError> {
         let database = self.store.database()?;
-        let done = self.transact(&database, changes);
-        if done.is_err() {
+        let committed = self.transact(&database, batch, anomalies);
+        if committed.is_err() {
             self.store.failed(database);
         }
-        done
+        committed
     }
 
     fn transact(
         &mut self,
         database: &Database,
-        changes: &[Change],
-    ) -> Result<(Vec<OpenConflict>, u64), StoreError> {
-        let write: WriteTransaction = database.begin_write()?;
-        let mut kept = Vec::new();
-        if !self.prepared {
-            let world = records::world().map_err(redb::Error::Io)?;
-            kept = records::prepare(&write, &world)?;
+        batch: &[WriteRequest],
+        anomalies: Option<Vec<Anomaly>>,
+    ) -> Result<Committed, StoreError> {
+        let write = database.begin_write()?;
+        let mut restored = Restored::default();
+        let world = match self.world.take() {
+            Some(world) => world,
+            None => {
+                let world = conflicts::world().map_err(redb::Error::Io)?;
+                restored = Restored {
+                    conflicts: conflicts::prepare(&write, &world)?,
+                    anomalies: anomalies::read(&write, &world)?,
+                };
+                world
+            }
+        };
+        let open = conflicts::write(&write, batch, &mut self.full_list)?;
+        if let Some(anomalies) = anomalies {
+            anomalies::write(&write, &world, anomalies)?;
         }
-        let open = records::write(&write, changes, &mut self.told)?;
         write.commit()?;
-        self.prepared = true;
-        Ok((kept, open))
+        self.world = Some(world);
+        Ok(Committed { restored, open })
     }
 }

@@ -237,7 +237,7 @@ fn over_a_kill_a_conflict_stays_one_story_to_a_webhook() {
     wait_metric(&client, r#"ipconflict_outbox_pending{sink="hook"} 0"#);
     until(DEADLINE, || {
         let kept = wait_part(&client, "open conflicts", "works");
-        anyhow::ensure!(kept == "2 open conflicts are kept", "{kept}");
+        anyhow::ensure!(kept == "2 open conflicts stored", "{kept}");
         Ok(())
     })
     .unwrap();

@@ -287,7 +287,7 @@ fn a_full_disk_is_told_and_counted_and_detection_goes_on_until_there_is_room() {
         raised(&first, &format!("10.244.3.{number}"));
     }
     let told = first
-        .wait_log(DEADLINE, "open conflicts are not kept over a restart")
+        .wait_log(DEADLINE, "cannot store open conflicts for the next run")
         .unwrap();
     assert!(told.contains("ERROR"), "{told}");
     assert_eq!(part(&node)["state"], "failed");
@@ -297,7 +297,7 @@ fn a_full_disk_is_told_and_counted_and_detection_goes_on_until_there_is_room() {
     );
     disk.make_room();
     first
-        .wait_log(DEADLINE, "are kept in --state-dir again")
+        .wait_log(DEADLINE, "are stored in --state-dir again")
         .unwrap();
     wait_kept(&first, 201);
     assert_eq!(part(&node)["state"], "works");
