@@ -1,6 +1,6 @@
-//! How each part of the agent is: what feeds it (sources) and what it feeds (sinks), for `/readyz` and the status page.
+//! Health of each part of the agent, its sources and its sinks, for `/readyz` and the status page.
 //!
-//! A part says so itself, through its [`Part`]; nothing here asks, waits or decides.
+//! A part reports its own state through its [`Part`]; nothing here polls, waits or decides.
 
 mod sources;
 
@@ -22,53 +22,53 @@ use crate::{
 
 pub use sources::{Situation, SourceHealth};
 
-/// Detection says at least this often that it lives; beyond it, it is stuck.
+/// The event loop beats every second; without a beat for this long it is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
-/// Parts at most: the built-in ones and the configured sinks.
-const PARTS: usize = 256;
+/// Parts at most, configured sinks included.
+const MAX_PARTS: usize = 256;
 
-/// Which side of detection a part stands on.
+/// What a part does for the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Detection learns from it.
+    /// Feeds observations to the engine.
     Source,
-    /// It names the pods; without it conflicts are seen all the same.
+    /// Looks up pods; detection works without it.
     Names,
-    /// Its books are compared with the live addresses; without it conflicts are seen all the same.
+    /// Provides IPAM allocations; detection works without it.
     Ipam,
-    /// It takes the events.
+    /// Receives events.
     Sink,
 }
 
-/// How a part is.
+/// State of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Not there yet.
+    /// Not started yet.
     Starting,
-    /// As it should be.
+    /// Works as intended.
     Works,
-    /// It works, but not all of it.
+    /// Works in part.
     Degraded,
-    /// It does not work.
+    /// Does not work.
     Failed,
-    /// Switched off by the settings.
+    /// Disabled by the configuration.
     Off,
 }
 
-/// One part as it is shown.
+/// One part as served by `/readyz`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartReport {
-    /// What a person calls it.
+    /// Display name.
     pub name: String,
-    /// Which side it stands on.
+    /// Its role.
     pub role: Role,
-    /// How it is.
+    /// Its state.
     pub state: State,
-    /// One sentence about it.
+    /// One sentence of detail.
     pub detail: String,
-    /// Since when it is in this state, RFC 3339.
+    /// When it entered this state, RFC 3339.
     pub since: WallTime,
 }
 
@@ -76,25 +76,25 @@ pub struct PartReport {
 struct Inner {
     name: String,
     role: Role,
-    now: Mutex<Now>,
+    current: Mutex<CurrentState>,
 }
 
 #[derive(Debug)]
-struct Now {
+struct CurrentState {
     state: State,
     detail: Cow<'static, str>,
     since: Timestamp,
 }
 
-/// One part's way to say how it is. Cheap to clone; from any thread, never waits.
+/// A part's handle to report its state. Cheap to clone; usable from any thread; never blocks.
 #[derive(Clone, Debug)]
 pub struct Part(Arc<Inner>);
 
 impl Part {
-    /// Says how it is now.
+    /// Reports the current state.
     pub fn set(&self, state: State, detail: impl Into<Cow<'static, str>>) {
-        // Nothing panics while it is held.
-        let mut now = self.0.now.lock().unwrap_or_else(PoisonError::into_inner);
+        // No code panics while holding the lock.
+        let mut now = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
         if now.state != state {
             now.state = state;
             now.since = clock::now();
@@ -102,28 +102,28 @@ impl Part {
         now.detail = detail.into();
     }
 
-    /// It works.
+    /// Reports [`State::Works`].
     pub fn works(&self, detail: impl Into<Cow<'static, str>>) {
         self.set(State::Works, detail);
     }
 
-    /// Some of it works.
+    /// Reports [`State::Degraded`].
     pub fn degraded(&self, detail: impl Into<Cow<'static, str>>) {
         self.set(State::Degraded, detail);
     }
 
-    /// It does not work.
+    /// Reports [`State::Failed`].
     pub fn failed(&self, detail: impl Into<Cow<'static, str>>) {
         self.set(State::Failed, detail);
     }
 
-    /// The settings leave it out.
+    /// Reports [`State::Off`].
     pub fn off(&self, detail: impl Into<Cow<'static, str>>) {
         self.set(State::Off, detail);
     }
 }
 
-/// All parts, and the sign of life of the detection thread. Cheap to share.
+/// All parts, and the heartbeat of the event loop.
 #[derive(Debug)]
 pub struct Health {
     parts: Mutex<Vec<Part>>,
@@ -141,37 +141,37 @@ impl Default for Health {
 }
 
 impl Health {
-    /// A new part, which is starting. Those beyond the bound are not shown.
+    /// Registers a part in state [`State::Starting`]. Parts beyond the bound are not shown.
     pub fn part(&self, role: Role, name: impl Into<String>) -> Part {
         let part = Part(Arc::new(Inner {
             name: name.into(),
             role,
-            now: Mutex::new(Now {
+            current: Mutex::new(CurrentState {
                 state: State::Starting,
                 detail: Cow::Borrowed("starting"),
                 since: clock::now(),
             }),
         }));
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        if parts.len() < PARTS {
+        if parts.len() < MAX_PARTS {
             parts.push(part.clone());
         }
         part
     }
 
-    /// Detection lives.
+    /// Records a heartbeat of the event loop.
     pub fn beat(&self, now: Timestamp) {
         self.alive_at.store(now.0, Ordering::Relaxed);
     }
 
-    /// How long detection gave no sign of life, where that is too long.
+    /// Time since the last heartbeat, if the event loop counts as stuck.
     #[must_use]
     pub fn stuck_for(&self) -> Option<Duration> {
         let silent = clock::now().since(Timestamp(self.alive_at.load(Ordering::Relaxed)));
         (silent > STUCK_AFTER).then_some(silent)
     }
 
-    /// Every part as it is now, in the order they were made.
+    /// Every part's current state, in order of registration.
     #[must_use]
     pub fn report(&self) -> Vec<PartReport> {
         let moment = Moment::now();
@@ -183,7 +183,7 @@ impl Health {
         parts
             .iter()
             .map(|part| {
-                let now = part.0.now.lock().unwrap_or_else(PoisonError::into_inner);
+                let now = part.0.current.lock().unwrap_or_else(PoisonError::into_inner);
                 PartReport {
                     name: part.0.name.clone(),
                     role: part.0.role,
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_shown_as_it_said_last_and_its_state_keeps_its_time() {
+    fn a_part_shows_its_last_detail_and_keeps_its_time() {
         let health = Health::default();
         let part = health.part(Role::Source, "netlink");
         assert_eq!(
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn detection_is_stuck_only_after_a_long_silence() {
+    fn the_event_loop_is_stuck_only_after_a_long_silence() {
         let health = Health::default();
         assert_eq!(health.stuck_for(), None);
         health.beat(Timestamp(0));

@@ -1,18 +1,18 @@
-//! How detection's own sources are.
+//! Health of the observation sources.
 
 use std::sync::Arc;
 
 use super::{Health, Part, Role};
 use crate::engine::Timestamp;
 
-/// What the detection thread knows about its sources.
+/// What the event loop knows about its sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Situation {
-    /// Pod devices there are.
+    /// Pod devices on the node.
     pub devices: usize,
-    /// Those the programs are attached to.
+    /// Pod devices with programs attached.
     pub attached: usize,
-    /// Attachments under way.
+    /// Attachments in progress.
     pub attaching: usize,
     /// The first reading is merged.
     pub first_read: bool,
@@ -22,7 +22,7 @@ pub struct Situation {
     pub resync: Option<&'static str>,
 }
 
-/// Keeps the parts of the sources up to date, from the detection thread.
+/// Keeps the health of the sources up to date, from the event loop.
 #[derive(Debug)]
 pub struct SourceHealth {
     health: Arc<Health>,

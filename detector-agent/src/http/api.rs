@@ -1,4 +1,4 @@
-//! `/api/v1/conflicts` and `/api/v1/claims`: streamed, so that neither the agent nor detection ever holds all of it.
+//! `/api/v1/conflicts`, `/anomalies` and `/claims`: streamed, so that no complete answer is ever held in memory.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 
 use super::{
     App, Sources,
-    ask::{Ask, AskError},
-    respond::{Cut, JSON, Piece, Reply, error, head_only, pieces, with},
+    engine_client::{EngineClient, QueryError},
+    respond::{Chunk, JSON, Reply, Truncated, error, head_only, stream, with},
 };
 use crate::{
     clock::Moment,
@@ -20,10 +20,10 @@ use crate::{
     pods::PodAnswer,
 };
 
-/// Addresses asked about at once: some hundred microseconds of the detection thread's time.
-const CONFLICTS_AT_ONCE: usize = 32;
-const CLAIMS_AT_ONCE: usize = 256;
-const ANOMALIES_AT_ONCE: usize = 128;
+/// Keys per query: a few hundred microseconds of the event loop's time.
+const CONFLICTS_PER_QUERY: usize = 32;
+const CLAIMS_PER_QUERY: usize = 256;
+const ANOMALIES_PER_QUERY: usize = 128;
 
 /// One claim, as the API shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,31 +36,31 @@ struct ClaimData {
     claimant: ClaimantData,
 }
 
-/// The answer where detection gave none.
-pub(super) fn unanswered(why: AskError) -> Reply {
-    let reply = error(StatusCode::SERVICE_UNAVAILABLE, &why.to_string());
+/// The response if the event loop gave no answer.
+pub(super) fn unavailable(cause: QueryError) -> Reply {
+    let reply = error(StatusCode::SERVICE_UNAVAILABLE, &cause.to_string());
     with(reply, header::RETRY_AFTER, "5")
 }
 
-/// Refuses a query string.
+/// Rejects any query parameter.
 pub(super) fn no_parameters(query: Option<&str>) -> Result<(), Box<Reply>> {
     match query.map(|q| form_urlencoded::parse(q.as_bytes()).next()) {
-        Some(Some((name, _))) => Err(unknown(&name)),
+        Some(Some((name, _))) => Err(unknown_parameter(&name, "none")),
         _ => Ok(()),
     }
 }
 
-/// `address`, if given.
+/// The value of `address`, if given.
 pub(super) fn claims_parameters(query: Option<&str>) -> Result<Option<IpAddr>, Box<Reply>> {
     let mut address = None;
     for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
         if name != "address" {
-            return Err(unknown(&name));
+            return Err(unknown_parameter(&name, "`address`"));
         }
         let Ok(parsed) = value.parse() else {
             let reply = error(
                 StatusCode::BAD_REQUEST,
-                "`address` is no IP address; give one such as 10.244.2.10",
+                "`address` is not a valid IP address; expected for example 10.244.2.10",
             );
             return Err(Box::new(reply));
         };
@@ -72,20 +72,20 @@ pub(super) fn claims_parameters(query: Option<&str>) -> Result<Option<IpAddr>, B
     Ok(address)
 }
 
-fn unknown(name: &str) -> Box<Reply> {
+fn unknown_parameter(name: &str, supported: &str) -> Box<Reply> {
     let name: String = name.chars().take(40).collect();
     Box::new(error(
         StatusCode::BAD_REQUEST,
-        &format!("`{name}` is no parameter of this endpoint"),
+        &format!("unknown query parameter `{name}`; supported: {supported}"),
     ))
 }
 
-/// The active conflicts, and the last that were resolved.
+/// The active conflicts, and those resolved most recently.
 pub(super) async fn conflicts(app: Arc<App>, head: bool) -> Reply {
-    // Asked before the answer begins: without detection there is an error, not half an answer.
-    let addresses = match app.ask.conflict_addresses().await {
+    // Queried before the response starts: a failure then is an error status, not a truncated response.
+    let addresses = match app.engine.conflict_addresses().await {
         Ok(addresses) => addresses,
-        Err(e) => return unanswered(e),
+        Err(e) => return unavailable(e),
     };
     if head {
         return head_only(JSON);
@@ -99,14 +99,14 @@ pub(super) async fn conflicts(app: Arc<App>, head: bool) -> Reply {
         let resolved: Vec<_> = resolved.iter().map(|event| &event.data).collect();
         list.end_with("resolved", &resolved, &to).await;
     });
-    pieces(JSON, from)
+    stream(JSON, from)
 }
 
 /// The open anomalies.
 pub(super) async fn anomalies(app: Arc<App>, head: bool) -> Reply {
-    let ids = match app.ask.anomaly_ids().await {
+    let ids = match app.engine.anomaly_ids().await {
         Ok(ids) => ids,
-        Err(e) => return unanswered(e),
+        Err(e) => return unavailable(e),
     };
     if head {
         return head_only(JSON);
@@ -117,16 +117,16 @@ pub(super) async fn anomalies(app: Arc<App>, head: bool) -> Reply {
             list.end(&to).await;
         }
     });
-    pieces(JSON, from)
+    stream(JSON, from)
 }
 
 /// Every claim, or those of one address.
 pub(super) async fn claims(app: Arc<App>, address: Option<IpAddr>, head: bool) -> Reply {
     let addresses = match address {
         Some(address) => vec![address],
-        None => match app.ask.addresses().await {
+        None => match app.engine.addresses().await {
             Ok(addresses) => addresses,
-            Err(e) => return unanswered(e),
+            Err(e) => return unavailable(e),
         },
     };
     if head {
@@ -138,14 +138,14 @@ pub(super) async fn claims(app: Arc<App>, address: Option<IpAddr>, head: bool) -
             list.end(&to).await;
         }
     });
-    pieces(JSON, from)
+    stream(JSON, from)
 }
 
 /// Every claimed address, for the metrics.
-pub(super) async fn claim_series(app: &App) -> Result<ClaimSeries, AskError> {
+pub(super) async fn claim_series(app: &App) -> Result<ClaimSeries, QueryError> {
     let mut series = ClaimSeries::default();
-    for some in app.ask.addresses().await?.chunks(CLAIMS_AT_ONCE) {
-        let found = app.ask.claims(some).await?;
+    for chunk in app.engine.addresses().await?.chunks(CLAIMS_PER_QUERY) {
+        let found = app.engine.claims(chunk).await?;
         let mut named: Vec<_> = found
             .iter()
             .map(|claim| match app.sources.pods.pod_of(&claim.claimant) {
@@ -153,7 +153,7 @@ pub(super) async fn claim_series(app: &App) -> Result<ClaimSeries, AskError> {
                 PodAnswer::Unknown(_) => (claim, None),
             })
             .collect();
-        // Of several claimants of one address the one whose pod is known stands for it, then the oldest.
+        // One series per address: a claimant with a known pod first, then the oldest.
         named.sort_by_key(|(claim, pod)| (claim.address, pod.is_none(), claim.claimant.since));
         for (claim, pod) in named {
             series.add(ClaimInfo {
@@ -169,35 +169,35 @@ pub(super) async fn claim_series(app: &App) -> Result<ClaimSeries, AskError> {
     Ok(series)
 }
 
-/// What a list has many of: asked for by key, some at a time.
+/// An item of a streamed list, queried by key in batches.
 trait Listed: Sized + Send + Sync {
     type Key: Sync;
-    /// The list's name in the answer.
+    /// The list's name in the response.
     const LIST: &'static str;
-    const AT_ONCE: usize;
+    const PER_QUERY: usize;
 
-    fn ask(
-        ask: &Ask,
+    fn query(
+        engine: &EngineClient,
         keys: &[Self::Key],
-    ) -> impl Future<Output = Result<Vec<Self>, AskError>> + Send;
+    ) -> impl Future<Output = Result<Vec<Self>, QueryError>> + Send;
 
-    /// As it is shown.
+    /// The item as it is serialised.
     fn data(&self, sources: &Sources, moment: &Moment) -> impl Serialize;
 }
 
 impl Listed for Conflict {
     type Key = IpAddr;
     const LIST: &'static str = "conflicts";
-    const AT_ONCE: usize = CONFLICTS_AT_ONCE;
+    const PER_QUERY: usize = CONFLICTS_PER_QUERY;
 
-    async fn ask(ask: &Ask, keys: &[IpAddr]) -> Result<Vec<Self>, AskError> {
-        ask.conflicts(keys).await
+    async fn query(engine: &EngineClient, keys: &[IpAddr]) -> Result<Vec<Self>, QueryError> {
+        engine.conflicts(keys).await
     }
 
     fn data(&self, sources: &Sources, moment: &Moment) -> impl Serialize {
         let pod_of = |claimant: &Claimant| sources.pods.pod_of(claimant);
         let mut data = ConflictData::new(&sources.node, moment, self, pod_of);
-        // Of the change that was told last, not of this answer.
+        // The latency of the last reported change, not of this response.
         data.latency_us = micros(self.updated_at.since(self.decided_at));
         data
     }
@@ -206,16 +206,16 @@ impl Listed for Conflict {
 impl Listed for Anomaly {
     type Key = AnomalyId;
     const LIST: &'static str = "anomalies";
-    const AT_ONCE: usize = ANOMALIES_AT_ONCE;
+    const PER_QUERY: usize = ANOMALIES_PER_QUERY;
 
-    async fn ask(ask: &Ask, keys: &[AnomalyId]) -> Result<Vec<Self>, AskError> {
-        ask.anomalies(keys).await
+    async fn query(engine: &EngineClient, keys: &[AnomalyId]) -> Result<Vec<Self>, QueryError> {
+        engine.anomalies(keys).await
     }
 
     fn data(&self, sources: &Sources, moment: &Moment) -> impl Serialize {
         let pod_of = |holder: &Claimant| sources.pods.pod_of(holder);
         let mut data = AnomalyData::new(&sources.node, moment, self, pod_of);
-        // Of the event that told it, not of this answer.
+        // The latency of the raising event, not of this response.
         data.latency_us = micros(self.raised_at.since(self.decided_at));
         data
     }
@@ -224,10 +224,10 @@ impl Listed for Anomaly {
 impl Listed for ListedClaim {
     type Key = IpAddr;
     const LIST: &'static str = "claims";
-    const AT_ONCE: usize = CLAIMS_AT_ONCE;
+    const PER_QUERY: usize = CLAIMS_PER_QUERY;
 
-    async fn ask(ask: &Ask, keys: &[IpAddr]) -> Result<Vec<Self>, AskError> {
-        ask.claims(keys).await
+    async fn query(engine: &EngineClient, keys: &[IpAddr]) -> Result<Vec<Self>, QueryError> {
+        engine.claims(keys).await
     }
 
     fn data(&self, sources: &Sources, moment: &Moment) -> impl Serialize {
@@ -248,13 +248,13 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Writes all that `keys` stand for; `None` where it was cut short.
-async fn write<L: Listed>(app: &App, keys: &[L::Key], to: &mpsc::Sender<Piece>) -> Option<List> {
+/// Streams the items of `keys`; `None` if the stream was aborted.
+async fn write<L: Listed>(app: &App, keys: &[L::Key], to: &mpsc::Sender<Chunk>) -> Option<List> {
     let mut list = List::begin(app, L::LIST);
-    for some in keys.chunks(L::AT_ONCE) {
+    for chunk in keys.chunks(L::PER_QUERY) {
         let moment = Moment::now();
-        let Ok(found) = L::ask(&app.ask, some).await else {
-            list.cut(to).await;
+        let Ok(found) = L::query(&app.engine, chunk).await else {
+            list.abort(to).await;
             return None;
         };
         for item in &found {
@@ -267,7 +267,7 @@ async fn write<L: Listed>(app: &App, keys: &[L::Key], to: &mpsc::Sender<Piece>) 
     Some(list)
 }
 
-/// A JSON object with one long list in it, written piece by piece.
+/// A JSON object with one long list in it, written in chunks.
 struct List {
     text: String,
     first: bool,
@@ -288,7 +288,7 @@ impl List {
     }
 
     fn add(&mut self, item: &impl Serialize) {
-        // These types always serialize.
+        // Serialising these types cannot fail.
         let Ok(json) = serde_json::to_string(item) else {
             return;
         };
@@ -299,25 +299,25 @@ impl List {
         self.text.push_str(&json);
     }
 
-    /// Whether the client still takes it.
-    async fn send(&mut self, to: &mpsc::Sender<Piece>) -> bool {
+    /// `false` if the client disconnected.
+    async fn send(&mut self, to: &mpsc::Sender<Chunk>) -> bool {
         let text = std::mem::take(&mut self.text);
         text.is_empty() || to.send(Ok(Bytes::from(text))).await.is_ok()
     }
 
-    async fn end(mut self, to: &mpsc::Sender<Piece>) {
+    async fn end(mut self, to: &mpsc::Sender<Chunk>) {
         self.text.push_str("]}\n");
         self.send(to).await;
     }
 
-    async fn end_with(mut self, name: &str, last: &impl Serialize, to: &mpsc::Sender<Piece>) {
+    async fn end_with(mut self, name: &str, last: &impl Serialize, to: &mpsc::Sender<Chunk>) {
         let last = serde_json::to_string(last).unwrap_or_else(|_| "[]".to_owned());
         self.text.push_str(&format!("],\"{name}\":{last}}}\n"));
         self.send(to).await;
     }
 
-    async fn cut(self, to: &mpsc::Sender<Piece>) {
-        // Where the client is gone already, nobody is deceived.
-        let _ = to.send(Err(Cut)).await;
+    async fn abort(self, to: &mpsc::Sender<Chunk>) {
+        // A failed send means that the client disconnected.
+        let _ = to.send(Err(Truncated)).await;
     }
 }

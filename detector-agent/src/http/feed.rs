@@ -1,8 +1,7 @@
-//! The events as they happen, for streams: a sink of the reporter, and those who follow it.
+//! Recent events for event streams: a sink, and its subscribers.
 //!
-//! Invariants: the sink returns at once, whoever follows; a follower that falls behind by more than [`KEPT`] events is
-//! told so and goes on from the present; a follower that starts gets the kept events and the feed ones without a gap and
-//! without one twice.
+//! Invariants: the sink never blocks on a subscriber; a subscriber that falls behind by more than [`RECENT_EVENTS`]
+//! events is notified and continues with current ones; a resuming subscriber gets every event once and without a gap.
 
 use std::{
     collections::VecDeque,
@@ -16,12 +15,12 @@ use crate::{
     sinks::EventSink,
 };
 
-/// Events kept for those who come back, and that a slow one may be behind.
-const KEPT: usize = 256;
+/// Events kept for resuming subscribers; also how far a slow one may fall behind.
+const RECENT_EVENTS: usize = 256;
 /// Resolved conflicts kept for the history.
 const HISTORY: usize = 50;
-/// Followers at once.
-const FOLLOWERS: usize = 64;
+/// Concurrent subscribers.
+const MAX_SUBSCRIBERS: usize = 64;
 
 /// An event, and its JSON once it was requested.
 #[derive(Debug)]
@@ -50,11 +49,11 @@ struct Recent {
     sender: broadcast::Sender<Arc<FeedEvent>>,
 }
 
-/// Where events pass on their way to streams. Cheap to clone.
+/// Distributes events to event streams. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Feed {
     recent: Arc<Mutex<Recent>>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Default for Feed {
@@ -63,9 +62,9 @@ impl Default for Feed {
             recent: Arc::new(Mutex::new(Recent {
                 events: VecDeque::new(),
                 resolved: VecDeque::new(),
-                sender: broadcast::Sender::new(KEPT),
+                sender: broadcast::Sender::new(RECENT_EVENTS),
             })),
-            places: Arc::new(Semaphore::new(FOLLOWERS)),
+            permits: Arc::new(Semaphore::new(MAX_SUBSCRIBERS)),
         }
     }
 }
@@ -82,8 +81,8 @@ impl EventSink for Feed {
             event: event.clone(),
             json: OnceLock::new(),
         });
-        push(&mut recent.events, Arc::clone(&event), KEPT);
-        // It fails if there is no follower.
+        push(&mut recent.events, Arc::clone(&event), RECENT_EVENTS);
+        // Fails if there is no subscriber.
         let _ = recent.sender.send(event);
     }
 }
@@ -95,40 +94,40 @@ fn push<T>(queue: &mut VecDeque<T>, item: T, bound: usize) {
     queue.push_back(item);
 }
 
-/// One who follows.
+/// A subscription.
 #[derive(Debug)]
-pub(super) struct Follower {
-    /// What happened since the event it knows.
+pub(super) struct Subscription {
+    /// Events after the last one the subscriber has.
     pub(super) missed: Vec<Arc<FeedEvent>>,
-    /// Nothing is missing between the event it knows and those in `missed`.
+    /// No event is missing between that one and `missed`.
     pub(super) resumed: bool,
-    /// What happens from now on.
+    /// Events from now on.
     pub(super) receiver: broadcast::Receiver<Arc<FeedEvent>>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Feed {
     fn lock(&self) -> MutexGuard<'_, Recent> {
-        // Nothing panics while it is held.
+        // No code panics while holding the lock.
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to follow, after the event of this id; `None` where there are too many already.
-    pub(super) fn follow(&self, last_id: Option<&str>) -> Option<Follower> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+    /// Subscribes, resuming after the event with this id; `None` if there are too many subscribers.
+    pub(super) fn subscribe(&self, last_id: Option<&str>) -> Option<Subscription> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
         let recent = self.lock();
         let known = last_id.and_then(|id| recent.events.iter().position(|k| k.id() == id));
-        Some(Follower {
+        Some(Subscription {
             missed: known
                 .map(|at| recent.events.iter().skip(at + 1).cloned().collect())
                 .unwrap_or_default(),
             resumed: known.is_some(),
             receiver: recent.sender.subscribe(),
-            _place: place,
+            _permit: permit,
         })
     }
 
-    /// The conflicts resolved last, the newest first.
+    /// The most recently resolved conflicts, newest first.
     pub(super) fn resolved(&self) -> Vec<Arc<Event>> {
         self.lock().resolved.iter().rev().cloned().collect()
     }
@@ -172,37 +171,37 @@ mod tests {
     }
 
     #[test]
-    fn one_who_comes_back_misses_nothing_and_gets_nothing_twice() {
+    fn a_resuming_subscriber_gets_every_event_once() {
         let mut feed = Feed::default();
         let events = events(5);
         for event in &events[..3] {
             feed.offer(event);
         }
-        let mut follower = feed.follow(Some(events[0].id())).unwrap();
-        assert!(follower.resumed);
-        let missed: Vec<_> = follower.missed.iter().map(|k| k.id().to_owned()).collect();
+        let mut subscription = feed.subscribe(Some(events[0].id())).unwrap();
+        assert!(subscription.resumed);
+        let missed: Vec<_> = subscription.missed.iter().map(|k| k.id().to_owned()).collect();
         assert_eq!(missed, [events[1].id(), events[2].id()]);
         feed.offer(&events[3]);
-        assert_eq!(follower.receiver.try_recv().unwrap().id(), events[3].id());
-        let stranger = feed.follow(Some("unknown")).unwrap();
+        assert_eq!(subscription.receiver.try_recv().unwrap().id(), events[3].id());
+        let stranger = feed.subscribe(Some("unknown")).unwrap();
         assert!(!stranger.resumed && stranger.missed.is_empty());
     }
 
     #[test]
-    fn followers_history_and_kept_events_are_bounded() {
+    fn subscribers_and_history_are_bounded() {
         let mut feed = Feed::default();
-        let followers: Vec<_> = (0..FOLLOWERS).map(|_| feed.follow(None).unwrap()).collect();
-        assert!(feed.follow(None).is_none());
-        for event in &events(KEPT * 2) {
+        let subscriptions: Vec<_> = (0..MAX_SUBSCRIBERS).map(|_| feed.subscribe(None).unwrap()).collect();
+        assert!(feed.subscribe(None).is_none());
+        for event in &events(RECENT_EVENTS * 2) {
             feed.offer(event);
         }
         assert_eq!(feed.resolved().len(), HISTORY);
-        assert_eq!(feed.lock().events.len(), KEPT);
-        let mut slow = followers.into_iter().next().unwrap();
+        assert_eq!(feed.lock().events.len(), RECENT_EVENTS);
+        let mut slow = subscriptions.into_iter().next().unwrap();
         assert!(matches!(
             slow.receiver.try_recv(),
             Err(broadcast::error::TryRecvError::Lagged(_))
         ));
-        assert!(feed.follow(None).is_some());
+        assert!(feed.subscribe(None).is_some());
     }
 }

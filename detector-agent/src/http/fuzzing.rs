@@ -8,7 +8,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{App, Feed, Sources, ask::Ask, serve};
+use super::{App, Feed, Sources, engine_client::EngineClient, serve};
 use crate::{
     event_loop::{Inbox, Readiness},
     health::Health,
@@ -16,10 +16,10 @@ use crate::{
     pods::PodDirectory,
 };
 
-/// The most that is written or answered while the other side does not read.
+/// Bytes in flight in each direction.
 const PIPE: usize = 1 << 20;
-/// Answers come from memory.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Responses come from memory, so this is generous.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Site {
     runtime: Runtime,
@@ -31,7 +31,7 @@ thread_local! {
 }
 
 fn site() -> std::io::Result<Site> {
-    // Nobody reads it: detection has ended, and says so to each question at once.
+    // There is no receiver, so every query fails at once.
     let (inbox, _) = Inbox::new()?;
     let sources = Sources {
         node: "fuzz".to_owned(),
@@ -48,8 +48,8 @@ fn site() -> std::io::Result<Site> {
             .enable_all()
             .build()?,
         app: Arc::new(App {
-            ask: Ask::new(inbox),
-            only_local_names: true,
+            engine: EngineClient::new(inbox),
+            local_hosts_only: true,
             token: None,
             sources,
         }),
@@ -60,19 +60,19 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// Sends the bytes over one connection, ends it, and reads what comes back.
+/// Sends the bytes over one connection, closes it, and reads the responses.
 pub fn requests(bytes: &[u8]) {
     let answered = SITE.with(|site| {
         let site = site.as_ref()?;
         let (mut client, server) = duplex(PIPE);
         let talk = async {
-            let serving = tokio::spawn(serve::requests(server, Arc::clone(&site.app)));
-            // The server may hang up before it has taken everything.
+            let serving = tokio::spawn(serve::serve_requests(server, Arc::clone(&site.app)));
+            // The server may close the connection early.
             let _ = client.write_all(bytes).await;
             let _ = client.shutdown().await;
             let mut answer = Vec::new();
             while let Ok(1..) = client.read_buf(&mut answer).await {
-                // A stream of events goes on while its client reads, also where that one has nothing more to ask.
+                // An event stream continues as long as its client reads.
                 if contains(&answer, b"event: hello") {
                     serving.abort();
                     break;
@@ -82,11 +82,11 @@ pub fn requests(bytes: &[u8]) {
             answer
         };
         site.runtime
-            .block_on(async { timeout(PATIENCE, talk).await.ok() })
+            .block_on(async { timeout(TIMEOUT, talk).await.ok() })
     });
     let answer = answered.unwrap_or_else(|| unreachable!("a connection did not end"));
     assert!(
         answer.is_empty() || answer.starts_with(b"HTTP/1."),
-        "something else than HTTP was answered"
+        "the response is not HTTP"
     );
 }

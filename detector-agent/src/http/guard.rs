@@ -1,4 +1,4 @@
-//! What every request has to pass before it is looked at further.
+//! Checks that every request must pass before it is routed.
 
 use hyper::{
     HeaderMap, Method, Request, StatusCode, Version,
@@ -11,20 +11,20 @@ use super::{
     respond::{Reply, error, with},
 };
 
-/// Turns a request away, or lets it through.
+/// Rejects a request with the response to send, or accepts it.
 pub(super) fn check(app: &App, request: &Request<Incoming>) -> Result<(), Box<Reply>> {
     let refuse = |status, sentence: &str| Err(Box::new(error(status, sentence)));
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let reply = error(
             StatusCode::METHOD_NOT_ALLOWED,
-            "this agent only answers: use GET or HEAD",
+            "method not allowed; use GET or HEAD",
         );
         return Err(Box::new(with(reply, header::ALLOW, "GET, HEAD")));
     }
     if !request.body().is_end_stream() {
         let reply = error(
             StatusCode::PAYLOAD_TOO_LARGE,
-            "no request to this agent has a body",
+            "request bodies are not accepted",
         );
         return Err(Box::new(with(reply, header::CONNECTION, "close")));
     }
@@ -33,20 +33,20 @@ pub(super) fn check(app: &App, request: &Request<Incoming>) -> Result<(), Box<Re
     if hosts > 1 || (hosts == 0 && request.version() >= Version::HTTP_11) {
         return refuse(
             StatusCode::BAD_REQUEST,
-            "a request needs exactly one Host header",
+            "exactly one Host header is required",
         );
     }
-    if app.only_local_names && !names_this_machine(request.headers()) {
+    if app.local_hosts_only && !is_local_host(request.headers()) {
         return refuse(
             StatusCode::MISDIRECTED_REQUEST,
-            "this agent listens on loopback and answers only to an address or `localhost` as Host",
+            "on loopback, Host must be an IP address or `localhost`",
         );
     }
     Ok(())
 }
 
-/// Without a Host header nothing was named.
-fn names_this_machine(headers: &HeaderMap) -> bool {
+/// A request without a Host header (HTTP/1.0) counts as local.
+fn is_local_host(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else {
         return true;
     };
@@ -61,12 +61,12 @@ fn names_this_machine(headers: &HeaderMap) -> bool {
     bare.parse::<std::net::IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost")
 }
 
-/// Whether the request brings the token, where one is asked for.
-pub(super) fn is_admitted(app: &App, headers: &HeaderMap) -> bool {
-    let given = headers.get(header::AUTHORIZATION);
+/// Whether the request presents the token, if one is configured.
+pub(super) fn is_authorized(app: &App, headers: &HeaderMap) -> bool {
+    let authorization = headers.get(header::AUTHORIZATION);
     app.token
         .as_ref()
-        .is_none_or(|token| token.admits(given.map(header::HeaderValue::as_bytes)))
+        .is_none_or(|token| token.matches(authorization.map(header::HeaderValue::as_bytes)))
 }
 
 #[cfg(test)]
@@ -74,11 +74,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_localhost_name_this_machine_and_nothing_else_does() {
-        let named = |host: &'static str| {
+    fn only_addresses_and_localhost_are_local_hosts() {
+        let is_local = |host: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, header::HeaderValue::from_static(host));
-            names_this_machine(&headers)
+            is_local_host(&headers)
         };
         for host in [
             "127.0.0.1:9842",
@@ -88,7 +88,7 @@ mod tests {
             "localhost:9842",
             "LocalHost",
         ] {
-            assert!(named(host), "{host}");
+            assert!(is_local(host), "{host}");
         }
         for host in [
             "evil.example:9842",
@@ -97,8 +97,8 @@ mod tests {
             "",
             ":9842",
         ] {
-            assert!(!named(host), "{host}");
+            assert!(!is_local(host), "{host}");
         }
-        assert!(names_this_machine(&HeaderMap::new()));
+        assert!(is_local_host(&HeaderMap::new()));
     }
 }

@@ -20,7 +20,7 @@ struct Alive {
     reason: Option<String>,
 }
 
-/// The process works: detection gave a sign of life lately. Otherwise a restart helps.
+/// Liveness: the event loop is not stuck. If it is, a restart helps.
 pub(super) fn alive(app: &App) -> Reply {
     match app.sources.health.stuck_for() {
         None => json(
@@ -35,7 +35,7 @@ pub(super) fn alive(app: &App) -> Reply {
             &Alive {
                 alive: false,
                 reason: Some(format!(
-                    "detection gave no sign of life for {} s",
+                    "the event loop has been stuck for {} s",
                     silent.as_secs()
                 )),
             },
@@ -47,7 +47,7 @@ pub(super) fn alive(app: &App) -> Reply {
 struct Ready<'a> {
     ready: bool,
     #[serde(flatten)]
-    more: Option<Details<'a>>,
+    details: Option<Details<'a>>,
 }
 
 #[derive(Serialize)]
@@ -57,7 +57,7 @@ struct Details<'a> {
     parts: Vec<PartReport>,
 }
 
-/// The agent's parts, and what names pods.
+/// The agent's parts, pod sources included.
 fn parts(app: &App) -> Vec<PartReport> {
     let moment = Moment::now();
     let names = app.sources.pods.sources();
@@ -65,7 +65,7 @@ fn parts(app: &App) -> Vec<PartReport> {
         let state = match source.state {
             SourceState::Working => State::Works,
             SourceState::Untried => State::Starting,
-            // A node has the one or the other of them: what is not there is not broken.
+            // No node has every source; a missing one is not a failure.
             SourceState::Off | SourceState::Missing => State::Off,
             SourceState::Refused
             | SourceState::Foreign
@@ -73,9 +73,9 @@ fn parts(app: &App) -> Vec<PartReport> {
             | SourceState::Failing => State::Failed,
         };
         let mut detail = match source.state {
-            SourceState::Off => "switched off".to_owned(),
+            SourceState::Off => "disabled".to_owned(),
             SourceState::Working => format!("{} pods from {}", source.pods, source.target),
-            // The reason names where it looked.
+            // The reason names the place.
             _ if !source.detail.is_empty() => String::new(),
             _ => source.target.clone(),
         };
@@ -96,8 +96,8 @@ fn parts(app: &App) -> Vec<PartReport> {
     parts
 }
 
-/// Programs attached and first snapshot done; which parts work only for those who may know.
-pub(super) fn ready(app: &App, admitted: bool) -> Reply {
+/// Readiness: programs attached and first snapshot merged. Details only for authorized clients.
+pub(super) fn ready(app: &App, authorized: bool) -> Reply {
     let ready = app.sources.readiness.is_ready();
     let details = || Details {
         node: &app.sources.node,
@@ -113,7 +113,7 @@ pub(super) fn ready(app: &App, admitted: bool) -> Reply {
         status,
         &Ready {
             ready,
-            more: admitted.then(details),
+            details: authorized.then(details),
         },
     );
     if ready {

@@ -1,4 +1,4 @@
-//! Where to listen: `--listen`.
+//! The value of `--listen`.
 
 use std::{
     fmt, io,
@@ -13,7 +13,7 @@ use super::HttpError;
 pub enum Listen {
     /// `none`: no endpoints.
     Off,
-    /// Here.
+    /// This address and port.
     At(SocketAddr),
 }
 
@@ -40,12 +40,12 @@ impl fmt::Display for Listen {
     }
 }
 
-/// A listener that tokio can use.
+/// Binds a non-blocking listener, as tokio requires.
 pub(super) fn bind(address: SocketAddr) -> Result<TcpListener, HttpError> {
     let failed = |error: io::Error| HttpError::Bind {
         address,
         reason: match error.kind() {
-            io::ErrorKind::AddrInUse => "the port is taken by another program".to_owned(),
+            io::ErrorKind::AddrInUse => "the port is in use by another program".to_owned(),
             io::ErrorKind::AddrNotAvailable => "this node has no such address".to_owned(),
             io::ErrorKind::PermissionDenied => {
                 "ports below 1024 need CAP_NET_BIND_SERVICE".to_owned()
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn none_and_addresses_are_understood_and_nothing_else() {
+    fn only_none_and_addresses_with_ports_are_accepted() {
         assert_eq!("none".parse(), Ok(Listen::Off));
         assert_eq!(
             "127.0.0.1:9842".parse::<Listen>().map(|l| l.to_string()),

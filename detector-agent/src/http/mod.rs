@@ -1,11 +1,11 @@
-//! The endpoints: status page, metrics, health, the API and its stream of events. Read-only.
+//! The endpoints: status page, metrics, health, the API and its event stream. Read-only.
 //!
-//! Invariants: they run on a thread of their own, so neither a scrape nor a client makes detection, a delivery or a
-//! signal wait; detection is asked one small question at a time and answers between two of its rounds; every client,
-//! connection, header and queue is bounded, and a client that neither sends nor reads is cut off.
+//! Invariants: they run on a thread of their own, so neither a scrape nor a client delays detection, a delivery or a
+//! signal; the engine receives one small query at a time and answers between two rounds of the event loop; every
+//! client, connection, header and queue is bounded, and a client that neither sends nor reads is disconnected.
 
 mod api;
-mod ask;
+mod engine_client;
 mod feed;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -37,7 +37,7 @@ use crate::{
     metrics::Metrics,
     pods::PodDirectory,
 };
-use ask::Ask;
+use engine_client::EngineClient;
 use tls::Tls;
 use token::Token;
 
@@ -46,29 +46,29 @@ pub use listen::Listen;
 pub use tls::TlsError;
 pub use token::TokenError;
 
-/// Why the endpoints are not there.
+/// Why the endpoints could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// Nothing can listen there.
+    /// The address cannot be bound.
     #[error(
         "cannot serve HTTP on {address}: {reason}; choose another address with --listen, or `--listen none`"
     )]
     Bind {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why, for a person.
+        /// The cause, for people.
         reason: String,
     },
-    /// The token's file is of no use.
+    /// The token file is unusable.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// A certificate without a key, or the other way round.
-    #[error("TLS takes both --tls-cert and --tls-key")]
+    /// A certificate without a key, or a key without a certificate.
+    #[error("TLS needs both --tls-cert and --tls-key")]
     HalfTls,
-    /// Certificate or key are of no use.
+    /// The certificate or the key is unusable.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The system refused a thread or a poll descriptor.
+    /// The system refused a thread or an epoll descriptor.
     #[error("cannot serve HTTP: {0}")]
     Start(#[from] io::Error),
 }
@@ -76,17 +76,17 @@ pub enum HttpError {
 /// The settings of the endpoints.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where, if at all.
+    /// Where to listen, if at all.
     pub listen: Listen,
-    /// File with the token that clients have to bring.
+    /// File with the bearer token that clients must present.
     pub token_file: Option<PathBuf>,
-    /// Certificate chain, PEM: TLS instead of plain text.
+    /// Certificate chain in PEM; enables TLS.
     pub tls_chain: Option<PathBuf>,
-    /// The key to it, PEM.
+    /// Its private key in PEM.
     pub tls_key: Option<PathBuf>,
 }
 
-/// What the endpoints tell of.
+/// The state that the endpoints serve.
 #[derive(Clone, Debug)]
 pub struct Sources {
     /// This node.
@@ -95,19 +95,19 @@ pub struct Sources {
     pub metrics: Arc<Metrics>,
     /// Start-up.
     pub readiness: Arc<Readiness>,
-    /// The parts.
+    /// Health of each part.
     pub health: Arc<Health>,
-    /// What is known of pods.
+    /// Which pod is behind each device.
     pub pods: Arc<PodDirectory>,
-    /// The way to the detection thread.
+    /// Sends queries to the event loop.
     pub inbox: Inbox,
-    /// The events, which a sink of the reporter feeds.
+    /// Recent events, filled by a sink.
     pub feed: Feed,
-    /// A series for each claimed address in the metrics.
+    /// Export one metric series per claimed address.
     pub export_claims: bool,
 }
 
-/// Endpoints that listen but do not answer yet: what is wrong with the settings shows before anything is attached.
+/// Endpoints that are bound but not serving yet, so that wrong settings are reported before anything is attached.
 #[derive(Debug)]
 pub struct Endpoints {
     listener: TcpListener,
@@ -117,10 +117,10 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// Opens them; `None` where they are switched off.
+    /// Binds them; `None` if they are disabled.
     ///
     /// # Errors
-    /// As [`HttpError`] says.
+    /// See [`HttpError`].
     pub fn open(options: &Options) -> Result<Option<Self>, HttpError> {
         let Listen::At(address) = options.listen else {
             return Ok(None);
@@ -135,7 +135,8 @@ impl Endpoints {
         let address = listener.local_addr()?;
         if token.is_none() && !address.ip().is_loopback() {
             warn!(
-                "{address} answers whoever reaches it; give --http-token-file, or listen on 127.0.0.1"
+                %address,
+                "endpoints need no authentication; set --http-token-file or listen on 127.0.0.1"
             );
         }
         Ok(Some(Self {
@@ -146,22 +147,22 @@ impl Endpoints {
         }))
     }
 
-    /// Where they listen.
+    /// The bound address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers from a thread of its own until the [`Server`] is dropped.
+    /// Serves from a thread of its own until the [`Server`] is dropped.
     ///
     /// # Errors
-    /// Where the system refuses the thread or its poll descriptor.
+    /// The system refused the thread or its epoll descriptor.
     pub fn serve(self, sources: Sources) -> Result<Server, HttpError> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let address = self.address;
         let app = Arc::new(App {
-            ask: Ask::new(sources.inbox.clone()),
-            only_local_names: address.ip().is_loopback(),
+            engine: EngineClient::new(sources.inbox.clone()),
+            local_hosts_only: address.ip().is_loopback(),
             token: self.token,
             sources,
         });
@@ -179,8 +180,8 @@ impl Endpoints {
                         _ = stopped => Ok(()),
                     }
                 });
-                if let Err(e) = served {
-                    error!("HTTP is no longer served: {e}; detection goes on, restart the agent to have it back");
+                if let Err(error) = served {
+                    error!(%error, "HTTP server failed; detection continues, restart the agent to restore the endpoints");
                 }
             })?;
         info!("serving {scheme}://{address}/");
@@ -191,7 +192,7 @@ impl Endpoints {
     }
 }
 
-/// Answering endpoints; they end when this is dropped, open streams included.
+/// Running endpoints. Dropping this stops them, open streams included.
 #[derive(Debug)]
 pub struct Server {
     stop: Option<oneshot::Sender<()>>,
@@ -202,18 +203,18 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It reports its own end.
+            // The thread logs its own failure.
             let _ = thread.join();
         }
     }
 }
 
-/// What every request is answered from.
+/// Shared state of all request handlers.
 #[derive(Debug)]
 struct App {
     sources: Sources,
-    ask: Ask,
+    engine: EngineClient,
     token: Option<Token>,
-    /// On loopback a foreign `Host` is a web page of somebody else's that had its name resolve to us.
-    only_local_names: bool,
+    /// On loopback, a foreign `Host` means DNS rebinding by a web page.
+    local_hosts_only: bool,
 }

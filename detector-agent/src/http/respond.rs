@@ -1,4 +1,4 @@
-//! Answers: bodies, headers, and errors as one JSON object.
+//! Responses: bodies, headers, and errors as one JSON object.
 
 use std::{
     convert::Infallible,
@@ -15,97 +15,97 @@ use hyper::{
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-/// JSON.
+/// Content type of JSON responses.
 pub(super) const JSON: &str = "application/json";
 
-/// A stream ended before its end: the connection is cut, so that half an answer is not taken for a whole one.
+/// A streamed response failed midway. The connection is closed without a final chunk, so that clients notice.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer could not be completed")]
-pub(super) struct Cut;
+#[error("the response could not be completed")]
+pub(super) struct Truncated;
 
-/// A piece of a streamed answer.
-pub(super) type Piece = Result<Bytes, Cut>;
+/// A chunk of a streamed response.
+pub(super) type Chunk = Result<Bytes, Truncated>;
 
-/// A whole answer, or one that comes piece by piece.
+/// A complete body, or one that is streamed.
 #[derive(Debug)]
-pub(super) enum Answer {
-    Whole(Option<Bytes>),
-    Pieces(mpsc::Receiver<Piece>),
+pub(super) enum ResponseBody {
+    Full(Option<Bytes>),
+    Stream(mpsc::Receiver<Chunk>),
 }
 
-impl Body for Answer {
+impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = Cut;
+    type Error = Truncated;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Truncated>>> {
         match self.get_mut() {
-            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
-            Self::Pieces(pieces) => pieces
+            Self::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            Self::Stream(chunks) => chunks
                 .poll_recv(cx)
-                .map(|piece| piece.map(|p| p.map(Frame::data))),
+                .map(|chunk| chunk.map(|c| c.map(Frame::data))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Whole(None))
+        matches!(self, Self::Full(None))
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(bytes) => {
+            Self::Full(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64))
             }
-            Self::Pieces(_) => SizeHint::default(),
+            Self::Stream(_) => SizeHint::default(),
         }
     }
 }
 
-/// What a handler gives.
-pub(super) type Reply = Response<Answer>;
-/// What hyper takes.
-pub(super) type Served = Result<Reply, Infallible>;
+/// What a handler returns.
+pub(super) type Reply = Response<ResponseBody>;
+/// What hyper expects of a service.
+pub(super) type ServiceResult = Result<Reply, Infallible>;
 
-/// A whole answer.
-pub(super) fn whole(
+/// A complete response.
+pub(super) fn full(
     status: StatusCode,
     content_type: &'static str,
     body: impl Into<Bytes>,
 ) -> Reply {
     let body: Bytes = body.into();
-    dressed(status, content_type, Answer::Whole(Some(body)))
+    with_headers(status, content_type, ResponseBody::Full(Some(body)))
 }
 
-/// An answer that comes piece by piece.
-pub(super) fn pieces(content_type: &'static str, pieces: mpsc::Receiver<Piece>) -> Reply {
-    dressed(StatusCode::OK, content_type, Answer::Pieces(pieces))
+/// A streamed response.
+pub(super) fn stream(content_type: &'static str, chunks: mpsc::Receiver<Chunk>) -> Reply {
+    with_headers(StatusCode::OK, content_type, ResponseBody::Stream(chunks))
 }
 
-/// The head of an answer that would be streamed.
+/// The response to HEAD for a streamed response.
 pub(super) fn head_only(content_type: &'static str) -> Reply {
-    dressed(StatusCode::OK, content_type, Answer::Whole(None))
+    with_headers(StatusCode::OK, content_type, ResponseBody::Full(None))
 }
 
 /// An object as JSON.
 pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
     match serde_json::to_vec(value) {
-        Ok(body) => whole(status, JSON, body),
-        Err(_) => whole(
+        Ok(body) => full(status, JSON, body),
+        Err(_) => full(
             StatusCode::INTERNAL_SERVER_ERROR,
             JSON,
-            &br#"{"error":"the answer cannot be written as JSON"}"#[..],
+            &br#"{"error":"the response could not be serialised"}"#[..],
         ),
     }
 }
 
-/// An error, as one sentence.
+/// An error as `{"error": "<one sentence>"}`.
 pub(super) fn error(status: StatusCode, sentence: &str) -> Reply {
     json(status, &serde_json::json!({ "error": sentence }))
 }
 
-/// The same with one more header.
+/// Adds a header to a response.
 pub(super) fn with(mut reply: Reply, name: HeaderName, value: &'static str) -> Reply {
     reply
         .headers_mut()
@@ -113,13 +113,13 @@ pub(super) fn with(mut reply: Reply, name: HeaderName, value: &'static str) -> R
     reply
 }
 
-fn dressed(status: StatusCode, content_type: &'static str, body: Answer) -> Reply {
+fn with_headers(status: StatusCode, content_type: &'static str, body: ResponseBody) -> Reply {
     let mut reply = Response::new(body);
     *reply.status_mut() = status;
     let headers = reply.headers_mut();
     let mut set = |name, value| headers.insert(name, HeaderValue::from_static(value));
     set(header::CONTENT_TYPE, content_type);
-    // What is shown is of this moment, and of this cluster: nobody on the way keeps it.
+    // Responses show the current state of this cluster; proxies must not cache them.
     set(header::CACHE_CONTROL, "no-store");
     set(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(header::REFERRER_POLICY, "no-referrer");

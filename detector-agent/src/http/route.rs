@@ -1,4 +1,4 @@
-//! Which endpoint answers what.
+//! Routes a request to its endpoint.
 
 use std::sync::Arc;
 
@@ -6,32 +6,32 @@ use hyper::{Method, Request, StatusCode, body::Incoming, header};
 
 use super::{
     App, api, guard, health, page,
-    respond::{Reply, Served, error, with},
+    respond::{Reply, ServiceResult, error, with},
     stream,
 };
 
-/// The OpenMetrics text format, which Prometheus asks for by this name.
+/// Content type of the OpenMetrics text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Answers a request.
-pub(super) async fn answer(app: Arc<App>, request: Request<Incoming>) -> Served {
-    if let Err(refusal) = guard::check(&app, &request) {
-        return Ok(*refusal);
+/// Handles one request.
+pub(super) async fn handle(app: Arc<App>, request: Request<Incoming>) -> ServiceResult {
+    if let Err(rejection) = guard::check(&app, &request) {
+        return Ok(*rejection);
     }
     let path = request.uri().path();
-    // These show nothing of the cluster; kubelets and browsers bring no token to them.
+    // These reveal nothing about the cluster, and kubelets and browsers send no token.
     let open = match path {
         "/healthz" => Some(health::alive(&app)),
         "/readyz" => Some(health::ready(
             &app,
-            guard::is_admitted(&app, request.headers()),
+            guard::is_authorized(&app, request.headers()),
         )),
         path => page::file(path),
     };
     if let Some(reply) = open {
         return Ok(reply);
     }
-    if !guard::is_admitted(&app, request.headers()) {
+    if !guard::is_authorized(&app, request.headers()) {
         let reply = error(
             StatusCode::UNAUTHORIZED,
             "send the token of --http-token-file as `Authorization: Bearer …`",
@@ -60,7 +60,7 @@ pub(super) async fn answer(app: Arc<App>, request: Request<Incoming>) -> Served 
         },
         _ => error(
             StatusCode::NOT_FOUND,
-            "nothing here; there are /, /metrics, /healthz, /readyz, /api/v1/conflicts, /api/v1/anomalies, /api/v1/claims and /api/v1/events",
+            "not found; endpoints: /, /metrics, /healthz, /readyz, /api/v1/conflicts, /api/v1/anomalies, /api/v1/claims and /api/v1/events",
         ),
     })
 }
@@ -69,16 +69,16 @@ async fn metrics(app: &App) -> Reply {
     let claims = if app.sources.export_claims {
         match api::claim_series(app).await {
             Ok(claims) => Some(claims),
-            Err(e) => return api::unanswered(e),
+            Err(e) => return api::unavailable(e),
         }
     } else {
         None
     };
     match app.sources.metrics.encode(claims) {
-        Ok(text) => super::respond::whole(StatusCode::OK, OPEN_METRICS, text),
+        Ok(text) => super::respond::full(StatusCode::OK, OPEN_METRICS, text),
         Err(_) => error(
             StatusCode::INTERNAL_SERVER_ERROR,
-            "the metrics cannot be written",
+            "the metrics could not be encoded",
         ),
     }
 }

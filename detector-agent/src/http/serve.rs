@@ -1,4 +1,4 @@
-//! Connections: accepted up to a bound, each with its own patience.
+//! Accepts connections up to a bound, each with its own timeouts.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -15,17 +15,17 @@ use tracing::{debug, warn};
 
 use super::{App, route, tls::Tls};
 
-/// Connections at once, streams of events included; more wait in the kernel's queue.
-const CONNECTIONS: usize = 256;
-/// A request line with its headers; more is answered with 414 or 431.
-const HEADER_BYTES: usize = 16 << 10;
-const HEADERS: usize = 64;
-/// For the TLS handshake, and for a request's headers from the connection's (or the last answer's) end on.
-const HEADER_PATIENCE: Duration = Duration::from_secs(15);
-/// A client that takes nothing for so long is gone.
-const WRITE_PATIENCE: Duration = Duration::from_secs(20);
+/// Concurrent connections, event streams included; more wait in the listen backlog.
+const MAX_CONNECTIONS: usize = 256;
+/// Bytes of a request line with its headers; more is rejected with 414 or 431.
+const MAX_HEADER_BYTES: usize = 16 << 10;
+const MAX_HEADERS: usize = 64;
+/// For the TLS handshake, and for a request's headers, counted from the end of the handshake or of the last response.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
+/// A client that reads nothing for this long is disconnected.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Serves until it is dropped.
+/// Serves until dropped.
 pub(super) async fn serve(
     listener: std::net::TcpListener,
     tls: Option<Tls>,
@@ -34,24 +34,24 @@ pub(super) async fn serve(
     let listener = TcpListener::from_std(listener)?;
     let tls = tls.map(Arc::new);
     if let Some(tls) = tls.clone() {
-        tokio::spawn(async move { tls.follow_files().await });
+        tokio::spawn(async move { tls.reload_on_change().await });
     }
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut in_trouble = false;
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut accept_failing = false;
     loop {
-        let place = Arc::clone(&room)
+        let permit = Arc::clone(&permits)
             .acquire_owned()
             .await
             .map_err(io::Error::other)?;
         let stream = match listener.accept().await {
             Ok((stream, _)) => {
-                in_trouble = false;
+                accept_failing = false;
                 stream
             }
-            // The client is gone already, or descriptors are short: neither is a reason to end.
-            Err(e) => {
-                if !std::mem::replace(&mut in_trouble, true) {
-                    warn!("HTTP connections cannot be accepted now: {e}; it is tried again");
+            // The client disconnected, or descriptors are exhausted: both pass.
+            Err(error) => {
+                if !std::mem::replace(&mut accept_failing, true) {
+                    warn!(%error, "accepting HTTP connections failed; retrying");
                 }
                 sleep(Duration::from_millis(100)).await;
                 continue;
@@ -59,41 +59,41 @@ pub(super) async fn serve(
         };
         let (tls, app) = (tls.clone(), Arc::clone(&app));
         tokio::spawn(async move {
-            let _place = place;
-            if let Err(e) = connection(stream, tls.as_deref(), app).await {
-                debug!("a connection ended: {e}");
+            let _permit = permit;
+            if let Err(error) = serve_connection(stream, tls.as_deref(), app).await {
+                debug!(%error, "connection closed");
             }
         });
     }
 }
 
-async fn connection(stream: TcpStream, tls: Option<&Tls>, app: Arc<App>) -> io::Result<()> {
-    // Events are small and each is wanted at once.
+async fn serve_connection(stream: TcpStream, tls: Option<&Tls>, app: Arc<App>) -> io::Result<()> {
+    // Events are small and must not wait for more data.
     stream.set_nodelay(true)?;
     let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(WRITE_PATIENCE));
+    stream.set_write_timeout(Some(WRITE_TIMEOUT));
     let stream = Box::pin(stream);
     match tls {
-        None => requests(stream, app).await,
+        None => serve_requests(stream, app).await,
         Some(tls) => {
-            let stream = timeout(HEADER_PATIENCE, tls.acceptor().accept(stream)).await??;
-            requests(stream, app).await
+            let stream = timeout(HEADER_TIMEOUT, tls.acceptor().accept(stream)).await??;
+            serve_requests(stream, app).await
         }
     }
 }
 
-pub(super) async fn requests(
+pub(super) async fn serve_requests(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     app: Arc<App>,
 ) -> io::Result<()> {
     http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_PATIENCE)
-        .max_headers(HEADERS)
-        .max_buf_size(HEADER_BYTES)
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(MAX_HEADER_BYTES)
         .serve_connection(
             TokioIo::new(stream),
-            service_fn(|request| route::answer(Arc::clone(&app), request)),
+            service_fn(|request| route::handle(Arc::clone(&app), request)),
         )
         .await
         .map_err(io::Error::other)

@@ -1,7 +1,8 @@
-//! `/api/v1/events`: server-sent events, one `data:` line for each event of the Contract.
+//! `/api/v1/events`: server-sent events, one `data:` line per event (`docs/events.md`).
 //!
-//! Besides them: `hello` first (did the stream resume after `Last-Event-ID`?), `beat` while nothing happens, so that a
-//! client knows a dead connection from a quiet node, and `reset` where the client was too slow and missed some.
+//! Three control events besides: `hello` first (did the stream resume after `Last-Event-ID`?), `beat` while nothing
+//! happens, so that a client can tell a dead connection from a quiet node, and `reset` if the client was too slow and
+//! missed events.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -15,14 +16,14 @@ use tokio::{
 
 use super::{
     App,
-    feed::{FeedEvent, Follower},
-    respond::{Piece, Reply, error, head_only, pieces, with},
+    feed::{FeedEvent, Subscription},
+    respond::{Chunk, Reply, error, head_only, stream, with},
 };
 
 const EVENT_STREAM: &str = "text/event-stream";
-/// Time between two signs of life.
+/// Interval between two `beat` events.
 const BEAT: Duration = Duration::from_secs(10);
-/// What a browser waits before it tries again, in milliseconds.
+/// Reconnect delay of browsers, in milliseconds.
 const RETRY: u32 = 2000;
 
 /// Starts a stream.
@@ -31,35 +32,35 @@ pub(super) fn events(app: &App, headers: &HeaderMap, head: bool) -> Reply {
         return head_only(EVENT_STREAM);
     }
     let last_id = headers.get("last-event-id").and_then(|id| id.to_str().ok());
-    let Some(follower) = app.sources.feed.follow(last_id) else {
+    let Some(subscription) = app.sources.feed.subscribe(last_id) else {
         let reply = error(
             StatusCode::SERVICE_UNAVAILABLE,
-            "too many streams of events are open; try again later",
+            "too many open event streams; try again later",
         );
         return with(reply, header::RETRY_AFTER, "10");
     };
-    // Two pieces: what waits for a slow client is in the follower's queue, which is bounded.
+    // Two chunks: the backlog of a slow client is in its own bounded queue.
     let (to, from) = mpsc::channel(2);
     let node = app.sources.node.clone();
     tokio::spawn(async move {
-        // An error is the client's going.
-        let _ = feed(follower, &node, to).await;
+        // An error means that the client disconnected.
+        let _ = feed(subscription, &node, to).await;
     });
-    // Proxies that gather answers would hold the events back.
+    // Buffering proxies would delay the events.
     with(
-        pieces(EVENT_STREAM, from),
+        stream(EVENT_STREAM, from),
         header::HeaderName::from_static("x-accel-buffering"),
         "no",
     )
 }
 
-/// The client is gone.
-struct Gone;
+/// The client disconnected.
+struct Disconnected;
 
-async fn feed(mut follower: Follower, node: &str, to: mpsc::Sender<Piece>) -> Result<(), Gone> {
-    let hello = json!({ "node": node, "resumed": follower.resumed });
+async fn feed(mut subscription: Subscription, node: &str, to: mpsc::Sender<Chunk>) -> Result<(), Disconnected> {
+    let hello = json!({ "node": node, "resumed": subscription.resumed });
     let mut first = format!("retry: {RETRY}\nevent: hello\ndata: {hello}\n\n");
-    for kept in follower.missed.drain(..) {
+    for kept in subscription.missed.drain(..) {
         append(&mut first, &kept);
     }
     send(&to, first).await?;
@@ -68,12 +69,12 @@ async fn feed(mut follower: Follower, node: &str, to: mpsc::Sender<Piece>) -> Re
     beat.tick().await;
     loop {
         let text = tokio::select! {
-            received = follower.receiver.recv() => match received {
+            received = subscription.receiver.recv() => match received {
                 Ok(kept) => {
                     let mut text = String::new();
                     append(&mut text, &kept);
-                    // Those that wait already go out with it.
-                    while let Ok(kept) = follower.receiver.try_recv() {
+                    // Send what is queued already in one write.
+                    while let Ok(kept) = subscription.receiver.try_recv() {
                         append(&mut text, &kept);
                         if text.len() > 64 << 10 {
                             break;
@@ -87,17 +88,17 @@ async fn feed(mut follower: Follower, node: &str, to: mpsc::Sender<Piece>) -> Re
                 Err(RecvError::Closed) => return Ok(()),
             },
             _ = beat.tick() => "event: beat\ndata: {}\n\n".to_owned(),
-            () = to.closed() => return Err(Gone),
+            () = to.closed() => return Err(Disconnected),
         };
         send(&to, text).await?;
     }
 }
 
 fn append(text: &mut String, kept: &FeedEvent) {
-    // Writing to a string does not fail. JSON has no line breaks, ids neither.
+    // Writing to a String cannot fail. Neither JSON nor ids contain line breaks.
     let _ = write!(text, "id: {}\ndata: {}\n\n", kept.id(), kept.json());
 }
 
-async fn send(to: &mpsc::Sender<Piece>, text: String) -> Result<(), Gone> {
-    to.send(Ok(Bytes::from(text))).await.map_err(|_| Gone)
+async fn send(to: &mpsc::Sender<Chunk>, text: String) -> Result<(), Disconnected> {
+    to.send(Ok(Bytes::from(text))).await.map_err(|_| Disconnected)
 }

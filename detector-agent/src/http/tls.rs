@@ -1,4 +1,4 @@
-//! TLS for the endpoints, with files that may be replaced while the agent runs, as certificates are renewed.
+//! TLS for the endpoints. The files may be replaced while the agent runs, as certificates are renewed.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,43 +13,43 @@ use rustls::{
 use tokio_rustls::TlsAcceptor;
 use tracing::{info, warn};
 
-/// How often the files are looked at.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// Interval at which the files are checked for changes.
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Why there is no TLS.
+/// Why TLS could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The certificate file cannot be read, or holds none.
+    /// The certificate file is unreadable or contains no certificate.
     #[error("cannot use the certificate {path}: {reason}; give a PEM chain with --tls-cert")]
     Certificate {
-        /// Which file.
+        /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// The key file cannot be read, or holds none.
+    /// The key file is unreadable or contains no key.
     #[error("cannot use the private key {path}: {reason}; give a PEM key with --tls-key")]
     Key {
-        /// Which file.
+        /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// They do not belong together, or are of a kind that is not supported.
+    /// Certificate and key do not match, or are of an unsupported kind.
     #[error(
-        "the certificate {chain} and the key {key} cannot be used together: {source}; give the key that the certificate was made for"
+        "the certificate {chain} and the key {key} cannot be used together: {source}; use the key that the certificate was issued for"
     )]
     Pair {
         /// The certificate file.
         chain: String,
         /// The key file.
         key: String,
-        /// Why.
+        /// The cause.
         source: rustls::Error,
     },
 }
 
-/// The present certificate and key.
+/// The current certificate and key.
 #[derive(Debug)]
 pub(super) struct Tls {
     chain: PathBuf,
@@ -58,7 +58,7 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// Reads them for the first time.
+    /// Reads both files.
     pub(super) fn load(chain: &Path, key: &Path) -> Result<Self, TlsError> {
         Ok(Self {
             config: RwLock::new(config(chain, key)?),
@@ -67,34 +67,34 @@ impl Tls {
         })
     }
 
-    /// For the next connection.
+    /// An acceptor with the current certificate.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
         TlsAcceptor::from(Arc::clone(&config))
     }
 
-    /// Takes over replaced files for ever; those that are of no use leave the old ones in force.
-    pub(super) async fn follow_files(&self) {
-        let mut known = self.stamp();
-        let mut look = tokio::time::interval(LOOK_AGAIN);
+    /// Reloads replaced files, for ever; unusable ones leave the previous certificate active.
+    pub(super) async fn reload_on_change(&self) {
+        let mut known = self.fingerprint();
+        let mut checks = tokio::time::interval(CHECK_INTERVAL);
         loop {
-            look.tick().await;
-            let stamp = self.stamp();
-            if stamp == known {
+            checks.tick().await;
+            let fingerprint = self.fingerprint();
+            if fingerprint == known {
                 continue;
             }
-            known = stamp;
+            known = fingerprint;
             match config(&self.chain, &self.key) {
                 Ok(config) => {
-                    info!("took over a new certificate from {}", self.chain.display());
+                    info!(path = %self.chain.display(), "TLS certificate reloaded");
                     *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
                 }
-                Err(e) => warn!("{e}; the certificate read before stays in force"),
+                Err(error) => warn!(%error, "TLS files unusable; the previous certificate remains active"),
             }
         }
     }
 
-    fn stamp(&self) -> [Option<(SystemTime, u64)>; 2] {
+    fn fingerprint(&self) -> [Option<(SystemTime, u64)>; 2] {
         [&self.chain, &self.key].map(|path| {
             let data = std::fs::metadata(path).ok()?;
             Some((data.modified().ok()?, data.len()))
@@ -137,7 +137,7 @@ fn config(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
 fn reason(error: &pem::Error) -> String {
     match error {
         pem::Error::Io(e) => e.to_string(),
-        pem::Error::NoItemsFound => "there is none in it".to_owned(),
+        pem::Error::NoItemsFound => "it contains none".to_owned(),
         other => other.to_string(),
     }
 }

@@ -1,4 +1,4 @@
-//! The token that clients have to bring, from a file that may be replaced while the agent runs.
+//! The bearer token that clients must present, from a file that may be replaced while the agent runs.
 
 use std::{
     io::{self, Read as _},
@@ -10,12 +10,12 @@ use std::{
 use subtle::ConstantTimeEq as _;
 use tracing::warn;
 
-/// A token longer than this is none.
-const LIMIT: usize = 4096;
-/// How long a replaced file may go unnoticed.
-const FRESH: Duration = Duration::from_secs(5);
+/// Longest token, in bytes.
+const MAX_TOKEN_BYTES: usize = 4096;
+/// How long a token is used before the file is read again.
+const REREAD_AFTER: Duration = Duration::from_secs(5);
 
-/// Why there is no token.
+/// Why no token could be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// The file cannot be read.
@@ -23,32 +23,32 @@ pub enum TokenError {
         "cannot read the token file {path}: {source}; check --http-token-file and its permissions"
     )]
     Unreadable {
-        /// Which file.
+        /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// What it holds is no token.
+    /// Its content is not a valid token.
     #[error(
-        "the token file {path} holds no token; write one line of 16 to 4096 visible ASCII characters into it"
+        "the token file {path} does not contain a valid token; write one line of 16 to 4096 visible ASCII characters into it"
     )]
     Unusable {
-        /// Which file.
+        /// The file.
         path: String,
     },
 }
 
-/// The token. Its debug form does not show it.
+/// The token. Its `Debug` output does not contain it.
 pub(super) struct Token {
     path: PathBuf,
-    held: Mutex<Held>,
+    current: Mutex<CurrentToken>,
 }
 
-struct Held {
+struct CurrentToken {
     token: Vec<u8>,
     read_at: Instant,
-    /// The last reading failed.
-    in_trouble: bool,
+    /// The last read failed and was logged.
+    read_failing: bool,
 }
 
 impl std::fmt::Debug for Token {
@@ -60,41 +60,41 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads it for the first time.
+    /// Reads the file.
     pub(super) fn load(path: &Path) -> Result<Self, TokenError> {
         Ok(Self {
             path: path.to_owned(),
-            held: Mutex::new(Held {
+            current: Mutex::new(CurrentToken {
                 token: read(path)?,
                 read_at: Instant::now(),
-                in_trouble: false,
+                read_failing: false,
             }),
         })
     }
 
-    /// Whether `Authorization` brings it. Takes the same time for every wrong one of its length.
-    pub(super) fn admits(&self, authorization: Option<&[u8]>) -> bool {
+    /// Whether an `Authorization` header value carries the token; compared in constant time.
+    pub(super) fn matches(&self, authorization: Option<&[u8]>) -> bool {
         let Some((scheme, given)) = authorization.and_then(|value| value.split_at_checked(7))
         else {
             return false;
         };
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.read_at.elapsed() > FRESH {
-            held.read_at = Instant::now();
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.read_at.elapsed() > REREAD_AFTER {
+            current.read_at = Instant::now();
             match read(&self.path) {
                 Ok(token) => {
-                    held.token = token;
-                    held.in_trouble = false;
+                    current.token = token;
+                    current.read_failing = false;
                 }
-                // Said once: clients would repeat it.
-                Err(e) if !held.in_trouble => {
-                    held.in_trouble = true;
-                    warn!("{e}; the token read before stays in force");
+                // Logged once: every request would repeat it.
+                Err(error) if !current.read_failing => {
+                    current.read_failing = true;
+                    warn!(%error, "token file unusable; the previous token remains valid");
                 }
                 Err(_) => {}
             }
         }
-        scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(held.token.as_slice().ct_eq(given))
+        scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(current.token.as_slice().ct_eq(given))
     }
 }
 
@@ -102,13 +102,13 @@ fn read(path: &Path) -> Result<Vec<u8>, TokenError> {
     let shown = || path.display().to_string();
     let mut text = Vec::new();
     std::fs::File::open(path)
-        .and_then(|file| file.take(LIMIT as u64 + 2).read_to_end(&mut text))
+        .and_then(|file| file.take(MAX_TOKEN_BYTES as u64 + 2).read_to_end(&mut text))
         .map_err(|source| TokenError::Unreadable {
             path: shown(),
             source,
         })?;
     let token = text.trim_ascii();
-    if !(16..=LIMIT).contains(&token.len()) || !token.iter().all(u8::is_ascii_graphic) {
+    if !(16..=MAX_TOKEN_BYTES).contains(&token.len()) || !token.iter().all(u8::is_ascii_graphic) {
         return Err(TokenError::Unusable { path: shown() });
     }
     Ok(token.to_owned())
@@ -129,11 +129,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_token_itself_is_admitted() {
+    fn only_the_exact_token_matches() {
         let file = file("0123456789abcdef\n");
         let token = Token::load(file.path()).unwrap();
-        assert!(token.admits(Some(b"Bearer 0123456789abcdef")));
-        assert!(token.admits(Some(b"bearer 0123456789abcdef")));
+        assert!(token.matches(Some(b"Bearer 0123456789abcdef")));
+        assert!(token.matches(Some(b"bearer 0123456789abcdef")));
         for wrong in [
             &b"Bearer 0123456789abcdeF"[..],
             b"Bearer 0123456789abcdef0",
@@ -144,13 +144,13 @@ mod tests {
             b"Bearer ",
             b"",
         ] {
-            assert!(!token.admits(Some(wrong)), "{wrong:?}");
+            assert!(!token.matches(Some(wrong)), "{wrong:?}");
         }
-        assert!(!token.admits(None));
+        assert!(!token.matches(None));
     }
 
     #[test]
-    fn a_file_without_a_token_is_refused_by_name_and_never_shown() {
+    fn an_unusable_token_file_is_named_and_not_shown() {
         for text in ["", "\n", "short", "spaces in the middle of it"] {
             let file = file(text);
             let error = Token::load(file.path()).unwrap_err().to_string();
