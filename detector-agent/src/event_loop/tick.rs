@@ -38,11 +38,11 @@ impl EventLoop {
             devices: self.parts.engine.devices().len(),
             attached: self.attached.len(),
             attaching: self.attaching,
-            first_read: self.readings.first_done,
-            reading: self.readings.under_way.is_some(),
+            has_snapshot: self.readings.first_done,
+            snapshot_in_flight: self.readings.under_way.is_some(),
             resync: self.readings.wanted,
         };
-        self.parts.health.tell(now, &situation);
+        self.parts.health.update(now, &situation);
     }
 
     /// The kernel programs cannot say that they lost something; their counters do.

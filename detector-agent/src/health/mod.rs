@@ -94,7 +94,11 @@ impl Part {
     /// Reports the current state.
     pub fn set(&self, state: State, detail: impl Into<Cow<'static, str>>) {
         // No code panics while holding the lock.
-        let mut now = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self
+            .0
+            .current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if now.state != state {
             now.state = state;
             now.since = clock::now();
@@ -183,7 +187,11 @@ impl Health {
         parts
             .iter()
             .map(|part| {
-                let now = part.0.current.lock().unwrap_or_else(PoisonError::into_inner);
+                let now = part
+                    .0
+                    .current
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
                 PartReport {
                     name: part.0.name.clone(),
                     role: part.0.role,

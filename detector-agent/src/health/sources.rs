@@ -14,11 +14,11 @@ pub struct Situation {
     pub attached: usize,
     /// Attachments in progress.
     pub attaching: usize,
-    /// The first reading is merged.
-    pub first_read: bool,
-    /// A reading of everything is under way.
-    pub reading: bool,
-    /// Why one is wanted.
+    /// The first full snapshot is merged.
+    pub has_snapshot: bool,
+    /// A full snapshot is in flight.
+    pub snapshot_in_flight: bool,
+    /// Why a resync is pending, if one is.
     pub resync: Option<&'static str>,
 }
 
@@ -29,19 +29,19 @@ pub struct SourceHealth {
     /// `None` with `--no-ebpf`.
     programs: Option<Part>,
     netlink: Part,
-    told: Option<Situation>,
+    last: Option<Situation>,
 }
 
 impl SourceHealth {
-    /// The parts of the sources. `ebpf`: whether kernel programs are used; `neighbour_problem`: why they do not follow
-    /// the neighbour table, where netlink does instead.
+    /// Registers the parts. `ebpf`: whether eBPF programs are used; `neighbour_problem`: why the neighbour table is
+    /// followed by netlink instead of by them.
     #[must_use]
     pub fn new(health: Arc<Health>, ebpf: bool, neighbour_problem: Option<&str>) -> Self {
         let programs = health.part(Role::Source, "kernel programs");
         let netlink = health.part(Role::Source, "netlink");
         let neighbours = health.part(Role::Source, "neighbour table");
         if !ebpf {
-            programs.off("switched off by --no-ebpf: ARP and NDP frames are not seen");
+            programs.off("disabled by --no-ebpf; ARP and NDP frames are not seen");
         }
         match neighbour_problem {
             None if ebpf => neighbours.works("followed by the kernel programs"),
@@ -52,22 +52,22 @@ impl SourceHealth {
             health,
             programs: ebpf.then_some(programs),
             netlink,
-            told: None,
+            last: None,
         }
     }
 
-    /// Says how they are, and that detection lives.
-    pub fn tell(&mut self, now: Timestamp, situation: &Situation) {
+    /// Records a heartbeat and updates the parts if the situation changed.
+    pub fn update(&mut self, now: Timestamp, situation: &Situation) {
         self.health.beat(now);
-        if self.told.as_ref() == Some(situation) {
+        if self.last.as_ref() == Some(situation) {
             return;
         }
-        self.told = Some(*situation);
+        self.last = Some(*situation);
         let Situation {
             devices, attached, ..
         } = *situation;
         if let Some(programs) = &self.programs {
-            if !situation.first_read {
+            if !situation.has_snapshot {
                 // Still starting.
             } else if devices == 0 {
                 programs.works("ready; there is no pod device yet");
@@ -85,16 +85,12 @@ impl SourceHealth {
             }
         }
         match situation.resync {
-            _ if !situation.first_read => {}
-            Some(reason) => self.netlink.degraded(format!(
-                "something was missed ({reason}); the whole state is read anew"
-            )),
-            None if situation.reading => {
-                self.netlink.degraded("reading the whole state anew");
+            _ if !situation.has_snapshot => {}
+            Some(reason) => self.netlink.degraded(format!("resync pending ({reason})")),
+            None if situation.snapshot_in_flight => {
+                self.netlink.degraded("resync in progress");
             }
-            None => self
-                .netlink
-                .works("links, addresses and routes are followed"),
+            None => self.netlink.works("following links, addresses and routes"),
         }
     }
 }
@@ -111,8 +107,8 @@ mod tests {
             devices: 5,
             attached: 5,
             attaching: 0,
-            first_read: true,
-            reading: false,
+            has_snapshot: true,
+            snapshot_in_flight: false,
             resync: None,
         }
     }
@@ -126,42 +122,42 @@ mod tests {
     }
 
     #[test]
-    fn devices_without_programs_and_losses_show_as_degraded() {
+    fn missing_programs_and_losses_are_degraded() {
         let health = Arc::new(Health::default());
         let mut sources = SourceHealth::new(Arc::clone(&health), true, None);
-        let mut tell = |situation| {
-            sources.tell(Timestamp(1), &situation);
+        let mut update = |situation| {
+            sources.update(Timestamp(1), &situation);
             states(&health)
         };
         let starting = Situation {
-            first_read: false,
+            has_snapshot: false,
             ..situation()
         };
         assert_eq!(
-            tell(starting),
+            update(starting),
             [State::Starting, State::Starting, State::Works]
         );
-        assert_eq!(tell(situation()), [State::Works; 3]);
+        assert_eq!(update(situation()), [State::Works; 3]);
         let unattached = Situation {
             attached: 4,
             ..situation()
         };
         assert_eq!(
-            tell(unattached),
+            update(unattached),
             [State::Degraded, State::Works, State::Works]
         );
         let lost = Situation {
             resync: Some("ring_full"),
             ..situation()
         };
-        assert_eq!(tell(lost), [State::Works, State::Degraded, State::Works]);
+        assert_eq!(update(lost), [State::Works, State::Degraded, State::Works]);
     }
 
     #[test]
-    fn without_kernel_programs_that_part_is_off() {
+    fn the_programs_part_is_off_without_ebpf() {
         let health = Arc::new(Health::default());
         let mut sources = SourceHealth::new(Arc::clone(&health), false, None);
-        sources.tell(Timestamp(1), &situation());
+        sources.update(Timestamp(1), &situation());
         assert_eq!(states(&health), [State::Off, State::Works, State::Works]);
     }
 }

@@ -48,7 +48,10 @@ impl EngineClient {
     }
 
     /// The open conflicts of these addresses.
-    pub(super) async fn conflicts(&self, addresses: &[IpAddr]) -> Result<Vec<Conflict>, QueryError> {
+    pub(super) async fn conflicts(
+        &self,
+        addresses: &[IpAddr],
+    ) -> Result<Vec<Conflict>, QueryError> {
         self.query(|reply| Query::Conflicts(addresses.to_vec(), reply))
             .await
     }
@@ -72,12 +75,18 @@ impl EngineClient {
     }
 
     /// The claims of these addresses.
-    pub(super) async fn claims(&self, addresses: &[IpAddr]) -> Result<Vec<ListedClaim>, QueryError> {
+    pub(super) async fn claims(
+        &self,
+        addresses: &[IpAddr],
+    ) -> Result<Vec<ListedClaim>, QueryError> {
         self.query(|reply| Query::Claims(addresses.to_vec(), reply))
             .await
     }
 
-    async fn query<T>(&self, query: impl FnOnce(oneshot::Sender<T>) -> Query) -> Result<T, QueryError> {
+    async fn query<T>(
+        &self,
+        query: impl FnOnce(oneshot::Sender<T>) -> Query,
+    ) -> Result<T, QueryError> {
         let answered = async {
             // The semaphore is never closed.
             let _permit = self.one_at_a_time.acquire().await;

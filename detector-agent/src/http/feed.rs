@@ -179,10 +179,17 @@ mod tests {
         }
         let mut subscription = feed.subscribe(Some(events[0].id())).unwrap();
         assert!(subscription.resumed);
-        let missed: Vec<_> = subscription.missed.iter().map(|k| k.id().to_owned()).collect();
+        let missed: Vec<_> = subscription
+            .missed
+            .iter()
+            .map(|k| k.id().to_owned())
+            .collect();
         assert_eq!(missed, [events[1].id(), events[2].id()]);
         feed.offer(&events[3]);
-        assert_eq!(subscription.receiver.try_recv().unwrap().id(), events[3].id());
+        assert_eq!(
+            subscription.receiver.try_recv().unwrap().id(),
+            events[3].id()
+        );
         let stranger = feed.subscribe(Some("unknown")).unwrap();
         assert!(!stranger.resumed && stranger.missed.is_empty());
     }
@@ -190,7 +197,9 @@ mod tests {
     #[test]
     fn subscribers_and_history_are_bounded() {
         let mut feed = Feed::default();
-        let subscriptions: Vec<_> = (0..MAX_SUBSCRIBERS).map(|_| feed.subscribe(None).unwrap()).collect();
+        let subscriptions: Vec<_> = (0..MAX_SUBSCRIBERS)
+            .map(|_| feed.subscribe(None).unwrap())
+            .collect();
         assert!(feed.subscribe(None).is_none());
         for event in &events(RECENT_EVENTS * 2) {
             feed.offer(event);

@@ -57,7 +57,11 @@ pub(super) fn events(app: &App, headers: &HeaderMap, head: bool) -> Reply {
 /// The client disconnected.
 struct Disconnected;
 
-async fn feed(mut subscription: Subscription, node: &str, to: mpsc::Sender<Chunk>) -> Result<(), Disconnected> {
+async fn feed(
+    mut subscription: Subscription,
+    node: &str,
+    to: mpsc::Sender<Chunk>,
+) -> Result<(), Disconnected> {
     let hello = json!({ "node": node, "resumed": subscription.resumed });
     let mut first = format!("retry: {RETRY}\nevent: hello\ndata: {hello}\n\n");
     for kept in subscription.missed.drain(..) {
@@ -100,5 +104,7 @@ fn append(text: &mut String, kept: &FeedEvent) {
 }
 
 async fn send(to: &mpsc::Sender<Chunk>, text: String) -> Result<(), Disconnected> {
-    to.send(Ok(Bytes::from(text))).await.map_err(|_| Disconnected)
+    to.send(Ok(Bytes::from(text)))
+        .await
+        .map_err(|_| Disconnected)
 }

@@ -89,7 +89,9 @@ impl Tls {
                     info!(path = %self.chain.display(), "TLS certificate reloaded");
                     *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
                 }
-                Err(error) => warn!(%error, "TLS files unusable; the previous certificate remains active"),
+                Err(error) => {
+                    warn!(%error, "TLS files unusable; the previous certificate remains active")
+                }
             }
         }
     }

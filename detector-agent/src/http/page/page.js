@@ -434,7 +434,7 @@ async function follow() {
       }
     }
   } catch (error) {
-    if (stop.signal.aborted) throw new Error("no sign of life from the agent");
+    if (stop.signal.aborted) throw new Error("the agent stopped responding");
     throw error;
   } finally {
     clearTimeout(watchdog);
