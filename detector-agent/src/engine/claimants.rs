@@ -1,14 +1,14 @@
 //! Derives the claimants of an address from the facts. The same facts always give the same
 //! claimants.
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr};
 
 use super::{
     bridge::Fdb,
     conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
     dedup::{drop_resolved_bridge_claims, drop_same_pod_claims},
     evidence::{frame_evidence, neighbour_evidence},
-    facts::{AddressFacts, Facts, FrameFact, NeighbourFact},
+    facts::{AddressFacts, Facts, NeighbourFact},
     links::{LinkState, Links},
     observation::{IfIndex, NudState, Timestamp, Vlan},
     routes::Routes,
@@ -24,10 +24,6 @@ pub(super) struct ClaimContext<'a> {
     pub(super) routes: &'a Routes,
     pub(super) settings: &'a Settings,
 }
-
-/// How long a probe counts if no real claim follows. RFC 5227 §2.1.1: a host gives up or announces
-/// within ten seconds.
-const TENTATIVE_TTL: Duration = Duration::from_secs(60);
 
 /// The claimants of one address by scope, oldest first.
 pub(super) type Derived = BTreeMap<Scope, Vec<Claimant>>;
@@ -68,7 +64,7 @@ impl ClaimContext<'_> {
             }
         }
         for ((scope, _), mut draft) in drafts {
-            draft.claimant.finish();
+            draft.claimant.summarize();
             derived.entry(scope).or_default().push(draft.claimant);
         }
         for claimants in derived.values_mut() {
@@ -236,7 +232,7 @@ impl ClaimContext<'_> {
     ) {
         for frame in &facts.frames {
             if let Some(link) = self.links.pod(frame.ifindex)
-                && self.is_live(frame, link, facts, now)
+                && self.is_frame_live(frame, link, facts, now)
             {
                 self.add(
                     drafts,
@@ -258,9 +254,9 @@ impl ClaimContext<'_> {
         facts: &AddressFacts,
         drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
     ) {
-        let mut standing: Vec<_> = facts.host.iter().collect();
-        standing.sort_by_key(|h| (self.links.pod(h.ifindex).is_some(), h.ifindex));
-        for host in standing {
+        let mut host_addresses: Vec<_> = facts.host.iter().collect();
+        host_addresses.sort_by_key(|h| (self.links.pod(h.ifindex).is_some(), h.ifindex));
+        for host in host_addresses {
             let Some(link) = self.links.get(host.ifindex) else {
                 continue;
             };
@@ -283,60 +279,6 @@ impl ClaimContext<'_> {
                     tentative: false,
                 });
         }
-    }
-
-    /// Whether a neighbour entry on a pod device supports a claim now. An entry that is not
-    /// confirmed is refuted by a readable namespace without the address: the kernel keeps such
-    /// entries for hours.
-    fn supports_claim(
-        &self,
-        entry: &NeighbourFact,
-        link: &LinkState,
-        facts: &AddressFacts,
-    ) -> bool {
-        let holds = link
-            .link
-            .peer
-            .is_some_and(|peer| facts.is_assigned_on(peer));
-        match entry.state {
-            NudState::Permanent => true,
-            NudState::Reachable => holds || !entry.refuted,
-            NudState::Stale | NudState::Delay | NudState::Probe => {
-                holds || (!entry.refuted && !link.namespace_readable)
-            }
-            // The kernel creates `NOARP` entries for anything sent over a device without ARP and
-            // for broadcasts: they show where the node sends, not who is there.
-            NudState::NoArp | NudState::Invalid => false,
-        }
-    }
-
-    /// Whether a frame's claim is live: until it expires, or as long as the address is assigned in
-    /// the pod. A tagged claim is about another link of the pod than the one whose addresses are
-    /// read.
-    pub(super) fn is_live(
-        &self,
-        frame: &FrameFact,
-        link: &LinkState,
-        facts: &AddressFacts,
-        now: Timestamp,
-    ) -> bool {
-        let assigned = || {
-            link.link
-                .peer
-                .is_some_and(|peer| facts.is_assigned_on(peer))
-        };
-        self.expires_at(frame) > now
-            || (!frame.tentative && frame.vlan == Vlan::default() && assigned())
-    }
-
-    /// When a frame's claim expires, unless the address is assigned.
-    pub(super) fn expires_at(&self, frame: &FrameFact) -> Timestamp {
-        let ttl = if frame.tentative {
-            TENTATIVE_TTL
-        } else {
-            self.settings.claim_ttl
-        };
-        frame.last + ttl
     }
 
     pub(super) fn scope(&self, address: IpAddr, vlan: Vlan, ifindex: IfIndex) -> Scope {

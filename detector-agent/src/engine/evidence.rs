@@ -1,14 +1,23 @@
-//! Turns facts into evidence, and summarises the evidence of a claimant.
+//! Decides which facts are live, turns them into evidence, and summarises the evidence of a claimant
+//! (`docs/detection-rules.md`, sections 4 to 7).
+
+use std::time::Duration;
 
 use super::{
+    claimants::ClaimContext,
     conflict::{Claimant, Evidence, EvidenceKind},
-    facts::{FrameFact, NeighbourFact},
-    observation::FrameKind,
+    facts::{AddressFacts, FrameFact, NeighbourFact},
+    links::LinkState,
+    observation::{FrameKind, NudState, Timestamp, Vlan},
 };
+
+/// How long a probe counts if no real claim follows. RFC 5227 §2.1.1: a host gives up or announces
+/// within ten seconds.
+const TENTATIVE_TTL: Duration = Duration::from_secs(60);
 
 impl Claimant {
     /// Sorts the evidence and derives `since` and `mac` from it.
-    pub(super) fn finish(&mut self) {
+    pub(super) fn summarize(&mut self) {
         self.evidence.sort_by_key(|e| (e.kind, e.first_seen));
         if let Some(oldest) = self.evidence.iter().map(|e| e.first_seen).min() {
             self.since = oldest;
@@ -32,6 +41,62 @@ impl Claimant {
             || self.has(|e| {
                 e.kind == EvidenceKind::Neighbour && e.detail.as_deref() == Some("PERMANENT")
             })
+    }
+}
+
+impl ClaimContext<'_> {
+    /// Whether a neighbour entry on a pod device supports a claim now. An entry that is not
+    /// confirmed is refuted by a readable namespace without the address: the kernel keeps such
+    /// entries for hours.
+    pub(super) fn supports_claim(
+        &self,
+        entry: &NeighbourFact,
+        link: &LinkState,
+        facts: &AddressFacts,
+    ) -> bool {
+        let is_assigned = link
+            .link
+            .peer
+            .is_some_and(|peer| facts.is_assigned_on(peer));
+        match entry.state {
+            NudState::Permanent => true,
+            NudState::Reachable => is_assigned || !entry.refuted,
+            NudState::Stale | NudState::Delay | NudState::Probe => {
+                is_assigned || (!entry.refuted && !link.namespace_readable)
+            }
+            // The kernel creates `NOARP` entries for anything sent over a device without ARP and
+            // for broadcasts: they show where the node sends, not who is there.
+            NudState::NoArp | NudState::Invalid => false,
+        }
+    }
+
+    /// Whether a frame's claim is live: until it expires, or as long as the address is assigned in
+    /// the pod. A tagged claim is about another link of the pod than the one whose addresses are
+    /// read.
+    pub(super) fn is_frame_live(
+        &self,
+        frame: &FrameFact,
+        link: &LinkState,
+        facts: &AddressFacts,
+        now: Timestamp,
+    ) -> bool {
+        let is_assigned = || {
+            link.link
+                .peer
+                .is_some_and(|peer| facts.is_assigned_on(peer))
+        };
+        self.expires_at(frame) > now
+            || (!frame.tentative && frame.vlan == Vlan::default() && is_assigned())
+    }
+
+    /// When a frame's claim expires, unless the address is assigned.
+    pub(super) fn expires_at(&self, frame: &FrameFact) -> Timestamp {
+        let ttl = if frame.tentative {
+            TENTATIVE_TTL
+        } else {
+            self.settings.claim_ttl
+        };
+        frame.last + ttl
     }
 }
 

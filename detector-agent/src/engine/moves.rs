@@ -112,8 +112,8 @@ impl Moves {
             history.holder = since.holder;
             history.last = since.last;
             history.moves.extend(since.moves);
-            let news = |c: &Claimant| since.participants.iter().any(|(_, s)| s.id == c.id);
-            history.participants.retain(|(_, c)| !news(c));
+            let is_superseded = |c: &Claimant| since.participants.iter().any(|(_, s)| s.id == c.id);
+            history.participants.retain(|(_, c)| !is_superseded(c));
             history.participants.extend(since.participants);
         }
         scopes.push((scope, history));

@@ -12,7 +12,7 @@ use super::{
 };
 
 /// Allocations older than this are read again before something is raised by them.
-const FRESH: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = Duration::from_secs(1);
 
 impl Anomalies {
     pub(in crate::engine) fn has_pools(&self) -> bool {
@@ -30,15 +30,18 @@ impl Anomalies {
     }
 
     /// Stores a pool update. Returns the addresses to check; `None` for all.
-    pub(in crate::engine) fn update_pool(&mut self, news: PoolUpdate) -> Option<BTreeSet<IpAddr>> {
-        match news {
-            PoolUpdate::Read(pool, touched) => {
+    pub(in crate::engine) fn update_pool(
+        &mut self,
+        update: PoolUpdate,
+    ) -> Option<BTreeSet<IpAddr>> {
+        match update {
+            PoolUpdate::Read(pool, changed) => {
                 self.pending_reads.remove(&pool.id);
                 let known = self.pools.put(pool);
-                match touched {
+                match changed {
                     ChangedAddresses::Only(addresses) if known.is_some() => {
-                        let missing = self.unallocated_since.keys().copied();
-                        Some(addresses.into_iter().chain(missing).collect())
+                        let unallocated = self.unallocated_since.keys().copied();
+                        Some(addresses.into_iter().chain(unallocated).collect())
                     }
                     _ => None,
                 }
@@ -66,7 +69,7 @@ impl Anomalies {
             self.resolve(&key, ResolveReason::AddressGone, at, effects);
             return;
         }
-        let news = match self.pools.state_of(address, holders) {
+        let details = match self.pools.state_of(address, holders) {
             AllocationState::Unknown => Err(ResolveReason::NotSeen),
             AllocationState::Allocated(pool, allocation) => {
                 owner_problem(address, pool, allocation).ok_or(ResolveReason::Allocated)
@@ -81,12 +84,18 @@ impl Anomalies {
             }
         };
         self.unallocated_since.remove(&address);
-        match news {
-            Ok(news) => {
+        match details {
+            Ok(details) => {
                 let holders = holders.to_vec();
-                self.raise(key, AnomalyDetails { holders, ..news }, at, bounds, effects);
+                self.raise(
+                    key,
+                    AnomalyDetails { holders, ..details },
+                    at,
+                    bounds,
+                    effects,
+                );
             }
-            Err(because) => self.resolve(&key, because, at, effects),
+            Err(reason) => self.resolve(&key, reason, at, effects),
         }
     }
 
@@ -101,8 +110,8 @@ impl Anomalies {
         bounds: &Bounds,
         effects: &mut Vec<AnomalyEffect>,
     ) -> bool {
-        let lost = pool.completeness == Completeness::Deleted;
-        let grace = if lost {
+        let is_deleted = pool.completeness == Completeness::Deleted;
+        let grace = if is_deleted {
             Duration::ZERO
         } else {
             self.rules.drift_grace
@@ -112,9 +121,9 @@ impl Anomalies {
         }
         // IPAM records an allocation before the address is set: only allocations that were read
         // after the address was first seen count.
-        let seen = holders.iter().map(|h| h.since).min().unwrap_or(at.now);
-        let stale = !lost && pool.read_at + FRESH < at.now;
-        if pool.read_at > seen && !stale {
+        let first_seen = holders.iter().map(|h| h.since).min().unwrap_or(at.now);
+        let is_stale = !is_deleted && pool.read_at + MAX_AGE < at.now;
+        if pool.read_at > first_seen && !is_stale {
             return true;
         }
         if self.pending_reads.insert(pool.id) {
@@ -123,13 +132,13 @@ impl Anomalies {
         false
     }
 
-    /// Checks an allocated address for `ipam_leak`. `live`: a pod has it; `blind`: the addresses of
-    /// some pod are unknown.
+    /// Checks an allocated address for `ipam_leak`. `in_use`: a pod has it;
+    /// `has_unreadable_namespace`: the addresses of some pod are unknown.
     pub(in crate::engine) fn check_leak(
         &mut self,
         address: IpAddr,
-        live: bool,
-        blind: impl FnOnce() -> bool,
+        in_use: bool,
+        has_unreadable_namespace: impl FnOnce() -> bool,
         at: DecisionTime,
         bounds: &Bounds,
         effects: &mut Vec<AnomalyEffect>,
@@ -141,16 +150,16 @@ impl Anomalies {
             self.resolve(&key, ResolveReason::Released, at, effects);
             return;
         };
-        let over = if live {
+        let reason = if in_use {
             Some(ResolveReason::InUse)
-        } else if !pool.can_detect_leaks || allocation.not_a_pod || blind() {
+        } else if !pool.can_detect_leaks || allocation.not_a_pod || has_unreadable_namespace() {
             Some(ResolveReason::NotSeen)
         } else {
             None
         };
-        if let Some(over) = over {
+        if let Some(reason) = reason {
             self.unused_since.remove(&address);
-            self.resolve(&key, over, at, effects);
+            self.resolve(&key, reason, at, effects);
             return;
         }
         if self.is_open(&key) {
@@ -170,14 +179,14 @@ impl Anomalies {
             source_name(&source),
             grace.as_secs()
         );
-        let news = AnomalyDetails {
+        let details = AnomalyDetails {
             cause: AnomalyCause::NoLiveOwner,
             holders: Vec::new(),
             source: Some(source),
             owner,
             detail,
         };
-        self.raise(key, news, at, bounds, effects);
+        self.raise(key, details, at, bounds, effects);
     }
 }
 

@@ -232,17 +232,17 @@ impl Facts {
         device: IfIndex,
         at: Timestamp,
     ) -> bool {
-        let mut forgotten = false;
+        let mut removed = false;
         if let Some(entry) = self.by_address.get_mut(&address) {
             let before = entry.assigned.len();
             entry.assigned.retain(|a| a.peer != peer);
-            forgotten = entry.assigned.len() != before;
+            removed = entry.assigned.len() != before;
         }
         self.unindex(Owner::Peer(peer), address);
         self.removals.record(device, address, at);
-        forgotten |= self.remove_frames(device, address, |f| f.vlan == Vlan::default());
+        removed |= self.remove_frames(device, address, |f| f.vlan == Vlan::default());
         self.drop_if_empty(address);
-        forgotten
+        removed
     }
 
     pub(super) fn assign_host(

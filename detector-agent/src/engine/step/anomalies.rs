@@ -24,17 +24,17 @@ const NODE_WIDE: Scope = Scope {
 
 impl Engine {
     /// Processes a pool update at `now` and appends what follows to `effects`.
-    pub fn update_pool(&mut self, now: Timestamp, news: PoolUpdate, effects: &mut Vec<Effect>) {
-        let decided_at = match &news {
+    pub fn update_pool(&mut self, now: Timestamp, update: PoolUpdate, effects: &mut Vec<Effect>) {
+        let decided_at = match &update {
             PoolUpdate::Read(pool, _) => pool.read_at,
             PoolUpdate::Gone(_) => now,
         };
         let at = DecisionTime { now, decided_at };
-        let touched = self.anomalies.update_pool(news);
+        let changed = self.anomalies.update_pool(update);
         if !self.has_full_snapshot {
             return;
         }
-        match touched {
+        match changed {
             Some(addresses) => {
                 for address in addresses {
                     self.check_anomalies(address, at, effects);
@@ -161,14 +161,14 @@ impl Engine {
             );
         }
         let links = &self.links;
-        let blind = || links.iter().any(|l| l.is_pod() && !l.namespace_readable);
+        let has_unreadable_namespace = || links.iter().any(|l| l.is_pod() && !l.namespace_readable);
         let bounds = &self.settings.bounds;
         self.anomalies
             .check_drift(address, &holders, at, bounds, &mut anomaly_effects);
         self.anomalies.check_leak(
             address,
             !holders.is_empty(),
-            blind,
+            has_unreadable_namespace,
             at,
             bounds,
             &mut anomaly_effects,

@@ -90,10 +90,10 @@ impl Engine {
             return;
         };
         let on_bridge = self.links.is_bridge(neighbour.ifindex);
-        let followed = on_bridge || self.links.pod(neighbour.ifindex).is_some();
-        if !followed || !is_claimable(neighbour.address) {
+        let is_tracked = on_bridge || self.links.pod(neighbour.ifindex).is_some();
+        if !is_tracked || !is_claimable(neighbour.address) {
             if live {
-                self.unresolved_links(neighbour.ifindex);
+                self.note_unresolved_link(neighbour.ifindex);
             }
             return;
         }
@@ -128,7 +128,7 @@ impl Engine {
         }
     }
 
-    fn unresolved_links(&mut self, ifindex: IfIndex) {
+    fn note_unresolved_link(&mut self, ifindex: IfIndex) {
         let known = self.links.get(ifindex).is_some();
         if !known && self.unresolved_links.len() < self.settings.bounds.links {
             self.unresolved_links.insert(ifindex);
@@ -234,7 +234,7 @@ impl Engine {
         if let Some(facts) = self.facts.get(address) {
             for frame in &facts.frames {
                 let link = self.links.pod(frame.ifindex);
-                if !link.is_some_and(|link| context.is_live(frame, link, facts, now)) {
+                if !link.is_some_and(|link| context.is_frame_live(frame, link, facts, now)) {
                     expired.push((frame.ifindex, frame.vlan, frame.kind));
                     continue;
                 }

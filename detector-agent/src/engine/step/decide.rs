@@ -117,10 +117,10 @@ fn decide_flapping(
     context: &ClaimContext<'_>,
     address: IpAddr,
     scope: Scope,
-    took_part: Vec<Claimant>,
+    participants: Vec<Claimant>,
     now: &[Claimant],
 ) -> Decision {
-    let claimants = took_part
+    let claimants = participants
         .into_iter()
         .filter(|c| exists(context.links, c))
         .map(|c| now.iter().find(|n| n.id == c.id).cloned().unwrap_or(c))
