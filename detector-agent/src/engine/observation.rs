@@ -81,8 +81,8 @@ pub type IfIndex = u32;
 /// An identifier that the agent's network namespace gives to another one (`IFLA_LINK_NETNSID`).
 pub type NsId = i32;
 
-/// VLAN tags of a claim: `outer` is the only tag or the outer one, `inner` is set for QinQ alone. VLAN ids, 1 to 4094
-/// (a priority tag, id 0, counts as untagged).
+/// VLAN tags of a claim: `outer` is the only tag or the outer one, `inner` is set for QinQ only.
+/// VLAN ids, 1 to 4094 (a priority tag, id 0, counts as untagged).
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -259,7 +259,8 @@ pub struct FrameClaim {
     pub tentative: bool,
     /// The claimed address.
     pub address: IpAddr,
-    /// The hardware address claimed for it (ARP sender, NDP link-layer option, else the Ethernet source).
+    /// The hardware address claimed for it (ARP sender, NDP link-layer option, else the Ethernet
+    /// source).
     pub mac: Mac,
     /// The frame's Ethernet source.
     pub ether_source: Mac,
@@ -276,11 +277,11 @@ pub struct UnansweredProbe {
     /// The requested address.
     pub target: IpAddr,
     /// The sender's address in the requests.
-    pub asker: IpAddr,
+    pub sender: IpAddr,
     /// The frames' VLAN tags.
     pub vlan: Vlan,
     /// Number of requests within five seconds.
-    pub times: u16,
+    pub count: u16,
 }
 
 /// Identifies one snapshot.

@@ -15,12 +15,14 @@ pub(super) struct Scope {
     pub(super) domain: Option<IfIndex>,
 }
 
-/// Whether an address can belong to one pod: not unspecified, loopback, multicast, broadcast or reserved.
+/// Whether an address can belong to one pod: not unspecified, loopback, multicast, broadcast or
+/// reserved.
 pub(super) fn is_claimable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             let first = v4.octets()[0];
-            // 0/8 "this network" and 127/8 never leave a host; 224/4 and 240/4 are not unicast (RFC 6890).
+            // 0/8 "this network" and 127/8 never leave a host; 224/4 and 240/4 are not unicast (RFC
+            // 6890).
             first != 0 && first != 127 && first < 224
         }
         IpAddr::V6(v6) => !v6.is_unspecified() && !v6.is_loopback() && !v6.is_multicast(),

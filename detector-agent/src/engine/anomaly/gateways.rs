@@ -10,7 +10,8 @@ use super::{
 
 /// How many pairs of a device and a gateway are tracked at once.
 const MAX_REQUESTS: usize = 4096;
-/// An anomaly is resolved after this time without a request. (A pod that has nothing to send does not ask either.)
+/// An anomaly is resolved after this time without a request. (A pod that has nothing to send does
+/// not ask either.)
 pub(in crate::engine) const QUIET: Duration = Duration::from_secs(60);
 
 /// When each device last requested a gateway that does not answer.

@@ -1,9 +1,10 @@
 //! A pod device requests one address repeatedly: is that address its gateway?
 //! (`docs/detection-rules.md`, section 14.3.)
 //!
-//! Only frames that the pod sends are seen, so an unanswered gateway is recognised by repeated requests for an address
-//! that must be a gateway: a link-local one, one of the node's own, or one on no subnet of the pod. Requests for a peer
-//! on a subnet of the pod stay unanswered whenever that peer is down, and raise nothing.
+//! Only frames that the pod sends are seen, so an unanswered gateway is recognised by repeated
+//! requests for an address that must be a gateway: a link-local one, one of the node's own, or one
+//! on no subnet of the pod. Requests for a peer on a subnet of the pod stay unanswered whenever
+//! that peer is down, and raise nothing.
 
 use std::net::IpAddr;
 
@@ -166,7 +167,7 @@ fn no_answer(link: &LinkState, probe: &UnansweredProbe) -> AnomalyDetails {
         owner: None,
         detail: format!(
             "the pod on {device} requested {} {} times within five seconds (as {}) and got no answer: it has no network beyond its own link",
-            probe.target, probe.times, probe.asker
+            probe.target, probe.count, probe.sender
         ),
     }
 }

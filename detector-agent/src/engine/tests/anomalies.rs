@@ -223,9 +223,9 @@ pub(super) fn question(ifindex: IfIndex, target: &str) -> Observation {
     Observation::UnansweredProbe(UnansweredProbe {
         ifindex,
         target: ip(target),
-        asker: ip("10.0.0.2"),
+        sender: ip("10.0.0.2"),
         vlan: Vlan::default(),
-        times: 3,
+        count: 3,
     })
 }
 

@@ -205,9 +205,9 @@ fn the_report_names_the_asker_and_how_often_it_asked() {
     node.tell(Observation::UnansweredProbe(UnansweredProbe {
         ifindex: 1,
         target: ip(GATEWAY),
-        asker: ip("10.0.0.77"),
+        sender: ip("10.0.0.77"),
         vlan: Vlan::default(),
-        times: 9,
+        count: 9,
     }));
     let detail = &node.engine.anomalies()[0].detail;
     assert!(detail.contains("9 times"), "{detail}");

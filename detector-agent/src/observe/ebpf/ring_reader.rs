@@ -120,12 +120,12 @@ fn unanswered_probe(record: &UnansweredProbeRecord) -> UnansweredProbe {
     UnansweredProbe {
         ifindex: record.ifindex,
         target: address(record.target, arp),
-        asker: address(record.sender, arp),
+        sender: address(record.sender, arp),
         vlan: Vlan {
             outer: tag(record.vlan_outer),
             inner: tag(record.vlan_inner),
         },
-        times: record.times,
+        count: record.times,
     }
 }
 
