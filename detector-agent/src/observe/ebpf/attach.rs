@@ -14,7 +14,7 @@ use super::{
     leftovers::PROGRAM,
     tc::{HANDLE, Tc, TcError},
 };
-use crate::engine::IfIndex;
+use crate::{engine::IfIndex, error_chain};
 
 /// Why a device could not be attached to.
 #[derive(Debug, thiserror::Error)]
@@ -357,15 +357,8 @@ fn program_error(name: &str, error: &ProgramError) -> AttachError {
 
 /// The errno in the chain of an error.
 fn os_error(error: &(dyn std::error::Error + 'static)) -> Option<Errno> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(code) = error
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::raw_os_error)
-        {
-            return Some(Errno::from_raw(code));
-        }
-        next = error.source();
-    }
-    None
+    error_chain::causes(error)
+        .filter_map(|error| error.downcast_ref::<io::Error>())
+        .find_map(io::Error::raw_os_error)
+        .map(Errno::from_raw)
 }

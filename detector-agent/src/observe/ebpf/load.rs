@@ -30,6 +30,7 @@ use super::{
     offsets,
     tc::TcError,
 };
+use crate::error_chain::one_line;
 
 /// The object built by `cargo xtask build`; empty if the agent was built without a BPF toolchain.
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/detector-ebpf.o"));
@@ -159,7 +160,7 @@ impl Programs {
         let kernel_log = (options.kernel_log != KernelLog::Off)
             .then(|| KernelLogReader::new(&mut ebpf, counters.clone()))
             .transpose()
-            .map_err(|error| LoadError::Kernel(chain(&error)))?;
+            .map_err(|error| LoadError::Kernel(one_line(&error)))?;
         load_classifier(&mut ebpf)?;
         let neighbour_problem = follow_neighbours(&mut ebpf, &types, &kernel).err();
         let devices = AttachedDevices::open(options.attach)?;
@@ -248,7 +249,7 @@ fn create(
     }
     loader.load(object).map_err(|error| match error {
         EbpfError::MapError(error) => map_error(&error),
-        error => LoadError::Kernel(chain(&error)),
+        error => LoadError::Kernel(one_line(&error)),
     })
 }
 
@@ -342,7 +343,7 @@ fn map_error(error: &MapError) -> LoadError {
                     .map_or_else(|| io_error.kind().into(), io::Error::from_raw_os_error),
             )
         }
-        error => LoadError::Kernel(chain(error)),
+        error => LoadError::Kernel(one_line(error)),
     }
 }
 
@@ -363,23 +364,8 @@ fn program_error(program: &'static str, error: ProgramError) -> LoadError {
                 source: io_error,
             }
         }
-        error => LoadError::Kernel(format!("{program}: {}", chain(&error))),
+        error => LoadError::Kernel(format!("{program}: {}", one_line(&error))),
     }
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        next = cause.source();
-    }
-    text
 }
 
 /// The end of a verifier log, which has the reason.

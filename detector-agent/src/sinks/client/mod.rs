@@ -29,7 +29,7 @@ use hyper_util::{
 use tokio::time::timeout;
 
 use super::retry::retry_after;
-use crate::config::sinks::Endpoint;
+use crate::{config::sinks::Endpoint, error_chain};
 pub use files::{FileError, secret};
 use files::{Material, read};
 
@@ -132,7 +132,8 @@ impl HttpClient {
         let response = timeout(limit, ready.client.request(request))
             .await
             .map_err(|_| RequestError::Timeout(limit))?
-            .map_err(|error| RequestError::Connection(chain(&error)))?;
+            // No cause contains a URL or a header.
+            .map_err(|error| RequestError::Connection(error_chain::one_line(&error)))?;
         let answer = answer(&response);
         // Whatever becomes of the body, the answer stands.
         let body = Limited::new(response.into_body(), BODY).collect();
@@ -221,20 +222,6 @@ fn answer(response: &Response<Incoming>) -> Answer {
         status: response.status(),
         retry_after: asked.and_then(|value| retry_after(value, SystemTime::now())),
     }
-}
-
-/// An error with its causes; none of them holds a URL or a header.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// Reads several secrets, each from its file.

@@ -31,6 +31,7 @@ use crate::{
     health::Part,
     metrics::Metrics,
     sinks::EventSink,
+    timer::DoublingDelay,
 };
 
 /// The sink's name in metrics.
@@ -137,7 +138,7 @@ impl Poster {
     /// Posts one, again where the server is in trouble; what it refuses is not tried again.
     async fn post(&mut self, notice: &Notice) -> Result<(), String> {
         let event = notice.event();
-        let mut pause = FIRST_PAUSE;
+        let mut pause = DoublingDelay::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut attempt = 1;
         loop {
             let why = match self.recorder().await {
@@ -162,8 +163,7 @@ impl Poster {
             if attempt == ATTEMPTS {
                 return Err(why);
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            sleep(pause.advance()).await;
             attempt += 1;
         }
     }
