@@ -25,7 +25,7 @@ pub struct IpamSettings {
     )]
     pub ipam: IpamMode,
 
-    /// Directory of the CNI configuration, which says which IPAM the networks use.
+    /// Directory of the CNI configuration, which names each network's IPAM.
     #[arg(
         long,
         value_name = "DIR",

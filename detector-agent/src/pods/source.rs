@@ -1,8 +1,7 @@
 //! What all pod sources share: queries with a deadline, and their status.
 
-use std::{fmt, future::Future, time::Duration};
+use std::{future::Future, time::Duration};
 
-use serde::Serialize;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep, sleep_until, timeout},
@@ -75,8 +74,7 @@ impl SourceError {
 }
 
 /// The state of a source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceState {
     /// Switched off.
     Off,
@@ -119,14 +117,8 @@ impl SourceState {
     }
 }
 
-impl fmt::Display for SourceState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// The status of one source, for the status page, `/readyz` and `pod_unknown_because`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceStatus {
     /// Which source.
     pub via: Via,
@@ -139,7 +131,6 @@ pub struct SourceStatus {
     /// Number of pods in its last snapshot.
     pub pods: usize,
     /// When the state last changed, monotonic.
-    #[serde(skip)]
     pub since: Timestamp,
 }
 

@@ -78,10 +78,7 @@ impl CniCache {
         let finished = pending.await;
         self.pending = None;
         let (reader, snapshot) = finished.map_err(|error| {
-            SourceError::Failing(format!(
-                "reading {} failed: {error}",
-                self.directory.display()
-            ))
+            SourceError::Failing(format!("cannot read {}: {error}", self.directory.display()))
         })?;
         self.reader = Some(reader);
         snapshot

@@ -179,7 +179,7 @@ impl PodResolver {
                 .filter(|_| can_improve)
                 .map(|delay| now + *delay);
             lookup.attempts += 1;
-            // The published reason says whether the lookup goes on.
+            // The published reason depends on whether another attempt is planned.
             self.is_stale |= lookup.next_attempt.is_none();
         }
         if is_due {
