@@ -3,30 +3,27 @@
 //! They tell which devices to check: listing the filters of all devices every few seconds would be most of an idle agent's CPU
 //! time.
 
-use std::{collections::HashSet, io};
+use std::collections::HashSet;
 
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_packet_route::tc::TcHeader;
+use nix::{
+    errno::Errno,
+    libc::{RTM_DELQDISC, RTM_DELTFILTER, RTNLGRP_TC},
+};
 
 use super::tc::TcError;
-use crate::engine::IfIndex;
+use crate::{
+    engine::IfIndex,
+    observe::netlink::{MAX_DATAGRAM, RawMessages, RouteSocket},
+};
 
-/// `RTNLGRP_TC` of `linux/rtnetlink.h`.
-const GROUP: u32 = 4;
-/// `RTM_DELQDISC` and `RTM_DELTFILTER` of `linux/rtnetlink.h`.
-const REMOVED: [u16; 2] = [37, 45];
-/// Bytes of `struct nlmsghdr`; `struct tcmsg` follows it.
-const HEADER: usize = 16;
-/// Bytes of `struct nlmsghdr` and of `struct tcmsg` up to the end of `tcm_ifindex`.
-const WITH_IFINDEX: usize = HEADER + 8;
-/// Maximum size of a datagram from the kernel.
-const DATAGRAM: usize = 32 * 1024;
 /// Maximum number of datagrams per round; if there are more, every device is checked.
 const DATAGRAMS: usize = 4_096;
 
 /// A socket that receives the notifications, and the devices affected since the last round.
 #[derive(Debug)]
 pub(super) struct FilterRemovals {
-    socket: Socket,
+    socket: RouteSocket,
     buffer: Box<[u8]>,
     affected: HashSet<IfIndex>,
     every_device: bool,
@@ -35,13 +32,10 @@ pub(super) struct FilterRemovals {
 impl FilterRemovals {
     /// Subscribes in the caller's network namespace.
     pub(super) fn open() -> Result<Self, TcError> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind(&SocketAddr::new(0, 0))?;
-        socket.add_membership(GROUP)?;
-        socket.set_non_blocking(true)?;
+        let socket = RouteSocket::for_notifications(&[RTNLGRP_TC], None)?;
         Ok(Self {
             socket,
-            buffer: vec![0; DATAGRAM].into_boxed_slice(),
+            buffer: vec![0; MAX_DATAGRAM].into_boxed_slice(),
             affected: HashSet::new(),
             every_device: false,
         })
@@ -52,13 +46,15 @@ impl FilterRemovals {
         self.affected.clear();
         self.every_device = every_device;
         for _ in 0..DATAGRAMS {
-            match self.socket.recv_from(&mut &mut self.buffer[..], 0) {
-                Ok((length, _)) => match self.buffer.get(..length) {
-                    Some(datagram) => self.affected.extend(removed_from(datagram)),
-                    None => self.every_device = true,
-                },
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            match self.socket.receive(&mut self.buffer) {
+                Ok(received) if received.truncated => self.every_device = true,
+                Ok(received) if !received.from_kernel => {}
+                Ok(received) => {
+                    let datagram = self.buffer.get(..received.length).unwrap_or_default();
+                    self.affected.extend(removed_from(datagram));
+                }
+                Err(Errno::EAGAIN) => return,
+                Err(Errno::EINTR) => {}
                 // The receive buffer overflowed, or the socket is broken.
                 Err(_) => {
                     self.every_device = true;
@@ -77,29 +73,23 @@ impl FilterRemovals {
 
 /// The devices of the removal notifications in a datagram.
 fn removed_from(datagram: &[u8]) -> impl Iterator<Item = IfIndex> {
-    let mut rest = datagram;
-    std::iter::from_fn(move || {
-        loop {
-            let message = rest;
-            let length = u32::from_ne_bytes(*message.first_chunk()?) as usize;
-            // Messages start at multiples of four bytes.
-            rest = rest
-                .get(length.max(HEADER).next_multiple_of(4)..)
-                .unwrap_or_default();
-            let kind = u16::from_ne_bytes(*message.get(4..)?.first_chunk()?);
-            let Some(header) = message.get(..WITH_IFINDEX) else {
-                continue;
-            };
-            if length >= WITH_IFINDEX && REMOVED.contains(&kind) {
-                return Some(u32::from_ne_bytes(*header.last_chunk()?));
-            }
-        }
-    })
+    RawMessages::of(datagram)
+        .flatten()
+        .filter(|message| matches!(message.kind, RTM_DELQDISC | RTM_DELTFILTER))
+        .filter_map(|message| {
+            let header = TcHeader::parse(message.payload).ok()?;
+            IfIndex::try_from(header.index).ok()
+        })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Bytes of `struct nlmsghdr`.
+    const HEADER: usize = 16;
+    /// Bytes of `struct nlmsghdr` and of `struct tcmsg` up to the end of `tcm_ifindex`.
+    const WITH_IFINDEX: usize = HEADER + 8;
 
     fn message(length: u32, kind: u16, ifindex: u32) -> Vec<u8> {
         let mut bytes = length.to_ne_bytes().to_vec();

@@ -1,28 +1,34 @@
 //! Traffic control by netlink: `clsact` and the filters on its ingress side, by interface index.
 
-use std::{io, os::fd::AsRawFd, os::fd::BorrowedFd};
-
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage,
-    NetlinkPayload,
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+    time::Duration,
 };
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
 use netlink_packet_route::{
     RouteNetlinkMessage,
     tc::{TcAttribute, TcBpfFlags, TcFilterBpfOption, TcHandle, TcHeader, TcMessage, TcOption},
 };
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::{
     errno::Errno,
-    sys::{
-        socket::{setsockopt, sockopt},
-        time::{TimeVal, TimeValLike},
+    libc::{self, RTM_NEWQDISC, RTM_NEWTFILTER, TCA_KIND, TCA_OPTIONS},
+};
+
+use crate::{
+    engine::IfIndex,
+    observe::netlink::{
+        OpenError, RawMessage, RequestError, RequestSocket, Undecodable, for_each_attribute, text,
     },
 };
 
-use crate::engine::IfIndex;
-
 /// `ETH_P_ALL` in network order, as in `tcm_info`.
-const ALL_PROTOCOLS: u16 = 0x0003_u16.to_be();
+const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
+/// Size of `struct tcmsg`.
+pub(super) const HEADER: usize = 20;
+/// include/uapi/linux/pkt_cls.h; missing in libc.
+const TCA_BPF_NAME: u16 = 7;
 /// The ingress side of `clsact`.
 pub(super) const INGRESS: TcHandle = TcHandle {
     major: u16::MAX,
@@ -34,13 +40,12 @@ const EGRESS: TcHandle = TcHandle {
     minor: TcHandle::MIN_EGRESS,
 };
 const CLSACT: &str = "clsact";
+const BPF: &str = "bpf";
 /// The handle of our filters, far from those that the kernel and other tools count up from 1, so that no `tc filter
 /// replace … handle 1` of others replaces ours.
 pub(super) const HANDLE: u32 = 0x4950_4344;
 /// Timeout of a response. The kernel handles a request synchronously once it has the lock, so this passes only if it is stuck.
-const TIMEOUT_SECONDS: i64 = 30;
-/// Maximum size of a datagram from the kernel.
-const DATAGRAM: usize = 64 * 1024;
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +56,23 @@ pub enum TcError {
     /// The request could not be sent, or the response not be read.
     #[error("netlink request failed: {0}")]
     System(#[from] io::Error),
+    /// The state changed during every attempt to list it.
+    #[error("listing was interrupted by changes too often")]
+    Interrupted,
+    /// There is no socket.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+impl From<RequestError> for TcError {
+    fn from(error: RequestError) -> Self {
+        match error {
+            RequestError::Refused(errno) => Self::Refused(errno),
+            RequestError::Interrupted => Self::Interrupted,
+            RequestError::Open(error) => Self::Open(error),
+            RequestError::System(error) => Self::System(error),
+        }
+    }
 }
 
 impl TcError {
@@ -59,7 +81,7 @@ impl TcError {
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Refused(errno) => Some(*errno),
-            Self::System(_) => None,
+            Self::System(_) | Self::Interrupted | Self::Open(_) => None,
         }
     }
 }
@@ -84,7 +106,7 @@ pub(super) struct TcFilter {
 impl TcFilter {
     /// Whether a filter of ours can share its priority.
     pub(super) fn is_for_any_bpf(&self) -> bool {
-        self.kind == "bpf" && self.protocol == ALL_PROTOCOLS
+        self.kind == BPF && self.protocol == ALL_PROTOCOLS
     }
 
     /// Whether it is the program with this name and matches all protocols.
@@ -96,44 +118,20 @@ impl TcFilter {
 /// A netlink socket for traffic control, in the network namespace it was opened in.
 #[derive(Debug)]
 pub(super) struct Tc {
-    socket: Socket,
-    buffer: Box<[u8]>,
-    sequence: u32,
+    socket: RequestSocket,
 }
 
 impl Tc {
     pub(super) fn open() -> Result<Self, TcError> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind_auto()?;
-        setsockopt(
-            &socket,
-            sockopt::ReceiveTimeout,
-            &TimeVal::seconds(TIMEOUT_SECONDS),
-        )
-        .map_err(io::Error::from)?;
         Ok(Self {
-            socket,
-            buffer: vec![0; DATAGRAM].into_boxed_slice(),
-            sequence: 0,
+            socket: RequestSocket::open(TIMEOUT)?,
         })
     }
 
     /// Adds `clsact` to a device; `false` if the device has `clsact` or `ingress` already.
     pub(super) fn add_clsact(&mut self, ifindex: IfIndex) -> Result<bool, TcError> {
-        let mut message = message(ifindex, TcHandle::CLSACT);
-        message.header.handle = TcHandle {
-            major: u16::MAX,
-            minor: 0,
-        };
-        message
-            .attributes
-            .push(TcAttribute::Kind(CLSACT.to_owned()));
-        let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
-        match self.request(
-            RouteNetlinkMessage::NewQueueDiscipline(message),
-            flags,
-            |_| {},
-        ) {
+        let request = RouteNetlinkMessage::NewQueueDiscipline(clsact_of(ifindex));
+        match self.change(request, NLM_F_CREATE | NLM_F_EXCL) {
             Ok(()) => Ok(true),
             Err(TcError::Refused(Errno::EEXIST)) => Ok(false),
             Err(error) => Err(error),
@@ -142,18 +140,9 @@ impl Tc {
 
     /// Removes `clsact` with all its filters.
     pub(super) fn remove_clsact(&mut self, ifindex: IfIndex) -> Result<(), TcError> {
-        let mut message = message(ifindex, TcHandle::CLSACT);
-        message.header.handle = TcHandle {
-            major: u16::MAX,
-            minor: 0,
-        };
-        message
-            .attributes
-            .push(TcAttribute::Kind(CLSACT.to_owned()));
-        self.request(
-            RouteNetlinkMessage::DelQueueDiscipline(message),
-            NLM_F_REQUEST | NLM_F_ACK,
-            |_| {},
+        self.change(
+            RouteNetlinkMessage::DelQueueDiscipline(clsact_of(ifindex)),
+            0,
         )
     }
 
@@ -171,23 +160,24 @@ impl Tc {
         message.header.info = info(priority, ALL_PROTOCOLS);
         let fd = u32::try_from(program.as_raw_fd()).map_err(io::Error::other)?;
         message.attributes = vec![
-            TcAttribute::Kind("bpf".to_owned()),
+            TcAttribute::Kind(BPF.to_owned()),
             TcAttribute::Options(vec![
                 TcOption::Bpf(TcFilterBpfOption::ProgFd(fd)),
                 TcOption::Bpf(TcFilterBpfOption::ProgName(name.to_owned())),
                 TcOption::Bpf(TcFilterBpfOption::Flags(TcBpfFlags::DirectAction)),
             ]),
         ];
-        let mut chosen = None;
         // The echo contains the priority that the kernel chose.
-        let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO;
-        self.request(
+        let chosen = self.socket.change(
             RouteNetlinkMessage::NewTrafficFilter(message),
-            flags,
-            |response| {
-                if let RouteNetlinkMessage::NewTrafficFilter(made) = response {
-                    chosen = Some(priority_of(&made.header));
+            NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO,
+            |chosen, message| {
+                if message.kind != RTM_NEWTFILTER {
+                    return true;
                 }
+                let header = TcHeader::parse(message.payload);
+                *chosen = header.as_ref().ok().map(priority_of);
+                header.is_ok()
             },
         )?;
         chosen.ok_or_else(|| io::Error::other("the response has no filter priority").into())
@@ -203,12 +193,8 @@ impl Tc {
         let mut message = message(ifindex, INGRESS);
         message.header.handle = handle.into();
         message.header.info = info(priority, ALL_PROTOCOLS);
-        message.attributes.push(TcAttribute::Kind("bpf".to_owned()));
-        self.request(
-            RouteNetlinkMessage::DelTrafficFilter(message),
-            NLM_F_REQUEST | NLM_F_ACK,
-            |_| {},
-        )
+        message.attributes.push(TcAttribute::Kind(BPF.to_owned()));
+        self.change(RouteNetlinkMessage::DelTrafficFilter(message), 0)
     }
 
     /// The filters on the ingress side, in the order in which they run.
@@ -223,82 +209,52 @@ impl Tc {
 
     /// The devices that have `clsact` or the older `ingress`.
     pub(super) fn devices_with_ingress(&mut self) -> Result<Vec<IfIndex>, TcError> {
-        let mut devices = Vec::new();
         let request = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default());
-        self.request(request, NLM_F_REQUEST | NLM_F_DUMP, |response| {
-            if let RouteNetlinkMessage::NewQueueDiscipline(found) = response
-                && found.header.parent == TcHandle::CLSACT
-                && let Ok(ifindex) = IfIndex::try_from(found.header.index)
-            {
-                devices.push(ifindex);
-            }
-        })?;
+        let devices = self
+            .socket
+            .dump(request, |devices: &mut Vec<IfIndex>, message| {
+                if message.kind != RTM_NEWQDISC {
+                    return true;
+                }
+                let Ok(header) = TcHeader::parse(message.payload) else {
+                    return false;
+                };
+                if header.parent == TcHandle::CLSACT {
+                    devices.extend(IfIndex::try_from(header.index));
+                }
+                true
+            })?;
         Ok(devices)
     }
 
     fn filters(&mut self, ifindex: IfIndex, parent: TcHandle) -> Result<Vec<TcFilter>, TcError> {
-        let mut filters = Vec::new();
         let request = RouteNetlinkMessage::GetTrafficFilter(message(ifindex, parent));
-        self.request(request, NLM_F_REQUEST | NLM_F_DUMP, |response| {
-            if let RouteNetlinkMessage::NewTrafficFilter(found) = response {
-                filters.extend(filter(&found));
-            }
-        })?;
+        let filters = self
+            .socket
+            .dump(request, |filters: &mut Vec<TcFilter>, message| {
+                let filter = filter(message);
+                let is_ok = filter.is_ok();
+                filters.extend(filter.ok().flatten());
+                is_ok
+            })?;
         Ok(filters)
     }
 
-    /// Sends a request and reads the response to its end.
-    fn request(
-        &mut self,
-        request: RouteNetlinkMessage,
-        flags: u16,
-        mut each: impl FnMut(RouteNetlinkMessage),
-    ) -> Result<(), TcError> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let mut request = NetlinkMessage::from(request);
-        request.header.flags = flags;
-        request.header.sequence_number = self.sequence;
-        request.finalize();
-        let mut bytes = vec![0; request.buffer_len()];
-        request.serialize(&mut bytes);
-        let kernel = SocketAddr::new(0, 0);
-        self.socket.send_to(&bytes, &kernel, 0)?;
-        loop {
-            let (length, sender) = match self.socket.recv_from(&mut &mut self.buffer[..], 0) {
-                Ok(received) => received,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error.into()),
-            };
-            if sender.port_number() != 0 {
-                continue;
-            }
-            let mut rest = self.buffer.get(..length).unwrap_or_default();
-            while let Some(next) = rest.first_chunk().copied().map(u32::from_ne_bytes) {
-                let length = (next as usize).max(16);
-                let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest);
-                // Messages start at multiples of four bytes.
-                rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-                let Ok(message) = message else {
-                    // A filter of a kind that the library cannot parse is not ours.
-                    continue;
-                };
-                if message.header.sequence_number != self.sequence {
-                    continue;
-                }
-                match message.payload {
-                    NetlinkPayload::Done(_) => return Ok(()),
-                    NetlinkPayload::Error(error) => {
-                        return match error.raw_code() {
-                            0 => Ok(()),
-                            code => Err(TcError::Refused(Errno::from_raw(code.saturating_neg()))),
-                        };
-                    }
-                    NetlinkPayload::InnerMessage(response) => each(response),
-                    _ => {}
-                }
-            }
-        }
+    fn change(&mut self, request: RouteNetlinkMessage, flags: u16) -> Result<(), TcError> {
+        Ok(self.socket.change(request, flags, |(), _| true)?)
     }
+}
+
+fn clsact_of(ifindex: IfIndex) -> TcMessage {
+    let mut message = message(ifindex, TcHandle::CLSACT);
+    message.header.handle = TcHandle {
+        major: u16::MAX,
+        minor: 0,
+    };
+    message
+        .attributes
+        .push(TcAttribute::Kind(CLSACT.to_owned()));
+    message
 }
 
 fn message(ifindex: IfIndex, parent: TcHandle) -> TcMessage {
@@ -316,33 +272,45 @@ fn priority_of(header: &TcHeader) -> u16 {
     (header.info >> 16) as u16
 }
 
-fn filter(message: &TcMessage) -> Option<TcFilter> {
-    let handle =
-        u32::from(message.header.handle.major) << 16 | u32::from(message.header.handle.minor);
-    // Each priority is listed once without a handle, before its filters.
-    if handle == 0 {
-        return None;
+/// Parses `RTM_NEWTFILTER`; `None` for other messages, and for the one without a handle that the kernel lists for each
+/// priority before its filters.
+fn filter(message: RawMessage<'_>) -> Result<Option<TcFilter>, Undecodable> {
+    if message.kind != RTM_NEWTFILTER {
+        return Ok(None);
     }
-    let mut found = TcFilter {
-        ifindex: IfIndex::try_from(message.header.index).ok()?,
-        priority: priority_of(&message.header),
-        handle,
-        protocol: (message.header.info & 0xffff) as u16,
-        kind: String::new(),
-        name: None,
+    let header = TcHeader::parse(message.payload)?;
+    let handle = u32::from(header.handle);
+    let Ok(ifindex) = IfIndex::try_from(header.index) else {
+        return Ok(None);
     };
-    for attribute in &message.attributes {
+    if handle == 0 {
+        return Ok(None);
+    }
+    let mut kind = String::new();
+    let mut name = None;
+    let attributes = message.payload.get(HEADER..).unwrap_or_default();
+    for_each_attribute(attributes, |attribute, value| {
         match attribute {
-            TcAttribute::Kind(kind) => found.kind.clone_from(kind),
-            TcAttribute::Options(options) => {
-                for option in options {
-                    if let TcOption::Bpf(TcFilterBpfOption::ProgName(name)) = option {
-                        found.name = Some(name.clone());
+            TCA_KIND => kind = text(value),
+            // Options of other kinds have other numbers; they are only read once the kind is known.
+            TCA_OPTIONS if kind == BPF => {
+                for_each_attribute(value, |option, value| {
+                    if option == TCA_BPF_NAME {
+                        name = Some(text(value));
                     }
-                }
+                    Ok(())
+                })?;
             }
             _ => {}
         }
-    }
-    Some(found)
+        Ok(())
+    })?;
+    Ok(Some(TcFilter {
+        ifindex,
+        priority: priority_of(&header),
+        handle,
+        protocol: (header.info & 0xffff) as u16,
+        kind,
+        name,
+    }))
 }

@@ -26,4 +26,4 @@ pub use selection::{DeviceSelector, LinkDriver, PatternError};
 pub use snapshot::{BoundedSnapshot, MAX_PER_POD, NetlinkReader, Omitted};
 pub use socket::OpenError;
 pub(in crate::observe) use socket::{MAX_DATAGRAM, RouteSocket};
-pub(in crate::observe) use wire::{RawMessages, Undecodable, for_each_attribute, text};
+pub(in crate::observe) use wire::{RawMessage, RawMessages, Undecodable, for_each_attribute, text};

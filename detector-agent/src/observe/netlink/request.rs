@@ -196,7 +196,8 @@ impl RequestSocket {
             .send(&encode(request, NLM_F_REQUEST | flags, self.sequence))
             .map_err(errno_of)?;
         // Else the answer is one message.
-        let has_end_marker = flags & (NLM_F_DUMP | NLM_F_ACK) != 0;
+        let is_dump = flags & NLM_F_DUMP == NLM_F_DUMP;
+        let has_end_marker = is_dump || flags & NLM_F_ACK != 0;
         let mut is_interrupted = false;
         loop {
             let received = match self.socket.receive(&mut self.buffer) {
