@@ -27,5 +27,6 @@ pub mod observe;
 pub mod persist;
 pub mod pods;
 pub mod sinks;
+pub mod threads;
 pub mod timer;
 pub mod watch;

@@ -1,4 +1,4 @@
-//! Everything that is opened towards the kernel, in the order that lets nothing fall between.
+//! Opens everything that observes the kernel, in an order in which no change is missed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,21 +19,21 @@ use crate::{
 /// Time between two reads of the kernel log.
 const KERNEL_LOG_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What observes.
+/// The parts that observe the kernel.
 pub(super) struct Kernel {
     /// `None` with `--no-ebpf`, and so is `ring`.
     pub(super) programs: Option<Programs>,
     pub(super) ring: Option<(RingReader, CounterReader)>,
     /// With `--kernel-log`.
     pub(super) log: Option<KernelLogReader>,
-    pub(super) live: NetlinkListener,
-    pub(super) requests: NetlinkReader,
-    /// Why the programs do not follow the neighbour table, where they were to.
+    pub(super) listener: NetlinkListener,
+    pub(super) reader: NetlinkReader,
+    /// Why the programs do not follow the neighbour table, if they should.
     pub(super) neighbour_problem: Option<String>,
 }
 
 impl Kernel {
-    /// Loads the programs and begins to listen; attaches to no device yet.
+    /// Loads the programs and starts receiving notifications; attaches to no device yet.
     pub(super) fn open(args: &RunArgs, selector: &DeviceSelector) -> Result<Self, AgentError> {
         let mut programs = None;
         let mut ring = None;
@@ -41,15 +41,13 @@ impl Kernel {
         let mut neighbour_problem = None;
         let mut neighbours_by_netlink = true;
         if args.no_ebpf {
-            warn!(
-                "running without eBPF (--no-ebpf): ARP and NDP frames are not seen; addresses in pods, neighbours and routes are"
-            );
+            warn!("running without eBPF (--no-ebpf): ARP and NDP frames are not observed");
         } else {
             remove_leftovers();
             let (mut loaded, reader) = Programs::load(&options::ebpf(args))?;
             neighbours_by_netlink = !loaded.has_neighbour_events();
             if let Some(problem) = loaded.neighbour_problem() {
-                warn!("neighbour updates come by netlink, not from the kernel program: {problem}");
+                warn!(problem, "neighbour updates by netlink instead of eBPF");
                 neighbour_problem = Some(problem.to_owned());
             }
             ring = Some((reader, loaded.counters()));
@@ -57,7 +55,7 @@ impl Kernel {
             programs = Some(loaded);
             memory::give_back();
         }
-        let listening = ListenerOptions {
+        let options = ListenerOptions {
             receive_buffer: args.netlink_bytes,
             neighbours: neighbours_by_netlink,
         };
@@ -65,9 +63,9 @@ impl Kernel {
             programs,
             ring,
             log,
-            // Listening begins before the first reading, so nothing falls between the two.
-            live: NetlinkListener::open(selector.clone(), listening)?,
-            requests: NetlinkReader::open()?,
+            // Before the first snapshot, so that no change is missed between the two.
+            listener: NetlinkListener::open(selector.clone(), options)?,
+            reader: NetlinkReader::open()?,
             neighbour_problem,
         })
     }
@@ -87,11 +85,12 @@ fn remove_leftovers() {
     match leftovers::remove() {
         Ok(devices) if devices.is_empty() => {}
         Ok(devices) => info!(
-            "removed the filters of an earlier agent from {} devices",
-            devices.len()
+            devices = devices.len(),
+            "removed leftover filters of a previous run"
         ),
         Err(error) => warn!(
-            "filters of an earlier agent may be left on the devices ({error}); `detector-agent cleanup` removes them"
+            %error,
+            "leftover filters of a previous run not removed; run `detector-agent cleanup`"
         ),
     }
 }

@@ -1,14 +1,16 @@
-//! Puts the agent together: the only place that starts what has a thread or a task of its own.
+//! Assembles the agent from its parts, starts them and stops them.
 //!
 //! ```text
-//! main thread (tokio)        signals, and everything that talks to people and machines
-//! thread "detection"         kernel → engine → events; never blocks
-//! thread "kernel-worker"     attaches and reads; may wait for the kernel's locks
+//! main thread (tokio)        signals, pod lookups, senders of the sinks
+//! thread "event-loop"        kernel → engine → events; never blocks
+//! thread "kernel-worker"     attaches programs and takes snapshots; may wait for kernel locks
+//! thread "ipam"              reads IPAM allocations; may wait for a disk or an API
 //! thread "outbox"            stores events before they are sent; waits for the disk
-//! thread "ipam"              reads IPAM's books; may wait for a disk or an API
-//! thread "state"             keeps open conflicts over a restart; waits for the disk
-//! thread "http"              the endpoints; a scrape or a client makes nobody wait
+//! thread "state"             persists what is open; waits for the disk
+//! thread "http"              HTTP endpoints; a slow client delays nothing else
 //! ```
+//!
+//! Every thread is started by [`threads::spawn`].
 
 mod kernel;
 mod options;
@@ -18,7 +20,6 @@ mod signals;
 use std::{
     io,
     sync::{Arc, mpsc},
-    thread,
     time::Duration,
 };
 
@@ -28,7 +29,7 @@ use crate::{
     cli::RunArgs,
     engine::Engine,
     event::EventMaker,
-    event_loop::{EventLoop, Inbox, Message, Parts, Readiness},
+    event_loop::{Core, EventLoop, EventLoopHandle, Inputs, LoopMessage, Outputs, Readiness},
     health::{Health, Role, SourceHealth},
     http::{self, Endpoints, HttpError},
     instance::{Instance, InstanceError},
@@ -39,7 +40,7 @@ use crate::{
     observe::{
         ebpf::LoadError,
         netlink::{DeviceSelector, OpenError, PatternError},
-        worker::Worker,
+        worker::KernelWorker,
     },
     persist::store::Store,
     pods::{self, PodDirectory, PodLookups, PodResolver, PodSources},
@@ -48,29 +49,30 @@ use crate::{
         kube_events::KubeEvents,
         start::{Senders, SinksError},
     },
+    threads,
 };
 use kernel::Kernel;
 use signals::StopSignals;
 
-/// Time to deliver what waits when the agent is told to stop.
-const DRAIN: Duration = Duration::from_secs(5);
+/// Time to deliver pending events when the agent stops.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why the agent did not start, or ended by itself.
+/// Why the agent did not start, or ended unexpectedly.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// A pattern is wrong.
+    /// A device pattern is invalid.
     #[error(transparent)]
     Pattern(#[from] PatternError),
-    /// The node's name is not known.
+    /// The node's name is unknown or invalid.
     #[error(transparent)]
     NodeName(#[from] NodeNameError),
-    /// Another agent runs.
+    /// Another agent is running.
     #[error(transparent)]
     Instance(#[from] InstanceError),
     /// The kernel programs could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// Netlink is closed to us.
+    /// A netlink socket could not be opened.
     #[error(transparent)]
     Netlink(#[from] OpenError),
     /// The endpoints cannot be served.
@@ -90,21 +92,21 @@ pub enum AgentError {
     /// The system refused something basic.
     #[error("cannot start: {0}")]
     Start(io::Error),
-    /// Detection ended by itself.
-    #[error("detection ended: {0}")]
-    Detection(io::Error),
+    /// The event loop or the kernel worker ended by itself.
+    #[error("the event loop ended unexpectedly: {0}")]
+    EventLoop(io::Error),
 }
 
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// As [`AgentError`] says.
+/// See [`AgentError`].
 pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(AgentError::Start)?;
-    // From here on a signal ends the agent in good order, however far the start has come.
+    // From here on a signal stops the agent gracefully, at any stage of the start.
     let mut stop = runtime
         .block_on(async { StopSignals::listen() })
         .map_err(AgentError::Start)?;
@@ -115,7 +117,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let lines = options::lines(args)?;
     let metrics = Arc::new(Metrics::new());
     let health = Arc::new(Health::default());
-    // Opened once, and shared by all that keep something.
+    // Opened once, and shared by everything that persists.
     let store = args.state_dir.as_deref().map(|d| Arc::new(Store::at(d)));
     let (senders, sinks) = Senders::start(
         &args.sinks,
@@ -164,19 +166,16 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         reporter.add_sink(Box::new(sink));
         posting
     });
-    let mut engine = Engine::new(options::detection(args));
+    let mut engine = Engine::new(options::engine(args));
     let persistence = restart::restore(&mut engine, store, args.claim_ttl, &health, &metrics)?;
     let (persistence, persistence_thread) = persistence.unzip();
-    let (inbox, mailbox) = Inbox::new().map_err(AgentError::Start)?;
-    let (jobs, asked) = mpsc::channel();
-    let (wanted, asked_for) = tokio::sync::mpsc::unbounded_channel();
-    let detection = EventLoop::new(Parts {
-        engine,
-        live: kernel.live,
-        ring: kernel.ring,
-        jobs,
-        mailbox,
-        books: wanted,
+    let (handle, mailbox) = EventLoopHandle::new().map_err(AgentError::Start)?;
+    let (worker_jobs, jobs) = mpsc::channel();
+    let (pool_reads, requested_pools) = tokio::sync::mpsc::unbounded_channel();
+    let (ring, kernel_counters) = kernel.ring.unzip();
+    let outputs = Outputs {
+        worker_jobs,
+        pool_reads,
         reporter,
         persistence,
         metrics: Arc::clone(&metrics),
@@ -186,45 +185,46 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             !args.no_ebpf,
             kernel.neighbour_problem.as_deref(),
         ),
-        selector: selector.clone(),
-    });
+    };
+    let inputs = Inputs {
+        netlink: kernel.listener,
+        ring,
+        mailbox,
+    };
+    let core = Core::new(engine, outputs, kernel_counters, selector.clone());
+    let event_loop = EventLoop::new(inputs, core);
 
-    let worker = Worker {
+    let worker = KernelWorker {
         programs: kernel.programs,
-        requests: kernel.requests,
+        reader: kernel.reader,
         selector,
     };
-    let tell = {
-        let inbox = inbox.clone();
-        move |outcome| {
-            // Nobody listens any more while the agent stops.
-            inbox.send(Message::Worker(outcome));
+    let emit = {
+        let handle = handle.clone();
+        move |event| {
+            // Fails only while the agent stops.
+            handle.send(LoopMessage::Worker(event));
         }
     };
-    let worker = thread::Builder::new()
-        .name("kernel-worker".to_owned())
-        .spawn(move || worker.run(&asked, tell))
+    let worker = threads::spawn("kernel-worker", move || worker.run(&jobs, emit))
         .map_err(AgentError::Start)?;
-    let books = {
-        let inbox = inbox.clone();
-        let tell = move |news| inbox.send(Message::Pools(news));
+    let ipam = {
+        let handle = handle.clone();
+        let emit = move |update| handle.send(LoopMessage::Pool(update));
         let settings = args.common.ipam.clone();
-        ipam::IpamWatcher::new(settings, node.clone(), kube, Arc::clone(&health), tell)
+        ipam::IpamWatcher::new(settings, node.clone(), kube, Arc::clone(&health), emit)
     };
-    thread::Builder::new()
-        .name("ipam".to_owned())
-        .spawn(move || read_books(books.run(asked_for)))
+    // Not joined: it only reads, and ends when the event loop has.
+    threads::spawn("ipam", move || block_on(ipam.run(requested_pools)))
         .map_err(AgentError::Start)?;
     let (ended, mut end) = tokio::sync::oneshot::channel();
-    let detection = thread::Builder::new()
-        .name("detection".to_owned())
-        .spawn(move || {
-            let result = detection.run();
-            // The main thread may have stopped waiting.
-            let _ = ended.send(());
-            result
-        })
-        .map_err(AgentError::Start)?;
+    let event_loop = threads::spawn("event-loop", move || {
+        let result = event_loop.run();
+        // The main thread may have stopped waiting.
+        let _ = ended.send(());
+        result
+    })
+    .map_err(AgentError::Start)?;
     let _server = endpoints
         .map(|endpoints| {
             endpoints.serve(http::Sources {
@@ -233,21 +233,21 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
                 readiness,
                 health,
                 pods,
-                inbox: inbox.clone(),
+                inbox: handle.clone(),
                 feed,
                 export_claims: args.export_claims,
             })
         })
         .transpose()?;
-    info!(node, "starting");
+    info!(node, "agent starting");
 
     runtime.block_on(async {
-        let known = inbox.clone();
-        let tell = move |devices| {
-            // Nobody listens any more while the agent stops.
-            known.send(Message::PodsKnown(devices));
+        let known = handle.clone();
+        let emit = move |devices| {
+            // Fails only while the agent stops.
+            known.send(LoopMessage::PodsKnown(devices));
         };
-        tokio::spawn(resolver.run(sources, requested, tell));
+        tokio::spawn(resolver.run(sources, requested, emit));
         kernel_log.map(tokio::spawn);
         kube_events.map(tokio::spawn);
         tokio::select! {
@@ -256,39 +256,31 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         }
     });
 
-    info!("stopping");
-    inbox.send(Message::Stop);
-    let detected = join(detection, "detection");
-    // The event loop has dropped the handle.
+    info!("agent stopping");
+    handle.send(LoopMessage::Stop);
+    let event_loop_result = threads::join(event_loop);
+    // The event loop has dropped its handle.
     if let Some(thread) = persistence_thread {
         thread.finish();
     }
-    // The worker ends when detection has dropped its end of the jobs.
-    let worked = join(worker, "kernel-worker");
-    runtime.block_on(senders.stop(DRAIN));
-    // A look-up that hangs is left behind.
+    // The event loop has dropped its end of the jobs, so the worker ends.
+    let worker_result = threads::join(worker);
+    runtime.block_on(senders.stop(DRAIN_TIMEOUT));
+    // A lookup that hangs is abandoned.
     runtime.shutdown_background();
-    detected
+    event_loop_result
         .and_then(|result| result)
-        .map_err(AgentError::Detection)?;
-    worked.map_err(AgentError::Detection)
+        .map_err(AgentError::EventLoop)?;
+    worker_result.map_err(AgentError::EventLoop)
 }
 
-/// Runs the reader of IPAM's books. Nobody waits for its end: it only reads, and ends when detection has.
-fn read_books(books: impl Future<Output = ()>) {
+/// Runs the IPAM watcher on a runtime of its own.
+fn block_on(watcher: impl Future<Output = ()>) {
     match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
     {
-        Ok(runtime) => runtime.block_on(books),
-        Err(error) => warn!("IPAM's books are not read: {error}"),
+        Ok(runtime) => runtime.block_on(watcher),
+        Err(error) => warn!(%error, "IPAM watcher not started"),
     }
-}
-
-fn join<T>(thread: thread::JoinHandle<T>, name: &str) -> io::Result<T> {
-    thread.join().map_err(|_| {
-        io::Error::other(format!(
-            "the thread {name} panicked; please report this as a bug"
-        ))
-    })
 }

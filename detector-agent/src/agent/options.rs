@@ -1,4 +1,4 @@
-//! What the flags mean for each part.
+//! Turns the flags into the options of each part.
 
 use super::AgentError;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     sinks::lines::Lines,
 };
 
-/// The event lines, where they are wanted.
+/// The event lines, with `--events`.
 pub(super) fn lines(args: &RunArgs) -> Result<Option<Lines>, AgentError> {
     let Some(path) = &args.events else {
         return Ok(None);
@@ -39,7 +39,7 @@ pub(super) fn ebpf(args: &RunArgs) -> EbpfOptions {
         ring_bytes: args.ring_bytes,
         attach: args.attach,
         btf: args.btf.clone(),
-        // A live claim is heard again well before it would lapse.
+        // A live claim is published again well before it expires.
         republish_after: EbpfOptions::default()
             .republish_after
             .min(args.claim_ttl / 2),
@@ -49,7 +49,7 @@ pub(super) fn ebpf(args: &RunArgs) -> EbpfOptions {
     }
 }
 
-pub(super) fn detection(args: &RunArgs) -> Settings {
+pub(super) fn engine(args: &RunArgs) -> Settings {
     Settings {
         allow: args.common.allow.clone(),
         claim_ttl: args.claim_ttl,

@@ -1,4 +1,4 @@
-//! The signals that end the agent in good order.
+//! The signals that stop the agent gracefully.
 
 use std::io;
 
@@ -11,7 +11,7 @@ pub(super) struct StopSignals {
 }
 
 impl StopSignals {
-    /// From here on neither ends the process by itself.
+    /// From here on neither signal terminates the process by default.
     pub(super) fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,

@@ -172,6 +172,26 @@ impl Lifecycle {
         refused
     }
 
+    /// Replaces an open conflict with `conflict`, which is the same one with newer evidence, and reports it as updated.
+    pub(super) fn refresh(
+        &mut self,
+        conflict: Conflict,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let mut open = self.open.get_mut(&conflict.address).into_iter().flatten();
+        let Some((_, tracked)) = open.find(|(_, tracked)| tracked.conflict.id == conflict.id)
+        else {
+            return;
+        };
+        tracked.conflict = Conflict {
+            updated_at: now,
+            decided_at: now,
+            ..conflict
+        };
+        effects.push(Effect::Updated(tracked.conflict.clone()));
+    }
+
     /// Distinct across restarts by the seed, and within one run by the serial number.
     fn next_id(&mut self) -> ConflictId {
         self.serial += 1;

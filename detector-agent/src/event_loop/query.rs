@@ -1,4 +1,4 @@
-//! Questions about the present state, answered between two rounds.
+//! Queries of the current state, answered between two rounds.
 
 use std::net::IpAddr;
 
@@ -9,25 +9,26 @@ use crate::{
     engine::{Anomaly, AnomalyId, Conflict, Engine, ListedClaim},
 };
 
-/// A question. Lists are asked for by address, a few hundred at a time, so that no answer takes long.
+/// A query with the channel for its answer. Lists are queried by address, a few hundred at a time, so that no answer takes
+/// long.
 #[derive(Debug)]
 pub enum Query {
-    /// The addresses with an open conflict, the one raised first at the front.
+    /// The addresses with an open conflict, in the order in which they were raised.
     ConflictAddresses(oneshot::Sender<Vec<IpAddr>>),
     /// The open conflicts of these addresses.
     Conflicts(Vec<IpAddr>, oneshot::Sender<Vec<Conflict>>),
-    /// The open anomalies, the one raised first at the front.
+    /// The open anomalies, in the order in which they were raised.
     AnomalyIds(oneshot::Sender<Vec<AnomalyId>>),
-    /// These anomalies, as far as they are open.
+    /// Those of these anomalies that are open.
     Anomalies(Vec<AnomalyId>, oneshot::Sender<Vec<Anomaly>>),
-    /// Every address something is known of.
+    /// Every address that the engine has facts about.
     Addresses(oneshot::Sender<Vec<IpAddr>>),
     /// The claims of these addresses.
     Claims(Vec<IpAddr>, oneshot::Sender<Vec<ListedClaim>>),
 }
 
 impl Query {
-    /// Answers; whoever asked may have gone, then nobody misses it.
+    /// Answers. The receiver may be gone; then the answer is dropped.
     pub(super) fn answer(self, engine: &Engine) {
         let now = clock::now();
         match self {

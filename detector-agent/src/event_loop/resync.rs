@@ -1,7 +1,8 @@
-//! Resync of the kernel's tables: when everything is read, what was read last, and when the start is done.
+//! Snapshots of the kernel's state: when the entire node is read, and when the start is complete.
 //!
-//! A reading is wanted at the start and after every loss. [`Observation::SnapshotStarted`] is stepped before the worker is
-//! asked, so that the engine knows what was said live while it was under way.
+//! The node is read at the start and after every loss (a resync). The engine is stepped with
+//! [`Observation::SnapshotStarted`] before the worker gets the job, so that it can tell which updates are newer than the
+//! snapshot.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -10,22 +11,22 @@ use std::{
 
 use tracing::{info, warn};
 
-use super::EventLoop;
+use super::Core;
 use crate::{
     clock,
     engine::{Observation, SnapshotScope, SnapshotToken, TimedObservation, Timestamp},
     metrics::Reason,
-    observe::{netlink::Omitted, worker::Job},
+    observe::{netlink::Omitted, worker::WorkerJob},
 };
 
-/// Least time between two readings of everything.
-const PAUSE: Duration = Duration::from_secs(1);
-/// Losses that the log tells of at once, and then one in so long: a pod may be the cause of one each second. The metrics
+/// Minimum time between the starts of two resyncs.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// Resyncs are logged in bursts of up to this many, then one per interval: a pod may cause one every second. The metrics
 /// count all.
-const TOLD_AT_ONCE: u32 = 60;
-const TOLD_EVERY: Duration = Duration::from_secs(60);
+const LOG_BURST: u32 = 60;
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Says how far the start has come; shared with the endpoints.
+/// Whether the start is complete; shared with the HTTP endpoints.
 #[derive(Debug, Default)]
 pub struct Readiness {
     ready: AtomicBool,
@@ -43,158 +44,160 @@ impl Readiness {
     }
 }
 
-/// Which readings of everything are wanted, under way and done.
+/// The state of node snapshots. Snapshots of single devices are followed by the engine alone.
 #[derive(Debug)]
 pub(super) struct Resync {
     last_token: u64,
-    /// Why the next one is wanted.
-    pub(super) wanted: Option<&'static str>,
-    /// The one under way. Resync of one device besides it are the engine's business alone.
-    pub(super) under_way: Option<SnapshotToken>,
-    begun_at: Timestamp,
-    /// How many more may be told of now, and when that was counted.
-    tellable: (u32, Timestamp),
-    /// The first is merged.
-    pub(super) first_done: bool,
-    /// One is being merged in this moment: devices that it brings are read already.
-    pub(super) merging: bool,
+    /// Why the next resync is requested.
+    pub(super) requested: Option<&'static str>,
+    /// The node snapshot that the worker is taking.
+    pub(super) in_flight: Option<SnapshotToken>,
+    started_at: Timestamp,
+    log_budget: LogBudget,
+    /// The first node snapshot is merged.
+    pub(super) has_merged_first: bool,
+    /// A node snapshot is being merged right now: devices found by it need no snapshot of their own.
+    pub(super) is_merging: bool,
+}
+
+/// A token bucket for the log: [`LOG_BURST`] lines, one more each [`LOG_INTERVAL`].
+#[derive(Debug)]
+struct LogBudget {
+    left: u32,
+    refilled_at: Timestamp,
+}
+
+impl LogBudget {
+    fn take(&mut self, now: Timestamp) -> bool {
+        let earned = now.since(self.refilled_at).as_secs() / LOG_INTERVAL.as_secs();
+        if earned > 0 {
+            let earned = u32::try_from(earned).unwrap_or(u32::MAX);
+            self.left = self.left.saturating_add(earned).min(LOG_BURST);
+            self.refilled_at = now;
+        }
+        let may_log = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        may_log
+    }
 }
 
 impl Resync {
-    /// Nothing is read yet, and everything wanted.
+    /// Nothing is read yet; the first snapshot is requested.
     pub(super) fn new() -> Self {
         Self {
             last_token: 0,
-            wanted: Some("start"),
-            under_way: None,
-            begun_at: Timestamp(0),
-            tellable: (TOLD_AT_ONCE, Timestamp(0)),
-            first_done: false,
-            merging: false,
+            requested: Some("start"),
+            in_flight: None,
+            started_at: Timestamp(0),
+            log_budget: LogBudget {
+                left: LOG_BURST,
+                refilled_at: Timestamp(0),
+            },
+            has_merged_first: false,
+            is_merging: false,
         }
     }
 
-    /// Asks for one, unless one is wanted already.
-    pub(super) fn want(&mut self, reason: &'static str) {
-        self.wanted.get_or_insert(reason);
+    /// Requests a resync. If one is requested already, its reason stays.
+    pub(super) fn request(&mut self, reason: &'static str) {
+        self.requested.get_or_insert(reason);
     }
 
-    /// Why one is to begin now: where one is wanted, none is under way and the last is not too young.
-    fn due(&mut self, now: Timestamp) -> Option<&'static str> {
-        let too_young = self.first_done && now.since(self.begun_at) < PAUSE;
-        if self.under_way.is_some() || too_young {
+    /// The reason of a resync that must start now: one is requested, none is in flight, and the last one started at least
+    /// [`MIN_INTERVAL`] ago.
+    fn take_due(&mut self, now: Timestamp) -> Option<&'static str> {
+        let is_too_soon = self.has_merged_first && now.since(self.started_at) < MIN_INTERVAL;
+        if self.in_flight.is_some() || is_too_soon {
             return None;
         }
-        self.wanted.take()
-    }
-
-    /// Whether the log is to tell of one now.
-    fn may_be_told(&mut self, now: Timestamp) -> bool {
-        let (left, counted) = &mut self.tellable;
-        let earned = now.since(*counted).as_secs() / TOLD_EVERY.as_secs();
-        if earned > 0 {
-            let earned = u32::try_from(earned).unwrap_or(u32::MAX);
-            *left = left.saturating_add(earned).min(TOLD_AT_ONCE);
-            *counted = now;
-        }
-        let may = *left > 0;
-        *left = left.saturating_sub(1);
-        may
+        self.requested.take()
     }
 }
 
-impl EventLoop {
-    /// Tells the engine that a reading begins, of everything or of one device.
-    pub(super) fn begin_reading(&mut self) -> SnapshotToken {
-        self.readings.last_token += 1;
-        let token = SnapshotToken(self.readings.last_token);
-        let begun = TimedObservation {
+impl Core {
+    /// Informs the engine that a snapshot of the node or of a device starts.
+    pub(super) fn start_snapshot(&mut self) -> SnapshotToken {
+        self.resync.last_token += 1;
+        let token = SnapshotToken(self.resync.last_token);
+        let started = TimedObservation {
             at: clock::now(),
             observation: Observation::SnapshotStarted(token),
         };
-        self.parts.engine.step(begun.at, begun, &mut self.effects);
+        self.engine.step(started.at, started, &mut self.effects);
         token
     }
 
-    /// Has everything read where that is due.
-    pub(super) fn read_all_where_due(&mut self, now: Timestamp) {
-        let Some(reason) = self.readings.due(now) else {
+    pub(super) fn start_resync_if_due(&mut self, now: Timestamp) {
+        let Some(reason) = self.resync.take_due(now) else {
             return;
         };
-        self.parts
-            .metrics
-            .resyncs
-            .get_or_create(&Reason { reason })
-            .inc();
-        if self.readings.first_done && self.readings.may_be_told(now) {
-            warn!(reason, "something was missed; reading the whole state anew");
+        let resyncs = &self.outputs.metrics.resyncs;
+        resyncs.get_or_create(&Reason { reason }).inc();
+        if self.resync.has_merged_first && self.resync.log_budget.take(now) {
+            warn!(reason, "observations lost, resync started");
         }
-        self.readings.begun_at = now;
-        let token = self.begin_reading();
-        self.readings.under_way = Some(token);
-        self.ask(Job::ReadNode(token));
+        self.resync.started_at = now;
+        let token = self.start_snapshot();
+        self.resync.in_flight = Some(token);
+        self.send_job(WorkerJob::ReadNode(token));
     }
 
-    /// Takes a reading, of everything or of one device, or that it failed.
-    pub(super) fn merge(&mut self, reading: TimedObservation, omitted: Omitted) {
-        let of_everything = match &reading.observation {
+    /// Merges a snapshot of the node or of a device, or handles that it failed.
+    pub(super) fn merge_snapshot(&mut self, snapshot: TimedObservation, omitted: Omitted) {
+        let is_node = match &snapshot.observation {
             Observation::Snapshot(token, SnapshotScope::Node, _)
-            | Observation::SnapshotFailed(token) => self.readings.under_way == Some(*token),
+            | Observation::SnapshotFailed(token) => self.resync.in_flight == Some(*token),
             _ => false,
         };
-        let failed = matches!(reading.observation, Observation::SnapshotFailed(_));
-        if of_everything {
-            self.readings.under_way = None;
+        let has_failed = matches!(snapshot.observation, Observation::SnapshotFailed(_));
+        if is_node {
+            self.resync.in_flight = None;
         }
-        self.readings.merging = of_everything;
-        self.step(reading);
-        self.readings.merging = false;
+        self.resync.is_merging = is_node;
+        self.step(snapshot);
+        self.resync.is_merging = false;
         if omitted.over_bound > 0 {
-            self.lost("bound", omitted.over_bound);
+            self.count_dropped("bound", omitted.over_bound);
         }
-        if failed {
-            self.readings.want("read_failed");
-        } else if of_everything && !self.readings.first_done {
-            self.readings.first_done = true;
-            self.warn_of_patterns_without_device();
-            self.go_on();
+        if has_failed {
+            self.request_resync("read_failed");
+        } else if is_node && !self.resync.has_merged_first {
+            self.resync.has_merged_first = true;
+            self.warn_about_unmatched_patterns();
+            self.publish_restored_conflicts();
         }
-        self.perhaps_ready();
+        self.check_ready();
     }
 
-    /// The first reading of everything is merged: what an earlier agent left open and is still there goes on.
-    fn go_on(&mut self) {
-        let Some(persistence) = &mut self.parts.persistence else {
+    /// After the first node snapshot: the restored conflicts that still exist are persisted again and shown in the metrics.
+    fn publish_restored_conflicts(&mut self) {
+        let Some(persistence) = &mut self.outputs.persistence else {
             return;
         };
         persistence.request_full_list();
-        let now = clock::now();
-        for conflict in self.parts.engine.conflicts(now) {
-            self.parts.reporter.show(&conflict);
+        for conflict in self.engine.conflicts(clock::now()) {
+            self.outputs.reporter.show(&conflict);
         }
     }
 
-    fn warn_of_patterns_without_device(&self) {
-        let devices = self.parts.engine.devices();
-        for pattern in self
-            .parts
-            .selector
-            .unmatched(devices.iter().map(|d| d.name.as_str()))
-        {
+    fn warn_about_unmatched_patterns(&self) {
+        let devices = self.engine.devices();
+        let names = devices.iter().map(|device| device.name.as_str());
+        for pattern in self.selector.unmatched(names) {
             warn!(
-                "no device matches --interfaces {pattern} now; devices that appear later and match will be watched"
+                pattern,
+                "--interfaces pattern matches no device yet; devices that appear later are watched"
             );
         }
     }
 
-    /// Ready is who has merged the first reading and attached to every device of it.
-    pub(super) fn perhaps_ready(&mut self) {
-        let ready = &self.parts.readiness;
-        if self.readings.first_done && self.attaching == 0 && !ready.is_ready() {
-            ready.set();
-            let devices = self.parts.engine.devices().len();
-            info!(devices, "ready: watching {devices} pod devices");
-            self.next_housekeeping = Timestamp(0);
+    /// Sets readiness once the first node snapshot is merged and all of its devices are attached.
+    pub(super) fn check_ready(&mut self) {
+        let readiness = &self.outputs.readiness;
+        if self.resync.has_merged_first && self.attaching == 0 && !readiness.is_ready() {
+            readiness.set();
+            info!(devices = self.engine.devices().len(), "agent ready");
+            self.next_tick = Timestamp(0);
         }
     }
 }
@@ -204,27 +207,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reading_begins_where_wanted_and_not_before_the_last_is_done_and_old_enough() {
-        let mut readings = Resync::new();
+    fn a_resync_waits_for_the_last_one_and_the_interval() {
+        let mut resync = Resync::new();
         let start = Timestamp(1);
-        assert_eq!(readings.due(start), Some("start"));
-        assert_eq!(readings.due(start), None, "nobody wants another");
-        readings.under_way = Some(SnapshotToken(1));
-        readings.begun_at = start;
-        readings.want("ring_full");
-        readings.want("netlink_overrun");
-        assert_eq!(readings.due(start + PAUSE), None, "one is under way");
-        readings.under_way = None;
-        readings.first_done = true;
-        assert_eq!(readings.due(start), None, "the last is too young");
-        assert_eq!(readings.due(start + PAUSE), Some("ring_full"));
+        assert_eq!(resync.take_due(start), Some("start"));
+        assert_eq!(resync.take_due(start), None, "no other is requested");
+        resync.in_flight = Some(SnapshotToken(1));
+        resync.started_at = start;
+        resync.request("ring_full");
+        resync.request("netlink_overrun");
+        assert_eq!(
+            resync.take_due(start + MIN_INTERVAL),
+            None,
+            "one is in flight"
+        );
+        resync.in_flight = None;
+        resync.has_merged_first = true;
+        assert_eq!(resync.take_due(start), None, "too soon after the last");
+        assert_eq!(resync.take_due(start + MIN_INTERVAL), Some("ring_full"));
     }
 
     #[test]
-    fn losses_without_end_are_told_at_first_and_then_once_a_minute() {
-        let mut readings = Resync::new();
+    fn endless_losses_are_logged_once_a_minute_after_a_burst() {
+        let mut budget = Resync::new().log_budget;
         let hour = (0..3600).map(|second| Timestamp(1) + Duration::from_secs(second));
-        let told = hour.filter(|now| readings.may_be_told(*now)).count();
-        assert!((60..=120).contains(&told), "{told}");
+        let logged = hour.filter(|now| budget.take(*now)).count();
+        assert!((60..=120).contains(&logged), "{logged}");
     }
 }

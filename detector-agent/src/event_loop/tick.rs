@@ -1,10 +1,10 @@
-//! What is looked at once a second, never on the way of an event: losses in the kernel, gauges, health, what is kept.
+//! What is done once a second, off the hot path: losses in the kernel, gauges, health, persistence.
 
 use std::time::Duration;
 
 use tracing::warn;
 
-use super::EventLoop;
+use super::Core;
 use crate::{
     engine::{AnomalyKind, ConflictKind, Timestamp},
     health::Situation,
@@ -12,84 +12,84 @@ use crate::{
     observe::ebpf::CounterValues,
 };
 
-/// How often.
-const EVERY: Duration = Duration::from_secs(1);
+/// Time between two ticks.
+const INTERVAL: Duration = Duration::from_secs(1);
 
-impl EventLoop {
+impl Core {
     pub(super) fn tick(&mut self, now: Timestamp) {
-        self.next_housekeeping = now + EVERY;
-        self.tell_health(now);
-        if let Some(persistence) = &mut self.parts.persistence {
-            persistence.tick(&self.parts.engine, now);
+        self.next_tick = now + INTERVAL;
+        self.report_health(now);
+        if let Some(persistence) = &mut self.outputs.persistence {
+            persistence.tick(&self.engine, now);
         }
-        self.look_for_losses_in_the_kernel();
+        self.read_kernel_counters();
         self.set_engine_losses();
         self.set_gauges();
-        if self.parts.readiness.is_ready() {
-            let engine = &self.parts.engine;
-            self.parts
+        if self.outputs.readiness.is_ready() {
+            let engine = &self.engine;
+            self.outputs
                 .reporter
                 .catch_up(|| (engine.conflicts(now), engine.anomalies()));
         }
     }
 
-    fn tell_health(&mut self, now: Timestamp) {
+    fn report_health(&mut self, now: Timestamp) {
         let situation = Situation {
-            devices: self.parts.engine.devices().len(),
+            devices: self.engine.devices().len(),
             attached: self.attached.len(),
             attaching: self.attaching,
-            has_snapshot: self.readings.first_done,
-            snapshot_in_flight: self.readings.under_way.is_some(),
-            resync: self.readings.wanted,
+            has_snapshot: self.resync.has_merged_first,
+            snapshot_in_flight: self.resync.in_flight.is_some(),
+            resync: self.resync.requested,
         };
-        self.parts.health.update(now, &situation);
+        self.outputs.health.update(now, &situation);
     }
 
-    /// The kernel programs cannot say that they lost something; their counters do.
-    fn look_for_losses_in_the_kernel(&mut self) {
-        let Some((_, counters)) = &self.parts.ring else {
+    /// The kernel programs report losses only by their counters.
+    fn read_kernel_counters(&mut self) {
+        let Some(counters) = &self.kernel_counters else {
             return;
         };
-        let counts = match counters.read() {
-            Ok(counts) => counts,
+        let values = match counters.read() {
+            Ok(values) => values,
             Err(error) => {
-                // AnomalyEffect once, not every second.
-                if !self.counters_in_trouble {
-                    warn!("{error}; until they can, what the programs lose is not noticed");
+                // Logged once, not every second.
+                if !self.counters_failed {
+                    warn!(%error, "kernel counters unreadable, losses in the kernel go unnoticed");
                 }
-                self.counters_in_trouble = true;
+                self.counters_failed = true;
                 return;
             }
         };
-        self.counters_in_trouble = false;
-        publish(&counts, &self.parts.metrics);
-        let lost = counts.losses();
-        if lost.ring_full > self.lost_in_kernel.ring_full {
-            self.readings.want("ring_full");
-        } else if lost.neighbour_budget > self.lost_in_kernel.neighbour_budget {
-            self.readings.want("neighbour_budget");
+        self.counters_failed = false;
+        publish(&values, &self.outputs.metrics);
+        let losses = values.losses();
+        if losses.ring_full > self.kernel_losses.ring_full {
+            self.request_resync("ring_full");
+        } else if losses.neighbour_budget > self.kernel_losses.neighbour_budget {
+            self.request_resync("neighbour_budget");
         }
-        self.lost_in_kernel = lost;
+        self.kernel_losses = losses;
     }
 
     fn set_engine_losses(&self) {
-        let engine = &self.parts.engine;
-        let losses = engine.drop_counters();
+        let engine = &self.engine;
+        let drops = engine.drop_counters();
         for (reason, total) in [
-            ("claims_per_device", losses.claims),
-            ("links", losses.links),
-            ("kernel_entries", losses.kernel_entries),
-            ("open_conflicts", losses.conflicts),
+            ("claims_per_device", drops.claims),
+            ("links", drops.links),
+            ("kernel_entries", drops.kernel_entries),
+            ("open_conflicts", drops.conflicts),
             ("open_anomalies", engine.anomalies_refused()),
-            ("unknown_device", losses.unknown_device),
+            ("unknown_device", drops.unknown_device),
         ] {
-            let dropped = &self.parts.metrics.dropped;
+            let dropped = &self.outputs.metrics.dropped;
             Metrics::set_total(&dropped.get_or_create(&Reason { reason }), total);
         }
     }
 
     fn set_gauges(&self) {
-        let (engine, metrics) = (&self.parts.engine, &self.parts.metrics);
+        let (engine, metrics) = (&self.engine, &self.outputs.metrics);
         for kind in ConflictKind::ALL {
             let label = Kind { kind: kind.name() };
             let gauge = metrics.active.get_or_create(&label);
@@ -109,10 +109,10 @@ fn gauge_value(count: usize) -> i64 {
     count.try_into().unwrap_or(i64::MAX)
 }
 
-/// The kernel programs' counters as metrics.
-fn publish(counts: &CounterValues, metrics: &Metrics) {
-    // Claims by frames are counted where they are seen first; what was published comes up as an observation.
-    for (kind, total) in counts.known() {
+/// Publishes the kernel programs' counters as metrics.
+fn publish(values: &CounterValues, metrics: &Metrics) {
+    // Only repetitions are counted in the kernel; a claim that was published is counted as an observation.
+    for (kind, total) in values.known() {
         let kind = match kind {
             "arp" => "arp_known",
             "ndp" => "ndp_known",
@@ -120,10 +120,10 @@ fn publish(counts: &CounterValues, metrics: &Metrics) {
         };
         Metrics::set_total(&metrics.observations.get_or_create(&Kind { kind }), total);
     }
-    for (reason, total) in counts.dropped() {
+    for (reason, total) in values.dropped() {
         Metrics::set_total(&metrics.dropped.get_or_create(&Reason { reason }), total);
     }
-    for (reason, total) in counts.rejected() {
+    for (reason, total) in values.rejected() {
         Metrics::set_total(&metrics.rejected.get_or_create(&Reason { reason }), total);
     }
 }

@@ -10,7 +10,7 @@ use tokio::{
 
 use crate::{
     engine::{Anomaly, AnomalyId, Conflict, ListedClaim},
-    event_loop::{Inbox, Message, Query},
+    event_loop::{EventLoopHandle, LoopMessage, Query},
 };
 
 /// An answer takes microseconds; this long means that the event loop is stuck.
@@ -30,12 +30,12 @@ pub(super) enum QueryError {
 /// Sends queries to the event loop.
 #[derive(Debug)]
 pub(super) struct EngineClient {
-    inbox: Inbox,
+    inbox: EventLoopHandle,
     one_at_a_time: Semaphore,
 }
 
 impl EngineClient {
-    pub(super) fn new(inbox: Inbox) -> Self {
+    pub(super) fn new(inbox: EventLoopHandle) -> Self {
         Self {
             inbox,
             one_at_a_time: Semaphore::new(1),
@@ -91,7 +91,7 @@ impl EngineClient {
             // The semaphore is never closed.
             let _permit = self.one_at_a_time.acquire().await;
             let (reply, answer) = oneshot::channel();
-            if !self.inbox.send(Message::Query(query(reply))) {
+            if !self.inbox.send(LoopMessage::Query(query(reply))) {
                 return Err(QueryError::Ended);
             }
             answer.await.map_err(|_| QueryError::Ended)

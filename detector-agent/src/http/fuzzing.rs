@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{App, Feed, Sources, engine_client::EngineClient, serve};
 use crate::{
-    event_loop::{Inbox, Readiness},
+    event_loop::{EventLoopHandle, Readiness},
     health::Health,
     metrics::Metrics,
     pods::PodDirectory,
@@ -32,7 +32,7 @@ thread_local! {
 
 fn site() -> std::io::Result<Site> {
     // There is no receiver, so every query fails at once.
-    let (inbox, _) = Inbox::new()?;
+    let (inbox, _) = EventLoopHandle::new()?;
     let sources = Sources {
         node: "fuzz".to_owned(),
         metrics: Arc::new(Metrics::new()),

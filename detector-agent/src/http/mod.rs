@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use crate::{
-    event_loop::{Inbox, Readiness},
+    event_loop::{EventLoopHandle, Readiness},
     health::Health,
     metrics::Metrics,
     pods::PodDirectory,
@@ -100,7 +100,7 @@ pub struct Sources {
     /// Which pod is behind each device.
     pub pods: Arc<PodDirectory>,
     /// Sends queries to the event loop.
-    pub inbox: Inbox,
+    pub inbox: EventLoopHandle,
     /// Recent events, filled by a sink.
     pub feed: Feed,
     /// Export one metric series per claimed address.

@@ -1,8 +1,8 @@
-//! The thread that may wait: attaches the programs to devices and reads the kernel's tables.
+//! The kernel worker's thread, which may wait for the kernel: attaches the programs to devices and takes snapshots.
 //!
-//! Every few seconds it looks whether the programs still stand where they see frames: the kernel tells when somebody removes a
-//! filter, but not when somebody comes to stand before it. Jobs are done in order. A device's namespace is read only after the attach, so what was set in between is in the
-//! reading.
+//! Jobs are done in order. A device's namespace is read only after the attach, so what changed in between is in the snapshot.
+//! Every few seconds the worker checks whether the programs still run before others: the kernel reports that a filter was
+//! removed, but not that another one was put before it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,103 +21,77 @@ use crate::{
     engine::{IfIndex, Observation, PodDevice, SnapshotScope, SnapshotToken, TimedObservation},
 };
 
-/// Between two looks at whether the programs still see frames, at least.
-const LOOK: Duration = Duration::from_secs(5);
-/// Every so many looks the filters of each device are listed, whatever the kernel told: a notice that the kernel had no
-/// memory for is missing without a word.
-const LISTED_EVERY: u32 = 60;
-/// A look takes a few µs a device. With very many devices it comes less often, so that it never costs more than one part
-/// in this many of a core.
-const LOOK_SHARE: u32 = 2_000;
+/// Minimum time between two checks of the attached programs.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Every this many checks the filters of each device are listed even without a notification of the kernel, which gets lost
+/// silently if the kernel has no memory for it.
+const FULL_CHECK_EVERY: u32 = 60;
+/// A check takes a few µs for each device. With very many devices the checks become rarer, so that they use at most this
+/// fraction (one in …) of a core.
+const CHECK_CPU_FRACTION: u32 = 2_000;
 
-/// What the thread is asked to do.
+/// A job for the kernel worker.
 #[derive(Debug)]
-pub enum Job {
-    /// Attach to a device, then, where a token is given, read its pod's namespace.
+pub enum WorkerJob {
+    /// Attach to a device, then, if there is a token, take a snapshot of the device.
     Attach(PodDevice, Option<SnapshotToken>),
-    /// A device is gone or none of ours any more.
+    /// Detach from a device that is gone or not a pod device any more.
     Detach(IfIndex),
-    /// Read everything.
+    /// Take a snapshot of the node.
     ReadNode(SnapshotToken),
 }
 
-/// What the thread tells.
+/// A message of the kernel worker.
 #[derive(Debug)]
-pub enum Outcome {
-    /// An attach is done; `false` where the device cannot be watched (it is gone, or the kernel refused).
-    Attached(IfIndex, bool),
-    /// A device had to be attached to anew; its frames were not seen for a while.
+pub enum WorkerEvent {
+    /// An attach job is done; `false` if it failed because the device is gone or the kernel refused.
+    AttachDone(IfIndex, bool),
+    /// A filter was removed or preempted, and reattached: the device's frames were missed for a while.
     Displaced(IfIndex),
-    /// A reading is done, or failed.
-    Observed(TimedObservation, Omitted),
+    /// A snapshot is complete, or failed.
+    Snapshot(TimedObservation, Omitted),
 }
 
-/// What is attached to: each device's generation and name.
-type Attached = HashMap<IfIndex, (u64, String)>;
+/// Generation and name of each attached device.
+type AttachedDevices = HashMap<IfIndex, (u64, String)>;
 
-/// The looks whether the programs still stand where they see frames.
+/// The state of the checks of the attached programs.
 #[derive(Debug, Default)]
-struct Looks {
+struct Checks {
     done: u32,
-    /// Devices that attaching anew failed for the last time, and was said to.
+    /// Devices whose last reattach failed and was logged.
     failing: HashSet<IfIndex>,
 }
 
-/// The thread's own things.
+/// What the thread works with.
 #[derive(Debug)]
-pub struct Worker {
+pub struct KernelWorker {
     /// The kernel programs; `None` with `--no-ebpf`.
     pub programs: Option<Programs>,
-    /// The socket to read with.
-    pub requests: NetlinkReader,
+    /// Takes the snapshots.
+    pub reader: NetlinkReader,
     /// Which links are pod devices.
     pub selector: DeviceSelector,
 }
 
-impl Worker {
-    /// Works until no one can ask any more, then detaches from every device.
-    pub fn run(mut self, jobs: &Receiver<Job>, tell: impl Fn(Outcome)) {
-        let mut attached = Attached::new();
-        let mut next_look = Instant::now() + LOOK;
-        let mut looks = Looks::default();
+impl KernelWorker {
+    /// Works until the sender of `jobs` is dropped, then detaches from every device.
+    pub fn run(mut self, jobs: &Receiver<WorkerJob>, emit: impl Fn(WorkerEvent)) {
+        let mut attached = AttachedDevices::new();
+        let mut next_check = Instant::now() + CHECK_INTERVAL;
+        let mut checks = Checks::default();
         loop {
-            let wait = next_look.saturating_duration_since(Instant::now());
+            let wait = next_check.saturating_duration_since(Instant::now());
             let job = jobs.recv_timeout(wait);
-            if Instant::now() >= next_look {
-                let begun = Instant::now();
-                self.look_again(&attached, &mut looks, &tell);
-                next_look = Instant::now() + pause_after(begun.elapsed());
+            if Instant::now() >= next_check {
+                let started = Instant::now();
+                self.check_attached(&attached, &mut checks, &emit);
+                next_check = Instant::now() + pause_after(started.elapsed());
             }
-            let job = match job {
-                Ok(job) => job,
-                Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => break,
-            };
             match job {
-                Job::Attach(device, read) => {
-                    let ok = self.attach(&mut attached, &device);
-                    if let Some(token) = read {
-                        let reading =
-                            self.requests
-                                .read_device(&self.selector, device.ifindex, device.peer);
-                        tell(observed(
-                            token,
-                            SnapshotScope::Device(device.ifindex),
-                            reading,
-                        ));
-                    }
-                    tell(Outcome::Attached(device.ifindex, ok));
-                }
-                Job::Detach(ifindex) => {
-                    attached.remove(&ifindex);
-                    if let Some(programs) = &mut self.programs {
-                        programs.detach(ifindex);
-                    }
-                }
-                Job::ReadNode(token) => {
-                    let reading = self.requests.read_node(&self.selector);
-                    tell(observed(token, SnapshotScope::Node, reading));
-                }
+                Ok(job) => self.handle(job, &mut attached, &emit),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         if let Some(programs) = &mut self.programs {
@@ -125,37 +99,74 @@ impl Worker {
         }
     }
 
-    fn look_again(&mut self, attached: &Attached, looks: &mut Looks, tell: &impl Fn(Outcome)) {
+    fn handle(
+        &mut self,
+        job: WorkerJob,
+        attached: &mut AttachedDevices,
+        emit: &impl Fn(WorkerEvent),
+    ) {
+        match job {
+            WorkerJob::Attach(device, token) => {
+                let ok = self.attach(attached, &device);
+                if let Some(token) = token {
+                    let snapshot =
+                        self.reader
+                            .read_device(&self.selector, device.ifindex, device.peer);
+                    let scope = SnapshotScope::Device(device.ifindex);
+                    emit(snapshot_event(token, scope, snapshot));
+                }
+                emit(WorkerEvent::AttachDone(device.ifindex, ok));
+            }
+            WorkerJob::Detach(ifindex) => {
+                attached.remove(&ifindex);
+                if let Some(programs) = &mut self.programs {
+                    programs.detach(ifindex);
+                }
+            }
+            WorkerJob::ReadNode(token) => {
+                let snapshot = self.reader.read_node(&self.selector);
+                emit(snapshot_event(token, SnapshotScope::Node, snapshot));
+            }
+        }
+    }
+
+    fn check_attached(
+        &mut self,
+        attached: &AttachedDevices,
+        checks: &mut Checks,
+        emit: &impl Fn(WorkerEvent),
+    ) {
         let Some(programs) = &mut self.programs else {
             return;
         };
-        looks.done = looks.done.wrapping_add(1);
-        programs.begin_check(looks.done.is_multiple_of(LISTED_EVERY));
-        looks
+        checks.done = checks.done.wrapping_add(1);
+        programs.begin_check(checks.done.is_multiple_of(FULL_CHECK_EVERY));
+        checks
             .failing
             .retain(|ifindex| attached.contains_key(ifindex));
         for (ifindex, (_, name)) in attached {
             match programs.reattach_if_displaced(*ifindex, name) {
                 Ok(false) | Err(AttachError::Vanished { .. }) => {}
                 Ok(true) => {
-                    looks.failing.remove(ifindex);
+                    checks.failing.remove(ifindex);
                     warn!(
                         device = name,
-                        "somebody removed our filter, or came to stand before it: attached anew, and reading what was missed"
+                        "another program removed or displaced the eBPF filter; reattached, resyncing"
                     );
-                    tell(Outcome::Displaced(*ifindex));
+                    emit(WorkerEvent::Displaced(*ifindex));
                 }
-                Err(error) if looks.failing.insert(*ifindex) => warn!(
+                Err(error) if checks.failing.insert(*ifindex) => warn!(
                     device = name,
-                    "{error}; frames of this device may not be seen until attaching works again, which is tried every {} s or, with very many devices, less often",
-                    LOOK.as_secs()
+                    %error,
+                    retry_seconds = CHECK_INTERVAL.as_secs(),
+                    "reattach failed; frames of this device may be missed until a retry succeeds"
                 ),
-                Err(error) => debug!(device = name, "still so: {error}"),
+                Err(error) => debug!(device = name, %error, "reattach failed again"),
             }
         }
     }
 
-    fn attach(&mut self, attached: &mut Attached, device: &PodDevice) -> bool {
+    fn attach(&mut self, attached: &mut AttachedDevices, device: &PodDevice) -> bool {
         let Some(programs) = &mut self.programs else {
             return true;
         };
@@ -169,16 +180,14 @@ impl Worker {
                 true
             }
             Err(AttachError::Vanished { .. }) => {
-                debug!(
-                    device = device.name,
-                    "the device was gone before the programs were attached"
-                );
+                debug!(device = device.name, "device removed before the attach");
                 false
             }
             Err(error) => {
                 warn!(
                     device = device.name,
-                    "{error}; frames of this device are not seen, its addresses still are"
+                    %error,
+                    "attach failed; frames of this device are not observed, its addresses still are"
                 );
                 false
             }
@@ -186,36 +195,28 @@ impl Worker {
     }
 }
 
-/// How long to wait after a look that took this long.
-fn pause_after(look: Duration) -> Duration {
-    (look * LOOK_SHARE).max(LOOK)
+/// How long to wait after a check that took this long.
+fn pause_after(check: Duration) -> Duration {
+    (check * CHECK_CPU_FRACTION).max(CHECK_INTERVAL)
 }
 
-fn observed(
+fn snapshot_event(
     token: SnapshotToken,
     scope: SnapshotScope,
-    reading: Result<BoundedSnapshot, ReadError>,
-) -> Outcome {
-    let at = clock::now();
-    match reading {
-        Ok(BoundedSnapshot { snapshot, omitted }) => Outcome::Observed(
-            TimedObservation {
-                at,
-                observation: Observation::Snapshot(token, scope, Box::new(snapshot)),
-            },
-            omitted,
-        ),
-        Err(error) => {
-            warn!("reading the kernel's state failed, it will be read again: {error}");
-            Outcome::Observed(
-                TimedObservation {
-                    at,
-                    observation: Observation::SnapshotFailed(token),
-                },
-                Omitted::default(),
-            )
+    snapshot: Result<BoundedSnapshot, ReadError>,
+) -> WorkerEvent {
+    let (observation, omitted) = match snapshot {
+        Ok(BoundedSnapshot { snapshot, omitted }) => {
+            let snapshot = Box::new(snapshot);
+            (Observation::Snapshot(token, scope, snapshot), omitted)
         }
-    }
+        Err(error) => {
+            warn!(%error, "snapshot of the kernel's state failed, retrying");
+            (Observation::SnapshotFailed(token), Omitted::default())
+        }
+    };
+    let at = clock::now();
+    WorkerEvent::Snapshot(TimedObservation { at, observation }, omitted)
 }
 
 #[cfg(test)]
@@ -223,8 +224,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looking_at_the_devices_costs_little_however_many_there_are() {
-        assert_eq!(pause_after(Duration::from_micros(200)), LOOK);
+    fn checks_use_little_cpu_however_many_devices() {
+        assert_eq!(pause_after(Duration::from_micros(200)), CHECK_INTERVAL);
         let long = Duration::from_millis(30);
         assert_eq!(pause_after(long), Duration::from_secs(60));
     }

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use crate::AGENT;
 
 /// What the agent says when it knows that it missed something.
-const ANEW: &str = "reading the whole state anew";
+const ANEW: &str = "resync started";
 
 /// The agent's events leave open what a fresh look finds, now and once it has dealt with what is said later.
 fn assert_as_fresh(node: &Node, agent: &Agent, barrier: &Barrier) {

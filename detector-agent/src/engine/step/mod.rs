@@ -5,6 +5,7 @@ mod claims;
 mod decide;
 mod gateways;
 mod merge;
+mod pods;
 mod restore;
 mod topology;
 

@@ -31,6 +31,7 @@ mod model;
 mod moves;
 mod neighbours;
 mod overtaken;
+mod pods;
 mod pools;
 mod prefixes;
 mod reads;

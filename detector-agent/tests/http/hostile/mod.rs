@@ -13,7 +13,7 @@ use std::{
 };
 
 use detector_agent::{
-    event_loop::Inbox,
+    event_loop::EventLoopHandle,
     health::{Health, Role},
     http::{Endpoints, Feed, Listen, Options, Server, Sources},
     metrics::Metrics,
@@ -37,7 +37,7 @@ fn serve() -> Served {
     .unwrap()
     .unwrap();
     let address = endpoints.address();
-    let (inbox, _ended) = Inbox::new().unwrap();
+    let (inbox, _ended) = EventLoopHandle::new().unwrap();
     let health = Arc::new(Health::default());
     health.part(Role::Source, "netlink").works("test");
     let server = endpoints

@@ -1,0 +1,207 @@
+//! The part of the event loop that does not know where observations come from: the engine and what depends on it.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, mpsc},
+};
+
+use super::{LoopMessage, Readiness, resync::Resync};
+use crate::{
+    clock,
+    engine::{
+        Effect, Engine, FrameKind, IfIndex, Observation, PoolId, TimedObservation, Timestamp,
+    },
+    health::SourceHealth,
+    metrics::{Kind, Metrics, Reason},
+    observe::{
+        ebpf::{CounterReader, LossCounters},
+        netlink::DeviceSelector,
+        worker::{WorkerEvent, WorkerJob},
+    },
+    persist::PersistenceHandle,
+    sinks::{Reporter, lines::Lines},
+};
+
+/// Everything the event loop writes to.
+#[derive(Debug)]
+pub struct Outputs {
+    /// Jobs of the kernel worker.
+    pub worker_jobs: mpsc::Sender<WorkerJob>,
+    /// Pools that the IPAM watcher must read again now.
+    pub pool_reads: tokio::sync::mpsc::UnboundedSender<PoolId>,
+    /// Conflict and anomaly events.
+    pub reporter: Reporter,
+    /// Persists what is open for the next run, with `--state-dir`.
+    pub persistence: Option<PersistenceHandle>,
+    /// Counters and gauges.
+    pub metrics: Arc<Metrics>,
+    /// Whether the start has completed.
+    pub readiness: Arc<Readiness>,
+    /// Health of the kernel's sources.
+    pub health: SourceHealth,
+}
+
+/// The engine and its surroundings.
+#[derive(Debug)]
+pub struct Core {
+    pub(super) engine: Engine,
+    pub(super) outputs: Outputs,
+    /// The kernel programs' counters; `None` with `--no-ebpf`.
+    pub(super) kernel_counters: Option<CounterReader>,
+    pub(super) selector: DeviceSelector,
+    /// Effects of the engine that are not applied yet.
+    pub(super) effects: Vec<Effect>,
+    pub(super) resync: Resync,
+    /// How many attach jobs the worker has not completed.
+    pub(super) attaching: usize,
+    /// Attached devices that still exist.
+    pub(super) attached: HashSet<IfIndex>,
+    pub(super) kernel_losses: LossCounters,
+    /// The last read of the kernel programs' counters failed.
+    pub(super) counters_failed: bool,
+    pub(super) next_tick: Timestamp,
+    is_stopping: bool,
+}
+
+impl Core {
+    /// A core before its first observation. `selector` is only used to report patterns without a device.
+    #[must_use]
+    pub fn new(
+        engine: Engine,
+        outputs: Outputs,
+        kernel_counters: Option<CounterReader>,
+        selector: DeviceSelector,
+    ) -> Self {
+        Self {
+            engine,
+            outputs,
+            kernel_counters,
+            selector,
+            effects: Vec::new(),
+            resync: Resync::new(),
+            attaching: 0,
+            attached: HashSet::new(),
+            kernel_losses: LossCounters::default(),
+            counters_failed: false,
+            next_tick: Timestamp(0),
+            is_stopping: false,
+        }
+    }
+
+    /// Steps the engine and applies the effects.
+    pub(super) fn step(&mut self, observation: TimedObservation) {
+        if let Some(kind) = kind(&observation.observation) {
+            let observations = &self.outputs.metrics.observations;
+            observations.get_or_create(&Kind { kind }).inc();
+        }
+        self.engine
+            .step(clock::now(), observation, &mut self.effects);
+        if !self.effects.is_empty() {
+            self.apply_effects();
+        }
+    }
+
+    /// Handles a message of another thread.
+    pub(super) fn handle(&mut self, message: LoopMessage) {
+        match message {
+            LoopMessage::Worker(event) => self.handle_worker_event(event),
+            LoopMessage::Query(query) => query.answer(&self.engine),
+            LoopMessage::PodsKnown(devices) => {
+                self.engine
+                    .pods_known(clock::now(), &devices, &mut self.effects);
+                self.apply_effects();
+            }
+            LoopMessage::Pool(update) => {
+                self.engine
+                    .update_pool(clock::now(), update, &mut self.effects);
+                self.apply_effects();
+            }
+            LoopMessage::Stop => self.stop(),
+        }
+    }
+
+    fn handle_worker_event(&mut self, event: WorkerEvent) {
+        match event {
+            WorkerEvent::AttachDone(ifindex, ok) => {
+                self.attaching = self.attaching.saturating_sub(1);
+                // If the device is gone by now, no effect would remove it from the set again.
+                if ok && self.engine.device(ifindex).is_some() {
+                    self.attached.insert(ifindex);
+                } else {
+                    self.attached.remove(&ifindex);
+                }
+                self.check_ready();
+            }
+            WorkerEvent::Displaced(_) => self.request_resync("displaced"),
+            WorkerEvent::Snapshot(snapshot, omitted) => self.merge_snapshot(snapshot, omitted),
+        }
+    }
+
+    /// When [`Core::run_timers`] has something to do.
+    pub(super) fn next_deadline(&self) -> Timestamp {
+        let expiry = self.engine.next_expiry();
+        expiry.map_or(self.next_tick, |expiry| expiry.min(self.next_tick))
+    }
+
+    /// Does what is due by now.
+    pub(super) fn run_timers(&mut self, now: Timestamp) {
+        if self.engine.next_expiry().is_some_and(|at| at <= now) {
+            self.engine.expire(now, &mut self.effects);
+            self.apply_effects();
+        }
+        if now >= self.next_tick {
+            self.tick(now);
+        }
+        self.start_resync_if_due(now);
+        self.outputs.reporter.flush();
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.is_stopping = true;
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping
+    }
+
+    /// Persists and flushes what can be written without waiting.
+    pub(super) fn finish(&mut self) {
+        if let Some(persistence) = &mut self.outputs.persistence {
+            persistence.flush_anomalies(&self.engine);
+        }
+        self.outputs.reporter.flush();
+    }
+
+    /// The event lines, to wait until they are writable.
+    pub(super) fn event_lines(&self) -> Option<&Lines> {
+        self.outputs.reporter.lines()
+    }
+
+    pub(super) fn request_resync(&mut self, reason: &'static str) {
+        self.resync.request(reason);
+    }
+
+    pub(super) fn count_dropped(&self, reason: &'static str, count: u64) {
+        let dropped = &self.outputs.metrics.dropped;
+        dropped.get_or_create(&Reason { reason }).inc_by(count);
+    }
+}
+
+/// The `kind` label of an observation.
+fn kind(observation: &Observation) -> Option<&'static str> {
+    match observation {
+        Observation::Link(_) | Observation::LinkGone(_) => Some("link"),
+        Observation::PodAddress(..) | Observation::PodAddressGone(..) => Some("address"),
+        Observation::HostAddress(..) | Observation::HostAddressGone(..) => Some("host_address"),
+        Observation::Neighbour(_) | Observation::NeighbourGone(..) => Some("neighbour"),
+        Observation::Fdb(_) | Observation::FdbGone(_) => Some("fdb"),
+        Observation::Route(_) | Observation::RouteGone(_) => Some("route"),
+        Observation::Frame(frame) => Some(match frame.kind {
+            FrameKind::Arp => "arp",
+            FrameKind::Ndp => "ndp",
+        }),
+        Observation::UnansweredProbe(_) => Some("question"),
+        Observation::Snapshot(..) => Some("snapshot"),
+        Observation::SnapshotStarted(_) | Observation::SnapshotFailed(_) => None,
+    }
+}
