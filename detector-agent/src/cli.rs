@@ -7,8 +7,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
 use crate::{
-    config::sinks::Sinks, http::Listen, ipam::IpamSettings, observe::ebpf::AttachMode,
-    pods::PodLookupSettings,
+    http::Listen, ipam::IpamSettings, observe::ebpf::AttachMode, pods::PodLookupSettings,
+    sinks::settings::SinkSettings,
 };
 
 /// Names, the instant it happens, every IP address that two pods claim.
@@ -162,7 +162,7 @@ pub struct RunArgs {
 
     /// Webhooks and Alertmanagers; in the configuration file only.
     #[arg(skip)]
-    pub sinks: Sinks,
+    pub sinks: SinkSettings,
 }
 
 /// Settings of a single look.

@@ -1,27 +1,28 @@
-//! Reads a mapping of the configuration file field by field, so that one mistake does not hide the next.
+//! Reads a mapping of the configuration file field by field, to report all errors at once.
 //!
-//! serde alone stops at the first error; here each field is deserialised by itself, and what is wrong with it is
-//! written down with its path (`webhooks[0].url`).
+//! serde stops at the first error. Here each field is deserialised separately, and each error is collected with the path of
+//! its field (`webhooks[0].url`).
 
 use serde::de::DeserializeOwned;
 use serde_yaml_ng::{Mapping, Value};
 
 use super::file::kind;
 
-/// One mapping that is being read.
+/// A mapping whose fields are read one by one.
 #[derive(Debug)]
-pub struct Fields<'e> {
+pub(super) struct Fields<'e> {
     path: String,
-    left: Mapping,
-    /// Keys that were asked for, for the hint at an unknown one.
+    /// Fields that have not been read yet.
+    remaining: Mapping,
+    /// Keys that were read, listed in the error for an unknown key.
     known: Vec<&'static str>,
     errors: &'e mut Vec<String>,
 }
 
 impl<'e> Fields<'e> {
-    /// Begins with `value`, found at `path`; anything but a mapping is an error and reads as empty.
-    pub fn new(path: String, value: &Value, errors: &'e mut Vec<String>) -> Self {
-        let left = match value {
+    /// Starts reading `value`, found at `path`. Anything but a mapping adds an error and is treated as empty.
+    pub(super) fn new(path: String, value: &Value, errors: &'e mut Vec<String>) -> Self {
+        let remaining = match value {
             Value::Mapping(mapping) => mapping.clone(),
             other => {
                 errors.push(format!(
@@ -33,26 +34,26 @@ impl<'e> Fields<'e> {
         };
         Self {
             path,
-            left,
+            remaining,
             known: Vec::new(),
             errors,
         }
     }
 
-    /// The field `key`; `None` where it is not given, or wrong, which is then written down.
-    pub fn take<T: DeserializeOwned>(&mut self, key: &'static str) -> Option<T> {
+    /// The value of `key`; `None` if it is absent, or invalid, which adds an error.
+    pub(super) fn take<T: DeserializeOwned>(&mut self, key: &'static str) -> Option<T> {
         let value = self.raw(key)?;
         match serde_yaml_ng::from_value(value) {
             Ok(value) => Some(value),
             Err(error) => {
-                self.refuse(key, &error);
+                self.add_error(key, &error);
                 None
             }
         }
     }
 
-    /// The field `key`, a text, through `parse`.
-    pub fn parse<T, E: std::fmt::Display>(
+    /// The value of `key`, a string, parsed by `parse`; otherwise as [`Fields::take`].
+    pub(super) fn parse<T, E: std::fmt::Display>(
         &mut self,
         key: &'static str,
         parse: impl FnOnce(&str) -> Result<T, E>,
@@ -61,38 +62,38 @@ impl<'e> Fields<'e> {
         match parse(&text) {
             Ok(value) => Some(value),
             Err(error) => {
-                self.refuse(key, &error);
+                self.add_error(key, &error);
                 None
             }
         }
     }
 
-    /// The field `key`, a mapping of its own, through `read`.
-    pub fn nested<T>(
+    /// The value of `key`, a mapping, read by `read`; `None` if it is absent.
+    pub(super) fn nested<T>(
         &mut self,
         key: &'static str,
         read: impl FnOnce(&mut Fields<'_>) -> T,
     ) -> Option<T> {
-        let value = self.raw(key)?;
-        let mut inner = Fields::new(format!("{}.{key}", self.path), &value, self.errors);
-        let read = read(&mut inner);
+        let mapping = self.raw(key)?;
+        let mut inner = Fields::new(format!("{}.{key}", self.path), &mapping, self.errors);
+        let value = read(&mut inner);
         inner.finish();
-        Some(read)
+        Some(value)
     }
 
-    /// Writes down that the field `key` is wrong.
-    pub fn refuse(&mut self, key: &str, why: &dyn std::fmt::Display) {
-        self.errors.push(format!("`{}.{key}`: {why}", self.path));
+    /// Adds the error that the value of `key` is invalid because of `reason`.
+    pub(super) fn add_error(&mut self, key: &str, reason: &dyn std::fmt::Display) {
+        self.errors.push(format!("`{}.{key}`: {reason}", self.path));
     }
 
-    /// Ends the reading: every key that nobody asked for is unknown.
-    pub fn finish(self) {
-        for key in self.left.keys() {
+    /// Adds an error for every key that was not read.
+    pub(super) fn finish(self) {
+        for key in self.remaining.keys() {
             let name = key
                 .as_str()
                 .map_or_else(|| kind(key).to_owned(), str::to_owned);
             self.errors.push(format!(
-                "`{}.{name}` is not a setting; the settings here are {}",
+                "`{}.{name}` is not a setting; supported: {}",
                 self.path,
                 self.known.join(", ")
             ));
@@ -101,9 +102,9 @@ impl<'e> Fields<'e> {
 
     fn raw(&mut self, key: &'static str) -> Option<Value> {
         self.known.push(key);
-        match self.left.remove(key)? {
+        match self.remaining.remove(key)? {
             Value::Null => {
-                self.refuse(key, &"is empty; give a value or leave the key out");
+                self.add_error(key, &"is empty; give a value or remove the key");
                 None
             }
             value => Some(value),
@@ -111,8 +112,8 @@ impl<'e> Fields<'e> {
     }
 }
 
-/// Reads a list of mappings at `path`, each through `read`.
-pub fn list<T>(
+/// Reads the list of mappings at `path`, each by `read`; items for which it returns `None` are left out.
+pub(super) fn read_list<T>(
     path: &str,
     value: &Value,
     errors: &mut Vec<String>,
@@ -127,9 +128,9 @@ pub fn list<T>(
         .enumerate()
         .filter_map(|(n, item)| {
             let mut fields = Fields::new(format!("{path}[{n}]"), item, errors);
-            let read = read(&mut fields);
+            let item = read(&mut fields);
             fields.finish();
-            read
+            item
         })
         .collect()
 }

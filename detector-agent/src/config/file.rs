@@ -1,4 +1,4 @@
-//! One configuration file: a YAML mapping becomes flags, each through the flag's own parser, and sinks.
+//! Turns one configuration file, a YAML mapping, into command-line flags and sink settings.
 
 use std::{ffi::OsString, fs::File, io::Read as _, path::Path};
 
@@ -7,11 +7,12 @@ use serde_yaml_ng::{Mapping, Value};
 
 use super::{
     ConfigError,
-    sinks::{SECTIONS, Sinks},
+    sinks::{SECTIONS, check_unique_names, read_section},
 };
+use crate::sinks::settings::SinkSettings;
 
-/// Settings larger than this are not settings.
-const FILE_LIMIT: u64 = 1 << 20;
+/// Only this much of the file is read, in bytes.
+const MAX_FILE: u64 = 1 << 20;
 
 /// Reads the file; `shown` is its name in errors.
 pub(super) fn read(path: &Path, shown: &str) -> Result<Mapping, ConfigError> {
@@ -21,7 +22,7 @@ pub(super) fn read(path: &Path, shown: &str) -> Result<Mapping, ConfigError> {
     };
     let mut text = String::new();
     let file = File::open(path).map_err(unreadable)?;
-    file.take(FILE_LIMIT)
+    file.take(MAX_FILE)
         .read_to_string(&mut text)
         .map_err(unreadable)?;
     mapping(&text, shown)
@@ -39,32 +40,39 @@ fn mapping(text: &str, shown: &str) -> Result<Mapping, ConfigError> {
     }
 }
 
-/// The file's settings: flags, leaving out those that the command line or the environment already gives, and sinks.
+/// Converts the file's settings to flags and sink settings. Flags that the command line or the environment already sets are
+/// left out.
+///
+/// # Errors
+/// [`ConfigError::Settings`] with every invalid setting of the file.
 pub(super) fn settings_from(
     command: &Clap,
     subcommand: &str,
     given: &ArgMatches,
     file: &Mapping,
     shown: &str,
-) -> Result<(Vec<OsString>, Sinks), ConfigError> {
+) -> Result<(Vec<OsString>, SinkSettings), ConfigError> {
     let mut errors = Vec::new();
     let mut flags = Vec::new();
-    let mut sinks = Sinks::default();
-    let here = command.find_subcommand(subcommand);
+    let mut sinks = SinkSettings::default();
+    let current = command.find_subcommand(subcommand);
     for (key, value) in file {
         let Some(key) = key.as_str() else {
-            errors.push(format!("a key is {}, not a name", kind(key)));
+            errors.push(format!(
+                "a key is {}; expected the name of a setting",
+                kind(key)
+            ));
             continue;
         };
         if SECTIONS.contains(&key) {
-            sinks.read(key, value, &mut errors);
+            read_section(&mut sinks, key, value, &mut errors);
             continue;
         }
-        let known_here = here.is_some_and(|c| has_flag(c, key));
+        let is_used = current.is_some_and(|c| has_flag(c, key));
         if key == "config" || !command.get_subcommands().any(|c| has_flag(c, key)) {
             errors.push(format!(
                 "`{key}` is not a setting; {}",
-                nearest(command, key)
+                suggestion(command, key)
             ));
             continue;
         }
@@ -77,26 +85,26 @@ pub(super) fn settings_from(
                 continue;
             }
         };
-        // One file serves all commands: what another command reads is checked, but not used here.
-        let checked_by = if known_here {
+        // One file serves all commands. Settings of other commands are validated too, but not used.
+        let parsed_by = if is_used {
             subcommand
         } else {
-            owner(command, key)
+            subcommand_with_flag(command, key)
         };
         let as_flags: Vec<OsString> = values
             .iter()
             .map(|v| format!("--{key}={v}").into())
             .collect();
-        let trial = [OsString::from("detector-agent"), checked_by.into()]
+        let trial = [OsString::from("detector-agent"), parsed_by.into()]
             .into_iter()
             .chain(as_flags.clone());
         if let Err(e) = command.clone().try_get_matches_from(trial) {
             errors.push(format!("`{key}`: {}", first_line(&e)));
-        } else if known_here && !is_given(given, key) {
+        } else if is_used && !is_given(given, key) {
             flags.extend(as_flags);
         }
     }
-    sinks.check(&mut errors);
+    check_unique_names(&sinks, &mut errors);
     if errors.is_empty() {
         Ok((flags, sinks))
     } else {
@@ -111,7 +119,7 @@ fn has_flag(command: &Clap, key: &str) -> bool {
     command.get_arguments().any(|a| a.get_long() == Some(key))
 }
 
-fn owner<'c>(command: &'c Clap, key: &str) -> &'c str {
+fn subcommand_with_flag<'c>(command: &'c Clap, key: &str) -> &'c str {
     command
         .get_subcommands()
         .find(|c| has_flag(c, key))
@@ -143,13 +151,13 @@ fn scalars(value: &Value) -> Result<Vec<String>, &'static str> {
     }
 }
 
-/// What a value is, in the words of an error.
+/// The type of a value, as named in errors.
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "empty",
-        Value::Bool(_) => "a yes or no",
+        Value::Bool(_) => "a boolean",
         Value::Number(_) => "a number",
-        Value::String(_) => "a text",
+        Value::String(_) => "a string",
         Value::Sequence(_) => "a list",
         Value::Mapping(_) => "a mapping",
         Value::Tagged(_) => "a tagged value",
@@ -162,8 +170,8 @@ fn first_line(error: &clap::Error) -> String {
     line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }
 
-/// The settings, so that a typing error mends itself.
-fn nearest(command: &Clap, key: &str) -> String {
+/// A similar setting, or the list of all settings.
+fn suggestion(command: &Clap, key: &str) -> String {
     let mut names: Vec<&str> = command
         .get_subcommands()
         .flat_map(|c| {
@@ -176,18 +184,18 @@ fn nearest(command: &Clap, key: &str) -> String {
         .collect();
     names.sort_unstable();
     names.dedup();
-    let like = |name: &&str| {
+    let is_similar = |name: &&str| {
         name.contains(key)
             || key.contains(*name)
             || name.chars().zip(key.chars()).take(4).all(|(a, b)| a == b)
     };
-    match names.iter().find(|name| like(name)) {
+    match names.iter().find(|name| is_similar(name)) {
         Some(name) => format!("did you mean `{name}`?"),
-        None => format!("the settings are {}", names.join(", ")),
+        None => format!("supported: {}", names.join(", ")),
     }
 }
 
-/// Files of any content; see [`crate::fuzzing`].
+/// Fuzz entry points; see [`crate::fuzzing`].
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
     use clap::CommandFactory as _;
@@ -195,7 +203,7 @@ pub(crate) mod fuzzing {
     use super::{mapping, settings_from};
     use crate::cli::Cli;
 
-    /// Reads a configuration file for each command that takes one.
+    /// Parses a configuration file for each command that takes one.
     pub fn settings(bytes: &[u8]) {
         let Ok(text) = std::str::from_utf8(bytes) else {
             return;
@@ -205,17 +213,17 @@ pub(crate) mod fuzzing {
         };
         let command = Cli::command();
         for name in ["run", "check"] {
-            let words = ["detector-agent", name];
-            let Ok(matches) = command.clone().try_get_matches_from(words) else {
+            let args = ["detector-agent", name];
+            let Ok(matches) = command.clone().try_get_matches_from(args) else {
                 continue;
             };
             let Some((_, given)) = matches.subcommand() else {
                 continue;
             };
-            // Whatever is accepted makes a command line.
+            // The resulting flags must not make the command line parser panic.
             if let Ok((flags, _)) = settings_from(&command, name, given, &file, "fuzz.yaml") {
-                let words = words.map(Into::into).into_iter().chain(flags);
-                let _ = command.clone().try_get_matches_from(words);
+                let args = args.map(Into::into).into_iter().chain(flags);
+                let _ = command.clone().try_get_matches_from(args);
             }
         }
     }

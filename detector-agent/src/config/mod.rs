@@ -1,12 +1,12 @@
-//! The configuration file: one YAML mapping with a key for every flag, named as the flag, and the sections that no
-//! flag could hold (`webhooks`, `alertmanagers`; see [`sinks`]).
+//! The configuration file: a YAML mapping with one key per flag, named like the flag, and the sections `webhooks` and
+//! `alertmanagers`, which have no flag.
 //!
-//! Each value goes through the flag's own parser, so a file cannot hold what the command line would refuse; every
-//! error of the file is found, not only the first.
+//! Each value goes through the parser of its flag, so the file accepts exactly what the command line accepts. All errors of
+//! the file are reported at once.
 
-pub mod fields;
+mod fields;
 pub(crate) mod file;
-pub mod sinks;
+mod sinks;
 
 use std::ffi::OsString;
 
@@ -14,44 +14,44 @@ use clap::{CommandFactory, FromArgMatches};
 
 use crate::cli::{Cli, Command};
 
-/// Why there are no settings.
+/// Why the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The command line is wrong, or only asked for help.
+    /// The command line is invalid, or requests help or the version.
     #[error(transparent)]
     CommandLine(#[from] clap::Error),
-    /// The file cannot be read.
+    /// The configuration file cannot be read.
     #[error(
         "cannot read the configuration file {path}: {source}; check the path given with --config and its permissions"
     )]
     Unreadable {
-        /// Which file.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The I/O error.
         source: std::io::Error,
     },
-    /// The file is no YAML mapping.
+    /// The file is not a YAML mapping.
     #[error("the configuration file {path} is not a YAML mapping of settings: {reason}")]
     Malformed {
-        /// Which file.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The parser's message.
         reason: String,
     },
-    /// Settings in the file are wrong.
-    #[error("the configuration file {path} has {} wrong setting{}:\n  {}", .errors.len(), if .errors.len() == 1 { "" } else { "s" }, .errors.join("\n  "))]
+    /// The file has invalid settings.
+    #[error("the configuration file {path} has {} invalid setting{}:\n  {}", .errors.len(), if .errors.len() == 1 { "" } else { "s" }, .errors.join("\n  "))]
     Settings {
-        /// Which file.
+        /// Path of the file.
         path: String,
-        /// One sentence for each.
+        /// One sentence per invalid setting.
         errors: Vec<String>,
     },
 }
 
-/// Parses the command line, the environment and the file it names.
+/// Parses the command line, the environment variables and the file given with `--config`.
 ///
 /// # Errors
-/// As [`ConfigError`] says.
+/// See [`ConfigError`].
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigError> {
     let args: Vec<OsString> = args.into_iter().collect();
     let command = Cli::command();
@@ -85,7 +85,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::{cli::RunArgs, config::sinks::Format, engine::ConflictKind, event::SubjectKind};
+    use crate::{cli::RunArgs, engine::ConflictKind, event::SubjectKind, sinks::settings::Format};
 
     fn run_with(file: &str, flags: &[&str]) -> Result<RunArgs, ConfigError> {
         let mut config = tempfile::NamedTempFile::new().unwrap();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_sets_what_the_command_line_leaves_open() {
+    fn flags_take_precedence_over_the_file() {
         let args = run_with(
             "claim-ttl: 2m\nallow: [10.0.0.1, 10.1.0.0/24]\nno-ebpf: true\n",
             &[],
@@ -115,22 +115,22 @@ mod tests {
     }
 
     #[test]
-    fn every_error_of_the_file_is_named_at_once() {
+    fn all_errors_of_the_file_are_reported_at_once() {
         let error = run_with(
             "claim-tll: 2m\nallow: [nonsense]\nflap-moves: 1\nlisten: {a: b}\n",
             &[],
         )
         .unwrap_err()
         .to_string();
-        for word in [
-            "4 wrong settings",
+        for part in [
+            "4 invalid settings",
             "`claim-tll`",
             "`claim-ttl`",
             "nonsense",
             "flap-moves",
             "`listen` is a mapping",
         ] {
-            assert!(error.contains(word), "{word}: {error}");
+            assert!(error.contains(part), "{part}: {error}");
         }
     }
 
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_of_every_sink_is_named_at_once() {
+    fn all_errors_of_all_sinks_are_reported_at_once() {
         let error = run_with(
             "flap-moves: 1\nwebhooks:\n- {name: Ops!, url: 'ftp://x', format: teams, colour: red}\n\
              - {name: lines, url: 'http://a:secret@b/'}\n\
@@ -180,17 +180,17 @@ mod tests {
         )
         .unwrap_err()
         .to_string();
-        for word in [
+        for part in [
             "flap-moves",
             "`webhooks[0].name`: `Ops!`",
-            "`webhooks[0].url`: is no http",
+            "`webhooks[0].url`: is not an http",
             "`webhooks[0].format`: unknown variant `teams`",
             "`webhooks[0].colour` is not a setting",
-            "`webhooks[1].name`: `lines` is the agent's own",
-            "`webhooks[1].url`: holds a password",
+            "`webhooks[1].name`: `lines` is reserved by the agent",
+            "`webhooks[1].url`: contains a password",
             "`webhooks[2].only.kinds`: `double`",
             "`webhooks[2].only.min-duration`",
-            "`webhooks[2].only.observation` is not a setting; the settings here are kinds",
+            "`webhooks[2].only.what` is not a setting; supported: kinds",
             "`webhooks[2].retry.longest`",
             "two sinks are named `a`",
             "`webhooks[3].client-cert-file`",
@@ -199,13 +199,13 @@ mod tests {
             "`webhooks[5]` is a number",
             "`alertmanagers` is a mapping; expected a list",
         ] {
-            assert!(error.contains(word), "{word}: {error}");
+            assert!(error.contains(part), "{part}: {error}");
         }
         assert!(!error.contains("secret@"), "{error}");
     }
 
     #[test]
-    fn a_file_that_is_no_mapping_is_refused_and_an_empty_one_is_fine() {
+    fn file_must_be_a_mapping_or_empty() {
         assert!(matches!(
             run_with("- a\n- b\n", &[]),
             Err(ConfigError::Malformed { .. })
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_another_command_are_checked_but_not_used() {
+    fn settings_of_other_commands_are_validated_but_unused() {
         let args = ["detector-agent", "check", "--config"];
         let mut config = tempfile::NamedTempFile::new().unwrap();
         config.write_all(b"listen: 127.0.0.1:1\n").unwrap();

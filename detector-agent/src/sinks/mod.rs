@@ -13,6 +13,7 @@ pub mod lines;
 pub mod outbox;
 mod reporter;
 pub mod retry;
+pub mod settings;
 pub mod start;
 pub mod webhook;
 

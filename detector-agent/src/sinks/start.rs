@@ -10,11 +10,11 @@ use super::{
     alertmanager::Alertmanager,
     client::RequestError,
     outbox::{Outbox, OutboxBounds, OutboxError, SinkSpec},
+    settings::SinkSettings,
     webhook::{Webhook, WebhookError, sender::Sender},
 };
 use crate::metrics::Metrics;
 use crate::{
-    config::sinks::Sinks,
     health::{Health, Role},
     persist::store::Store,
 };
@@ -45,7 +45,7 @@ impl Senders {
     /// # Errors
     /// As [`SinksError`] says; of the sinks' files all that is wrong is told at once.
     pub fn start(
-        sinks: &Sinks,
+        sinks: &SinkSettings,
         store: Option<&Arc<Store>>,
         metrics: &Arc<Metrics>,
         health: &Health,
@@ -138,7 +138,7 @@ impl Senders {
 }
 
 fn outbox(
-    sinks: &Sinks,
+    sinks: &SinkSettings,
     store: Option<&Arc<Store>>,
     metrics: &Arc<Metrics>,
     health: &Health,

@@ -35,7 +35,7 @@ use crate::{
     event::AnyEvent,
     metrics::{Delivery, Metrics, Sink},
 };
-use crate::{config::sinks::AlertmanagerSettings, health::Part};
+use crate::{health::Part, sinks::settings::AlertmanagerSettings};
 use alert::Alert;
 use alert_state::AlertState;
 

@@ -14,7 +14,7 @@ use hyper::{
 };
 
 use super::sensitive;
-use crate::config::sinks::{Endpoint, UrlSource, url};
+use crate::sinks::settings::{Endpoint, UrlSource, parse_url};
 
 /// No credential is larger.
 const LIMIT: u64 = 1 << 20;
@@ -66,7 +66,7 @@ pub(super) struct Pem {
 pub(super) fn read(endpoint: &Endpoint) -> Result<Material, FileError> {
     let url = match &endpoint.url {
         UrlSource::Given(uri) => uri.clone(),
-        UrlSource::File(path) => url(&secret(path)?).map_err(|why| wrong(path, why))?,
+        UrlSource::File(path) => parse_url(&secret(path)?).map_err(|why| wrong(path, why))?,
     };
     let mut headers = HeaderMap::new();
     for (name, path) in &endpoint.header_files {

@@ -9,8 +9,7 @@ mod tls;
 
 use std::{
     fmt,
-    path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -29,7 +28,7 @@ use hyper_util::{
 use tokio::time::timeout;
 
 use super::retry::retry_after;
-use crate::{config::sinks::Endpoint, error_chain};
+use crate::{error_chain, sinks::settings::Endpoint};
 pub use files::{FileError, secret};
 use files::{Material, read};
 
@@ -222,15 +221,4 @@ fn answer(response: &Response<Incoming>) -> Answer {
         status: response.status(),
         retry_after: asked.and_then(|value| retry_after(value, SystemTime::now())),
     }
-}
-
-/// Reads several secrets, each from its file.
-///
-/// # Errors
-/// Where one cannot be read.
-pub fn secrets(paths: &[PathBuf]) -> Result<Vec<(PathBuf, Arc<str>)>, FileError> {
-    paths
-        .iter()
-        .map(|path| Ok((path.clone(), secret(path)?)))
-        .collect()
 }

@@ -11,10 +11,9 @@ use super::{
     tables::{self, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
 use crate::{
-    config::sinks::Format,
     event::{AnyEvent, Change},
     persist::store::{Store, StoreError},
-    sinks::filter::Filter,
+    sinks::{filter::Filter, settings::Format},
 };
 
 /// A sink that gets everything, and one with a minimum duration.

@@ -6,12 +6,12 @@
 use serde_json::{Value, json};
 
 use crate::{
-    config::sinks::Format,
     engine::Confidence,
     event::{
         AnomalyData, AnyEvent, Change, ContractName as _, Event,
         summary::{anomaly_line, anomaly_title, claimant, conflict_line, vlan_address},
     },
+    sinks::settings::Format,
 };
 
 /// Slack takes 3000 characters in a section.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use hyper::{StatusCode, header::HeaderMap};
 
 use super::client::{FileError, HttpClient, RequestError, header, secret};
-use crate::config::sinks::{Format, WebhookSettings};
+use crate::sinks::settings::{Format, WebhookSettings};
 use crate::{clock::WallTime, event::AnyEvent};
 use sender::{DeliveryOutcome, DeliveryTarget};
 use sign::{Secret, SecretError, signature};

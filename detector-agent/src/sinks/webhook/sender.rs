@@ -16,7 +16,6 @@ use tokio::{
 use tracing::{debug, error, info, warn};
 
 use crate::{
-    config::sinks::RetrySettings,
     event::AnyEvent,
     health::Part,
     sinks::{
@@ -25,6 +24,7 @@ use crate::{
             queue::{Idle, SendJob},
         },
         retry::Backoff,
+        settings::RetrySettings,
     },
 };
 

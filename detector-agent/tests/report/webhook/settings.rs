@@ -153,7 +153,7 @@ fn every_file_that_cannot_be_used_is_named_at_the_start() {
         "`a`: cannot read",
         "/none",
         "`b`: ",
-        "/url is no URL",
+        "/url is not a valid URL",
         "`c`: ",
         "/url holds no certificate",
         "`d`: ",
