@@ -1,4 +1,4 @@
-//! Decides which facts are live, turns them into evidence, and summarises the evidence of a claimant
+//! Decides which facts are live, turns them into evidence, and summarises a claimant's evidence
 //! (`docs/detection-rules.md`, sections 4 to 7).
 
 use std::time::Duration;

@@ -69,15 +69,20 @@ impl Engine {
                 .remove_idle(address, at.now, window, |scope| derived.contains_key(scope));
             flapping
                 .into_iter()
-                .map(|(scope, who)| {
+                .map(|(scope, claimants)| {
                     let now = derived.get(&scope).map(Vec::as_slice).unwrap_or_default();
-                    (scope, decide_flapping(&context, address, scope, who, now))
+                    (
+                        scope,
+                        decide_flapping(&context, address, scope, claimants, now),
+                    )
                 })
                 .collect()
         } else {
             derived
                 .into_iter()
-                .map(|(scope, who)| (scope, decide_claims(&context, address, scope, who)))
+                .map(|(scope, claimants)| {
+                    (scope, decide_claims(&context, address, scope, claimants))
+                })
                 .collect()
         };
         let links = &self.links;

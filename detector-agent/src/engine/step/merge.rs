@@ -58,7 +58,7 @@ impl Engine {
         }
         // The number of a pod's namespace may be an earlier pod's in this snapshot: remember which
         // device had it then.
-        let read_as: HashMap<_, _> = snapshot
+        let device_by_peer: HashMap<_, _> = snapshot
             .links
             .iter()
             .filter_map(|l| Some((l.peer?, l.ifindex)))
@@ -78,7 +78,7 @@ impl Engine {
         self.merge_fdb(finished, &snapshot.fdb);
         self.merge_routes(finished, &snapshot.routes);
         self.merge_host(finished, &snapshot.host, at);
-        let same = |peer: Peer, device| read_as.get(&peer) == Some(&device);
+        let same = |peer: Peer, device| device_by_peer.get(&peer) == Some(&device);
         self.merge_pods(finished, snapshot.pods, same, at);
         let followed: Vec<_> = self.links.iter().map(|l| l.link.ifindex).collect();
         self.merge_neighbours(finished, &followed, &snapshot.neighbours, at);

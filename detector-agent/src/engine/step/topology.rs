@@ -39,7 +39,7 @@ impl Engine {
         match upserted.change {
             LinkChange::Unchanged => return,
             // A route may have been reported before its link was known.
-            LinkChange::New if !up => self.drop_link_routes(ifindex),
+            LinkChange::New if !up => self.on_link_down(ifindex),
             LinkChange::New => {}
             LinkChange::Replaced(old) => {
                 self.in_flight.touch(StateKey::LinkIdentity(ifindex));
@@ -92,7 +92,7 @@ impl Engine {
             self.mark_behind_dirty(&behind);
         }
         if old.up && !up {
-            self.drop_link_routes(ifindex);
+            self.on_link_down(ifindex);
         }
     }
 
@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// A link went down.
-    fn drop_link_routes(&mut self, ifindex: IfIndex) {
+    fn on_link_down(&mut self, ifindex: IfIndex) {
         self.in_flight.touch(StateKey::LinkRoutes(ifindex));
         self.remove_link_routes(ifindex);
     }
