@@ -15,10 +15,10 @@ use detector_agent::observe::ebpf::{
     AttachMode, EbpfOptions, KernelLog, LossCounters, Programs, RingReader, test_run,
 };
 use detector_bench::{Figure, Goal, figure::record};
-use detector_testkit::{Frame, Mac, NaFlags, Node};
+use detector_testkit::{Frame, MacAddress, NaFlags, Node};
 use nix::net::if_::if_nametoindex;
 
-const MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0x0a]);
+const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x0a]);
 /// The empty program, in an object of its own.
 const EMPTY: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/detector-ebpf-empty.o"));

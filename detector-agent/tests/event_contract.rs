@@ -161,7 +161,7 @@ fn the_vlan_is_told_and_divides() {
         .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
         .unwrap();
     assert_eq!(raised.event.data.get("vlan"), Some(&100.into()));
-    assert_eq!(agent.count(), 1);
+    assert_eq!(agent.event_count(), 1);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::{
 };
 
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, Received,
+    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, ReceivedEvent,
     event::{ANOMALY_RAISED, ANOMALY_RESOLVED},
     scenario::CalicoGatewayUnresolved,
 };
@@ -22,7 +22,7 @@ const KIND: &str = "gateway_unresolved";
 /// Without a further request the anomaly is over after this long.
 const QUIET: Duration = Duration::from_secs(60);
 
-fn tells(received: &Received, event: &str) -> bool {
+fn tells(received: &ReceivedEvent, event: &str) -> bool {
     received.event.kind == event && received.event.anomaly().is_some_and(|a| a.kind == KIND)
 }
 
@@ -108,7 +108,7 @@ fn requests_alone_are_enough_and_the_device_that_goes_ends_it() {
     for _ in 0..3 {
         sender.send(&frame).unwrap();
     }
-    let told = |events: &[Received], event: &str| -> Vec<String> {
+    let told = |events: &[ReceivedEvent], event: &str| -> Vec<String> {
         let told = events.iter().filter(|r| tells(r, event));
         let mut devices: Vec<_> = told.filter_map(|r| r.event.anomaly()?.device).collect();
         devices.sort();

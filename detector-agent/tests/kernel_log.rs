@@ -9,13 +9,13 @@
 use std::{net::Ipv4Addr, thread, time::Duration};
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Frame, FrameSender, Mac, Node, Pod, PodSpec, announce,
-    http::Client,
+    Agent, AgentCommand, DEADLINE, Frame, FrameSender, MacAddress, Node, Pod, PodSpec, announce,
+    http::TestClient,
 };
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
 const DEVICE: &str = "veth0";
-const MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0x0a]);
+const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x0a]);
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 10);
 /// Longer than the agent takes to read the kernel log, twice over.
 const SEVERAL_READS: Duration = Duration::from_secs(2);
@@ -115,7 +115,7 @@ fn flood_is_limited_and_suppressed_lines_are_counted() {
         })
         .sum();
     assert_eq!(written + reported, FRAMES);
-    let metrics = Client::new(node.netns(), "127.0.0.1:9842")
+    let metrics = TestClient::new(node.netns(), "127.0.0.1:9842")
         .get("/metrics")
         .unwrap()
         .body;

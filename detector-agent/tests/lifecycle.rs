@@ -98,7 +98,7 @@ fn a_third_claimant_updates_and_its_leaving_does_too() {
         .unwrap();
     assert_eq!(joined.conflict_id, raised.conflict_id);
     assert_eq!(joined.devices(), ["vetha", "vethb", "vethc"]);
-    let seen = agent.count();
+    let seen = agent.event_count();
     third.delete().unwrap();
     let gone = agent
         .wait_event_after(seen, DEADLINE, |event| {
@@ -169,7 +169,7 @@ fn a_conflict_that_comes_again_is_a_new_one() {
     let (_node, pods, agent, raised) = conflict("again");
     pods[1].remove_address("10.244.2.10/32").unwrap();
     resolved(&agent);
-    let seen = agent.count();
+    let seen = agent.event_count();
     pods[1].add_address("10.244.2.10/32").unwrap();
     let again = agent
         .wait_event_after(seen, DEADLINE, |event| event.raises(ADDRESS))

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, Cni, CniPod, DEADLINE, Mac, Node, Pod, PodSpec,
+    Agent, AgentCommand, Barrier, Cni, CniPod, DEADLINE, MacAddress, Node, Pod, PodSpec,
     event::{Conflict, RAISED},
     scenario::{CalicoElevenDevices, KindnetStateWiped},
 };
@@ -23,7 +23,7 @@ fn calico_devices(node: &Node, facts: &CalicoElevenDevices) -> Vec<Pod> {
         .map(|neighbour| {
             PodSpec::new(&neighbour.device)
                 .mac(neighbour.mac.parse().unwrap())
-                .host_mac(Mac([0xee; 6]))
+                .host_mac(MacAddress([0xee; 6]))
                 .proxy_arp()
         })
         .collect();

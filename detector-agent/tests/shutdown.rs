@@ -130,5 +130,5 @@ fn agents_on_two_nodes_of_one_machine_do_not_disturb_each_other() {
     agents[1]
         .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
         .unwrap();
-    assert_eq!(agents[0].count(), 0);
+    assert_eq!(agents[0].event_count(), 0);
 }

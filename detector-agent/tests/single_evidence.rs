@@ -9,8 +9,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Mac, NaFlags, Node, Pod, PodSpec,
-    announce,
+    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, MacAddress, NaFlags, Node, Pod,
+    PodSpec, announce,
     event::{Conflict, RAISED},
 };
 
@@ -110,7 +110,7 @@ fn a_gratuitous_arp_reply_raises() {
 fn a_neighbour_advertisement_raises_with_and_without_its_option() {
     let (_node, pods, agent) = two_silent_pods("advert");
     let address: Ipv6Addr = "fd00::10".parse().unwrap();
-    let options: [Option<Mac>; 2] = [Some(pods[0].mac()), None];
+    let options: [Option<MacAddress>; 2] = [Some(pods[0].mac()), None];
     for (pod, option) in pods.iter().zip(options) {
         let frame = Frame::advertisement(pod.mac(), address, option, NaFlags::OVERRIDE);
         FrameSender::open(pod).unwrap().send(&frame).unwrap();

@@ -15,9 +15,9 @@ use super::pairs::Pairs;
 use detector_testkit::{
     agent::{Agent, AgentCommand},
     frames::{Frame, FrameSender},
-    mac::Mac,
+    mac::MacAddress,
     node::{Node, Pod, PodSpec},
-    process::{processor_time, resident_kib},
+    process::{cpu_time, resident_kib},
     random::Random,
 };
 
@@ -82,7 +82,7 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
     let agent = Agent::start_ready(&node, &AgentCommand::run(agent))?;
     let pid = agent.pid();
     let before_kib = resident_kib(pid)?;
-    let processor_before = processor_time(pid)?;
+    let processor_before = cpu_time(pid)?;
     let begun = Instant::now();
     let (sent, most) = (AtomicU64::new(0), AtomicU64::new(before_kib));
     let (named_all, flooded) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -115,7 +115,7 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
         took,
         before_kib,
         most_kib: most.into_inner().max(resident_kib(pid)?),
-        processor: processor_time(pid)?.saturating_sub(processor_before),
+        processor: cpu_time(pid)?.saturating_sub(processor_before),
         agent_us,
         outside_us,
     })
@@ -129,11 +129,13 @@ fn flood(pod: &Pod, frames: u64, enough: &AtomicBool, sent: &AtomicU64) -> Resul
     let mut batch = vec![Frame::announcement(pod.mac(), Ipv4Addr::UNSPECIFIED).to_bytes(); BATCH];
     while sent.load(Ordering::Relaxed) < frames || !enough.load(Ordering::Acquire) {
         for frame in &mut batch {
-            let number = random.next_number();
+            let number = random.next_u64();
             let [_, a, b, c, d, e, f, g] = number.to_be_bytes();
             // 10.0.0.0/8 and a locally administered station.
-            let announcement =
-                Frame::announcement(Mac([0x02, d, e, f, g, a]), Ipv4Addr::new(10, a, b, c));
+            let announcement = Frame::announcement(
+                MacAddress([0x02, d, e, f, g, a]),
+                Ipv4Addr::new(10, a, b, c),
+            );
             *frame = announcement.to_bytes();
         }
         sender.send_all(&batch)?;

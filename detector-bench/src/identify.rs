@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result};
 
 use super::latency::{self, Options};
 use detector_testkit::{
-    agent::{Agent, AgentCommand, DEADLINE, RUN, Received},
+    agent::{Agent, AgentCommand, DEADLINE, RUN_ARGS, ReceivedEvent},
     containerd::Containerd,
     node::Node,
 };
@@ -54,7 +54,7 @@ pub fn run(agent: &Path, pairs: u32) -> Result<Report> {
     containerd.wipe_ipam()?;
     containerd.run_pods((0..pairs).map(|n| format!("new-{n}")))?;
     let command = containerd
-        .inside(agent, RUN)
+        .agent_command(agent, RUN_ARGS)
         .arg("--cni-cache-dir")
         .arg("off")
         .arg("--cri-endpoint")
@@ -105,7 +105,7 @@ pub fn run_hanging(agent: &Path, options: Options) -> Result<Hanging> {
 }
 
 /// When each address was first told with all its pods.
-fn named_at(events: &[Received]) -> HashMap<String, Instant> {
+fn named_at(events: &[ReceivedEvent]) -> HashMap<String, Instant> {
     let mut named = HashMap::new();
     for received in events {
         let Some(conflict) = received.event.conflict() else {

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 
 use detector_testkit::{
-    agent::{Agent, DEADLINE, Received},
+    agent::{Agent, DEADLINE, ReceivedEvent},
     event::Conflict,
     frames::{Frame, FrameSender},
     node::{Node, Pod, PodSpec},
@@ -48,7 +48,7 @@ pub(super) struct Made {
     /// Just before the second claim was handed to the kernel.
     pub sent: Instant,
     /// The event that raised it.
-    pub received: Received,
+    pub received: ReceivedEvent,
     /// What that event holds.
     pub conflict: Conflict,
 }
@@ -140,7 +140,7 @@ impl Pairs {
         thread::sleep(rest);
         let claim = second.claim(address);
         let subject = address.to_string();
-        let seen = agent.count();
+        let seen = agent.event_count();
         let sent = Instant::now();
         second.sender.send_bytes(&claim)?;
         let received = agent

@@ -23,7 +23,7 @@ use super::{Figure, Goal, statistics::median};
 use detector_testkit::{
     agent::{Agent, AgentCommand, DEADLINE},
     node::{Node, Pod, PodSpec},
-    traffic::reach,
+    traffic::wait_reachable,
 };
 
 const GROUP: &str = "Cost for the pods' traffic";
@@ -170,7 +170,7 @@ impl Side {
         };
         let client = node.add_pod(&spec("vethclient", 1))?;
         let server = node.add_pod(&spec("vethserver", 2))?;
-        reach(client.netns(), IpAddr::V4(address), DEADLINE)?;
+        wait_reachable(client.netns(), IpAddr::V4(address), DEADLINE)?;
         Ok(Self {
             node,
             client,

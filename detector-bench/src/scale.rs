@@ -14,9 +14,10 @@ use super::{Figure, Goal, statistics::median};
 use detector_testkit::{
     agent::{Agent, AgentCommand, DEADLINE},
     frames::{Frame, FrameSender},
-    http::{Client, until},
+    http::TestClient,
     node::{Node, Pod, PodSpec},
-    process::{anonymous_kib, processor_time, resident_kib},
+    process::{anonymous_kib, cpu_time, resident_kib},
+    until,
 };
 
 const GROUP: &str = "Cost by number of pods";
@@ -133,9 +134,9 @@ fn mib(kib: u64) -> f64 {
 
 /// Share of a core while nothing happens.
 fn idle(agent: &Agent, watched: Duration) -> Result<Figure> {
-    let (before, at) = (processor_time(agent.pid())?, Instant::now());
+    let (before, at) = (cpu_time(agent.pid())?, Instant::now());
     thread::sleep(watched);
-    let used = processor_time(agent.pid())?.saturating_sub(before);
+    let used = cpu_time(agent.pid())?.saturating_sub(before);
     let share = used.as_secs_f64() / at.elapsed().as_secs_f64() * 100.0;
     Ok(Figure::new(
         GROUP,
@@ -149,7 +150,7 @@ fn idle(agent: &Agent, watched: Duration) -> Result<Figure> {
 
 /// What one more claim takes.
 fn claims(node: &Node, agent: &Agent, pods: &[Pod], each: u32) -> Result<Figure> {
-    let metrics = Client::new(node, "http://127.0.0.1:9842");
+    let metrics = TestClient::new(node, "http://127.0.0.1:9842");
     let known = || -> Result<f64> { metric(&metrics.get("/metrics")?.body, "ipconflict_claims") };
     let (claims_before, before) = (known()?, anonymous_kib(agent.pid())?);
     let mut wanted = 0_u32;
@@ -165,7 +166,7 @@ fn claims(node: &Node, agent: &Agent, pods: &[Pod], each: u32) -> Result<Figure>
         wanted += each;
     }
     let mut now = 0.0;
-    until(DEADLINE, || {
+    until(DEADLINE, "all claims to be counted", || {
         now = known()?;
         ensure!(
             now >= claims_before + f64::from(wanted),

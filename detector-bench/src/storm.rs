@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 
 use detector_testkit::{
     frames::{Frame, FrameSender},
-    mac::Mac,
+    mac::MacAddress,
     node::Pod,
 };
 
@@ -109,7 +109,7 @@ impl Random {
     /// From 11.0.0.0/8 and a locally administered station.
     fn frame(&mut self) -> Vec<u8> {
         let [_, a, b, c, d, e, f, g] = self.next().to_be_bytes();
-        let station = Mac([0x02, d, e, f, g, a]);
+        let station = MacAddress([0x02, d, e, f, g, a]);
         Frame::announcement(station, Ipv4Addr::new(11, a, b, c)).to_bytes()
     }
 }

@@ -15,10 +15,11 @@ use super::{Figure, Goal};
 use detector_testkit::{
     agent::{Agent, AgentCommand, DEADLINE},
     frames::{ArpOperation, Frame, FrameSender},
-    http::{Client, until},
-    mac::Mac,
+    http::TestClient,
+    mac::MacAddress,
     node::{Node, Pod, PodSpec},
-    process::processor_time,
+    process::cpu_time,
+    until,
 };
 
 const GROUP: &str = "Throughput";
@@ -70,7 +71,7 @@ struct Counted {
 }
 
 impl Counted {
-    fn read(client: &Client<'_>) -> Result<Self> {
+    fn read(client: &TestClient<'_>) -> Result<Self> {
         let text = client.get("/metrics")?.body;
         let sum = |name: &str, label: &str| -> f64 {
             text.lines()
@@ -95,7 +96,7 @@ fn repeated(
     lasting: Duration,
 ) -> Result<Vec<Figure>> {
     let agent = Agent::start_ready(node, command)?;
-    let client = Client::new(node, "http://127.0.0.1:9842");
+    let client = TestClient::new(node, "http://127.0.0.1:9842");
     let before = Counted::read(&client)?;
     let sent = AtomicU64::new(0);
     let begun = Instant::now();
@@ -128,7 +129,7 @@ fn repeated(
     // Gauges are set once a second; what is missing after that was lost before the program.
     let mut counted = Counted::default();
     let mut last = -1.0;
-    until(DEADLINE, || {
+    until(DEADLINE, "the counters to stop", || {
         thread::sleep(Duration::from_millis(1100));
         counted = Counted::read(&client)?;
         let settled = counted.known <= last;
@@ -153,9 +154,9 @@ fn repeated(
 fn claim(pod: &Pod, address: Ipv4Addr) -> Vec<u8> {
     Frame::arp(
         ArpOperation::Request,
-        Mac([0x02, 0xff, 0, 0, 0, 1]),
+        MacAddress([0x02, 0xff, 0, 0, 0, 1]),
         (pod.mac(), address),
-        (Mac::ZERO, address),
+        (MacAddress::ZERO, address),
     )
     .to_bytes()
 }
@@ -175,7 +176,7 @@ fn new(node: &Node, pods: &[Pod], command: &AgentCommand, rates: &[u32]) -> Resu
     let mut tried = Vec::new();
     for &rate in rates {
         let agent = Agent::start_ready(node, command)?;
-        let client = Client::new(node, "http://127.0.0.1:9842");
+        let client = TestClient::new(node, "http://127.0.0.1:9842");
         let before = Counted::read(&client)?;
         let batches: Vec<(&FrameSender, Vec<Vec<u8>>)> = (0_u32..)
             .zip(pods.iter().zip(&senders))
@@ -187,7 +188,7 @@ fn new(node: &Node, pods: &[Pod], command: &AgentCommand, rates: &[u32]) -> Resu
                 (sender, frames)
             })
             .collect();
-        let processor = processor_time(agent.pid())?;
+        let processor = cpu_time(agent.pid())?;
         let total = f64::from(CLAIMS) * batches.len() as f64;
         let begun = Instant::now();
         let mut sent = 0.0;
@@ -216,7 +217,7 @@ fn new(node: &Node, pods: &[Pod], command: &AgentCommand, rates: &[u32]) -> Resu
             thread::sleep(POLL);
         }
         let through = begun.elapsed().as_secs_f64();
-        let processor = processor_time(agent.pid())?.saturating_sub(processor);
+        let processor = cpu_time(agent.pid())?.saturating_sub(processor);
         // The kernel's counters are read once a second.
         thread::sleep(Duration::from_millis(1100));
         let dropped = Counted::read(&client)?.dropped - before.dropped;

@@ -1,22 +1,22 @@
-//! Proof that an agent had nothing to say, without sleeping: conflicts of our own are made afterwards, one through each
-//! source the agent listens to, and when it names them it has dealt with all that came before.
+//! Proves without sleeping that an agent reported nothing: the barrier causes conflicts of its own, one through each kernel
+//! source; once the agent has reported them, it has processed everything before them.
 //!
-//! Holds because observations of one source are dealt with in the kernel's order.
+//! This holds because observations of one source are processed in the kernel's order.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result};
 
 use crate::{
-    agent::{Agent, DEADLINE, Received},
+    agent::{Agent, DEADLINE, ReceivedEvent},
     frames::{Frame, FrameSender},
     node::{Node, Pod, PodSpec},
 };
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Two pods that will claim the same addresses when asked to. Their addresses are of 198.18.0.0/15 (RFC 2544), which
-/// tests keep clear of.
+/// Two pods that claim the same addresses when the barrier is passed. The addresses are from 198.18.0.0/15 (RFC 2544), which
+/// tests must not use otherwise.
 #[derive(Debug)]
 pub struct Barrier {
     first: Pod,
@@ -24,7 +24,7 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// Makes the pods. Before the agent starts, so that their frames are seen.
+    /// Creates the pods. Called before the agent starts, so that it sees their frames.
     ///
     /// # Errors
     /// As [`Node::add_pods`].
@@ -34,17 +34,17 @@ impl Barrier {
             PodSpec::new(format!("vethmark{number}a")),
             PodSpec::new(format!("vethmark{number}b")),
         ])?;
-        let second = pods.pop().context("two pods were asked for")?;
-        let first = pods.pop().context("two pods were asked for")?;
+        let second = pods.pop().context("two pods were requested")?;
+        let first = pods.pop().context("two pods were requested")?;
         Ok(Self { first, second })
     }
 
-    /// Makes three conflicts of its own, by neighbour entries, ARP frames and the addresses of two new pods, waits for
-    /// the agent to name each, and gives all other events that came before the last of them.
+    /// Causes three conflicts, by neighbour entries, ARP frames and the addresses of two new pods, waits until the agent has
+    /// raised each, and returns all other events so far.
     ///
     /// # Errors
-    /// Where the agent does not name them, or breaks the event contract.
-    pub fn pass(&self, node: &Node, agent: &Agent) -> Result<Vec<Received>> {
+    /// The agent does not raise them, or violates the event contract.
+    pub fn pass(&self, node: &Node, agent: &Agent) -> Result<Vec<ReceivedEvent>> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let [_, _, high, low] = number.to_be_bytes();
         let [neighbour, arp, assigned] =
@@ -59,23 +59,21 @@ impl Barrier {
             PodSpec::new(format!("vethmark{number}{letter}")).address(format!("{assigned}/32"))
         }))?;
         let events = agent.wait_until(DEADLINE, |events| {
-            let named =
+            let is_raised =
                 |address: &String| events.iter().any(|received| received.event.raises(address));
-            [&neighbour, &arp, &assigned].into_iter().all(named)
+            [&neighbour, &arp, &assigned].into_iter().all(is_raised)
         })?;
         node.delete_pods(pods)?;
-        Ok(others(events))
+        Ok(without_own_conflicts(events))
     }
 }
 
-/// The events that are not about a barrier's own conflicts.
-#[must_use]
-pub fn others(mut events: Vec<Received>) -> Vec<Received> {
+fn without_own_conflicts(mut events: Vec<ReceivedEvent>) -> Vec<ReceivedEvent> {
     events.retain(|received| !is_own(&received.event.subject));
     events
 }
 
-/// Whether an address is a barrier's.
+/// Whether an address belongs to a barrier.
 pub(crate) fn is_own(address: &str) -> bool {
     address.starts_with("198.18.")
 }

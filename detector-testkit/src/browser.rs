@@ -1,6 +1,6 @@
-//! A real Chromium without a window, driven over WebDriver.
+//! A headless Chromium, controlled over WebDriver.
 //!
-//! It stands in a namespace of the test's: it reaches what the test serves there, and nothing else.
+//! It runs in a namespace of the test, so it reaches only what the test serves there.
 
 use std::{fs, path::Path, process::Command};
 
@@ -8,29 +8,29 @@ use anyhow::{Context as _, Result, bail};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
-use crate::{DEADLINE, http::Client, netns::Netns, server::Server};
+use crate::{DEADLINE, http::TestClient, netns::Netns, server::ServerProcess};
 
 /// An open browser with one page.
 #[derive(Debug)]
 pub struct Browser<'n> {
-    client: Client<'n>,
+    client: TestClient<'n>,
     session: String,
-    _driver: Server,
+    _driver: ServerProcess,
     _profile: tempfile::TempDir,
 }
 
 impl<'n> Browser<'n> {
-    /// Starts it.
+    /// Starts the browser and its driver.
     ///
     /// # Errors
-    /// Where Chromium or its driver is not installed, or does not start.
+    /// Chromium or its driver is not installed, or does not start.
     pub fn start(netns: &'n Netns) -> Result<Self> {
         let mut command = Command::new("chromedriver");
         command.arg("--port=0");
-        let mut driver = Server::start(netns, command)?;
+        let mut driver = ServerProcess::start(netns, command)?;
         let line = driver.wait_line(DEADLINE, "started successfully on port")?;
         let port: String = line.chars().filter(char::is_ascii_digit).collect();
-        let client = Client::new(netns, format!("http://127.0.0.1:{port}"));
+        let client = TestClient::new(netns, format!("http://127.0.0.1:{port}"));
         let profile = tempfile::tempdir()?;
         let options = json!({
             "binary": "/usr/bin/chromium",
@@ -46,11 +46,11 @@ impl<'n> Browser<'n> {
             "goog:chromeOptions": options,
             "goog:loggingPrefs": { "browser": "ALL" },
         }}});
-        let answer = client.send("POST", "/session", Some(&capabilities))?;
-        let session = answer.json()?;
+        let response = client.send("POST", "/session", Some(&capabilities))?;
+        let session = response.json()?;
         let session = session.pointer("/value/sessionId").and_then(Value::as_str);
         let session = session
-            .with_context(|| format!("no session: {}", answer.body))?
+            .with_context(|| format!("no session: {}", response.body))?
             .to_owned();
         let browser = Self {
             client,
@@ -67,11 +67,11 @@ impl<'n> Browser<'n> {
 
     fn command(&self, path: &str, body: &Value) -> Result<Value> {
         let path = format!("/session/{}/{path}", self.session);
-        let answer = self.client.send("POST", &path, Some(body))?;
-        if answer.status != 200 {
-            bail!("{path}: {}", answer.body);
+        let response = self.client.send("POST", &path, Some(body))?;
+        if response.status != 200 {
+            bail!("{path}: {}", response.body);
         }
-        Ok(answer.json()?.get("value").cloned().unwrap_or_default())
+        Ok(response.json()?.get("value").cloned().unwrap_or_default())
     }
 
     fn devtools(&self, command: &str, parameters: &Value) -> Result<Value> {
@@ -84,44 +84,46 @@ impl<'n> Browser<'n> {
     /// Opens a page.
     ///
     /// # Errors
-    /// Where it cannot be loaded.
+    /// The page cannot be loaded.
     pub fn open(&self, url: &str) -> Result<()> {
         self.command("url", &json!({ "url": url })).map(drop)
     }
 
-    /// The value of an expression in the page.
+    /// Evaluates a JavaScript expression in the page.
     ///
     /// # Errors
-    /// Where it throws.
+    /// The expression throws.
     pub fn eval(&self, expression: &str) -> Result<Value> {
         let script = format!("return ({expression});");
         self.command("execute/sync", &json!({ "script": script, "args": [] }))
     }
 
-    /// Waits until an expression is true; it is looked at whenever the page changes.
+    /// Waits until a JavaScript expression is true; it is evaluated again whenever the document changes.
     ///
     /// # Errors
-    /// Where it does not become true within the deadline; the message holds the page's text.
+    /// The deadline passes; the error contains the page's text.
     pub fn wait(&self, expression: &str) -> Result<()> {
         let script = format!(
             "const done = arguments[0];
-             const look = () => {{ if ({expression}) {{ watch.disconnect(); done(true); }} }};
-             const watch = new MutationObserver(look);
-             watch.observe(document, {{ attributes: true, characterData: true, childList: true, subtree: true }});
-             look();"
+             const check = () => {{ if ({expression}) {{ observer.disconnect(); done(true); }} }};
+             const observer = new MutationObserver(check);
+             observer.observe(document, {{ attributes: true, characterData: true, childList: true, subtree: true }});
+             check();"
         );
         let waited = self.command("execute/async", &json!({ "script": script, "args": [] }));
         waited.map(drop).map_err(|error| {
             let text = self.eval("document.body.innerText").unwrap_or_default();
-            error.context(format!("{expression} on a page that says\n{text}"))
+            error.context(format!(
+                "waiting for {expression}; text of the page:\n{text}"
+            ))
         })
     }
 
-    /// Types keys into whatever has the focus; special ones as WebDriver names them (`\u{e004}` is Tab).
+    /// Types keys into the focused element; special keys have WebDriver code points (`\u{e004}` is Tab).
     ///
     /// # Errors
-    /// Where the driver refuses.
-    pub fn press(&self, keys: &str) -> Result<()> {
+    /// The driver rejects the command.
+    pub fn press_keys(&self, keys: &str) -> Result<()> {
         let strokes: Vec<Value> = keys
             .chars()
             .flat_map(|key| {
@@ -133,11 +135,11 @@ impl<'n> Browser<'n> {
         self.command("actions", &actions).map(drop)
     }
 
-    /// Shows the page as on a screen of this size, in light or dark colours.
+    /// Emulates a screen of this size in CSS pixels, in light or dark mode.
     ///
     /// # Errors
-    /// Where the driver refuses.
-    pub fn look_like(&self, width: u32, height: u32, dark: bool) -> Result<()> {
+    /// The driver rejects the command.
+    pub fn emulate_screen(&self, width: u32, height: u32, dark: bool) -> Result<()> {
         self.devtools(
             "Emulation.setDeviceMetricsOverride",
             &json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 }),
@@ -150,17 +152,17 @@ impl<'n> Browser<'n> {
         .map(drop)
     }
 
-    /// Writes a picture of the whole page (PNG).
+    /// Writes a screenshot of the whole page as PNG.
     ///
     /// # Errors
-    /// Where the picture cannot be taken or written.
+    /// The screenshot cannot be taken or written.
     pub fn screenshot(&self, path: &Path) -> Result<()> {
         let shot = self.devtools(
             "Page.captureScreenshot",
             &json!({ "format": "png", "captureBeyondViewport": true }),
         )?;
         let data = shot.get("data").and_then(Value::as_str);
-        let data = data.context("no picture in the answer")?;
+        let data = data.context("the response contains no image")?;
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
@@ -168,21 +170,21 @@ impl<'n> Browser<'n> {
             .with_context(|| format!("writing {}", path.display()))
     }
 
-    /// What the page complained about: errors, refused resources, violated policies.
+    /// Entries of the console log above level INFO: errors, blocked resources, violated policies.
     ///
     /// # Errors
-    /// Where the driver refuses.
-    pub fn complaints(&self) -> Result<Vec<String>> {
+    /// The driver rejects the command.
+    pub fn console_errors(&self) -> Result<Vec<String>> {
         let log = self.command("se/log", &json!({ "type": "browser" }))?;
         let entries = log.as_array().cloned().unwrap_or_default();
-        let wrong = entries.iter().filter(|entry| entry["level"] != "INFO");
-        Ok(wrong.map(Value::to_string).collect())
+        let errors = entries.iter().filter(|entry| entry["level"] != "INFO");
+        Ok(errors.map(Value::to_string).collect())
     }
 }
 
 impl Drop for Browser<'_> {
     fn drop(&mut self) {
-        // The driver, and with it the browser, is killed in any case; asked first, it leaves nothing in /tmp.
+        // The driver is killed afterwards in any case; ending the session first removes its files in /tmp.
         let path = format!("/session/{}", self.session);
         let _ = self.client.send("DELETE", &path, None);
     }

@@ -1,5 +1,4 @@
-//! Real CNI plugins, run without a runtime: what kubelet's runtime does for a pod, as the CNI specification §"Protocol
-//! parameters" has it.
+//! Runs real CNI plugins without a container runtime, with the parameters of the CNI specification, section "Parameters".
 
 use std::{
     net::IpAddr,
@@ -16,73 +15,73 @@ use tempfile::TempDir;
 
 use crate::{
     mounts::PrivateMounts,
-    netns::{Netns, finish},
+    netns::{Netns, run_command},
     node::POD_DEVICE,
 };
 
-/// Where Debian's `containernetworking-plugins` puts them.
+/// The plugin directory of Debian's package `containernetworking-plugins`.
 pub const PLUGIN_DIRECTORY: &str = "/usr/lib/cni";
 
 static NEXT_CONTAINER: AtomicU64 = AtomicU64::new(1);
 
-/// Where `host-local` keeps its state when the configuration does not say.
+/// The default `dataDir` of `host-local`.
 const DEFAULT_DATA: &str = "/var/lib/cni/networks";
-/// What a restore wipes: `host-local`'s state and everything else that CNI remembers.
+/// The state of `host-local` and all other CNI state; a node restore wipes it.
 const DEFAULT_STATE: &str = "/var/lib/cni";
 
-/// A network configuration whose IPAM state stands in a directory of its own.
+/// A network configuration with IPAM state of its own.
 #[derive(Debug)]
 pub struct Cni {
     plugin: PathBuf,
     config: Value,
-    data: Data,
+    data: IpamData,
 }
 
 /// Where IPAM keeps its state.
 #[derive(Debug)]
-enum Data {
+enum IpamData {
     /// In a directory that the configuration names.
-    Own(TempDir),
-    /// At the default place, which is an empty one in these mounts.
-    Default(PrivateMounts),
+    Directory(TempDir),
+    /// In the default directory, inside this mount namespace.
+    DefaultDirectory(PrivateMounts),
 }
 
-/// A pod whose network a plugin set up. Dropping it removes the namespace, and the kernel then its veth; IPAM keeps the
-/// address, as after a crash. [`Cni::remove_pod`] is the orderly way.
+/// A pod whose network a plugin set up. Dropping it removes the namespace, and the kernel then removes the veth pair; IPAM keeps
+/// the allocation, as after a crash. [`Cni::remove_pod`] also releases the address.
 #[derive(Debug)]
 pub struct CniPod {
     netns: Netns,
     container_id: String,
     name: String,
-    /// What the plugin said.
-    pub result: CniResult,
+    /// The plugin's result.
+    pub result: AddResult,
 }
 
-/// The plugin's answer to ADD, as far as tests need it.
-#[derive(Clone, Debug, Deserialize)]
-pub struct CniResult {
-    /// Devices it made or uses.
+/// The result of ADD; only the fields that tests need.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct AddResult {
+    /// Devices that it created or uses.
     #[serde(default)]
     pub interfaces: Vec<CniInterface>,
-    /// Addresses it gave to the pod.
+    /// Addresses of the pod.
     #[serde(default)]
     pub ips: Vec<CniAddress>,
 }
 
-/// A device of a [`CniResult`].
+/// A device of a [`AddResult`].
 #[derive(Clone, Debug, Deserialize)]
 pub struct CniInterface {
-    /// Its name.
+    /// The device name.
     pub name: String,
-    /// Its hardware address.
+    /// The MAC.
     #[serde(default)]
     pub mac: String,
-    /// The namespace's path for the pod's own; empty or absent on the host.
+    /// The path of the pod's namespace; empty or absent for a device on the host.
     #[serde(default)]
     pub sandbox: String,
 }
 
-/// An address of a [`CniResult`].
+/// An address of a [`AddResult`].
 #[derive(Clone, Debug, Deserialize)]
 pub struct CniAddress {
     /// With prefix length: `10.244.2.2/24`.
@@ -90,61 +89,69 @@ pub struct CniAddress {
 }
 
 impl CniPod {
-    /// Its namespace.
+    /// The namespace.
     #[must_use]
     pub fn netns(&self) -> &Netns {
         &self.netns
     }
 
-    /// The container id that IPAM knows it by.
+    /// The container id that IPAM records.
     #[must_use]
     pub fn container_id(&self) -> &str {
         &self.container_id
     }
 
-    /// The host end of its veth.
+    /// The host end of its veth pair.
     ///
     /// # Errors
-    /// Where the plugin named none.
+    /// The result contains none.
     pub fn device(&self) -> Result<&str> {
         self.result
             .interfaces
             .iter()
             .find(|interface| interface.sandbox.is_empty() && interface.name.starts_with("veth"))
             .map(|interface| interface.name.as_str())
-            .with_context(|| format!("the plugin named no host veth: {:?}", self.result))
+            .with_context(|| format!("no host veth in the result: {:?}", self.result))
     }
 
     /// Its first address.
     ///
     /// # Errors
-    /// Where the plugin gave none.
+    /// The result contains none.
     pub fn address(&self) -> Result<IpAddr> {
         let first = self
             .result
             .ips
             .first()
-            .context("the plugin gave no address")?;
+            .context("no address in the result")?;
         let (host, _) = first
             .address
             .split_once('/')
             .unwrap_or((&first.address, ""));
         host.parse()
-            .with_context(|| format!("{host:?} is not an address"))
+            .with_context(|| format!("{host:?} is not a valid IP address"))
+    }
+}
+
+impl CniPod {
+    fn with_result(mut self, result: &str) -> Result<Self> {
+        self.result = serde_json::from_str(result)
+            .with_context(|| format!("the plugin's result {result}"))?;
+        Ok(self)
     }
 }
 
 impl Cni {
-    /// From a plugin's configuration; its `host-local` IPAM gets a data directory of its own.
+    /// A network with this plugin configuration and a new data directory for its `host-local` IPAM.
     ///
     /// # Errors
-    /// Where the plugin is not installed, or the configuration has no type or no IPAM.
+    /// The plugin is not installed, or the configuration has no type or no IPAM.
     pub fn new(mut config: Value) -> Result<Self> {
         let plugin = plugin(&config)?;
         let data = tempfile::Builder::new()
             .prefix("ipconflict-cni-")
             .tempdir()
-            .context("making a data directory")?;
+            .context("creating a data directory")?;
         let ipam = config
             .get_mut("ipam")
             .and_then(Value::as_object_mut)
@@ -156,24 +163,24 @@ impl Cni {
         Ok(Self {
             plugin,
             config,
-            data: Data::Own(data),
+            data: IpamData::Directory(data),
         })
     }
 
-    /// From a plugin's configuration; IPAM keeps its state at its default place, which is private to this value: the
-    /// machine's own is neither seen nor touched.
+    /// A network with this plugin configuration whose IPAM uses its default data directory, inside a private mount namespace:
+    /// the machine's own state is neither read nor changed.
     ///
     /// # Errors
-    /// As [`Cni::new`], and where no mount namespace can be made.
-    pub fn at_default_place(config: Value) -> Result<Self> {
+    /// As [`Cni::new`], and the mount namespace cannot be created.
+    pub fn with_default_data_dir(config: Value) -> Result<Self> {
         Ok(Self {
             plugin: plugin(&config)?,
             config,
-            data: Data::Default(PrivateMounts::new()?),
+            data: IpamData::DefaultDirectory(PrivateMounts::new()?),
         })
     }
 
-    /// `ptp` with `host-local`, as kind's kindnetd sets it up.
+    /// `ptp` with `host-local`, configured as by kind's kindnetd.
     ///
     /// # Errors
     /// As [`Cni::new`].
@@ -184,7 +191,7 @@ impl Cni {
         }))
     }
 
-    /// `bridge` with `host-local`, as flannel's delegate sets it up.
+    /// `bridge` with `host-local`, configured as by flannel.
     ///
     /// # Errors
     /// As [`Cni::new`].
@@ -192,30 +199,32 @@ impl Cni {
         Self::new(bridge_config(network, bridge, subnet))
     }
 
-    /// The same with `host-local` at its default place, as on a node; see [`Cni::at_default_place`].
+    /// [`Cni::bridge`] with the default data directory, as on a node; see [`Cni::with_default_data_dir`].
     ///
     /// # Errors
-    /// As [`Cni::at_default_place`].
-    pub fn bridge_at_default_place(network: &str, bridge: &str, subnet: &str) -> Result<Self> {
-        Self::at_default_place(bridge_config(network, bridge, subnet))
+    /// As [`Cni::with_default_data_dir`].
+    pub fn bridge_with_default_data_dir(network: &str, bridge: &str, subnet: &str) -> Result<Self> {
+        Self::with_default_data_dir(bridge_config(network, bridge, subnet))
     }
 
-    /// The IPAM state's directory, as the plugin sees it.
+    /// The IPAM data directory, as seen by the plugin.
     #[must_use]
     pub fn data_dir(&self) -> &Path {
         match &self.data {
-            Data::Own(directory) => directory.path(),
-            Data::Default(_) => Path::new(DEFAULT_DATA),
+            IpamData::Directory(directory) => directory.path(),
+            IpamData::DefaultDirectory(_) => Path::new(DEFAULT_DATA),
         }
     }
 
-    /// Writes the configuration as a container runtime reads it: a list of plugins in a file of `directory`.
+    /// Writes the configuration as a plugin list for a container runtime into `directory`, and returns the path.
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// The file cannot be written.
     pub fn write_config(&self, directory: &Path) -> Result<PathBuf> {
         let mut plugin = self.config.clone();
-        let object = plugin.as_object_mut().context("the plugin is no object")?;
+        let object = plugin
+            .as_object_mut()
+            .context("the plugin is not an object")?;
         let name = object.remove("name").unwrap_or_default();
         let version = object.remove("cniVersion").unwrap_or_default();
         let list = json!({"cniVersion": version, "name": name, "plugins": [plugin,
@@ -226,16 +235,16 @@ impl Cni {
         Ok(path)
     }
 
-    /// What IPAM has handed out, by its own books: the addresses it holds a file for.
+    /// The addresses that IPAM has recorded as allocated: those with a file.
     ///
     /// # Errors
-    /// Where its directory cannot be read.
-    pub fn handed_out(&self) -> Result<Vec<IpAddr>> {
+    /// The data directory cannot be read.
+    pub fn allocated_addresses(&self) -> Result<Vec<IpAddr>> {
         let network = self.config.get("name").and_then(Value::as_str);
         let directory = self.data_dir().join(network.unwrap_or_default());
         let names = match &self.data {
-            Data::Default(mounts) => mounts.list(&directory)?,
-            Data::Own(_) => match std::fs::read_dir(&directory) {
+            IpamData::DefaultDirectory(mounts) => mounts.list(&directory)?,
+            IpamData::Directory(_) => match std::fs::read_dir(&directory) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
                 entries => entries
                     .with_context(|| format!("reading {}", directory.display()))?
@@ -246,82 +255,75 @@ impl Cni {
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// A new pod on the node: a namespace, and ADD.
+    /// Creates a pod on the node: a namespace, then ADD.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin fails.
     pub fn add_pod(&self, node: &Netns, name: &str) -> Result<CniPod> {
-        self.add_pod_once_free(node, name, Duration::ZERO)
+        self.add_pod_when_free(node, name, Duration::ZERO)
     }
 
-    /// The same, asking again while IPAM has no address left, as kubelet does: each ADD is over before the next begins.
+    /// [`Cni::add_pod`] that retries while IPAM has no free address, as kubelet does; ADDs do not overlap.
     ///
     /// # Errors
-    /// What the plugin says, also where no address became free before the deadline.
-    pub fn add_pod_once_free(
+    /// The plugin fails, or no address is free before the deadline.
+    pub fn add_pod_when_free(
         &self,
         node: &Netns,
         name: &str,
         deadline: Duration,
     ) -> Result<CniPod> {
-        let netns = Netns::new("cni")?;
-        let container_id = format!("{:064x}", NEXT_CONTAINER.fetch_add(1, Ordering::Relaxed));
-        let until = Instant::now() + deadline;
-        let answer = loop {
-            match self.call(node, "ADD", netns.path(), &container_id, name) {
+        let end = Instant::now() + deadline;
+        let pod = self.new_pod(name)?;
+        let result = loop {
+            match self.call(node, "ADD", &pod) {
                 Err(error)
                     if format!("{error:#}").contains("no IP addresses available")
-                        && Instant::now() < until => {}
+                        && Instant::now() < end => {}
                 other => break other?,
             }
         };
-        let result = serde_json::from_str(&answer)
-            .with_context(|| format!("the plugin's answer {answer}"))?;
+        pod.with_result(&result)
+    }
+
+    /// [`Cni::add_pod`] that also returns how long ADD took, without the creation of the namespace.
+    ///
+    /// # Errors
+    /// The plugin fails.
+    pub fn add_pod_timed(&self, node: &Netns, name: &str) -> Result<(CniPod, Duration)> {
+        let pod = self.new_pod(name)?;
+        let started = Instant::now();
+        let result = self.call(node, "ADD", &pod)?;
+        let took = started.elapsed();
+        Ok((pod.with_result(&result)?, took))
+    }
+
+    /// A pod without a network.
+    fn new_pod(&self, name: &str) -> Result<CniPod> {
         Ok(CniPod {
-            netns,
-            container_id,
+            netns: Netns::new("cni")?,
+            container_id: format!("{:064x}", NEXT_CONTAINER.fetch_add(1, Ordering::Relaxed)),
             name: name.to_owned(),
-            result,
+            result: AddResult::default(),
         })
     }
 
-    /// A new pod, and how long the plugin took for ADD, without the making of the namespace.
+    /// Runs DEL, then removes the namespace.
     ///
     /// # Errors
-    /// What the plugin says.
-    pub fn add_pod_timed(&self, node: &Netns, name: &str) -> Result<(CniPod, Duration)> {
-        let netns = Netns::new("cni")?;
-        let container_id = format!("{:064x}", NEXT_CONTAINER.fetch_add(1, Ordering::Relaxed));
-        let begun = Instant::now();
-        let answer = self.call(node, "ADD", netns.path(), &container_id, name)?;
-        let took = begun.elapsed();
-        let pod = CniPod {
-            netns,
-            container_id,
-            name: name.to_owned(),
-            result: serde_json::from_str(&answer)
-                .with_context(|| format!("the plugin's answer {answer}"))?,
-        };
-        Ok((pod, took))
-    }
-
-    /// DEL, then removes the namespace.
-    ///
-    /// # Errors
-    /// What the plugin says.
+    /// The plugin fails.
     pub fn remove_pod(&self, node: &Netns, pod: CniPod) -> Result<()> {
-        self.call(node, "DEL", pod.netns.path(), &pod.container_id, &pod.name)
-            .map(drop)
+        self.call(node, "DEL", &pod).map(drop)
     }
 
-    /// Deletes all IPAM state while pods run: what the incidents were made of.
+    /// Deletes all IPAM state while pods run, as in the incidents.
     ///
     /// # Errors
-    /// Where the directory cannot be emptied.
+    /// The directory cannot be emptied.
     pub fn wipe(&self) -> Result<()> {
         let directory = match &self.data {
-            Data::Own(directory) => directory,
-            Data::Default(mounts) => return mounts.remove(Path::new(DEFAULT_STATE)),
+            IpamData::Directory(directory) => directory,
+            IpamData::DefaultDirectory(mounts) => return mounts.remove(Path::new(DEFAULT_STATE)),
         };
         for entry in std::fs::read_dir(directory.path()).context("reading the IPAM directory")? {
             let path = entry?.path();
@@ -335,14 +337,14 @@ impl Cni {
         Ok(())
     }
 
-    fn call(
-        &self,
-        node: &Netns,
-        verb: &str,
-        netns: &Path,
-        container_id: &str,
-        name: &str,
-    ) -> Result<String> {
+    /// Runs the plugin with a command of the specification and returns its stdout.
+    fn call(&self, node: &Netns, verb: &str, pod: &CniPod) -> Result<String> {
+        let CniPod {
+            netns,
+            container_id,
+            name,
+            ..
+        } = pod;
         let config = self.config.to_string();
         let args = format!(
             "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={name};K8S_POD_UID=uid-{name}"
@@ -354,23 +356,23 @@ impl Cni {
                 .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
                 .envs([
                     ("CNI_COMMAND", verb),
-                    ("CNI_CONTAINERID", container_id),
+                    ("CNI_CONTAINERID", container_id.as_str()),
                     ("CNI_IFNAME", POD_DEVICE),
                     ("CNI_PATH", PLUGIN_DIRECTORY),
                     ("CNI_ARGS", &args),
                 ]);
-            command.env("CNI_NETNS", netns);
-            finish(command, Some(&config))
+            command.env("CNI_NETNS", netns.path());
+            run_command(command, Some(&config))
         };
-        let answer = match &self.data {
-            Data::Own(_) => node.run_in(run),
-            Data::Default(mounts) => mounts.run_in(Some(node), run),
+        let result = match &self.data {
+            IpamData::Directory(_) => node.run_in(run),
+            IpamData::DefaultDirectory(mounts) => mounts.run_in(Some(node), run),
         };
-        let answer = answer.with_context(|| format!("CNI {verb} of {name}"))?;
-        if verb == "ADD" && answer.trim().is_empty() {
-            bail!("{} answered nothing to ADD", self.plugin.display());
+        let result = result.with_context(|| format!("CNI {verb} of {name}"))?;
+        if verb == "ADD" && result.trim().is_empty() {
+            bail!("{} returned no result for ADD", self.plugin.display());
         }
-        Ok(answer)
+        Ok(result)
     }
 }
 
@@ -382,7 +384,7 @@ fn plugin(config: &Value) -> Result<PathBuf> {
     let plugin = Path::new(PLUGIN_DIRECTORY).join(kind);
     ensure!(
         plugin.exists(),
-        "{} is not there: install Debian's containernetworking-plugins (cargo xtask setup does)",
+        "{} does not exist: install the Debian package containernetworking-plugins (`cargo xtask setup` does)",
         plugin.display()
     );
     Ok(plugin)

@@ -1,4 +1,4 @@
-//! A container of a pod in the node's network, set up as kubelet sets it up: what a DaemonSet's pod is.
+//! Containers of pods in the node's network, configured as by kubelet, like those of a DaemonSet.
 
 use std::{
     fs,
@@ -13,13 +13,13 @@ use crate::{
     containerd::{Containerd, Sandbox},
     cri::{
         Capability, ContainerConfig, ContainerId, ContainerMetadata, ContainerStatusRequest,
-        ContainerStatusResponse, CreateContainerRequest, ExecSyncRequest, ExecSyncResponse,
+        ContainerStatusResponse, CreateContainerRequest, Empty, ExecSyncRequest, ExecSyncResponse,
         ImageSpec, Int64Value, KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext,
-        Mount, NODE_NETWORK, NamespaceOption, Nothing, SecurityProfile, StopContainerRequest,
+        Mount, NODE_NETWORK, NamespaceOption, SecurityProfile, StopContainerRequest,
     },
 };
 
-/// What kubelet masks in a container that is not privileged.
+/// Paths that kubelet masks in an unprivileged container.
 const MASKED: [&str; 9] = [
     "/proc/asound",
     "/proc/acpi",
@@ -31,7 +31,7 @@ const MASKED: [&str; 9] = [
     "/proc/scsi",
     "/sys/firmware",
 ];
-/// What it makes read-only.
+/// Paths that kubelet makes read-only in an unprivileged container.
 const READ_ONLY: [&str; 5] = [
     "/proc/bus",
     "/proc/fs",
@@ -39,64 +39,64 @@ const READ_ONLY: [&str; 5] = [
     "/proc/sys",
     "/proc/sysrq-trigger",
 ];
-/// `CONTAINER_EXITED`.
+/// `ContainerState.CONTAINER_EXITED`.
 const EXITED: i32 = 2;
 
-/// Which system calls a container may make.
+/// The seccomp profile of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Seccomp {
-    /// The runtime's own profile.
+    /// The runtime's default profile.
     #[default]
     RuntimeDefault,
-    /// Any.
+    /// No restriction.
     Unconfined,
-    /// Those of this file.
+    /// The profile in this file.
     Localhost(PathBuf),
 }
 
-/// A directory or file of the node in a container.
+/// A directory or file of the node that is mounted in a container.
 #[derive(Clone, Debug)]
 pub struct HostMount {
-    /// There.
+    /// The path on the node.
     pub host: PathBuf,
-    /// Here.
+    /// The path in the container.
     pub container: String,
-    /// Not to be written.
+    /// Mounted read-only.
     pub read_only: bool,
-    /// What is mounted there later appears here.
+    /// Later mounts on the node propagate to the container.
     pub host_to_container: bool,
 }
 
 /// A container as a pod's manifest describes it.
 #[derive(Clone, Debug, Default)]
 pub struct ContainerSpec {
-    /// Its name.
+    /// The container name.
     pub name: String,
-    /// Its image, imported before.
+    /// The image, which must have been imported.
     pub image: String,
     /// Arguments of the image's entry point.
     pub args: Vec<String>,
-    /// Its environment.
+    /// The environment variables.
     pub env: Vec<(String, String)>,
-    /// What it sees of the node.
+    /// The mounts from the node.
     pub mounts: Vec<HostMount>,
-    /// Capabilities it has besides none.
+    /// Capabilities added after dropping all.
     pub capabilities: Vec<String>,
-    /// Everything is allowed.
+    /// Runs privileged.
     pub privileged: bool,
-    /// Its user.
+    /// The user id.
     pub user: i64,
-    /// Its group.
+    /// The group id.
     pub group: i64,
-    /// Its own files cannot be written.
+    /// Mounts the root file system read-only.
     pub read_only_root: bool,
-    /// No program it starts gains privileges.
+    /// Sets `no_new_privs`.
     pub no_new_privileges: bool,
-    /// Which system calls it may make.
+    /// The seccomp profile.
     pub seccomp: Seccomp,
 }
 
-/// A container that runs, or ran.
+/// A container that runs or has exited.
 #[derive(Clone, Debug)]
 pub struct Container {
     id: String,
@@ -105,32 +105,33 @@ pub struct Container {
 }
 
 impl Containerd {
-    /// Takes an image from an archive (OCI or docker).
+    /// Imports an image from an archive (OCI or Docker).
     ///
     /// # Errors
-    /// What the runtime says.
+    /// The runtime fails.
     pub fn import(&self, archive: &Path) -> Result<()> {
         let socket = self.socket();
-        self.run_inside(|| {
+        self.run_in(|| {
             let mut import = Command::new("ctr");
             import
                 .arg("-a")
                 .arg(&socket)
                 .args(["-n", "k8s.io", "images", "import", "--all-platforms"])
                 .arg(archive);
-            crate::netns::finish(import, None)
+            crate::netns::run_command(import, None)
                 .map(drop)
                 .context("importing an image")
         })
     }
 
-    /// Makes its mounts shared, as on a node, where something mounted later is to appear in a container; and the directories that a manifest's `DirectoryOrCreate` asks for.
+    /// Makes containerd's mounts shared, as on a node, so that later mounts propagate to containers; and creates missing host
+    /// directories, as for `DirectoryOrCreate` in a manifest.
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// The kernel refuses, or a directory would be created outside containerd's private file systems.
     pub fn prepare_mounts(&self, mounts: &[HostMount]) -> Result<()> {
-        self.run_inside(|| {
-            // Among themselves only: they were cut off from the machine's.
+        self.run_in(|| {
+            // Shared only with the containers: private_mounts() cut the tree off from the machine's.
             let flags = MsFlags::MS_SHARED | MsFlags::MS_REC;
             mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)
                 .context("making the mounts shared")?;
@@ -138,7 +139,7 @@ impl Containerd {
                 if !mount.host.exists() {
                     ensure!(
                         mount.host.starts_with("/run") || mount.host.starts_with("/var/lib"),
-                        "{} would be made on the machine itself",
+                        "{} would be created on the machine itself",
                         mount.host.display()
                     );
                     fs::create_dir_all(&mount.host)?;
@@ -148,10 +149,10 @@ impl Containerd {
         })
     }
 
-    /// Runs a container in a pod of its own in the node's network.
+    /// Runs a container in a new pod in the node's network.
     ///
     /// # Errors
-    /// What the runtime says.
+    /// The runtime fails.
     pub fn run_container(&mut self, spec: &ContainerSpec) -> Result<Container> {
         let logs = self.directory().join("logs");
         fs::create_dir_all(&logs)?;
@@ -162,37 +163,39 @@ impl Containerd {
             config: Some(container_config(spec, log.clone())),
             sandbox_config: Some(config),
         };
-        let made: ContainerId = self.client()?.call("CreateContainer", request)?;
+        let created: ContainerId = self.client()?.call("CreateContainer", request)?;
         let started = ContainerId {
-            id: made.id.clone(),
+            id: created.id.clone(),
         };
-        let _: Nothing = self.client()?.call("StartContainer", started)?;
+        let _: Empty = self.client()?.call("StartContainer", started)?;
         Ok(Container {
-            id: made.id,
+            id: created.id,
             sandbox,
             log: logs.join(log),
         })
     }
 
-    /// Its exit code, once it has ended.
+    /// The exit code; `None` while it runs.
     ///
     /// # Errors
-    /// What the runtime says.
+    /// The runtime fails.
     pub fn exit_code(&self, container: &Container) -> Result<Option<i32>> {
         let status = self.status(container)?.status;
-        let status = status.context("the runtime tells no status")?;
+        let status = status.context("the response contains no status")?;
         Ok((status.state == EXITED).then_some(status.exit_code))
     }
 
-    /// The id of its first process, as the machine sees it.
+    /// The id of its first process in the machine's pid namespace.
     ///
     /// # Errors
-    /// What the runtime says.
+    /// The runtime fails.
     pub fn container_pid(&self, container: &Container) -> Result<u32> {
-        let answer = self.status(container)?;
-        let info = answer.info.get("info").context("no verbose status")?;
+        let response = self.status(container)?;
+        let info = response.info.get("info").context("no verbose status")?;
         let info: serde_json::Value = serde_json::from_str(info)?;
-        let pid = info["pid"].as_u64().context("no process")?;
+        let pid = info["pid"]
+            .as_u64()
+            .context("no pid in the verbose status")?;
         Ok(u32::try_from(pid)?)
     }
 
@@ -204,25 +207,25 @@ impl Containerd {
         self.client()?.call("ContainerStatus", request)
     }
 
-    /// Runs a command in it to its end: exit code and stdout.
+    /// Runs a command in it to completion; returns exit code and stdout.
     ///
     /// # Errors
-    /// What the runtime says.
+    /// The runtime fails.
     pub fn exec(&self, container: &Container, command: &[&str]) -> Result<(i32, String)> {
         let request = ExecSyncRequest {
             id: container.id.clone(),
             command: command.iter().map(|&word| word.to_owned()).collect(),
             timeout: 20,
         };
-        let answer: ExecSyncResponse = self.client()?.call("ExecSync", request)?;
-        let text = String::from_utf8_lossy(&answer.stdout).into_owned();
-        Ok((answer.exit_code, text))
+        let response: ExecSyncResponse = self.client()?.call("ExecSync", request)?;
+        let text = String::from_utf8_lossy(&response.stdout).into_owned();
+        Ok((response.exit_code, text))
     }
 
-    /// What it wrote to stdout and stderr, without the runtime's prefixes.
+    /// Its stdout and stderr, without the runtime's line prefixes.
     ///
     /// # Errors
-    /// Where the file cannot be read.
+    /// The log file cannot be read.
     pub fn container_log(&self, container: &Container) -> Result<String> {
         let text = fs::read_to_string(&container.log).context("the container's log")?;
         // <time> stdout F <line>
@@ -230,23 +233,23 @@ impl Containerd {
         Ok(lines.fold(String::new(), |text, line| text + line + "\n"))
     }
 
-    /// SIGTERM, and SIGKILL after the grace period, as kubelet does it; gives the exit code.
+    /// Sends SIGTERM, and SIGKILL after the grace period, as kubelet does; returns the exit code.
     ///
     /// # Errors
-    /// What the runtime says.
+    /// The runtime fails.
     pub fn stop_container(&self, container: &Container, grace_seconds: i64) -> Result<i32> {
         let request = StopContainerRequest {
             id: container.id.clone(),
             timeout: grace_seconds,
         };
-        let _: Nothing = self.client()?.call("StopContainer", request)?;
+        let _: Empty = self.client()?.call("StopContainer", request)?;
         self.exit_code(container)?.context("it still runs")
     }
 
-    /// Stops and removes it with its pod.
+    /// Stops and removes the container and its pod.
     ///
     /// # Errors
-    /// What the runtime says.
+    /// The runtime fails.
     pub fn remove_container(&mut self, container: &Container) -> Result<()> {
         self.remove_pod(&container.sandbox)
     }
@@ -259,13 +262,13 @@ fn container_config(spec: &ContainerSpec, log: String) -> ContainerConfig {
         Seccomp::Unconfined => (1, String::new()),
         Seccomp::Localhost(file) => (2, file.display().to_string()),
     };
-    let unmasked = spec.privileged;
+    let privileged = spec.privileged;
     let security = LinuxContainerSecurityContext {
-        capabilities: (!spec.privileged).then(|| Capability {
+        capabilities: (!privileged).then(|| Capability {
             add: spec.capabilities.clone(),
             drop: vec!["ALL".to_owned()],
         }),
-        privileged: spec.privileged,
+        privileged,
         namespaces: Some(NamespaceOption {
             network: NODE_NETWORK,
             pid: 1,
@@ -274,8 +277,12 @@ fn container_config(spec: &ContainerSpec, log: String) -> ContainerConfig {
         read_only_root: spec.read_only_root,
         no_new_privileges: spec.no_new_privileges,
         run_as_group: Some(Int64Value { value: spec.group }),
-        masked_paths: if unmasked { Vec::new() } else { texts(&MASKED) },
-        read_only_paths: if unmasked {
+        masked_paths: if privileged {
+            Vec::new()
+        } else {
+            texts(&MASKED)
+        },
+        read_only_paths: if privileged {
             Vec::new()
         } else {
             texts(&READ_ONLY)

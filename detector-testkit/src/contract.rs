@@ -1,20 +1,20 @@
-//! The event contract, checked field by field: what users, dashboards and webhooks rely on.
+//! Checks an event against the contract in `docs/events.md`, field by field.
 
 use serde_json::Value;
 
 use crate::event::{ANOMALY_RAISED, ANOMALY_RESOLVED, RAISED, RESOLVED, UPDATED};
 
-/// Where a line breaks the event contract, each place by its path; empty where it keeps it.
+/// The violations of the event contract in an event, each with the path of the field; empty if there are none.
 #[must_use]
 pub fn violations(event: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    let mut check = Check {
+    let mut check = FieldCheck {
         at: String::new(),
         value: event,
         found: &mut found,
     };
     check.field("specversion", |field| field.one_of(&["1.0"]));
-    check.field("id", filled);
+    check.field("id", non_empty);
     check.field("source", |field| {
         field.text(
             |text| text.starts_with("ip-conflict-detector/"),
@@ -47,9 +47,9 @@ pub fn violations(event: &Value) -> Vec<String> {
     found
 }
 
-fn conflict(data: &mut Check<'_>, resolved: bool) {
-    data.field("conflict_id", filled);
-    data.field("node", filled);
+fn conflict(data: &mut FieldCheck<'_>, resolved: bool) {
+    data.field("conflict_id", non_empty);
+    data.field("node", non_empty);
     data.field("address", address);
     data.field("vlan", |vlan| {
         if !vlan.value.is_null()
@@ -85,7 +85,7 @@ fn conflict(data: &mut Check<'_>, resolved: bool) {
             field.report("between 0 and 1000000, both excluded");
         }
     });
-    data.field("traffic_goes_to", |field| field.or_null(filled));
+    data.field("traffic_goes_to", |field| field.or_null(non_empty));
     let mut present = 0;
     data.list("claimants", |claimant| {
         let left = claimant
@@ -93,24 +93,24 @@ fn conflict(data: &mut Check<'_>, resolved: bool) {
             .get("left")
             .is_some_and(|left| !left.is_null());
         present += usize::from(!left);
-        claimant.field("device", filled);
+        claimant.field("device", non_empty);
         claimant.field("ifindex", |field| {
             if field.value.as_u64().is_none_or(|index| index == 0) {
                 field.report("a positive number");
             }
         });
         claimant.field("mac", |field| field.or_null(mac));
-        claimant.field("master", |field| field.or_null(filled));
+        claimant.field("master", |field| field.or_null(non_empty));
         claimant.field("since", time);
         claimant.field("pod", |field| field.or_null(pod));
-        claimant.field("pod_unknown_because", |field| field.or_null(filled));
+        claimant.field("pod_unknown_because", |field| field.or_null(non_empty));
         if claimant.value.get("pod").is_some_and(Value::is_null)
             && claimant
                 .value
                 .get("pod_unknown_because")
                 .is_some_and(Value::is_null)
         {
-            claimant.report("a pod, or why it is unknown");
+            claimant.report("a pod, or the reason why it is unknown");
         }
         if left {
             claimant.field("left", |field| {
@@ -124,7 +124,7 @@ fn conflict(data: &mut Check<'_>, resolved: bool) {
             evidence.field("first_seen", time);
             evidence.field("last_seen", time);
             evidence.field("mac", |field| field.or_null(mac));
-            evidence.field("detail", |field| field.or_null(filled));
+            evidence.field("detail", |field| field.or_null(non_empty));
         });
     });
     if resolved && present > 1 {
@@ -140,9 +140,9 @@ fn conflict(data: &mut Check<'_>, resolved: bool) {
     }
 }
 
-fn anomaly(data: &mut Check<'_>, resolved: bool) {
-    data.field("anomaly_id", filled);
-    data.field("node", filled);
+fn anomaly(data: &mut FieldCheck<'_>, resolved: bool) {
+    data.field("anomaly_id", non_empty);
+    data.field("node", non_empty);
     data.field("address", address);
     data.field("kind", |field| {
         field.one_of(&[
@@ -152,8 +152,8 @@ fn anomaly(data: &mut Check<'_>, resolved: bool) {
             "route_astray",
         ])
     });
-    data.field("cause", filled);
-    data.field("detail", filled);
+    data.field("cause", non_empty);
+    data.field("detail", non_empty);
     data.field("state", |field| {
         field.one_of(&[if resolved { "resolved" } else { "active" }])
     });
@@ -166,35 +166,35 @@ fn anomaly(data: &mut Check<'_>, resolved: bool) {
         }
     });
     for name in ["device", "ipam", "network", "source", "owner"] {
-        data.field(name, |field| field.or_null(filled));
+        data.field(name, |field| field.or_null(non_empty));
     }
     data.field("pod", |field| field.or_null(pod));
     let value = |name| data.value.get(name).is_some_and(|v| !v.is_null());
     if value("device") && !value("pod") && !value("pod_unknown_because") {
-        data.report("a pod, or why it is unknown");
+        data.report("a pod, or the reason why it is unknown");
     }
 }
 
-fn pod(pod: &mut Check<'_>) {
+fn pod(pod: &mut FieldCheck<'_>) {
     for name in ["namespace", "name"] {
-        pod.field(name, filled);
+        pod.field(name, non_empty);
     }
     for name in ["uid", "container_id"] {
-        pod.field(name, |field| field.or_null(filled));
+        pod.field(name, |field| field.or_null(non_empty));
     }
     pod.field("via", |field| {
         field.one_of(&["cri", "cni-cache", "name-hash", "kube"])
     });
 }
 
-/// A value, where it stands, and where complaints go.
-struct Check<'a> {
+/// A value, its path, and the violations found so far.
+struct FieldCheck<'a> {
     at: String,
     value: &'a Value,
     found: &'a mut Vec<String>,
 }
 
-impl Check<'_> {
+impl FieldCheck<'_> {
     fn report(&mut self, wanted: &str) {
         let at = if self.at.is_empty() {
             "the event"
@@ -202,17 +202,17 @@ impl Check<'_> {
             &self.at
         };
         self.found
-            .push(format!("{at}: wanted {wanted}, found {}", self.value));
+            .push(format!("{at}: expected {wanted}, found {}", self.value));
     }
 
-    fn field(&mut self, name: &str, check: impl FnOnce(&mut Check<'_>)) {
+    fn field(&mut self, name: &str, check: impl FnOnce(&mut FieldCheck<'_>)) {
         let at = if self.at.is_empty() {
             name.to_owned()
         } else {
             format!("{}.{name}", self.at)
         };
         match self.value.get(name) {
-            Some(value) => check(&mut Check {
+            Some(value) => check(&mut FieldCheck {
                 at,
                 value,
                 found: self.found,
@@ -221,29 +221,29 @@ impl Check<'_> {
         }
     }
 
-    fn list(&mut self, name: &str, mut check: impl FnMut(&mut Check<'_>)) {
+    fn list(&mut self, name: &str, mut check: impl FnMut(&mut FieldCheck<'_>)) {
         self.field(name, |list| match list.value.as_array() {
             Some(items) if !items.is_empty() => {
                 for (index, value) in items.iter().enumerate() {
-                    check(&mut Check {
+                    check(&mut FieldCheck {
                         at: format!("{}[{index}]", list.at),
                         value,
                         found: list.found,
                     });
                 }
             }
-            _ => list.report("a list that is not empty"),
+            _ => list.report("a non-empty list"),
         });
     }
 
-    fn or_null(&mut self, check: impl FnOnce(&mut Check<'_>)) {
+    fn or_null(&mut self, check: impl FnOnce(&mut FieldCheck<'_>)) {
         if !self.value.is_null() {
             check(self);
         }
     }
 
-    fn text(&mut self, right: impl FnOnce(&str) -> bool, wanted: &str) {
-        if !self.value.as_str().is_some_and(right) {
+    fn text(&mut self, is_valid: impl FnOnce(&str) -> bool, wanted: &str) {
+        if !self.value.as_str().is_some_and(is_valid) {
             self.report(wanted);
         }
     }
@@ -256,34 +256,34 @@ impl Check<'_> {
     }
 }
 
-fn filled(field: &mut Check<'_>) {
-    field.text(|text| !text.is_empty(), "a text that is not empty");
+fn non_empty(field: &mut FieldCheck<'_>) {
+    field.text(|text| !text.is_empty(), "a non-empty string");
 }
 
-fn address(field: &mut Check<'_>) {
+fn address(field: &mut FieldCheck<'_>) {
     field.text(
         |text| text.parse::<std::net::IpAddr>().is_ok(),
         "an address",
     );
 }
 
-fn mac(field: &mut Check<'_>) {
+fn mac(field: &mut FieldCheck<'_>) {
     field.text(
-        |text| text.parse::<crate::mac::Mac>().is_ok(),
+        |text| text.parse::<crate::mac::MacAddress>().is_ok(),
         "a MAC address",
     );
 }
 
-/// `2026-03-21T09:10:11.123456Z`
-fn time(field: &mut Check<'_>) {
-    let right = |text: &str| {
+/// A timestamp like `2026-03-21T09:10:11.123456Z`.
+fn time(field: &mut FieldCheck<'_>) {
+    let is_valid = |text: &str| {
         let shape: String = text
             .chars()
             .map(|letter| if letter.is_ascii_digit() { '0' } else { letter })
             .collect();
         shape == "0000-00-00T00:00:00.000000Z"
     };
-    field.text(right, "a time in UTC with microseconds");
+    field.text(is_valid, "a UTC timestamp with microseconds");
 }
 
 #[cfg(test)]
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_keeps_the_contract_has_no_violation_and_reads_typed() {
+    fn valid_event_has_no_violations_and_deserializes() {
         let line = raised();
         assert_eq!(violations(&line), Vec::<String>::new());
         let event: Event = serde_json::from_value(line).unwrap();
@@ -325,8 +325,8 @@ mod tests {
     }
 
     #[test]
-    fn each_breach_is_named_by_its_place() {
-        for (path, value, named) in [
+    fn violation_names_the_path() {
+        for (path, value, reported) in [
             ("/time", json!("2026-03-21T09:10:11Z"), "time"),
             ("/data/latency_us", json!(0), "data.latency_us"),
             ("/data/kind", json!("double"), "data.kind"),
@@ -357,14 +357,14 @@ mod tests {
             let found = violations(&line);
             assert_eq!(found.len(), 1, "{path}: {found:?}");
             assert!(
-                found.iter().all(|text| text.starts_with(named)),
+                found.iter().all(|text| text.starts_with(reported)),
                 "{path}: {found:?}"
             );
         }
     }
 
     #[test]
-    fn a_missing_field_is_named() {
+    fn missing_field_is_named() {
         let mut line = raised();
         line.pointer_mut("/data")
             .unwrap()

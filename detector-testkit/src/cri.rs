@@ -1,4 +1,5 @@
-//! The part of the CRI that makes pods: what kubelet asks of a runtime. Messages by hand, as few as are needed.
+//! The part of the CRI that kubelet uses to create pods. The messages are declared by hand and contain only the fields used
+//! here.
 
 use std::{path::Path, time::Duration};
 
@@ -14,8 +15,8 @@ use tonic::{
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
-/// Longest that one call may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of one call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct RunPodSandboxRequest {
@@ -59,7 +60,7 @@ struct LinuxSandboxSecurityContext {
     privileged: bool,
 }
 
-/// `NamespaceMode.NODE`: the node's own.
+/// `NamespaceMode.NODE`: the network namespace of the node.
 pub(crate) const NODE_NETWORK: i32 = 2;
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -247,7 +248,7 @@ struct SandboxId {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Nothing {}
+pub(crate) struct Empty {}
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct PodSandboxStatusRequest {
@@ -263,15 +264,15 @@ struct PodSandboxStatusResponse {
     info: std::collections::HashMap<String, String>,
 }
 
-/// A client of a runtime's socket.
+/// A client of a container runtime's CRI socket.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct CriClient {
     runtime: Runtime,
     channel: Channel,
 }
 
-impl Client {
-    /// Connects, and makes sure that the CRI answers.
+impl CriClient {
+    /// Connects and checks that the runtime responds.
     pub(crate) fn open(socket: &Path) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -281,22 +282,22 @@ impl Client {
             let path = path.clone();
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
         });
-        let endpoint = Endpoint::from_static("http://localhost").timeout(PATIENCE);
+        let endpoint = Endpoint::from_static("http://localhost").timeout(CALL_TIMEOUT);
         let channel = runtime.block_on(endpoint.connect_with_connector(connector))?;
         let client = Self { runtime, channel };
-        let _: Nothing = client.call("Version", Nothing {})?;
+        let _: Empty = client.call("Version", Empty {})?;
         Ok(client)
     }
 
-    /// `RunPodSandbox`; gives the sandbox's id.
+    /// Calls `RunPodSandbox` and returns the sandbox id.
     pub(crate) fn run(&self, namespace: &str, name: &str, uid: &str) -> Result<String> {
         let context = None;
         self.run_config(config(namespace, name, uid, String::new(), context))
             .map(|(id, _)| id)
     }
 
-    /// The same in the node's network; the logs of its containers go to `logs`. Gives the configuration, too, which
-    /// the runtime wants to see again with each container.
+    /// Runs a sandbox in the node's network, with its container logs in `logs`. Also returns the configuration, which each
+    /// `CreateContainer` must repeat.
     pub(crate) fn run_on_node(
         &self,
         namespace: &str,
@@ -320,32 +321,32 @@ impl Client {
         let request = RunPodSandboxRequest {
             config: Some(config.clone()),
         };
-        let answer: SandboxId = self.call("RunPodSandbox", request)?;
-        Ok((answer.id, config))
+        let response: SandboxId = self.call("RunPodSandbox", request)?;
+        Ok((response.id, config))
     }
 
-    /// `StopPodSandbox`, which removes its network, and `RemovePodSandbox`.
+    /// Calls `StopPodSandbox`, which removes the network, and `RemovePodSandbox`.
     pub(crate) fn remove(&self, id: &str) -> Result<()> {
         for method in ["StopPodSandbox", "RemovePodSandbox"] {
-            let _: Nothing = self.call(method, SandboxId { id: id.to_owned() })?;
+            let _: Empty = self.call(method, SandboxId { id: id.to_owned() })?;
         }
         Ok(())
     }
 
-    /// What the runtime says of a sandbox in its verbose answer, JSON.
+    /// The JSON in the runtime's verbose status of a sandbox.
     pub(crate) fn info(&self, id: &str) -> Result<String> {
         let request = PodSandboxStatusRequest {
             id: id.to_owned(),
             verbose: true,
         };
-        let mut answer: PodSandboxStatusResponse = self.call("PodSandboxStatus", request)?;
-        answer
+        let mut response: PodSandboxStatusResponse = self.call("PodSandboxStatus", request)?;
+        response
             .info
             .remove("info")
-            .context("the runtime says nothing")
+            .context("the verbose status is empty")
     }
 
-    /// One call of the runtime's service.
+    /// Calls a method of the runtime service.
     pub(crate) fn call<Q, A>(&self, method: &str, request: Q) -> Result<A>
     where
         Q: prost::Message + 'static,
@@ -356,8 +357,8 @@ impl Client {
         self.runtime.block_on(async {
             grpc.ready().await?;
             let codec = ProstCodec::<Q, A>::default();
-            let answer = grpc.unary(Request::new(request), path, codec).await;
-            answer
+            let response = grpc.unary(Request::new(request), path, codec).await;
+            response
                 .map(tonic::Response::into_inner)
                 .with_context(|| format!("CRI {method}"))
         })
@@ -377,7 +378,7 @@ fn config(
             uid: uid.to_owned(),
             namespace: namespace.to_owned(),
         }),
-        // In the node's network the node's name stands, as kubelet has it.
+        // As kubelet: a pod in the node's network has no hostname of its own.
         hostname: match security_context {
             None => name.to_owned(),
             Some(_) => String::new(),

@@ -1,20 +1,20 @@
-//! The event lines that the agent writes, as users rely on them.
+//! The events that the agent writes, as types for tests.
 //!
-//! Typed for reading in tests; unknown fields are let through, so that an agent may say more. What must be there, and
-//! of which type, is checked by [`crate::contract::violations`] on every line that a test reads.
+//! Declared independently of the agent's own types. Unknown fields are ignored, because fields may be added to the contract.
+//! [`crate::contract::violations`] checks required fields and their formats on every line that a test reads.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A conflict began.
+/// A conflict was raised.
 pub const RAISED: &str = "io.ipconflict.conflict.raised";
-/// Something about a conflict changed.
+/// A conflict changed.
 pub const UPDATED: &str = "io.ipconflict.conflict.updated";
-/// A conflict ended.
+/// A conflict was resolved.
 pub const RESOLVED: &str = "io.ipconflict.conflict.resolved";
-/// An anomaly began.
+/// An anomaly was raised.
 pub const ANOMALY_RAISED: &str = "io.ipconflict.anomaly.raised";
-/// An anomaly ended.
+/// An anomaly was resolved.
 pub const ANOMALY_RESOLVED: &str = "io.ipconflict.anomaly.resolved";
 
 /// A CloudEvents envelope.
@@ -24,19 +24,19 @@ pub struct Event {
     pub id: String,
     /// `ip-conflict-detector/<node>`.
     pub source: String,
-    /// What happened: [`RAISED`], ….
+    /// The event type: [`RAISED`], ….
     #[serde(rename = "type")]
     pub kind: String,
-    /// The address.
+    /// The address that the event is about.
     pub subject: String,
     /// RFC 3339, microseconds.
     pub time: String,
-    /// The conflict, or the anomaly, as it stands after the event.
+    /// The conflict or anomaly after the event.
     pub data: Value,
 }
 
 impl Event {
-    /// The conflict it tells of; `None` for an anomaly or a line that breaks the contract.
+    /// The conflict; `None` for an anomaly event or a contract violation.
     #[must_use]
     pub fn conflict(&self) -> Option<Conflict> {
         if !self.kind.starts_with("io.ipconflict.conflict.") {
@@ -45,7 +45,7 @@ impl Event {
         serde_json::from_value(self.data.clone()).ok()
     }
 
-    /// The anomaly it tells of; `None` for a conflict or a line that breaks the contract.
+    /// The anomaly; `None` for a conflict event or a contract violation.
     #[must_use]
     pub fn anomaly(&self) -> Option<Anomaly> {
         if !self.kind.starts_with("io.ipconflict.anomaly.") {
@@ -54,55 +54,55 @@ impl Event {
         serde_json::from_value(self.data.clone()).ok()
     }
 
-    /// Raised for this address?
+    /// Whether it raises a conflict on this address.
     #[must_use]
     pub fn raises(&self, address: &str) -> bool {
         self.kind == RAISED && self.subject == address
     }
 
-    /// Updated for this address?
+    /// Whether it updates a conflict on this address.
     #[must_use]
     pub fn updates(&self, address: &str) -> bool {
         self.kind == UPDATED && self.subject == address
     }
 
-    /// Resolved for this address?
+    /// Whether it resolves a conflict on this address.
     #[must_use]
     pub fn resolves(&self, address: &str) -> bool {
         self.kind == RESOLVED && self.subject == address
     }
 }
 
-/// Not yet a conflict.
+/// The data of an anomaly event.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Anomaly {
     /// Stable for the life of the anomaly.
     pub anomaly_id: String,
     /// `ipam_drift`, `ipam_leak`, `gateway_unresolved` or `route_astray`.
     pub kind: String,
-    /// What exactly is wrong.
+    /// The cause, as an identifier.
     pub cause: String,
     /// `active` or `resolved`.
     pub state: String,
-    /// The address in question.
+    /// The address.
     pub address: String,
     /// The pod device.
     pub device: Option<String>,
     /// Its pod.
     pub pod: Option<Value>,
-    /// Whose books.
+    /// The IPAM that the allocations belong to.
     pub ipam: Option<String>,
-    /// The data directory, file or resource.
+    /// The IPAM data directory, file or resource.
     pub source: Option<String>,
-    /// Whom the books hold the address for.
+    /// The owner that IPAM has recorded for the address.
     pub owner: Option<String>,
-    /// One sentence.
+    /// A description in one sentence.
     pub detail: String,
-    /// Why it is over.
+    /// Why it was resolved.
     pub resolved_because: Option<String>,
 }
 
-/// One address, more than one claimant.
+/// The data of a conflict event.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Conflict {
     /// Stable for the life of the conflict.
@@ -119,18 +119,18 @@ pub struct Conflict {
     pub confidence: String,
     /// `active` or `resolved`.
     pub state: String,
-    /// RFC 3339; in a resolving event.
+    /// RFC 3339; only in a resolving event.
     pub resolved_at: Option<String>,
-    /// Kernel timestamp of the deciding observation to the event's creation, in microseconds.
+    /// Microseconds from the kernel's timestamp of the deciding observation to the creation of the event.
     pub latency_us: Option<f64>,
     /// The device whose pod receives the traffic.
     pub traffic_goes_to: Option<String>,
-    /// Who claims it; in a resolving event also who did.
+    /// The claimants; a resolving event also lists former ones.
     pub claimants: Vec<Claimant>,
 }
 
 impl Conflict {
-    /// The claimants' devices, sorted.
+    /// The sorted devices of all claimants.
     #[must_use]
     pub fn devices(&self) -> Vec<&str> {
         let mut devices: Vec<_> = self
@@ -151,30 +151,30 @@ impl Conflict {
     }
 }
 
-/// A device that claims the address.
+/// A pod device that claims the address.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Claimant {
-    /// Its name.
+    /// The device name.
     pub device: String,
-    /// Its index in the node's namespace.
+    /// The interface index in the node's namespace.
     pub ifindex: u32,
-    /// The hardware address that the claim gave.
+    /// The MAC of the claim.
     pub mac: Option<String>,
-    /// The bridge that it is a port of.
+    /// The bridge that the device is a port of.
     pub master: Option<String>,
-    /// Why it left.
+    /// Why it is no longer a claimant; `None` while it is.
     #[serde(default)]
     pub left: Option<String>,
-    /// The pod on it.
+    /// The pod, if known.
     pub pod: Option<Value>,
     /// Why the pod is unknown.
     pub pod_unknown_because: Option<String>,
-    /// On what ground.
+    /// What supports the claim.
     pub evidence: Vec<Evidence>,
 }
 
 impl Claimant {
-    /// The kinds of its evidence, sorted, each once.
+    /// The kinds of its evidence, sorted and deduplicated.
     #[must_use]
     pub fn evidence_kinds(&self) -> Vec<&str> {
         let mut kinds: Vec<_> = self
@@ -188,13 +188,13 @@ impl Claimant {
     }
 }
 
-/// One ground for a claim.
+/// One piece of evidence for a claim.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Evidence {
     /// `address`, `arp`, `ndp`, `neighbour` or `source`.
     pub kind: String,
-    /// The hardware address it gave.
+    /// The MAC in the evidence.
     pub mac: Option<String>,
-    /// Such as the neighbour entry's state.
+    /// Further information, such as the neighbour entry's state.
     pub detail: Option<String>,
 }

@@ -1,28 +1,25 @@
-//! Requests over HTTP from inside a namespace.
+//! HTTP requests from inside a namespace.
 
-use std::{
-    io::{BufRead as _, BufReader, Read},
-    time::Duration,
-};
+use std::io::{BufRead as _, BufReader, Read};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::netns::Netns;
 
-/// What a server said.
+/// A response, read completely.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     /// The status code.
     pub status: u16,
-    /// Names in lower case, and values.
+    /// Header names in lower case, and values.
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: String,
 }
 
-impl Answer {
-    /// The value of a header, its name in lower case.
+impl HttpResponse {
+    /// The value of a header, named in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known == name);
@@ -32,24 +29,24 @@ impl Answer {
     /// The body as JSON.
     ///
     /// # Errors
-    /// Where it is none; the message holds it.
+    /// The body is not valid JSON; the error contains it.
     pub fn json(&self) -> Result<Value> {
         serde_json::from_str(&self.body)
-            .with_context(|| format!("{} {}: no JSON", self.status, self.body))
+            .with_context(|| format!("{} {}: not valid JSON", self.status, self.body))
     }
 }
 
-/// Talks to one server.
+/// A client of one server, as seen from a namespace. Every request opens a connection of its own.
 #[derive(Debug)]
-pub struct Client<'n> {
+pub struct TestClient<'n> {
     netns: &'n Netns,
     base: String,
     headers: Vec<(String, String)>,
     agent: ureq::Agent,
 }
 
-impl<'n> Client<'n> {
-    /// To the server of this origin, `http://127.0.0.1:9842`, as seen from the namespace.
+impl<'n> TestClient<'n> {
+    /// A client of the server at this origin, such as `http://127.0.0.1:9842`.
     #[must_use]
     pub fn new(netns: &'n Netns, origin: impl Into<String>) -> Self {
         let config = ureq::Agent::config_builder()
@@ -67,26 +64,26 @@ impl<'n> Client<'n> {
         }
     }
 
-    /// With one more header on every request.
+    /// Adds a header to every request.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Asks for a path.
+    /// Sends a GET request.
     ///
     /// # Errors
-    /// Where the server does not answer; any status is an answer.
-    pub fn get(&self, path: &str) -> Result<Answer> {
+    /// The server does not respond. A response with an error status is no error.
+    pub fn get(&self, path: &str) -> Result<HttpResponse> {
         self.send("GET", path, None)
     }
 
-    /// Sends a request; a body is sent as JSON.
+    /// Sends a request, with a JSON body if there is one.
     ///
     /// # Errors
-    /// As [`Client::get`].
-    pub fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Answer> {
+    /// As [`TestClient::get`].
+    pub fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<HttpResponse> {
         let response = self.start(method, path, body)?;
         let status = response.status().as_u16();
         let headers = response
@@ -102,8 +99,8 @@ impl<'n> Client<'n> {
             .into_body()
             .into_reader()
             .read_to_string(&mut body)
-            .with_context(|| format!("reading the answer to {method} {path}"))?;
-        Ok(Answer {
+            .with_context(|| format!("reading the response to {method} {path}"))?;
+        Ok(HttpResponse {
             status,
             headers,
             body,
@@ -113,14 +110,14 @@ impl<'n> Client<'n> {
     /// Opens a stream of server-sent events.
     ///
     /// # Errors
-    /// Where the answer is none.
-    pub fn events(&self, path: &str) -> Result<EventStream> {
+    /// The response does not have status 200.
+    pub fn events(&self, path: &str) -> Result<SseStream> {
         let response = self.start("GET", path, None)?;
         if response.status() != 200 {
             bail!("{path}: {}", response.status());
         }
         let reader: Box<dyn Read + Send> = Box::new(response.into_body().into_reader());
-        Ok(EventStream(BufReader::new(reader)))
+        Ok(SseStream(BufReader::new(reader)))
     }
 
     fn start(
@@ -135,8 +132,8 @@ impl<'n> Client<'n> {
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        // The socket belongs to the namespace it was opened in, whoever reads from it later.
-        let answer = self.netns.run_in(|| {
+        // A socket stays in the namespace it was opened in, whichever thread reads from it later.
+        let response = self.netns.run_in(|| {
             Ok(match body {
                 Some(body) => {
                     let request = request
@@ -147,22 +144,22 @@ impl<'n> Client<'n> {
                 None => self.agent.run(request.body(())?)?,
             })
         });
-        answer.with_context(|| format!("{method} {}{path}", self.base))
+        response.with_context(|| format!("{method} {}{path}", self.base))
     }
 }
 
 /// An open stream of server-sent events.
-pub struct EventStream(BufReader<Box<dyn Read + Send>>);
+pub struct SseStream(BufReader<Box<dyn Read + Send>>);
 
-impl std::fmt::Debug for EventStream {
+impl std::fmt::Debug for SseStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("EventStream")
+        f.write_str("SseStream")
     }
 }
 
 /// One server-sent event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerSent {
+pub struct SseEvent {
     /// `id:`, or empty.
     pub id: String,
     /// `event:`, or empty.
@@ -171,13 +168,14 @@ pub struct ServerSent {
     pub data: String,
 }
 
-impl EventStream {
-    /// The next one; `None` at the stream's end. Waits as long as the server keeps the stream alive.
+impl SseStream {
+    /// The next event, including keep-alives; `None` at the end of the stream. Blocks as long as the server keeps the stream
+    /// open.
     ///
     /// # Errors
-    /// Where the connection breaks.
-    pub fn next_event(&mut self) -> Result<Option<ServerSent>> {
-        let mut event = ServerSent::default();
+    /// The connection breaks.
+    pub fn next_event(&mut self) -> Result<Option<SseEvent>> {
+        let mut event = SseEvent::default();
         loop {
             let mut line = String::new();
             if self.0.read_line(&mut line)? == 0 {
@@ -185,7 +183,7 @@ impl EventStream {
             }
             let line = line.trim_end();
             if line.is_empty() {
-                if event != ServerSent::default() {
+                if event != SseEvent::default() {
                     return Ok(Some(event));
                 }
                 continue;
@@ -200,33 +198,16 @@ impl EventStream {
         }
     }
 
-    /// The next one that is an event of the agent's, not a sign of life.
+    /// The next event without an `event:` field: one of the agent's, not a keep-alive.
     ///
     /// # Errors
-    /// Where the stream ends.
-    pub fn next_message(&mut self) -> Result<ServerSent> {
+    /// The stream ends.
+    pub fn next_message(&mut self) -> Result<SseEvent> {
         loop {
             let event = self.next_event()?.context("the stream ended")?;
             if event.kind.is_empty() {
                 return Ok(event);
             }
-        }
-    }
-}
-
-/// Tries until `done` gives something, for servers that cannot tell when something happened.
-///
-/// # Errors
-/// Where the deadline passes; the message holds the last error.
-pub fn until<T>(deadline: Duration, mut done: impl FnMut() -> Result<T>) -> Result<T> {
-    let end = std::time::Instant::now() + deadline;
-    loop {
-        match done() {
-            Ok(found) => return Ok(found),
-            Err(error) if std::time::Instant::now() >= end => {
-                return Err(error.context(format!("not within {deadline:?}")));
-            }
-            Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
     }
 }

@@ -1,7 +1,9 @@
-//! What tests, the demo and the benches stand on: namespaces that play a node and its pods, frames sent from inside a
-//! pod, real CNI plugins, a running agent whose events are read as they come, and incidents from the field as data.
+//! Shared by the tests, the demo, the benchmarks and the soak: network namespaces that act as a node and its pods, frames
+//! sent from inside a pod, real CNI plugins and containerd, a running agent whose events are read, fake Kubernetes and webhook
+//! servers, and published incidents as data.
 //!
-//! It knows the agent only from outside: its binary, its command line and the event lines it writes.
+//! It uses the agent only from outside: its binary, command line, endpoints and event lines. Waiting is always with a
+//! deadline: [`until`] polls any condition; [`Agent`], [`Receiver`] and [`KubeApi`] have waits of their own that do not poll.
 
 pub mod agent;
 pub mod barrier;
@@ -19,8 +21,8 @@ pub mod mac;
 pub mod mounts;
 pub mod netns;
 pub mod node;
-pub mod open;
-pub mod pause;
+pub mod open_conflicts;
+pub mod pause_image;
 pub mod process;
 pub mod prometheus;
 pub mod random;
@@ -28,8 +30,9 @@ pub mod receiver;
 pub mod scenario;
 pub mod server;
 pub mod traffic;
+mod wait;
 
-pub use agent::{Agent, AgentCommand, DEADLINE, Outcome, RUN, Received};
+pub use agent::{Agent, AgentCommand, DEADLINE, Outcome, RUN_ARGS, ReceivedEvent};
 pub use barrier::Barrier;
 pub use cni::{Cni, CniPod};
 pub use container::{Container, ContainerSpec, HostMount, Seccomp};
@@ -37,10 +40,13 @@ pub use containerd::Containerd;
 pub use event::Event;
 pub use frames::{ArpOperation, Frame, FrameSender, NaFlags, announce};
 pub use kube_api::KubeApi;
-pub use mac::Mac;
+pub use mac::MacAddress;
 pub use mounts::PrivateMounts;
-pub use netns::{Netns, remove_living_namespaces};
+pub use netns::{Netns, remove_all_namespaces};
 pub use node::{Node, POD_DEVICE, Pod, PodSpec};
-pub use open::{Open, fresh_look, open_conflicts, told_open};
-pub use receiver::{Mood, Posted, Receiver};
-pub use traffic::reach;
+pub use open_conflicts::{
+    OpenConflicts, conflicts_from_api, conflicts_from_check, conflicts_from_events,
+};
+pub use receiver::{Behaviour, ReceivedRequest, Receiver};
+pub use traffic::wait_reachable;
+pub use wait::until;

@@ -1,17 +1,17 @@
-//! A hardware address, as frames and device specifications need it.
+//! Ethernet addresses for frames and devices.
 
 use std::{fmt, str::FromStr};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Six bytes of Ethernet address.
+/// An Ethernet address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Mac(pub [u8; 6]);
+pub struct MacAddress(pub [u8; 6]);
 
-impl Mac {
-    /// All ones: every station.
+impl MacAddress {
+    /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
-    /// The `target hardware address` of an ARP request: not known.
+    /// The target hardware address of an ARP request, which is unknown.
     pub const ZERO: Self = Self([0; 6]);
 
     /// A locally administered unicast address that differs for every `number`.
@@ -22,14 +22,14 @@ impl Mac {
     }
 }
 
-impl fmt::Display for Mac {
+impl fmt::Display for MacAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g] = self.0;
         write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
     }
 }
 
-impl FromStr for Mac {
+impl FromStr for MacAddress {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {

@@ -1,5 +1,5 @@
-//! A mount namespace of our own, in which `/var/lib` is empty and nobody else's: CNI plugins keep their state at paths that
-//! no configuration moves, and the machine's own must not be touched.
+//! A private mount namespace with an empty `/var/lib`: CNI plugins keep state at paths that no configuration changes, and the
+//! machine's own state must not be modified.
 
 use std::{fs, fs::File, path::Path, thread};
 
@@ -11,27 +11,28 @@ use nix::{
 
 use crate::netns::Netns;
 
-/// Where the CNI specification's own plugins keep what they remember.
+/// The parent directory of the state of the reference CNI plugins.
 const STATE: &str = "/var/lib";
 
-/// The namespace; it goes away with the value and the processes in it.
+/// The namespace; it disappears with this value and the processes in it.
 #[derive(Debug)]
 pub struct PrivateMounts {
     namespace: File,
 }
 
 impl PrivateMounts {
-    /// Makes the namespace. Network namespaces that are made later appear in it, too.
+    /// Creates the namespace. Network namespaces that are created later appear in it, too.
     ///
     /// # Errors
-    /// Where the kernel refuses: it takes `CAP_SYS_ADMIN`.
+    /// The kernel refuses; `CAP_SYS_ADMIN` is required.
     pub fn new() -> Result<Self> {
-        let namespace = on_own_thread(|| {
-            unshare(CloneFlags::CLONE_NEWNS).context("making a mount namespace (is this root?)")?;
-            // Slave: nothing that is mounted here is seen outside, what is mounted outside is seen here.
+        let namespace = on_new_thread(|| {
+            unshare(CloneFlags::CLONE_NEWNS)
+                .context("creating a mount namespace (requires root)")?;
+            // Slave: mounts outside appear here, mounts here do not appear outside.
             let flags = MsFlags::MS_SLAVE | MsFlags::MS_REC;
             mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)
-                .context("cutting the mounts off")?;
+                .context("making the mounts slaves")?;
             mount(
                 Some("tmpfs"),
                 STATE,
@@ -45,23 +46,23 @@ impl PrivateMounts {
         Ok(Self { namespace })
     }
 
-    /// Runs `body` on a thread of its own that sees these mounts and, where given, stands in a network namespace;
-    /// processes it spawns do too.
+    /// Runs `body` on a new thread with these mounts and, if given, inside a network namespace; processes that it spawns
+    /// inherit both.
     ///
     /// # Errors
-    /// Where a namespace cannot be entered, and the body's own.
+    /// A namespace cannot be entered, or `body` fails.
     pub fn run_in<T: Send>(
         &self,
         netns: Option<&Netns>,
         body: impl FnOnce() -> Result<T> + Send,
     ) -> Result<T> {
-        // Opened outside: the path is the machine's.
+        // Opened before entering: the path belongs to the machine's mount namespace.
         let network = netns
             .map(|netns| File::open(netns.path()).context("opening the network namespace"))
             .transpose()?;
-        on_own_thread(|| {
-            // The kernel lets only a thread whose working directory is its own change its mounts.
-            unshare(CloneFlags::CLONE_FS).context("leaving the shared working directory")?;
+        on_new_thread(|| {
+            // setns(2): a thread that shares its filesystem attributes cannot enter a mount namespace.
+            unshare(CloneFlags::CLONE_FS).context("unsharing the filesystem attributes")?;
             setns(&self.namespace, CloneFlags::CLONE_NEWNS)
                 .context("entering the mount namespace")?;
             if let Some(network) = &network {
@@ -72,10 +73,10 @@ impl PrivateMounts {
         })
     }
 
-    /// Removes a directory of theirs with all that is in it; nothing where there is none.
+    /// Removes a directory of this mount namespace recursively; does nothing if it does not exist.
     ///
     /// # Errors
-    /// Where it cannot be removed.
+    /// The directory cannot be removed.
     pub fn remove(&self, directory: &Path) -> Result<()> {
         self.run_in(None, || match fs::remove_dir_all(directory) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -85,10 +86,10 @@ impl PrivateMounts {
         })
     }
 
-    /// The names in a directory of theirs, sorted; none where there is no such directory.
+    /// The sorted names in a directory of this mount namespace; empty if it does not exist.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// The directory cannot be read.
     pub fn list(&self, directory: &Path) -> Result<Vec<String>> {
         self.run_in(None, || {
             let entries = match fs::read_dir(directory) {
@@ -104,7 +105,7 @@ impl PrivateMounts {
     }
 }
 
-fn on_own_thread<T: Send>(body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+fn on_new_thread<T: Send>(body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         scope
             .spawn(body)

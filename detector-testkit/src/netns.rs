@@ -1,8 +1,8 @@
-//! Named network namespaces that go away with the value that holds them.
+//! Named network namespaces that are removed when their value is dropped.
 //!
-//! Invariants: a name holds the id of the process that made it, so that a later run can tell which leftovers are
-//! nobody's any more; a namespace is removed on drop, also while a panic unwinds; nothing here changes the namespace of
-//! a thread that lives on.
+//! Invariants: a name contains the id of the process that created it, so that a later run can remove leftovers of dead
+//! processes; a namespace is removed on drop, also while a panic unwinds; a thread's namespace is changed only if the thread
+//! ends afterwards.
 
 mod leftovers;
 
@@ -29,16 +29,16 @@ use nix::{
     sched::{CloneFlags, setns, unshare},
 };
 
-pub use leftovers::sweep_leftovers;
+pub use leftovers::remove_leftovers;
 
-/// Where iproute2 and CNI runtimes keep named namespaces.
+/// The directory of named namespaces, shared with iproute2 and CNI runtimes.
 const DIRECTORY: &str = "/run/netns";
-/// Every name of ours begins so; the process id follows.
+/// The start of every name created here; the process id follows.
 const PREFIX: &str = "ipconflict-";
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);
-static LIVING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-static SWEEP: Once = Once::new();
+static LIVE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+static CLEAN_UP: Once = Once::new();
 
 /// A network namespace under `/run/netns`, removed on drop.
 #[derive(Debug)]
@@ -48,30 +48,31 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes a namespace with loopback up. `prefix` is for the reader of `ip netns`; the name is unique on the machine.
+    /// Creates a namespace with loopback up. `prefix` labels it in the output of `ip netns`; the whole name is unique on the
+    /// machine.
     ///
     /// # Errors
-    /// Where the kernel refuses: it takes `CAP_SYS_ADMIN`.
+    /// The kernel refuses; `CAP_SYS_ADMIN` is required.
     pub fn new(prefix: &str) -> Result<Self> {
         let netns = Self::bare(prefix, true)?;
         netns.ip("link set lo up")?;
         Ok(netns)
     }
 
-    /// The same with loopback still down, and with IPv6 off in it where `ipv6` is false: such a namespace sends nothing
-    /// by itself.
+    /// Creates a namespace with loopback down and, if `ipv6` is false, IPv6 disabled: then the kernel sends no frames of its
+    /// own.
     ///
     /// # Errors
     /// As [`Netns::new`].
     pub fn bare(prefix: &str, ipv6: bool) -> Result<Self> {
-        SWEEP.call_once(sweep_leftovers);
+        CLEAN_UP.call_once(remove_leftovers);
         let name = format!(
             "{PREFIX}{}-{}-{prefix}",
             std::process::id(),
             COUNTER.fetch_add(1, Ordering::Relaxed)
         );
         if name.len() > 255 || name.contains('/') {
-            bail!("{prefix:?} does not fit into the name of a namespace");
+            bail!("{prefix:?} is too long or contains a slash: not valid in a namespace name");
         }
         let path = Path::new(DIRECTORY).join(&name);
         let lock = prepare_directory()?;
@@ -80,15 +81,15 @@ impl Netns {
             .create_new(true)
             .open(&path)
             .with_context(|| format!("creating {}", path.display()))?;
-        // From here on the value removes the file, whatever happens.
-        living().insert(path.clone());
+        // From here on, dropping the value removes the file.
+        live_paths().insert(path.clone());
         let netns = Self { name, path };
         let target = &netns.path;
         thread::scope(|scope| {
             scope
                 .spawn(move || {
                     unshare(CloneFlags::CLONE_NEWNET)
-                        .context("making a network namespace (is this root?)")?;
+                        .context("creating a network namespace (requires root)")?;
                     if !ipv6 {
                         for device in ["all", "default"] {
                             write_sysctl(&format!("net.ipv6.conf.{device}.disable_ipv6"), "1")?;
@@ -110,22 +111,22 @@ impl Netns {
         Ok(netns)
     }
 
-    /// Its name, as `ip -n` takes it.
+    /// The name, for `ip -n`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its path, as `CNI_NETNS` takes it.
+    /// The path, for `CNI_NETNS`.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Runs `body` on a thread of its own that stands in this namespace; processes it spawns stand there too.
+    /// Runs `body` on a new thread inside this namespace; processes that it spawns run there too.
     ///
     /// # Errors
-    /// Where the namespace cannot be entered, and the body's own.
+    /// The namespace cannot be entered, or `body` fails.
     pub fn run_in<T: Send>(&self, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let namespace = File::open(&self.path)
             .with_context(|| format!("opening the namespace {}", self.path.display()))?;
@@ -141,20 +142,20 @@ impl Netns {
         })
     }
 
-    /// Runs a command in the namespace to its end; gives what it wrote to stdout.
+    /// Runs a command in the namespace to completion and returns its stdout.
     ///
     /// # Errors
-    /// Where it cannot be started or does not exit with 0; the message holds its stderr.
+    /// The command cannot be started or exits with another code than 0; the error contains its output.
     pub fn exec<S: AsRef<OsStr> + Sync>(&self, argv: &[S]) -> Result<String> {
         let (program, args) = argv.split_first().context("an empty command")?;
         self.run_in(|| {
             let mut command = Command::new(program);
             command.args(args);
-            finish(command, None)
+            run_command(command, None)
         })
     }
 
-    /// `ip -n NAME` with the words of `line`; gives what it wrote to stdout.
+    /// Runs `ip -n NAME` with the whitespace-separated arguments in `line` and returns its stdout.
     ///
     /// # Errors
     /// As [`Netns::exec`].
@@ -163,13 +164,14 @@ impl Netns {
         command
             .args(["-n", &self.name])
             .args(line.split_whitespace());
-        finish(command, None)
+        run_command(command, None)
     }
 
-    /// One `ip -n NAME -batch -` for all lines: some 50 µs a line instead of a process each. Stops at the first error.
+    /// Runs all lines with one `ip -n NAME -batch -`: about 50 µs per line instead of a process each. Stops at the first
+    /// error.
     ///
     /// # Errors
-    /// As [`Netns::exec`]; the message holds the line that failed.
+    /// As [`Netns::exec`]; the error contains the line that failed.
     pub fn ip_batch<S: AsRef<str>>(&self, lines: impl IntoIterator<Item = S>) -> Result<()> {
         let mut script = String::new();
         for line in lines {
@@ -181,28 +183,28 @@ impl Netns {
         }
         let mut command = Command::new("ip");
         command.args(["-n", &self.name, "-batch", "-"]);
-        finish(command, Some(&script)).map(drop).map_err(|error| {
-            match failed_line(&script, &format!("{error:#}")) {
+        run_command(command, Some(&script))
+            .map(drop)
+            .map_err(|error| match failed_line(&script, &format!("{error:#}")) {
                 Some(line) => error.context(format!("the line was: {line}")),
                 None => error,
-            }
-        })
+            })
     }
 
-    /// Sets a kernel parameter of the namespace, named with dots: `net.ipv4.ip_forward`. In a device's name a dot is
-    /// written as `/`, as `sysctl` has it.
+    /// Sets a kernel parameter of the namespace, such as `net.ipv4.ip_forward`. A dot inside a device name is written as `/`,
+    /// as for `sysctl`.
     ///
     /// # Errors
-    /// Where the parameter is not there or refuses the value.
+    /// The parameter does not exist or rejects the value.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
-        // `/proc/sys/net` shows the namespace of the thread that looks.
+        // `/proc/sys/net` shows the namespace of the thread that opens it.
         self.run_in(|| write_sysctl(key, value))
     }
 
-    /// The index of a device in the namespace.
+    /// The interface index of a device in the namespace.
     ///
     /// # Errors
-    /// Where there is no such device.
+    /// The device does not exist.
     pub fn ifindex(&self, device: &str) -> Result<u32> {
         self.run_in(|| {
             if_nametoindex(device).with_context(|| format!("no device {device} in {}", self.name))
@@ -212,32 +214,32 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        living().remove(&self.path);
+        live_paths().remove(&self.path);
         if let Err(error) = remove(&self.path) {
-            // A drop cannot fail; the next run's sweep tries again.
+            // `drop` cannot return an error; the next run removes it.
             let _ = writeln!(
                 std::io::stderr(),
-                "the namespace {} stays behind: {error:#}",
+                "namespace {} was not removed: {error:#}",
                 self.name
             );
         }
     }
 }
 
-/// Removes every namespace that this process still holds: for a handler of Ctrl-C, where nothing is dropped any more.
+/// Removes every namespace of this process: for a SIGINT handler, after which nothing is dropped.
 ///
 /// # Errors
-/// The last failure; the others are tried all the same.
-pub fn remove_living_namespaces() -> Result<()> {
+/// At least one cannot be removed; the others are removed nevertheless.
+pub fn remove_all_namespaces() -> Result<()> {
     let mut outcome = Ok(());
-    for path in std::mem::take(&mut *living()) {
+    for path in std::mem::take(&mut *live_paths()) {
         outcome = remove(&path).and(outcome);
     }
     outcome
 }
 
-/// Runs a command to its end with `input` on stdin; gives its stdout.
-pub(crate) fn finish(mut command: Command, input: Option<&str>) -> Result<String> {
+/// Runs a command to completion with `input` on stdin and returns its stdout.
+pub(crate) fn run_command(mut command: Command, input: Option<&str>) -> Result<String> {
     let shown = format!("{command:?}");
     command.stdin(if input.is_some() {
         Stdio::piped()
@@ -249,7 +251,7 @@ pub(crate) fn finish(mut command: Command, input: Option<&str>) -> Result<String
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("starting {shown}"))?;
-    // The commands used here read all their input before they write more than a pipe holds.
+    // No deadlock: the commands used here read all input before they write more than a pipe's capacity.
     if let (Some(input), Some(mut stdin)) = (input, child.stdin.take())
         && let Err(error) = stdin.write_all(input.as_bytes())
         && error.kind() != std::io::ErrorKind::BrokenPipe
@@ -270,7 +272,7 @@ pub(crate) fn finish(mut command: Command, input: Option<&str>) -> Result<String
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The script's line that iproute2 names in `Command failed -:7`.
+/// The line of the script that iproute2 reports as `Command failed -:7`.
 fn failed_line<'a>(script: &'a str, message: &str) -> Option<&'a str> {
     let (_, rest) = message.split_once("Command failed -:")?;
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
@@ -292,12 +294,12 @@ pub(crate) fn write_sysctl(key: &str, value: &str) -> Result<()> {
     fs::write(&path, value).with_context(|| format!("writing {value:?} to {}", path.display()))
 }
 
-fn living() -> std::sync::MutexGuard<'static, BTreeSet<PathBuf>> {
-    LIVING.lock().unwrap_or_else(PoisonError::into_inner)
+fn live_paths() -> std::sync::MutexGuard<'static, BTreeSet<PathBuf>> {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes `/run/netns` a shared mount as iproute2 does, so that a namespace removed here is not kept alive by a copy of
-/// the mount elsewhere. The lock, which iproute2 takes too, keeps two processes from mounting it twice.
+/// Makes `/run/netns` a shared mount as iproute2 does, so that an unmount here propagates to copies of the mount in other
+/// mount namespaces. The lock, which iproute2 takes too, keeps two processes from mounting it twice.
 fn prepare_directory() -> Result<Flock<File>> {
     fs::create_dir_all(DIRECTORY).with_context(|| format!("creating {DIRECTORY}"))?;
     let lock = Flock::lock(File::open(DIRECTORY)?, FlockArg::LockExclusive)
@@ -322,13 +324,13 @@ fn prepare_directory() -> Result<Flock<File>> {
         }
         other => other,
     }
-    .with_context(|| format!("making {DIRECTORY} a shared mount (is this root?)"))?;
+    .with_context(|| format!("making {DIRECTORY} a shared mount (requires root)"))?;
     Ok(lock)
 }
 
 fn remove(path: &Path) -> Result<()> {
     match umount2(path, MntFlags::MNT_DETACH) {
-        // EINVAL: made, not yet mounted. ENOENT: someone else removed it.
+        // EINVAL: created but not mounted yet. ENOENT: removed by another process.
         Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
         Err(errno) => return Err(errno).with_context(|| format!("unmounting {}", path.display())),
     }
@@ -345,7 +347,7 @@ mod tests {
     use super::failed_line;
 
     #[test]
-    fn a_batch_error_names_its_line() {
+    fn batch_error_names_its_line() {
         let script = "link set lo up\nlink set gone up\n";
         assert_eq!(
             failed_line(script, "Cannot find device \"gone\"\nCommand failed -:2"),

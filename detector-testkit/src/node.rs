@@ -1,5 +1,4 @@
-//! A namespace that plays a Kubernetes node, and pods on it: each a namespace of its own and a veth pair whose host end
-//! stands in the node's.
+//! A network namespace that acts as a Kubernetes node, with pods: each is a namespace connected to the node's by a veth pair.
 
 mod pod;
 
@@ -11,12 +10,12 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::{mac::Mac, netns::Netns};
+use crate::{mac::MacAddress, netns::Netns};
 pub use pod::{POD_DEVICE, Pod, PodSpec};
 
 static NEXT_MAC: AtomicU32 = AtomicU32::new(1);
 
-/// The node: the agent and the host ends of the pods' veths stand in it.
+/// The node's namespace, which contains the agent and the host ends of the pods' veth pairs.
 #[derive(Debug)]
 pub struct Node {
     netns: Netns,
@@ -31,7 +30,7 @@ impl Deref for Node {
 }
 
 impl Node {
-    /// An empty node with loopback up.
+    /// Creates a node without pods and with loopback up.
     ///
     /// # Errors
     /// As [`Netns::new`].
@@ -41,27 +40,27 @@ impl Node {
         })
     }
 
-    /// Its namespace.
+    /// The namespace.
     #[must_use]
     pub fn netns(&self) -> &Netns {
         &self.netns
     }
 
-    /// Makes one pod.
+    /// Creates a pod.
     ///
     /// # Errors
-    /// Where a name is taken, or `ip` refuses what the specification says.
+    /// The device name is in use, or `ip` rejects the specification.
     pub fn add_pod(&self, spec: &PodSpec) -> Result<Pod> {
         self.add_pods(std::slice::from_ref(spec))?
             .pop()
-            .context("one pod was asked for")
+            .context("one pod was requested")
     }
 
-    /// Makes pods: two `ip` processes for all of them and one for each. Their devices appear first, then their
-    /// addresses, then the host ends go up and get their routes.
+    /// Creates pods with two `ip` processes for all of them and one for each. The devices appear first, then their addresses;
+    /// then the host ends go up and get their routes.
     ///
     /// # Errors
-    /// As [`Node::add_pod`]; what was made is removed again.
+    /// As [`Node::add_pod`]; what was created is removed again.
     pub fn add_pods(&self, specs: &[PodSpec]) -> Result<Vec<Pod>> {
         let pods = specs
             .iter()
@@ -70,9 +69,9 @@ impl Node {
                     netns: Netns::bare(&spec.device, spec.uses_ipv6())?,
                     node: self.netns.name().to_owned(),
                     device: spec.device.clone(),
-                    mac: spec
-                        .mac
-                        .unwrap_or_else(|| Mac::local(NEXT_MAC.fetch_add(1, Ordering::Relaxed))),
+                    mac: spec.mac.unwrap_or_else(|| {
+                        MacAddress::local(NEXT_MAC.fetch_add(1, Ordering::Relaxed))
+                    }),
                     addresses: spec.addresses.clone(),
                 })
             })
@@ -97,18 +96,18 @@ impl Node {
         Ok(pods)
     }
 
-    /// Deletes pods as a runtime does: the devices first, then their namespaces.
+    /// Deletes pods as a container runtime does: the devices first, then their namespaces.
     ///
     /// # Errors
-    /// Where a device is gone already.
+    /// A device does not exist any more.
     pub fn delete_pods(&self, pods: Vec<Pod>) -> Result<()> {
         self.ip_batch(pods.iter().map(|pod| format!("link delete {}", pod.device)))
     }
 
-    /// Makes a bridge with these addresses (`10.244.2.1/24`), up.
+    /// Creates a bridge with these addresses (such as `10.244.2.1/24`) and sets it up.
     ///
     /// # Errors
-    /// Where `ip` refuses.
+    /// `ip` fails.
     pub fn add_bridge(&self, name: &str, addresses: &[&str]) -> Result<()> {
         let mut lines = vec![format!("link add {name} type bridge")];
         lines.extend(
@@ -120,15 +119,15 @@ impl Node {
         self.ip_batch(lines)
     }
 
-    /// Puts a neighbour entry of the kernel's on a device: `state` as `ip neigh` has it, `permanent`, `reachable`, ….
+    /// Creates or replaces a neighbour entry on a device; `state` as for `ip neigh`: `permanent`, `reachable`, ….
     ///
     /// # Errors
-    /// Where `ip` refuses.
+    /// `ip` fails.
     pub fn set_neighbour(
         &self,
         address: IpAddr,
         device: &str,
-        mac: Mac,
+        mac: MacAddress,
         state: &str,
     ) -> Result<()> {
         self.ip(&format!(

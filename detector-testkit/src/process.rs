@@ -1,21 +1,21 @@
-//! What a process uses, as `/proc` has it: memory, processor time, descriptors.
+//! Resource usage of a process from `/proc`: memory, CPU time, file descriptors.
 
 use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result};
 
-/// `VmRSS` of a process, KiB.
+/// Resident memory (`VmRSS`) in KiB.
 ///
 /// # Errors
-/// Where it has ended.
+/// The process does not exist.
 pub fn resident_kib(pid: u32) -> Result<u64> {
     status_kib(pid, "VmRSS:")
 }
 
-/// `RssAnon` of a process, KiB: what it allocated, without the pages of its executable.
+/// Resident anonymous memory (`RssAnon`) in KiB: allocations, without the pages of the executable.
 ///
 /// # Errors
-/// Where it has ended.
+/// The process does not exist.
 pub fn anonymous_kib(pid: u32) -> Result<u64> {
     status_kib(pid, "RssAnon:")
 }
@@ -29,17 +29,17 @@ fn status_kib(pid: u32, field: &str) -> Result<u64> {
         .with_context(|| format!("no {field} in {path}"))
 }
 
-/// Time that the threads of a process which are alive ran, in its own code and in the kernel, to the nanosecond
-/// (`schedstat`, Documentation/scheduler/sched-stats.rst).
+/// User and kernel CPU time of the live threads of a process, with nanosecond resolution (`schedstat`,
+/// Documentation/scheduler/sched-stats.rst).
 ///
 /// # Errors
-/// Where it has ended, or the kernel keeps no such statistics.
-pub fn processor_time(pid: u32) -> Result<Duration> {
+/// The process does not exist, or the kernel has no scheduler statistics.
+pub fn cpu_time(pid: u32) -> Result<Duration> {
     let folder = format!("/proc/{pid}/task");
     let mut nanoseconds = 0;
     for thread in fs::read_dir(&folder).with_context(|| format!("reading {folder}"))? {
         let path = thread?.path().join("schedstat");
-        // A thread may end while they are counted.
+        // A thread may exit meanwhile.
         let Ok(text) = fs::read_to_string(&path) else {
             continue;
         };
@@ -47,17 +47,17 @@ pub fn processor_time(pid: u32) -> Result<Duration> {
             .split_whitespace()
             .next()
             .and_then(|field| field.parse().ok())
-            .with_context(|| format!("{} is not as it should be", path.display()))?;
+            .with_context(|| format!("{} has an unexpected format", path.display()))?;
         nanoseconds += ran;
     }
     Ok(Duration::from_nanos(nanoseconds))
 }
 
-/// Descriptors that a process has open.
+/// The number of open file descriptors.
 ///
 /// # Errors
-/// Where it has ended.
-pub fn descriptors(pid: u32) -> Result<usize> {
+/// The process does not exist.
+pub fn open_descriptors(pid: u32) -> Result<usize> {
     let path = format!("/proc/{pid}/fd");
     Ok(fs::read_dir(&path)
         .with_context(|| format!("reading {path}"))?

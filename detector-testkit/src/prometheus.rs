@@ -1,32 +1,27 @@
-//! A real Prometheus that scrapes what a test tells it to.
+//! A real Prometheus that scrapes the targets of a test.
 
 use std::{fs, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::{
-    DEADLINE,
-    http::{Client, until},
-    netns::Netns,
-    server::Server,
-};
+use crate::{DEADLINE, http::TestClient, netns::Netns, server::ServerProcess, wait::until};
 
 const ADDRESS: &str = "127.0.0.1:9090";
 
-/// Running in a namespace, with one target scraped every second.
+/// A Prometheus that runs in a namespace.
 #[derive(Debug)]
 pub struct Prometheus<'n> {
-    client: Client<'n>,
-    _server: Server,
+    client: TestClient<'n>,
+    _server: ServerProcess,
     _folder: tempfile::TempDir,
 }
 
 impl<'n> Prometheus<'n> {
-    /// Starts it; `target` as `127.0.0.1:9842`.
+    /// Starts it with one target, such as `127.0.0.1:9842`, scraped every second.
     ///
     /// # Errors
-    /// Where it is not installed, or does not get ready.
+    /// It is not installed, or does not become ready.
     pub fn start(netns: &'n Netns, target: &str) -> Result<Self> {
         Self::start_with(
             netns,
@@ -37,7 +32,7 @@ impl<'n> Prometheus<'n> {
         )
     }
 
-    /// Starts it with this configuration; the files lie beside it.
+    /// Starts it with this configuration and these files (name, text) in the same directory.
     ///
     /// # Errors
     /// As [`Prometheus::start`].
@@ -60,27 +55,27 @@ impl<'n> Prometheus<'n> {
                 folder.path().join("data").display()
             ))
             .arg(format!("--web.listen-address={ADDRESS}"));
-        let mut server = Server::start(netns, command)?;
+        let mut server = ServerProcess::start(netns, command)?;
         server.wait_line(DEADLINE, "Server is ready to receive web requests")?;
         Ok(Self {
-            client: Client::new(netns, format!("http://{ADDRESS}")),
+            client: TestClient::new(netns, format!("http://{ADDRESS}")),
             _server: server,
             _folder: folder,
         })
     }
 
-    /// The series of a query: labels, and the value.
+    /// The result of a query: labels and value of each series.
     ///
     /// # Errors
-    /// Where Prometheus refuses it.
+    /// Prometheus rejects the query.
     pub fn query(&self, query: &str) -> Result<Vec<(Value, f64)>> {
         let encoded: String = form_urlencoded::byte_serialize(query.as_bytes()).collect();
-        let answer = self.client.get(&format!("/api/v1/query?query={encoded}"))?;
-        let json = answer.json()?;
+        let response = self.client.get(&format!("/api/v1/query?query={encoded}"))?;
+        let json = response.json()?;
         let series = json
             .pointer("/data/result")
             .and_then(Value::as_array)
-            .with_context(|| format!("{query}: {}", answer.body))?;
+            .with_context(|| format!("{query}: {}", response.body))?;
         series
             .iter()
             .map(|one| {
@@ -92,16 +87,17 @@ impl<'n> Prometheus<'n> {
             .collect()
     }
 
-    /// Waits until a query gives series that `enough` accepts.
+    /// Waits until `enough` accepts the result of a query.
     ///
     /// # Errors
-    /// Where it does not within the deadline; the message holds the last answer.
+    /// The deadline passes; the error contains the last result.
     pub fn wait(
         &self,
         query: &str,
         enough: impl Fn(&[(Value, f64)]) -> bool,
     ) -> Result<Vec<(Value, f64)>> {
-        until(DEADLINE + Duration::from_secs(10), || {
+        let deadline = DEADLINE + Duration::from_secs(10);
+        until(deadline, "the result of a query", || {
             let series = self.query(query)?;
             if !enough(&series) {
                 bail!("{query}: {series:?}");

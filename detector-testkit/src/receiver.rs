@@ -1,7 +1,7 @@
-//! A receiver of webhooks that misbehaves on command, and remembers everything that reached it.
+//! A webhook receiver that misbehaves on command and records every request.
 //!
-//! Plain threads and blocking sockets: what a test says about it holds for the very next request. It ends, with all its
-//! connections, when it is dropped.
+//! It uses threads and blocking sockets, so that a change of its behaviour applies to the very next request. Dropping it
+//! closes the listener and all connections.
 
 use std::{
     fmt,
@@ -9,59 +9,61 @@ use std::{
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd as _,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use nix::sys::socket::shutdown;
 
-/// Largest request that is read.
-const LARGEST: usize = 4 << 20;
+use crate::wait::{Monitor, lock};
 
-/// What it does with a request.
+/// Largest accepted request body, in bytes.
+const MAX_BODY: usize = 4 << 20;
+
+/// What the receiver does with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mood {
-    /// Answers with this status, and headers.
-    Answer(u16, Vec<(&'static str, String)>),
-    /// Reads the request and never answers.
+pub enum Behaviour {
+    /// Responds with this status and these headers.
+    Respond(u16, Vec<(&'static str, String)>),
+    /// Reads the request and never responds.
     Hang,
     /// Reads the request and resets the connection.
     Reset,
-    /// Resets the connection without reading.
+    /// Resets the connection without recording the request.
     ResetUnread,
 }
 
-impl Mood {
-    /// Answers with this status.
+impl Behaviour {
+    /// Responds with this status and no extra headers.
     #[must_use]
     pub fn status(status: u16) -> Self {
-        Self::Answer(status, Vec::new())
+        Self::Respond(status, Vec::new())
     }
 }
 
-/// A request that was read to its end.
+/// A request that was read completely.
 #[derive(Clone, Debug)]
-pub struct Posted {
+pub struct ReceivedRequest {
     /// When its last byte was read.
     pub at: Instant,
-    /// Its method.
+    /// The method.
     pub method: String,
-    /// Its path.
+    /// The request target.
     pub path: String,
-    /// Its headers, names in lower case.
+    /// The headers; names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Its body.
+    /// The body.
     pub body: Vec<u8>,
-    /// What was done with it.
-    pub mood: Mood,
+    /// How the receiver treated it.
+    pub behaviour: Behaviour,
 }
 
-impl Posted {
-    /// A header's value, or nothing.
+impl ReceivedRequest {
+    /// The value of a header, named in lower case; empty if absent.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
         self.headers
@@ -70,47 +72,47 @@ impl Posted {
             .map_or("", |(_, value)| value)
     }
 
-    /// Whether it was answered with a 2xx.
+    /// Whether the response had a 2xx status.
     #[must_use]
     pub fn is_accepted(&self) -> bool {
-        matches!(self.mood, Mood::Answer(200..=299, _))
+        matches!(self.behaviour, Behaviour::Respond(200..=299, _))
     }
 
     /// The body as JSON.
     ///
     /// # Errors
-    /// Where it is none.
+    /// The body is not valid JSON.
     pub fn json(&self) -> Result<serde_json::Value> {
-        serde_json::from_slice(&self.body).context("the body is no JSON")
+        serde_json::from_slice(&self.body).context("the body is not valid JSON")
     }
 }
 
-/// A connection, plain or not.
-pub trait Stream: Read + Write + Send {}
-impl<S: Read + Write + Send> Stream for S {}
+/// A connection, plain or TLS.
+pub trait Connection: Read + Write + Send {}
+impl<S: Read + Write + Send> Connection for S {}
 
-/// Makes what is spoken over a connection of it, such as TLS.
-pub type Wrap = dyn Fn(TcpStream) -> io::Result<Box<dyn Stream>> + Send + Sync;
-type Decide = dyn Fn(&Posted) -> Mood + Send + Sync;
+/// Wraps an accepted TCP stream, for example in TLS.
+pub type WrapStream = dyn Fn(TcpStream) -> io::Result<Box<dyn Connection>> + Send + Sync;
+type Handler = dyn Fn(&ReceivedRequest) -> Behaviour + Send + Sync;
 
-struct Shared {
-    decide: Mutex<Arc<Decide>>,
-    posted: Mutex<Vec<Posted>>,
-    changed: Condvar,
-    /// Connections that are open, so that they can be ended.
+struct ReceiverState {
+    handler: Mutex<Arc<Handler>>,
+    requests: Monitor<Vec<ReceivedRequest>>,
+    /// Open connections by peer address, so that they can be closed.
     open: Mutex<Vec<(SocketAddr, TcpStream)>>,
-    wrap: Box<Wrap>,
+    wrap: Box<WrapStream>,
 }
 
-/// The receiver.
+/// A running receiver.
 pub struct Receiver {
     address: SocketAddr,
-    shared: Arc<Shared>,
-    listening: Option<Listening>,
+    state: Arc<ReceiverState>,
+    acceptor: Option<Acceptor>,
 }
 
-struct Listening {
-    /// The same socket; shutting it down wakes the thread, from whatever namespace.
+/// The thread that accepts connections.
+struct Acceptor {
+    /// A second descriptor of its socket; shutting it down wakes the thread, from any namespace.
     socket: TcpListener,
     stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<()>,
@@ -125,38 +127,39 @@ impl fmt::Debug for Receiver {
 }
 
 impl Receiver {
-    /// Listens on a free port of loopback and accepts everything.
+    /// Listens on a free loopback port of the caller's namespace and responds 204 to every request.
     ///
     /// # Errors
-    /// Where no port is to be had.
+    /// The socket cannot be opened.
     pub fn start() -> Result<Self> {
-        Self::start_with(Box::new(|stream| Ok(Box::new(stream) as Box<dyn Stream>)))
+        Self::start_with(Box::new(|stream| {
+            Ok(Box::new(stream) as Box<dyn Connection>)
+        }))
     }
 
-    /// The same, over what `wrap` makes of a connection.
+    /// [`Receiver::start`] with every connection wrapped by `wrap`.
     ///
     /// # Errors
     /// As [`Receiver::start`].
-    pub fn start_with(wrap: Box<Wrap>) -> Result<Self> {
+    pub fn start_with(wrap: Box<WrapStream>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("listening on loopback")?;
         let address = listener.local_addr().context("the listener's address")?;
-        let accept: Arc<Decide> = Arc::new(|_| Mood::status(204));
+        let accept: Arc<Handler> = Arc::new(|_| Behaviour::status(204));
         let mut receiver = Self {
             address,
-            shared: Arc::new(Shared {
-                decide: Mutex::new(accept),
-                posted: Mutex::default(),
-                changed: Condvar::new(),
+            state: Arc::new(ReceiverState {
+                handler: Mutex::new(accept),
+                requests: Monitor::default(),
                 open: Mutex::default(),
                 wrap,
             }),
-            listening: None,
+            acceptor: None,
         };
         receiver.listen(listener)?;
         Ok(receiver)
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -168,125 +171,133 @@ impl Receiver {
         format!("http://{}/hook", self.address)
     }
 
-    /// From now on `decide` says what is done with each request. It sees the request before it is answered.
-    pub fn decide(&self, decide: impl Fn(&Posted) -> Mood + Send + Sync + 'static) {
-        *lock(&self.shared.decide) = Arc::new(decide);
+    /// Lets `handler` choose the behaviour for each request from now on. The request is recorded with that behaviour before
+    /// the response is sent.
+    pub fn set_handler(
+        &self,
+        handler: impl Fn(&ReceivedRequest) -> Behaviour + Send + Sync + 'static,
+    ) {
+        *lock(&self.state.handler) = Arc::new(handler);
     }
 
-    /// From now on this is done with every request.
-    pub fn be(&self, mood: Mood) {
-        self.decide(move |_| mood.clone());
+    /// Treats every request like this from now on.
+    pub fn set_behaviour(&self, behaviour: Behaviour) {
+        self.set_handler(move |_| behaviour.clone());
     }
 
-    /// Refuses connections, and ends those there are, until [`Receiver::admit`].
-    pub fn refuse(&mut self) {
-        if let Some(listening) = self.listening.take() {
-            listening.stop.store(true, Ordering::Release);
+    /// Closes the listener and all connections until [`Receiver::accept_connections`].
+    pub fn refuse_connections(&mut self) {
+        if let Some(acceptor) = self.acceptor.take() {
+            acceptor.stop.store(true, Ordering::Release);
             let woken = shutdown(
-                listening.socket.as_raw_fd(),
+                acceptor.socket.as_raw_fd(),
                 nix::sys::socket::Shutdown::Both,
             );
             if let Err(error) = woken {
                 eprintln!("the receiver's socket cannot be shut down: {error}");
             }
-            if listening.thread.join().is_err() {
+            if acceptor.thread.join().is_err() {
                 eprintln!("the receiver's thread panicked");
             }
         }
-        self.hang_up();
+        self.close_connections();
     }
 
-    /// Admits connections again, on the same port of the caller's namespace.
+    /// Listens again, on the same port of the caller's namespace; does nothing if it already does.
     ///
     /// # Errors
-    /// Where somebody else has taken the port.
-    pub fn admit(&mut self) -> Result<()> {
-        if self.listening.is_none() {
+    /// The port is in use.
+    pub fn accept_connections(&mut self) -> Result<()> {
+        if self.acceptor.is_none() {
             let listener = TcpListener::bind(self.address).context("listening again")?;
             self.listen(listener)?;
         }
         Ok(())
     }
 
-    /// Ends all connections.
-    pub fn hang_up(&self) {
-        for (_, stream) in lock(&self.shared.open).drain(..) {
-            // Fails where the other side has ended it.
+    /// Closes all connections.
+    pub fn close_connections(&self) {
+        for (_, stream) in lock(&self.state.open).drain(..) {
+            // Fails if the peer has closed it.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// All requests so far, in the order they came.
+    /// All requests so far, in the order they were read.
     #[must_use]
-    pub fn posted(&self) -> Vec<Posted> {
-        lock(&self.shared.posted).clone()
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
+        self.state.requests.lock().clone()
     }
 
-    /// Waits until `enough` accepts all the requests so far.
+    /// Waits until `enough` accepts all requests so far, and returns them.
     ///
     /// # Errors
-    /// Where it does not by the deadline.
+    /// The deadline passes; the error contains the last requests.
     pub fn wait_until(
         &self,
         deadline: Duration,
-        enough: impl Fn(&[Posted]) -> bool,
-    ) -> Result<Vec<Posted>> {
-        self.wait(deadline, |posted| enough(posted).then(|| posted.to_vec()))
-    }
-
-    /// Waits for a request that `wanted` accepts; the newest is looked at first.
-    ///
-    /// # Errors
-    /// Where none comes by the deadline.
-    pub fn wait_for(&self, deadline: Duration, wanted: impl Fn(&Posted) -> bool) -> Result<Posted> {
-        self.wait(deadline, |posted| {
-            posted.iter().rev().find(|request| wanted(request)).cloned()
+        enough: impl Fn(&[ReceivedRequest]) -> bool,
+    ) -> Result<Vec<ReceivedRequest>> {
+        self.wait(deadline, |requests| {
+            enough(requests).then(|| requests.to_vec())
         })
     }
 
-    fn wait<T>(&self, deadline: Duration, done: impl Fn(&[Posted]) -> Option<T>) -> Result<T> {
-        let until = Instant::now() + deadline;
-        let mut posted = lock(&self.shared.posted);
-        loop {
-            if let Some(done) = done(&posted) {
-                return Ok(done);
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                bail!(
-                    "waited {deadline:?} in vain; {} requests came, the last ones {:?}",
-                    posted.len(),
-                    posted.iter().rev().take(5).collect::<Vec<_>>()
-                );
-            }
-            posted = self
-                .shared
-                .changed
-                .wait_timeout(posted, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
+    /// Waits for a request that `wanted` accepts; of several, returns the newest.
+    ///
+    /// # Errors
+    /// The deadline passes; the error contains the last requests.
+    pub fn wait_for(
+        &self,
+        deadline: Duration,
+        wanted: impl Fn(&ReceivedRequest) -> bool,
+    ) -> Result<ReceivedRequest> {
+        self.wait(deadline, |requests| {
+            requests
+                .iter()
+                .rev()
+                .find(|request| wanted(request))
+                .cloned()
+        })
+    }
+
+    fn wait<T>(
+        &self,
+        deadline: Duration,
+        check: impl Fn(&[ReceivedRequest]) -> Option<T>,
+    ) -> Result<T> {
+        self.state.requests.wait(
+            deadline,
+            "requests to the receiver",
+            |requests| check(requests),
+            |requests| {
+                let last: Vec<_> = requests.iter().rev().take(5).collect();
+                format!("{} requests so far, the last ones {last:?}", requests.len())
+            },
+        )
     }
 
     fn listen(&mut self, listener: TcpListener) -> Result<()> {
-        let socket = listener.try_clone().context("a second descriptor")?;
+        let socket = listener
+            .try_clone()
+            .context("duplicating the listener's descriptor")?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, shared) = (Arc::clone(&stop), Arc::clone(&self.shared));
+        let (stopped, state) = (Arc::clone(&stop), Arc::clone(&self.state));
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
                 if stopped.load(Ordering::Acquire) {
                     return;
                 }
                 let Ok(stream) = stream else { continue };
-                let shared = Arc::clone(&shared);
+                let state = Arc::clone(&state);
                 // Ends with its connection.
                 thread::spawn(move || {
-                    // The other side may go at any time; what was read by then is remembered.
-                    let _ = serve(stream, &shared);
+                    // The peer may close at any time; requests read by then are recorded.
+                    let _ = serve(stream, &state);
                 });
             }
         });
-        self.listening = Some(Listening {
+        self.acceptor = Some(Acceptor {
             socket,
             stop,
             thread,
@@ -297,54 +308,53 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        self.refuse();
+        self.refuse_connections();
     }
 }
 
-fn serve(stream: TcpStream, shared: &Shared) -> io::Result<()> {
+fn serve(stream: TcpStream, state: &ReceiverState) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let peer = stream.peer_addr()?;
-    lock(&shared.open).push((peer, stream.try_clone()?));
-    let outcome = speak(stream, shared);
-    // Last, so that a connection told to reset does so when its last descriptor is closed here.
-    lock(&shared.open).retain(|(other, _)| *other != peer);
+    lock(&state.open).push((peer, stream.try_clone()?));
+    let outcome = serve_requests(stream, state);
+    // Last, because a connection with zero linger time is reset when its last descriptor is closed.
+    lock(&state.open).retain(|(other, _)| *other != peer);
     outcome
 }
 
-fn speak(stream: TcpStream, shared: &Shared) -> io::Result<()> {
+fn serve_requests(stream: TcpStream, state: &ReceiverState) -> io::Result<()> {
     let raw = stream.try_clone()?;
-    let mut reader = BufReader::new((shared.wrap)(stream)?);
+    let mut reader = BufReader::new((state.wrap)(stream)?);
     while let Some(mut request) = read_request(&mut reader)? {
-        let decide = Arc::clone(&lock(&shared.decide));
-        request.mood = decide(&request);
-        let mood = request.mood.clone();
-        if mood == Mood::ResetUnread {
-            return reset(&raw);
+        let handler = Arc::clone(&lock(&state.handler));
+        let behaviour = handler(&request);
+        if behaviour == Behaviour::ResetUnread {
+            return reset_on_close(&raw);
         }
-        lock(&shared.posted).push(request);
-        shared.changed.notify_all();
-        match mood {
-            Mood::Answer(status, headers) => {
-                let mut head = format!("HTTP/1.1 {status} As told\r\nContent-Length: 0\r\n");
+        request.behaviour = behaviour.clone();
+        state.requests.update(|requests| requests.push(request));
+        match behaviour {
+            Behaviour::Respond(status, headers) => {
+                let mut head = format!("HTTP/1.1 {status} -\r\nContent-Length: 0\r\n");
                 for (name, value) in headers {
                     head += &format!("{name}: {value}\r\n");
                 }
                 reader.get_mut().write_all((head + "\r\n").as_bytes())?;
                 reader.get_mut().flush()?;
             }
-            Mood::Hang => {
-                // Until the other side, or the test, ends the connection.
+            Behaviour::Hang => {
+                // Until the peer, or the test, closes the connection.
                 io::copy(&mut reader, &mut io::sink())?;
                 return Ok(());
             }
-            Mood::Reset | Mood::ResetUnread => return reset(&raw),
+            Behaviour::Reset | Behaviour::ResetUnread => return reset_on_close(&raw),
         }
     }
     Ok(())
 }
 
-/// From now on, closing it is a reset.
-fn reset(stream: &TcpStream) -> io::Result<()> {
+/// Sets a linger time of zero, so that closing the connection resets it.
+fn reset_on_close(stream: &TcpStream) -> io::Result<()> {
     let linger = nix::libc::linger {
         l_onoff: 1,
         l_linger: 0,
@@ -353,20 +363,20 @@ fn reset(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-fn read_request(reader: &mut impl BufRead) -> io::Result<Option<Posted>> {
+fn read_request(reader: &mut impl BufRead) -> io::Result<Option<ReceivedRequest>> {
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
         return Ok(None);
     }
-    let mut words = line.split_whitespace();
-    let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-    let mut request = Posted {
+    let mut parts = line.split_whitespace();
+    let (method, path) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+    let mut request = ReceivedRequest {
         at: Instant::now(),
         method: method.to_owned(),
         path: path.to_owned(),
         headers: Vec::new(),
         body: Vec::new(),
-        mood: Mood::Hang,
+        behaviour: Behaviour::Hang,
     };
     loop {
         let mut line = String::new();
@@ -381,15 +391,11 @@ fn read_request(reader: &mut impl BufRead) -> io::Result<Option<Posted>> {
         }
     }
     let length: usize = request.header("content-length").parse().unwrap_or(0);
-    if length > LARGEST {
+    if length > MAX_BODY {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     request.body = vec![0; length];
     reader.read_exact(&mut request.body)?;
     request.at = Instant::now();
     Ok(Some(request))
-}
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Incidents from the field as data: the facts that a test lays out on real devices, and what must be said of them.
+//! Published incidents as data: the state that a test recreates on real devices, and the expected result.
 
 use std::net::Ipv4Addr;
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Eleven `cali*` devices with a neighbour entry for one address; the route goes to one of them.
+/// Eleven `cali*` devices, each with a neighbour entry for the same address; the route points at one of them.
 #[derive(Clone, Debug, Deserialize)]
 pub struct CalicoElevenDevices {
     /// The address.
@@ -15,8 +15,8 @@ pub struct CalicoElevenDevices {
     pub neighbours: Vec<CalicoNeighbour>,
     /// The node's route to it.
     pub route: CalicoRoute,
-    /// What must be said.
-    pub expect: CalicoExpect,
+    /// The expected result.
+    pub expect: CalicoExpected,
 }
 
 /// A neighbour entry of the node.
@@ -35,22 +35,22 @@ pub struct CalicoNeighbour {
 pub struct CalicoRoute {
     /// `192.168.91.33/32`.
     pub destination: String,
-    /// Where it points.
+    /// The device it points at.
     pub device: String,
 }
 
-/// What must be said of [`CalicoElevenDevices`].
+/// The expected result of [`CalicoElevenDevices`].
 #[derive(Clone, Debug, Deserialize)]
-pub struct CalicoExpect {
-    /// How many conflicts.
+pub struct CalicoExpected {
+    /// The number of conflicts.
     pub conflicts: usize,
-    /// How many claimants.
+    /// The number of claimants.
     pub claimants: usize,
     /// The route's device.
     pub traffic_goes_to: String,
 }
 
-/// ptp and host-local: ten pods, the IPAM directory wiped, twenty more.
+/// ptp and host-local: ten pods, then the IPAM directory is wiped, then twenty more pods.
 #[derive(Clone, Debug, Deserialize)]
 pub struct KindnetStateWiped {
     network: KindnetNetwork,
@@ -58,8 +58,8 @@ pub struct KindnetStateWiped {
     pub before: Vec<PodAddress>,
     /// Pods after it.
     pub after: Vec<PodAddress>,
-    /// What must be said.
-    pub expect: KindnetExpect,
+    /// The expected result.
+    pub expect: KindnetExpected,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -70,7 +70,7 @@ struct KindnetNetwork {
     plugins: Vec<Value>,
 }
 
-/// A pod and the address it got.
+/// A pod and its address.
 #[derive(Clone, Debug, Deserialize)]
 pub struct PodAddress {
     /// The address.
@@ -79,18 +79,18 @@ pub struct PodAddress {
     pub pod: String,
 }
 
-/// What must be said of [`KindnetStateWiped`].
+/// The expected result of [`KindnetStateWiped`].
 #[derive(Clone, Debug, Deserialize)]
-pub struct KindnetExpect {
+pub struct KindnetExpected {
     /// Addresses in conflict.
     pub conflicts: Vec<Ipv4Addr>,
-    /// Addresses that stand once.
+    /// Addresses that only one pod has.
     pub single: Vec<Ipv4Addr>,
-    /// Live addresses that IPAM no longer knows, between the wipe and the second batch.
+    /// Live addresses without an allocation between the wipe and the second batch.
     pub drift_after_wipe: Vec<Ipv4Addr>,
 }
 
-/// A pod whose gateway does not answer.
+/// A pod whose gateway does not respond.
 #[derive(Clone, Debug, Deserialize)]
 pub struct CalicoGatewayUnresolved {
     /// The host end of the pod's veth.
@@ -99,21 +99,21 @@ pub struct CalicoGatewayUnresolved {
     pub pod_address: Ipv4Addr,
     /// The pod's MAC.
     pub pod_mac: String,
-    /// The gateway that does not answer.
+    /// The gateway that does not respond.
     pub gateway: Ipv4Addr,
 }
 
-/// ipamd lost its runtime: its pool counts every address as free while pods run.
+/// ipamd lost the container runtime: its pool counts every address as free while pods run.
 #[derive(Clone, Debug, Deserialize)]
 pub struct AwsLostRuntime {
     /// The running pods.
     #[serde(rename = "pods_the_kubelet_reported")]
     pub pods: Vec<NamedPod>,
-    /// What must be said.
-    pub expect: AwsExpect,
+    /// The expected result.
+    pub expect: AwsExpected,
 }
 
-/// A pod with its namespace.
+/// A pod with its Kubernetes namespace and address.
 #[derive(Clone, Debug, Deserialize)]
 pub struct NamedPod {
     /// The pod's name.
@@ -124,71 +124,65 @@ pub struct NamedPod {
     pub address: Ipv4Addr,
 }
 
-/// What must be said of [`AwsLostRuntime`].
+/// The expected result of [`AwsLostRuntime`].
 #[derive(Clone, Debug, Deserialize)]
-pub struct AwsExpect {
+pub struct AwsExpected {
     /// Live addresses that ipamd counts as free.
     pub drift: Vec<Ipv4Addr>,
     /// Addresses that two pods have.
     pub conflicts: Vec<Ipv4Addr>,
 }
 
+/// Deserializes a fixture that is compiled in.
+macro_rules! fixture {
+    ($name:literal) => {
+        serde_json::from_str(include_str!(concat!("../fixtures/scenarios/", $name))).context($name)
+    };
+}
+
 impl CalicoGatewayUnresolved {
-    /// The incident's facts.
+    /// Reads the fixture.
     ///
     /// # Errors
-    /// Where the fixture is not as this type has it.
+    /// The fixture does not match this type.
     pub fn load() -> Result<Self> {
-        serde_json::from_str(include_str!(
-            "../fixtures/scenarios/calico-gateway-unresolved.json"
-        ))
-        .context("calico-gateway-unresolved.json")
+        fixture!("calico-gateway-unresolved.json")
     }
 }
 
 impl AwsLostRuntime {
-    /// The incident's facts.
+    /// Reads the fixture.
     ///
     /// # Errors
-    /// Where the fixture is not as this type has it.
+    /// The fixture does not match this type.
     pub fn load() -> Result<Self> {
-        serde_json::from_str(include_str!(
-            "../fixtures/scenarios/aws-ipamd-lost-runtime.json"
-        ))
-        .context("aws-ipamd-lost-runtime.json")
+        fixture!("aws-ipamd-lost-runtime.json")
     }
 }
 
 impl CalicoElevenDevices {
-    /// The incident's facts.
+    /// Reads the fixture.
     ///
     /// # Errors
-    /// Where the fixture is not as this type has it.
+    /// The fixture does not match this type.
     pub fn load() -> Result<Self> {
-        serde_json::from_str(include_str!(
-            "../fixtures/scenarios/calico-eleven-devices.json"
-        ))
-        .context("calico-eleven-devices.json")
+        fixture!("calico-eleven-devices.json")
     }
 }
 
 impl KindnetStateWiped {
-    /// The incident's facts.
+    /// Reads the fixture.
     ///
     /// # Errors
-    /// Where the fixture is not as this type has it.
+    /// The fixture does not match this type.
     pub fn load() -> Result<Self> {
-        serde_json::from_str(include_str!(
-            "../fixtures/scenarios/kindnet-state-wiped.json"
-        ))
-        .context("kindnet-state-wiped.json")
+        fixture!("kindnet-state-wiped.json")
     }
 
-    /// The `ptp` plugin's configuration as it stood on the node, without its data directory, for
-    /// [`crate::cni::Cni::new`].
+    /// The configuration of the node's `ptp` plugin, without data directory, for [`crate::cni::Cni::new`].
     ///
     /// # Errors
-    /// Where the fixture has no such plugin.
+    /// The fixture contains no such plugin.
     pub fn ptp_config(&self) -> Result<Value> {
         let plugin = self
             .network
@@ -196,7 +190,9 @@ impl KindnetStateWiped {
             .iter()
             .find(|plugin| plugin.get("type").is_some_and(|kind| kind == "ptp"));
         let mut config = plugin.context("no ptp plugin in the fixture")?.clone();
-        let object = config.as_object_mut().context("the plugin is no object")?;
+        let object = config
+            .as_object_mut()
+            .context("the plugin is not an object")?;
         object.insert(
             "cniVersion".to_owned(),
             self.network.cni_version.clone().into(),
@@ -212,7 +208,7 @@ mod tests {
     use super::{CalicoElevenDevices, KindnetStateWiped};
 
     #[test]
-    fn the_fixtures_are_what_their_expectations_say() {
+    fn fixtures_match_their_expected_results() {
         let calico = CalicoElevenDevices::load().unwrap();
         assert_eq!(calico.neighbours.len(), calico.expect.claimants);
         assert_eq!(calico.route.device, calico.expect.traffic_goes_to);

@@ -1,4 +1,4 @@
-//! A server program that runs for the length of a test.
+//! A server program that runs for the duration of a test.
 
 use std::{
     io::{BufRead as _, BufReader, Read},
@@ -12,19 +12,19 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::netns::Netns;
 
-/// A running program; killed on drop, with the processes of its group.
+/// A running program; killed on drop with its process group.
 #[derive(Debug)]
-pub struct Server {
+pub struct ServerProcess {
     child: Child,
     lines: mpsc::Receiver<String>,
-    said: Vec<String>,
+    output: Vec<String>,
 }
 
-impl Server {
-    /// Starts it in a namespace. What it writes is kept for messages.
+impl ServerProcess {
+    /// Starts it in a namespace. Its output is kept for error messages.
     ///
     /// # Errors
-    /// Where it cannot be started.
+    /// The program cannot be started.
     pub fn start(netns: &Netns, mut command: Command) -> Result<Self> {
         use std::os::unix::process::CommandExt as _;
         command
@@ -55,7 +55,7 @@ impl Server {
             let to = to.clone();
             thread::spawn(move || {
                 for line in BufReader::new(stream).lines().map_while(Result::ok) {
-                    // Beyond the bound nobody looks any more; the program must not wait for us.
+                    // A full queue drops lines: the program must not block on its output.
                     let _ = to.try_send(line);
                 }
             });
@@ -63,42 +63,42 @@ impl Server {
         Ok(Self {
             child,
             lines,
-            said: Vec::new(),
+            output: Vec::new(),
         })
     }
 
-    /// Waits for a line that holds `text`.
+    /// Waits for a line that contains `text`.
     ///
     /// # Errors
-    /// Where it ends or the deadline passes before; the message holds what it said.
+    /// The program exits, or the deadline passes; the error contains its output.
     pub fn wait_line(&mut self, deadline: Duration, text: &str) -> Result<String> {
         let end = Instant::now() + deadline;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
                 Ok(line) => {
-                    self.said.push(line.clone());
+                    self.output.push(line.clone());
                     if line.contains(text) {
                         return Ok(line);
                     }
                 }
                 Err(_) => bail!(
-                    "waited for {text:?} in vain; it said:\n{}",
-                    self.said.join("\n")
+                    "no line with {text:?} within {deadline:?}; output:\n{}",
+                    self.output.join("\n")
                 ),
             }
         }
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         use nix::{
             sys::signal::{Signal, killpg},
             unistd::Pid,
         };
         if let Ok(group) = i32::try_from(self.child.id()) {
-            // Fails only where all of them have ended already.
+            // Fails only if all of them have exited already.
             let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
         }
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! Real CNI plugins, run as a runtime runs them.
+//! Real CNI plugins, run as by a container runtime.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,7 +9,7 @@
 use detector_testkit::{Cni, Node};
 
 #[test]
-fn ptp_hands_a_wiped_address_out_again() {
+fn ptp_allocates_a_wiped_address_again() {
     let node = Node::new("ptp").unwrap();
     let cni = Cni::ptp("kindnet", "10.244.2.0/24").unwrap();
     let first = cni.add_pod(&node, "a1").unwrap();
@@ -36,7 +36,7 @@ fn ptp_hands_a_wiped_address_out_again() {
 }
 
 #[test]
-fn bridge_makes_ports() {
+fn bridge_creates_a_bridge_port() {
     let node = Node::new("bridge").unwrap();
     let cni = Cni::bridge("cbr0", "cni0", "10.42.0.0/24").unwrap();
     let pod = cni.add_pod(&node, "a1").unwrap();

@@ -1,4 +1,4 @@
-//! Namespaces, pods and frames on the real kernel.
+//! Namespaces, pods and frames with the real kernel.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,14 +8,18 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::unix::fs::MetadataExt as _,
     path::PathBuf,
     time::Instant,
 };
 
-use detector_testkit::{Frame, FrameSender, Mac, NaFlags, Netns, Node, PodSpec};
+use anyhow::ensure;
+use detector_testkit::{
+    DEADLINE, Frame, FrameSender, MacAddress, NaFlags, Netns, Node, PodSpec, until,
+};
 
 #[test]
-fn a_namespace_is_gone_after_a_panic() {
+fn namespace_is_removed_after_a_panic() {
     let path = std::thread::spawn(|| {
         let netns = Netns::new("panic").unwrap();
         assert!(netns.path().exists());
@@ -25,49 +29,39 @@ fn a_namespace_is_gone_after_a_panic() {
     .unwrap_err()
     .downcast::<PathBuf>()
     .unwrap();
-    assert!(!path.exists(), "{} is still there", path.display());
+    assert!(!path.exists(), "{} still exists", path.display());
 }
 
 #[test]
-fn leftovers_of_a_dead_process_are_swept_with_what_runs_in_them() {
-    // A process that has ended and been waited for: its id is nobody's.
-    let mut gone = std::process::Command::new("true").spawn().unwrap();
-    gone.wait().unwrap();
-    let name = format!("ipconflict-{}-0-left", gone.id());
-    detector_testkit::netns::sweep_leftovers();
-    let made = std::process::Command::new("ip")
+fn leftovers_of_a_dead_process_are_removed_with_their_processes() {
+    // The id of a process that has exited and was waited for belongs to no process.
+    let mut exited = std::process::Command::new("true").spawn().unwrap();
+    exited.wait().unwrap();
+    let name = format!("ipconflict-{}-0-left", exited.id());
+    detector_testkit::netns::remove_leftovers();
+    let added = std::process::Command::new("ip")
         .args(["netns", "add", &name])
         .status()
         .unwrap();
-    assert!(made.success());
+    assert!(added.success());
     let mut inside = std::process::Command::new("ip")
         .args(["netns", "exec", &name, "sleep", "600"])
         .spawn()
         .unwrap();
     let namespace = std::fs::metadata(format!("/run/netns/{name}")).unwrap();
-    let theirs = PathBuf::from(format!("/proc/{}/ns/net", inside.id()));
-    let deadline = Instant::now() + std::time::Duration::from_secs(10);
-    while std::fs::metadata(&theirs)
-        .map(|data| std::os::unix::fs::MetadataExt::ino(&data))
-        .ok()
-        != Some(std::os::unix::fs::MetadataExt::ino(&namespace))
-    {
-        assert!(
-            Instant::now() < deadline,
-            "sleep did not enter its namespace"
-        );
-        std::thread::yield_now();
-    }
-    detector_testkit::netns::sweep_leftovers();
+    let entered = PathBuf::from(format!("/proc/{}/ns/net", inside.id()));
+    until(DEADLINE, "sleep to enter its namespace", || {
+        ensure!(std::fs::metadata(&entered)?.ino() == namespace.ino());
+        Ok(())
+    })
+    .unwrap();
+    detector_testkit::netns::remove_leftovers();
     assert!(!PathBuf::from("/run/netns").join(&name).exists());
-    assert!(
-        !inside.wait().unwrap().success(),
-        "it was ended, it did not end"
-    );
+    assert!(!inside.wait().unwrap().success(), "it was not killed");
 }
 
 #[test]
-fn what_runs_in_a_namespace_sees_only_its_devices() {
+fn command_in_a_namespace_sees_only_its_devices() {
     let netns = Netns::new("sees").unwrap();
     let links = netns.exec(&["ip", "-o", "link"]).unwrap();
     assert_eq!(links.lines().count(), 1, "{links}");
@@ -88,15 +82,15 @@ fn what_runs_in_a_namespace_sees_only_its_devices() {
 }
 
 #[test]
-fn a_pod_is_as_specified() {
+fn pod_matches_its_specification() {
     let node = Node::new("spec").unwrap();
     node.add_bridge("cni0", &["10.244.2.1/24"]).unwrap();
-    let mac: Mac = "9e:83:2f:5d:c5:1e".parse().unwrap();
+    let mac: MacAddress = "9e:83:2f:5d:c5:1e".parse().unwrap();
     let pod = node
         .add_pod(
             &PodSpec::new("cali.with.dot")
                 .mac(mac)
-                .host_mac(Mac([0xee; 6]))
+                .host_mac(MacAddress([0xee; 6]))
                 .address("10.244.2.10/32")
                 .address("fd00::10/64")
                 .host_route()
@@ -154,7 +148,7 @@ fn a_pod_is_as_specified() {
 }
 
 #[test]
-fn hundreds_of_pods_are_made_in_a_batch() {
+fn hundreds_of_pods_are_created_in_a_batch() {
     let node = Node::new("batch").unwrap();
     let specs: Vec<_> = (0..200)
         .map(|n| {
@@ -163,23 +157,23 @@ fn hundreds_of_pods_are_made_in_a_batch() {
                 .host_route()
         })
         .collect();
-    let begun = Instant::now();
+    let started = Instant::now();
     let pods = node.add_pods(&specs).unwrap();
-    let made = begun.elapsed();
+    let created = started.elapsed();
     assert_eq!(
         node.ip("-o link show type veth").unwrap().lines().count(),
         200
     );
     node.delete_pods(pods).unwrap();
     println!(
-        "200 pods: made in {made:?}, deleted in {:?}",
-        begun.elapsed() - made
+        "200 pods: created in {created:?}, deleted in {:?}",
+        started.elapsed() - created
     );
     assert_eq!(node.ip("-o link show type veth").unwrap(), "");
 }
 
 #[test]
-fn the_kernel_takes_an_arp_request_for_what_it_is() {
+fn kernel_learns_from_an_arp_request() {
     let node = Node::new("arp").unwrap();
     let pod = node.add_pod(&PodSpec::new("vethaaaa")).unwrap();
     node.ip_batch(["address add 10.0.0.1/24 dev vethaaaa"])
@@ -196,7 +190,7 @@ fn the_kernel_takes_an_arp_request_for_what_it_is() {
 }
 
 #[test]
-fn the_kernel_takes_a_solicitation_and_an_advertisement_for_what_they_are() {
+fn kernel_learns_from_solicitation_and_advertisement() {
     let node = Node::new("ndp").unwrap();
     let pod = node.add_pod(&PodSpec::new("vethbbbb")).unwrap();
     node.ip_batch(["address add fd00::1/64 dev vethbbbb nodad"])
@@ -211,8 +205,8 @@ fn the_kernel_takes_a_solicitation_and_an_advertisement_for_what_they_are() {
         ))
         .unwrap();
     wait_for_neighbour(&node, "fd00::2", pod.mac());
-    // An advertisement that overrides changes the entry that the solicitation made.
-    let other = Mac::local(0xabc);
+    // An advertisement with the override flag replaces the entry from the solicitation.
+    let other = MacAddress::local(0xabc);
     sender
         .send(&Frame::advertisement(
             pod.mac(),
@@ -224,19 +218,14 @@ fn the_kernel_takes_a_solicitation_and_an_advertisement_for_what_they_are() {
     wait_for_neighbour(&node, "fd00::2", other);
 }
 
-fn wait_for_neighbour(node: &Node, address: &str, mac: Mac) {
-    let deadline = Instant::now() + std::time::Duration::from_secs(10);
-    loop {
-        let table = node.ip("neigh show").unwrap();
-        if table
-            .lines()
-            .any(|line| line.starts_with(&format!("{address} ")) && line.contains(&mac.to_string()))
-        {
-            return;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "{address} at {mac} is not in\n{table}"
-        );
-    }
+fn wait_for_neighbour(node: &Node, address: &str, mac: MacAddress) {
+    until(DEADLINE, format_args!("{address} at {mac}"), || {
+        let table = node.ip("neigh show")?;
+        let is_present = table.lines().any(|line| {
+            line.starts_with(&format!("{address} ")) && line.contains(&mac.to_string())
+        });
+        ensure!(is_present, "the neighbour table is\n{table}");
+        Ok(())
+    })
+    .unwrap();
 }

@@ -1,4 +1,4 @@
-//! How a running agent is read, with a shell script in its place.
+//! Reading the output of a running agent, with a shell script in its place.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -65,22 +65,20 @@ fn events_come_in_order_and_are_typed() {
 }
 
 #[test]
-fn a_wait_in_vain_tells_the_log() {
-    let netns = Netns::new("vain").unwrap();
+fn timed_out_wait_reports_the_log() {
+    let netns = Netns::new("timeout").unwrap();
     let agent = script(&netns, &["echo it-went-wrong >&2", "sleep 60"]);
     agent.wait_log(DEADLINE, "it-went-wrong").unwrap();
-    let error = agent
-        .wait_ready(Duration::from_millis(10))
-        .unwrap_err()
-        .to_string();
+    let error = agent.wait_ready(Duration::from_millis(10)).unwrap_err();
+    let error = format!("{error:#}");
     assert!(
-        error.contains("in vain") && error.contains("it-went-wrong"),
+        error.contains("timed out") && error.contains("it-went-wrong"),
         "{error}"
     );
 }
 
 #[test]
-fn an_agent_that_ends_early_ends_the_wait() {
+fn early_exit_ends_the_wait() {
     let netns = Netns::new("early").unwrap();
     let agent = script(&netns, &["echo no-privileges >&2", "sleep 0.1", "exit 2"]);
     let error = agent
@@ -88,16 +86,16 @@ fn an_agent_that_ends_early_ends_the_wait() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("ended") && error.contains("no-privileges"),
+        error.contains("exited") && error.contains("no-privileges"),
         "{error}"
     );
 }
 
 #[test]
-fn a_line_that_breaks_the_contract_fails_every_wait() {
-    let netns = Netns::new("breach").unwrap();
-    let breach = event(1).replace("observed", "guessed");
-    let agent = script(&netns, &[&format!("echo '{breach}'"), "sleep 60"]);
+fn contract_violation_fails_every_wait() {
+    let netns = Netns::new("violation").unwrap();
+    let violation = event(1).replace("observed", "guessed");
+    let agent = script(&netns, &[&format!("echo '{violation}'"), "sleep 60"]);
     let error = agent
         .wait_event(DEADLINE, |_| true)
         .unwrap_err()
@@ -106,7 +104,7 @@ fn a_line_that_breaks_the_contract_fails_every_wait() {
 }
 
 #[test]
-fn the_agent_is_killed_on_drop_and_stands_in_the_namespace() {
+fn agent_runs_in_the_namespace_and_is_killed_on_drop() {
     let netns = Netns::new("drop").unwrap();
     let agent = script(&netns, &["ip -o link >&2", READY, "exec sleep 60"]);
     agent.wait_ready(DEADLINE).unwrap();
@@ -118,7 +116,7 @@ fn the_agent_is_killed_on_drop_and_stands_in_the_namespace() {
 }
 
 #[test]
-fn the_end_gives_the_exit_code_and_the_last_events() {
+fn exit_returns_status_and_last_events() {
     let netns = Netns::new("end").unwrap();
     let last = event(9);
     let trap = format!("trap \"echo '{}'; exit 7\" TERM", last.replace('"', "\\\""));
@@ -134,7 +132,7 @@ fn the_end_gives_the_exit_code_and_the_last_events() {
 }
 
 #[test]
-fn a_command_runs_to_its_end_with_its_output() {
+fn run_to_end_returns_exit_code_and_output() {
     let netns = Netns::new("toend").unwrap();
     let outcome = AgentCommand::new("sh", ["-c", "echo out; echo err >&2; exit 3"])
         .run_to_end(&netns, DEADLINE)
@@ -150,5 +148,5 @@ fn a_command_runs_to_its_end_with_its_output() {
     let error = AgentCommand::new("sleep", ["60"])
         .run_to_end(&netns, Duration::from_millis(50))
         .unwrap_err();
-    assert!(format!("{error:#}").contains("deadline"), "{error:#}");
+    assert!(format!("{error:#}").contains("timed out"), "{error:#}");
 }

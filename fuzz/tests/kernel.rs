@@ -55,7 +55,7 @@ fn derive(random: &mut Random, frames: &[Vec<u8>]) -> Vec<u8> {
             1 => frame.resize(below(random, MAX_LENGTH), 0),
             2 if frame.len() > 14 => {
                 let tag = [[0x81, 0x00], [0x88, 0xa8]][below(random, 2)];
-                let [high, low, ..] = random.next_number().to_be_bytes();
+                let [high, low, ..] = random.next_u64().to_be_bytes();
                 frame.splice(12..12, [tag[0], tag[1], high, low]);
             }
             3 => {
@@ -71,7 +71,7 @@ fn derive(random: &mut Random, frames: &[Vec<u8>]) -> Vec<u8> {
             }
             _ if !frame.is_empty() => {
                 let at = below(random, frame.len());
-                frame[at] = random.next_number() as u8;
+                frame[at] = random.next_u64() as u8;
             }
             _ => {}
         }

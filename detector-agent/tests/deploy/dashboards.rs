@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, fs};
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Node, PodSpec, http::until, prometheus::Prometheus,
+    Agent, AgentCommand, DEADLINE, Node, PodSpec, prometheus::Prometheus, until,
 };
 use serde_json::Value;
 
@@ -130,7 +130,7 @@ fn every_query_of_every_panel_is_answered_by_prometheus_with_data() {
     for (place, target) in queries() {
         let query = filled_in(target["expr"].as_str().unwrap());
         let legend = target["legendFormat"].as_str().unwrap();
-        let outcome = until(DEADLINE, || {
+        let outcome = until(DEADLINE, format_args!("the result of {query}"), || {
             let series = prometheus.query(&query)?;
             let Some((labels, value)) = series.first() else {
                 anyhow::bail!("{place}: {query}: no data");

@@ -12,7 +12,7 @@ use detector_agent::{
     cli::Cli,
     engine::{AnomalyKind, ConflictKind},
 };
-use detector_testkit::{Agent, AgentCommand, Node, contract::violations, http::Client};
+use detector_testkit::{Agent, AgentCommand, Node, contract::violations, http::TestClient};
 
 use crate::tools::{assert_current, deploy, root};
 
@@ -220,7 +220,7 @@ fn the_metrics_reference_names_what_the_agent_exposes_and_nothing_else() {
     let node = Node::new("docs").unwrap();
     let command = AgentCommand::run(AGENT).arg("--export-claims");
     let _agent = Agent::start_ready(&node, &command).unwrap();
-    let exposed = Client::new(&node, "http://127.0.0.1:9842")
+    let exposed = TestClient::new(&node, "http://127.0.0.1:9842")
         .get("/metrics")
         .unwrap()
         .body;

@@ -10,13 +10,13 @@ use detector_common::{
     Counter, RejectReason, TAG_ARP,
     frame::{Classification, FrameSlice, parse},
 };
-use detector_testkit::{Frame, Mac as WireMac, NaFlags};
+use detector_testkit::{Frame, MacAddress, NaFlags};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
 
-const MAC: WireMac = WireMac([0x02, 0, 0, 0, 0, 0x0a]);
+const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x0a]);
 
 /// Valid frames with some bytes changed, cut or padded.
 fn frames() -> impl Strategy<Value = Vec<u8>> {

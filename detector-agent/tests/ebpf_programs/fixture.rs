@@ -11,7 +11,7 @@ use detector_agent::{
     observe::ebpf::{CounterValues, EbpfOptions, Programs, RingReader},
 };
 use detector_common::Counter;
-use detector_testkit::{Frame, FrameSender, Mac as WireMac, Node, Pod, PodSpec};
+use detector_testkit::{Frame, FrameSender, MacAddress, Node, Pod, PodSpec};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// Time after which a test fails.
@@ -19,7 +19,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 /// The pod's device.
 pub(crate) const DEVICE: &str = "veth0";
 /// The pod's hardware address.
-pub(crate) const MAC: WireMac = WireMac([0x02, 0, 0, 0, 0, 0x0a]);
+pub(crate) const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x0a]);
 /// Claims of these addresses are sent last: when one is observed, all frames sent before have been processed.
 const MARKERS: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
 

@@ -7,14 +7,14 @@ use detector_agent::{
     observe::ebpf::EbpfOptions,
 };
 use detector_common::{Counter, RecordKind, RejectReason};
-use detector_testkit::{ArpOperation, Frame, Mac as WireMac, NaFlags};
+use detector_testkit::{ArpOperation, Frame, MacAddress, NaFlags};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::fixture::{Fixture, MAC};
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 10);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 1);
-const OTHER_MAC: WireMac = WireMac([0x02, 0, 0, 0, 0, 0x0b]);
+const OTHER_MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x0b]);
 
 fn v6() -> Ipv6Addr {
     "fd00::a:b".parse().unwrap()
@@ -84,7 +84,7 @@ fn every_kind_of_ndp_makes_its_claim() {
         Frame::solicitation(MAC, at(1), v6()),
         Frame::dad(MAC, at(2)),
         Frame::advertisement(MAC, at(3), Some(MAC), NaFlags::OVERRIDE),
-        Frame::answer(MAC, at(4), None, (OTHER_MAC, v6())),
+        Frame::solicited_advertisement(MAC, at(4), None, (OTHER_MAC, v6())),
         Frame::advertisement(MAC, at(5), Some(OTHER_MAC), NaFlags::OVERRIDE),
     ]);
     let claim = |last| FrameClaim {
@@ -154,7 +154,7 @@ fn malformed_frames_are_counted_by_reason_only() {
         let all_nodes = "ff02::1".parse().unwrap();
         Frame::icmpv6(
             MAC,
-            WireMac([0x33, 0x33, 0, 0, 0, 1]),
+            MacAddress([0x33, 0x33, 0, 0, 0, 1]),
             v6(),
             all_nodes,
             136,
@@ -178,7 +178,7 @@ fn malformed_frames_are_counted_by_reason_only() {
             RejectReason::Address,
         ),
         (
-            Frame::announcement(WireMac::ZERO, ADDRESS).ether_source(MAC),
+            Frame::announcement(MacAddress::ZERO, ADDRESS).ether_source(MAC),
             RejectReason::HardwareAddress,
         ),
         (broken(valid_ndp(), 0, 0x40), RejectReason::IpVersion),

@@ -2,17 +2,18 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
+use anyhow::Context as _;
 use detector_agent::{
     engine::{FrameClaim, Mac},
     observe::ebpf::{DeviceLosses, EbpfOptions, LossCounters},
 };
 use detector_common::{Counter, DropReason, RecordKind};
-use detector_testkit::{Frame, FrameSender, Mac as WireMac, PodSpec};
+use detector_testkit::{Frame, FrameSender, MacAddress, PodSpec, until};
 
 use crate::fixture::{Fixture, MAC};
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 10);
-const OTHER_MAC: WireMac = WireMac([0x02, 0, 0, 0, 0, 0x0b]);
+const OTHER_MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x0b]);
 
 fn many(count: u32) -> Vec<Frame> {
     (0..count)
@@ -192,15 +193,8 @@ fn claim_lost_to_a_full_ring_is_published_by_the_next_frame() {
 
 /// Polls until there is a value. At most, packets still have to pass another CPU's queue.
 fn loop_until<T>(mut poll: impl FnMut() -> Option<T>) -> T {
-    let deadline = std::time::Instant::now() + crate::fixture::TIMEOUT;
-    loop {
-        if let Some(value) = poll() {
-            return value;
-        }
-        assert!(
-            std::time::Instant::now() < deadline,
-            "the counters never added up"
-        );
-        std::thread::yield_now();
-    }
+    until(crate::fixture::TIMEOUT, "the counters to add up", || {
+        poll().context("not yet")
+    })
+    .unwrap()
 }

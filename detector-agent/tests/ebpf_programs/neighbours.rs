@@ -7,11 +7,11 @@ use detector_agent::{
     observe::ebpf::EbpfOptions,
 };
 use detector_common::{Counter, RecordKind};
-use detector_testkit::{Frame, Mac as WireMac, Netns};
+use detector_testkit::{Frame, MacAddress, Netns};
 
 use crate::fixture::{DEVICE, Fixture, MAC};
 
-const OTHER_MAC: WireMac = WireMac([0x02, 0, 0, 0, 0, 0x0b]);
+const OTHER_MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x0b]);
 
 fn address() -> IpAddr {
     "10.244.2.11".parse().unwrap()
@@ -33,7 +33,7 @@ fn next(fixture: &mut Fixture, address: IpAddr) -> Observation {
 fn entry(
     fixture: &Fixture,
     address: IpAddr,
-    lladdr: Option<WireMac>,
+    lladdr: Option<MacAddress>,
     state: NudState,
 ) -> Observation {
     Observation::Neighbour(Neighbour {
@@ -44,7 +44,7 @@ fn entry(
     })
 }
 
-fn set(fixture: &Fixture, address: IpAddr, mac: WireMac, state: &str) {
+fn set(fixture: &Fixture, address: IpAddr, mac: MacAddress, state: &str) {
     fixture
         .node
         .set_neighbour(address, DEVICE, mac, state)

@@ -3,9 +3,7 @@
 use std::{fs, io::Read as _, io::Write as _, net::TcpStream, path::Path, sync::Arc};
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec,
-    event::Conflict,
-    http::{Client, until},
+    Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec, event::Conflict, http::TestClient, until,
 };
 use serde_json::Value;
 
@@ -29,7 +27,7 @@ fn duplicate(node: &Node, address: &str) -> Vec<Pod> {
 fn conflicts_and_claims_are_told_as_the_events_tell_them() {
     let node = Node::new("api").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let client = Client::new(&node, ORIGIN);
+    let client = TestClient::new(&node, ORIGIN);
     let empty = client.get("/api/v1/conflicts").unwrap();
     assert_eq!(empty.header("content-type"), Some("application/json"));
     assert_eq!(empty.json().unwrap()["conflicts"], Value::Array(Vec::new()));
@@ -90,7 +88,7 @@ fn thousands_of_claims_come_as_one_whole_document() {
     let _pods = node.add_pods(&specs).unwrap();
     let command = AgentCommand::run(AGENT).arg("--export-claims");
     let _agent = Agent::start_ready(&node, &command).unwrap();
-    let client = Client::new(&node, ORIGIN);
+    let client = TestClient::new(&node, ORIGIN);
     let claims = client.get("/api/v1/claims").unwrap().json().unwrap();
     assert_eq!(claims["claims"].as_array().unwrap().len(), 1000);
     let metrics = client.get("/metrics").unwrap();
@@ -107,7 +105,7 @@ fn thousands_of_claims_come_as_one_whole_document() {
 fn events_are_streamed_as_they_happen_and_resume_where_they_broke_off() {
     let node = Node::new("sse").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let client = Client::new(&node, ORIGIN);
+    let client = TestClient::new(&node, ORIGIN);
     let mut stream = client.events("/api/v1/events").unwrap();
     let hello = stream.next_event().unwrap().unwrap();
     assert_eq!(hello.kind, "hello");
@@ -128,7 +126,7 @@ fn events_are_streamed_as_they_happen_and_resume_where_they_broke_off() {
     agent
         .wait_event(DEADLINE, |event| event.resolves("10.244.2.10"))
         .unwrap();
-    let back = Client::new(&node, ORIGIN).header("Last-Event-ID", &first.id);
+    let back = TestClient::new(&node, ORIGIN).header("Last-Event-ID", &first.id);
     let mut stream = back.events("/api/v1/events").unwrap();
     let hello = stream.next_event().unwrap().unwrap();
     assert!(hello.data.contains("\"resumed\":true"), "{hello:?}");
@@ -146,9 +144,9 @@ fn ready_names_the_parts_and_says_which_of_them_work() {
         .add_pods(&["vetha", "vethb"].map(PodSpec::new))
         .unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let client = Client::new(&node, ORIGIN);
+    let client = TestClient::new(&node, ORIGIN);
     let state = |name: &str, state: &str| {
-        until(DEADLINE, || {
+        until(DEADLINE, "the agent to be ready", || {
             let ready = client.get("/readyz")?;
             anyhow::ensure!(ready.status == 200, "{}", ready.body);
             let json = ready.json()?;
@@ -209,7 +207,7 @@ fn a_taken_port_is_said_in_one_sentence_and_none_serves_nothing() {
 fn open_streams_do_not_delay_the_end() {
     let node = Node::new("end").unwrap();
     let mut agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let client = Client::new(&node, ORIGIN);
+    let client = TestClient::new(&node, ORIGIN);
     let mut stream = client.events("/api/v1/events").unwrap();
     stream.next_event().unwrap();
     let (status, _) = agent.terminate(DEADLINE).unwrap();
@@ -225,10 +223,10 @@ fn with_a_token_only_those_who_bring_it_are_told_anything() {
         .arg("--http-token-file")
         .arg(file.path());
     let agent = Agent::start_ready(&node, &command).unwrap();
-    let stranger = Client::new(&node, ORIGIN);
-    let wrong =
-        Client::new(&node, ORIGIN).header("Authorization", "Bearer a-token-that-somebody-guessed");
-    let friend = Client::new(&node, ORIGIN).header("Authorization", &format!("Bearer {TOKEN}"));
+    let stranger = TestClient::new(&node, ORIGIN);
+    let wrong = TestClient::new(&node, ORIGIN)
+        .header("Authorization", "Bearer a-token-that-somebody-guessed");
+    let friend = TestClient::new(&node, ORIGIN).header("Authorization", &format!("Bearer {TOKEN}"));
     for path in [
         "/metrics",
         "/api/v1/conflicts",

@@ -28,7 +28,7 @@ fn says(text: &str) -> String {
 /// Nothing was refused, nothing threw.
 fn assert_content(browser: &Browser<'_>) {
     let complaints: Vec<_> = browser
-        .complaints()
+        .console_errors()
         .unwrap()
         .into_iter()
         // The browser stands on the node itself and breaks requests off where a device comes or goes.
@@ -40,7 +40,7 @@ fn assert_content(browser: &Browser<'_>) {
 /// A browser that shows the page, live.
 fn on_the_page(node: &Node) -> Browser<'_> {
     let browser = Browser::start(node).unwrap();
-    browser.look_like(1280, 900, false).unwrap();
+    browser.emulate_screen(1280, 900, false).unwrap();
     browser.open(PAGE).unwrap();
     browser.wait(LIVE).unwrap();
     browser
@@ -119,7 +119,7 @@ fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history(
         ("5-phone", 390, false),
         ("6-phone-dark", 390, true),
     ] {
-        browser.look_like(width, 900, dark).unwrap();
+        browser.emulate_screen(width, 900, dark).unwrap();
         browser.screenshot(&picture(name)).unwrap();
         // Nothing makes a person scroll sideways.
         assert_eq!(
@@ -130,11 +130,11 @@ fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history(
             "{name}"
         );
     }
-    browser.look_like(1280, 900, false).unwrap();
+    browser.emulate_screen(1280, 900, false).unwrap();
 
     // By keyboard: `/` leads to the filter, which leaves what matches.
-    browser.press("/").unwrap();
-    browser.press("veth9c").unwrap();
+    browser.press_keys("/").unwrap();
+    browser.press_keys("veth9c").unwrap();
     browser
         .wait("document.querySelectorAll('.conflict').length === 1")
         .unwrap();
@@ -145,7 +145,7 @@ fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history(
         "10.244.2.10"
     );
     for _ in 0.."veth9c".len() {
-        browser.press("\u{e003}").unwrap();
+        browser.press_keys("\u{e003}").unwrap();
     }
     browser
         .wait("document.querySelectorAll('.conflict').length === 5")
@@ -160,9 +160,9 @@ fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history(
         .unwrap();
     // The history opens by keyboard, and tells why they left.
     while browser.eval("document.activeElement.tagName").unwrap() != "SUMMARY" {
-        browser.press(TAB).unwrap();
+        browser.press_keys(TAB).unwrap();
     }
-    browser.press(ENTER).unwrap();
+    browser.press_keys(ENTER).unwrap();
     browser
         .wait("document.querySelector('#resolved > details[open]') !== null")
         .unwrap();
@@ -204,16 +204,16 @@ fn with_a_token_the_page_asks_for_it() {
         .arg(file.path());
     let _agent = Agent::start_ready(&node, &command).unwrap();
     let browser = Browser::start(&node).unwrap();
-    browser.look_like(1280, 700, false).unwrap();
+    browser.emulate_screen(1280, 700, false).unwrap();
     browser.open(PAGE).unwrap();
     browser
         .wait("!document.querySelector('#ask-token').hidden")
         .unwrap();
-    browser.press(&format!("wrong{ENTER}")).unwrap();
+    browser.press_keys(&format!("wrong{ENTER}")).unwrap();
     browser.wait(&says("That token was refused")).unwrap();
     browser.screenshot(&picture("9-token")).unwrap();
     browser
-        .press(&format!("a-token-that-nobody-guesses{ENTER}"))
+        .press_keys(&format!("a-token-that-nobody-guesses{ENTER}"))
         .unwrap();
     browser.wait(LIVE).unwrap();
     browser.wait(&says("No IP address conflict")).unwrap();

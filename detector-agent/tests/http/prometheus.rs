@@ -1,7 +1,7 @@
 //! A real Prometheus scrapes the agent and is asked.
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Node, PodSpec, http::Client, prometheus::Prometheus,
+    Agent, AgentCommand, DEADLINE, Node, PodSpec, http::TestClient, prometheus::Prometheus,
 };
 
 use crate::AGENT;
@@ -98,7 +98,7 @@ fn the_answer_says_that_it_is_open_metrics_and_is_whole() {
     agent
         .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
         .unwrap();
-    let metrics = Client::new(&node, format!("http://{TARGET}"))
+    let metrics = TestClient::new(&node, format!("http://{TARGET}"))
         .get("/metrics")
         .unwrap();
     assert_eq!(

@@ -9,7 +9,7 @@ use std::{
 };
 
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, Cni, CniPod, DEADLINE, Node, Received,
+    Agent, AgentCommand, Barrier, Cni, CniPod, DEADLINE, Node, ReceivedEvent,
     event::{ANOMALY_RAISED, ANOMALY_RESOLVED, Anomaly},
 };
 use tempfile::TempDir;
@@ -61,7 +61,11 @@ fn remove(cni: &Cni, node: &Node, pods: Vec<CniPod>) {
     at_once(pods, |pod| cni.remove_pod(node, pod).unwrap());
 }
 
-fn of_kind<'e>(events: &'e [Received], event: &str, kind: &str) -> Vec<(&'e Received, Anomaly)> {
+fn of_kind<'e>(
+    events: &'e [ReceivedEvent],
+    event: &str,
+    kind: &str,
+) -> Vec<(&'e ReceivedEvent, Anomaly)> {
     events
         .iter()
         .filter(|received| received.event.kind == event)
@@ -70,7 +74,7 @@ fn of_kind<'e>(events: &'e [Received], event: &str, kind: &str) -> Vec<(&'e Rece
         .collect()
 }
 
-fn wait_for(agent: &Agent, event: &str, kind: &str, count: usize) -> Vec<Received> {
+fn wait_for(agent: &Agent, event: &str, kind: &str, count: usize) -> Vec<ReceivedEvent> {
     agent
         .wait_until(DEADLINE, |events| {
             of_kind(events, event, kind).len() >= count

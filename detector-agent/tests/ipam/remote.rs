@@ -35,7 +35,7 @@ fn run(directory: &Path) -> AgentCommand {
 }
 
 fn wait_for(agent: &Agent, event: &str, count: usize) -> Vec<Anomaly> {
-    let told = |events: &[detector_testkit::Received]| -> Vec<Anomaly> {
+    let told = |events: &[detector_testkit::ReceivedEvent]| -> Vec<Anomaly> {
         let of_event = events.iter().filter(|r| r.event.kind == event);
         of_event.filter_map(|r| r.event.anomaly()).collect()
     };
@@ -75,7 +75,7 @@ fn calicos_blocks_are_compared_with_what_lives() {
     let api = KubeApi::start(node.netns()).unwrap();
     let id = "f".repeat(64);
     let handle = |name: char| format!("k8s-pod-network.{name}{id}");
-    api.hold_blocks(&[
+    api.set_ipam_blocks(&[
         block(&[
             (2, &handle('a')),
             (4, &handle('b')),
@@ -243,7 +243,7 @@ fn a_webhook_hears_of_an_anomaly_and_of_its_end_but_of_leaks_only_where_it_asks(
         .arg("--config")
         .arg(path("config.yaml"));
     let agent = Agent::start_ready(&node, &command).unwrap();
-    let told = |posted: &[detector_testkit::Posted], change: &str, kind: &str| {
+    let told = |posted: &[detector_testkit::ReceivedRequest], change: &str, kind: &str| {
         let events = posted.iter().filter_map(|p| p.json().ok());
         let wanted = format!("io.ipconflict.anomaly.{change}");
         events
@@ -260,7 +260,7 @@ fn a_webhook_hears_of_an_anomaly_and_of_its_end_but_of_leaks_only_where_it_asks(
         told(posted, "resolved", "ipam_drift") == 1
     })
     .unwrap();
-    assert_eq!(told(&hook.posted(), "raised", "ipam_leak"), 0);
-    assert_eq!(told(&leaks.posted(), "raised", "ipam_drift"), 0);
+    assert_eq!(told(&hook.requests(), "raised", "ipam_leak"), 0);
+    assert_eq!(told(&leaks.requests(), "raised", "ipam_drift"), 0);
     drop(agent);
 }

@@ -9,10 +9,11 @@ use std::{
 };
 
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Node, PodSpec, Received,
+    Agent, AgentCommand, Barrier, DEADLINE, Node, PodSpec, ReceivedEvent,
     event::{ANOMALY_RAISED, ANOMALY_RESOLVED, Anomaly, RAISED},
-    http::{Client, until},
+    http::TestClient,
     scenario::AwsLostRuntime,
+    until,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -71,7 +72,7 @@ fn reserve(network: &Path, address: &str) {
     fs::write(network.join(address), "0123456789abcdef\r\neth0").unwrap();
 }
 
-fn told(events: &[Received], event: &str, kind: &str) -> Vec<Anomaly> {
+fn told(events: &[ReceivedEvent], event: &str, kind: &str) -> Vec<Anomaly> {
     let of_event = events.iter().filter(|r| r.event.kind == event);
     of_event
         .filter_map(|r| r.event.anomaly())
@@ -243,7 +244,7 @@ fn an_anomaly_keeps_its_id_over_a_restart_and_shows_in_check_and_api() {
     assert_eq!(document["anomalies"][0]["device"], "vethagain");
 
     let agent = Agent::start_ready(&node, &command).unwrap();
-    let client = Client::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::new(&node, "http://127.0.0.1:9842");
     let listed = client.get("/api/v1/anomalies").unwrap().json().unwrap();
     assert_eq!(
         listed["anomalies"][0]["anomaly_id"],
@@ -257,7 +258,7 @@ fn an_anomaly_keeps_its_id_over_a_restart_and_shows_in_check_and_api() {
         .map(|part| part["name"].as_str().unwrap())
         .collect();
     assert_eq!(names, ["CNI configuration", "host-local: net"]);
-    until(DEADLINE, || {
+    until(DEADLINE, "one active anomaly", || {
         let metrics = client.get("/metrics")?.body;
         let line = "ipconflict_anomalies_active{kind=\"ipam_drift\"} 1";
         anyhow::ensure!(metrics.contains(line), "{metrics}");

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use detector_agent::{
     engine::{AssignedAddress, Link, Observation, Snapshot, TimedObservation},
     observe::netlink::{
@@ -23,7 +23,7 @@ use detector_agent::{
         NetlinkReader, NotificationSource,
     },
 };
-use detector_testkit::Netns;
+use detector_testkit::{Netns, until};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 /// How long a test waits for what must come.
@@ -121,16 +121,11 @@ fn read(node: &Netns, selector: &DeviceSelector) -> Result<BoundedSnapshot> {
 
 /// Waits until a bridge learns from a port: its carrier comes a little after the link is set up.
 fn wait_until_forwarding(node: &Netns, port: &str) -> Result<()> {
-    let until = Instant::now() + DEADLINE;
-    loop {
-        let shown = node.ip(&format!("-d link show {port}"))?;
-        if shown.contains("state forwarding") {
-            return Ok(());
-        }
-        if Instant::now() > until {
-            bail!("the port does not forward: {shown}");
-        }
-    }
+    until(DEADLINE, format_args!("{port} to forward"), || {
+        let link = node.ip(&format!("-d link show {port}"))?;
+        ensure!(link.contains("state forwarding"), "{link}");
+        Ok(())
+    })
 }
 
 fn link<'a>(snapshot: &'a Snapshot, name: &str) -> &'a Link {

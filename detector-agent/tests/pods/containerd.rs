@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use detector_testkit::{
-    Agent, AgentCommand, Containerd, DEADLINE, Node, RUN, Received, containerd::Sandbox,
+    Agent, AgentCommand, Containerd, DEADLINE, Node, RUN_ARGS, ReceivedEvent, containerd::Sandbox,
     event::Conflict,
 };
 
@@ -15,7 +15,7 @@ const SUBNET: &str = "10.244.2.0/24";
 /// `run` as the tests read it, with containerd's own socket.
 fn agent(containerd: &Containerd, cache: &str) -> AgentCommand {
     containerd
-        .inside(AGENT, RUN)
+        .agent_command(AGENT, RUN_ARGS)
         .arg("--cni-cache-dir")
         .arg(cache)
         .arg("--cri-endpoint")
@@ -23,7 +23,7 @@ fn agent(containerd: &Containerd, cache: &str) -> AgentCommand {
 }
 
 /// The newest word on each address.
-fn conflicts(events: &[Received]) -> BTreeMap<String, Conflict> {
+fn conflicts(events: &[ReceivedEvent]) -> BTreeMap<String, Conflict> {
     events
         .iter()
         .filter_map(|received| received.event.conflict())
@@ -31,7 +31,7 @@ fn conflicts(events: &[Received]) -> BTreeMap<String, Conflict> {
         .collect()
 }
 
-fn all_named(events: &[Received], addresses: usize, via: &str) -> bool {
+fn all_named(events: &[ReceivedEvent], addresses: usize, via: &str) -> bool {
     let conflicts = conflicts(events);
     conflicts.len() == addresses
         && conflicts
@@ -92,7 +92,7 @@ fn check_names_the_pods_of_a_running_node() {
     let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
     let pods = wipe_and_run_again(&mut containerd);
     let outcome = containerd
-        .inside(AGENT, ["check", "--format", "json", "--cri-endpoint"])
+        .agent_command(AGENT, ["check", "--format", "json", "--cri-endpoint"])
         .arg(containerd.socket())
         .run_to_end(&node, DEADLINE)
         .unwrap();
@@ -107,7 +107,9 @@ fn check_names_the_pods_of_a_running_node() {
 fn without_the_runtime_its_cni_cache_names_them_all() {
     let node = Node::new("containerdcache").unwrap();
     let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
-    let command = containerd.inside(AGENT, RUN).arg("--cri-endpoint=off");
+    let command = containerd
+        .agent_command(AGENT, RUN_ARGS)
+        .arg("--cri-endpoint=off");
     let agent = Agent::start_ready(&node, &command).unwrap();
     let pods = wipe_and_run_again(&mut containerd);
     let events = agent
@@ -122,7 +124,7 @@ fn pods_are_named_when_a_runtime_that_was_stopped_is_back() {
     let node = Node::new("containerdlate").unwrap();
     let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
     let pods = wipe_and_run_again(&mut containerd);
-    containerd.pause().unwrap();
+    containerd.stop_daemon().unwrap();
     let agent = Agent::start_ready(&node, &agent(&containerd, "off")).unwrap();
     let raised = agent
         .wait_until(DEADLINE, |events| conflicts(events).len() == 5)
@@ -134,7 +136,7 @@ fn pods_are_named_when_a_runtime_that_was_stopped_is_back() {
         assert!(claimant.pod_unknown_because.is_some(), "{claimant:?}");
     }
     agent.wait_log(DEADLINE, "does not exist").unwrap();
-    containerd.resume().unwrap();
+    containerd.start_daemon().unwrap();
     let events = agent
         .wait_until(DEADLINE, |events| all_named(events, 5, "cri"))
         .unwrap();
@@ -156,7 +158,7 @@ fn a_runtime_that_stops_takes_no_name_with_it() {
         .unwrap();
     let named_conflicts = conflicts(&events);
     assert_eq!(named(&named_conflicts), both);
-    containerd.pause().unwrap();
+    containerd.stop_daemon().unwrap();
     let (address, conflict) = named_conflicts.first_key_value().unwrap();
     let device = conflict.claimants.last().unwrap().device.clone();
     node.ip(&format!("link delete {device}")).unwrap();
@@ -166,7 +168,7 @@ fn a_runtime_that_stops_takes_no_name_with_it() {
     let resolved = [(address.clone(), resolved.event.conflict().unwrap())].into();
     assert_eq!(named(&resolved), both);
     // A device that appears while the runtime is stopped is raised all the same.
-    let before = agent.count();
+    let before = agent.event_count();
     let spec = detector_testkit::PodSpec::new("vethlate").address(format!("{address}/24"));
     let _late = node.add_pods(&[spec]).unwrap();
     let raised = agent

@@ -3,8 +3,8 @@
 use std::{fs, io::Write as _, path::Path};
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Mood, Node, Pod, PodSpec, Posted, PrivateMounts, Receiver,
-    http::{Client, until},
+    Agent, AgentCommand, Behaviour, DEADLINE, Node, Pod, PodSpec, PrivateMounts, ReceivedRequest,
+    Receiver, http::TestClient, until,
 };
 
 use crate::AGENT;
@@ -28,8 +28,8 @@ fn command(config: &Path) -> AgentCommand {
 }
 
 /// Waits until `/readyz` says that this part is in this state; gives the detail.
-fn wait_part(client: &Client<'_>, name: &str, state: &str) -> String {
-    until(DEADLINE, || {
+fn wait_part(client: &TestClient<'_>, name: &str, state: &str) -> String {
+    until(DEADLINE, format_args!("part {name} to be {state}"), || {
         let json = client.get("/readyz")?.json()?;
         let parts = json["parts"].as_array().cloned().unwrap_or_default();
         let part = parts.iter().find(|p| p["name"] == name);
@@ -41,8 +41,8 @@ fn wait_part(client: &Client<'_>, name: &str, state: &str) -> String {
 }
 
 /// Waits until `/metrics` has this line.
-fn wait_metric(client: &Client<'_>, line: &str) -> String {
-    until(DEADLINE, || {
+fn wait_metric(client: &TestClient<'_>, line: &str) -> String {
+    until(DEADLINE, format_args!("the metric {line}"), || {
         let metrics = client.get("/metrics")?.body;
         anyhow::ensure!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
         Ok(metrics)
@@ -50,7 +50,7 @@ fn wait_metric(client: &Client<'_>, line: &str) -> String {
     .unwrap()
 }
 
-fn tells(posted: &[Posted], kind: &str, address: &str) -> bool {
+fn tells(posted: &[ReceivedRequest], kind: &str, address: &str) -> bool {
     let kind = format!("io.ipconflict.conflict.{kind}");
     posted
         .iter()
@@ -64,7 +64,7 @@ fn every_sink_is_shown_with_what_became_of_its_events_and_without_its_secrets() 
     let node = Node::new("sinks").unwrap();
     let receiver = node.run_in(Receiver::start).unwrap();
     let gone = node.run_in(Receiver::start).unwrap();
-    gone.be(Mood::status(410));
+    gone.set_behaviour(Behaviour::status(410));
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     fs::write(path("secret"), SECRET).unwrap();
@@ -83,7 +83,7 @@ fn every_sink_is_shown_with_what_became_of_its_events_and_without_its_secrets() 
     );
     fs::write(path("config.yaml"), text).unwrap();
     let mut agent = Agent::start_ready(&node, &command(&path("config.yaml"))).unwrap();
-    let client = Client::new(&node, ORIGIN);
+    let client = TestClient::new(&node, ORIGIN);
     wait_part(&client, "outbox", "works");
     let pods = two_pods(&node);
     for pod in &pods {
@@ -154,7 +154,7 @@ fn without_room_on_the_disk_detection_goes_on_and_events_wait_also_over_a_start(
             .run_in(None, || Agent::start_ready(&node, &command(&config)))
             .unwrap()
     };
-    let client = Client::new(&node, ORIGIN);
+    let client = TestClient::new(&node, ORIGIN);
     let pods = two_pods(&node);
     let address = |n: u32| format!("10.244.{}.{}", n / 250, n % 250 + 1);
     let conflict = |numbers: std::ops::Range<u32>| {
@@ -214,7 +214,7 @@ fn over_a_kill_a_conflict_stays_one_story_to_a_webhook() {
         receiver.url()
     );
     fs::write(&config, text).unwrap();
-    let client = Client::new(&node, ORIGIN);
+    let client = TestClient::new(&node, ORIGIN);
     let pods = two_pods(&node);
     let conflict = |address: &str| {
         for pod in &pods {
@@ -235,7 +235,7 @@ fn over_a_kill_a_conflict_stays_one_story_to_a_webhook() {
     }
     // Kept, and gone from the outbox.
     wait_metric(&client, r#"ipconflict_outbox_pending{sink="hook"} 0"#);
-    until(DEADLINE, || {
+    until(DEADLINE, "two open conflicts to be kept", || {
         let kept = wait_part(&client, "open conflicts", "works");
         anyhow::ensure!(kept == "2 open conflicts stored", "{kept}");
         Ok(())
@@ -253,7 +253,7 @@ fn over_a_kill_a_conflict_stays_one_story_to_a_webhook() {
 
     for address in [stays, ends] {
         let mut story: Vec<(String, String)> = receiver
-            .posted()
+            .requests()
             .iter()
             .filter_map(|p| p.json().ok())
             .filter(|e| e["subject"] == address)

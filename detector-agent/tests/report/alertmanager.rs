@@ -3,10 +3,13 @@
 use std::{
     fs,
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, PodSpec, Posted, Receiver};
+use anyhow::ensure;
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, Node, PodSpec, ReceivedRequest, Receiver, until,
+};
 use serde_json::Value;
 
 use crate::AGENT;
@@ -75,20 +78,7 @@ fn query(node: &Node, flags: &[&str]) -> anyhow::Result<Vec<Value>> {
     Ok(alerts.unwrap_or_default())
 }
 
-/// amtool tells of no change: it is asked until the answer is right.
-fn eventually(what: &str, mut right: impl FnMut() -> anyhow::Result<bool>) {
-    let begun = Instant::now();
-    loop {
-        let answer = right();
-        if matches!(answer, Ok(true)) {
-            return;
-        }
-        assert!(begun.elapsed() < PATIENCE, "{what}: {answer:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-fn notified(posted: &[Posted], status: &str) -> bool {
+fn notified(posted: &[ReceivedRequest], status: &str) -> bool {
     posted.iter().filter_map(|p| p.json().ok()).any(|n| {
         n["alerts"].as_array().is_some_and(|alerts| {
             alerts
@@ -104,9 +94,10 @@ fn an_alertmanager_shows_silences_and_resolves_a_conflict() {
     let directory = tempfile::tempdir().unwrap();
     let receiver = node.run_in(Receiver::start).unwrap();
     let _alertmanager = Alertmanager::start(&node, directory.path(), &receiver);
-    eventually("the Alertmanager answers", || {
-        amtool(&node, &["cluster", "show"]).map(|_| true)
-    });
+    until(DEADLINE, "the Alertmanager to respond", || {
+        amtool(&node, &["cluster", "show"])
+    })
+    .unwrap();
 
     let config = directory.path().join("config.yaml");
     // The second one is down, which must not matter to the first.
@@ -151,11 +142,15 @@ fn an_alertmanager_shows_silences_and_resolves_a_conflict() {
     let ends_at =
         |alert: &Value| -> jiff::Timestamp { alert["endsAt"].as_str().unwrap().parse().unwrap() };
     let lapse = ends_at(alert);
-    eventually("the alert is told again", || {
-        Ok(query(&node, &[])?
-            .iter()
-            .any(|alert| ends_at(alert) > lapse))
-    });
+    until(DEADLINE, "the alert to be sent again", || {
+        let alerts = query(&node, &[])?;
+        ensure!(
+            alerts.iter().any(|alert| ends_at(alert) > lapse),
+            "{alerts:?}"
+        );
+        Ok(())
+    })
+    .unwrap();
 
     let matcher = format!("address={ADDRESS}");
     let add = [
@@ -167,13 +162,19 @@ fn an_alertmanager_shows_silences_and_resolves_a_conflict() {
         &matcher,
     ];
     let silence = amtool(&node, &add).unwrap();
-    eventually("the alert is silenced", || {
-        Ok(query(&node, &["--silenced"])?.len() == 1 && query(&node, &["--active"])?.is_empty())
-    });
+    until(DEADLINE, "the alert to be silenced", || {
+        ensure!(
+            query(&node, &["--silenced"])?.len() == 1 && query(&node, &["--active"])?.is_empty()
+        );
+        Ok(())
+    })
+    .unwrap();
     amtool(&node, &["silence", "expire", silence.trim()]).unwrap();
-    eventually("the silence is over", || {
-        Ok(query(&node, &["--active"])?.len() == 1)
-    });
+    until(DEADLINE, "the silence to expire", || {
+        ensure!(query(&node, &["--active"])?.len() == 1);
+        Ok(())
+    })
+    .unwrap();
 
     pods[1].remove_address("10.244.2.10/32").unwrap();
     agent
@@ -182,9 +183,13 @@ fn an_alertmanager_shows_silences_and_resolves_a_conflict() {
     receiver
         .wait_until(PATIENCE, |posted| notified(posted, "resolved"))
         .unwrap();
-    eventually("the alert is gone", || Ok(query(&node, &[])?.is_empty()));
+    until(DEADLINE, "the alert to be resolved", || {
+        ensure!(query(&node, &[])?.is_empty());
+        Ok(())
+    })
+    .unwrap();
     // The end is the conflict's own, not the time of the request.
-    let told = receiver.posted();
+    let told = receiver.requests();
     let resolved = told
         .iter()
         .filter_map(|p| p.json().ok())

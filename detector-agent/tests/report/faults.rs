@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use detector_testkit::{Agent, AgentCommand, Mood, Node, Pod, PodSpec, Posted, Receiver};
+use detector_testkit::{
+    Agent, AgentCommand, Behaviour, Node, Pod, PodSpec, ReceivedRequest, Receiver,
+};
 use redb::{ReadableDatabase as _, ReadableTable as _, TableDefinition};
 
 use crate::AGENT;
@@ -28,16 +30,16 @@ fn address(n: usize) -> String {
 }
 
 /// What the receiver does with a request; 410 only where a restart will follow.
-fn mood(random: &mut fastrand::Rng, gone: bool) -> Mood {
+fn mood(random: &mut fastrand::Rng, gone: bool) -> Behaviour {
     match random.u32(..1000) {
-        0..=49 => Mood::status(500),
-        50..=69 => Mood::Answer(429, vec![("Retry-After", "1".to_owned())]),
-        70..=109 => Mood::status(429),
-        110..=149 => Mood::Hang,
-        150..=189 => Mood::Reset,
-        190..=219 => Mood::ResetUnread,
-        220 | 221 if gone => Mood::status(410),
-        _ => Mood::status(204),
+        0..=49 => Behaviour::status(500),
+        50..=69 => Behaviour::Respond(429, vec![("Retry-After", "1".to_owned())]),
+        70..=109 => Behaviour::status(429),
+        110..=149 => Behaviour::Hang,
+        150..=189 => Behaviour::Reset,
+        190..=219 => Behaviour::ResetUnread,
+        220 | 221 if gone => Behaviour::status(410),
+        _ => Behaviour::status(204),
     }
 }
 
@@ -81,7 +83,7 @@ struct Story {
     accepted: BTreeSet<String>,
 }
 
-fn story(posted: &[Posted]) -> Story {
+fn story(posted: &[ReceivedRequest]) -> Story {
     let mut story = Story {
         conflicts: BTreeMap::new(),
         addresses: HashMap::new(),
@@ -110,7 +112,7 @@ fn story(posted: &[Posted]) -> Story {
 }
 
 /// Whether the receiver has accepted that every conflict it heard of is over.
-fn all_over(posted: &[Posted]) -> bool {
+fn all_over(posted: &[ReceivedRequest]) -> bool {
     story(posted).conflicts.values().all(|events| {
         events
             .last()
@@ -118,7 +120,7 @@ fn all_over(posted: &[Posted]) -> bool {
     })
 }
 
-fn accepted_raise(posted: &[Posted], wanted: &BTreeSet<String>) -> bool {
+fn accepted_raise(posted: &[ReceivedRequest], wanted: &BTreeSet<String>) -> bool {
     let raised: BTreeSet<_> = posted
         .iter()
         .filter(|p| p.is_accepted())
@@ -158,7 +160,7 @@ fn nothing_is_lost_over_fifty_kills_and_a_receiver_that_fails_in_every_way() {
     fs::write(&config, text).unwrap();
     let moods = Arc::new(Mutex::new((random.fork(), true)));
     let decide = Arc::clone(&moods);
-    receiver.decide(move |_| {
+    receiver.set_handler(move |_| {
         let (random, gone) = &mut *decide.lock().unwrap();
         mood(random, *gone)
     });
@@ -187,9 +189,9 @@ fn nothing_is_lost_over_fifty_kills_and_a_receiver_that_fails_in_every_way() {
                 let mut guard = receiver.lock().unwrap();
                 let receiver: &mut Receiver = &mut guard;
                 node.run_in(|| {
-                    receiver.refuse();
+                    receiver.refuse_connections();
                     thread::sleep(Duration::from_millis(random.u64(..200)));
-                    receiver.admit()
+                    receiver.accept_connections()
                 })
                 .unwrap();
             }
@@ -201,7 +203,7 @@ fn nothing_is_lost_over_fifty_kills_and_a_receiver_that_fails_in_every_way() {
             println!(
                 "kill {kill} after {moment:?}: {} events wait, {} requests so far",
                 waits.len(),
-                receiver.lock().unwrap().posted().len()
+                receiver.lock().unwrap().requests().len()
             );
             stored.extend(waits);
         }
@@ -214,7 +216,7 @@ fn nothing_is_lost_over_fifty_kills_and_a_receiver_that_fails_in_every_way() {
         stored
     });
 
-    let posted = receiver.lock().unwrap().posted();
+    let posted = receiver.lock().unwrap().requests();
     let story = story(&posted);
     let lost: Vec<_> = stored.difference(&story.accepted).collect();
     assert!(lost.is_empty(), "stored and never accepted: {lost:?}");
@@ -255,7 +257,7 @@ fn drive(pod: &Pod, receiver: &Mutex<Receiver>, random: &mut fastrand::Rng) {
         let wanted: BTreeSet<_> = group.clone().map(address).collect();
         change(pod, "add", group.clone());
         // Not locked while it waits: the others use the receiver too.
-        while !accepted_raise(&receiver.lock().unwrap().posted(), &wanted) {
+        while !accepted_raise(&receiver.lock().unwrap().requests(), &wanted) {
             assert!(
                 begun.elapsed() < 3 * PATIENCE,
                 "group {first} is not raised"

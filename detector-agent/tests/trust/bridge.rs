@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use detector_testkit::{
     Agent, AgentCommand, Barrier, Cni, CniPod, DEADLINE, Node, Pod, PodSpec, announce,
-    event::RAISED, fresh_look, open_conflicts, reach,
+    conflicts_from_check, conflicts_from_events, event::RAISED, wait_reachable,
 };
 
 use crate::AGENT;
@@ -40,7 +40,7 @@ fn set_forwarding(node: &Node, pod: &Pod) {
 #[test]
 fn rancher_restore_names_every_duplicate_with_its_two_ports() {
     let node = Node::new("rancher").unwrap();
-    let cni = Cni::bridge_at_default_place("cbr0", "cni0", "10.42.0.0/24").unwrap();
+    let cni = Cni::bridge_with_default_data_dir("cbr0", "cni0", "10.42.0.0/24").unwrap();
     assert_eq!(cni.data_dir().to_str(), Some("/var/lib/cni/networks"));
     let barrier = Barrier::prepare(&node).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
@@ -58,9 +58,9 @@ fn rancher_restore_names_every_duplicate_with_its_two_ports() {
         "nothing is wrong before the wipe: {said:#?}"
     );
 
-    assert_eq!(cni.handed_out().unwrap().len(), 10);
+    assert_eq!(cni.allocated_addresses().unwrap().len(), 10);
     cni.wipe().unwrap();
-    assert!(cni.handed_out().unwrap().is_empty());
+    assert!(cni.allocated_addresses().unwrap().is_empty());
     let after = fill("after");
     assert!(
         after.keys().eq(before.keys()),
@@ -86,7 +86,7 @@ fn rancher_restore_names_every_duplicate_with_its_two_ports() {
         }
     }
     // Who looks only now sees the same.
-    let fresh = fresh_look(AGENT.as_ref(), &node, DEADLINE).unwrap();
+    let fresh = conflicts_from_check(AGENT.as_ref(), &node, DEADLINE).unwrap();
     let named: Vec<_> = raised
         .keys()
         .map(|a| (a.clone(), "duplicate".to_owned()))
@@ -109,7 +109,7 @@ fn a_neighbour_entry_on_the_bridge_is_evidence_against_the_port() {
         ])
         .unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    reach(&node, ip(ADDRESS), DEADLINE).unwrap();
+    wait_reachable(&node, ip(ADDRESS), DEADLINE).unwrap();
     let entries = node.ip(&format!("neigh show {ADDRESS}")).unwrap();
     assert!(
         entries.contains(&format!("dev cni0 lladdr {}", pods[0].mac())),
@@ -154,7 +154,7 @@ fn a_permanent_entry_that_leads_to_no_port_is_a_claim_behind_the_bridge() {
         .add_pods(&[port("vetha"), PodSpec::new("vethb")])
         .unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let unknown = detector_testkit::Mac([0x02, 0xaa, 0, 0, 0, 1]);
+    let unknown = detector_testkit::MacAddress([0x02, 0xaa, 0, 0, 0, 1]);
     node.set_neighbour(ip(ADDRESS), "cni0", unknown, "permanent")
         .unwrap();
     announce(&pods[1], ADDRESS.parse().unwrap()).unwrap();
@@ -204,7 +204,7 @@ fn an_address_reused_behind_the_bridge_raises_nothing() {
         let pod = node.add_pod(&spec).unwrap();
         announce(&pod, ADDRESS.parse().unwrap()).unwrap();
         if number % 3 == 0 {
-            reach(&node, ip(ADDRESS), DEADLINE).unwrap();
+            wait_reachable(&node, ip(ADDRESS), DEADLINE).unwrap();
         }
         pod.delete().unwrap();
     }
@@ -224,11 +224,11 @@ fn an_address_reused_by_the_real_bridge_plugin_raises_nothing_that_stays() {
         let address = pod.address().unwrap();
         assert_eq!(address, ip("10.42.0.2"));
         if number % 3 == 0 {
-            reach(&node, address, DEADLINE).unwrap();
+            wait_reachable(&node, address, DEADLINE).unwrap();
         }
         cni.remove_pod(&node, pod).unwrap();
     }
     let said = barrier.pass(&node, &agent).unwrap();
     assert!(said.is_empty(), "{said:#?}");
-    assert!(open_conflicts(&said).unwrap().is_empty());
+    assert!(conflicts_from_events(&said).unwrap().is_empty());
 }

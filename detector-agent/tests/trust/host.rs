@@ -81,7 +81,7 @@ fn the_gateway_that_ptp_puts_on_every_veth_raises_nothing_until_a_pod_claims_it(
 
     let thief = pods[3].device().unwrap();
     let sender = FrameSender::open_on(pods[3].netns(), "eth0").unwrap();
-    let mac = detector_testkit::Mac([0x02, 0xaa, 0, 0, 0, 3]);
+    let mac = detector_testkit::MacAddress([0x02, 0xaa, 0, 0, 0, 3]);
     sender
         .send(&Frame::announcement(mac, [10, 244, 2, 1].into()))
         .unwrap();

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net::Ipv6Addr};
 
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, Frame, FrameSender, Mac, NaFlags, Node, Pod, PodSpec,
+    Agent, AgentCommand, Barrier, Frame, FrameSender, MacAddress, NaFlags, Node, Pod, PodSpec,
     event::Conflict,
 };
 
@@ -55,8 +55,11 @@ fn a_solicitation_against_an_advertisement_raises() {
         &Frame::solicitation(pods[0].mac(), target(), gateway),
     );
     let mac = pods[1].mac();
-    let asking = (Mac::BROADCAST, gateway);
-    send(&pods[1], &Frame::answer(mac, target(), Some(mac), asking));
+    let asking = (MacAddress::BROADCAST, gateway);
+    send(
+        &pods[1],
+        &Frame::solicited_advertisement(mac, target(), Some(mac), asking),
+    );
     assert_heard(&agent.wait_raised(ADDRESS).unwrap(), &pods);
 }
 

@@ -4,13 +4,12 @@
 use std::{
     io,
     os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
-    thread,
-    time::{Duration, Instant},
 };
 
+use anyhow::ensure;
 use aya::programs::{SchedClassifier, TcAttachType};
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec,
+    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, until,
 };
 use nix::libc;
 
@@ -105,13 +104,13 @@ fn bpf(command: libc::c_long, attributes: &[u64]) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(i32::try_from(descriptor).unwrap()) }
 }
 
-/// Waits until the agent, of which nothing is heard then, has done something to a device.
-fn wait_for(done: impl Fn() -> bool) {
-    let until = Instant::now() + DEADLINE;
-    while !done() {
-        assert!(Instant::now() < until, "not within {DEADLINE:?}");
-        thread::sleep(Duration::from_millis(10));
-    }
+/// Waits until the agent, which reports nothing then, has changed a device.
+fn wait_for(is_done: impl Fn() -> bool) {
+    until(DEADLINE, "the agent to change the device", || {
+        ensure!(is_done());
+        Ok(())
+    })
+    .unwrap();
 }
 
 fn two_pods(prefix: &str) -> (Node, Vec<Pod>, Barrier) {

@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, fresh_look,
-    open_conflicts,
+    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec,
+    conflicts_from_check, conflicts_from_events,
 };
 use nix::sys::signal::Signal;
 
@@ -16,16 +16,16 @@ const ANEW: &str = "resync started";
 
 /// The agent's events leave open what a fresh look finds, now and once it has dealt with what is said later.
 fn assert_as_fresh(node: &Node, agent: &Agent, barrier: &Barrier) {
-    let fresh = fresh_look(AGENT.as_ref(), node, DEADLINE).unwrap();
+    let fresh = conflicts_from_check(AGENT.as_ref(), node, DEADLINE).unwrap();
     let same = agent.wait_until(DEADLINE, |events| {
-        open_conflicts(events).is_ok_and(|open| open == fresh)
+        conflicts_from_events(events).is_ok_and(|open| open == fresh)
     });
     if let Err(error) = same {
-        let open = open_conflicts(&agent.events());
+        let open = conflicts_from_events(&agent.events());
         panic!("a fresh look sees {fresh:#?}, the agent {open:#?}: {error:#}");
     }
     let said = barrier.pass(node, agent).unwrap();
-    assert_eq!(open_conflicts(&said).unwrap(), fresh);
+    assert_eq!(conflicts_from_events(&said).unwrap(), fresh);
 }
 
 fn stop(agent: &Agent) {
@@ -238,10 +238,10 @@ fn an_agent_stopped_under_churn_ends_with_what_a_fresh_look_sees() {
             churn.create(&node, 15);
             churn.shuffle();
         }
-        let said = agent.count();
+        let said = agent.event_count();
         go_on(&agent);
         agent.wait_log(DEADLINE, ANEW).unwrap();
         assert_as_fresh(&node, &agent, &barrier);
-        assert!(agent.count() > said, "there was something to say");
+        assert!(agent.event_count() > said, "there was something to say");
     }
 }

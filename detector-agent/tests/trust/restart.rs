@@ -1,13 +1,14 @@
 //! Restarts: with `--state-dir` an agent goes on with what the one before it left open, however that one ended.
 
-use std::{fs, net::Ipv4Addr, path::Path, time::Instant};
+use std::{fs, net::Ipv4Addr, path::Path};
 
+use anyhow::ensure;
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Netns, Node, Pod, PodSpec, PrivateMounts, Received,
-    announce,
+    Agent, AgentCommand, Barrier, DEADLINE, Netns, Node, Pod, PodSpec, PrivateMounts,
+    ReceivedEvent, announce, conflicts_from_events,
     event::{Conflict, RAISED},
-    http::Client,
-    open_conflicts,
+    http::TestClient,
+    until,
 };
 use nix::mount::{MsFlags, mount};
 
@@ -37,7 +38,7 @@ fn two_pods(prefix: &str, address: &str) -> (Node, Vec<Pod>) {
     (node, pods)
 }
 
-fn wait_raised(agent: &Agent, address: &str) -> Received {
+fn wait_raised(agent: &Agent, address: &str) -> ReceivedEvent {
     agent
         .wait_event(DEADLINE, |event| event.raises(address))
         .unwrap()
@@ -48,12 +49,12 @@ fn raised(agent: &Agent, address: &str) -> Conflict {
 }
 
 /// As it is written, to the microsecond.
-fn raised_at(received: &Received) -> &str {
+fn raised_at(received: &ReceivedEvent) -> &str {
     received.event.data["raised_at"].as_str().unwrap()
 }
 
 /// The event lines of one run after the other, as a reader has them.
-fn together(runs: impl IntoIterator<Item = Vec<Received>>) -> Vec<Received> {
+fn together(runs: impl IntoIterator<Item = Vec<ReceivedEvent>>) -> Vec<ReceivedEvent> {
     runs.into_iter().flatten().collect()
 }
 
@@ -74,8 +75,8 @@ fn a_killed_agents_conflict_keeps_its_id_and_is_not_raised_again() {
     barrier.pass(&node, &second).unwrap();
     runs.push(second.events());
     let said = together(runs.clone());
-    assert_eq!(open_conflicts(&said).unwrap().len(), 1);
-    let of_address = |r: &&Received| r.event.subject == ADDRESS && r.event.kind == RAISED;
+    assert_eq!(conflicts_from_events(&said).unwrap().len(), 1);
+    let of_address = |r: &&ReceivedEvent| r.event.subject == ADDRESS && r.event.kind == RAISED;
     assert_eq!(said.iter().filter(of_address).count(), 1, "{said:#?}");
 
     // One joins, then all but one leave.
@@ -103,7 +104,7 @@ fn a_killed_agents_conflict_keeps_its_id_and_is_not_raised_again() {
     let resolved = resolved.event.conflict().unwrap();
     assert_eq!(resolved.conflict_id, conflict.conflict_id);
     runs.push(third.events());
-    assert!(open_conflicts(&together(runs)).unwrap().is_empty());
+    assert!(conflicts_from_events(&together(runs)).unwrap().is_empty());
 }
 
 #[test]
@@ -132,7 +133,7 @@ fn what_ended_while_the_agent_was_down_is_resolved_and_what_began_is_raised() {
     let other = raised(&second, OTHER);
     assert_ne!(other.conflict_id, conflict.conflict_id);
     let said = together([first.events(), second.events()]);
-    assert_eq!(open_conflicts(&said).unwrap().len(), 1);
+    assert_eq!(conflicts_from_events(&said).unwrap().len(), 1);
 }
 
 #[test]
@@ -244,21 +245,18 @@ impl Small {
 
 /// Waits until this series is above zero: what is counted on another thread may come a moment after what it logs.
 fn wait_counted(netns: &Netns, series: &str) {
-    let client = Client::new(netns, "http://127.0.0.1:9842");
-    let until = Instant::now() + DEADLINE;
-    loop {
-        let answer = client.get("/metrics").unwrap();
-        let mut values = answer.body.lines().filter_map(|l| l.strip_prefix(series));
-        if values.any(|value| value.trim() != "0") {
-            return;
-        }
-        assert!(Instant::now() < until, "{series}: {}", answer.body);
-        std::thread::yield_now();
-    }
+    let client = TestClient::new(netns, "http://127.0.0.1:9842");
+    until(DEADLINE, format_args!("{series} above zero"), || {
+        let response = client.get("/metrics")?;
+        let mut values = response.body.lines().filter_map(|l| l.strip_prefix(series));
+        ensure!(values.any(|value| value.trim() != "0"), "{}", response.body);
+        Ok(())
+    })
+    .unwrap();
 }
 
 fn part(netns: &Netns) -> serde_json::Value {
-    let answer = Client::new(netns, "http://127.0.0.1:9842")
+    let answer = TestClient::new(netns, "http://127.0.0.1:9842")
         .get("/readyz")
         .unwrap();
     let parts = answer.json().unwrap()["parts"].clone();

@@ -4,9 +4,8 @@
 use std::{collections::BTreeMap, thread};
 
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, Cni, DEADLINE, Node,
+    Agent, AgentCommand, Barrier, Cni, DEADLINE, Node, conflicts_from_events,
     event::{RAISED, RESOLVED},
-    open_conflicts,
 };
 
 use crate::AGENT;
@@ -26,7 +25,7 @@ fn five_hundred_reuses_by_the_real_ptp_plugin_leave_nothing_behind() {
         // The next pod waits for the address while the old one is being removed: the tightest a node can be.
         old = thread::scope(|scope| {
             let leaving = scope.spawn(|| cni.remove_pod(&node, old));
-            let next = cni.add_pod_once_free(&node, &format!("p{number}"), DEADLINE);
+            let next = cni.add_pod_when_free(&node, &format!("p{number}"), DEADLINE);
             leaving
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -52,6 +51,6 @@ fn five_hundred_reuses_by_the_real_ptp_plugin_leave_nothing_behind() {
         assert_eq!(kinds.first(), Some(&RAISED), "{id}: {kinds:?}");
         assert_eq!(kinds.last(), Some(&RESOLVED), "{id}: {kinds:?}");
     }
-    assert!(open_conflicts(&said).unwrap().is_empty());
+    assert!(conflicts_from_events(&said).unwrap().is_empty());
     cni.remove_pod(&node, old).unwrap();
 }

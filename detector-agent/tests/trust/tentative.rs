@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use detector_testkit::{
     Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, NaFlags, Node, Pod, PodSpec,
-    Received, reach,
+    ReceivedEvent, wait_reachable,
 };
 
 use crate::AGENT;
@@ -52,7 +52,7 @@ impl Site {
         self.send(pod, &Frame::announcement(self.pods[pod].mac(), ADDRESS));
     }
 
-    fn said(&self) -> Vec<Received> {
+    fn said(&self) -> Vec<ReceivedEvent> {
         self.barrier.pass(&self.node, &self.agent).unwrap()
     }
 }
@@ -174,7 +174,7 @@ fn the_hosts_answers_for_others_are_no_claims() {
         (0, "fd00::11"),
         (1, "fd00::10"),
     ] {
-        reach(pods[from].netns(), to.parse().unwrap(), DEADLINE).unwrap();
+        wait_reachable(pods[from].netns(), to.parse().unwrap(), DEADLINE).unwrap();
     }
     let answered = pods[0].netns().ip("neigh show 10.244.2.11").unwrap();
     let host_mac = node.ip("-br link show calia").unwrap();

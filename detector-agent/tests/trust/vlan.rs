@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use detector_testkit::{
     Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, NaFlags, Node, Pod, PodSpec,
-    Received,
+    ReceivedEvent,
 };
 
 use crate::AGENT;
@@ -42,11 +42,11 @@ impl Site {
         FrameSender::open(pod).unwrap().send(&frame).unwrap();
     }
 
-    fn said(&self) -> Vec<Received> {
+    fn said(&self) -> Vec<ReceivedEvent> {
         self.barrier.pass(&self.node, &self.agent).unwrap()
     }
 
-    fn raised(&self, address: &str) -> Received {
+    fn raised(&self, address: &str) -> ReceivedEvent {
         self.agent
             .wait_event(DEADLINE, |event| event.raises(address))
             .unwrap()

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result};
 
 use detector_testkit::{
     frames::{Frame, FrameSender},
-    mac::Mac,
+    mac::MacAddress,
     node::Pod,
     random::Random,
 };
@@ -70,9 +70,9 @@ pub(super) fn burst(pod: &Pod, random: &mut Random) -> Result<()> {
     for _ in 0..BURST / AT_ONCE {
         let frames: Vec<_> = (0..AT_ONCE)
             .map(|_| {
-                let [a, b, c, d, e, f, ..] = random.next_number().to_be_bytes();
+                let [a, b, c, d, e, f, ..] = random.next_u64().to_be_bytes();
                 let address = Ipv4Addr::new(172, 16 + (a & 15), b, c);
-                Frame::announcement(Mac([2, 0xfe, c, d, e, f]), address).to_bytes()
+                Frame::announcement(MacAddress([2, 0xfe, c, d, e, f]), address).to_bytes()
             })
             .collect();
         sender.send_all(&frames)?;

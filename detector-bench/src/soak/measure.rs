@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use detector_testkit::process::{descriptors, resident_kib};
+use detector_testkit::process::{open_descriptors, resident_kib};
 
 /// One look.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ impl Series {
         self.samples.push(Sample {
             at: self.begun.elapsed(),
             resident_kib: resident_kib(self.pid)? as f64,
-            descriptors: descriptors(self.pid)?,
+            descriptors: open_descriptors(self.pid)?,
         });
         Ok(())
     }

@@ -23,11 +23,12 @@ use nix::sys::signal::Signal;
 use churn::{Churn, Tally};
 use detector_testkit::{
     agent::{Agent, AgentCommand, DEADLINE},
-    http::{Client, until},
+    http::TestClient,
     node::{Node, PodSpec},
-    open::{fresh_look, told_open},
+    open_conflicts::{conflicts_from_api, conflicts_from_check},
     random::Random,
-    receiver::{Mood, Receiver},
+    receiver::{Behaviour, Receiver},
+    until,
 };
 use faults::{DeafRuntime, burst};
 use measure::Series;
@@ -113,15 +114,15 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
             pods.extend(lane.join().unwrap_or_else(over)?);
         }
         let life = lived?;
-        let client = Client::new(&node, ORIGIN);
+        let client = TestClient::new(&node, ORIGIN);
         // Everything is well again.
-        site.receiver.be(Mood::status(200));
-        site.receiver.hang_up();
+        site.receiver.set_behaviour(Behaviour::status(200));
+        site.receiver.close_connections();
         let quiet = Instant::now();
         let open = agreed(agent, &node, &client)?;
         let agreed_after = quiet.elapsed();
         let trend = life.series.trend().context("too short for a trend")?;
-        let metrics = until(DEADLINE, || {
+        let metrics = until(DEADLINE, "an empty outbox", || {
             let metrics = client.get("/metrics")?.body;
             let waiting = total(&metrics, "ipconflict_outbox_pending");
             ensure!(waiting == 0, "{waiting} events wait for the webhook");
@@ -144,7 +145,7 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
             moods: life.moods,
             delivered: site
                 .receiver
-                .posted()
+                .requests()
                 .iter()
                 .filter(|posted| posted.is_accepted())
                 .count(),
@@ -156,8 +157,8 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
         };
         // With the pods go all conflicts.
         node.delete_pods(pods)?;
-        until(DEADLINE, || {
-            Ok(told_open(&client)?.is_empty().then_some(()))
+        until(DEADLINE, "all conflicts to be resolved", || {
+            Ok(conflicts_from_api(&client)?.is_empty().then_some(()))
         })
         .context("conflicts stay open although no pod is there any more")?;
         let mut agent = life.agent;
@@ -168,9 +169,12 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
 }
 
 /// Waits until the agent says what a fresh look sees; gives how many conflicts that are.
-fn agreed(agent: &Path, node: &Node, client: &Client<'_>) -> Result<usize> {
-    until(DEADLINE, || {
-        let (told, fresh) = (told_open(client)?, fresh_look(agent, node, DEADLINE)?);
+fn agreed(agent: &Path, node: &Node, client: &TestClient<'_>) -> Result<usize> {
+    until(DEADLINE, "agent and `check` to agree", || {
+        let (told, fresh) = (
+            conflicts_from_api(client)?,
+            conflicts_from_check(agent, node, DEADLINE)?,
+        );
         ensure!(
             told == fresh,
             "a fresh look sees {fresh:#?}, the agent says {told:#?}"
@@ -269,11 +273,11 @@ impl Site<'_> {
             }
             _ => {
                 life.moods += 1;
-                self.receiver.be(match random.below(4) {
-                    0 => Mood::Hang,
-                    1 => Mood::ResetUnread,
-                    2 => Mood::status(503),
-                    _ => Mood::status(200),
+                self.receiver.set_behaviour(match random.below(4) {
+                    0 => Behaviour::Hang,
+                    1 => Behaviour::ResetUnread,
+                    2 => Behaviour::status(503),
+                    _ => Behaviour::status(200),
                 });
             }
         }

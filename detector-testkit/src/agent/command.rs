@@ -1,4 +1,4 @@
-//! How an agent is started, and one that runs to its end.
+//! How an agent is started, and commands that run to completion.
 
 use std::{
     ffi::OsString,
@@ -7,15 +7,15 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
-use crate::netns::Netns;
+use crate::{netns::Netns, wait::until};
 
-/// `run` with events on stdout and the log as JSON, as [`Agent::start`](super::Agent::start) reads them.
-pub const RUN: [&str; 7] = [
+/// Arguments of `run` with events on stdout and the log as JSON, as [`Agent::start`](super::Agent::start) reads them.
+pub const RUN_ARGS: [&str; 7] = [
     "run",
     "--events",
     "-",
@@ -25,18 +25,21 @@ pub const RUN: [&str; 7] = [
     "testkit",
 ];
 
-/// How to start an agent.
+/// How to start an agent: binary, arguments, environment.
+///
+/// `CARGO_BIN_EXE_detector-agent` is set only while the integration tests of `detector-agent` are compiled, so each test
+/// binary defines the path once, in its `main.rs`: `const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");`
 #[derive(Clone, Debug)]
 pub struct AgentCommand {
-    pub(super) binary: PathBuf,
+    binary: PathBuf,
     args: Vec<OsString>,
     env: Vec<(String, OsString)>,
 }
 
-/// What a command that ran to its end said.
+/// Exit status and output of a command that ran to completion.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
     /// All of stdout.
     pub stdout: String,
@@ -48,7 +51,7 @@ impl Outcome {
     /// The exit code.
     ///
     /// # Errors
-    /// Where a signal ended it; the message holds what it wrote.
+    /// A signal terminated the command; the error contains its output.
     pub fn code(&self) -> Result<i32> {
         self.status
             .code()
@@ -57,7 +60,8 @@ impl Outcome {
 }
 
 impl AgentCommand {
-    /// The agent of this path with these arguments; without variables of the caller's that would configure it.
+    /// The agent at this path with these arguments. Environment variables of the caller that would configure the agent are
+    /// removed.
     #[must_use]
     pub fn new<S: Into<OsString>>(
         binary: impl AsRef<Path>,
@@ -68,46 +72,55 @@ impl AgentCommand {
             args: args.into_iter().map(Into::into).collect(),
             env: vec![
                 ("RUST_LOG".to_owned(), "info".into()),
-                // The machine's own CNI configuration is none of a test's; `--ipam auto` looks at one that it names.
+                // `--ipam auto` would read the CNI configuration of the machine that runs the test.
                 ("IPCONFLICT_IPAM".to_owned(), "off".into()),
             ],
         }
     }
 
-    /// The agent of this path with [`RUN`].
+    /// The agent at this path with [`RUN_ARGS`].
     #[must_use]
     pub fn run(binary: impl AsRef<Path>) -> Self {
-        Self::new(binary, RUN)
+        Self::new(binary, RUN_ARGS)
     }
 
-    /// One more argument.
+    /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    /// One more environment variable.
+    /// Adds an environment variable.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
         self
     }
 
-    pub(super) fn build(&self) -> Command {
+    /// Starts it in a namespace with stdout and stderr piped.
+    pub(super) fn spawn(&self, netns: &Netns) -> Result<Child> {
+        netns.run_in(|| {
+            self.build()
+                .spawn()
+                .with_context(|| format!("starting {}", self.binary.display()))
+        })
+    }
+
+    fn build(&self) -> Command {
         let mut command = Command::new(&self.binary);
         for (name, _) in std::env::vars_os() {
-            let ours = name
+            let configures_agent = name
                 .to_str()
                 .is_some_and(|name| name.starts_with("IPCONFLICT_") || name == "NODE_NAME");
-            if ours {
+            if configures_agent {
                 command.env_remove(name);
             }
         }
         command
             .args(&self.args)
             .envs(self.env.iter().map(|(name, value)| (name, value)));
-        // A group of its own: Ctrl-C in the terminal is for the caller, who then ends the agent in an orderly way.
+        // With a process group of its own the agent does not receive the terminal's SIGINT; the caller terminates it.
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -116,22 +129,17 @@ impl AgentCommand {
         command
     }
 
-    /// Runs it in a namespace to its end.
+    /// Runs it in a namespace to completion.
     ///
     /// # Errors
-    /// Where it cannot be started, or has not ended at the deadline; it is killed then.
+    /// The binary cannot be started, or it still runs at the deadline; then it is killed.
     pub fn run_to_end(&self, netns: &Netns, deadline: Duration) -> Result<Outcome> {
-        let mut child = netns.run_in(|| {
-            self.build()
-                .spawn()
-                .with_context(|| format!("starting {}", self.binary.display()))
-        })?;
+        let mut child = self.spawn(netns)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let until = Instant::now() + deadline;
         thread::scope(|scope| {
             let stdout = scope.spawn(|| read_all(stdout));
             let stderr = scope.spawn(|| read_all(stderr));
-            let status = wait_until(&mut child, until);
+            let status = wait_child(&mut child, deadline);
             if status.is_err() {
                 child
                     .kill()
@@ -164,15 +172,11 @@ fn read_all(stream: Option<impl Read>) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Waits for a child's end. There is no wait with a deadline in the standard library; it looks every millisecond.
-pub(super) fn wait_until(child: &mut Child, until: Instant) -> Result<ExitStatus> {
-    loop {
-        if let Some(status) = child.try_wait().context("waiting for a process")? {
-            return Ok(status);
-        }
-        if Instant::now() >= until {
-            bail!("process {} has not ended by the deadline", child.id());
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
+/// Waits for a child's exit; the standard library has no wait with a deadline.
+pub(crate) fn wait_child(child: &mut Child, deadline: Duration) -> Result<ExitStatus> {
+    let what = format!("process {} to exit", child.id());
+    until(deadline, what, || {
+        let status = child.try_wait().context("waiting for a process")?;
+        status.context("it still runs")
+    })
 }

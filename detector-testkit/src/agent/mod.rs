@@ -1,7 +1,7 @@
 //! A running `detector-agent`, seen from outside: its event lines with the time each was read, its log, its exit.
 //!
-//! A wait never polls: it sleeps on a condition variable that the reader threads wake. Whatever a wait gives up on, the
-//! message holds the events and the end of the log, so that a failing test says why.
+//! A wait for events or log lines does not poll: it sleeps on a condition variable that the reader threads notify. The
+//! error of a wait contains the last events and the end of the log.
 
 mod command;
 mod output;
@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -22,21 +22,22 @@ use nix::{
 use crate::{
     event::{Conflict, Event},
     netns::Netns,
+    wait::Monitor,
 };
-use command::wait_until;
-use output::{Shared, State, read_events, read_log, refuse_bad};
+use output::{Output, read_events, read_log};
 
-pub use command::{AgentCommand, Outcome, RUN};
+pub(crate) use command::wait_child;
+pub use command::{AgentCommand, Outcome, RUN_ARGS};
 
-/// Longest that a test waits for something that must come. Generous: the machine may be busy.
+/// Longest that a test waits for something that must happen. Generous, because the machine may be busy.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// An event line and when it was read.
 #[derive(Clone, Debug)]
-pub struct Received {
-    /// When the reader had the line.
+pub struct ReceivedEvent {
+    /// When the line had been read from the agent's stdout.
     pub at: Instant,
-    /// What it said.
+    /// The parsed line.
     pub event: Event,
 }
 
@@ -44,36 +45,31 @@ pub struct Received {
 #[derive(Debug)]
 pub struct Agent {
     child: Child,
-    shared: Arc<Shared>,
+    output: Arc<Monitor<Output>>,
 }
 
 impl Agent {
-    /// Starts it in a namespace (a node's) and reads its stdout and stderr from then on.
+    /// Starts the agent in a namespace (a node's) and reads its stdout and stderr from then on.
     ///
     /// # Errors
-    /// Where it cannot be started.
+    /// The binary cannot be started.
     pub fn start(netns: &Netns, command: &AgentCommand) -> Result<Self> {
-        let mut child = netns.run_in(|| {
-            command
-                .build()
-                .spawn()
-                .with_context(|| format!("starting {}", command.binary.display()))
-        })?;
+        let mut child = command.spawn(netns)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let agent = Self {
             child,
-            shared: Arc::default(),
+            output: Arc::default(),
         };
         if let (Some(stdout), Some(stderr)) = (stdout, stderr) {
-            let shared = Arc::clone(&agent.shared);
-            thread::spawn(move || read_events(stdout, &shared));
-            let shared = Arc::clone(&agent.shared);
-            thread::spawn(move || read_log(stderr, &shared));
+            let output = Arc::clone(&agent.output);
+            thread::spawn(move || read_events(stdout, &output));
+            let output = Arc::clone(&agent.output);
+            thread::spawn(move || read_log(stderr, &output));
         }
         Ok(agent)
     }
 
-    /// Starts it and waits until it is ready.
+    /// Starts the agent and waits until it is ready.
     ///
     /// # Errors
     /// As [`Agent::start`] and [`Agent::wait_ready`].
@@ -89,29 +85,29 @@ impl Agent {
         self.child.id()
     }
 
-    /// Waits for the log record whose message starts with `ready`: programs attached, first snapshot done.
+    /// Waits for the log record that reports readiness: programs attached, first snapshot complete.
     ///
     /// # Errors
-    /// Where it ends before, or the deadline passes.
+    /// The agent exits first, or the deadline passes.
     pub fn wait_ready(&self, deadline: Duration) -> Result<()> {
-        self.wait(deadline, "that it is ready", |state| {
-            state.ready.then_some(())
+        self.wait(deadline, "the agent to be ready", |output| {
+            output.ready.then_some(())
         })
     }
 
-    /// Waits for the first event, from the agent's start on, that `wanted` accepts.
+    /// Waits for an event that `wanted` accepts; returns the first one since the agent's start.
     ///
     /// # Errors
-    /// Where none comes before the deadline, the agent ends, or a line on stdout breaks the contract.
+    /// None arrives before the deadline, the agent exits, or a line on stdout violates the event contract.
     pub fn wait_event(
         &self,
         deadline: Duration,
         wanted: impl Fn(&Event) -> bool,
-    ) -> Result<Received> {
+    ) -> Result<ReceivedEvent> {
         self.wait_event_after(0, deadline, wanted)
     }
 
-    /// The same from the event of this number on (counted from 0); see [`Agent::count`].
+    /// [`Agent::wait_event`] without the first `skip` events; see [`Agent::event_count`].
     ///
     /// # Errors
     /// As [`Agent::wait_event`].
@@ -120,16 +116,16 @@ impl Agent {
         skip: usize,
         deadline: Duration,
         wanted: impl Fn(&Event) -> bool,
-    ) -> Result<Received> {
-        let mut looked_at = skip;
-        self.wait(deadline, "an event", |state| {
-            let found = state
+    ) -> Result<ReceivedEvent> {
+        let mut checked = skip;
+        self.wait(deadline, "an event", |output| {
+            let found = output
                 .events
                 .iter()
-                .skip(looked_at)
+                .skip(checked)
                 .find(|received| wanted(&received.event))
                 .cloned();
-            looked_at = looked_at.max(state.events.len());
+            checked = checked.max(output.events.len());
             found
         })
     }
@@ -141,49 +137,50 @@ impl Agent {
     pub fn wait_raised(&self, address: &str) -> Result<Conflict> {
         let received = self.wait_event(DEADLINE, |event| event.raises(address))?;
         let conflict = received.event.conflict();
-        conflict.context("a raising event holds a conflict")
+        conflict.context("the raising event contains no conflict")
     }
 
-    /// Waits until `enough` accepts all the events so far.
+    /// Waits until `enough` accepts all events so far, and returns them.
     ///
     /// # Errors
     /// As [`Agent::wait_event`].
     pub fn wait_until(
         &self,
         deadline: Duration,
-        enough: impl Fn(&[Received]) -> bool,
-    ) -> Result<Vec<Received>> {
-        self.wait(deadline, "events", |state| {
-            enough(&state.events).then(|| state.events.clone())
+        enough: impl Fn(&[ReceivedEvent]) -> bool,
+    ) -> Result<Vec<ReceivedEvent>> {
+        self.wait(deadline, "events", |output| {
+            enough(&output.events).then(|| output.events.clone())
         })
     }
 
-    /// Waits for a log line that holds `text`.
+    /// Waits for a log line that contains `text`.
     ///
     /// # Errors
     /// As [`Agent::wait_event`].
     pub fn wait_log(&self, deadline: Duration, text: &str) -> Result<String> {
-        self.wait(deadline, &format!("a log line with {text:?}"), |state| {
-            state.log.iter().find(|line| line.contains(text)).cloned()
+        let what = format!("a log line that contains {text:?}");
+        self.wait(deadline, &what, |output| {
+            output.log.iter().find(|line| line.contains(text)).cloned()
         })
     }
 
-    /// All events so far, in the order they came.
+    /// All events so far, in the order they were read.
     #[must_use]
-    pub fn events(&self) -> Vec<Received> {
-        self.shared.lock().events.clone()
+    pub fn events(&self) -> Vec<ReceivedEvent> {
+        self.output.lock().events.clone()
     }
 
-    /// How many events came so far.
+    /// The number of events so far.
     #[must_use]
-    pub fn count(&self) -> usize {
-        self.shared.lock().events.len()
+    pub fn event_count(&self) -> usize {
+        self.output.lock().events.len()
     }
 
-    /// The end of its log.
+    /// The last lines of its log.
     #[must_use]
     pub fn log(&self) -> String {
-        self.shared
+        self.output
             .lock()
             .log
             .iter()
@@ -193,45 +190,45 @@ impl Agent {
     /// Sends it a signal.
     ///
     /// # Errors
-    /// Where it has ended and was waited for.
+    /// The process no longer exists.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id()).context("process id")?;
         kill(Pid::from_raw(pid), signal).with_context(|| format!("sending {signal} to the agent"))
     }
 
-    /// Waits for its end; gives all its events, also those it wrote last.
+    /// Waits for its exit; returns the status and all its events, including those written last.
     ///
     /// # Errors
-    /// Where it still runs at the deadline.
-    pub fn wait_exit(&mut self, deadline: Duration) -> Result<(ExitStatus, Vec<Received>)> {
-        let until = Instant::now() + deadline;
-        let status =
-            wait_until(&mut self.child, until).with_context(|| self.story(&self.shared.lock()))?;
-        let mut state = self.shared.lock();
-        while !state.ended {
-            let over;
-            (state, over) = self.shared.wait_change(state, until);
-            if over {
-                bail!("its stdout stays open after its end");
-            }
-        }
-        refuse_bad(&state)?;
-        Ok((status, state.events.clone()))
+    /// The process, or its stdout, stays open beyond the deadline, or a line on stdout violates the event contract.
+    pub fn wait_exit(&mut self, deadline: Duration) -> Result<(ExitStatus, Vec<ReceivedEvent>)> {
+        let end = Instant::now() + deadline;
+        let status = wait_child(&mut self.child, deadline)
+            .with_context(|| self.describe(&self.output.lock()))?;
+        let left = end.saturating_duration_since(Instant::now());
+        self.output.wait(
+            left,
+            "the agent's stdout to be closed",
+            |output| output.ended.then_some(()),
+            |output| self.describe(output),
+        )?;
+        let output = self.output.lock();
+        output.check_contract()?;
+        Ok((status, output.events.clone()))
     }
 
-    /// SIGTERM, then [`Agent::wait_exit`].
+    /// Sends SIGTERM, then waits as [`Agent::wait_exit`] does.
     ///
     /// # Errors
     /// As [`Agent::wait_exit`].
-    pub fn terminate(&mut self, deadline: Duration) -> Result<(ExitStatus, Vec<Received>)> {
+    pub fn terminate(&mut self, deadline: Duration) -> Result<(ExitStatus, Vec<ReceivedEvent>)> {
         self.signal(Signal::SIGTERM)?;
         self.wait_exit(deadline)
     }
 
-    /// SIGKILL, and waits for its end.
+    /// Sends SIGKILL and waits for its exit.
     ///
     /// # Errors
-    /// Where it has ended before.
+    /// The process no longer exists.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill().context("killing the agent")?;
         self.child.wait().context("waiting for the agent").map(drop)
@@ -241,52 +238,52 @@ impl Agent {
         &self,
         deadline: Duration,
         what: &str,
-        mut look: impl FnMut(&State) -> Option<T>,
+        mut check: impl FnMut(&Output) -> Option<T>,
     ) -> Result<T> {
-        let until = Instant::now() + deadline;
-        let mut state = self.shared.lock();
-        loop {
-            refuse_bad(&state)?;
-            if let Some(found) = look(&state) {
-                return Ok(found);
-            }
-            if state.ended {
-                return Err(anyhow!(
-                    "the agent ended; waited for {what}. {}",
-                    self.story(&state)
-                ));
-            }
-            let over;
-            (state, over) = self.shared.wait_change(state, until);
-            if over {
-                return Err(anyhow!(
-                    "waited {deadline:?} in vain for {what}. {}",
-                    self.story(&state)
-                ));
-            }
-        }
+        let waited = self.output.wait(
+            deadline,
+            what,
+            |output| {
+                if let Err(error) = output.check_contract() {
+                    return Some(Err(error));
+                }
+                if let Some(found) = check(output) {
+                    return Some(Ok(found));
+                }
+                output.ended.then(|| self.exited_early(what, output))
+            },
+            |output| self.describe(output),
+        );
+        waited?
     }
 
-    /// What there is to know for the reader of a failed test.
-    fn story(&self, state: &State) -> String {
-        let mut story = format!("Events of agent {}:\n", self.child.id());
-        for received in state.events.iter().rev().take(20).rev() {
-            story += &format!(
+    fn exited_early<T>(&self, what: &str, output: &Output) -> Result<T> {
+        bail!(
+            "the agent exited while the test waited for {what}: {}",
+            self.describe(output)
+        )
+    }
+
+    /// The last events and log lines, for the reader of a failed test.
+    fn describe(&self, output: &Output) -> String {
+        let mut text = format!("events of agent {}:\n", self.child.id());
+        for received in output.events.iter().rev().take(20).rev() {
+            text += &format!(
                 "  {} {} {}\n",
                 received.event.kind, received.event.subject, received.event.data
             );
         }
-        story += "End of its log:\n";
-        for line in state.log.iter().rev().take(60).rev() {
-            story += &format!("  {line}\n");
+        text += "end of its log:\n";
+        for line in output.log.iter().rev().take(60).rev() {
+            text += &format!("  {line}\n");
         }
-        story
+        text
     }
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Fails only where it has ended already.
+        // Fails only if it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

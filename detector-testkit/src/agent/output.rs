@@ -1,83 +1,61 @@
-//! What an agent writes, read as it comes: events from stdout, the log from stderr.
+//! What an agent writes, read line by line: events from stdout, the log from stderr.
 
 use std::{
     collections::VecDeque,
     io::{BufRead as _, BufReader, Read},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use super::Received;
-use crate::{contract::violations, event::Event};
+use super::ReceivedEvent;
+use crate::{contract::violations, event::Event, wait::Monitor};
 
-/// Lines of the log kept for messages.
-const LOG_LINES: usize = 400;
+/// Log lines kept for error messages.
+const MAX_LOG_LINES: usize = 400;
 
-/// Events kept; a test that makes more is wrong.
-const EVENTS: usize = 100_000;
+/// Events kept; an agent that writes more fails the test.
+const MAX_EVENTS: usize = 100_000;
 
+/// Everything read so far.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
-    pub(super) state: Mutex<State>,
-    pub(super) changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) events: Vec<Received>,
+pub(super) struct Output {
+    pub(super) events: Vec<ReceivedEvent>,
     pub(super) log: VecDeque<String>,
     pub(super) ready: bool,
-    /// Lines on stdout that are no event, or break the contract.
-    bad: Vec<String>,
-    /// Its stdout is closed: no event comes any more.
+    /// Lines on stdout that are no event or violate the contract, with the reason.
+    violations: Vec<String>,
+    /// Its stdout is closed: no further event can arrive.
     pub(super) ended: bool,
 }
 
-impl Shared {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sleeps until something changes, or until then; says whether the time was over before.
-    pub(super) fn wait_change<'s>(
-        &self,
-        state: MutexGuard<'s, State>,
-        until: Instant,
-    ) -> (MutexGuard<'s, State>, bool) {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return (state, true);
+impl Output {
+    /// Fails if any line on stdout violated the event contract.
+    pub(super) fn check_contract(&self) -> Result<()> {
+        match self.violations.first() {
+            Some(violation) => bail!("stdout violates the event contract: {violation}"),
+            None => Ok(()),
         }
-        let waited = self.changed.wait_timeout(state, left);
-        (waited.unwrap_or_else(PoisonError::into_inner).0, false)
     }
 }
 
-pub(super) fn refuse_bad(state: &State) -> Result<()> {
-    match state.bad.first() {
-        Some(bad) => bail!("stdout breaks the event contract: {bad}"),
-        None => Ok(()),
-    }
-}
-
-pub(super) fn read_events(stdout: impl Read, shared: &Shared) {
+pub(super) fn read_events(stdout: impl Read, output: &Monitor<Output>) {
     for line in BufReader::new(stdout).lines() {
         let at = Instant::now();
         let Ok(line) = line else { break };
-        let outcome = parse(&line);
-        let mut state = shared.lock();
-        match outcome {
-            Ok(event) if state.events.len() < EVENTS => state.events.push(Received { at, event }),
-            Ok(_) => state.bad.push(format!("more than {EVENTS} events")),
-            Err(error) => state.bad.push(format!("{error:#} in {line}")),
-        }
-        shared.changed.notify_all();
+        let parsed = parse(&line);
+        output.update(|output| match parsed {
+            Ok(event) if output.events.len() < MAX_EVENTS => {
+                output.events.push(ReceivedEvent { at, event });
+            }
+            Ok(_) => output
+                .violations
+                .push(format!("more than {MAX_EVENTS} events")),
+            Err(error) => output.violations.push(format!("{error:#} in {line}")),
+        });
     }
-    shared.lock().ended = true;
-    shared.changed.notify_all();
+    output.update(|output| output.ended = true);
 }
 
 fn parse(line: &str) -> Result<Event> {
@@ -89,21 +67,21 @@ fn parse(line: &str) -> Result<Event> {
     serde_json::from_value(value).context("not an event")
 }
 
-pub(super) fn read_log(stderr: impl Read, shared: &Shared) {
+pub(super) fn read_log(stderr: impl Read, output: &Monitor<Output>) {
     for line in BufReader::new(stderr).lines() {
         let Ok(line) = line else { break };
-        let mut state = shared.lock();
-        state.ready |= says_ready(&line);
-        if state.log.len() == LOG_LINES {
-            state.log.pop_front();
-        }
-        state.log.push_back(line);
-        shared.changed.notify_all();
+        output.update(|output| {
+            output.ready |= is_ready_record(&line);
+            if output.log.len() == MAX_LOG_LINES {
+                output.log.pop_front();
+            }
+            output.log.push_back(line);
+        });
     }
 }
 
-/// A record whose message starts with `ready`; the message stands in `fields`, or flat.
-fn says_ready(line: &str) -> bool {
+/// Whether a log line is a record whose message starts with `ready`; the message is in `fields` or at the top level.
+fn is_ready_record(line: &str) -> bool {
     let Ok(record) = serde_json::from_str::<Value>(line) else {
         return false;
     };
@@ -117,17 +95,17 @@ fn says_ready(line: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::says_ready;
+    use super::is_ready_record;
 
     #[test]
-    fn ready_is_a_message_not_a_word() {
-        assert!(says_ready(
+    fn only_a_record_whose_message_starts_with_ready_is_ready() {
+        assert!(is_ready_record(
             r#"{"level":"INFO","fields":{"message":"ready: 2 devices attached"}}"#
         ));
-        assert!(says_ready(r#"{"level":"INFO","message":"ready"}"#));
-        assert!(!says_ready(
+        assert!(is_ready_record(r#"{"level":"INFO","message":"ready"}"#));
+        assert!(!is_ready_record(
             r#"{"level":"INFO","fields":{"message":"not ready"}}"#
         ));
-        assert!(!says_ready("ready"));
+        assert!(!is_ready_record("ready"));
     }
 }

@@ -1,11 +1,10 @@
-//! A real containerd with its CRI plugin and real CNI plugins, in a node's network namespace and a mount namespace of its
-//! own, so that nothing of it stays behind and several run side by side.
+//! A real containerd with its CRI plugin and real CNI plugins, in a node's network namespace and a private mount namespace, so
+//! that nothing remains afterwards and several can run at once.
 //!
-//! `/run` and `/var/lib` are empty file systems in there: the CNI result cache, the pods' network namespaces and the
-//! shims' sockets stand where the agent looks for them by default. An agent that is to see them is started with
-//! [`Containerd::inside`].
+//! `/run` and `/var/lib` are empty file systems in that mount namespace: the CNI result cache, the pods' network namespaces and
+//! the shims' sockets are at their default paths. [`Containerd::agent_command`] starts an agent that sees them.
 
-mod place;
+mod environment;
 
 use std::{
     fs::{self, File},
@@ -14,10 +13,10 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use nix::{
     sched::{CloneFlags, setns, unshare},
     sys::signal::{Signal, kill},
@@ -27,62 +26,63 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    agent::AgentCommand,
-    cri::{Client, PodSandboxConfig},
+    agent::{AgentCommand, wait_child},
+    cri::{CriClient, PodSandboxConfig},
     netns::Netns,
-    pause,
+    pause_image,
+    wait::until,
 };
-use place::{IMAGE, PROGRAM, config, end_processes, private_mounts, sweep};
+use environment::{IMAGE, PROGRAM, config, kill_processes, private_mounts, remove_leftovers};
 
-/// containerd takes half a second to start, more on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long containerd may take to start or stop; it takes half a second on an idle machine.
+const DAEMON_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running containerd; stopped and cleaned up on drop.
 #[derive(Debug)]
 pub struct Containerd {
     directory: TempDir,
-    /// The network namespace's file.
+    /// The path of the node's network namespace.
     netns: PathBuf,
-    /// The mount namespace; open, it lives on while containerd is stopped.
+    /// The mount namespace; the open file keeps it alive while containerd is stopped.
     mounts: File,
     program: String,
     daemon: Option<Child>,
-    client: Option<Client>,
+    client: Option<CriClient>,
     sandboxes: Vec<Sandbox>,
 }
 
 /// A pod that containerd runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    /// Its id.
+    /// The sandbox id.
     pub id: String,
-    /// Namespace of the pod.
+    /// The pod's Kubernetes namespace.
     pub namespace: String,
-    /// Name of the pod.
+    /// The pod's name.
     pub name: String,
-    /// Uid of the pod.
+    /// The pod's UID.
     pub uid: String,
 }
 
 impl Containerd {
-    /// Starts one whose pods' network is set up by these plugins (a CNI `plugins` list). `host-local` keeps its state
-    /// under [`Containerd::ipam_dir`].
+    /// Starts containerd with these CNI plugins (a `plugins` list). The data directory of `host-local` is
+    /// [`Containerd::ipam_dir`].
     ///
     /// # Errors
-    /// Where a package is missing, or it does not answer in time.
+    /// A package is missing, or containerd does not respond in time.
     pub fn start(node: &Netns, mut plugins: Value) -> Result<Self> {
-        sweep();
+        remove_leftovers();
         for program in ["containerd", "runc", "ctr"] {
             ensure!(
                 Path::new("/usr/bin").join(program).exists()
                     || Path::new("/usr/sbin").join(program).exists(),
-                "{program} is not there: install Debian's containerd and runc (cargo xtask setup does)"
+                "{program} does not exist: install the Debian packages containerd and runc (`cargo xtask setup` does)"
             );
         }
         let directory = tempfile::Builder::new()
             .prefix("ipconflict-containerd-")
             .tempdir()
-            .context("making a directory for containerd")?;
+            .context("creating a directory for containerd")?;
         let path = directory.path();
         let number = path
             .file_name()
@@ -100,7 +100,7 @@ impl Containerd {
         fs::create_dir(path.join("net.d"))?;
         fs::write(path.join("net.d/10-testkit.conflist"), network.to_string())?;
         fs::write(path.join("config.toml"), config(path))?;
-        let image = pause::archive(path, IMAGE, &program)?;
+        let image = pause_image::build_archive(path, IMAGE, &program)?;
         let mut containerd = Self {
             netns: node.path().to_owned(),
             mounts: private_mounts()?,
@@ -110,21 +110,21 @@ impl Containerd {
             client: None,
             sandboxes: Vec::new(),
         };
-        containerd.resume()?;
+        containerd.start_daemon()?;
         let socket = containerd.socket();
-        containerd.run_inside(|| {
+        containerd.run_in(|| {
             let mut import = Command::new("ctr");
             import
                 .arg("-a")
                 .arg(&socket)
                 .args(["-n", "k8s.io", "images", "import"])
                 .arg(&image);
-            crate::netns::finish(import, None).context("importing the pause image")
+            crate::netns::run_command(import, None).context("importing the pause image")
         })?;
         Ok(containerd)
     }
 
-    /// `ptp` with `host-local`, as kind's kindnetd sets it up.
+    /// Starts containerd with `ptp` and `host-local`, configured as by kind's kindnetd.
     ///
     /// # Errors
     /// As [`Containerd::start`].
@@ -134,29 +134,29 @@ impl Containerd {
         Self::start(node, plugins)
     }
 
-    /// Its socket.
+    /// The CRI socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.directory.path().join("containerd.sock")
     }
 
-    /// Where `host-local` keeps which address is whose.
+    /// The data directory of `host-local`.
     #[must_use]
     pub fn ipam_dir(&self) -> PathBuf {
         self.directory.path().join("ipam")
     }
 
-    /// Deletes all IPAM state while pods run: what the incidents were made of.
+    /// Deletes all IPAM state while pods run, as in the incidents.
     ///
     /// # Errors
-    /// Where there is none.
+    /// There is none.
     pub fn wipe_ipam(&self) -> Result<()> {
         fs::remove_dir_all(self.ipam_dir()).context("wiping the IPAM directory")
     }
 
-    /// An agent that sees the mounts containerd works in.
+    /// The command for an agent inside containerd's mount namespace.
     #[must_use]
-    pub fn inside<S: Into<std::ffi::OsString>>(
+    pub fn agent_command<S: Into<std::ffi::OsString>>(
         &self,
         binary: impl AsRef<Path>,
         args: impl IntoIterator<Item = S>,
@@ -172,16 +172,16 @@ impl Containerd {
             .fold(command, |command, arg| command.arg(arg))
     }
 
-    /// Makes pods, one after another, as kubelet does.
+    /// Creates pods one after another.
     ///
     /// # Errors
-    /// What the runtime says.
+    /// The runtime fails.
     pub fn run_pods<N: Into<String>>(
         &mut self,
         names: impl IntoIterator<Item = N>,
     ) -> Result<Vec<Sandbox>> {
         let client = self.client.as_ref().context("containerd is stopped")?;
-        let mut made = Vec::new();
+        let mut created = Vec::new();
         for name in names {
             let name = name.into();
             let (namespace, uid) = ("default".to_owned(), format!("uid-{name}"));
@@ -193,36 +193,36 @@ impl Containerd {
                 uid,
             };
             self.sandboxes.push(sandbox.clone());
-            made.push(sandbox);
+            created.push(sandbox);
         }
-        Ok(made)
+        Ok(created)
     }
 
-    /// Stops and removes a pod, as kubelet does.
+    /// Stops and removes a pod.
     ///
     /// # Errors
-    /// What the runtime says.
+    /// The runtime fails.
     pub fn remove_pod(&mut self, sandbox: &Sandbox) -> Result<()> {
         let client = self.client.as_ref().context("containerd is stopped")?;
         self.sandboxes.retain(|other| other != sandbox);
         client.remove(&sandbox.id)
     }
 
-    /// What containerd says of a pod in its verbose status, JSON.
+    /// The runtime's verbose status of a pod.
     ///
     /// # Errors
-    /// What the runtime says.
+    /// The runtime fails.
     pub fn info(&self, sandbox: &Sandbox) -> Result<Value> {
         let client = self.client.as_ref().context("containerd is stopped")?;
         serde_json::from_str(&client.info(&sandbox.id)?).context("the runtime's verbose status")
     }
 
-    /// The files of the CNI result cache, by name.
+    /// The files of the CNI result cache: name and content.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// The cache cannot be read.
     pub fn cni_cache(&self) -> Result<Vec<(String, String)>> {
-        self.run_inside(|| {
+        self.run_in(|| {
             let mut files = Vec::new();
             for entry in fs::read_dir("/var/lib/cni/results").context("the CNI result cache")? {
                 let path = entry?.path();
@@ -233,42 +233,37 @@ impl Containerd {
         })
     }
 
-    /// Stops the daemon; its pods live on.
+    /// Stops the daemon; its pods keep running.
     ///
     /// # Errors
-    /// Where it does not end.
-    pub fn pause(&mut self) -> Result<()> {
+    /// The daemon cannot be stopped.
+    pub fn stop_daemon(&mut self) -> Result<()> {
         self.client = None;
         let Some(mut daemon) = self.daemon.take() else {
             return Ok(());
         };
         kill(Pid::from_raw(i32::try_from(daemon.id())?), Signal::SIGTERM)
             .context("stopping containerd")?;
-        let until = Instant::now() + PATIENCE;
-        while daemon
-            .try_wait()
-            .context("waiting for containerd")?
-            .is_none()
-        {
-            if Instant::now() > until {
-                daemon.kill().context("killing containerd")?;
-            }
-            thread::sleep(Duration::from_millis(5));
+        if wait_child(&mut daemon, DAEMON_TIMEOUT).is_err() {
+            daemon
+                .kill()
+                .and_then(|()| daemon.wait())
+                .context("killing containerd")?;
         }
         Ok(())
     }
 
-    /// Starts the daemon (again) and waits until it answers.
+    /// Starts the daemon, also after [`Containerd::stop_daemon`], and waits until it responds.
     ///
     /// # Errors
-    /// Where it does not within half a minute; the message holds its log.
-    pub fn resume(&mut self) -> Result<()> {
+    /// The daemon exits or does not respond in time; the error contains the end of its log.
+    pub fn start_daemon(&mut self) -> Result<()> {
         let path = self.directory.path();
         let log = File::options()
             .create(true)
             .append(true)
             .open(path.join("log"))?;
-        let daemon = self.run_inside(|| {
+        let daemon = self.run_in(|| {
             let mut command = Command::new("containerd");
             command
                 .arg("--config")
@@ -280,35 +275,34 @@ impl Containerd {
         })?;
         let daemon = self.daemon.insert(daemon);
         let socket = self.directory.path().join("containerd.sock");
-        let until = Instant::now() + PATIENCE;
-        loop {
-            // It tells nobody that it is ready; asking is all there is.
-            match Client::open(&socket) {
-                Ok(client) => {
-                    self.client = Some(client);
-                    return Ok(());
-                }
-                Err(error) if Instant::now() > until || daemon.try_wait()?.is_some() => {
-                    let log = fs::read_to_string(path.join("log")).unwrap_or_default();
-                    let end: Vec<_> = log.lines().rev().take(20).collect();
-                    bail!("containerd does not answer: {error:#}\n{}", end.join("\n"));
-                }
-                Err(_) => thread::sleep(Duration::from_millis(20)),
-            }
-        }
+        // It does not notify its readiness.
+        let client = until(
+            DAEMON_TIMEOUT,
+            "containerd to respond",
+            || match CriClient::open(&socket) {
+                Err(_) if daemon.try_wait()?.is_some() => Ok(Err(anyhow!("containerd exited"))),
+                other => other.map(Ok),
+            },
+        );
+        self.client = Some(client.flatten().with_context(|| {
+            let log = fs::read_to_string(path.join("log")).unwrap_or_default();
+            let lines: Vec<_> = log.lines().collect();
+            lines[lines.len().saturating_sub(20)..].join("\n")
+        })?);
+        Ok(())
     }
 
-    /// Where all of it is kept.
+    /// The directory with all files of this containerd.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    pub(crate) fn client(&self) -> Result<&Client> {
+    pub(crate) fn client(&self) -> Result<&CriClient> {
         self.client.as_ref().context("containerd is stopped")
     }
 
-    /// A pod in the node's network, which no CNI plugin sees.
+    /// Runs a pod in the node's network, without CNI.
     pub(crate) fn run_node_pod(
         &mut self,
         name: &str,
@@ -330,15 +324,15 @@ impl Containerd {
         Ok((sandbox, config))
     }
 
-    pub(crate) fn run_inside<T: Send>(&self, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    pub(crate) fn run_in<T: Send>(&self, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let netns = File::open(&self.netns).context("opening the node's namespace")?;
         let mounts = &self.mounts;
         thread::scope(|scope| {
             let inside = scope.spawn(move || {
-                setns(&netns, CloneFlags::CLONE_NEWNET).context("entering the node")?;
-                // A thread that shares its root with others may not change its mounts.
-                unshare(CloneFlags::CLONE_FS).context("leaving the shared root")?;
-                setns(mounts, CloneFlags::CLONE_NEWNS).context("entering the mounts")?;
+                setns(&netns, CloneFlags::CLONE_NEWNET).context("entering the node's namespace")?;
+                // setns(2): a thread that shares its filesystem attributes cannot enter a mount namespace.
+                unshare(CloneFlags::CLONE_FS).context("unsharing the filesystem attributes")?;
+                setns(mounts, CloneFlags::CLONE_NEWNS).context("entering the mount namespace")?;
                 body()
             });
             inside
@@ -349,7 +343,7 @@ impl Containerd {
 
     fn clean_up(&mut self) -> Result<()> {
         if self.client.is_none() && !self.sandboxes.is_empty() {
-            self.resume()?;
+            self.start_daemon()?;
         }
         let mut outcome = Ok(());
         if let Some(client) = &self.client {
@@ -357,21 +351,22 @@ impl Containerd {
                 outcome = outcome.and(client.remove(&sandbox.id));
             }
         }
-        self.pause().and(outcome)
+        self.stop_daemon().and(outcome)
     }
 }
 
 impl Drop for Containerd {
     fn drop(&mut self) {
         if let Err(error) = self.clean_up() {
-            // A drop cannot fail.
+            // `drop` cannot return an error.
             let _ = writeln!(
                 std::io::stderr(),
                 "containerd was not cleaned up: {error:#}"
             );
             let shim = self.socket().display().to_string();
-            end_processes(|words| {
-                words.contains(&shim) || words.first() == Some(&format!("/{}", self.program))
+            kill_processes(|arguments| {
+                arguments.contains(&shim)
+                    || arguments.first() == Some(&format!("/{}", self.program))
             });
         }
     }

@@ -1,6 +1,6 @@
-//! ARP and Neighbour Discovery frames, byte by byte, and a socket that sends them from inside a pod.
+//! ARP and Neighbour Discovery frames, and a socket that sends them from inside a pod.
 //!
-//! Built by hand rather than by the crate that the agent parses with, so that a mistake cannot stand on both sides.
+//! They are encoded here rather than with the crate that the agent parses with, so that one mistake cannot hide another.
 
 mod sender;
 #[cfg(test)]
@@ -8,7 +8,7 @@ mod tests;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::mac::Mac;
+use crate::mac::MacAddress;
 
 pub use sender::{FrameSender, announce};
 
@@ -22,9 +22,9 @@ const ICMPV6: u8 = 58;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum ArpOperation {
-    /// Who has the target address?
+    /// Asks for the MAC of the target address.
     Request = 1,
-    /// The sender has it.
+    /// States the sender's address and MAC.
     Reply = 2,
 }
 
@@ -35,20 +35,20 @@ pub struct NaFlags(pub u8);
 impl NaFlags {
     /// The sender is a router.
     pub const ROUTER: Self = Self(0x80);
-    /// An answer to a solicitation.
+    /// A response to a solicitation.
     pub const SOLICITED: Self = Self(0x40);
-    /// Replaces what the receiver had.
+    /// Replaces an existing cache entry.
     pub const OVERRIDE: Self = Self(0x20);
 
-    /// Both.
+    /// The union of both sets of flags.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
-/// What follows the checksum of an advertisement.
-fn advertisement_body(target: Ipv6Addr, option: Option<Mac>, flags: NaFlags) -> Vec<u8> {
+/// The part of an advertisement after the checksum.
+fn advertisement_body(target: Ipv6Addr, option: Option<MacAddress>, flags: NaFlags) -> Vec<u8> {
     let mut body = vec![flags.0, 0, 0, 0];
     body.extend(target.octets());
     if let Some(option) = option {
@@ -61,21 +61,21 @@ fn advertisement_body(target: Ipv6Addr, option: Option<Mac>, flags: NaFlags) -> 
 /// An Ethernet frame, ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    destination: Mac,
-    source: Mac,
+    destination: MacAddress,
+    source: MacAddress,
     vlans: Vec<u16>,
     ethertype: u16,
     payload: Vec<u8>,
 }
 
 impl Frame {
-    /// Any ARP message; the Ethernet source is the sender's MAC.
+    /// An ARP message; the Ethernet source is the sender's MAC.
     #[must_use]
     pub fn arp(
         operation: ArpOperation,
-        destination: Mac,
-        (sender_mac, sender): (Mac, Ipv4Addr),
-        (target_mac, target): (Mac, Ipv4Addr),
+        destination: MacAddress,
+        (sender_mac, sender): (MacAddress, Ipv4Addr),
+        (target_mac, target): (MacAddress, Ipv4Addr),
     ) -> Self {
         // Ethernet (1), IPv4, addresses of six and four bytes.
         let mut payload = vec![0x00, 0x01, 0x08, 0x00, 6, 4];
@@ -95,43 +95,43 @@ impl Frame {
 
     /// An ARP announcement: a broadcast request for the sender's own address, RFC 5227 §3.
     #[must_use]
-    pub fn announcement(mac: Mac, address: Ipv4Addr) -> Self {
+    pub fn announcement(mac: MacAddress, address: Ipv4Addr) -> Self {
         Self::arp(
             ArpOperation::Request,
-            Mac::BROADCAST,
+            MacAddress::BROADCAST,
             (mac, address),
-            (Mac::ZERO, address),
+            (MacAddress::ZERO, address),
         )
     }
 
-    /// An ARP probe: is the address free? The sender's address is unspecified, RFC 5227 §2.1.1.
+    /// An ARP probe for an address; the sender's address is unspecified, RFC 5227 §2.1.1.
     #[must_use]
-    pub fn probe(mac: Mac, address: Ipv4Addr) -> Self {
+    pub fn probe(mac: MacAddress, address: Ipv4Addr) -> Self {
         Self::arp(
             ArpOperation::Request,
-            Mac::BROADCAST,
+            MacAddress::BROADCAST,
             (mac, Ipv4Addr::UNSPECIFIED),
-            (Mac::ZERO, address),
+            (MacAddress::ZERO, address),
         )
     }
 
-    /// A plain ARP request: who has `target`, tell `sender`.
+    /// A broadcast ARP request from `sender` for `target`.
     #[must_use]
-    pub fn request(mac: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> Self {
+    pub fn request(mac: MacAddress, sender: Ipv4Addr, target: Ipv4Addr) -> Self {
         Self::arp(
             ArpOperation::Request,
-            Mac::BROADCAST,
+            MacAddress::BROADCAST,
             (mac, sender),
-            (Mac::ZERO, target),
+            (MacAddress::ZERO, target),
         )
     }
 
-    /// A gratuitous ARP reply: broadcast, sender and target are the same.
+    /// A gratuitous ARP reply: broadcast, with equal sender and target.
     #[must_use]
-    pub fn gratuitous_reply(mac: Mac, address: Ipv4Addr) -> Self {
+    pub fn gratuitous_reply(mac: MacAddress, address: Ipv4Addr) -> Self {
         Self::arp(
             ArpOperation::Reply,
-            Mac::BROADCAST,
+            MacAddress::BROADCAST,
             (mac, address),
             (mac, address),
         )
@@ -139,7 +139,7 @@ impl Frame {
 
     /// A neighbour solicitation for `target` with the source link-layer option, RFC 4861 §4.3.
     #[must_use]
-    pub fn solicitation(mac: Mac, source: Ipv6Addr, target: Ipv6Addr) -> Self {
+    pub fn solicitation(mac: MacAddress, source: Ipv6Addr, target: Ipv6Addr) -> Self {
         let mut body = vec![0; 4];
         body.extend(target.octets());
         body.extend([1, 1]);
@@ -148,9 +148,9 @@ impl Frame {
         Self::icmpv6(mac, group_mac(group), source, group, 135, &body)
     }
 
-    /// Duplicate address detection: a solicitation from the unspecified address, without option, RFC 4862 §5.4.2.
+    /// A solicitation for duplicate address detection: from the unspecified address, without option, RFC 4862 §5.4.2.
     #[must_use]
-    pub fn dad(mac: Mac, target: Ipv6Addr) -> Self {
+    pub fn dad(mac: MacAddress, target: Ipv6Addr) -> Self {
         let mut body = vec![0; 4];
         body.extend(target.octets());
         let group = solicited_node(target);
@@ -164,33 +164,38 @@ impl Frame {
         )
     }
 
-    /// A neighbour advertisement of `target` to all nodes, from the address itself; `option` is the target link-layer
-    /// address, which a sender may leave out, RFC 4861 §4.4.
+    /// An unsolicited neighbour advertisement of `target` to all nodes, sent from the address itself; `option` is the optional
+    /// target link-layer address, RFC 4861 §4.4.
     #[must_use]
-    pub fn advertisement(mac: Mac, target: Ipv6Addr, option: Option<Mac>, flags: NaFlags) -> Self {
+    pub fn advertisement(
+        mac: MacAddress,
+        target: Ipv6Addr,
+        option: Option<MacAddress>,
+        flags: NaFlags,
+    ) -> Self {
         let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
         let body = advertisement_body(target, option, flags);
         Self::icmpv6(mac, group_mac(group), target, group, 136, &body)
     }
 
-    /// The neighbour advertisement with which the holder of `target` answers the solicitation of `asking`, RFC 4861 §7.2.4.
+    /// The neighbour advertisement in response to a solicitation by `soliciting`, RFC 4861 §7.2.4.
     #[must_use]
-    pub fn answer(
-        mac: Mac,
+    pub fn solicited_advertisement(
+        mac: MacAddress,
         target: Ipv6Addr,
-        option: Option<Mac>,
-        (asking_mac, asking): (Mac, Ipv6Addr),
+        option: Option<MacAddress>,
+        (soliciting_mac, soliciting): (MacAddress, Ipv6Addr),
     ) -> Self {
-        let flags = NaFlags::SOLICITED.and(NaFlags::OVERRIDE);
+        let flags = NaFlags::SOLICITED.union(NaFlags::OVERRIDE);
         let body = advertisement_body(target, option, flags);
-        Self::icmpv6(mac, asking_mac, target, asking, 136, &body)
+        Self::icmpv6(mac, soliciting_mac, target, soliciting, 136, &body)
     }
 
-    /// An ICMPv6 message with hop limit 255 and a right checksum; `body` follows the checksum.
+    /// An ICMPv6 message with hop limit 255 and a valid checksum; `body` follows the checksum.
     #[must_use]
     pub fn icmpv6(
-        mac: Mac,
-        destination_mac: Mac,
+        mac: MacAddress,
+        destination_mac: MacAddress,
         source: Ipv6Addr,
         destination: Ipv6Addr,
         kind: u8,
@@ -202,7 +207,7 @@ impl Frame {
         if let Some(field) = message.get_mut(2..4) {
             field.copy_from_slice(&checksum.to_be_bytes());
         }
-        // Version 6, no class, no flow label.
+        // Version 6, traffic class 0, flow label 0.
         let mut payload = vec![0x60, 0, 0, 0];
         payload.extend(
             u16::try_from(message.len())
@@ -222,26 +227,26 @@ impl Frame {
         }
     }
 
-    /// Tags it; with two tags the first call is the outer one, and then of type 802.1ad.
+    /// Adds a VLAN tag. With two tags the first one added is the outer one, with the 802.1ad EtherType.
     #[must_use]
     pub fn vlan(mut self, id: u16) -> Self {
         self.vlans.push(id & 0x0fff);
         self
     }
 
-    /// Gives it another Ethernet source than the sender's MAC in the message.
+    /// Sets an Ethernet source that differs from the sender's MAC in the message.
     #[must_use]
-    pub fn ether_source(mut self, mac: Mac) -> Self {
+    pub fn ether_source(mut self, mac: MacAddress) -> Self {
         self.source = mac;
         self
     }
 
-    /// What follows the Ethernet header, to be made malformed.
+    /// The bytes after the Ethernet header, so that a test can corrupt them.
     pub fn payload_mut(&mut self) -> &mut Vec<u8> {
         &mut self.payload
     }
 
-    /// The bytes on the wire, without frame check sequence and padding.
+    /// The encoded frame, without padding and frame check sequence.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(22 + self.payload.len());
@@ -258,7 +263,7 @@ impl Frame {
     }
 }
 
-/// The multicast group that a solicitation for `target` goes to, RFC 4291 §2.7.1.
+/// The solicited-node multicast address of `target`, RFC 4291 §2.7.1.
 fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = target.octets();
     Ipv6Addr::new(
@@ -274,12 +279,12 @@ fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
 }
 
 /// The Ethernet address of an IPv6 multicast group, RFC 2464 §7.
-fn group_mac(group: Ipv6Addr) -> Mac {
+fn group_mac(group: Ipv6Addr) -> MacAddress {
     let [.., a, b, c, d] = group.octets();
-    Mac([0x33, 0x33, a, b, c, d])
+    MacAddress([0x33, 0x33, a, b, c, d])
 }
 
-/// The checksum over pseudo-header and message, RFC 8200 §8.1.
+/// The checksum over the pseudo-header and the message, RFC 8200 §8.1.
 fn icmpv6_checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     let mut bytes = Vec::with_capacity(40 + message.len());
     bytes.extend(source.octets());

@@ -4,11 +4,9 @@ use std::{
     io::IoSlice,
     net::Ipv4Addr,
     os::fd::{AsRawFd as _, OwnedFd},
-    thread,
-    time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::{
     ifaddrs::getifaddrs,
     net::if_::InterfaceFlags,
@@ -23,9 +21,10 @@ use crate::{
     agent::DEADLINE,
     netns::Netns,
     node::{POD_DEVICE, Pod},
+    wait::until,
 };
 
-/// A packet socket inside a pod. It stays usable from any thread, for as long as the device lives.
+/// A packet socket inside a pod, usable from any thread while the device exists.
 #[derive(Debug)]
 pub struct FrameSender {
     socket: OwnedFd,
@@ -33,19 +32,19 @@ pub struct FrameSender {
 }
 
 impl FrameSender {
-    /// Opens one on the pod's `eth0`.
+    /// Opens a socket on the pod's `eth0`.
     ///
     /// # Errors
-    /// Where the device is gone.
+    /// The device does not exist.
     pub fn open(pod: &Pod) -> Result<Self> {
         Self::open_on(pod.netns(), POD_DEVICE)
     }
 
-    /// Opens one on a device of a namespace, once the kernel lets frames out of it: for a moment after both ends of a veth are
-    /// up, while a worker of the kernel has not looked yet, frames are dropped without a word.
+    /// Opens a socket on a device of a namespace and waits until the device is running: after both ends of a veth pair are up,
+    /// frames are dropped silently until the kernel's link watch worker has run (net/core/link_watch.c).
     ///
     /// # Errors
-    /// Where there is no such device, or it lets nothing out within the deadline.
+    /// The device does not exist, or is not running at the deadline.
     pub fn open_on(netns: &Netns, device: &str) -> Result<Self> {
         netns.run_in(|| {
             // Protocol 0: it never receives.
@@ -56,35 +55,35 @@ impl FrameSender {
                 None,
             )
             .context("opening a packet socket")?;
-            let until = Instant::now() + DEADLINE;
-            loop {
-                let (device, flags) = getifaddrs()
+            let what = format_args!("device {device} in {} to be running", netns.name());
+            let address = until(DEADLINE, what, || {
+                let entry = getifaddrs()
                     .context("listing devices")?
                     .filter(|entry| entry.interface_name == device)
-                    .find_map(|entry| Some((entry.address?.as_link_addr().copied()?, entry.flags)))
-                    .with_context(|| format!("no device {device} in {}", netns.name()))?;
-                if flags.contains(InterfaceFlags::IFF_RUNNING) {
-                    return Ok(Self { socket, device });
+                    .find_map(|entry| Some((entry.address?.as_link_addr().copied()?, entry.flags)));
+                match entry {
+                    Some((address, flags)) if flags.contains(InterfaceFlags::IFF_RUNNING) => {
+                        Ok(Some(address))
+                    }
+                    Some(_) => bail!("one end of the veth pair is down"),
+                    None => Ok(None),
                 }
-                ensure!(
-                    Instant::now() < until,
-                    "a device in {} is not running: one of its ends is down",
-                    netns.name()
-                );
-                thread::sleep(Duration::from_millis(1));
-            }
+            })?;
+            let device =
+                address.with_context(|| format!("no device {device} in {}", netns.name()))?;
+            Ok(Self { socket, device })
         })
     }
 
-    /// Sends a frame; when this returns, the other end of a veth has it.
+    /// Sends a frame; when this returns, the other end of a veth pair has received it.
     ///
     /// # Errors
-    /// Where the kernel refuses: the device is down or gone.
+    /// The device is down or does not exist.
     pub fn send(&self, frame: &Frame) -> Result<()> {
         self.send_bytes(&frame.to_bytes())
     }
 
-    /// Sends bytes as they are.
+    /// Sends an encoded frame.
     ///
     /// # Errors
     /// As [`FrameSender::send`].
@@ -98,7 +97,7 @@ impl FrameSender {
         .context("sending a frame")?;
         ensure!(
             sent == bytes.len(),
-            "the kernel took {sent} of {} bytes",
+            "the kernel accepted {sent} of {} bytes",
             bytes.len()
         );
         Ok(())
@@ -107,7 +106,7 @@ impl FrameSender {
     /// Sends many frames with few system calls.
     ///
     /// # Errors
-    /// As [`FrameSender::send`]; those before the one that failed are sent.
+    /// As [`FrameSender::send`]; the frames before the failed one are sent.
     pub fn send_all<B: AsRef<[u8]>>(&self, frames: &[B]) -> Result<()> {
         let slices: Vec<_> = frames
             .iter()
@@ -120,20 +119,20 @@ impl FrameSender {
             let mut headers = MultiHeaders::<LinkAddr>::preallocate(left, None);
             let fd = self.socket.as_raw_fd();
             let (slices, targets) = (&slices[sent..], &targets[sent..]);
-            let taken = sendmmsg(fd, &mut headers, slices, targets, [], MsgFlags::empty())
+            let accepted = sendmmsg(fd, &mut headers, slices, targets, [], MsgFlags::empty())
                 .context("sending frames")?
                 .count();
-            ensure!(taken > 0, "the kernel took none of {left} frames");
-            sent += taken;
+            ensure!(accepted > 0, "the kernel accepted none of {left} frames");
+            sent += accepted;
         }
         Ok(())
     }
 }
 
-/// Announces an address from a pod once, from a socket of its own.
+/// Sends one ARP announcement of an address from a pod.
 ///
 /// # Errors
-/// Where the pod's device is gone.
+/// The pod's device does not exist.
 pub fn announce(pod: &Pod, address: Ipv4Addr) -> Result<()> {
     FrameSender::open(pod)?.send(&Frame::announcement(pod.mac(), address))
 }

@@ -1,12 +1,12 @@
-//! Frames against bytes that Linux sent.
+//! Encoded frames compared with frames that Linux sent.
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::net::Ipv6Addr;
 
 use super::{Frame, NaFlags, group_mac, solicited_node};
-use crate::mac::Mac;
+use crate::mac::MacAddress;
 
-const MAC: Mac = Mac([0x02, 0x1c, 0, 0, 0, 0x01]);
+const MAC: MacAddress = MacAddress([0x02, 0x1c, 0, 0, 0, 0x01]);
 
 fn hex(frame: &Frame) -> String {
     frame
@@ -17,7 +17,7 @@ fn hex(frame: &Frame) -> String {
 }
 
 #[test]
-fn an_announcement_is_42_bytes_as_rfc_5227_has_it() {
+fn announcement_has_the_42_bytes_of_rfc_5227() {
     let frame = Frame::announcement(MAC, [10, 244, 2, 10].into());
     assert_eq!(
         hex(&frame),
@@ -28,14 +28,14 @@ fn an_announcement_is_42_bytes_as_rfc_5227_has_it() {
 }
 
 #[test]
-fn a_probe_has_no_sender_address() {
+fn probe_has_no_sender_address() {
     let bytes = Frame::probe(MAC, [10, 244, 2, 10].into()).to_bytes();
     assert_eq!(bytes.get(28..32), Some(&[0, 0, 0, 0][..]));
     assert_eq!(bytes.get(38..42), Some(&[10, 244, 2, 10][..]));
 }
 
 #[test]
-fn a_gratuitous_reply_names_the_sender_twice() {
+fn gratuitous_reply_has_equal_sender_and_target() {
     assert_eq!(
         hex(&Frame::gratuitous_reply(MAC, [192, 168, 91, 33].into())),
         "ffffffffffff021c000000010806\
@@ -44,7 +44,7 @@ fn a_gratuitous_reply_names_the_sender_twice() {
 }
 
 #[test]
-fn tags_stand_before_the_type_outer_first() {
+fn vlan_tags_precede_the_ethertype_outer_first() {
     let frame = Frame::announcement(MAC, [10, 0, 0, 1].into())
         .vlan(100)
         .vlan(7);
@@ -53,9 +53,9 @@ fn tags_stand_before_the_type_outer_first() {
     assert!(hex(&frame).starts_with("ffffffffffff021c00000001810000640806"));
 }
 
-/// Recorded from Linux 6.18, where it adds a nonce option (RFC 7527) that `dad` leaves out.
+/// Recorded from Linux 6.18, which adds a nonce option (RFC 7527) that `dad` omits.
 #[test]
-fn dad_is_what_linux_sends_but_for_the_nonce() {
+fn dad_equals_linux_except_for_the_nonce() {
     let recorded = "3333ff0a000b021c0000000186dd\
         6000000000203aff00000000000000000000000000000000ff0200000000000000000001ff0a000b\
         8700e60b00000000fd0000000000000000000000000a000b0e01f2e83fb656c9";
@@ -84,7 +84,7 @@ fn dad_is_what_linux_sends_but_for_the_nonce() {
 
 /// Recorded from Linux 6.18 with `ndisc_notify`.
 #[test]
-fn an_unsolicited_advertisement_is_what_linux_sends() {
+fn unsolicited_advertisement_equals_linux() {
     let recorded = "333300000001021c0000000186dd\
         6000000000203afffd0000000000000000000000000a000bff020000000000000000000000000001\
         88005a5720000000fd0000000000000000000000000a000b0201021c00000001";
@@ -98,10 +98,12 @@ fn an_unsolicited_advertisement_is_what_linux_sends() {
 }
 
 #[test]
-fn an_answer_is_solicited_and_may_lack_the_option() {
-    let asking = "fd00::c".parse().unwrap();
-    let bytes = Frame::answer(MAC, "fd00::a:b".parse().unwrap(), None, (MAC, asking)).to_bytes();
+fn solicited_advertisement_may_omit_the_option() {
+    let soliciting = "fd00::c".parse().unwrap();
+    let bytes =
+        Frame::solicited_advertisement(MAC, "fd00::a:b".parse().unwrap(), None, (MAC, soliciting))
+            .to_bytes();
     assert_eq!(bytes.len(), 14 + 40 + 24);
-    assert_eq!(bytes.get(38..54), Some(&asking.octets()[..]));
+    assert_eq!(bytes.get(38..54), Some(&soliciting.octets()[..]));
     assert_eq!(bytes.get(58), Some(&0x60));
 }

@@ -1,8 +1,8 @@
 //! A small Kubernetes API server for tests: pods that can be listed (in pages) and watched, events that can be posted, and
-//! everything that goes wrong with a real one at a test's word.
+//! the failures of a real server on command.
 //!
-//! It keeps to what the API promises: each change has a resource version; a watch begins after the version it names;
-//! one that is too old gets `410 Gone` inside the stream.
+//! It follows the API's rules on resource versions: every change has its own version, a watch starts after the version that
+//! it names, and a watch from a compacted version receives `410 Gone` inside the stream.
 
 mod serve;
 
@@ -11,97 +11,77 @@ use std::{
     fs,
     net::{SocketAddr, TcpListener},
     path::PathBuf,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::netns::Netns;
+use crate::{netns::Netns, wait::Monitor};
 
-/// A running server. Its threads end with the process; they serve nobody once the test's node is gone.
+/// A running server. Its threads end with the process.
 #[derive(Debug)]
 pub struct KubeApi {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    state: Arc<Monitor<ApiState>>,
     directory: TempDir,
 }
 
+/// The objects that the server holds, and how it misbehaves.
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
+struct ApiState {
+    /// The resource version of the last change.
     version: u64,
+    /// The only bearer token that is accepted.
     token: String,
     connections: usize,
-    /// Bytes of answers that do not end.
-    endless_bytes: u64,
-    endless: bool,
+    endless_bytes_sent: u64,
+    endless_lists: bool,
     pods: BTreeMap<String, Value>,
-    /// What watches are told: version, type, object.
+    /// Watch events: version, type, object.
     history: Vec<(u64, &'static str, Value)>,
     /// Watches from before this version are too old.
     compacted: u64,
-    /// Watches that were begun under an earlier number are cut off.
-    streams: u64,
+    /// Watches that started with an earlier value are cut.
+    watch_generation: u64,
     unauthorized: bool,
     hanging: bool,
-    slow: bool,
+    slow_watches: bool,
     requests: Vec<String>,
     events: Vec<Value>,
-    /// Calico's IPAM blocks, where there are any.
-    blocks: Option<Vec<Value>>,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.lock());
-        self.changed.notify_all();
-    }
-
-    fn wait<'s>(&self, state: MutexGuard<'s, State>, span: Duration) -> MutexGuard<'s, State> {
-        self.changed
-            .wait_timeout(state, span)
-            .unwrap_or_else(PoisonError::into_inner)
-            .0
-    }
+    /// Calico's IPAM blocks; `None` if the resource does not exist.
+    ipam_blocks: Option<Vec<Value>>,
 }
 
 impl KubeApi {
-    /// Starts one that listens on loopback inside a namespace.
+    /// Starts a server that listens on loopback inside a namespace.
     ///
     /// # Errors
-    /// Where the namespace has no loopback that is up.
+    /// The namespace's loopback device is down.
     pub fn start(node: &Netns) -> Result<Self> {
-        let api = Self::absent(node)?;
-        api.appear(node)?;
+        let api = Self::start_refusing(node)?;
+        api.listen(node)?;
         Ok(api)
     }
 
-    /// One that does not listen yet.
+    /// Creates a server whose port refuses connections until [`KubeApi::listen`].
     ///
     /// # Errors
-    /// Where the namespace has no loopback that is up.
-    pub fn absent(node: &Netns) -> Result<Self> {
-        // In the test's own namespace nobody else takes the port meanwhile.
+    /// As [`KubeApi::start`].
+    pub fn start_refusing(node: &Netns) -> Result<Self> {
+        // The namespace is the test's own, so the port stays free until `listen`.
         let address = node.run_in(|| {
             let listener = TcpListener::bind("127.0.0.1:0").context("listening on loopback")?;
             Ok(listener.local_addr()?)
         })?;
-        let shared = Arc::<Shared>::default();
-        // Versions of a real server do not begin at 1 either.
-        shared.lock().version = 1000;
+        let state = ApiState {
+            // Tests must not rely on versions that start at 1.
+            version: 1000,
+            ..ApiState::default()
+        };
         let directory = tempfile::Builder::new()
             .prefix("ipconflict-kube-")
             .tempdir()?;
@@ -112,78 +92,78 @@ impl KubeApi {
         fs::write(directory.path().join("config"), config.to_string())?;
         let api = Self {
             address,
-            shared,
+            state: Arc::new(Monitor::new(state)),
             directory,
         };
         api.replace_token("token-1")?;
         Ok(api)
     }
 
-    /// Begins to listen.
+    /// Starts to listen.
     ///
     /// # Errors
-    /// Where it does so already.
-    pub fn appear(&self, node: &Netns) -> Result<()> {
+    /// It listens already.
+    pub fn listen(&self, node: &Netns) -> Result<()> {
         let address = self.address;
         let listener =
             node.run_in(|| TcpListener::bind(address).context("listening on loopback"))?;
-        let served = Arc::clone(&self.shared);
+        let state = Arc::clone(&self.state);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                served.change(|state| state.connections += 1);
-                let shared = Arc::clone(&served);
-                // A client that goes away is no matter.
-                thread::spawn(move || drop(serve::serve(stream, &shared)));
+                state.update(|state| state.connections += 1);
+                let state = Arc::clone(&state);
+                // Errors are closed connections.
+                thread::spawn(move || drop(serve::serve(stream, &state)));
             }
         });
         Ok(())
     }
 
-    /// Writes another token for clients and takes only that one from now on.
+    /// Writes another token to the clients' token file, accepts only that one from now on and cuts all watches.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// The file cannot be written.
     pub fn replace_token(&self, token: &str) -> Result<()> {
         fs::write(self.directory.path().join("token"), token)?;
-        self.shared.change(|state| {
+        self.state.update(|state| {
             token.clone_into(&mut state.token);
-            state.streams += 1;
+            state.watch_generation += 1;
         });
         Ok(())
     }
 
-    /// Answers lists without end from now on, or no longer.
-    pub fn endless(&self, is: bool) {
-        self.shared.change(|state| state.endless = is);
+    /// Whether pod lists never end.
+    pub fn set_endless_lists(&self, on: bool) {
+        self.state.update(|state| state.endless_lists = on);
     }
 
-    /// Bytes of answers without end that clients took.
+    /// Bytes of endless lists sent so far.
     #[must_use]
-    pub fn endless_bytes(&self) -> u64 {
-        self.shared.lock().endless_bytes
+    pub fn endless_bytes_sent(&self) -> u64 {
+        self.state.lock().endless_bytes_sent
     }
 
-    /// Connections so far.
+    /// Connections accepted so far.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.shared.lock().connections
+        self.state.lock().connections
     }
 
-    /// A kubeconfig that leads here.
+    /// The path of a kubeconfig for this server.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.directory.path().join("config")
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Adds or changes a pod.
+    /// Creates or replaces a pod.
     pub fn apply(&self, mut pod: Value) {
-        self.shared.change(|state| {
+        self.state.update(|state| {
             state.version += 1;
             let version = state.version;
             pod["metadata"]["resourceVersion"] = version.to_string().into();
@@ -193,20 +173,20 @@ impl KubeApi {
         });
     }
 
-    /// Has these Calico IPAM blocks from now on, given by their `spec`. Until the first call the resource is unknown, as in a
-    /// cluster without Calico.
-    pub fn hold_blocks(&self, specs: &[Value]) {
+    /// Replaces Calico's IPAM blocks, given by their `spec`. Until the first call the resource does not exist, as in a cluster
+    /// without Calico.
+    pub fn set_ipam_blocks(&self, specs: &[Value]) {
         let block = |(number, spec): (usize, &Value)| {
             json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlock", "spec": spec,
                 "metadata": {"name": format!("block-{number}")}})
         };
         let blocks = specs.iter().enumerate().map(block).collect();
-        self.shared.change(|state| state.blocks = Some(blocks));
+        self.state.update(|state| state.ipam_blocks = Some(blocks));
     }
 
     /// Deletes a pod.
     pub fn delete(&self, namespace: &str, name: &str) {
-        self.shared.change(|state| {
+        self.state.update(|state| {
             state.version += 1;
             let version = state.version;
             if let Some(mut pod) = state.pods.remove(&format!("{namespace}/{name}")) {
@@ -216,9 +196,9 @@ impl KubeApi {
         });
     }
 
-    /// Tells every watch the present version.
-    pub fn bookmark(&self) {
-        self.shared.change(|state| {
+    /// Sends a bookmark with the current version to every watch.
+    pub fn send_bookmark(&self) {
+        self.state.update(|state| {
             state.version += 1;
             let version = state.version;
             let object = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": version.to_string(),
@@ -227,100 +207,85 @@ impl KubeApi {
         });
     }
 
-    /// Forgets all history and cuts the watches off: those that resume learn that their version is too old.
+    /// Compacts the history and cuts all watches, so that a resumed watch gets `410 Gone`.
     pub fn compact(&self) {
-        self.shared.change(|state| {
+        self.state.update(|state| {
             state.version += 1;
             state.compacted = state.version;
-            state.streams += 1;
+            state.watch_generation += 1;
         });
     }
 
-    /// Cuts the watches off in the middle of a line.
-    pub fn break_streams(&self) {
-        self.shared.change(|state| state.streams += 1);
+    /// Cuts all watches in the middle of a line.
+    pub fn cut_watches(&self) {
+        self.state.update(|state| state.watch_generation += 1);
     }
 
-    /// Answers 401 from now on, or no longer.
-    pub fn unauthorized(&self, is: bool) {
-        self.shared.change(|state| {
-            state.unauthorized = is;
-            state.streams += 1;
+    /// Whether every request is answered with 401; also cuts all watches.
+    pub fn set_unauthorized(&self, on: bool) {
+        self.state.update(|state| {
+            state.unauthorized = on;
+            state.watch_generation += 1;
         });
     }
 
-    /// Takes requests and does not answer from now on, or answers again.
-    pub fn hang(&self, is: bool) {
-        self.shared.change(|state| state.hanging = is);
+    /// Whether requests are accepted and left without a response.
+    pub fn set_hanging(&self, on: bool) {
+        self.state.update(|state| state.hanging = on);
     }
 
-    /// Writes watches in small pieces from now on.
-    pub fn slow(&self) {
-        self.shared.change(|state| state.slow = true);
+    /// Sends watch events in small pieces from now on.
+    pub fn set_slow_watches(&self) {
+        self.state.update(|state| state.slow_watches = true);
     }
 
-    /// Every request so far: method and target.
+    /// All requests so far: method and target.
     #[must_use]
     pub fn requests(&self) -> Vec<String> {
-        self.shared.lock().requests.clone()
+        self.state.lock().requests.clone()
     }
 
-    /// Waits until the requests so far are enough.
+    /// Waits until `enough` accepts the requests so far.
     ///
     /// # Errors
-    /// Where they are not before the deadline; the message holds them.
+    /// The deadline passes; the error contains the requests.
     pub fn wait_requests(
         &self,
         deadline: Duration,
         enough: impl Fn(&[String]) -> bool,
     ) -> Result<()> {
-        self.wait(deadline, |state| {
-            enough(&state.requests)
-                .then_some(())
-                .ok_or_else(|| format!("{:?}", state.requests))
-        })
+        self.state.wait(
+            deadline,
+            "requests to the API server",
+            |state| enough(&state.requests).then_some(()),
+            |state| format!("requests so far: {:?}", state.requests),
+        )
     }
 
-    /// Waits until the events posted so far are enough, and gives them.
+    /// Waits until `enough` accepts the events posted so far, and returns them.
     ///
     /// # Errors
-    /// Where they are not before the deadline; the message holds them.
+    /// The deadline passes; the error contains events and requests.
     pub fn wait_events(
         &self,
         deadline: Duration,
         enough: impl Fn(&[Value]) -> bool,
     ) -> Result<Vec<Value>> {
-        self.wait(deadline, |state| {
-            if enough(&state.events) {
-                Ok(state.events.clone())
-            } else {
-                Err(format!("{:?} after {:?}", state.events, state.requests))
-            }
-        })
-    }
-
-    fn wait<T>(
-        &self,
-        deadline: Duration,
-        look: impl Fn(&State) -> std::result::Result<T, String>,
-    ) -> Result<T> {
-        let until = Instant::now() + deadline;
-        let mut state = self.shared.lock();
-        loop {
-            let seen = match look(&state) {
-                Ok(found) => return Ok(found),
-                Err(seen) => seen,
-            };
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                bail!("the API server waited {deadline:?} in vain; it saw {seen}");
-            }
-            state = self.shared.wait(state, left);
-        }
+        self.state.wait(
+            deadline,
+            "events posted to the API server",
+            |state| enough(&state.events).then(|| state.events.clone()),
+            |state| {
+                format!(
+                    "events so far: {:?}; requests so far: {:?}",
+                    state.events, state.requests
+                )
+            },
+        )
     }
 }
 
-/// A running pod as the API describes it.
+/// A running pod as the API returns it.
 #[must_use]
 pub fn pod(node: &str, namespace: &str, name: &str, addresses: &[&str]) -> Value {
     let ips: Vec<_> = addresses.iter().map(|ip| json!({"ip": ip})).collect();

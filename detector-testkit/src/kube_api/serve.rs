@@ -11,18 +11,19 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::{Shared, State};
+use super::ApiState;
+use crate::wait::Monitor;
 
 /// Serves the requests of one connection.
-pub(super) fn serve(mut stream: TcpStream, shared: &Shared) -> Result<()> {
+pub(super) fn serve(mut stream: TcpStream, state: &Monitor<ApiState>) -> Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 {
             return Ok(());
         }
-        let mut words = line.split_whitespace();
-        let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+        let mut parts = line.split_whitespace();
+        let (method, target) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
         let mut length = 0;
         let mut token = String::new();
         loop {
@@ -46,42 +47,42 @@ pub(super) fn serve(mut stream: TcpStream, shared: &Shared) -> Result<()> {
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
-        shared.change(|state| state.requests.push(format!("{method} {target}")));
-        let mut state = shared.lock();
-        while state.hanging {
-            state = shared.wait(state, Duration::from_secs(60));
+        state.update(|state| state.requests.push(format!("{method} {target}")));
+        let mut guard = state.lock();
+        while guard.hanging {
+            guard = state.wait_change(guard, Duration::from_secs(60));
         }
-        let unauthorized = state.unauthorized || state.token != token;
-        let endless = state.endless;
-        drop(state);
+        let unauthorized = guard.unauthorized || guard.token != token;
+        let endless = guard.endless_lists;
+        drop(guard);
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let query = parameters(query);
         let watch = query
             .get("watch")
             .is_some_and(|value| value == "true" || value == "1");
-        let answer = if unauthorized {
+        let response = if unauthorized {
             Some((401, status(401, "Unauthorized")))
         } else if method == "GET" && path == "/api/v1/pods" && watch {
             None
         } else if method == "GET" && path == "/api/v1/pods" && endless {
-            return without_end(stream, shared);
+            return send_endless_list(stream, state);
         } else if method == "GET" && path == "/api/v1/pods" {
-            Some((200, list(&shared.lock(), &query)))
+            Some((200, list(&state.lock(), &query)))
         } else if method == "GET"
             && path == "/apis/crd.projectcalico.org/v1/ipamblocks"
-            && let Some(blocks) = &shared.lock().blocks
+            && let Some(blocks) = &state.lock().ipam_blocks
         {
             let list = json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlockList",
                 "metadata": {"resourceVersion": "1"}, "items": blocks});
             Some((200, list))
         } else if path.starts_with("/apis/events.k8s.io/v1/namespaces/") {
             let event: Value = serde_json::from_slice(&body).context("a posted event")?;
-            shared.change(|state| state.events.push(event.clone()));
+            state.update(|state| state.events.push(event.clone()));
             Some((if method == "POST" { 201 } else { 200 }, event))
         } else {
             Some((404, status(404, "not served here")))
         };
-        match answer {
+        match response {
             Some((code, body)) => {
                 let body = body.to_string();
                 write!(
@@ -90,13 +91,13 @@ pub(super) fn serve(mut stream: TcpStream, shared: &Shared) -> Result<()> {
                     body.len()
                 )?;
             }
-            None => return watch_pods(stream, shared, &query),
+            None => return watch_pods(stream, state, &query),
         }
     }
 }
 
-/// A list that goes on until the client goes away, or a test has seen enough.
-fn without_end(mut stream: TcpStream, shared: &Shared) -> Result<()> {
+/// Sends a list until the client closes the connection or the test switches it off.
+fn send_endless_list(mut stream: TcpStream, state: &Monitor<ApiState>) -> Result<()> {
     write!(
         stream,
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -104,11 +105,11 @@ fn without_end(mut stream: TcpStream, shared: &Shared) -> Result<()> {
     let start = r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":["#;
     write!(stream, "{:x}\r\n{start}\r\n", start.len())?;
     let blank = vec![b' '; 1 << 20];
-    while shared.lock().endless {
+    while state.lock().endless_lists {
         write!(stream, "{:x}\r\n", blank.len())?;
         stream.write_all(&blank)?;
         stream.write_all(b"\r\n")?;
-        shared.change(|state| state.endless_bytes += blank.len() as u64);
+        state.update(|state| state.endless_bytes_sent += blank.len() as u64);
     }
     Ok(())
 }
@@ -118,7 +119,7 @@ fn status(code: u16, message: &str) -> Value {
         "reason": message, "code": code})
 }
 
-fn list(state: &State, query: &BTreeMap<String, String>) -> Value {
+fn list(state: &ApiState, query: &BTreeMap<String, String>) -> Value {
     let from: usize = query
         .get("continue")
         .and_then(|token| token.parse().ok())
@@ -130,7 +131,7 @@ fn list(state: &State, query: &BTreeMap<String, String>) -> Value {
     let all: Vec<&Value> = state
         .pods
         .values()
-        .filter(|pod| selected(pod, query))
+        .filter(|pod| is_selected(pod, query))
         .collect();
     let items: Vec<_> = all.iter().skip(from).take(limit).collect();
     let next = from + items.len();
@@ -139,7 +140,7 @@ fn list(state: &State, query: &BTreeMap<String, String>) -> Value {
         "metadata": {"resourceVersion": state.version.to_string(), "continue": more.unwrap_or_default()}})
 }
 
-fn selected(pod: &Value, query: &BTreeMap<String, String>) -> bool {
+fn is_selected(pod: &Value, query: &BTreeMap<String, String>) -> bool {
     let node = query
         .get("fieldSelector")
         .and_then(|selector| selector.strip_prefix("spec.nodeName="));
@@ -148,21 +149,21 @@ fn selected(pod: &Value, query: &BTreeMap<String, String>) -> bool {
 
 fn watch_pods(
     mut stream: TcpStream,
-    shared: &Shared,
+    state: &Monitor<ApiState>,
     query: &BTreeMap<String, String>,
 ) -> Result<()> {
     write!(
         stream,
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     )?;
-    let mut told: u64 = query
+    let mut sent_version: u64 = query
         .get("resourceVersion")
         .and_then(|version| version.parse().ok())
         .unwrap_or(0);
-    let mut state = shared.lock();
-    let own = state.streams;
-    if told < state.compacted {
-        drop(state);
+    let mut guard = state.lock();
+    let generation = guard.watch_generation;
+    if sent_version < guard.compacted {
+        drop(guard);
         let gone = status(410, "too old resource version");
         chunk(
             &mut stream,
@@ -173,33 +174,33 @@ fn watch_pods(
         return Ok(());
     }
     loop {
-        if state.streams != own {
-            // No last chunk, and half a line before it.
+        if guard.watch_generation != generation {
+            // Half a line, and no terminating chunk.
             stream.write_all(b"8\r\n{\"type\":\r\n")?;
             return Ok(());
         }
-        let slow = state.slow;
-        let next: Vec<_> = state
+        let slow = guard.slow_watches;
+        let next: Vec<_> = guard
             .history
             .iter()
             .filter(|(version, kind, object)| {
-                *version > told && (*kind == "BOOKMARK" || selected(object, query))
+                *version > sent_version && (*kind == "BOOKMARK" || is_selected(object, query))
             })
             .cloned()
             .collect();
-        told = told.max(state.version);
-        drop(state);
+        sent_version = sent_version.max(guard.version);
+        drop(guard);
         for (_, kind, object) in next {
             chunk(&mut stream, &json!({"type": kind, "object": object}), slow)?;
         }
-        state = shared.lock();
-        if state.version <= told && state.streams == own {
-            state = shared.wait(state, Duration::from_secs(60));
+        guard = state.lock();
+        if guard.version <= sent_version && guard.watch_generation == generation {
+            guard = state.wait_change(guard, Duration::from_secs(60));
         }
     }
 }
 
-/// One line; a slow one in pieces with rests between them.
+/// Sends one line; if `slow`, in pieces with pauses between them.
 fn chunk(stream: &mut TcpStream, value: &Value, slow: bool) -> Result<()> {
     let line = format!("{value}\n");
     let size = if slow { 40 } else { line.len() };
@@ -219,11 +220,11 @@ fn parameters(query: &str) -> BTreeMap<String, String> {
     query
         .split('&')
         .filter_map(|pair| pair.split_once('='))
-        .map(|(name, value)| (name.to_owned(), decoded(value)))
+        .map(|(name, value)| (name.to_owned(), percent_decode(value)))
         .collect()
 }
 
-fn decoded(text: &str) -> String {
+fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((first, tail)) = rest.split_first() {

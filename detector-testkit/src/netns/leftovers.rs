@@ -1,4 +1,4 @@
-//! Namespaces that killed runs left behind: whose they were stands in their name.
+//! Removal of namespaces whose creating process, named in the namespace name, no longer exists.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
@@ -9,9 +9,8 @@ use nix::{
 
 use super::{DIRECTORY, PREFIX, remove};
 
-/// Removes the namespaces of processes that are gone, and ends what still runs in them (an agent whose test was
-/// killed).
-pub fn sweep_leftovers() {
+/// Removes the namespaces of dead processes and kills what still runs in them, such as the agent of a killed test.
+pub fn remove_leftovers() {
     let Ok(entries) = fs::read_dir(DIRECTORY) else {
         return;
     };
@@ -24,18 +23,18 @@ pub fn sweep_leftovers() {
             continue;
         }
         let path = entry.path();
-        end_processes_in(&path);
-        // Another run may be sweeping the same; what stays is the next run's.
+        kill_processes_in(&path);
+        // Another run may be removing it too; whatever remains is removed by the next run.
         let _ = remove(&path);
     }
 }
 
-/// The process that made the namespace of this name; `None` for other people's.
+/// The id of the process that created the namespace of this name; `None` if it was not created here.
 fn owner_of(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
 }
 
-fn end_processes_in(namespace: &Path) {
+fn kill_processes_in(namespace: &Path) {
     let Ok(wanted) = fs::metadata(namespace).map(|data| (data.dev(), data.ino())) else {
         return;
     };
@@ -63,7 +62,7 @@ mod tests {
     use super::owner_of;
 
     #[test]
-    fn only_names_of_ours_have_an_owner() {
+    fn owner_is_the_process_id_in_the_name() {
         assert_eq!(owner_of("ipconflict-4711-0-node"), Some(4711));
         assert_eq!(owner_of("cni-4711"), None);
         assert_eq!(owner_of("ipconflict-x-0-node"), None);

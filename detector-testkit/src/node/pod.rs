@@ -1,21 +1,21 @@
-//! A pod: what it is to look like, and one that is there.
+//! The specification of a pod, and a created pod.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Result, bail};
 
-use crate::{mac::Mac, netns::Netns};
+use crate::{mac::MacAddress, netns::Netns};
 
-/// The pod's end of its veth, as every CNI names it.
+/// The name of the pod's end of its veth pair, as CNI runtimes choose it.
 pub const POD_DEVICE: &str = "eth0";
 
-/// What a pod is to look like. The default is quiet: no address, no route, no IPv6, nothing that it would send by
-/// itself.
+/// The specification of a pod. By default it has no address, no route and no IPv6, so that its kernel sends no frames of its
+/// own.
 #[derive(Clone, Debug)]
 pub struct PodSpec {
     pub(super) device: String,
-    pub(super) mac: Option<Mac>,
-    host_mac: Option<Mac>,
+    pub(super) mac: Option<MacAddress>,
+    host_mac: Option<MacAddress>,
     pub(super) addresses: Vec<String>,
     host_route: bool,
     default_route: bool,
@@ -26,7 +26,7 @@ pub struct PodSpec {
 }
 
 impl PodSpec {
-    /// A pod whose host end has this name (at most 15 bytes).
+    /// A pod whose host end has this device name (at most 15 bytes).
     #[must_use]
     pub fn new(device: impl Into<String>) -> Self {
         Self {
@@ -43,77 +43,77 @@ impl PodSpec {
         }
     }
 
-    /// The MAC of the pod's `eth0`; without one each pod gets its own.
+    /// Sets the MAC of the pod's `eth0`; the default is unique for each pod.
     #[must_use]
-    pub fn mac(mut self, mac: Mac) -> Self {
+    pub fn mac(mut self, mac: MacAddress) -> Self {
         self.mac = Some(mac);
         self
     }
 
-    /// The MAC of the host end; Calico sets ee:ee:ee:ee:ee:ee.
+    /// Sets the MAC of the host end; Calico uses ee:ee:ee:ee:ee:ee.
     #[must_use]
-    pub fn host_mac(mut self, mac: Mac) -> Self {
+    pub fn host_mac(mut self, mac: MacAddress) -> Self {
         self.host_mac = Some(mac);
         self
     }
 
-    /// One more address on `eth0`, with its prefix length: `10.244.2.2/24`. IPv6 ones come without duplicate address
-    /// detection, so that they are usable at once.
+    /// Adds an address to `eth0`, with prefix length: `10.244.2.2/24`. IPv6 addresses skip duplicate address detection, so
+    /// that they are usable at once.
     #[must_use]
     pub fn address(mut self, address: impl Into<String>) -> Self {
         self.addresses.push(address.into());
         self
     }
 
-    /// The host gets a route to each address of the pod (/32, /128, scope link).
+    /// Adds a host route (/32, /128) on the node to each address of the pod.
     #[must_use]
     pub fn host_route(mut self) -> Self {
         self.host_route = true;
         self
     }
 
-    /// The pod's default route goes out of `eth0`, on-link.
+    /// Adds an on-link default route through `eth0`.
     #[must_use]
     pub fn default_route(mut self) -> Self {
         self.default_route = true;
         self
     }
 
-    /// The host end is a port of this bridge.
+    /// Makes the host end a port of this bridge.
     #[must_use]
     pub fn master(mut self, bridge: impl Into<String>) -> Self {
         self.master = Some(bridge.into());
         self
     }
 
-    /// The MTU of both ends.
+    /// Sets the MTU of both ends.
     #[must_use]
     pub fn mtu(mut self, mtu: u32) -> Self {
         self.mtu = Some(mtu);
         self
     }
 
-    /// IPv6 runs in the pod (link-local address, DAD, router solicitations) even without an IPv6 address of its own.
+    /// Enables IPv6 in the pod (link-local address, DAD, router solicitations) even without an IPv6 address.
     #[must_use]
     pub fn ipv6(mut self) -> Self {
         self.ipv6 = true;
         self
     }
 
-    /// `proxy_arp` on the host end, as Calico sets it.
+    /// Sets `proxy_arp` on the host end, as Calico does.
     #[must_use]
     pub fn proxy_arp(self) -> Self {
         self.host_sysctl("proxy_arp", "1")
     }
 
-    /// `rp_filter` on the host end: 0 off, 1 strict, 2 loose.
+    /// Sets `rp_filter` on the host end: 0 off, 1 strict, 2 loose.
     #[must_use]
     pub fn rp_filter(self, value: u8) -> Self {
         self.host_sysctl("rp_filter", &value.to_string())
     }
 
     fn host_sysctl(mut self, key: &str, value: &str) -> Self {
-        // A dot in a device's name is a slash in a parameter's.
+        // A dot in a device name is written as a slash in a parameter name.
         let device = self.device.replace('.', "/");
         self.sysctls
             .push((format!("net.ipv4.conf.{device}.{key}"), value.to_owned()));
@@ -176,37 +176,37 @@ impl PodSpec {
     }
 }
 
-/// A pod: its namespace, and a veth pair to the node. Dropping it removes the namespace, and the kernel then the veth;
-/// [`Pod::delete`] is the orderly way.
+/// A pod: its namespace, and a veth pair to the node. Dropping it removes the namespace, and the kernel then removes the veth
+/// pair; [`Pod::delete`] does the same as a container runtime.
 #[derive(Debug)]
 pub struct Pod {
     pub(super) netns: Netns,
     pub(super) node: String,
     pub(super) device: String,
-    pub(super) mac: Mac,
+    pub(super) mac: MacAddress,
     pub(super) addresses: Vec<String>,
 }
 
 impl Pod {
-    /// Its namespace.
+    /// The namespace.
     #[must_use]
     pub fn netns(&self) -> &Netns {
         &self.netns
     }
 
-    /// The host end's name.
+    /// The name of the host end.
     #[must_use]
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// The MAC of its `eth0`.
+    /// The MAC of `eth0`.
     #[must_use]
-    pub fn mac(&self) -> Mac {
+    pub fn mac(&self) -> MacAddress {
         self.mac
     }
 
-    /// The addresses it was made with, without prefix length.
+    /// The addresses of its specification, without prefix length.
     #[must_use]
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.addresses
@@ -215,10 +215,10 @@ impl Pod {
             .collect()
     }
 
-    /// The first IPv4 address it was made with.
+    /// The first IPv4 address of its specification.
     ///
     /// # Errors
-    /// Where it has none.
+    /// The specification contains none.
     pub fn ipv4(&self) -> Result<Ipv4Addr> {
         for address in self.addresses() {
             if let IpAddr::V4(address) = address {
@@ -226,35 +226,36 @@ impl Pod {
             }
         }
         bail!(
-            "the pod on {} was made without an IPv4 address",
+            "the pod on {} was specified without an IPv4 address",
             self.device
         )
     }
 
-    /// Adds an address (`10.0.0.1/32`) to its `eth0`; the kernel sends nothing for an IPv4 one.
+    /// Adds an address (such as `10.0.0.1/32`) to `eth0`; the kernel does not announce IPv4 addresses.
     ///
     /// # Errors
-    /// Where `ip` refuses.
+    /// `ip` fails.
     pub fn add_address(&self, address: &str) -> Result<()> {
         self.netns.ip(&address_line("add", address)).map(drop)
     }
 
-    /// Removes an address from its `eth0`.
+    /// Removes an address from `eth0`.
     ///
     /// # Errors
-    /// Where it is not there.
+    /// The address does not exist.
     pub fn remove_address(&self, address: &str) -> Result<()> {
         self.netns.ip(&address_line("delete", address)).map(drop)
     }
 
-    /// Deletes it as a runtime does: the device first, then the namespace. The device is gone when this returns.
+    /// Deletes the pod as a container runtime does: the device first, then the namespace. The device no longer exists when this
+    /// returns.
     ///
     /// # Errors
-    /// Where the device is gone already.
+    /// The device does not exist any more.
     pub fn delete(self) -> Result<()> {
         let mut command = std::process::Command::new("ip");
         command.args(["-n", &self.node, "link", "delete", &self.device]);
-        crate::netns::finish(command, None).map(drop)
+        crate::netns::run_command(command, None).map(drop)
     }
 }
 

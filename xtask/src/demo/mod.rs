@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use detector_testkit::{Agent, AgentCommand, Node, PodSpec, Received};
+use detector_testkit::{Agent, AgentCommand, Node, PodSpec, ReceivedEvent};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -151,7 +151,7 @@ fn show_conflict(agent: &Path, mode: DemoMode, stop: &AtomicBool) -> Result<()> 
     print_line("")
 }
 
-fn describe_received(received: &Received, since: Instant) -> Result<String> {
+fn describe_received(received: &ReceivedEvent, since: Instant) -> Result<String> {
     let conflict = received
         .event
         .conflict()

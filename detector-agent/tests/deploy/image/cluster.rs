@@ -9,8 +9,8 @@ use std::{
 };
 
 use detector_testkit::{
-    Container, ContainerSpec, Containerd, DEADLINE, HostMount, Node, Seccomp,
-    http::{Client, until},
+    Container, ContainerSpec, Containerd, DEADLINE, HostMount, Node, Seccomp, http::TestClient,
+    until,
 };
 use serde_yaml_ng::Value;
 
@@ -141,12 +141,12 @@ impl Cluster {
         }
     }
 
-    pub(super) fn client(&self) -> Client<'_> {
-        Client::new(&self.node, format!("http://{NODE_IP}:9842"))
+    pub(super) fn client(&self) -> TestClient<'_> {
+        TestClient::new(&self.node, format!("http://{NODE_IP}:9842"))
     }
 
     pub(super) fn wait_ready(&self, agent: &Container) {
-        until(DEADLINE, || {
+        until(DEADLINE, "the agent to be ready", || {
             if let Some(code) = self.containerd.exit_code(agent)? {
                 anyhow::bail!("exit code {code}");
             }
@@ -163,7 +163,7 @@ impl Cluster {
     }
 
     pub(super) fn wait_exit(&self, agent: &Container) -> (i32, String) {
-        let code = until(DEADLINE, || {
+        let code = until(DEADLINE, "the container to exit", || {
             self.containerd
                 .exit_code(agent)?
                 .ok_or_else(|| anyhow::anyhow!("it runs"))

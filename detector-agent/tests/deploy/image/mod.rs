@@ -8,7 +8,7 @@ mod cluster;
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
-use detector_testkit::{ContainerSpec, DEADLINE, browser::Browser, http::until};
+use detector_testkit::{ContainerSpec, DEADLINE, browser::Browser, until};
 
 use crate::tools::{root, scratch, stdout, updating};
 use cluster::{Cluster, IMAGE, NODE_IP, archive, buildah};
@@ -80,7 +80,7 @@ fn from_the_image_as_the_manifest_runs_it_a_conflict_of_two_sandboxes_is_named()
         .containerd
         .run_pods(["checkout-5c6b8d7f9-mz8tn"])
         .unwrap();
-    let named = until(DEADLINE, || {
+    let named = until(DEADLINE, "both pods to be named", || {
         let answer = cluster.client().get("/api/v1/conflicts")?.body;
         let named = [&old[0], &new[0]]
             .iter()
@@ -96,7 +96,7 @@ fn from_the_image_as_the_manifest_runs_it_a_conflict_of_two_sandboxes_is_named()
     });
     assert!(named.contains("10.244.2.2"), "{named}");
     // The event is on stdout, for the log collector.
-    until(DEADLINE, || {
+    until(DEADLINE, "a raised conflict in the log", || {
         let log = cluster.containerd.container_log(&agent)?;
         anyhow::ensure!(log.contains("io.ipconflict.conflict.raised"), "{log}");
         Ok(())
@@ -132,7 +132,7 @@ fn from_the_image_as_the_manifest_runs_it_a_conflict_of_two_sandboxes_is_named()
 /// The README's picture: the status page of this moment.
 fn picture(cluster: &Cluster) {
     let browser = Browser::start(&cluster.node).unwrap();
-    browser.look_like(1100, 460, false).unwrap();
+    browser.emulate_screen(1100, 460, false).unwrap();
     browser.open(&format!("http://{NODE_IP}:9842/")).unwrap();
     for pod in ["web-7d9fc8b6f4-x2k4q", "checkout-5c6b8d7f9-mz8tn"] {
         browser
@@ -192,7 +192,7 @@ fn without_kernel_programs_two_capabilities_do_and_the_cni_cache_names_the_pods(
     cluster.containerd.run_pods(["old"]).unwrap();
     cluster.containerd.wipe_ipam().unwrap();
     cluster.containerd.run_pods(["new"]).unwrap();
-    until(DEADLINE, || {
+    until(DEADLINE, "both pods to be named", || {
         let answer = cluster.client().get("/api/v1/conflicts")?.body;
         let named = answer.matches("cni-cache").count() == 2;
         anyhow::ensure!(named && answer.contains("10.244.2.2"), "{answer}");

@@ -34,13 +34,13 @@ fn a_broken_watch_is_resumed_where_a_bookmark_left_it_without_a_new_list() {
     api.wait_requests(DEADLINE, |requests| watched_from(requests).len() == 1)
         .unwrap();
     let begun = watched_from(&api.requests())[0];
-    api.bookmark();
+    api.send_bookmark();
     api.apply(pod(NODE, "kube-system", "coredns-abc", &[ADDRESS]));
     let _pods = devices(&node, &[WEB, DNS]);
     wait(&agent, |conflict| {
         conflict.claimant(DNS).is_some_and(|c| c.pod.is_some())
     });
-    api.break_streams();
+    api.cut_watches();
     api.wait_requests(DEADLINE, |requests| watched_from(requests).len() == 2)
         .unwrap();
     assert!(watched_from(&api.requests())[1] > begun);
@@ -68,7 +68,7 @@ fn a_version_that_is_too_old_leads_to_a_new_list() {
 fn a_refused_token_is_said_and_forgotten_when_it_is_taken_again() {
     let node = Node::new("kube401").unwrap();
     let api = KubeApi::start(&node).unwrap();
-    api.unauthorized(true);
+    api.set_unauthorized(true);
     both_pods(&api);
     let agent = agent(&node, &api);
     agent.wait_log(DEADLINE, "(401)").unwrap();
@@ -80,7 +80,7 @@ fn a_refused_token_is_said_and_forgotten_when_it_is_taken_again() {
         .pod_unknown_because
         .clone();
     assert!(because.as_ref().unwrap().contains("(401)"), "{because:?}");
-    api.unauthorized(false);
+    api.set_unauthorized(false);
     wait(&agent, all_named);
     agent
         .wait_log(DEADLINE, r#""pod source ready","via":"kube""#)
@@ -91,7 +91,7 @@ fn a_refused_token_is_said_and_forgotten_when_it_is_taken_again() {
 fn a_server_that_hangs_delays_no_event_and_names_the_pods_when_it_answers() {
     let node = Node::new("kubehang").unwrap();
     let api = KubeApi::start(&node).unwrap();
-    api.hang(true);
+    api.set_hanging(true);
     both_pods(&api);
     let agent = agent(&node, &api);
     let _pods = devices(&node, &[WEB, DNS]);
@@ -99,7 +99,7 @@ fn a_server_that_hangs_delays_no_event_and_names_the_pods_when_it_answers() {
         .wait_event(DEADLINE, |event| event.raises(ADDRESS))
         .unwrap();
     assert!(!all_named(&raised.event.conflict().unwrap()));
-    api.hang(false);
+    api.set_hanging(false);
     wait(&agent, all_named);
 }
 
@@ -107,7 +107,7 @@ fn a_server_that_hangs_delays_no_event_and_names_the_pods_when_it_answers() {
 fn a_slow_stream_is_read_to_its_end() {
     let node = Node::new("kubeslow").unwrap();
     let api = KubeApi::start(&node).unwrap();
-    api.slow();
+    api.set_slow_watches();
     let agent = agent(&node, &api);
     let _pods = devices(&node, &[WEB, DNS]);
     both_pods(&api);
@@ -136,7 +136,7 @@ fn with_kube_off_nothing_is_contacted_nor_by_auto_outside_a_cluster() {
 #[test]
 fn a_server_that_is_absent_at_the_start_is_found_when_it_appears() {
     let node = Node::new("kubeabsent").unwrap();
-    let api = KubeApi::absent(&node).unwrap();
+    let api = KubeApi::start_refusing(&node).unwrap();
     both_pods(&api);
     let agent = agent(&node, &api);
     agent.wait_log(DEADLINE, "refused the connection").unwrap();
@@ -145,7 +145,7 @@ fn a_server_that_is_absent_at_the_start_is_found_when_it_appears() {
         .wait_event(DEADLINE, |event| event.raises(ADDRESS))
         .unwrap();
     assert!(!all_named(&raised.event.conflict().unwrap()));
-    api.appear(&node).unwrap();
+    api.listen(&node).unwrap();
     wait(&agent, all_named);
     api.wait_events(DEADLINE, |events| {
         of_reason(events, "IPConflict").len() == 2
@@ -183,19 +183,19 @@ fn a_token_that_was_replaced_is_read_again() {
 fn an_answer_without_end_is_cut_off_and_costs_nothing_else() {
     let node = Node::new("kubeendless").unwrap();
     let api = KubeApi::start(&node).unwrap();
-    api.endless(true);
+    api.set_endless_lists(true);
     both_pods(&api);
     let agent = agent(&node, &api);
     agent
         .wait_log(DEADLINE, "sent a response of more than")
         .unwrap();
     // 32 MiB a try, and what the sockets hold; tries come ever further apart.
-    let taken = api.endless_bytes();
+    let taken = api.endless_bytes_sent();
     assert!(taken < 200 << 20, "{taken}");
     let _pods = devices(&node, &[WEB, DNS]);
     agent
         .wait_event(DEADLINE, |event| event.raises(ADDRESS))
         .unwrap();
-    api.endless(false);
+    api.set_endless_lists(false);
     wait(&agent, all_named);
 }

@@ -7,7 +7,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use detector_agent::sinks::webhook::sign::{Secret, signature};
-use detector_testkit::{DEADLINE, Mood, Receiver};
+use detector_testkit::{Behaviour, DEADLINE, Receiver};
 
 use super::{Running, SECRET, accepted, event, hook, ids};
 
@@ -67,18 +67,18 @@ fn a_request_is_signed_with_every_secret_and_carries_the_files_headers() {
 fn whatever_goes_wrong_the_same_event_comes_again_before_the_next_of_its_conflict() {
     let receiver = Receiver::start().unwrap();
     let moods = [
-        Mood::status(500),
-        Mood::Reset,
-        Mood::status(429),
-        Mood::status(404),
-        Mood::Answer(503, vec![("Retry-After", "0".to_owned())]),
-        Mood::Hang,
+        Behaviour::status(500),
+        Behaviour::Reset,
+        Behaviour::status(429),
+        Behaviour::status(404),
+        Behaviour::Respond(503, vec![("Retry-After", "0".to_owned())]),
+        Behaviour::Hang,
     ];
     let failures = moods.len();
     let tried = std::sync::atomic::AtomicUsize::new(0);
-    receiver.decide(move |_| {
+    receiver.set_handler(move |_| {
         let n = tried.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        moods.get(n).cloned().unwrap_or(Mood::status(200))
+        moods.get(n).cloned().unwrap_or(Behaviour::status(200))
     });
     let yaml = hook(&receiver.url(), "").replace("timeout: 2s", "timeout: 300ms");
     let mut running = Running::start(&yaml, |_| ()).unwrap();
@@ -96,11 +96,11 @@ fn whatever_goes_wrong_the_same_event_comes_again_before_the_next_of_its_conflic
 fn a_redirect_is_not_followed() {
     let elsewhere = Receiver::start().unwrap();
     let receiver = Receiver::start().unwrap();
-    receiver.be(Mood::Answer(307, vec![("Location", elsewhere.url())]));
+    receiver.set_behaviour(Behaviour::Respond(307, vec![("Location", elsewhere.url())]));
     let mut running = Running::start(&hook(&receiver.url(), ""), |_| ()).unwrap();
     running.offer(event("e1", "raised", "c1"));
     receiver.wait_until(DEADLINE, |p| p.len() >= 3).unwrap();
-    assert!(elsewhere.posted().is_empty());
+    assert!(elsewhere.requests().is_empty());
     assert_eq!(running.count("hook", "delivered"), 0);
 }
 
@@ -108,7 +108,7 @@ fn a_redirect_is_not_followed() {
 fn a_gone_receiver_is_left_alone_until_the_next_start_and_others_are_served() {
     let gone = Receiver::start().unwrap();
     let other = Receiver::start().unwrap();
-    gone.be(Mood::status(410));
+    gone.set_behaviour(Behaviour::status(410));
     let yaml = format!(
         "{}- {{name: other, url: '{}'}}\n",
         hook(&gone.url(), ""),
@@ -121,10 +121,10 @@ fn a_gone_receiver_is_left_alone_until_the_next_start_and_others_are_served() {
     running.offer(event("e2", "resolved", "c1"));
     other.wait_until(DEADLINE, |p| p.len() == 2).unwrap();
     running.wait_count("hook", "disabled", 1);
-    assert_eq!(gone.posted().len(), 1);
+    assert_eq!(gone.requests().len(), 1);
     let directory = running.stop();
-    assert_eq!(gone.posted().len(), 1);
-    gone.be(Mood::status(200));
+    assert_eq!(gone.requests().len(), 1);
+    gone.set_behaviour(Behaviour::status(200));
     let _running = Running::in_directory(&yaml, directory).unwrap();
     let posted = gone.wait_until(DEADLINE, |p| accepted(p) == 2).unwrap();
     assert_eq!(ids(&posted), ["e1", "e1", "e2"]);
@@ -133,7 +133,7 @@ fn a_gone_receiver_is_left_alone_until_the_next_start_and_others_are_served() {
 #[test]
 fn what_waits_survives_a_restart() {
     let mut receiver = Receiver::start().unwrap();
-    receiver.refuse();
+    receiver.refuse_connections();
     let yaml = hook(&receiver.url(), "");
     let mut running = Running::start(&yaml, |_| ()).unwrap();
     for n in 0..50 {
@@ -141,7 +141,7 @@ fn what_waits_survives_a_restart() {
         running.offer(event(&format!("s{n}"), "resolved", &format!("c{n}")));
     }
     let directory = running.stop();
-    receiver.admit().unwrap();
+    receiver.accept_connections().unwrap();
     let _running = Running::in_directory(&yaml, directory).unwrap();
     let posted = receiver
         .wait_until(DEADLINE, |p| accepted(p) == 100)

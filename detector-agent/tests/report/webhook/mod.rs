@@ -4,12 +4,7 @@ mod delivery;
 mod settings;
 mod tls;
 
-use std::{
-    fs,
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use detector_agent::{
     cli::Command,
@@ -23,7 +18,7 @@ use detector_agent::{
         start::{Senders, SinksError},
     },
 };
-use detector_testkit::{DEADLINE, Posted};
+use detector_testkit::{DEADLINE, ReceivedRequest, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -88,11 +83,12 @@ impl Running {
 
     /// Waits until the sender has counted it, which comes after the receiver has it.
     fn wait_count(&self, sink: &str, outcome: &'static str, least: u64) {
-        let begun = Instant::now();
-        while self.count(sink, outcome) < least {
-            assert!(begun.elapsed() < DEADLINE, "{outcome} stays below {least}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until(DEADLINE, format_args!("{least} × {outcome}"), || {
+            let count = self.count(sink, outcome);
+            anyhow::ensure!(count >= least, "only {count}");
+            Ok(())
+        })
+        .unwrap();
     }
 
     fn count(&self, sink: &str, outcome: &'static str) -> u64 {
@@ -147,11 +143,11 @@ fn event_json(id: &str, change: &str, conflict: &str) -> Value {
     })
 }
 
-fn accepted(posted: &[Posted]) -> usize {
+fn accepted(posted: &[ReceivedRequest]) -> usize {
     posted.iter().filter(|p| p.is_accepted()).count()
 }
 
-fn ids(posted: &[Posted]) -> Vec<&str> {
+fn ids(posted: &[ReceivedRequest]) -> Vec<&str> {
     posted.iter().map(|p| p.header("webhook-id")).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use detector_agent::event::AnyEvent;
-use detector_testkit::{DEADLINE, Posted, Receiver};
+use detector_testkit::{DEADLINE, ReceivedRequest, Receiver};
 
 use super::{Running, accepted, event_json};
 
@@ -61,7 +61,7 @@ fn each_filter_lets_its_own_conflicts_pass_from_their_first_word_to_their_last()
     ));
     // Of the one that lasts `sure` hears when it is certain; `lasting` later still.
     running.offer(about("h2", "updated", "h", "host", "certain", "ops"));
-    let of = |posted: &[Posted], name: &str| -> Vec<(String, String)> {
+    let of = |posted: &[ReceivedRequest], name: &str| -> Vec<(String, String)> {
         let path = format!("/{name}");
         let of = posted.iter().filter(|p| p.path == path);
         of.map(|p| {
@@ -76,7 +76,7 @@ fn each_filter_lets_its_own_conflicts_pass_from_their_first_word_to_their_last()
         .unwrap();
     running.offer(about("h3", "resolved", "h", "host", "certain", "ops"));
     running.stop();
-    let posted = receiver.posted();
+    let posted = receiver.requests();
     let mut expected = std::collections::BTreeMap::new();
     expected.insert("hosts", "h1 raised, h2 updated, h3 resolved");
     expected.insert("shop", "d1 raised, d2 resolved");

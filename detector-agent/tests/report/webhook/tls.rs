@@ -4,7 +4,7 @@ use std::{fs, sync::Arc};
 
 use detector_testkit::{
     DEADLINE, Receiver,
-    receiver::{Stream, Wrap},
+    receiver::{Connection, WrapStream},
 };
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
@@ -58,10 +58,10 @@ fn tls_receiver(certificates: &Certificates) -> Receiver {
         .with_single_cert(vec![der(&certificates.server.0)], key)
         .unwrap();
     let config = Arc::new(config);
-    let wrap: Box<Wrap> = Box::new(move |stream| {
+    let wrap: Box<WrapStream> = Box::new(move |stream| {
         let session =
             rustls::ServerConnection::new(Arc::clone(&config)).map_err(std::io::Error::other)?;
-        Ok(Box::new(rustls::StreamOwned::new(session, stream)) as Box<dyn Stream>)
+        Ok(Box::new(rustls::StreamOwned::new(session, stream)) as Box<dyn Connection>)
     });
     Receiver::start_with(wrap).unwrap()
 }
@@ -88,6 +88,6 @@ fn tls_trusts_the_given_authority_alone_and_shows_the_client_certificate() {
     let posted = receiver.wait_until(DEADLINE, |p| accepted(p) == 1).unwrap();
     assert_eq!(ids(&posted), ["e1"]);
     running.wait_count("wary", "failed", 2);
-    assert_eq!(receiver.posted().len(), 1);
+    assert_eq!(receiver.requests().len(), 1);
     assert_eq!(running.count("wary", "delivered"), 0);
 }

@@ -1,4 +1,4 @@
-//! Where a containerd of a test runs: mounts of its own, its configuration, and an end to what earlier runs left.
+//! The environment of a test's containerd: private mounts, configuration, removal of leftovers of earlier runs.
 
 use std::{
     fs::{self, File},
@@ -18,19 +18,20 @@ use crate::cni::PLUGIN_DIRECTORY;
 
 pub(super) const IMAGE: &str = "localhost/ipconflict-pause:1";
 
-/// Every pause program's name begins so; the process id of its maker follows.
+/// The start of the name of every pause program; the id of the process that created it follows.
 pub(super) const PROGRAM: &str = "ipconflict-pause-";
 
-/// A mount namespace with an empty `/run` and `/var/lib`.
+/// Creates a mount namespace with an empty `/run` and `/var/lib`.
 pub(super) fn private_mounts() -> Result<File> {
     thread::scope(|scope| {
-        let made = scope.spawn(|| {
-            unshare(CloneFlags::CLONE_NEWNS).context("making a mount namespace (is this root?)")?;
+        let created = scope.spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNS)
+                .context("creating a mount namespace (requires root)")?;
             let none = None::<&str>;
             mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
                 .context("making mounts private")?;
-            // What lies below the empty ones stays in the list of mounts, where containerd would find it by its path.
-            // One that is not there is as good as one that is gone.
+            // A mount hidden by the tmpfs stays in the list of mounts, where containerd would find it by its path. Fails when
+            // nothing is mounted there any more.
             while umount2("/run/netns", MntFlags::MNT_DETACH).is_ok() {}
             for path in ["/run", "/var/lib"] {
                 mount(
@@ -40,11 +41,12 @@ pub(super) fn private_mounts() -> Result<File> {
                     MsFlags::empty(),
                     Some("size=256m"),
                 )
-                .with_context(|| format!("an empty {path}"))?;
+                .with_context(|| format!("mounting an empty {path}"))?;
             }
             File::open("/proc/thread-self/ns/mnt").context("opening the mount namespace")
         });
-        made.join()
+        created
+            .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
@@ -69,10 +71,10 @@ max_conf_num = 1
     )
 }
 
-/// Ends the pods of test runs that are gone.
-pub(super) fn sweep() {
-    end_processes(|words| {
-        let owner = words
+/// Kills the pods of test runs whose process no longer exists.
+pub(super) fn remove_leftovers() {
+    kill_processes(|arguments| {
+        let owner = arguments
             .first()
             .and_then(|program| program.strip_prefix('/')?.strip_prefix(PROGRAM))
             .and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
@@ -80,8 +82,8 @@ pub(super) fn sweep() {
     });
 }
 
-/// Kills the processes whose command line is of ours.
-pub(super) fn end_processes(ours: impl Fn(&[String]) -> bool) {
+/// Kills the processes whose command line `is_ours` accepts.
+pub(super) fn kill_processes(is_ours: impl Fn(&[String]) -> bool) {
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry
             .file_name()
@@ -91,12 +93,12 @@ pub(super) fn end_processes(ours: impl Fn(&[String]) -> bool) {
             continue;
         };
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let words: Vec<String> = line
+        let arguments: Vec<String> = line
             .split(|byte| *byte == 0)
-            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .map(|argument| String::from_utf8_lossy(argument).into_owned())
             .collect();
-        if ours(&words) {
-            // It may have ended by itself.
+        if is_ours(&arguments) {
+            // Fails if it has exited meanwhile.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }

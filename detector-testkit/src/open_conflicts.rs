@@ -1,4 +1,4 @@
-//! Which conflicts are open, told in two ways that must agree: by an agent's events so far, and by a fresh look.
+//! The open conflicts according to three sources that must agree: an agent's events, its HTTP API, and `check`.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -6,22 +6,22 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::{
-    agent::{AgentCommand, Received},
+    agent::{AgentCommand, ReceivedEvent},
     barrier,
     event::{Conflict, RAISED, RESOLVED, UPDATED},
-    http::Client,
+    http::TestClient,
     netns::Netns,
 };
 
-/// The open conflicts but those of a [`Barrier`](crate::Barrier): address and kind, with the devices of those who claim it
-/// now, sorted.
-pub type Open = BTreeMap<(String, String), Vec<String>>;
+/// Open conflicts by address and kind, each with the sorted devices of its present claimants. Conflicts of a
+/// [`Barrier`](crate::Barrier) are left out.
+pub type OpenConflicts = BTreeMap<(String, String), Vec<String>>;
 
-/// What the events so far leave open.
+/// The conflicts that these events leave open.
 ///
 /// # Errors
-/// Where a conflict is raised twice, or is updated or resolved without having been raised.
-pub fn open_conflicts(events: &[Received]) -> Result<Open> {
+/// A conflict is raised twice, or is updated or resolved without having been raised.
+pub fn conflicts_from_events(events: &[ReceivedEvent]) -> Result<OpenConflicts> {
     let mut open = BTreeMap::new();
     for received in events {
         let Some(conflict) = received.event.conflict() else {
@@ -31,11 +31,11 @@ pub fn open_conflicts(events: &[Received]) -> Result<Open> {
             continue;
         }
         let id = conflict.conflict_id.clone();
-        let known = open.contains_key(&id);
-        let story = || format!("{} of {id} on {}", received.event.kind, conflict.address);
+        let is_open = open.contains_key(&id);
+        let describe = || format!("{} of {id} on {}", received.event.kind, conflict.address);
         match received.event.kind.as_str() {
-            RAISED => ensure!(!known, "a second {}", story()),
-            UPDATED | RESOLVED => ensure!(known, "{} that was not open", story()),
+            RAISED => ensure!(!is_open, "a second {}", describe()),
+            UPDATED | RESOLVED => ensure!(is_open, "{} that was not open", describe()),
             _ => continue,
         }
         if received.event.kind == RESOLVED {
@@ -47,38 +47,43 @@ pub fn open_conflicts(events: &[Received]) -> Result<Open> {
     Ok(open.into_values().map(entry).collect())
 }
 
-/// What `check` finds, looking afresh.
+/// The conflicts that `check` reports from a snapshot of its own.
 ///
 /// # Errors
-/// Where it cannot tell.
-pub fn fresh_look(agent: &Path, netns: &Netns, deadline: Duration) -> Result<Open> {
+/// `check` fails or reports an incomplete result.
+pub fn conflicts_from_check(
+    agent: &Path,
+    netns: &Netns,
+    deadline: Duration,
+) -> Result<OpenConflicts> {
     let outcome =
         AgentCommand::new(agent, ["check", "--format", "json"]).run_to_end(netns, deadline)?;
     ensure!(matches!(outcome.code()?, 0 | 1), "{outcome:?}");
-    let document: Value = serde_json::from_str(&outcome.stdout).context("the answer is no JSON")?;
+    let document: Value =
+        serde_json::from_str(&outcome.stdout).context("the output is not valid JSON")?;
     ensure!(
         document.get("incomplete").is_some_and(Value::is_null),
-        "an incomplete look: {document}"
+        "the check is incomplete: {document}"
     );
-    listed(&document)
+    parse_conflicts(&document)
 }
 
-/// What a running agent says at `/api/v1/conflicts`; `client` leads to it.
+/// The conflicts that the agent behind `client` lists at `/api/v1/conflicts`.
 ///
 /// # Errors
-/// Where it does not answer.
-pub fn told_open(client: &Client<'_>) -> Result<Open> {
-    let answer = client.get("/api/v1/conflicts")?;
-    ensure!(answer.status == 200, "{answer:?}");
-    listed(&answer.json()?)
+/// The request fails.
+pub fn conflicts_from_api(client: &TestClient<'_>) -> Result<OpenConflicts> {
+    let response = client.get("/api/v1/conflicts")?;
+    ensure!(response.status == 200, "{response:?}");
+    parse_conflicts(&response.json()?)
 }
 
-fn listed(document: &Value) -> Result<Open> {
+fn parse_conflicts(document: &Value) -> Result<OpenConflicts> {
     let conflicts = document
         .get("conflicts")
         .and_then(Value::as_array)
         .context("no list of conflicts")?;
-    let mut open = Open::new();
+    let mut open = OpenConflicts::new();
     for conflict in conflicts {
         let conflict: Conflict = serde_json::from_value(conflict.clone()).context("a conflict")?;
         if !barrier::is_own(&conflict.address) {

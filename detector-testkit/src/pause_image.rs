@@ -1,5 +1,4 @@
-//! The smallest pod there is: an image with one static program that waits for signals, made here, so that no test
-//! fetches anything.
+//! Builds the pause image, which contains one static program that waits for signals, so that no test downloads an image.
 
 use std::{
     fmt::Write as _,
@@ -12,30 +11,30 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use crate::netns::finish;
+use crate::netns::run_command;
 
 const SOURCE: &str = "
 #include <signal.h>
 #include <unistd.h>
-static void end(int signal) { (void)signal; _exit(0); }
-int main(void) { signal(SIGTERM, end); signal(SIGINT, end); for (;;) pause(); }
+static void terminate(int signal) { (void)signal; _exit(0); }
+int main(void) { signal(SIGTERM, terminate); signal(SIGINT, terminate); for (;;) pause(); }
 ";
 
-/// Builds the image `name` as an archive in `directory`, of the form `docker save` writes. Its program is
-/// `/<program>`, so that its processes can be told from others.
+/// Builds the image `name` as an archive in `directory`, in the format of `docker save`. Its program is `/<program>`, a unique
+/// name by which its processes are found.
 ///
 /// # Errors
-/// Where `gcc` (with a static libc) or `tar` is missing.
-pub fn archive(directory: &Path, name: &str, program: &str) -> Result<PathBuf> {
+/// `gcc` (with a static libc) or `tar` is missing.
+pub fn build_archive(directory: &Path, name: &str, program: &str) -> Result<PathBuf> {
     let work = directory.join("pause");
-    fs::create_dir(&work).context("a directory for the pause image")?;
+    fs::create_dir(&work).context("creating a directory for the pause image")?;
     fs::write(work.join("pause.c"), SOURCE)?;
     run(
         &work,
         "gcc",
         &["-static", "-Os", "-s", "-o", program, "pause.c"],
     )
-    .context("compiling the pause program (gcc and libc6-dev; cargo xtask setup installs them)")?;
+    .context("compiling the pause program (requires gcc and libc6-dev; `cargo xtask setup` installs them)")?;
     tar(&work, "layer.tar", &[program])?;
     let layer = fs::read(work.join("layer.tar"))?;
     let config = json!({
@@ -64,12 +63,12 @@ fn tar(work: &Path, archive: &str, members: &[&str]) -> Result<()> {
 fn run(work: &Path, program: &str, args: &[&str]) -> Result<()> {
     let mut command = Command::new(program);
     command.current_dir(work).args(args);
-    finish(command, None).map(drop)
+    run_command(command, None).map(drop)
 }
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string does not fail.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })
