@@ -1,13 +1,13 @@
-//! Answers of any content; see [`crate::fuzzing`].
+//! Fuzz entry points for responses of any content; see [`crate::fuzzing`].
 
 use std::time::{Duration, SystemTime};
 
 use super::retry::retry_after;
 
-/// Longest wait that a server is granted.
+/// The longest wait that a server may request.
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Reads the value of a `Retry-After` header, at the beginning of time and long after it.
+/// Parses the value of a `Retry-After` header, at the Unix epoch and long after it.
 pub fn retry_after_header(bytes: &[u8]) {
     let Ok(value) = std::str::from_utf8(bytes) else {
         return;

@@ -1,22 +1,22 @@
-//! When to try again: doubling waits with jitter, and what a server asks for by `Retry-After`.
+//! When to retry: doubling waits with jitter, and `Retry-After`.
 
 use std::time::{Duration, SystemTime};
 
-/// Longest wait that a server may ask for; beyond it, it is asked again.
-const LONGEST_ASKED: Duration = Duration::from_secs(24 * 3600);
+/// The longest wait that a server may request; after it, the request is retried.
+const RETRY_AFTER_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Waits that double from `first` to `longest`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backoff {
+pub struct RetryPolicy {
     /// The first wait.
     pub first: Duration,
     /// The longest one.
     pub longest: Duration,
 }
 
-impl Backoff {
-    /// The wait after the failure number `failures` (from 1): between half of it and all of it, so that many agents do
-    /// not come back at the same moment.
+impl RetryPolicy {
+    /// The wait after failure number `failures` (from 1), shortened by up to half at random so that many agents do not
+    /// retry at the same moment.
     #[must_use]
     pub fn wait(&self, failures: u32, random: &mut fastrand::Rng) -> Duration {
         let doubled = 2u32.saturating_pow(failures.saturating_sub(1).min(31));
@@ -25,7 +25,7 @@ impl Backoff {
     }
 }
 
-/// The wait a `Retry-After` header asks for (RFC 9110 §10.2.3: seconds, or a date), bounded by a day.
+/// The wait that a `Retry-After` header requests (RFC 9110 §10.2.3: seconds or a date), bounded by a day.
 #[must_use]
 pub fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
@@ -36,7 +36,7 @@ pub fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
             .duration_since(now)
             .unwrap_or_default(),
     };
-    Some(wait.min(LONGEST_ASKED))
+    Some(wait.min(RETRY_AFTER_LIMIT))
 }
 
 #[cfg(test)]
@@ -44,8 +44,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_longest_and_differ() {
-        let backoff = Backoff {
+    fn waits_double_up_to_the_limit_with_jitter() {
+        let policy = RetryPolicy {
             first: Duration::from_secs(1),
             longest: Duration::from_secs(60),
         };
@@ -53,7 +53,7 @@ mod tests {
         for (failures, full) in [(1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (u32::MAX, 60)] {
             let full = Duration::from_secs(full);
             let waits: Vec<_> = (0..100)
-                .map(|_| backoff.wait(failures, &mut random))
+                .map(|_| policy.wait(failures, &mut random))
                 .collect();
             assert!(waits.iter().all(|w| *w >= full / 2 && *w <= full));
             assert!(waits.iter().any(|w| *w != waits[0]));
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_read_as_seconds_and_as_a_date() {
+    fn retry_after_is_seconds_or_a_date() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
         let date = "Sun, 06 Nov 1994 08:49:57 GMT";
         assert_eq!(retry_after("120", now), Some(Duration::from_secs(120)));
@@ -70,7 +70,7 @@ mod tests {
             retry_after("Sun, 06 Nov 1994 08:49:00 GMT", now),
             Some(Duration::ZERO)
         );
-        assert_eq!(retry_after("99999999999", now), Some(LONGEST_ASKED));
+        assert_eq!(retry_after("99999999999", now), Some(RETRY_AFTER_LIMIT));
         assert_eq!(retry_after("soon", now), None);
         assert_eq!(retry_after("-1", now), None);
     }

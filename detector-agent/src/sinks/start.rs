@@ -1,4 +1,4 @@
-//! Everything that sends: built from the configuration, started on the runtime, stopped with a deadline.
+//! Starts the sinks that send over the network, and stops them with a deadline.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -13,17 +13,17 @@ use super::{
     settings::SinkSettings,
     webhook::{Webhook, WebhookError, sender::Sender},
 };
-use crate::metrics::Metrics;
 use crate::{
     health::{Health, Role},
+    metrics::Metrics,
     persist::store::Store,
 };
 
-/// Why nothing can be sent.
+/// Why the sinks cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SinksError {
-    /// Files that the configuration names.
-    #[error("cannot use {} of the configured sinks:\n  {}", .0.len(), .0.join("\n  "))]
+    /// Files named in the configuration cannot be used.
+    #[error("{} of the configured sinks cannot be used:\n  {}", .0.len(), .0.join("\n  "))]
     Unusable(Vec<String>),
     /// The outbox.
     #[error(transparent)]
@@ -39,11 +39,11 @@ pub struct Senders {
 }
 
 impl Senders {
-    /// Starts a sender for every sink. Gives what the detection thread feeds. Without a `store`, events that are not
-    /// delivered yet end with the process.
+    /// Starts a sender for every sink and returns the sinks for the event loop. Without a `store`, undelivered events
+    /// are lost when the process ends.
     ///
     /// # Errors
-    /// As [`SinksError`] says; of the sinks' files all that is wrong is told at once.
+    /// See [`SinksError`]; every unusable sink is named at once.
     pub fn start(
         sinks: &SinkSettings,
         store: Option<&Arc<Store>>,
@@ -56,10 +56,10 @@ impl Senders {
             .iter()
             .map(|settings| Arc::new(Webhook::new(settings)))
             .collect();
-        let mut wrong = Vec::new();
+        let mut unusable = Vec::new();
         for (settings, webhook) in sinks.webhooks.iter().zip(&webhooks) {
             if let Err(why) = webhook.check() {
-                wrong.push(unusable::<WebhookError>(&settings.name, &why));
+                unusable.push(describe::<WebhookError>(&settings.name, &why));
             }
         }
         let mut alertmanagers = Vec::new();
@@ -67,11 +67,11 @@ impl Senders {
             let part = health.part(Role::Sink, format!("alertmanager {}", settings.name));
             match Alertmanager::new(settings, metrics, part) {
                 Ok(both) => alertmanagers.push(both),
-                Err(why) => wrong.push(unusable::<RequestError>(&settings.name, &why)),
+                Err(why) => unusable.push(describe::<RequestError>(&settings.name, &why)),
             }
         }
-        if !wrong.is_empty() {
-            return Err(SinksError::Unusable(wrong));
+        if !unusable.is_empty() {
+            return Err(SinksError::Unusable(unusable));
         }
         let (stop, stopped) = watch::channel(false);
         let mut senders = Self {
@@ -79,10 +79,10 @@ impl Senders {
             tasks: JoinSet::new(),
             stop,
         };
-        let mut fed: Vec<Box<dyn EventSink>> = Vec::new();
+        let mut event_sinks: Vec<Box<dyn EventSink>> = Vec::new();
         if !webhooks.is_empty() {
             let outbox = outbox(sinks, store, metrics, health)?;
-            fed.push(Box::new(outbox.sink()));
+            event_sinks.push(Box::new(outbox.sink()));
             for ((settings, webhook), sink_queue) in sinks
                 .webhooks
                 .iter()
@@ -103,32 +103,32 @@ impl Senders {
             senders.outbox = Some(outbox);
         }
         for (task, sink) in alertmanagers {
-            fed.push(Box::new(sink));
+            event_sinks.push(Box::new(sink));
             senders.spawn(runtime, task.run(stopped.clone()));
         }
-        Ok((senders, fed))
+        Ok((senders, event_sinks))
     }
 
-    /// Sends what can be sent within `deadline`; the rest stays stored. Call it when nothing is offered any more.
+    /// Sends what can be sent within `deadline`; the rest stays stored. To be called once no more events are offered.
     pub async fn stop(mut self, deadline: Duration) {
-        // What was offered last is stored, and so handed to the senders, before they are told to end.
+        // The last events are stored, and so available to the senders, before these are stopped.
         let flushed = async {
             if let Some(outbox) = &self.outbox {
                 outbox.sync().await;
             }
-            // Nobody listens where there is no sender.
+            // It fails if there is no sender.
             let _ = self.stop.send(true);
             while self.tasks.join_next().await.is_some() {}
         };
         if timeout(deadline, flushed).await.is_err() {
             warn!(
-                "not everything could be delivered before the end; what is stored goes out after the next start"
+                "not every event could be delivered before shutdown; stored ones are sent after the next start"
             );
         }
         if let Some(outbox) = self.outbox.take()
             && !outbox.stop(deadline)
         {
-            warn!("the outbox did not end in time; the disk is slow");
+            warn!("the outbox did not stop in time: the disk is slow");
         }
     }
 
@@ -147,7 +147,7 @@ fn outbox(
         Arc::clone(store)
     } else {
         warn!(
-            "webhooks without --state-dir: events that are not delivered when the agent ends are lost; give a directory to keep them"
+            "webhooks are configured without --state-dir: undelivered events are lost when the agent stops; set --state-dir to keep them"
         );
         Arc::new(Store::in_memory())
     };
@@ -169,6 +169,6 @@ fn outbox(
     )?)
 }
 
-fn unusable<E: std::fmt::Display>(name: &str, why: &E) -> String {
+fn describe<E: std::fmt::Display>(name: &str, why: &E) -> String {
     format!("`{name}`: {why}")
 }

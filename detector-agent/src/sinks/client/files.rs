@@ -16,10 +16,10 @@ use hyper::{
 use super::sensitive;
 use crate::sinks::settings::{Endpoint, UrlSource, parse_url};
 
-/// No credential is larger.
+/// The largest credential, in bytes.
 const LIMIT: u64 = 1 << 20;
 
-/// What is wrong with a file. Never holds any of its content.
+/// What is wrong with a file. Never contains any of its content.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// It cannot be read.
@@ -30,7 +30,7 @@ pub enum FileError {
         /// Why.
         source: io::Error,
     },
-    /// It holds something else than it should.
+    /// Its content is invalid.
     #[error("{} {why}", .path.display())]
     Wrong {
         /// Which file.
@@ -40,18 +40,18 @@ pub enum FileError {
     },
 }
 
-/// What all files of an endpoint hold.
+/// The content of all files of an endpoint.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Material {
+pub(super) struct Credentials {
     pub(super) url: Uri,
     pub(super) headers: HeaderMap,
     pub(super) ca: Option<Pem>,
     pub(super) certificate: Option<(Pem, Pem)>,
 }
 
-impl fmt::Debug for Material {
+impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Material").finish_non_exhaustive()
+        f.debug_struct("Credentials").finish_non_exhaustive()
     }
 }
 
@@ -62,8 +62,8 @@ pub(super) struct Pem {
     pub(super) content: Vec<u8>,
 }
 
-/// Reads them all.
-pub(super) fn read(endpoint: &Endpoint) -> Result<Material, FileError> {
+/// Reads all files of an endpoint.
+pub(super) fn read(endpoint: &Endpoint) -> Result<Credentials, FileError> {
     let url = match &endpoint.url {
         UrlSource::Given(uri) => uri.clone(),
         UrlSource::File(path) => parse_url(&secret(path)?).map_err(|why| wrong(path, why))?,
@@ -72,17 +72,17 @@ pub(super) fn read(endpoint: &Endpoint) -> Result<Material, FileError> {
     for (name, path) in &endpoint.header_files {
         let value = secret(path)?;
         let value = sensitive(&value)
-            .map_err(|_| wrong(path, "holds characters that a header cannot have"))?;
+            .map_err(|_| wrong(path, "contains characters that are invalid in a header"))?;
         let name: HeaderName = name
             .parse()
-            .map_err(|_| wrong(path, "belongs to a header whose name is none"))?;
+            .map_err(|_| wrong(path, "belongs to a header with an invalid name"))?;
         headers.insert(name, value);
     }
     let certificate = match (&endpoint.client_cert_file, &endpoint.client_key_file) {
         (Some(certificate), Some(key)) => Some((pem(certificate)?, pem(key)?)),
         _ => None,
     };
-    Ok(Material {
+    Ok(Credentials {
         url,
         headers,
         ca: endpoint.ca_file.as_deref().map(pem).transpose()?,
@@ -90,12 +90,12 @@ pub(super) fn read(endpoint: &Endpoint) -> Result<Material, FileError> {
     })
 }
 
-/// A secret, without the space around it.
+/// Reads a secret and trims it.
 ///
 /// # Errors
-/// Where the file cannot be read, is empty or no text.
+/// If the file cannot be read, is empty or is not UTF-8.
 pub fn secret(path: &Path) -> Result<Arc<str>, FileError> {
-    let content = String::from_utf8(bytes(path)?).map_err(|_| wrong(path, "is no text"))?;
+    let content = String::from_utf8(bytes(path)?).map_err(|_| wrong(path, "is not UTF-8 text"))?;
     match content.trim() {
         "" => Err(wrong(path, "is empty")),
         text => Ok(Arc::from(text)),
@@ -125,7 +125,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>, FileError> {
     Ok(content)
 }
 
-/// A file holds something else than it should.
+/// The error for invalid content.
 pub(super) fn wrong(path: &Path, why: impl Into<String>) -> FileError {
     FileError::Wrong {
         path: path.to_owned(),

@@ -1,8 +1,8 @@
 //! An HTTP/1.1 client for one server: TLS by rustls, credentials from files, one deadline over the whole request.
 //!
-//! Invariants: redirects are not followed; secrets stand in files alone and are read anew before each request, so that
-//! a rotation needs no restart; no message, log line or `Debug` output holds one; an answer's body is read only as far
-//! as it takes to use the connection again. There is no proxy support: what the agent talks to is near it.
+//! Invariants: redirects are not followed; secrets are only in files and are read again before each request, so that a
+//! rotation needs no restart; no error, log line or `Debug` output contains one; a response's body is read only so far
+//! as the connection's reuse requires. There is no proxy support: receivers are expected to be near.
 
 mod files;
 mod tls;
@@ -27,54 +27,54 @@ use hyper_util::{
 };
 use tokio::time::timeout;
 
-use super::retry::retry_after;
-use crate::{error_chain, sinks::settings::Endpoint};
+use super::{retry::retry_after, settings::Endpoint};
+use crate::error_chain;
+use files::{Credentials, read};
 pub use files::{FileError, secret};
-use files::{Material, read};
 
-/// An answer's body is read up to here, for the sake of the connection.
+/// A response's body is read up to this size so that the connection can be reused.
 const BODY: usize = 64 << 10;
-/// And so long.
+/// And for this long.
 const BODY_TIME: Duration = Duration::from_secs(1);
-/// An idle connection is kept so long.
+/// How long an idle connection is kept.
 const IDLE: Duration = Duration::from_secs(90);
 
-/// What a server answered.
+/// The response to a POST.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer {
+pub struct PostResponse {
     /// The status.
     pub status: StatusCode,
-    /// The wait that `Retry-After` asks for.
+    /// The wait requested by `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// A file with credentials cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// No request can be made of what the settings and files hold.
+    /// The settings and files make no valid request.
     #[error("{0}")]
     Setup(String),
-    /// No answer in time.
-    #[error("no answer within {}", humantime::format_duration(*.0))]
+    /// No response in time.
+    #[error("no response within {}", humantime::format_duration(*.0))]
     Timeout(Duration),
-    /// The connection could not be made, or broke.
+    /// The connection failed.
     #[error("{0}")]
     Connection(String),
 }
 
-/// The client of one server. Cheap to share; it has a pool of connections of its own.
+/// The client of one server, with a pool of connections.
 pub struct HttpClient {
     endpoint: Endpoint,
-    /// What follows the URL's path.
+    /// Appended to the URL's path.
     suffix: &'static str,
-    current: Mutex<Option<(Material, Ready)>>,
+    current: Mutex<Option<(Credentials, Connection)>>,
 }
 
 #[derive(Clone)]
-struct Ready {
+struct Connection {
     uri: Uri,
     headers: HeaderMap,
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
@@ -87,7 +87,7 @@ impl fmt::Debug for HttpClient {
 }
 
 impl HttpClient {
-    /// A client for `endpoint`; `suffix` follows its path.
+    /// A client for `endpoint`; `suffix` is appended to its path.
     #[must_use]
     pub fn new(endpoint: Endpoint, suffix: &'static str) -> Self {
         Self {
@@ -97,30 +97,30 @@ impl HttpClient {
         }
     }
 
-    /// Reads all files, so that a mistake shows at the start.
+    /// Reads all files, so that mistakes show at the start.
     ///
     /// # Errors
-    /// Where one cannot be used.
+    /// If one cannot be used.
     pub fn check(&self) -> Result<(), RequestError> {
-        self.ready().map(drop)
+        self.connection().map(drop)
     }
 
     /// Posts `body`.
     ///
     /// # Errors
-    /// Where no answer comes.
+    /// If there is no response.
     pub async fn post(
         &self,
         content_type: &'static str,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Answer, RequestError> {
-        let ready = self.ready()?;
+    ) -> Result<PostResponse, RequestError> {
+        let connection = self.connection()?;
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = ready.uri;
+        *request.uri_mut() = connection.uri;
         let all = request.headers_mut();
-        *all = ready.headers;
+        *all = connection.headers;
         all.extend(headers);
         all.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         all.insert(
@@ -128,51 +128,51 @@ impl HttpClient {
             HeaderValue::from_static(concat!("ip-conflict-detector/", env!("CARGO_PKG_VERSION"))),
         );
         let limit = self.endpoint.timeout;
-        let response = timeout(limit, ready.client.request(request))
+        let response = timeout(limit, connection.client.request(request))
             .await
             .map_err(|_| RequestError::Timeout(limit))?
             // No cause contains a URL or a header.
             .map_err(|error| RequestError::Connection(error_chain::one_line(&error)))?;
-        let answer = answer(&response);
-        // Whatever becomes of the body, the answer stands.
+        let summary = summary(&response);
+        // The response counts even if reading its body fails.
         let body = Limited::new(response.into_body(), BODY).collect();
         let _ = timeout(BODY_TIME, body).await;
-        Ok(answer)
+        Ok(summary)
     }
 
-    /// The client for what the files hold now.
-    fn ready(&self) -> Result<Ready, RequestError> {
-        let material = read(&self.endpoint)?;
+    /// The connection for the present content of the files.
+    fn connection(&self) -> Result<Connection, RequestError> {
+        let credentials = read(&self.endpoint)?;
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, ready)) = &*current
-            && *known == material
+        if let Some((known, connection)) = &*current
+            && *known == credentials
         {
-            return Ok(ready.clone());
+            return Ok(connection.clone());
         }
-        let ready = Ready {
-            uri: with_suffix(&material.url, self.suffix)?,
-            headers: material.headers.clone(),
-            client: connect(&material)?,
+        let connection = Connection {
+            uri: with_suffix(&credentials.url, self.suffix)?,
+            headers: credentials.headers.clone(),
+            client: connect(&credentials)?,
         };
-        *current = Some((material, ready.clone()));
-        Ok(ready)
+        *current = Some((credentials, connection.clone()));
+        Ok(connection)
     }
 }
 
-/// A header that is not to be shown.
+/// A header value that is not shown in `Debug` output.
 ///
 /// # Errors
-/// Where it has characters that a header cannot have.
+/// If it has invalid characters.
 pub fn sensitive(text: &str) -> Result<HeaderValue, hyper::header::InvalidHeaderValue> {
     let mut value = HeaderValue::from_str(text)?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// One header.
+/// Adds one header.
 ///
 /// # Errors
-/// Where the value has characters that a header cannot have.
+/// If the value has invalid characters.
 pub fn header(
     headers: &mut HeaderMap,
     name: &'static str,
@@ -183,12 +183,12 @@ pub fn header(
 }
 
 fn connect(
-    material: &Material,
+    credentials: &Credentials,
 ) -> Result<Client<HttpsConnector<HttpConnector>, Full<Bytes>>, RequestError> {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
-    let tls = tls::config(material).map_err(RequestError::Setup)?;
+    let tls = tls::config(credentials).map_err(RequestError::Setup)?;
     let connector = hyper_rustls::HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_or_http()
@@ -206,19 +206,19 @@ fn with_suffix(url: &Uri, suffix: &str) -> Result<Uri, RequestError> {
     }
     let mut parts = url.clone().into_parts();
     let path = format!("{}{suffix}", url.path().trim_end_matches('/'));
-    let wrong = |_| RequestError::Setup("the URL has a path that cannot be continued".to_owned());
+    let wrong = |_| RequestError::Setup("the URL's path cannot be extended".to_owned());
     parts.path_and_query = Some(path.parse().map_err(wrong)?);
     Uri::from_parts(parts)
-        .map_err(|_| RequestError::Setup("the URL has a path that cannot be continued".to_owned()))
+        .map_err(|_| RequestError::Setup("the URL's path cannot be extended".to_owned()))
 }
 
-fn answer(response: &Response<Incoming>) -> Answer {
-    let asked = response
+fn summary(response: &Response<Incoming>) -> PostResponse {
+    let requested = response
         .headers()
         .get(RETRY_AFTER)
         .and_then(|value| value.to_str().ok());
-    Answer {
+    PostResponse {
         status: response.status(),
-        retry_after: asked.and_then(|value| retry_after(value, SystemTime::now())),
+        retry_after: requested.and_then(|value| retry_after(value, SystemTime::now())),
     }
 }

@@ -1,4 +1,4 @@
-//! TLS for the client: which authorities are trusted, and what it shows of itself.
+//! TLS of the client: trusted CAs and the client certificate.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,31 +8,31 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 
-use super::files::{Material, Pem};
+use super::files::{Credentials, Pem};
 
-/// A configuration with what the files hold. What is wrong is told in a sentence that holds no secret.
-pub(super) fn config(material: &Material) -> Result<ClientConfig, String> {
-    let roots = match &material.ca {
+/// The TLS configuration for these credentials. Errors are one sentence without any secret.
+pub(super) fn config(credentials: &Credentials) -> Result<ClientConfig, String> {
+    let roots = match &credentials.ca {
         Some(ca) => Arc::new(authorities(ca)?),
-        // Reading the system's takes a while, and plain HTTP needs none.
-        None if material.url.scheme_str() == Some("https") => system()?,
+        // Reading the system's is slow, and plain HTTP needs none.
+        None if credentials.url.scheme_str() == Some("https") => system()?,
         None => Arc::new(RootCertStore::empty()),
     };
     let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|e| format!("TLS cannot be set up: {e}"))?
+        .map_err(|e| format!("cannot set up TLS: {e}"))?
         .with_root_certificates(roots);
-    let Some((certificate, key)) = &material.certificate else {
+    let Some((certificate, key)) = &credentials.certificate else {
         return Ok(builder.with_no_client_auth());
     };
     let chain = certificates(certificate)?;
     let shown = key.path.display();
-    // The parser's own message could hold a part of the key.
+    // The parser's own message could contain a part of the key.
     let key = PrivateKeyDer::from_pem_slice(&key.content)
-        .map_err(|_| format!("{shown} holds no private key in PEM"))?;
+        .map_err(|_| format!("{shown} has no private key in PEM format"))?;
     builder.with_client_auth_cert(chain, key).map_err(|e| {
         format!(
-            "{} and {shown} do not go together: {e}",
+            "{} and {shown} do not match: {e}",
             certificate.path.display()
         )
     })
@@ -43,7 +43,7 @@ fn authorities(ca: &Pem) -> Result<RootCertStore, String> {
     for certificate in certificates(ca)? {
         roots.add(certificate).map_err(|e| {
             format!(
-                "{} holds a certificate that cannot be used: {e}",
+                "{} has a certificate that cannot be used: {e}",
                 ca.path.display()
             )
         })?;
@@ -57,12 +57,12 @@ fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, String> {
         .collect::<Result<_, _>>()
         .map_err(|_| format!("{shown} is not PEM"))?;
     if certificates.is_empty() {
-        return Err(format!("{shown} holds no certificate"));
+        return Err(format!("{shown} has no certificate"));
     }
     Ok(certificates)
 }
 
-/// The system's authorities, read once.
+/// The system's CA certificates, read once.
 fn system() -> Result<Arc<RootCertStore>, String> {
     static SYSTEM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let roots = SYSTEM.get_or_init(|| {
@@ -72,8 +72,7 @@ fn system() -> Result<Arc<RootCertStore>, String> {
     });
     if roots.is_empty() {
         return Err(
-            "this system has no certificates to trust; install ca-certificates or give ca-file"
-                .to_owned(),
+            "this system has no CA certificates; install ca-certificates or set ca-file".to_owned(),
         );
     }
     Ok(Arc::clone(roots))

@@ -30,7 +30,7 @@ use crate::{
     health::Part,
     metrics::Metrics,
     persist::store::{Store, StoreError},
-    sinks::retry::Backoff,
+    sinks::retry::RetryPolicy,
 };
 
 /// Inputs of one commit at most.
@@ -38,7 +38,7 @@ const BATCH: usize = 512;
 /// Removals that are not synced to the disk are once no input has arrived for this long.
 const FLUSH: Duration = Duration::from_secs(1);
 /// Waits between retries of the store.
-const STORE: Backoff = Backoff {
+const STORE: RetryPolicy = RetryPolicy {
     first: Duration::from_millis(200),
     longest: Duration::from_secs(30),
 };

@@ -1,7 +1,6 @@
 //! The bodies of webhooks.
 //!
-//! Pod names come from others: Slack's control characters are escaped, and every text is cut to what the receiver
-//! takes.
+//! Pod names are untrusted: Slack's control characters are escaped, and every text is truncated to the receiver's limit.
 
 use serde_json::{Value, json};
 
@@ -14,9 +13,9 @@ use crate::{
     sinks::settings::Format,
 };
 
-/// Slack takes 3000 characters in a section.
+/// Slack's limit for a section is 3000 characters.
 const SLACK_SECTION: usize = 2900;
-/// PagerDuty takes 1024 characters in a summary.
+/// PagerDuty's limit for a summary is 1024 characters.
 const PAGERDUTY_SUMMARY: usize = 1000;
 
 impl Format {
@@ -29,7 +28,7 @@ impl Format {
         }
     }
 
-    /// The body that tells `event`; `routing_key` is PagerDuty's.
+    /// The body for `event`; `routing_key` is PagerDuty's.
     ///
     /// # Errors
     /// Never in practice: an event is always JSON.
@@ -45,7 +44,7 @@ impl Format {
     }
 }
 
-fn slack_words(change: Change) -> (&'static str, &'static str) {
+fn slack_mark(change: Change) -> (&'static str, &'static str) {
     match change {
         Change::Resolved => (":white_check_mark:", "resolved"),
         Change::Updated => (":warning:", "updated"),
@@ -54,7 +53,7 @@ fn slack_words(change: Change) -> (&'static str, &'static str) {
 }
 
 fn slack_anomaly(data: &AnomalyData, change: Change) -> Value {
-    let (mark, word) = slack_words(change);
+    let (mark, word) = slack_mark(change);
     let headline = format!(
         "{mark} *{} {word}*: {}",
         anomaly_title(data.kind),
@@ -66,16 +65,16 @@ fn slack_anomaly(data: &AnomalyData, change: Change) -> Value {
         data.raised_at,
         data.anomaly_id
     );
-    json!({"text": cut(&headline, SLACK_SECTION), "blocks": [section(&headline), slack_context(&context)]})
+    json!({"text": truncate(&headline, SLACK_SECTION), "blocks": [section(&headline), slack_context(&context)]})
 }
 
 fn slack_context(text: &str) -> Value {
-    json!({"type": "context", "elements": [{"type": "mrkdwn", "text": cut(text, SLACK_SECTION)}]})
+    json!({"type": "context", "elements": [{"type": "mrkdwn", "text": truncate(text, SLACK_SECTION)}]})
 }
 
 fn slack(event: &Event, change: Change) -> Value {
     let data = &event.data;
-    let (mark, word) = slack_words(change);
+    let (mark, word) = slack_mark(change);
     let headline = format!(
         "{mark} *IP conflict {word}*: {}",
         slack_text(&conflict_line(data))
@@ -108,14 +107,14 @@ fn slack(event: &Event, change: Change) -> Value {
         data.raised_at,
         data.conflict_id
     )));
-    json!({"text": cut(&headline, SLACK_SECTION), "blocks": blocks})
+    json!({"text": truncate(&headline, SLACK_SECTION), "blocks": blocks})
 }
 
 fn section(text: &str) -> Value {
-    json!({"type": "section", "text": {"type": "mrkdwn", "text": cut(text, SLACK_SECTION)}})
+    json!({"type": "section", "text": {"type": "mrkdwn", "text": truncate(text, SLACK_SECTION)}})
 }
 
-/// Slack's three control characters, as its documentation asks.
+/// Escapes Slack's three control characters as its documentation requires.
 fn slack_text(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -163,7 +162,7 @@ fn pagerduty(event: &AnyEvent, routing_key: &str) -> Value {
         "dedup_key": event.subject_id().to_string(),
         "client": "IP Conflict Detector",
         "payload": {
-            "summary": cut(&summary, PAGERDUTY_SUMMARY),
+            "summary": truncate(&summary, PAGERDUTY_SUMMARY),
             "source": node,
             "severity": severity,
             "timestamp": event.time(),
@@ -175,7 +174,7 @@ fn pagerduty(event: &AnyEvent, routing_key: &str) -> Value {
     })
 }
 
-fn cut(text: &str, characters: usize) -> String {
+fn truncate(text: &str, characters: usize) -> String {
     if text.chars().count() <= characters {
         return text.to_owned();
     }
@@ -194,32 +193,32 @@ mod tests {
     use crate::event::samples;
 
     fn body(format: Format, event: &Event) -> Value {
-        of_any(format, &event.clone().into())
+        any_body(format, &event.clone().into())
     }
 
-    fn of_any(format: Format, event: &AnyEvent) -> Value {
+    fn any_body(format: Format, event: &AnyEvent) -> Value {
         serde_json::from_slice(&format.body(event, "key").unwrap()).unwrap()
     }
 
     #[test]
-    fn an_anomaly_is_told_in_each_format() {
+    fn an_anomaly_is_formatted_for_each_receiver() {
         let event = AnyEvent::from(samples::drift("10.0.0.1"));
-        let cloud = of_any(Format::Cloudevents, &event);
+        let cloud = any_body(Format::Cloudevents, &event);
         assert_eq!(cloud["type"], "io.ipconflict.anomaly.raised");
-        let slack = of_any(Format::Slack, &event);
+        let slack = any_body(Format::Slack, &event);
         let text = slack["text"].as_str().unwrap();
         assert!(
             text.contains("IPAM drift detected") && text.contains("10.0.0.1"),
             "{text}"
         );
-        let page = of_any(Format::Pagerduty, &event);
+        let page = any_body(Format::Pagerduty, &event);
         assert_eq!(page["payload"]["severity"], "warning");
         assert_eq!(page["payload"]["class"], "ipam_drift");
         assert_eq!(page["dedup_key"], event.subject_id().to_string());
     }
 
     #[test]
-    fn cloudevents_carry_the_event_itself() {
+    fn a_cloudevents_body_is_the_event_itself() {
         let event = samples::raised("10.0.0.1");
         assert_eq!(
             body(Format::Cloudevents, &event),
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn slack_is_told_in_words_and_its_control_characters_are_escaped() {
+    fn slack_control_characters_are_escaped() {
         let mut event = samples::raised("10.0.0.1");
         let pod = event.data.claimants[0].pod.as_mut().unwrap();
         Arc::make_mut(pod).name = "<!channel>&".to_owned();
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn slack_messages_stay_within_its_bounds() {
+    fn slack_messages_stay_within_slacks_limits() {
         let mut event = samples::raised("10.0.0.1");
         let one = event.data.claimants[0].clone();
         event.data.claimants = vec![one; 64];
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn pagerduty_is_triggered_and_resolved_under_one_key() {
+    fn pagerduty_events_share_one_dedup_key() {
         let raised = body(Format::Pagerduty, &samples::raised("10.0.0.1"));
         let resolved = body(Format::Pagerduty, &samples::resolved("10.0.0.1"));
         assert_eq!(raised["event_action"], "trigger");

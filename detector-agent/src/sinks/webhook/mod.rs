@@ -1,9 +1,9 @@
-//! Webhooks: signed as Standard Webhooks asks, retried for a day, in order for each conflict.
+//! Webhooks: signed as specified by Standard Webhooks, retried for a day, in order for each conflict or anomaly.
 //!
-//! [`Webhook`] makes one attempt; [`sender::Sender`] decides what is attempted when.
+//! [`Webhook`] makes one attempt; [`sender::Sender`] schedules the attempts.
 
-pub mod format;
-pub mod sender;
+mod format;
+pub(super) mod sender;
 pub mod sign;
 
 use std::{fmt, path::PathBuf, sync::Arc};
@@ -11,8 +11,10 @@ use std::{fmt, path::PathBuf, sync::Arc};
 use bytes::Bytes;
 use hyper::{StatusCode, header::HeaderMap};
 
-use super::client::{FileError, HttpClient, RequestError, header, secret};
-use crate::sinks::settings::{Format, WebhookSettings};
+use super::{
+    client::{FileError, HttpClient, PostResponse, RequestError, header, secret},
+    settings::{Format, WebhookSettings},
+};
 use crate::{clock::WallTime, event::AnyEvent};
 use sender::{DeliveryOutcome, DeliveryTarget};
 use sign::{Secret, SecretError, signature};
@@ -26,7 +28,7 @@ pub enum WebhookError {
     /// A file with a secret.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A secret is none.
+    /// A file has no valid secret.
     #[error("{} {source}", .path.display())]
     Secret {
         /// Its file.
@@ -34,8 +36,8 @@ pub enum WebhookError {
         /// What is wrong with it.
         source: SecretError,
     },
-    /// Something that a header or a body cannot hold.
-    #[error("the event cannot be put into a request: {0}")]
+    /// The event cannot be encoded as a request.
+    #[error("cannot encode the event as a request: {0}")]
     Body(String),
 }
 
@@ -56,7 +58,7 @@ impl fmt::Debug for Webhook {
 }
 
 impl Webhook {
-    /// The receiver that `settings` describe.
+    /// The receiver with these settings.
     #[must_use]
     pub fn new(settings: &WebhookSettings) -> Self {
         Self {
@@ -67,17 +69,17 @@ impl Webhook {
         }
     }
 
-    /// Reads all its files, so that a mistake shows at the start.
+    /// Reads all files, so that mistakes show at the start.
     ///
     /// # Errors
-    /// Where one cannot be used.
+    /// If one cannot be used.
     pub fn check(&self) -> Result<(), WebhookError> {
         self.secrets()?;
         self.routing_key()?;
         Ok(self.client.check()?)
     }
 
-    async fn post(&self, event: &AnyEvent) -> Result<super::client::Answer, WebhookError> {
+    async fn post(&self, event: &AnyEvent) -> Result<PostResponse, WebhookError> {
         let now = WallTime::now().as_second();
         let body = self
             .format
@@ -99,7 +101,7 @@ impl Webhook {
             .await?)
     }
 
-    /// Read anew each time: a rotation needs no restart.
+    /// Read each time, so that a rotation needs no restart.
     fn secrets(&self) -> Result<Vec<Secret>, WebhookError> {
         self.secret_files
             .iter()
@@ -122,8 +124,8 @@ impl Webhook {
 
 impl DeliveryTarget for Webhook {
     async fn attempt(&self, event: AnyEvent) -> DeliveryOutcome {
-        let answer = match self.post(&event).await {
-            Ok(answer) => answer,
+        let response = match self.post(&event).await {
+            Ok(response) => response,
             Err(why) => {
                 return DeliveryOutcome::Failed {
                     wait: None,
@@ -131,16 +133,17 @@ impl DeliveryTarget for Webhook {
                 };
             }
         };
-        match answer.status {
+        match response.status {
             status if status.is_success() => DeliveryOutcome::Delivered,
             StatusCode::GONE => DeliveryOutcome::Gone,
             status => DeliveryOutcome::Failed {
-                // Only a server that says that it is busy speaks for all requests.
-                wait: answer.retry_after,
+                wait: response.retry_after,
                 why: if status.is_redirection() {
-                    format!("it answered {status}; redirects are not followed, give the final URL")
+                    format!(
+                        "answered {status}; redirects are not followed, configure the final URL"
+                    )
                 } else {
-                    format!("it answered {status}")
+                    format!("answered {status}")
                 },
             },
         }

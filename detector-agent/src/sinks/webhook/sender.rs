@@ -1,17 +1,17 @@
-//! Decides what is sent to one receiver when.
+//! Schedules the deliveries to one receiver.
 //!
-//! Invariants: at most [`AT_ONCE`] requests at a time, and one at a time to a receiver that has failed [`PATIENCE`] times
-//! without a success between; a failed event holds back its own conflict alone, until its wait is over; `Retry-After`
-//! holds back everything; after 410 nothing is sent until the agent starts again, and what waits stays stored within the
-//! outbox's bound. An event is given up when an attempt fails and it is older than the settings say: one that waited
-//! because the agent was away is tried at least once more.
+//! Invariants: at most [`CONCURRENCY`] requests at a time, and one at a time to a receiver that has failed
+//! [`FAILURES_UNTIL_DOWN`] times in a row; a failed event delays only the later events of its own subject; `Retry-After`
+//! delays everything; after 410 nothing is sent until the agent is restarted, and events stay queued within the outbox's
+//! bound. An event is given up when an attempt fails and it is older than the settings allow: one that waited while the
+//! agent was down is attempted at least once more.
 
 use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
 
 use tokio::{
     sync::watch,
     task::{Id, JoinSet, spawn_blocking},
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 use tracing::{debug, error, info, warn};
 
@@ -23,44 +23,45 @@ use crate::{
             SinkQueue,
             queue::{Idle, SendJob},
         },
-        retry::Backoff,
+        retry::RetryPolicy,
         settings::RetrySettings,
     },
+    timer::sleep_until_some,
 };
 
-/// Requests at a time.
-const AT_ONCE: usize = 8;
-/// Failures without a success between, after which the receiver is taken to be down.
-const PATIENCE: u32 = 3;
+/// The most requests at a time.
+const CONCURRENCY: usize = 8;
+/// Failures in a row after which the receiver counts as down.
+const FAILURES_UNTIL_DOWN: u32 = 3;
 
-/// What came of one attempt.
+/// The outcome of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryOutcome {
-    /// The receiver has it.
+    /// The receiver accepted it.
     Delivered,
-    /// The receiver wants nothing, ever (410).
+    /// The receiver wants no more events (410).
     Gone,
-    /// It may have it or not.
+    /// The receiver may or may not have it.
     Failed {
-        /// The wait it asks for before anything else is sent.
+        /// The wait the receiver requests before anything else is sent.
         wait: Option<Duration>,
-        /// What happened, without secrets.
+        /// The reason, without secrets.
         why: String,
     },
 }
 
-/// Attempts to deliver an event.
+/// Delivers events to a receiver.
 pub trait DeliveryTarget: Send + Sync + 'static {
-    /// Tries once.
+    /// Makes one attempt.
     fn attempt(&self, event: AnyEvent) -> impl Future<Output = DeliveryOutcome> + Send;
 }
 
 /// How a request ended.
 enum RequestOutcome {
     DeliveryOutcome(DeliveryOutcome),
-    /// The event's text could not be read from the store.
+    /// The event could not be read from the store.
     Unread(String),
-    /// The store does not know the event.
+    /// The store has no such event.
     Unknown,
 }
 
@@ -70,23 +71,23 @@ pub struct Sender<A> {
     sink_queue: Arc<SinkQueue>,
     target: Arc<A>,
     give_up_after: Duration,
-    backoff: Backoff,
+    retry_policy: RetryPolicy,
     random: fastrand::Rng,
-    /// Without a success between.
+    /// Failures since the last success.
     failures: u32,
     pauses: u32,
     /// An event was given up, and none was delivered since.
     giving_up: bool,
     paused_until: Option<Instant>,
-    /// As the receiver asked.
-    asked_until: Option<Instant>,
+    /// As requested by `Retry-After`.
+    retry_after_until: Option<Instant>,
     gone: bool,
     running: HashMap<Id, SendJob>,
     health: Part,
 }
 
 impl<A: DeliveryTarget> Sender<A> {
-    /// A sender from `sink_queue` to `target`. `random` decides the jitter; `health` shows how the receiver is.
+    /// A sender from `sink_queue` to `target`; `random` is for the jitter.
     pub fn new(
         sink_queue: Arc<SinkQueue>,
         target: Arc<A>,
@@ -94,12 +95,12 @@ impl<A: DeliveryTarget> Sender<A> {
         random: fastrand::Rng,
         health: Part,
     ) -> Self {
-        health.works("nothing was to be sent yet");
+        health.works("nothing to send yet");
         Self {
             sink_queue,
             target,
             give_up_after: settings.give_up_after,
-            backoff: Backoff {
+            retry_policy: RetryPolicy {
                 first: settings.first,
                 longest: settings.longest,
             },
@@ -108,14 +109,14 @@ impl<A: DeliveryTarget> Sender<A> {
             pauses: 0,
             giving_up: false,
             paused_until: None,
-            asked_until: None,
+            retry_after_until: None,
             gone: false,
             running: HashMap::new(),
             health,
         }
     }
 
-    /// Sends until `stop` says true, and then what may still be sent at once. The caller sets the deadline.
+    /// Sends until `stop` becomes true, and then what can be sent without waiting. The caller sets the deadline.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         let sink_queue = Arc::clone(&self.sink_queue);
         let mut requests = JoinSet::new();
@@ -134,32 +135,36 @@ impl<A: DeliveryTarget> Sender<A> {
                     }
                 },
                 () = sink_queue.changed() => {}
-                () = until(wake) => {}
+                () = sleep_until_some(wake) => {}
                 changed = stop.changed(), if !stopping => {
-                    // Where nobody can say stop any more, it is time to.
+                    // An error means that the other end is gone.
                     stopping = changed.is_err() || *stop.borrow();
                 }
             }
         }
     }
 
-    /// Begins what may be sent now; gives when there is more.
+    /// Starts the requests that may be sent now; returns when the next one may be.
     fn begin(&mut self, requests: &mut JoinSet<RequestOutcome>) -> Option<Instant> {
         if self.gone {
             return None;
         }
         loop {
-            let at_once = if self.failures < PATIENCE { AT_ONCE } else { 1 };
+            let at_once = if self.failures < FAILURES_UNTIL_DOWN {
+                CONCURRENCY
+            } else {
+                1
+            };
             if requests.len() >= at_once {
                 return None;
             }
             let now = Instant::now();
-            if let Some(until) = self.paused_until.max(self.asked_until) {
+            if let Some(until) = self.paused_until.max(self.retry_after_until) {
                 if until > now {
                     return Some(until);
                 }
                 self.paused_until = None;
-                self.asked_until = None;
+                self.retry_after_until = None;
             }
             match self.sink_queue.take(now) {
                 Ok(job) => {
@@ -182,27 +187,27 @@ impl<A: DeliveryTarget> Sender<A> {
         let sink = self.sink_queue.name();
         match ended {
             RequestOutcome::DeliveryOutcome(DeliveryOutcome::Delivered) => {
-                if self.failures >= PATIENCE {
-                    info!(sink, "the receiver takes events again");
+                if self.failures >= FAILURES_UNTIL_DOWN {
+                    info!(sink, "receiver accepts events again");
                 }
                 self.failures = 0;
                 self.giving_up = false;
                 self.pauses = 0;
                 self.paused_until = None;
-                self.health.works("takes events");
+                self.health.works("accepts events");
                 self.sink_queue.delivered(job.seq);
             }
             RequestOutcome::DeliveryOutcome(DeliveryOutcome::Gone) => {
                 if !self.gone {
                     warn!(
                         sink,
-                        "the receiver answered 410 Gone: nothing more is sent to it until the agent starts again. Take it out of the configuration, or mend it and restart; what waits for it stays stored"
+                        "receiver answered 410 Gone, sending is disabled until the agent restarts; fix the receiver and restart, or remove it from the configuration. Queued events stay stored"
                     );
                     self.sink_queue.count("disabled", 1);
                 }
                 self.gone = true;
                 self.health
-                    .failed("answered 410 Gone: nothing is sent until the agent starts again");
+                    .failed("answered 410 Gone: nothing is sent until the agent restarts");
                 self.sink_queue.put_back(job.seq);
             }
             RequestOutcome::DeliveryOutcome(DeliveryOutcome::Failed { wait, why }) => {
@@ -216,46 +221,42 @@ impl<A: DeliveryTarget> Sender<A> {
     fn failed(&mut self, job: &SendJob, wait: Option<Duration>, why: &str) {
         let sink = self.sink_queue.name();
         if self.failures == 0 {
-            warn!(
-                sink,
-                "an event could not be delivered and is tried again: {why}"
-            );
+            warn!(sink, "cannot deliver an event, retrying: {why}");
         } else {
-            debug!(sink, failures = self.failures, "not delivered: {why}");
+            debug!(sink, failures = self.failures, "cannot deliver: {why}");
         }
         let now = Instant::now();
         self.failures = self.failures.saturating_add(1);
-        if self.failures < PATIENCE {
-            self.health
-                .degraded(format!("an event is tried again: {why}"));
+        if self.failures < FAILURES_UNTIL_DOWN {
+            self.health.degraded(format!("retrying an event: {why}"));
         } else {
-            self.health.failed(format!("takes no events: {why}"));
+            self.health.failed(format!("accepts no events: {why}"));
         }
-        let asked = wait.map(|wait| now + wait);
+        let requested = wait.map(|wait| now + wait);
         let own = now
             + self
-                .backoff
+                .retry_policy
                 .wait(job.failures.saturating_add(1), &mut self.random);
-        if self.failures >= PATIENCE && self.paused_until.is_none() {
+        if self.failures >= FAILURES_UNTIL_DOWN && self.paused_until.is_none() {
             self.pauses = self.pauses.saturating_add(1);
-            self.paused_until = Some(now + self.backoff.wait(self.pauses, &mut self.random));
+            self.paused_until = Some(now + self.retry_policy.wait(self.pauses, &mut self.random));
         }
-        self.asked_until = self.asked_until.max(asked);
+        self.retry_after_until = self.retry_after_until.max(requested);
         if job.age >= self.give_up_after {
             let age = humantime::format_duration(Duration::from_secs(job.age.as_secs()));
-            // Of a receiver that was away for long, thousands may follow.
+            // Logged once: thousands may follow for a receiver that was down for long.
             if std::mem::replace(&mut self.giving_up, true) {
                 debug!(sink, "gave up another event after {age}");
             } else {
                 warn!(
                     sink,
-                    "gave up an event that could not be delivered for {age}, and gives up what grows as old: {why}"
+                    "gave up an event that could not be delivered for {age}; others of that age follow: {why}"
                 );
             }
             self.sink_queue.given_up(job.seq, "given_up");
         } else {
             self.sink_queue
-                .failed(job.seq, asked.map_or(own, |at| at.max(own)));
+                .failed(job.seq, requested.map_or(own, |at| at.max(own)));
         }
     }
 }
@@ -264,11 +265,11 @@ async fn send<A: DeliveryTarget>(
     sink_queue: Arc<SinkQueue>,
     target: Arc<A>,
     seq: u64,
-    kept: Option<AnyEvent>,
+    cached: Option<AnyEvent>,
 ) -> RequestOutcome {
-    let event = match kept {
+    let event = match cached {
         Some(event) => event,
-        // From the disk, and not on the thread that serves everything else.
+        // Reading from the disk blocks.
         None => match spawn_blocking(move || sink_queue.read(seq)).await {
             Ok(Ok(Some(event))) => event,
             Ok(Ok(None)) => return RequestOutcome::Unknown,
@@ -277,13 +278,6 @@ async fn send<A: DeliveryTarget>(
         },
     };
     RequestOutcome::DeliveryOutcome(target.attempt(event).await)
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]

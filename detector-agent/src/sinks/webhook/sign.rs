@@ -1,17 +1,17 @@
 //! Signatures of the Standard Webhooks specification (symmetric, version `v1`).
 //!
-//! The signed content is `id.timestamp.body`; each secret gives one signature, so that a receiver may know the old or
-//! the new one during a rotation. Secrets are never shown, not even by `Debug`.
+//! The signed content is `id.timestamp.body`. There is one signature for each secret, so that during a rotation a receiver
+//! may have the old or the new one. Secrets are never shown, not even by `Debug`.
 
 use std::fmt;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use ring::hmac;
 
-/// Bytes of a secret, as the specification bounds them.
+/// The length of a secret in bytes, as specified.
 const BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// What is wrong with a secret. Never holds any of it.
+/// What is wrong with a secret. Never contains any of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// Not base64.
@@ -20,7 +20,7 @@ pub enum SecretError {
     )]
     Malformed,
     /// Too short to be safe, or too long.
-    #[error("holds a webhook secret of {0} bytes; the specification wants 24 to 64")]
+    #[error("has a webhook secret of {0} bytes; the specification requires 24 to 64")]
     Length(usize),
 }
 
@@ -35,10 +35,10 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Reads `whsec_<base64>`; the prefix may be missing, space around it does not count.
+    /// Parses `whsec_<base64>`; the prefix is optional, surrounding space is ignored.
     ///
     /// # Errors
-    /// As [`SecretError`] says.
+    /// See [`SecretError`].
     pub fn parse(text: &str) -> Result<Self, SecretError> {
         let text = text.trim();
         let encoded = text.strip_prefix("whsec_").unwrap_or(text);
@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// The vector that the specification's own libraries test themselves with.
+    /// The test vector of the specification's own libraries.
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     const ID: &str = "msg_p5jXN8AQM9LWM0D4loKWxJek";
     const TIMESTAMP: i64 = 1_614_265_330;
@@ -82,7 +82,7 @@ mod tests {
     const SIGNATURE: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
 
     #[test]
-    fn signs_as_the_specifications_libraries_do() {
+    fn signatures_match_the_reference_libraries() {
         let secret = Secret::parse(SECRET).unwrap();
         let bare = Secret::parse(SECRET.trim_start_matches("whsec_")).unwrap();
         for secret in [secret, bare] {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_secrets_are_refused_without_repeating_them() {
+    fn errors_do_not_contain_the_secret() {
         assert_eq!(
             Secret::parse("whsec_%%%").unwrap_err(),
             SecretError::Malformed

@@ -1,4 +1,4 @@
-//! A day of retries in moments: virtual time.
+//! A day of retries in virtual time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that cannot set itself up fails
 
@@ -18,41 +18,41 @@ use crate::{
     sinks::outbox::manual::ManualOutbox,
 };
 
-/// One attempt: when, which event, how many were under way with it.
+/// One attempt: when, of which event, and how many were in progress.
 #[derive(Clone, Debug)]
-struct Tried {
+struct AttemptRecord {
     at: Duration,
     id: String,
     subject: SubjectId,
-    at_once: usize,
+    concurrent: usize,
 }
 
-type Answer = dyn Fn(&AnyEvent, usize) -> DeliveryOutcome + Send + Sync;
+type OutcomeOf = dyn Fn(&AnyEvent, usize) -> DeliveryOutcome + Send + Sync;
 
-/// Answers each attempt (the event, and how often it was tried before) after 100 ms.
+/// Answers each attempt (the event, and how often it was attempts before) after 100 ms.
 struct Target {
     begun: Instant,
-    answer: Box<Answer>,
-    tried: Mutex<Vec<Tried>>,
-    at_once: AtomicUsize,
+    answer: Box<OutcomeOf>,
+    attempts: Mutex<Vec<AttemptRecord>>,
+    concurrent: AtomicUsize,
 }
 
 impl DeliveryTarget for Target {
     async fn attempt(&self, event: AnyEvent) -> DeliveryOutcome {
-        let at_once = self.at_once.fetch_add(1, Ordering::Relaxed) + 1;
+        let concurrent = self.concurrent.fetch_add(1, Ordering::Relaxed) + 1;
         let before = {
-            let mut tried = self.tried.lock().unwrap();
-            let before = tried.iter().filter(|t| t.id == event.id()).count();
-            tried.push(Tried {
+            let mut attempts = self.attempts.lock().unwrap();
+            let before = attempts.iter().filter(|t| t.id == event.id()).count();
+            attempts.push(AttemptRecord {
                 at: self.begun.elapsed(),
                 id: event.id().to_owned(),
                 subject: event.subject_id(),
-                at_once,
+                concurrent,
             });
             before
         };
         sleep(Duration::from_millis(100)).await;
-        self.at_once.fetch_sub(1, Ordering::Relaxed);
+        self.concurrent.fetch_sub(1, Ordering::Relaxed);
         (self.answer)(&event, before)
     }
 }
@@ -60,7 +60,7 @@ impl DeliveryTarget for Target {
 fn failed() -> DeliveryOutcome {
     DeliveryOutcome::Failed {
         wait: None,
-        why: "told to".to_owned(),
+        why: "as configured".to_owned(),
     }
 }
 
@@ -73,14 +73,14 @@ fn send(
     events: Vec<Event>,
     time: Duration,
     answer: impl Fn(&AnyEvent, usize) -> DeliveryOutcome + Send + Sync + 'static,
-) -> (Vec<Tried>, Arc<Metrics>) {
+) -> (Vec<AttemptRecord>, Arc<Metrics>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .unwrap();
     let metrics = Arc::new(Metrics::new());
-    let tried = LocalSet::new().block_on(&runtime, async {
+    let attempts = LocalSet::new().block_on(&runtime, async {
         let mut outbox = ManualOutbox::new(&metrics);
         for event in events {
             outbox.offer(event);
@@ -89,8 +89,8 @@ fn send(
         let target = Arc::new(Target {
             begun: Instant::now(),
             answer: Box::new(answer),
-            tried: Mutex::default(),
-            at_once: AtomicUsize::new(0),
+            attempts: Mutex::default(),
+            concurrent: AtomicUsize::new(0),
         });
         let random = fastrand::Rng::with_seed(1);
         let settings = RetrySettings::default();
@@ -111,9 +111,9 @@ fn send(
         });
         tokio::task::spawn_local(sender.run(stopped));
         sleep(time).await;
-        target.tried.lock().unwrap().clone()
+        target.attempts.lock().unwrap().clone()
     });
-    (tried, metrics)
+    (attempts, metrics)
 }
 
 fn count(metrics: &Metrics, outcome: &'static str) -> u64 {
@@ -127,11 +127,11 @@ fn count(metrics: &Metrics, outcome: &'static str) -> u64 {
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 #[test]
-fn waits_double_with_jitter_up_to_a_quarter_of_an_hour_and_end_after_a_day() {
+fn waits_double_with_jitter_up_to_15_min_for_a_day() {
     let events = vec![event(1, Change::Raised, "a")];
-    let (tried, metrics) = send(events, 2 * DAY, |_, _| failed());
+    let (attempts, metrics) = send(events, 2 * DAY, |_, _| failed());
     let mut waits = HashMap::new();
-    for (n, pair) in tried.windows(2).enumerate() {
+    for (n, pair) in attempts.windows(2).enumerate() {
         let wait = (pair[1].at - pair[0].at).as_secs_f64() - 0.1;
         let full = 2f64.powi(n.min(20).try_into().unwrap()).min(900.0);
         assert!(
@@ -140,49 +140,49 @@ fn waits_double_with_jitter_up_to_a_quarter_of_an_hour_and_end_after_a_day() {
         );
         waits.insert((wait * 1000.0) as u64, n);
     }
-    assert!(waits.len() > tried.len() * 9 / 10, "no jitter");
-    let last = tried.last().unwrap().at;
+    assert!(waits.len() > attempts.len() * 9 / 10, "no jitter");
+    let last = attempts.last().unwrap().at;
     assert!(
         last >= DAY && last < DAY + Duration::from_secs(900),
         "{last:?}"
     );
     assert_eq!(count(&metrics, "given_up"), 1);
-    assert_eq!(count(&metrics, "failed"), tried.len() as u64 - 1);
+    assert_eq!(count(&metrics, "failed"), attempts.len() as u64 - 1);
 }
 
 #[test]
-fn retry_after_holds_back_everything() {
+fn retry_after_delays_everything() {
     let wait = Duration::from_secs(120);
     let events = (0..20)
         .map(|n| event(n, Change::Raised, &format!("c{n}")))
         .collect();
-    let (tried, metrics) = send(events, DAY, move |event, before| {
+    let (attempts, metrics) = send(events, DAY, move |event, before| {
         if event.id() == "e0" && before == 0 {
             DeliveryOutcome::Failed {
                 wait: Some(wait),
-                why: "told to".to_owned(),
+                why: "as configured".to_owned(),
             }
         } else {
             DeliveryOutcome::Delivered
         }
     });
-    // Those that were under way with it were answered before it was known.
-    let later: Vec<_> = tried
+    // Requests in progress were answered before the header arrived.
+    let later: Vec<_> = attempts
         .iter()
         .filter(|t| t.at > Duration::from_millis(150))
         .collect();
-    assert!(later.len() > 4, "{tried:?}");
+    assert!(later.len() > 4, "{attempts:?}");
     assert!(later.iter().all(|t| t.at >= wait), "{later:?}");
     assert_eq!(count(&metrics, "delivered"), 20);
 }
 
 #[test]
-fn after_410_nothing_is_sent_and_what_waits_stays() {
+fn after_410_nothing_is_sent_and_events_stay_queued() {
     let events = (0..20)
         .map(|n| event(n, Change::Raised, &format!("c{n}")))
         .collect();
-    let (tried, metrics) = send(events, 2 * DAY, |_, _| DeliveryOutcome::Gone);
-    assert!(tried.len() <= AT_ONCE, "{tried:?}");
+    let (attempts, metrics) = send(events, 2 * DAY, |_, _| DeliveryOutcome::Gone);
+    assert!(attempts.len() <= CONCURRENCY, "{attempts:?}");
     assert_eq!(count(&metrics, "disabled"), 1);
     assert_eq!(count(&metrics, "delivered"), 0);
     let labels = crate::metrics::Sink {
@@ -192,7 +192,7 @@ fn after_410_nothing_is_sent_and_what_waits_stays() {
 }
 
 #[test]
-fn an_event_that_always_fails_holds_back_its_own_conflict_alone() {
+fn an_event_that_always_fails_delays_only_its_own_conflict() {
     let mut events = vec![
         event(0, Change::Raised, "bad"),
         event(1, Change::Resolved, "bad"),
@@ -202,7 +202,7 @@ fn an_event_that_always_fails_holds_back_its_own_conflict_alone() {
         events.push(event(10 + 2 * n, Change::Raised, &conflict));
         events.push(event(11 + 2 * n, Change::Resolved, &conflict));
     }
-    let (tried, metrics) = send(events, Duration::from_secs(600), |event, _| {
+    let (attempts, metrics) = send(events, Duration::from_secs(600), |event, _| {
         if event.subject_id() == samples::subject_id("bad") {
             failed()
         } else {
@@ -210,7 +210,7 @@ fn an_event_that_always_fails_holds_back_its_own_conflict_alone() {
         }
     });
     assert_eq!(count(&metrics, "delivered"), 100);
-    let bad: Vec<_> = tried
+    let bad: Vec<_> = attempts
         .iter()
         .filter(|t| t.subject == samples::subject_id("bad"))
         .collect();
@@ -219,14 +219,14 @@ fn an_event_that_always_fails_holds_back_its_own_conflict_alone() {
 }
 
 #[test]
-fn a_conflicts_events_go_out_in_order_whatever_fails() {
+fn events_of_a_conflict_are_sent_in_order_despite_failures() {
     let mut events = Vec::new();
     for n in 0..30 {
         let conflict = format!("c{}", n % 10);
         let change = [Change::Raised, Change::Updated, Change::Resolved][n / 10];
         events.push(event(n, change, &conflict));
     }
-    let (tried, metrics) = send(events, DAY, |event, before| {
+    let (attempts, metrics) = send(events, DAY, |event, before| {
         let id: usize = event.id()[1..].parse().unwrap();
         if before < id % 4 {
             failed()
@@ -237,7 +237,7 @@ fn a_conflicts_events_go_out_in_order_whatever_fails() {
     assert_eq!(count(&metrics, "delivered"), 30);
     for n in 0..10 {
         let subject = samples::subject_id(&format!("c{n}"));
-        let mut ids: Vec<usize> = tried
+        let mut ids: Vec<usize> = attempts
             .iter()
             .filter(|t| t.subject == subject)
             .map(|t| t.id[1..].parse().unwrap())
@@ -248,13 +248,13 @@ fn a_conflicts_events_go_out_in_order_whatever_fails() {
 }
 
 #[test]
-fn a_receiver_that_is_down_is_tried_with_one_event_at_a_time() {
+fn a_receiver_that_is_down_gets_one_request_at_a_time() {
     let events = (0..200)
         .map(|n| event(n, Change::Raised, &format!("c{n}")))
         .collect();
     let down = Duration::from_secs(3600);
     let begun = Arc::new(Mutex::new(None));
-    let (tried, metrics) = send(events, DAY, move |_, _| {
+    let (attempts, metrics) = send(events, DAY, move |_, _| {
         let now = Instant::now();
         let begun = *begun.lock().unwrap().get_or_insert(now);
         if now - begun < down {
@@ -263,11 +263,14 @@ fn a_receiver_that_is_down_is_tried_with_one_event_at_a_time() {
             DeliveryOutcome::Delivered
         }
     });
-    let while_down: Vec<_> = tried
+    let while_down: Vec<_> = attempts
         .iter()
         .filter(|t| t.at > Duration::from_millis(100) && t.at < down)
         .collect();
-    assert!(while_down.iter().all(|t| t.at_once == 1), "{while_down:?}");
+    assert!(
+        while_down.iter().all(|t| t.concurrent == 1),
+        "{while_down:?}"
+    );
     assert!(while_down.len() < 30, "{}", while_down.len());
     assert_eq!(count(&metrics, "delivered"), 200);
 }
