@@ -28,7 +28,7 @@ use tracing::{debug, info, warn};
 use super::{
     EventSink,
     client::{HttpClient, RequestError},
-    retry::Backoff,
+    retry::RetryPolicy,
 };
 use crate::{
     clock::WallTime,
@@ -46,7 +46,7 @@ const CHUNK: usize = 64;
 /// Changes that wait to be taken up.
 const CHANGES: usize = 1024;
 /// Waits after failures.
-const RETRY: Backoff = Backoff {
+const RETRY: RetryPolicy = RetryPolicy {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(30),
 };
