@@ -49,7 +49,7 @@ impl<'a> Subject<'a> {
 #[derive(Clone, Debug)]
 pub struct EventMaker {
     node: String,
-    /// Tells this run's event ids apart from those of earlier ones.
+    /// Makes this run's event ids different from those of earlier ones.
     run: u64,
     serial: u64,
 }

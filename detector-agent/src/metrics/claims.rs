@@ -1,4 +1,4 @@
-//! `ipconflict_claim_info`: with `--export-claims`, a series for each claimed address, so that a rule over all nodes can
+//! `ipconflict_claim_info`: with `--export-claims`, one series for each claimed address, so that a rule over all nodes can
 //! find an address that is claimed on two of them.
 
 use std::{collections::HashSet, fmt};
@@ -21,26 +21,26 @@ pub struct ClaimInfo {
     pub pod: String,
 }
 
-/// Series at most; what is beyond is counted.
+/// The most series; claims beyond are counted.
 const SERIES: usize = 20_000;
 
-/// Collects the addresses of one scrape, each once: a conflict on this node is told by other metrics, and a second
-/// series of the same address would look like another node's.
+/// The claimed addresses of one scrape, each once: a conflict on this node has metrics of its own, and a second series
+/// of the same address would look like another node's.
 #[derive(Debug, Default)]
 pub struct ClaimSeries {
     addresses: HashSet<String>,
     series: Vec<ClaimInfo>,
-    beyond: i64,
+    overflow: i64,
 }
 
 impl ClaimSeries {
-    /// One more claim.
+    /// Adds a claim.
     pub fn add(&mut self, claim: ClaimInfo) {
         if self.addresses.contains(&claim.address) {
             return;
         }
         if self.series.len() >= SERIES {
-            self.beyond += 1;
+            self.overflow += 1;
             return;
         }
         self.addresses.insert(claim.address.clone());
@@ -67,8 +67,8 @@ impl Collector for ClaimSeries {
         for claim in &self.series {
             one.encode(family.encode_family(claim)?)?;
         }
-        let beyond = ConstGauge::new(self.beyond);
-        beyond.encode(encoder.encode_descriptor(
+        let overflow = ConstGauge::new(self.overflow);
+        overflow.encode(encoder.encode_descriptor(
             "claim_info_overflow",
             "Claims beyond the bound of ipconflict_claim_info",
             None,

@@ -1,4 +1,4 @@
-//! The metrics of the Contract, ready to be counted from any thread without a lock on the way of an event.
+//! All metrics (see docs/metrics.md), updated from any thread without a lock on the event path.
 
 mod claims;
 mod conflict_info;
@@ -17,7 +17,7 @@ use prometheus_client::{
 
 use crate::event::{AnyEvent, Change};
 use conflict_info::{AddressLabel, ConflictInfoSeries};
-use process::ThisProcess;
+use process::ProcessCollector;
 
 pub use claims::{ClaimInfo, ClaimSeries};
 pub use conflict_info::ConflictInfo;
@@ -39,9 +39,9 @@ pub struct Reason {
 /// Labels of an outcome by source.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct Lookup {
-    /// Which source of pod names.
+    /// Which source of pods.
     pub via: &'static str,
-    /// What came of it.
+    /// The outcome.
     pub outcome: &'static str,
 }
 
@@ -50,7 +50,7 @@ pub struct Lookup {
 pub struct Delivery {
     /// Which sink.
     pub sink: String,
-    /// What came of it.
+    /// The outcome.
     pub outcome: &'static str,
 }
 
@@ -61,10 +61,10 @@ pub struct Sink {
     pub sink: String,
 }
 
-/// Series of `ipconflict_conflict_info` at most; what is beyond is counted.
+/// The most series of `ipconflict_conflict_info`; claimants beyond are counted.
 const CONFLICT_INFO: usize = 1000;
 
-/// Every metric of the Contract. Cheap to share: each one is an atomic, or few of them.
+/// Every metric. Cheap to share: each one is an atomic, or few of them.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -74,11 +74,11 @@ pub struct Metrics {
     pub raised: Family<Kind, Counter>,
     /// From the kernel's timestamp to the event.
     pub latency: Histogram,
-    /// Claims known now.
+    /// Claimed addresses.
     pub claims: Gauge,
     /// Pod devices the programs are attached to.
     pub attached: Gauge,
-    /// Observations taken, by kind.
+    /// Observations, by kind.
     pub observations: Family<Kind, Counter>,
     /// Observations lost, by reason.
     pub dropped: Family<Reason, Counter>,
@@ -86,15 +86,15 @@ pub struct Metrics {
     pub rejected: Family<Reason, Counter>,
     /// Kernel log records that were suppressed.
     pub kernel_log_suppressed: Counter,
-    /// Snapshots read anew, by reason.
+    /// Resyncs, by reason.
     pub resyncs: Family<Reason, Counter>,
     /// Active anomalies.
     pub anomalies: Family<Kind, Gauge>,
-    /// Look-ups of pods.
+    /// Pod lookups.
     pub lookups: Family<Lookup, Counter>,
     /// Deliveries to sinks.
     pub deliveries: Family<Delivery, Counter>,
-    /// Events waiting to be delivered.
+    /// Queued events, by sink.
     pub pending: Family<Sink, Gauge>,
     conflict_info: ConflictInfoSeries,
 }
@@ -109,9 +109,9 @@ impl Metrics {
     /// All metrics at zero.
     #[must_use]
     pub fn new() -> Self {
-        // The process's own metrics have names of their own; all others bear the prefix.
+        // The metrics of the process have standard names; all others have the prefix.
         let mut root = Registry::default();
-        root.register_collector(Box::new(ThisProcess::new()));
+        root.register_collector(Box::new(ProcessCollector::new()));
         let registry = root.sub_registry_with_prefix("ipconflict");
         let conflict_info = ConflictInfoSeries::new(CONFLICT_INFO);
         registry.register_collector(Box::new(conflict_info.clone()));
@@ -179,7 +179,7 @@ impl Metrics {
             ),
             resyncs: metric!(
                 "resyncs",
-                "Times the whole state was read anew",
+                "Snapshots of the kernel state taken after a loss",
                 Family::default()
             ),
             anomalies: metric!(
@@ -212,12 +212,12 @@ impl Metrics {
         metrics
     }
 
-    /// Sets a counter that is kept elsewhere (in the kernel) to its present value.
+    /// Sets a counter to the value of one that is counted elsewhere (in the kernel).
     pub fn set_total(counter: &Counter<u64, AtomicU64>, total: u64) {
         counter.inc_by(total.saturating_sub(counter.get()));
     }
 
-    /// Counts what became of events that were for a sink.
+    /// Counts the outcome of events for a sink.
     pub fn count_deliveries(&self, sink: &str, outcome: &'static str, events: u64) {
         let labels = Delivery {
             sink: sink.to_owned(),
@@ -254,7 +254,7 @@ impl Metrics {
         self.conflict_info.set(data.conflict_id, series);
     }
 
-    /// Everything in the OpenMetrics text format; with the claims of this node where they are exported.
+    /// Everything in the OpenMetrics text format, with the claims of this node if they are exported.
     ///
     /// # Errors
     /// Never in practice: writing to a string does not fail.
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
     use crate::engine::ConflictId;
 
-    /// Names as a scrape shows them, each with the type it is given.
+    /// The names in a scrape, each with its type.
     const CONTRACT: &[(&str, &str)] = &[
         ("ipconflict_build_info", "info"),
         ("ipconflict_conflicts_active", "gauge"),
@@ -305,7 +305,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_metric_of_the_contract_is_exposed_under_its_exact_name() {
+    fn every_metric_has_its_documented_name_and_type() {
         let metrics = Metrics::new();
         let kind = Kind { kind: "duplicate" };
         let reason = Reason {

@@ -1,4 +1,4 @@
-//! What every Prometheus dashboard expects of a process, read from `/proc` at each scrape.
+//! The standard process metrics of Prometheus, read from `/proc` at each scrape.
 
 use std::fmt;
 
@@ -12,12 +12,12 @@ use prometheus_client::{
 
 /// This process.
 #[derive(Debug)]
-pub(super) struct ThisProcess {
+pub(super) struct ProcessCollector {
     /// Seconds since 1970; does not change while the process lives.
     started: Option<f64>,
 }
 
-impl ThisProcess {
+impl ProcessCollector {
     pub(super) fn new() -> Self {
         Self {
             started: started().ok(),
@@ -32,7 +32,7 @@ fn started() -> procfs::ProcResult<f64> {
     Ok(boot as f64 + ticks as f64 / procfs::ticks_per_second() as f64)
 }
 
-struct Figures {
+struct ProcessStats {
     cpu_seconds: f64,
     resident_bytes: u64,
     virtual_bytes: u64,
@@ -42,14 +42,14 @@ struct Figures {
 }
 
 #[allow(clippy::cast_precision_loss)] // as above
-fn figures() -> procfs::ProcResult<Figures> {
+fn stats() -> procfs::ProcResult<ProcessStats> {
     let process = Process::myself()?;
     let stat = process.stat()?;
     let max_fds = match process.limits()?.max_open_files.soft_limit {
         LimitValue::Value(limit) => Some(limit),
         LimitValue::Unlimited => None,
     };
-    Ok(Figures {
+    Ok(ProcessStats {
         cpu_seconds: (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64,
         resident_bytes: stat.rss * procfs::page_size(),
         virtual_bytes: stat.vsize,
@@ -59,13 +59,13 @@ fn figures() -> procfs::ProcResult<Figures> {
     })
 }
 
-impl Collector for ThisProcess {
+impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        // Without /proc there is nothing to tell; the rest of the answer stands.
-        let Ok(figures) = figures() else {
+        // Without /proc these metrics are missing; the others are still encoded.
+        let Ok(stats) = stats() else {
             return Ok(());
         };
-        let cpu = ConstCounter::new(figures.cpu_seconds);
+        let cpu = ConstCounter::new(stats.cpu_seconds);
         cpu.encode(encoder.encode_descriptor(
             "process_cpu",
             "User and system CPU time spent",
@@ -82,13 +82,13 @@ impl Collector for ThisProcess {
             "process_resident_memory",
             "Resident memory size",
             Some(&Unit::Bytes),
-            float(figures.resident_bytes),
+            float(stats.resident_bytes),
         )?;
         gauge(
             "process_virtual_memory",
             "Virtual memory size",
             Some(&Unit::Bytes),
-            float(figures.virtual_bytes),
+            float(stats.virtual_bytes),
         )?;
         if let Some(started) = self.started {
             gauge(
@@ -102,9 +102,9 @@ impl Collector for ThisProcess {
             "process_open_fds",
             "Open file descriptors",
             None,
-            float(figures.open_fds),
+            float(stats.open_fds),
         )?;
-        if let Some(limit) = figures.max_fds {
+        if let Some(limit) = stats.max_fds {
             gauge(
                 "process_max_fds",
                 "Most file descriptors that may be open",
@@ -116,7 +116,7 @@ impl Collector for ThisProcess {
             "process_threads",
             "Threads of the process",
             None,
-            float(figures.threads.unsigned_abs()),
+            float(stats.threads.unsigned_abs()),
         )
     }
 }

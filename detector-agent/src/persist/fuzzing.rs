@@ -53,8 +53,8 @@ pub fn open_anomalies(bytes: &[u8]) {
 /// Prepares a store; the first three lines are format, world and clock, the rest is a record.
 pub fn state_records(bytes: &[u8]) {
     let mut parts = bytes.splitn(4, |byte| *byte == b'\n');
-    let mut word = || parts.next().and_then(|part| std::str::from_utf8(part).ok());
-    let (Some(format), Some(world), Some(clock)) = (word(), word(), word()) else {
+    let mut line = || parts.next().and_then(|part| std::str::from_utf8(part).ok());
+    let (Some(format), Some(world), Some(clock)) = (line(), line(), line()) else {
         return;
     };
     let record = parts.next().unwrap_or_default();

@@ -1,9 +1,8 @@
-//! The embedded database under `--state-dir`: one file, tables by name, shared by all that keep something over a
-//! restart.
+//! The embedded database in `--state-dir`: one file with named tables, shared by everything that is stored.
 //!
 //! Invariants: at most one [`Database`] is open at a time; after an I/O error (a full disk) redb refuses further writes
-//! until it is opened anew, so whoever meets an error calls [`Store::failed`], lets go of its handle, and the next
-//! [`Store::database`] opens it again once nobody holds the old one. Nothing here is called on the detection thread.
+//! until it is reopened, so a caller that meets an error passes its handle to [`Store::failed`], and the next
+//! [`Store::database`] reopens it once no other handle is left. Nothing here is called on the event loop's thread.
 
 use std::{
     fmt,
@@ -19,16 +18,16 @@ use tracing::error;
 
 /// The file in the directory.
 const FILE: &str = "state.redb";
-/// Pages kept in memory, bytes; redb's own default is a gigabyte. What waits for a receiver is read once, in order: with
-/// more, the agent would only grow with whatever waited once.
+/// Size of the page cache in bytes; redb's default is a gigabyte. Queued events are read once, in order, so a larger
+/// cache would only cost memory.
 const CACHE: usize = 1 << 20;
 
-/// Why something could not be kept, or read back.
+/// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The directory or the file cannot be used.
     #[error(
-        "cannot keep state in {}: {source}; check that --state-dir is a directory that the agent may write and that no other agent uses it",
+        "cannot store state in {}: {source}; check that --state-dir is a writable directory and that no other agent uses it",
         .path.display()
     )]
     Open {
@@ -38,7 +37,7 @@ pub enum StoreError {
         source: Box<DatabaseError>,
     },
     /// Reading or writing failed.
-    #[error("the state cannot be read or written: {0}")]
+    #[error("cannot read or write the state: {0}")]
     Database(Box<redb::Error>),
 }
 
@@ -50,7 +49,7 @@ impl<E: Into<redb::Error>> From<E> for StoreError {
 
 type Open = Box<dyn Fn() -> Result<Database, StoreError> + Send + Sync>;
 
-/// The database, opened when it is asked for.
+/// The database, opened on first use.
 pub struct Store {
     open: Open,
     current: Mutex<Option<Arc<Database>>>,
@@ -66,25 +65,25 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// Keeps everything in `directory`, which is made where it is missing. A file that is damaged is put aside, so that
-    /// the agent starts all the same.
+    /// A store in `directory`, which is created if it is missing. A damaged file is moved aside, so that the agent starts
+    /// anyway.
     ///
     /// # Errors
-    /// Where it cannot be opened.
+    /// If it cannot be opened.
     pub fn in_directory(directory: &Path) -> Result<Self, StoreError> {
         let store = Self::at(directory);
         store.database()?;
         Ok(store)
     }
 
-    /// The same, opened when it is first asked for, and tried again each time until it can be opened.
+    /// The same, opened on first use; a failure is retried at the next use.
     #[must_use]
     pub fn at(directory: &Path) -> Self {
         let path = directory.join(FILE);
         Self::new(true, Box::new(move || open_file(&path)))
     }
 
-    /// Keeps everything in memory: it ends with the process.
+    /// A store in memory, lost when the process ends.
     #[must_use]
     pub fn in_memory() -> Self {
         let create = || {
@@ -97,7 +96,7 @@ impl Store {
         Self::new(false, Box::new(create))
     }
 
-    /// Opens the database by `open`, again after each failure.
+    /// A store whose database is opened, and after a failure reopened, by `open`.
     pub fn new(durable: bool, open: Open) -> Self {
         Self {
             open,
@@ -106,16 +105,16 @@ impl Store {
         }
     }
 
-    /// Whether it outlives the process.
+    /// Whether it survives the process.
     #[must_use]
     pub fn is_durable(&self) -> bool {
         self.durable
     }
 
-    /// The open database. Hold it for one transaction, not longer.
+    /// The open database, to be held for one transaction only.
     ///
     /// # Errors
-    /// Where it cannot be opened.
+    /// If it cannot be opened.
     pub fn database(&self) -> Result<Arc<Database>, StoreError> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(database) = &*current {
@@ -126,7 +125,7 @@ impl Store {
         Ok(database)
     }
 
-    /// Says that `database` failed: it is opened anew when next asked for.
+    /// Marks `database` as failed: it is reopened at the next use.
     pub fn failed(&self, database: Arc<Database>) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.as_ref().is_some_and(|c| Arc::ptr_eq(c, &database)) {
@@ -135,7 +134,7 @@ impl Store {
     }
 }
 
-/// How every database of the agent is opened.
+/// The options with which every database is opened.
 #[must_use]
 pub fn builder() -> Builder {
     let mut builder = Builder::new();
@@ -143,8 +142,8 @@ pub fn builder() -> Builder {
     builder
 }
 
-/// Whether there is no use in trying again with the same file: it is damaged, or a crash while it was made left it
-/// unfinished (redb says "invalid data" then).
+/// Whether the file is damaged, so that a retry is useless; also after a crash while it was created (redb reports "invalid
+/// data" then).
 pub(crate) fn is_damaged(error: &DatabaseError) -> bool {
     match error {
         DatabaseError::Storage(StorageError::Corrupted(_)) => true,
@@ -173,14 +172,14 @@ fn open_file(path: &Path) -> Result<Database, StoreError> {
             .mode(0o600)
             .open(path)?;
         let mut database = builder().create_file(file)?;
-        // Damage that is met later, in the middle of a transaction, makes redb panic.
+        // Damage that is found later, in a transaction, makes redb panic.
         database.check_integrity()?;
         Ok(database)
     };
     let create = || {
-        // It makes redb panic here, too, where it stands in a page that is read to open the file at all.
+        // Damage in a page that is read to open the file makes redb panic here, too.
         catch_unwind(create).unwrap_or_else(|_| {
-            let what = "its pages do not fit together".to_owned();
+            let what = "its pages are inconsistent".to_owned();
             Err(StorageError::Corrupted(what).into())
         })
     };
@@ -190,7 +189,7 @@ fn open_file(path: &Path) -> Result<Database, StoreError> {
                 path.with_extension(format!("damaged-{}", jiff::Timestamp::now().as_second()));
             fs::rename(path, &aside).map_err(io)?;
             error!(
-                "the state in {} is damaged ({why}); it was put aside as {} and the agent begins anew",
+                "the state in {} is damaged ({why}); it was moved to {}, starting with an empty one",
                 path.display(),
                 aside.display()
             );
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_database_is_opened_anew_once_nobody_holds_it() {
+    fn a_failed_database_is_reopened_once_it_is_released() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::in_directory(directory.path()).unwrap();
         let held = store.database().unwrap();
@@ -229,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_database_is_put_aside() {
+    fn a_file_that_is_not_a_database_is_moved_aside() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join(FILE), vec![7; 100_000]).unwrap();
         Store::in_directory(directory.path()).unwrap();

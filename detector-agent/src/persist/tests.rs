@@ -320,14 +320,14 @@ fn conflicts_are_stored_again_after_any_damage_to_the_file() {
     let directory = tempfile::tempdir().unwrap();
     store_two_conflicts(directory.path());
     let path = directory.path().join("state.redb");
-    let whole = std::fs::read(&path).unwrap();
+    let intact = std::fs::read(&path).unwrap();
     let mut put_aside = 0;
-    for (number, piece) in whole.chunks(PIECE).enumerate() {
+    for (number, piece) in intact.chunks(PIECE).enumerate() {
         if piece.iter().all(|byte| *byte == 0) {
             continue;
         }
         let directory = tempfile::tempdir().unwrap();
-        let mut damaged = whole.clone();
+        let mut damaged = intact.clone();
         for byte in damaged.iter_mut().skip(number * PIECE).take(PIECE) {
             *byte ^= 0x5a;
         }

@@ -1,7 +1,7 @@
-//! One event a line to stdout or a file, written from the detection thread without ever blocking it.
+//! One line per event to stdout or a file, written on the event loop's thread without ever blocking it.
 //!
-//! Invariants: lines come out whole and in order; a reader that does not read costs at most [`BACKLOG`] bytes, then the
-//! newest lines are dropped and counted; a pipe is written only when the kernel says that there is room.
+//! Invariants: lines are complete and in order; a reader that does not read costs at most [`BACKLOG`] bytes, then the
+//! newest lines are dropped and counted; a pipe is only written when it polls as writable.
 
 use std::{
     collections::VecDeque,
@@ -13,27 +13,27 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Bytes kept for a slow reader.
+/// Bytes buffered for a slow reader.
 const BACKLOG: usize = 16 << 20;
-/// A pipe that polls as writable takes this much without blocking (`PIPE_BUF`).
+/// What a pipe that polls as writable accepts without blocking (`PIPE_BUF`).
 const CHUNK: usize = 4096;
 
-/// Where the lines go.
+/// The destination of the lines.
 #[derive(Debug)]
 pub struct Lines {
     out: File,
-    /// Regular files never block for a reader, and cannot be polled.
-    regular: bool,
+    /// Regular files never block, and cannot be polled.
+    is_regular: bool,
     backlog: VecDeque<u8>,
-    broken: bool,
+    failed: bool,
 }
 
-/// What became of a line.
+/// The outcome of writing a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
-    /// It is out, or waits in order.
+pub enum WriteOutcome {
+    /// It is written or buffered.
     Accepted,
-    /// The backlog is full, or nobody can read any more (see [`Lines::has_ended`]).
+    /// The backlog is full, or writing has failed (see [`Lines::has_failed`]).
     Dropped,
 }
 
@@ -41,63 +41,63 @@ impl Lines {
     /// Standard output.
     ///
     /// # Errors
-    /// Where the descriptor cannot be duplicated.
+    /// If the descriptor cannot be duplicated.
     pub fn stdout() -> io::Result<Self> {
         Self::new(File::from(io::stdout().as_fd().try_clone_to_owned()?))
     }
 
-    /// Appends to a file, which is created where it is missing.
+    /// Appends to a file, which is created if it is missing.
     ///
     /// # Errors
-    /// Where it cannot be opened.
+    /// If it cannot be opened.
     pub fn file(path: &Path) -> io::Result<Self> {
         Self::new(OpenOptions::new().create(true).append(true).open(path)?)
     }
 
     fn new(out: File) -> io::Result<Self> {
-        let regular = out.metadata()?.is_file();
+        let is_regular = out.metadata()?.is_file();
         Ok(Self {
             out,
-            regular,
+            is_regular,
             backlog: VecDeque::new(),
-            broken: false,
+            failed: false,
         })
     }
 
-    /// Whether lines wait for the reader; then call [`Lines::flush`] when the descriptor is writable.
+    /// Whether lines are buffered; then [`Lines::flush`] is to be called when the descriptor is writable.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        !self.backlog.is_empty() && !self.broken
+        !self.backlog.is_empty() && !self.failed
     }
 
-    /// Whether nothing is written any more since an error.
+    /// Whether nothing is written any more after an error.
     #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.broken
+    pub fn has_failed(&self) -> bool {
+        self.failed
     }
 
-    /// Takes one line, without its end.
+    /// Writes one line, given without its newline.
     ///
     /// # Errors
-    /// Once, when the reader is gone or the disk is full: nothing more is written then.
-    pub fn write(&mut self, line: &str) -> io::Result<Written> {
-        if self.broken || self.backlog.len() + line.len() >= BACKLOG {
-            return Ok(Written::Dropped);
+    /// Once, when the reader is gone or the disk is full; nothing more is written then.
+    pub fn write(&mut self, line: &str) -> io::Result<WriteOutcome> {
+        if self.failed || self.backlog.len() + line.len() >= BACKLOG {
+            return Ok(WriteOutcome::Dropped);
         }
         self.backlog.extend(line.as_bytes());
         self.backlog.push_back(b'\n');
         self.flush()?;
-        Ok(Written::Accepted)
+        Ok(WriteOutcome::Accepted)
     }
 
-    /// Writes what there is room for.
+    /// Writes as much of the backlog as there is room for.
     ///
     /// # Errors
-    /// As [`Lines::write`].
+    /// As for [`Lines::write`].
     pub fn flush(&mut self) -> io::Result<()> {
-        while self.is_waiting() && (self.regular || self.has_room()) {
+        while self.is_waiting() && (self.is_regular || self.has_room()) {
             let (front, _) = self.backlog.as_slices();
-            let piece = if self.regular {
+            let piece = if self.is_regular {
                 front
             } else {
                 &front[..front.len().min(CHUNK)]
@@ -107,7 +107,7 @@ impl Lines {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(e) => {
-                    self.broken = true;
+                    self.failed = true;
                     self.backlog.clear();
                     return Err(e);
                 }
@@ -118,7 +118,7 @@ impl Lines {
 
     fn has_room(&self) -> bool {
         let mut fds = [PollFd::new(self.out.as_fd(), PollFlags::POLLOUT)];
-        // An error or a hang-up counts as room: the write then tells what is wrong.
+        // An error or a hang-up counts as room: the write then returns the error.
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 }
@@ -138,12 +138,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_does_not_read_blocks_nothing_and_gets_all_lines_later() {
+    fn a_slow_reader_blocks_nothing_and_gets_all_lines_later() {
         let (reader, writer) = io::pipe().unwrap();
         let mut lines = Lines::new(File::from(std::os::fd::OwnedFd::from(writer))).unwrap();
         let long = "x".repeat(10_000);
         for _ in 0..100 {
-            assert_eq!(lines.write(&long).unwrap(), Written::Accepted);
+            assert_eq!(lines.write(&long).unwrap(), WriteOutcome::Accepted);
         }
         assert!(lines.is_waiting());
         let reader = std::thread::spawn(move || {
@@ -164,22 +164,25 @@ mod tests {
     }
 
     #[test]
-    fn a_gone_reader_is_told_once_and_then_lines_are_dropped() {
+    fn a_gone_reader_is_one_error_then_lines_are_dropped() {
         let (reader, writer) = io::pipe().unwrap();
         let mut lines = Lines::new(File::from(std::os::fd::OwnedFd::from(writer))).unwrap();
         drop(reader);
         assert!(lines.write("a").is_err());
-        assert_eq!(lines.write("b").unwrap(), Written::Dropped);
+        assert_eq!(lines.write("b").unwrap(), WriteOutcome::Dropped);
     }
 
     #[test]
-    fn a_full_backlog_drops_the_newest() {
+    fn a_full_backlog_drops_the_newest_lines() {
         let (_reader, writer) = io::pipe().unwrap();
         let mut lines = Lines::new(File::from(std::os::fd::OwnedFd::from(writer))).unwrap();
         let long = "x".repeat(BACKLOG / 4);
         let outcomes: Vec<_> = (0..6).map(|_| lines.write(&long).unwrap()).collect();
         assert_eq!(
-            outcomes.iter().filter(|o| **o == Written::Dropped).count(),
+            outcomes
+                .iter()
+                .filter(|o| **o == WriteOutcome::Dropped)
+                .count(),
             2
         );
     }

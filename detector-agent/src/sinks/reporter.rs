@@ -6,7 +6,7 @@ use tracing::{error, info};
 
 use super::{
     EventSink,
-    lines::{Lines, Written},
+    lines::{Lines, WriteOutcome},
 };
 use crate::{
     engine::{Anomaly, Claimant, Conflict, IfIndex, PodDevice},
@@ -88,12 +88,12 @@ impl Reporter {
             Err(e) => Err(e.into()),
         };
         let outcome = match written {
-            Ok(Written::Accepted) => {
+            Ok(WriteOutcome::Accepted) => {
                 self.set_lines_health(State::Works, LINES_WORK);
                 "delivered"
             }
-            Ok(Written::Dropped) if lines.has_ended() => "dropped",
-            Ok(Written::Dropped) => {
+            Ok(WriteOutcome::Dropped) if lines.has_failed() => "dropped",
+            Ok(WriteOutcome::Dropped) => {
                 self.set_lines_health(State::Degraded, "the reader is too slow: lines are dropped");
                 "dropped"
             }

@@ -1,7 +1,7 @@
-//! What an Alertmanager is told of a conflict or an anomaly (API v2).
+//! The alert for a conflict or an anomaly (Alertmanager API v2).
 //!
-//! Labels are what an alert is known by: only what does not change over a conflict's life stands there. Pods come and
-//! go, so they are annotations.
+//! Labels identify an alert, so only what does not change during a conflict's life is a label. Pods may become known
+//! later, so they are annotations.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -22,18 +22,18 @@ pub(super) struct Alert {
     pub(super) labels: BTreeMap<String, String>,
     annotations: BTreeMap<&'static str, String>,
     starts_at: WallTime,
-    /// When it is over; for an active one, when it is if nothing more is heard.
+    /// When it was resolved; of an active one, when it expires unless it is sent again.
     pub(super) ends_at: WallTime,
 }
 
 impl Alert {
-    /// The alert that tells what `event` does, with labels that the operator adds. Where it is not told again for as long as
-    /// `lapse`, it is over: the agent is gone.
+    /// The alert for `event`, with the configured labels. An active one expires after `expire_after` unless it is sent
+    /// again, as when the agent is gone.
     pub(super) fn new(
         event: &AnyEvent,
         extra: &BTreeMap<String, String>,
         now: WallTime,
-        lapse: Duration,
+        expire_after: Duration,
     ) -> Self {
         let (labels, annotations) = match event {
             AnyEvent::Conflict(event) => (labels(&event.data, extra), annotations(&event.data)),
@@ -46,12 +46,14 @@ impl Alert {
             labels,
             annotations,
             starts_at: event.raised_at(),
-            ends_at: event.resolved_at().unwrap_or_else(|| now.after(lapse)),
+            ends_at: event
+                .resolved_at()
+                .unwrap_or_else(|| now.after(expire_after)),
         }
     }
 
-    /// The same as ended at `now`.
-    pub(super) fn ended(mut self, now: WallTime) -> Self {
+    /// The same alert resolved at `now`.
+    pub(super) fn resolved(mut self, now: WallTime) -> Self {
         self.ends_at = now;
         self
     }
@@ -86,7 +88,7 @@ fn anomaly_labels(
     if let Some(vlan) = data.vlan {
         put("vlan", vlan.to_string());
     }
-    // Two pods may ask in vain for one gateway.
+    // Two pods may fail to resolve the same gateway.
     if let Some(device) = &data.device {
         put("device", device.clone());
     }

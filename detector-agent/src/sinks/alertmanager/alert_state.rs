@@ -1,7 +1,7 @@
-//! Which alerts stand, as one Alertmanager is told: pure, so that its rules are tested without time or network.
+//! The alerts of one Alertmanager. Pure, so that it is tested without time or network.
 //!
-//! Invariants: an alert whose labels change (the kind did) is ended under the old ones; an ended one is told for
-//! [`TOLD_AFTER_END`], as Prometheus does, so that an Alertmanager that was away learns of it; both are bounded.
+//! Invariants: an alert whose labels change (because its kind does) is resolved under the old ones; a resolved alert is
+//! sent for [`RESEND_RESOLVED`], as in Prometheus, so that an Alertmanager that was down gets it; both are bounded.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,25 +17,25 @@ use crate::{
     sinks::filter::Filter,
 };
 
-/// An ended alert is told for so long.
-pub(super) const TOLD_AFTER_END: Duration = Duration::from_secs(900);
-/// Active ones and ended ones, each, at most.
+/// How long a resolved alert is sent.
+pub(super) const RESEND_RESOLVED: Duration = Duration::from_secs(900);
+/// The most active alerts, and the most resolved ones.
 const BOUND: usize = 16_384;
 
 #[derive(Debug)]
-struct Standing {
+struct ActiveAlert {
     event: AnyEvent,
-    /// As it was told last; `None` where it was not yet.
-    told: Option<Alert>,
-    /// It changed since.
-    news: bool,
+    /// As it was sent last.
+    sent: Option<Alert>,
+    /// Whether it changed since.
+    has_changes: bool,
 }
 
 #[derive(Debug)]
-struct Ended {
+struct ResolvedAlert {
     at: Instant,
     alert: Alert,
-    news: bool,
+    has_changes: bool,
 }
 
 /// The alerts of one Alertmanager.
@@ -43,66 +43,70 @@ struct Ended {
 pub(super) struct AlertState {
     filter: Filter,
     extra: BTreeMap<String, String>,
-    /// An active alert that is not told again for so long is over.
-    lapse: Duration,
-    active: HashMap<SubjectId, Standing>,
-    /// By labels: what is raised again under the same ones is not over.
-    ended: HashMap<BTreeMap<String, String>, Ended>,
-    /// Something is to be told now, not only at the next turn.
-    pub(super) news: bool,
+    /// An active alert that is not sent again for this long expires.
+    expire_after: Duration,
+    active: HashMap<SubjectId, ActiveAlert>,
+    /// By labels: an alert raised again under the same labels is not resolved.
+    resolved: HashMap<BTreeMap<String, String>, ResolvedAlert>,
+    /// Whether there is something to send before the next full send.
+    pub(super) has_changes: bool,
 }
 
 impl AlertState {
-    pub(super) fn new(filter: Filter, extra: BTreeMap<String, String>, lapse: Duration) -> Self {
+    pub(super) fn new(
+        filter: Filter,
+        extra: BTreeMap<String, String>,
+        expire_after: Duration,
+    ) -> Self {
         Self {
             filter,
             extra,
-            lapse,
+            expire_after,
             active: HashMap::new(),
-            ended: HashMap::new(),
-            news: false,
+            resolved: HashMap::new(),
+            has_changes: false,
         }
     }
 
-    /// A conflict changed.
+    /// A conflict or an anomaly changed.
     pub(super) fn take(&mut self, event: &AnyEvent, now: Instant, wall: WallTime) {
         let id = event.subject_id();
         if event.is_resolved() {
-            if let Some(standing) = self.active.remove(&id) {
-                self.end(standing, Some(event), now, wall);
+            if let Some(entry) = self.active.remove(&id) {
+                self.end(entry, Some(event), now, wall);
             }
             return;
         }
-        let standing = self.active.len();
+        let count = self.active.len();
         match self.active.get_mut(&id) {
-            Some(standing) => {
-                standing.event = event.clone();
-                standing.news = true;
+            Some(entry) => {
+                entry.event = event.clone();
+                entry.has_changes = true;
             }
-            None if standing < BOUND => {
-                let standing = Standing {
+            None if count < BOUND => {
+                let entry = ActiveAlert {
                     event: event.clone(),
-                    told: None,
-                    news: true,
+                    sent: None,
+                    has_changes: true,
                 };
-                self.active.insert(id, standing);
+                self.active.insert(id, entry);
             }
             None => return,
         }
-        self.news = true;
+        self.has_changes = true;
     }
 
-    /// All that is active; what else is known is over.
+    /// Everything that is active; any other active alert is resolved.
     pub(super) fn catch_up(&mut self, events: &[AnyEvent], now: Instant, wall: WallTime) {
-        let over: Vec<_> = self
+        let gone: Vec<_> = self
             .active
             .keys()
             .filter(|id| !events.iter().any(|e| e.subject_id() == **id))
             .copied()
             .collect();
-        for id in over {
-            if let Some(standing) = self.active.remove(&id) {
-                self.end(standing, None, now, wall);
+        for id in gone {
+            if let Some(entry) = self.active.remove(&id) {
+                self.end(entry, None, now, wall);
             }
         }
         for event in events {
@@ -110,84 +114,85 @@ impl AlertState {
         }
     }
 
-    /// What is to be told at this moment (what changed, or everything), and when a conflict that must last longer is due.
+    /// The alerts to send now (changed ones, or all), and when a conflict with a minimum duration is due.
     pub(super) fn alerts(
         &mut self,
         everything: bool,
         now: Instant,
         wall: WallTime,
     ) -> (Vec<Alert>, Option<Duration>) {
-        self.news = false;
-        self.ended
-            .retain(|_, ended| now.saturating_duration_since(ended.at) < TOLD_AFTER_END);
+        self.has_changes = false;
+        self.resolved
+            .retain(|_, resolved| now.saturating_duration_since(resolved.at) < RESEND_RESOLVED);
         let mut due: Option<Duration> = None;
-        let mut moved = Vec::new();
+        let mut relabelled = Vec::new();
         let mut alerts = Vec::new();
-        for standing in self.active.values_mut() {
-            if standing.told.is_none() {
-                if !self.filter.accepts(&standing.event) {
+        for entry in self.active.values_mut() {
+            if entry.sent.is_none() {
+                if !self.filter.accepts(&entry.event) {
                     continue;
                 }
-                let left = self.filter.time_left(&standing.event, wall);
+                let left = self.filter.time_left(&entry.event, wall);
                 if !left.is_zero() {
                     due = Some(due.map_or(left, |other| other.min(left)));
                     continue;
                 }
             }
-            if !everything && !standing.news {
+            if !everything && !entry.has_changes {
                 continue;
             }
-            standing.news = false;
-            let alert = Alert::new(&standing.event, &self.extra, wall, self.lapse);
-            self.ended.remove(&alert.labels);
-            if let Some(before) = standing.told.replace(alert.clone())
+            entry.has_changes = false;
+            let alert = Alert::new(&entry.event, &self.extra, wall, self.expire_after);
+            self.resolved.remove(&alert.labels);
+            if let Some(before) = entry.sent.replace(alert.clone())
                 && before.labels != alert.labels
             {
-                moved.push(before);
+                relabelled.push(before);
             }
             alerts.push(alert);
         }
-        for before in moved {
-            // Another conflict may stand under the same labels by now.
+        for before in relabelled {
+            // Another conflict may have the same labels by now.
             if !alerts.iter().any(|alert| alert.labels == before.labels) {
-                self.remember(before.ended(wall), now);
+                self.add_resolved(before.resolved(wall), now);
             }
         }
-        for ended in self.ended.values_mut() {
-            if everything || ended.news {
-                ended.news = false;
-                alerts.push(ended.alert.clone());
+        for resolved in self.resolved.values_mut() {
+            if everything || resolved.has_changes {
+                resolved.has_changes = false;
+                alerts.push(resolved.alert.clone());
             }
         }
         (alerts, due)
     }
 
-    /// How many conflicts stand.
+    /// The number of active alerts.
     pub(super) fn active(&self) -> usize {
         self.active.len()
     }
 
-    /// Ends what was told as active, as far as it was told.
-    fn end(&mut self, standing: Standing, last: Option<&AnyEvent>, now: Instant, wall: WallTime) {
-        let Some(told) = standing.told else { return };
+    /// Resolves an alert if it was sent as active.
+    fn end(&mut self, entry: ActiveAlert, last: Option<&AnyEvent>, now: Instant, wall: WallTime) {
+        let Some(sent) = entry.sent else { return };
         let alert = match last {
-            Some(event) if event.kind() == standing.event.kind() => {
-                Alert::new(event, &self.extra, wall, self.lapse)
+            Some(event) if event.kind() == entry.event.kind() => {
+                Alert::new(event, &self.extra, wall, self.expire_after)
             }
-            _ => told.ended(wall),
+            _ => sent.resolved(wall),
         };
-        self.remember(alert, now);
-        self.news = true;
+        self.add_resolved(alert, now);
+        self.has_changes = true;
     }
 
-    fn remember(&mut self, alert: Alert, now: Instant) {
-        if self.ended.len() < BOUND {
-            let ended = Ended {
+    fn add_resolved(&mut self, alert: Alert, now: Instant) {
+        if self.resolved.len() < BOUND {
+            let resolved = ResolvedAlert {
                 at: now,
                 alert,
-                news: true,
+                has_changes: true,
             };
-            self.ended.insert(ended.alert.labels.clone(), ended);
+            self.resolved
+                .insert(resolved.alert.labels.clone(), resolved);
         }
     }
 }
@@ -200,7 +205,7 @@ mod tests {
         event::samples,
     };
 
-    fn board(filter: Filter) -> AlertState {
+    fn state(filter: Filter) -> AlertState {
         AlertState::new(
             filter,
             BTreeMap::from([("cluster".to_owned(), "east".to_owned())]),
@@ -217,47 +222,47 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changed_is_told_at_once_and_everything_at_its_turn() {
-        let mut board = board(Filter::default());
+    fn changes_are_sent_at_once_and_everything_periodically() {
+        let mut state = state(Filter::default());
         let now = Instant::now();
-        board.take(&samples::raised("10.0.0.1").into(), now, wall());
-        assert!(board.news);
-        let (alerts, _) = board.alerts(false, now, wall());
+        state.take(&samples::raised("10.0.0.1").into(), now, wall());
+        assert!(state.has_changes);
+        let (alerts, _) = state.alerts(false, now, wall());
         assert_eq!(alerts.len(), 1);
         assert!(is_active(&alerts[0]));
         assert_eq!(alerts[0].labels["cluster"], "east");
         assert_eq!(alerts[0].labels["alertname"], "IPConflict");
-        board.take(&samples::raised("10.0.0.2").into(), now, wall());
-        assert_eq!(board.alerts(false, now, wall()).0.len(), 1);
-        assert_eq!(board.alerts(false, now, wall()).0.len(), 0);
-        assert_eq!(board.alerts(true, now, wall()).0.len(), 2);
+        state.take(&samples::raised("10.0.0.2").into(), now, wall());
+        assert_eq!(state.alerts(false, now, wall()).0.len(), 1);
+        assert_eq!(state.alerts(false, now, wall()).0.len(), 0);
+        assert_eq!(state.alerts(true, now, wall()).0.len(), 2);
     }
 
     #[test]
-    fn an_end_is_told_for_a_quarter_of_an_hour_under_the_same_labels() {
-        let mut board = board(Filter::default());
+    fn a_resolved_alert_is_sent_for_15_minutes_with_its_labels() {
+        let mut state = state(Filter::default());
         let now = Instant::now();
-        board.take(&samples::raised("10.0.0.1").into(), now, wall());
-        let (raised, _) = board.alerts(false, now, wall());
-        board.take(&samples::resolved("10.0.0.1").into(), now, wall());
-        let (resolved, _) = board.alerts(false, now, wall());
+        state.take(&samples::raised("10.0.0.1").into(), now, wall());
+        let (raised, _) = state.alerts(false, now, wall());
+        state.take(&samples::resolved("10.0.0.1").into(), now, wall());
+        let (resolved, _) = state.alerts(false, now, wall());
         assert_eq!(raised[0].labels, resolved[0].labels);
         assert!(!is_active(&resolved[0]));
-        assert_eq!(board.alerts(true, now, wall()).0.len(), 1);
-        let later = now + TOLD_AFTER_END;
-        assert_eq!(board.alerts(true, later, wall()).0.len(), 0);
+        assert_eq!(state.alerts(true, now, wall()).0.len(), 1);
+        let later = now + RESEND_RESOLVED;
+        assert_eq!(state.alerts(true, later, wall()).0.len(), 0);
     }
 
     #[test]
-    fn a_kind_that_changes_ends_the_alert_under_the_old_labels() {
-        let mut board = board(Filter::default());
+    fn a_changed_kind_resolves_the_alert_under_the_old_labels() {
+        let mut state = state(Filter::default());
         let now = Instant::now();
-        board.take(&samples::raised("10.0.0.1").into(), now, wall());
-        let (before, _) = board.alerts(false, now, wall());
+        state.take(&samples::raised("10.0.0.1").into(), now, wall());
+        let (before, _) = state.alerts(false, now, wall());
         let mut event = samples::raised("10.0.0.1");
         event.data.kind = ConflictKind::Host;
-        board.take(&event.clone().into(), now, wall());
-        let (after, _) = board.alerts(false, now, wall());
+        state.take(&event.clone().into(), now, wall());
+        let (after, _) = state.alerts(false, now, wall());
         let [new, old] = &after[..] else {
             unreachable!("{after:?}")
         };
@@ -268,14 +273,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_active_after_a_gap_is_ended() {
-        let mut board = board(Filter::default());
+    fn an_alert_missing_after_a_gap_is_resolved() {
+        let mut state = state(Filter::default());
         let now = Instant::now();
-        board.take(&samples::raised("10.0.0.1").into(), now, wall());
-        board.alerts(false, now, wall());
+        state.take(&samples::raised("10.0.0.1").into(), now, wall());
+        state.alerts(false, now, wall());
         let other = AnyEvent::from(samples::raised("10.0.0.2"));
-        board.catch_up(&[other], now, wall());
-        let (alerts, _) = board.alerts(true, now, wall());
+        state.catch_up(&[other], now, wall());
+        let (alerts, _) = state.alerts(true, now, wall());
         let mut states: Vec<_> = alerts
             .iter()
             .map(|a| (a.labels["address"].as_str(), is_active(a)))
@@ -285,8 +290,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_filter_turns_away_is_not_told_and_neither_is_its_end() {
-        let mut board = board(Filter {
+    fn a_rejected_conflict_is_sent_neither_active_nor_resolved() {
+        let mut state = state(Filter {
             confidence: Confidence::Certain,
             min_duration: Duration::from_secs(3600),
             ..Filter::default()
@@ -294,17 +299,17 @@ mod tests {
         let now = Instant::now();
         let mut young = samples::raised("10.0.0.1");
         young.data.raised_at = wall();
-        board.take(&young.clone().into(), now, wall());
+        state.take(&young.clone().into(), now, wall());
         let mut observed = samples::raised("10.0.0.2");
         observed.data.confidence = Confidence::Observed;
-        board.take(&observed.clone().into(), now, wall());
-        let (alerts, due) = board.alerts(true, now, wall());
+        state.take(&observed.clone().into(), now, wall());
+        let (alerts, due) = state.alerts(true, now, wall());
         assert_eq!(alerts, []);
         assert!(
             due.is_some_and(|d| d > Duration::from_secs(3500)),
             "{due:?}"
         );
-        board.take(&samples::resolved("10.0.0.1").into(), now, wall());
-        assert_eq!(board.alerts(true, now, wall()).0, []);
+        state.take(&samples::resolved("10.0.0.1").into(), now, wall());
+        assert_eq!(state.alerts(true, now, wall()).0, []);
     }
 }

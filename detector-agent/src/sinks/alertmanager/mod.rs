@@ -1,9 +1,10 @@
-//! Alertmanagers: each is told of all active conflicts, at once when one changes and every minute (`resend-every`) besides.
+//! Alertmanagers: each gets all active conflicts and anomalies, changed ones at once and all every minute
+//! (`resend-every`).
 //!
-//! Unlike webhooks this is a state, not a queue: what could not be told is told at the next turn, so nothing is stored.
-//! Each Alertmanager has a task of its own; one that is down costs the others nothing. They deduplicate among themselves,
-//! so every one of a cluster is given, as for Prometheus. While the agent is away its alerts lapse after
-//! [`LAPSE`] times that, and the next agent raises what still stands.
+//! Unlike for webhooks there is no queue: what could not be sent is part of the next full send, so nothing is stored. Each
+//! Alertmanager has its own task; one that is down does not affect the others. They deduplicate among themselves, so
+//! every member of a cluster should be configured, as in Prometheus. While the agent is down its alerts expire after
+//! [`EXPIRE_AFTER`] intervals, and the next run sends what is still active.
 
 mod alert;
 mod alert_state;
@@ -39,11 +40,11 @@ use crate::{health::Part, sinks::settings::AlertmanagerSettings};
 use alert::Alert;
 use alert_state::AlertState;
 
-/// An alert that was not told again for so many turns is over, as with Prometheus.
-const LAPSE: u32 = 4;
-/// Alerts of one request, as Prometheus sends them.
+/// Intervals after which an alert that was not sent again expires, as in Prometheus.
+const EXPIRE_AFTER: u32 = 4;
+/// Alerts in one request, as in Prometheus.
 const CHUNK: usize = 64;
-/// Changes that wait to be taken up.
+/// The most changes that wait for the task.
 const CHANGES: usize = 1024;
 /// Waits after failures.
 const RETRY: RetryPolicy = RetryPolicy {
@@ -52,22 +53,26 @@ const RETRY: RetryPolicy = RetryPolicy {
 };
 
 #[derive(Debug)]
-enum Change {
+enum AlertInput {
     Event(AnyEvent),
     Active(Vec<AnyEvent>),
 }
 
-/// The detection thread's side of one Alertmanager.
+/// One Alertmanager as a sink of the event loop.
 #[derive(Debug)]
 pub struct AlertSink {
-    changes: mpsc::Sender<Change>,
+    changes: mpsc::Sender<AlertInput>,
     behind: Arc<AtomicBool>,
     dropped: Counter,
 }
 
 impl EventSink for AlertSink {
     fn offer(&mut self, event: &AnyEvent) {
-        if self.changes.try_send(Change::Event(event.clone())).is_err() {
+        if self
+            .changes
+            .try_send(AlertInput::Event(event.clone()))
+            .is_err()
+        {
             self.dropped.inc();
             self.behind.store(true, Ordering::Release);
         }
@@ -80,7 +85,7 @@ impl EventSink for AlertSink {
     fn catch_up(&mut self, active: &[AnyEvent]) {
         if self
             .changes
-            .try_send(Change::Active(active.to_vec()))
+            .try_send(AlertInput::Active(active.to_vec()))
             .is_ok()
         {
             self.behind.store(false, Ordering::Release);
@@ -88,15 +93,15 @@ impl EventSink for AlertSink {
     }
 }
 
-/// Tells one Alertmanager.
+/// The task that sends alerts to one Alertmanager.
 #[derive(Debug)]
 pub struct Alertmanager {
     name: String,
     client: HttpClient,
-    /// How often everything is told.
-    every: Duration,
-    board: AlertState,
-    changes: mpsc::Receiver<Change>,
+    /// The interval at which everything is sent.
+    interval: Duration,
+    state: AlertState,
+    changes: mpsc::Receiver<AlertInput>,
     metrics: Arc<Metrics>,
     failures: u32,
     random: fastrand::Rng,
@@ -104,10 +109,10 @@ pub struct Alertmanager {
 }
 
 impl Alertmanager {
-    /// The task's state and the sink that feeds it; `health` shows how the Alertmanager is.
+    /// The task and the sink that feeds it.
     ///
     /// # Errors
-    /// Where its files cannot be used.
+    /// If its files cannot be used.
     pub fn new(
         settings: &AlertmanagerSettings,
         metrics: &Arc<Metrics>,
@@ -128,11 +133,11 @@ impl Alertmanager {
         let task = Self {
             name: settings.name.clone(),
             client,
-            every: settings.resend_every,
-            board: AlertState::new(
+            interval: settings.resend_every,
+            state: AlertState::new(
                 settings.only.clone(),
                 settings.labels.clone(),
-                settings.resend_every.saturating_mul(LAPSE),
+                settings.resend_every.saturating_mul(EXPIRE_AFTER),
             ),
             changes,
             metrics: Arc::clone(metrics),
@@ -140,39 +145,43 @@ impl Alertmanager {
             random: fastrand::Rng::new(),
             health,
         };
-        task.health.works("nothing was to be told yet");
+        task.health.works("nothing to send yet");
         Ok((task, sink))
     }
 
-    /// Tells until `stop` says true, then what is new once more. The caller sets the deadline.
+    /// Sends until `stop` becomes true, then the last changes. The caller sets the deadline.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
-        let mut turn = Instant::now() + self.every;
+        let mut next_full = Instant::now() + self.interval;
         loop {
             tokio::select! {
                 change = self.changes.recv() => match change {
                     Some(change) => self.take(change),
                     None => return,
                 },
-                () = sleep_until(turn) => {}
+                () = sleep_until(next_full) => {}
                 _ = stop.changed() => {
                     self.take_all();
-                    if self.board.news {
-                        self.tell(false).await;
+                    if self.state.has_changes {
+                        self.send(false).await;
                     }
                     return;
                 }
             }
             self.take_all();
             let now = Instant::now();
-            // After a failure nobody knows what has been told: it waits for its turn, which then tells everything.
-            if now >= turn || (self.board.news && self.failures == 0) {
-                let next = self.tell(now >= turn || self.failures > 0).await;
+            // After a failure it is unknown what was received: the next full send repeats everything.
+            if now >= next_full || (self.state.has_changes && self.failures == 0) {
+                let next = self.send(now >= next_full || self.failures > 0).await;
                 let now = Instant::now();
                 if self.failures > 0 {
-                    turn = now + RETRY.wait(self.failures, &mut self.random);
+                    next_full = now + RETRY.wait(self.failures, &mut self.random);
                 } else {
-                    let full = if now >= turn { now + self.every } else { turn };
-                    turn = next.map_or(full, |due| full.min(now + due));
+                    let full = if now >= next_full {
+                        now + self.interval
+                    } else {
+                        next_full
+                    };
+                    next_full = next.map_or(full, |due| full.min(now + due));
                 }
             }
         }
@@ -184,37 +193,34 @@ impl Alertmanager {
         }
     }
 
-    fn take(&mut self, change: Change) {
+    fn take(&mut self, change: AlertInput) {
         let (now, wall) = (Instant::now(), WallTime::now());
         match change {
-            Change::Event(event) => self.board.take(&event, now, wall),
-            Change::Active(events) => self.board.catch_up(&events, now, wall),
+            AlertInput::Event(event) => self.state.take(&event, now, wall),
+            AlertInput::Active(events) => self.state.catch_up(&events, now, wall),
         }
         let labels = Sink {
             sink: self.name.clone(),
         };
-        let active = i64::try_from(self.board.active()).unwrap_or(i64::MAX);
+        let active = i64::try_from(self.state.active()).unwrap_or(i64::MAX);
         self.metrics.pending.get_or_create(&labels).set(active);
     }
 
-    /// Posts what is to be told; gives when more will be.
-    async fn tell(&mut self, everything: bool) -> Option<Duration> {
+    /// Posts what changed, or everything; returns when a delayed conflict is due.
+    async fn send(&mut self, everything: bool) -> Option<Duration> {
         let (alerts, due) = self
-            .board
+            .state
             .alerts(everything, Instant::now(), WallTime::now());
         for chunk in alerts.chunks(CHUNK) {
             match self.post(chunk).await {
                 Ok(()) => self.count("delivered", chunk.len()),
                 Err(why) => {
                     if self.failures == 0 {
-                        warn!(
-                            sink = self.name,
-                            "alerts could not be delivered and are tried again: {why}"
-                        );
+                        warn!(sink = self.name, "cannot deliver alerts, retrying: {why}");
                     } else {
-                        debug!(sink = self.name, "not delivered: {why}");
+                        debug!(sink = self.name, "cannot deliver alerts: {why}");
                     }
-                    self.health.failed(format!("takes no alerts: {why}"));
+                    self.health.failed(format!("accepts no alerts: {why}"));
                     self.failures = self.failures.saturating_add(1);
                     self.count("failed", alerts.len());
                     return due;
@@ -222,26 +228,26 @@ impl Alertmanager {
             }
         }
         if self.failures > 0 {
-            info!(sink = self.name, "the Alertmanager takes alerts again");
+            info!(sink = self.name, "Alertmanager accepts alerts again");
         }
         self.failures = 0;
         if !alerts.is_empty() {
-            self.health.works("takes alerts");
+            self.health.works("accepts alerts");
         }
         due
     }
 
     async fn post(&self, alerts: &[Alert]) -> Result<(), String> {
         let body = serde_json::to_vec(alerts).map_err(|e| e.to_string())?;
-        let answer = self
+        let response = self
             .client
             .post("application/json", HeaderMap::new(), Bytes::from(body))
             .await
             .map_err(|e| e.to_string())?;
-        if answer.status.is_success() {
+        if response.status.is_success() {
             Ok(())
         } else {
-            Err(format!("it answered {}", answer.status))
+            Err(format!("answered {}", response.status))
         }
     }
 

@@ -1,13 +1,13 @@
-//! Kubernetes events on the pods of a conflict: what `kubectl describe pod` and every event exporter show.
+//! Kubernetes events on the pods of a conflict, shown by `kubectl describe pod` and by event exporters.
 //!
 //! `IPConflict` (Warning) once for each pod of a conflict, as soon as the pod is known, with another claimant's pod as
-//! the related object; `IPConflictResolved` (Normal) on the same pods when it is over. The same word on the same pods
-//! within 6 minutes is counted up in the event that is there (its `series`), not posted anew.
+//! the related object; `IPConflictResolved` (Normal) on the same pods when it is resolved. A repetition within 6 minutes
+//! increments the count of the existing event (its `series`).
 //!
-//! Invariants: taking an event never waits; the queue, the memory of conflicts and the rate per pod are bounded.
+//! Invariants: offering an event never waits; the queue, the notified pods and the rate per pod are bounded.
 
-mod limit;
 mod pod_events;
+mod spam_filter;
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,8 +22,8 @@ use tokio::{
 use tracing::{info, warn};
 
 use self::{
-    limit::Limit,
-    pod_events::{Notice, NotifiedPods},
+    pod_events::{NotifiedPods, PodEvent},
+    spam_filter::SpamFilter,
 };
 use crate::kube_client::KubeClient;
 use crate::{
@@ -36,18 +36,18 @@ use crate::{
 
 /// The sink's name in metrics.
 const SINK: &str = "kubernetes";
-/// Who reports, a qualified name as the API wants it.
+/// The reporting controller, a qualified name as the API requires.
 const CONTROLLER: &str = "ipconflict.io/detector-agent";
-/// Events that wait for the server.
+/// The most events that wait for the server.
 const QUEUE: usize = 1024;
-/// How often one is tried; with the pauses, a server may be away for a minute.
+/// Attempts for one event; with the pauses, the server may be unreachable for a minute.
 const ATTEMPTS: u32 = 12;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// How long the server may take for one.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest time of one attempt.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Takes the agent's events for the API server.
+/// The sink for events on pods.
 #[derive(Debug)]
 pub struct KubeEvents {
     queue: mpsc::Sender<Arc<Event>>,
@@ -55,7 +55,7 @@ pub struct KubeEvents {
 }
 
 impl KubeEvents {
-    /// A sink, and the task that posts what it takes. `instance` names this agent among others (the node).
+    /// The sink, and the task that posts its events. `instance` identifies this agent (the node's name).
     pub fn new(
         kube: KubeClient,
         instance: String,
@@ -68,7 +68,7 @@ impl KubeEvents {
             metrics: Arc::clone(&metrics),
         };
         health.works("nothing to post yet");
-        let poster = Poster {
+        let poster = EventPoster {
             kube,
             instance,
             recorder: None,
@@ -93,32 +93,32 @@ fn count(metrics: &Metrics, outcome: &'static str) {
 }
 
 async fn post_all(
-    mut poster: Poster,
+    mut poster: EventPoster,
     metrics: Arc<Metrics>,
     health: Part,
     mut queued: mpsc::Receiver<Arc<Event>>,
 ) {
-    let mut told = NotifiedPods::default();
-    let mut limit = Limit::default();
-    let mut in_trouble = false;
+    let mut notified = NotifiedPods::default();
+    let mut spam_filter = SpamFilter::default();
+    let mut is_failing = false;
     while let Some(event) = queued.recv().await {
-        for notice in told.notices(&event.data) {
-            if !limit.allows(&notice.key(), Instant::now()) {
+        for pod_event in notified.pod_events(&event.data) {
+            if !spam_filter.take_token(&pod_event.key(), Instant::now()) {
                 count(&metrics, "limited");
                 continue;
             }
-            match poster.post(&notice).await {
+            match poster.post(&pod_event).await {
                 Ok(()) => {
                     count(&metrics, "delivered");
-                    health.works("events on the pods of conflicts are posted");
-                    if std::mem::take(&mut in_trouble) {
-                        info!("events on pods are posted again");
+                    health.works("posts events on the pods of conflicts");
+                    if std::mem::take(&mut is_failing) {
+                        info!("Kubernetes events are posted again");
                     }
                 }
                 Err(why) => {
                     count(&metrics, "failed");
-                    if !std::mem::replace(&mut in_trouble, true) {
-                        warn!("events on pods cannot be posted: {why}");
+                    if !std::mem::replace(&mut is_failing, true) {
+                        warn!("cannot post Kubernetes events: {why}");
                     }
                     health.failed(why);
                 }
@@ -127,28 +127,28 @@ async fn post_all(
     }
 }
 
-/// Posts, with a client that is made anew when the server no longer knows who asks.
-struct Poster {
+/// Posts events; reconnects when its token is no longer valid.
+struct EventPoster {
     kube: KubeClient,
     instance: String,
     recorder: Option<Recorder>,
 }
 
-impl Poster {
-    /// Posts one, again where the server is in trouble; what it refuses is not tried again.
-    async fn post(&mut self, notice: &Notice) -> Result<(), String> {
-        let event = notice.event();
+impl EventPoster {
+    /// Posts one event; retries unless the server rejects it.
+    async fn post(&mut self, pod_event: &PodEvent) -> Result<(), String> {
+        let event = pod_event.event();
         let mut pause = DoublingDelay::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut attempt = 1;
         loop {
             let why = match self.recorder().await {
                 Err(why) => why,
                 Ok(recorder) => {
-                    let publishing = recorder.publish(&event, &notice.regarding);
-                    match timeout(PATIENCE, publishing).await {
+                    let publishing = recorder.publish(&event, &pod_event.regarding);
+                    match timeout(TIMEOUT, publishing).await {
                         Ok(Ok(())) => return Ok(()),
                         Ok(Err(Error::Api(status))) if status.code == 401 => {
-                            // The token was replaced: a new client reads it again.
+                            // The token was rotated: a new client reads it again.
                             self.recorder = None;
                             Error::Api(status).to_string()
                         }
@@ -156,7 +156,7 @@ impl Poster {
                             return Err(Error::Api(status).to_string());
                         }
                         Ok(Err(error)) => error.to_string(),
-                        Err(_) => format!("the server did not answer within {PATIENCE:?}"),
+                        Err(_) => format!("no response within {TIMEOUT:?}"),
                     }
                 }
             };
@@ -183,7 +183,7 @@ impl Poster {
     }
 }
 
-/// Whether asking again leads to the same answer.
+/// Whether a retry would get the same response.
 fn is_final(code: u16) -> bool {
     (400..500).contains(&code) && !matches!(code, 408 | 429)
 }

@@ -1,4 +1,4 @@
-//! Which pod is to be told what of a conflict. Pure.
+//! Which Kubernetes events follow from a conflict's event. Pure.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -11,30 +11,30 @@ use crate::{
     pods::Pod,
 };
 
-/// Conflicts whose told pods are remembered.
+/// The most conflicts whose notified pods are remembered.
 const CONFLICTS: usize = 4096;
-/// Longest a note may be, in bytes.
+/// The longest note, in bytes.
 const NOTE: usize = 1024;
 
 /// One event to be posted.
 #[derive(Debug)]
-pub(super) struct Notice {
-    /// The pod that is told.
+pub(super) struct PodEvent {
+    /// The pod that the event is on.
     pub(super) regarding: ObjectReference,
     related: Option<ObjectReference>,
     resolved: bool,
     note: String,
 }
 
-impl Notice {
-    /// The pod, as a key.
+impl PodEvent {
+    /// The pod as the key of the spam filter.
     pub(super) fn key(&self) -> String {
         let part = |part: &Option<String>| part.clone().unwrap_or_default();
         let pod = &self.regarding;
         [part(&pod.namespace), part(&pod.name), part(&pod.uid)].join("/")
     }
 
-    /// As the recorder takes it.
+    /// The event for the recorder.
     pub(super) fn event(&self) -> ApiEvent {
         let (type_, reason) = if self.resolved {
             (EventType::Normal, "IPConflictResolved")
@@ -51,7 +51,7 @@ impl Notice {
     }
 }
 
-/// Which pods were told of which conflict.
+/// The pods that have an event of each conflict.
 #[derive(Debug, Default)]
 pub(super) struct NotifiedPods {
     by_conflict: HashMap<ConflictId, HashSet<String>>,
@@ -59,45 +59,45 @@ pub(super) struct NotifiedPods {
 }
 
 impl NotifiedPods {
-    /// What is to be posted after this event.
-    pub(super) fn notices(&mut self, data: &ConflictData) -> Vec<Notice> {
+    /// The events to post for this state of a conflict.
+    pub(super) fn pod_events(&mut self, data: &ConflictData) -> Vec<PodEvent> {
         let resolved = data.is_resolved();
-        let told = if resolved {
+        let notified = if resolved {
             self.order.retain(|id| *id != data.conflict_id);
             self.by_conflict
                 .remove(&data.conflict_id)
                 .unwrap_or_default()
         } else {
-            self.remember(data.conflict_id).clone()
+            self.pods_of(data.conflict_id).clone()
         };
-        let mut notices = Vec::new();
+        let mut pod_events = Vec::new();
         for (position, claimant) in data.claimants.iter().enumerate() {
-            // An event without the uid is shown on no pod.
+            // Without its uid, the pod does not show the event.
             let Some(regarding) = claimant.pod.as_deref().and_then(reference) else {
                 continue;
             };
             let uid = regarding.uid.clone().unwrap_or_default();
-            if told.contains(&uid) != resolved || (!resolved && claimant.left.is_some()) {
+            if notified.contains(&uid) != resolved || (!resolved && claimant.left.is_some()) {
                 continue;
             }
             if !resolved {
-                self.remember(data.conflict_id).insert(uid);
+                self.pods_of(data.conflict_id).insert(uid);
             }
             let others = || {
                 let others = data.claimants.iter().enumerate();
                 others.filter(move |(other, _)| *other != position)
             };
-            notices.push(Notice {
+            pod_events.push(PodEvent {
                 regarding,
                 related: others().find_map(|(_, other)| reference(other.pod.as_deref()?)),
                 resolved,
                 note: note(data, claimant, others().map(|(_, other)| other), resolved),
             });
         }
-        notices
+        pod_events
     }
 
-    fn remember(&mut self, conflict: ConflictId) -> &mut HashSet<String> {
+    fn pods_of(&mut self, conflict: ConflictId) -> &mut HashSet<String> {
         if !self.by_conflict.contains_key(&conflict) {
             self.order.push_back(conflict);
             if self.order.len() > CONFLICTS
@@ -131,7 +131,7 @@ fn note<'c>(
     let device = &own.device;
     if resolved {
         return format!(
-            "{address} on {device} is no longer claimed twice on node {}",
+            "{address} on {device} is no longer in conflict on node {}",
             data.node
         );
     }
@@ -145,7 +145,7 @@ fn note<'c>(
     let traffic = match &data.traffic_goes_to {
         Some(winner) if winner == device => "the node sends its traffic to this pod".to_owned(),
         Some(winner) => format!("the node sends its traffic to {winner}"),
-        None => "no route of the node leads to either".to_owned(),
+        None => "the node has no route to either".to_owned(),
     };
     let mut note = format!(
         "{address} on {device} is also claimed by {} ({}); {traffic}; conflict {}",
@@ -186,49 +186,55 @@ mod tests {
         .unwrap()
     }
 
-    fn told_on(notices: &[Notice]) -> Vec<(&str, Option<&str>, bool)> {
-        notices
+    fn summaries(pod_events: &[PodEvent]) -> Vec<(&str, Option<&str>, bool)> {
+        pod_events
             .iter()
-            .map(|notice| {
-                let related = notice.related.as_ref().and_then(|pod| pod.name.as_deref());
+            .map(|pod_event| {
+                let related = pod_event
+                    .related
+                    .as_ref()
+                    .and_then(|pod| pod.name.as_deref());
                 (
-                    notice.regarding.name.as_deref().unwrap(),
+                    pod_event.regarding.name.as_deref().unwrap(),
                     related,
-                    notice.resolved,
+                    pod_event.resolved,
                 )
             })
             .collect()
     }
 
     #[test]
-    fn each_pod_is_told_once_as_soon_as_it_is_known_and_again_at_the_end() {
-        let mut told = NotifiedPods::default();
-        let half = [claimant("vetha", Some("a")), claimant("vethb", None)];
-        let whole = [claimant("vetha", Some("a")), claimant("vethb", Some("b"))];
+    fn each_pod_gets_one_event_when_known_and_one_when_resolved() {
+        let mut notified = NotifiedPods::default();
+        let one_known = [claimant("vetha", Some("a")), claimant("vethb", None)];
+        let both = [claimant("vetha", Some("a")), claimant("vethb", Some("b"))];
         assert_eq!(
-            told_on(&told.notices(&conflict("active", &half))),
+            summaries(&notified.pod_events(&conflict("active", &one_known))),
             [("a", None, false)]
         );
         assert_eq!(
-            told_on(&told.notices(&conflict("active", &whole))),
+            summaries(&notified.pod_events(&conflict("active", &both))),
             [("b", Some("a"), false)]
         );
-        assert_eq!(told_on(&told.notices(&conflict("active", &whole))), []);
         assert_eq!(
-            told_on(&told.notices(&conflict("resolved", &whole))),
+            summaries(&notified.pod_events(&conflict("active", &both))),
+            []
+        );
+        assert_eq!(
+            summaries(&notified.pod_events(&conflict("resolved", &both))),
             [("a", Some("b"), true), ("b", Some("a"), true)]
         );
-        assert!(told.by_conflict.is_empty() && told.order.is_empty());
+        assert!(notified.by_conflict.is_empty() && notified.order.is_empty());
     }
 
     #[test]
-    fn the_note_names_the_other_pod_and_who_gets_the_traffic_and_is_never_too_long() {
-        let mut told = NotifiedPods::default();
+    fn the_note_names_the_other_pod_and_the_traffic_receiver() {
+        let mut notified = NotifiedPods::default();
         let mut claimants = vec![claimant("vetha", Some("a")), claimant("vethb", Some("b"))];
-        let notes: Vec<_> = told
-            .notices(&conflict("active", &claimants))
+        let notes: Vec<_> = notified
+            .pod_events(&conflict("active", &claimants))
             .into_iter()
-            .map(|notice| notice.note)
+            .map(|pod_event| pod_event.note)
             .collect();
         assert!(
             notes[0].contains("shop/b on vethb") && notes[0].contains("to this pod"),
@@ -239,17 +245,21 @@ mod tests {
             "{notes:?}"
         );
         claimants.extend((0..60).map(|n| claimant(&format!("vethü{n}"), Some(&"ü".repeat(40)))));
-        let mut told = NotifiedPods::default();
-        let notices = told.notices(&conflict("active", &claimants));
-        assert!(notices.iter().all(|notice| notice.note.len() <= NOTE));
+        let mut notified = NotifiedPods::default();
+        let pod_events = notified.pod_events(&conflict("active", &claimants));
+        assert!(
+            pod_events
+                .iter()
+                .all(|pod_event| pod_event.note.len() <= NOTE)
+        );
     }
 
     #[test]
-    fn memory_of_conflicts_is_bounded() {
-        let mut told = NotifiedPods::default();
+    fn the_number_of_remembered_conflicts_is_bounded() {
+        let mut notified = NotifiedPods::default();
         for id in 0..CONFLICTS as u128 + 10 {
-            told.remember(ConflictId(id));
+            notified.pods_of(ConflictId(id));
         }
-        assert!(told.by_conflict.len() <= CONFLICTS && told.order.len() <= CONFLICTS);
+        assert!(notified.by_conflict.len() <= CONFLICTS && notified.order.len() <= CONFLICTS);
     }
 }

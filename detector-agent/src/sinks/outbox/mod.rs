@@ -18,7 +18,7 @@
 //! 5. Bounded: events and bytes of each sink, open subjects, events not stored yet. At a sink's bound the oldest
 //!    resolved subject that the sink has got nothing of goes first (see [`queue::Queue`]).
 //! 6. Nothing here blocks the event loop. An event that the channel has no room for is dropped and counted; the event
-//!    loop is then asked for everything that is active, and the difference to what is stored becomes events: a subject
+//!    loop then offers everything that is active, and the difference to what is stored becomes events: a subject
 //!    that is open here and no longer active is resolved, one that is active and not open here is raised. The same
 //!    happens once after each start, when the first snapshot is merged, which also repairs what a crash lost.
 //! 7. If the disk is full or broken, at the start too, events wait in memory within the same bound and the store is

@@ -302,7 +302,7 @@ impl Worker {
                     .iter()
                     .map(|sink_queue| &sink_queue.queue)
                     .collect();
-                // A store that was reopened, whoever met the error, has lost what was not synced.
+                // A store that was reopened, even by another user of it, has lost what was not synced.
                 let same = Weak::ptr_eq(&commit_state.last, &Arc::downgrade(&database));
                 let again = if same {
                     &[]

@@ -2,8 +2,8 @@
 //!
 //! [`Webhook`] makes one attempt; [`sender::Sender`] schedules the attempts.
 
-mod format;
-pub(super) mod sender;
+pub mod format;
+pub mod sender;
 pub mod sign;
 
 use std::{fmt, path::PathBuf, sync::Arc};

@@ -1,4 +1,4 @@
-//! Full disks, gaps, filters that let a conflict pass late, sinks that come and go.
+//! Full disks, gaps, minimum durations, added and removed sinks.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[test]
-fn a_full_disk_holds_events_back_and_loses_none() {
+fn a_full_disk_delays_events_and_loses_none() {
     let mut world = World::new(1, OutboxBounds::default());
     world.start().unwrap();
     let conflict = world.raise();
@@ -37,7 +37,7 @@ fn a_full_disk_holds_events_back_and_loses_none() {
 }
 
 #[test]
-fn a_commit_that_failed_is_done_once_whether_it_reached_the_disk_or_not() {
+fn a_failed_commit_is_applied_exactly_once() {
     // Every place in the commit where the disk may fill up; then there is room again.
     let mut at = 0;
     loop {
@@ -54,7 +54,7 @@ fn a_commit_that_failed_is_done_once_whether_it_reached_the_disk_or_not() {
             assert!(at > 3, "only {at} operations");
             break;
         }
-        // Not a crash after all: what was written is there.
+        // Not a crash: everything written is there.
         world.disk.come_back();
         assert!(world.store());
         world.finish();
@@ -70,7 +70,7 @@ fn a_commit_that_failed_is_done_once_whether_it_reached_the_disk_or_not() {
 }
 
 #[test]
-fn what_the_channel_has_no_room_for_is_counted_and_healed_by_what_is_active() {
+fn a_full_channel_is_counted_and_repaired_by_a_catch_up() {
     let mut world = World::new(3, OutboxBounds::default());
     world.start().unwrap();
     let ended = world.raise();
@@ -81,7 +81,7 @@ fn what_the_channel_has_no_room_for_is_counted_and_healed_by_what_is_active() {
     for _ in 0..CAPACITY {
         sink.offer(&event);
     }
-    // Neither the end of the one nor the beginning of the other finds room.
+    // There is no room for either event.
     world.resolve(&ended);
     let begun = world.raise();
     assert_eq!(world.counted("outbox", "dropped"), 2);
@@ -103,7 +103,7 @@ fn what_the_channel_has_no_room_for_is_counted_and_healed_by_what_is_active() {
 }
 
 #[test]
-fn a_conflict_that_lasts_too_short_is_not_told_and_a_longer_one_is_once_it_is_due() {
+fn a_conflict_is_delivered_once_it_has_lasted_long_enough() {
     let store = Arc::new(Store::in_memory());
     let metrics = Arc::new(Metrics::new());
     let patient = SinkSpec {
@@ -144,11 +144,11 @@ fn a_conflict_that_lasts_too_short_is_not_told_and_a_longer_one_is_once_it_is_du
     let event = job.event.unwrap();
     assert_eq!(event.subject_id(), samples::subject_id("long"));
     assert_eq!(event.change(), Change::Raised);
-    assert_eq!(event.id(), "4", "it tells the newest state");
+    assert_eq!(event.id(), "4", "it has the newest state");
 }
 
 #[test]
-fn a_sink_that_is_new_hears_of_what_is_active_and_one_that_is_gone_leaves_nothing() {
+fn a_new_sink_gets_what_is_active_and_a_removed_one_leaves_none() {
     let directory = tempfile::tempdir().unwrap();
     let metrics = Arc::new(Metrics::new());
     let spec = |name: &str| SinkSpec {
@@ -178,14 +178,14 @@ fn a_sink_that_is_new_hears_of_what_is_active_and_one_that_is_gone_leaves_nothin
         health(),
     );
     assert_eq!(outbox.sink_queues()[0].pending(), 0);
-    assert!(outbox.sink().is_behind(), "it asks for what is active");
+    assert!(outbox.sink().is_behind(), "it requests what is active");
     outbox.sink().catch_up(&[event]);
     worker.turn(Some(Duration::ZERO));
     assert_eq!(outbox.sink_queues()[0].pending(), 1);
 }
 
 #[test]
-fn an_outbox_that_finds_no_room_at_its_start_begins_when_there_is_some() {
+fn an_outbox_on_a_full_disk_starts_once_there_is_room() {
     let disk = super::disk::Disk::default();
     disk.set_full(true);
     let store = store_on(&disk);
@@ -201,7 +201,7 @@ fn an_outbox_that_finds_no_room_at_its_start_begins_when_there_is_some() {
 }
 
 #[test]
-fn what_earlier_runs_left_is_sent_also_where_it_could_not_be_read_at_the_start() {
+fn earlier_events_are_sent_after_a_failed_read_at_the_start() {
     let mut world = World::new(5, OutboxBounds::default());
     world.start().unwrap();
     let conflict = world.raise();
@@ -218,13 +218,13 @@ fn what_earlier_runs_left_is_sent_also_where_it_could_not_be_read_at_the_start()
 }
 
 #[test]
-fn another_writers_error_does_not_bring_back_what_was_delivered() {
+fn an_error_of_another_writer_does_not_repeat_deliveries() {
     let mut world = World::new(6, OutboxBounds::default());
     world.start().unwrap();
     let conflict = world.raise();
     assert!(world.store());
     world.deliver(10, 0);
-    // The removal is committed, and not synced: nothing follows it.
+    // The removal is committed but not synced, as nothing follows it.
     assert!(world.store());
     let store = Arc::clone(&world.run().worker.store);
     world.disk.set_full(true);

@@ -1,18 +1,18 @@
-//! Random lives of conflicts, with the power cut at every single write.
+//! Random conflicts, with a power cut at every single write.
 
 use super::{super::OutboxBounds, world::World};
 
 /// Conflicts open at a time.
 const OPEN: usize = 4;
 
-/// A bound that is met, yet leaves room for the ends of all conflicts that a sink knows of.
+/// A bound that is reached, yet has room for the `resolved` events of all conflicts that a sink has got.
 const TIGHT: OutboxBounds = OutboxBounds {
     events: 12,
     bytes: 1 << 20,
     open: 100,
 };
 
-/// A life with one crash at the operation `crash_at`; `false` where it never came to that.
+/// A run with one crash at the operation `crash_at`; `false` if there were fewer.
 fn live(seed: u64, crash_at: usize, bounds: OutboxBounds, ambiguous: bool) -> (World, bool) {
     let mut world = World::new(seed, bounds);
     world.ambiguous = ambiguous;
@@ -55,7 +55,7 @@ fn live(seed: u64, crash_at: usize, bounds: OutboxBounds, ambiguous: bool) -> (W
 }
 
 #[test]
-fn nothing_stored_is_lost_and_order_is_kept_over_a_crash_at_every_write() {
+fn a_crash_at_any_write_keeps_order_and_loses_nothing_stored() {
     for (seed, step) in [(0, 1), (1, 5)] {
         let mut crash_at = 0;
         loop {
@@ -73,42 +73,42 @@ fn nothing_stored_is_lost_and_order_is_kept_over_a_crash_at_every_write() {
 }
 
 #[test]
-fn at_the_bound_a_sink_still_sees_whole_conflicts() {
+fn at_the_bound_a_sink_still_gets_complete_conflicts() {
     let mut evicted = 0;
-    let mut whole = 0;
+    let mut complete = 0;
     for seed in 0..60 {
         let (world, _) = live(seed, usize::MAX, TIGHT, false);
         evicted += world.counted("all", "evicted");
-        if !world.lost_an_end {
+        if !world.lost_resolved {
             world.check_order();
-            whole += 1;
+            complete += 1;
         }
     }
     assert!(evicted > 100, "the bound was hardly met: {evicted}");
     assert!(
-        whole > 50,
-        "ends were dropped in {} of 60 lives",
-        60 - whole
+        complete > 50,
+        "ends were dropped in {} of 60 runs",
+        60 - complete
     );
 }
 
 #[test]
-fn at_the_bound_order_is_kept_over_a_crash_at_every_write() {
-    let (mut lives, mut whole) = (0, 0);
+fn a_crash_at_any_write_keeps_order_at_the_bound() {
+    let (mut runs, mut complete) = (0, 0);
     for crash_at in (0..).step_by(3) {
         let (world, crashed) = live(7, crash_at, TIGHT, false);
-        lives += 1;
-        if !world.lost_an_end {
+        runs += 1;
+        if !world.lost_resolved {
             world.check_order();
-            whole += 1;
+            complete += 1;
         }
         if !crashed {
             break;
         }
     }
     assert!(
-        whole > lives / 2,
-        "ends were dropped in {} of {lives} lives",
-        lives - whole
+        complete > runs / 2,
+        "ends were dropped in {} of {runs} runs",
+        runs - complete
     );
 }

@@ -1,4 +1,4 @@
-//! Conflicts that come and go, an outbox on a disk that may fail, and a receiver that remembers everything.
+//! Conflicts that come and go, an outbox on a disk that may fail, and a receiver that records everything.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -66,7 +66,7 @@ pub(super) fn store_on(disk: &Disk) -> Arc<Store> {
     ))
 }
 
-/// The agent's life as the outbox sees it: it ends with a crash, the world does not.
+/// One run of the agent, which ends with a crash.
 pub(super) struct Run {
     pub(super) outbox: Outbox,
     pub(super) worker: Worker,
@@ -82,13 +82,13 @@ pub(super) struct World {
     pub(super) active: BTreeMap<String, bool>,
     serial: usize,
     conflicts: usize,
-    /// Events whose commit succeeded, and those that are under way.
+    /// Events whose commit succeeded.
     pub(super) stored: BTreeSet<String>,
     offered: Vec<String>,
     /// What each sink saw, by conflict.
     pub(super) seen: Vec<HashMap<SubjectId, Vec<Seen>>>,
-    /// Whether the bound cost a sink the end of a conflict that it knows of, or may know of.
-    pub(super) lost_an_end: bool,
+    /// Whether a sink lost the `resolved` event of a conflict that it got, or may have got, to the bound.
+    pub(super) lost_resolved: bool,
     /// Whether a failed attempt may have reached the receiver.
     pub(super) ambiguous: bool,
 }
@@ -107,7 +107,7 @@ impl World {
             stored: BTreeSet::new(),
             offered: Vec::new(),
             seen: vec![HashMap::new(), HashMap::new()],
-            lost_an_end: false,
+            lost_resolved: false,
             ambiguous: true,
         }
     }
@@ -136,7 +136,7 @@ impl World {
         self.run.as_mut().unwrap()
     }
 
-    /// The agent is gone, without a word.
+    /// The agent crashes.
     pub(super) fn die(&mut self) {
         self.run = None;
     }
@@ -150,7 +150,7 @@ impl World {
         } else {
             Confidence::Observed
         };
-        // Each state of a conflict is told apart from the one before.
+        // Each state of a conflict differs from the one before.
         event.data.traffic_goes_to = Some(format!("veth{}", self.serial));
         event.into()
     }
@@ -197,11 +197,11 @@ impl World {
         }
     }
 
-    /// The outbox stores what it was offered; `false` where that failed.
+    /// The outbox stores the offered events; `false` if that failed.
     pub(super) fn store(&mut self) -> bool {
         self.run().worker.turn(Some(Duration::ZERO));
         let run = self.run();
-        // A commit that failed may be on the disk all the same.
+        // A failed commit may have reached the disk.
         let doubt = run.worker.commit_state.doubt.iter();
         let cost = doubt
             .flat_map(|changes| &changes.evicted)
@@ -210,7 +210,7 @@ impl World {
         if done {
             self.stored.extend(self.offered.drain(..));
         }
-        self.lost_an_end |= cost
+        self.lost_resolved |= cost
             || ["all", "certain"]
                 .iter()
                 .any(|sink| self.counted(sink, "evicted_end") > 0);
@@ -294,18 +294,18 @@ impl World {
                 let mut once = seen.clone();
                 once.dedup();
                 let ids: BTreeSet<_> = once.iter().map(|s| &s.id).collect();
-                let story = format!("sink {sink}, conflict {conflict}: {seen:?}");
+                let history = format!("sink {sink}, conflict {conflict}: {seen:?}");
                 assert_eq!(
                     ids.len(),
                     once.len(),
-                    "a repeat after a later event: {story}"
+                    "a repeat after a later event: {history}"
                 );
-                assert_eq!(once[0].change, Change::Raised, "{story}");
+                assert_eq!(once[0].change, Change::Raised, "{history}");
                 let last = once.len() - 1;
-                assert_eq!(once[last].change, Change::Resolved, "{story}");
+                assert_eq!(once[last].change, Change::Resolved, "{history}");
                 assert!(
                     once[1..last].iter().all(|s| s.change == Change::Updated),
-                    "{story}"
+                    "{history}"
                 );
             }
         }
