@@ -132,16 +132,12 @@ impl Metrics {
         ]);
         registry.register_with_unit(
             "detection_latency",
-            "From the kernel's timestamp of the deciding observation to the event",
+            "Time from the kernel's timestamp of the deciding observation to the creation of the event",
             Unit::Seconds,
             latency.clone(),
         );
         let metrics = Self {
-            active: metric!(
-                "conflicts_active",
-                "Conflicts that are active now",
-                Family::default()
-            ),
+            active: metric!("conflicts_active", "Active conflicts", Family::default()),
             raised: metric!(
                 "conflicts_raised",
                 "Conflicts raised since the agent started",
@@ -149,7 +145,7 @@ impl Metrics {
             ),
             claims: metric!(
                 "claims",
-                "Addresses known now that a pod's device or the node itself claims, each once",
+                "Addresses claimed by a pod device or by the node itself, each counted once",
                 Gauge::default()
             ),
             attached: metric!(
@@ -159,17 +155,17 @@ impl Metrics {
             ),
             observations: metric!(
                 "observations",
-                "Observations taken from the kernel",
+                "Observations received from the kernel",
                 Family::default()
             ),
             dropped: metric!(
                 "observations_dropped",
-                "Observations that were lost",
+                "Lost observations",
                 Family::default()
             ),
             rejected: metric!(
                 "frames_rejected",
-                "ARP and NDP frames that were malformed",
+                "Malformed ARP and NDP frames",
                 Family::default()
             ),
             kernel_log_suppressed: metric!(
@@ -182,20 +178,16 @@ impl Metrics {
                 "Snapshots of the kernel state taken after a loss",
                 Family::default()
             ),
-            anomalies: metric!(
-                "anomalies_active",
-                "Anomalies that are active now",
-                Family::default()
-            ),
+            anomalies: metric!("anomalies_active", "Active anomalies", Family::default()),
             lookups: metric!(
                 "pod_lookups",
-                "Look-ups of the pod behind a device",
+                "Lookups of the pod behind a device",
                 Family::default()
             ),
             deliveries: metric!("deliveries", "Deliveries of events", Family::default()),
             pending: metric!(
                 "outbox_pending",
-                "Events that wait to be delivered",
+                "Events waiting for delivery",
                 Family::default()
             ),
             latency,
