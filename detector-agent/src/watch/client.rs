@@ -1,4 +1,5 @@
-//! The agent's endpoints, read. One connection for each request; every answer is bounded in size and in silence.
+//! HTTP client for the agent's endpoints. It opens one connection per request, and bounds the size of a response and the
+//! time without data.
 
 use std::{future::poll_fn, io, path::Path, pin::Pin, sync::Arc, time::Duration};
 
@@ -20,69 +21,69 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::{Present, stream::Events};
+use super::{Overview, stream::EventStream};
 
-/// To connect, and for the head of an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The agent gives a sign of life every ten seconds.
-const SILENCE: Duration = Duration::from_secs(25);
-/// An answer larger than this is not the agent's.
-const ANSWER: usize = 256 << 20;
+/// Limit for connecting and for receiving the head of a response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit for the time without data; the agent sends a heartbeat every ten seconds.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(25);
+/// Largest accepted response, in bytes.
+const MAX_RESPONSE: usize = 256 << 20;
 
-/// Why the agent could not be read.
+/// Why the agent cannot be queried.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The address is none.
-    #[error("`{0}` is no address of an agent; give one such as http://127.0.0.1:9842 with --url")]
+    /// The URL is invalid.
+    #[error("`{0}` is not a valid agent URL; give one such as http://127.0.0.1:9842 with --url")]
     Url(String),
-    /// TLS needs somebody to vouch for the agent.
-    #[error("an https:// agent needs --ca-file with the certificate that vouches for it")]
+    /// An https URL without a CA certificate.
+    #[error("an https:// URL requires --ca-file with the CA certificate of the agent")]
     NoCa,
-    /// A file is of no use.
+    /// A file cannot be used.
     #[error("cannot use the file {path}: {reason}; check {flag}")]
     File {
-        /// Which file.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The cause.
         reason: String,
-        /// Where it was given.
+        /// The flag that named it.
         flag: &'static str,
     },
-    /// Nothing answers there.
+    /// No connection, or no response in time.
     #[error(
-        "cannot reach the agent at {url}: {reason}; is `detector-agent run` running, with --listen there?"
+        "cannot reach the agent at {url}: {reason}; check that `detector-agent run` is running with --listen on this address"
     )]
     Unreachable {
-        /// Where.
+        /// URL of the agent.
         url: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// It asks for a token.
-    #[error("the agent at {0} asks for its token; give the file with --token-file")]
+    /// The token is missing or invalid.
+    #[error("the agent at {0} requires a valid token; give its file with --token-file")]
     Token(String),
-    /// It answers otherwise than expected.
-    #[error("the agent at {url} answered {status}")]
+    /// An unexpected status code.
+    #[error("the agent at {url} responded with {status}")]
     Status {
-        /// Where.
+        /// URL of the agent.
         url: String,
-        /// What.
+        /// The status code.
         status: StatusCode,
     },
-    /// The answer is not an agent's.
-    #[error("what answers at {url} does not speak as this version's agent: {reason}")]
-    Foreign {
-        /// Where.
+    /// The response cannot be parsed.
+    #[error("invalid response from {url}, which may not be an agent of this version: {reason}")]
+    InvalidResponse {
+        /// URL of the agent.
         url: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// The connection broke.
-    #[error("the connection to the agent broke: {0}")]
-    Broken(String),
+    /// The connection ended during a response.
+    #[error("lost the connection to the agent: {0}")]
+    ConnectionLost(String),
 }
 
-/// One agent.
+/// Client for one agent.
 pub(super) struct Client {
     url: String,
     host: String,
@@ -92,8 +93,8 @@ pub(super) struct Client {
     authorization: Option<header::HeaderValue>,
 }
 
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
 
 impl Client {
     pub(super) fn new(
@@ -101,13 +102,13 @@ impl Client {
         token_file: Option<&Path>,
         ca_file: Option<&Path>,
     ) -> Result<Self, ClientError> {
-        let wrong = || ClientError::Url(url.to_owned());
-        let uri: Uri = url.parse().map_err(|_| wrong())?;
-        let host = uri.host().ok_or_else(wrong)?;
+        let invalid = || ClientError::Url(url.to_owned());
+        let uri: Uri = url.parse().map_err(|_| invalid())?;
+        let host = uri.host().ok_or_else(invalid)?;
         let (tls, default_port) = match uri.scheme_str() {
             Some("http") => (None, 80),
             Some("https") => (Some(connector(ca_file.ok_or(ClientError::NoCa)?)?), 443),
-            _ => return Err(wrong()),
+            _ => return Err(invalid()),
         };
         let authorization = token_file.map(token).transpose()?;
         Ok(Self {
@@ -120,27 +121,27 @@ impl Client {
         })
     }
 
-    /// All there is.
-    pub(super) async fn present(&self) -> Result<Present, ClientError> {
-        let mut answer = self.get("/api/v1/conflicts", None).await?.into_body();
+    /// All conflicts, active and recently resolved.
+    pub(super) async fn overview(&self) -> Result<Overview, ClientError> {
+        let mut body = self.get("/api/v1/conflicts", None).await?.into_body();
         let mut text = Vec::new();
-        while let Some(bytes) = piece(&mut answer).await? {
-            if text.len() + bytes.len() > ANSWER {
-                return Err(self.foreign("the answer is too large"));
+        while let Some(bytes) = next_chunk(&mut body).await? {
+            if text.len() + bytes.len() > MAX_RESPONSE {
+                return Err(self.invalid_response("the response is too large"));
             }
             text.extend_from_slice(&bytes);
         }
-        serde_json::from_slice(&text).map_err(|e| self.foreign(&e.to_string()))
+        serde_json::from_slice(&text).map_err(|e| self.invalid_response(&e.to_string()))
     }
 
-    /// The stream of events, after the one of this id.
-    pub(super) async fn events(&self, last_id: Option<&str>) -> Result<Events, ClientError> {
-        let answer = self.get("/api/v1/events", last_id).await?;
-        Ok(Events::over(self.url.clone(), answer.into_body()))
+    /// The event stream, resumed after the event `last_id`.
+    pub(super) async fn events(&self, last_id: Option<&str>) -> Result<EventStream, ClientError> {
+        let response = self.get("/api/v1/events", last_id).await?;
+        Ok(EventStream::new(self.url.clone(), response.into_body()))
     }
 
-    fn foreign(&self, reason: &str) -> ClientError {
-        ClientError::Foreign {
+    fn invalid_response(&self, reason: &str) -> ClientError {
+        ClientError::InvalidResponse {
             url: self.url.clone(),
             reason: reason.to_owned(),
         }
@@ -167,12 +168,12 @@ impl Client {
                 .await
                 .map_err(io::Error::other)
         };
-        let answer = timeout(PATIENCE, exchange)
+        let response = timeout(REQUEST_TIMEOUT, exchange)
             .await
-            .map_err(|_| unreachable("no answer in time".to_owned()))?
+            .map_err(|_| unreachable("no response in time".to_owned()))?
             .map_err(|e| unreachable(e.to_string()))?;
-        match answer.status() {
-            StatusCode::OK => Ok(answer),
+        match response.status() {
+            StatusCode::OK => Ok(response),
             StatusCode::UNAUTHORIZED => Err(ClientError::Token(self.url.clone())),
             status => Err(ClientError::Status {
                 url: self.url.clone(),
@@ -181,7 +182,7 @@ impl Client {
         }
     }
 
-    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+    async fn connect(&self) -> io::Result<Box<dyn Transport>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         let Some(tls) = &self.tls else {
             return Ok(Box::new(stream));
@@ -190,7 +191,7 @@ impl Client {
         Ok(Box::new(tls.connect(name, stream).await?))
     }
 
-    fn request(&self, path: &str, last_id: Option<&str>) -> io::Result<Request<Nothing>> {
+    fn request(&self, path: &str, last_id: Option<&str>) -> io::Result<Request<EmptyBody>> {
         let host = if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
         } else {
@@ -203,14 +204,14 @@ impl Client {
         if let Some(id) = last_id {
             request = request.header("last-event-id", id);
         }
-        request.body(Nothing).map_err(io::Error::other)
+        request.body(EmptyBody).map_err(io::Error::other)
     }
 }
 
-/// A request has no body.
-struct Nothing;
+/// The body of a GET request.
+struct EmptyBody;
 
-impl hyper::body::Body for Nothing {
+impl hyper::body::Body for EmptyBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -226,16 +227,16 @@ impl hyper::body::Body for Nothing {
     }
 }
 
-/// The next piece of an answer; `None` at its end.
-pub(super) async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, ClientError> {
+/// The next chunk of a response; `None` at its end.
+pub(super) async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, ClientError> {
     loop {
         let next = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
-        let frame = timeout(SILENCE, next)
+        let frame = timeout(IDLE_TIMEOUT, next)
             .await
-            .map_err(|_| ClientError::Broken("no sign of life".to_owned()))?;
+            .map_err(|_| ClientError::ConnectionLost("no data in time".to_owned()))?;
         match frame {
             None => return Ok(None),
-            Some(Err(e)) => return Err(ClientError::Broken(e.to_string())),
+            Some(Err(e)) => return Err(ClientError::ConnectionLost(e.to_string())),
             Some(Ok(frame)) => {
                 if let Ok(bytes) = frame.into_data() {
                     return Ok(Some(bytes));
@@ -258,7 +259,7 @@ fn connector(ca: &Path) -> Result<TlsConnector, ClientError> {
         roots.add(certificate).map_err(|e| file(e.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(file("it holds no certificate".to_owned()));
+        return Err(file("it contains no certificate".to_owned()));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
@@ -277,7 +278,7 @@ fn token(path: &Path) -> Result<header::HeaderValue, ClientError> {
     };
     let text = std::fs::read_to_string(path).map_err(|e| file(e.to_string()))?;
     let mut value = header::HeaderValue::from_str(&format!("Bearer {}", text.trim()))
-        .map_err(|_| file("it holds no token".to_owned()))?;
+        .map_err(|_| file("it contains no valid token".to_owned()))?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -287,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_understood_or_named() {
+    fn invalid_urls_are_rejected_with_the_flag_name() {
         for url in [
             "http://127.0.0.1:9842",
             "http://[::1]:9842/",

@@ -1,8 +1,8 @@
-//! Events of any content; see [`crate::fuzzing`].
+//! Fuzz entry points; see [`crate::fuzzing`].
 
 use super::stream::parse;
 
-/// Reads one block of the agent's stream of events.
+/// Parses one block of an event stream.
 pub fn event_block(bytes: &[u8]) {
     let _ = parse(bytes);
 }

@@ -1,4 +1,4 @@
-//! One line for each event, for logs and pipes.
+//! Prints one line per event, for logs and pipes.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use super::{News, Present};
+use super::{Overview, Update};
 use crate::{
     clock::WallTime,
     engine::ConflictId,
@@ -18,22 +18,22 @@ use crate::{
     },
 };
 
-/// Writes until nobody reads any more, or the person ends it.
-pub(super) async fn show(first: Present, mut news: mpsc::Receiver<News>) -> io::Result<()> {
+/// Prints lines until stdout is closed or Ctrl-C is pressed.
+pub(super) async fn show(first: Overview, mut updates: mpsc::Receiver<Update>) -> io::Result<()> {
     let mut out = io::stdout();
-    let mut told = Told::default();
-    write(&mut out, &told.catch_up(&first))?;
+    let mut printed = PrintedConflicts::default();
+    write(&mut out, &printed.catch_up(&first))?;
     loop {
-        let news = tokio::select! {
-            news = news.recv() => news,
+        let update = tokio::select! {
+            update = updates.recv() => update,
             _ = tokio::signal::ctrl_c() => None,
         };
-        let Some(news) = news else { return Ok(()) };
-        let written = match news {
-            News::Present(present) => write(&mut out, &told.catch_up(&present)),
-            News::Event(event) => write(&mut out, &told.event(&event)),
-            News::Anomaly(event) => write(&mut out, &anomaly(&event)),
-            News::Lost(why) => writeln!(io::stderr(), "{why}; trying again"),
+        let Some(update) = update else { return Ok(()) };
+        let written = match update {
+            Update::Overview(overview) => write(&mut out, &printed.catch_up(&overview)),
+            Update::Conflict(event) => write(&mut out, &printed.apply(&event)),
+            Update::Anomaly(event) => write(&mut out, &anomaly_line(&event)),
+            Update::Disconnected(reason) => writeln!(io::stderr(), "{reason}; reconnecting"),
         };
         match written {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
@@ -47,60 +47,61 @@ fn write(out: &mut impl Write, text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// What was written of the conflicts that are active: whatever happens unseen, each one that began also ends.
+/// The active conflicts as last printed. Each conflict that was printed as active is printed as ended once, even if its
+/// events were missed.
 #[derive(Debug, Default)]
-struct Told {
+struct PrintedConflicts {
     active: BTreeMap<ConflictId, ConflictData>,
 }
 
-impl Told {
-    /// The line of an event; empty where catching up has told it already.
-    fn event(&mut self, event: &Event) -> String {
+impl PrintedConflicts {
+    /// The line of an event; empty if the same state was printed already.
+    fn apply(&mut self, event: &Event) -> String {
         let conflict = &event.data;
-        let told = if conflict.is_resolved() {
+        let is_known = if conflict.is_resolved() {
             self.active.remove(&conflict.conflict_id).is_none()
         } else {
             let before = self.active.insert(conflict.conflict_id, conflict.clone());
             before.is_some_and(|before| before.updated_at == conflict.updated_at)
         };
-        if told {
+        if is_known {
             return String::new();
         }
-        line(event.time, event.event_type.change.name(), conflict)
+        conflict_line(event.time, event.event_type.change.name(), conflict)
     }
 
-    /// The lines that lead from what was told to what is.
-    fn catch_up(&mut self, present: &Present) -> String {
+    /// The lines for all differences between the printed state and `overview`.
+    fn catch_up(&mut self, overview: &Overview) -> String {
         let mut text = String::new();
-        let now: BTreeMap<ConflictId, ConflictData> = present
+        let current: BTreeMap<ConflictId, ConflictData> = overview
             .conflicts
             .iter()
             .map(|conflict| (conflict.conflict_id, conflict.clone()))
             .collect();
         for (id, last) in &self.active {
-            if now.contains_key(id) {
+            if current.contains_key(id) {
                 continue;
             }
-            let end = present.resolved.iter().find(|c| c.conflict_id == *id);
+            let end = overview.resolved.iter().find(|c| c.conflict_id == *id);
             text += &match end {
-                Some(end) => line(end.updated_at, "resolved", end),
-                // Over since a time that nobody saw; an agent that started anew may name it again.
-                None => line(last.updated_at, "gone", last),
+                Some(end) => conflict_line(end.updated_at, "resolved", end),
+                // Its end was missed. A restarted agent may raise it again.
+                None => conflict_line(last.updated_at, "gone", last),
             };
         }
-        for conflict in &present.conflicts {
-            let told = self.active.get(&conflict.conflict_id);
-            if told.is_none_or(|told| told.updated_at != conflict.updated_at) {
-                text += &line(conflict.updated_at, "active", conflict);
+        for conflict in &overview.conflicts {
+            let printed = self.active.get(&conflict.conflict_id);
+            if printed.is_none_or(|printed| printed.updated_at != conflict.updated_at) {
+                text += &conflict_line(conflict.updated_at, "active", conflict);
             }
         }
-        self.active = now;
+        self.active = current;
         text
     }
 }
 
-/// Time, change, address, kind, and the sentence.
-fn anomaly(event: &AnomalyEvent) -> String {
+/// Time, change, address, kind and detail.
+fn anomaly_line(event: &AnomalyEvent) -> String {
     let data = &event.data;
     format!(
         "{} {:8} {} {}: {}\n",
@@ -112,24 +113,24 @@ fn anomaly(event: &AnomalyEvent) -> String {
     )
 }
 
-/// Time, change, address, kind, confidence, claimants; the receiver of the traffic is marked.
-fn line(time: WallTime, change: &str, conflict: &ConflictData) -> String {
+/// Time, change, address, kind, confidence and claimants; `→` marks the claimant that receives the traffic.
+fn conflict_line(time: WallTime, change: &str, conflict: &ConflictData) -> String {
     let claimants: Vec<String> = conflict
         .claimants
         .iter()
         .map(|claimant| {
             let device = clean(&claimant.device);
-            let mut one = match &claimant.pod {
+            let mut label = match &claimant.pod {
                 Some(_) => format!("{} ({device})", text::pod(claimant)),
                 None => device.into_owned(),
             };
             if text::receives_traffic(conflict, claimant) {
-                one.insert(0, '→');
+                label.insert(0, '→');
             }
             if let Some(reason) = claimant.left {
-                one.push_str(&format!(" {}", text::left(reason)));
+                label.push_str(&format!(" {}", text::left(reason)));
             }
-            one
+            label
         })
         .collect();
     format!(
@@ -171,8 +172,8 @@ mod tests {
         .unwrap()
     }
 
-    fn present(active: &[ConflictData], resolved: &[ConflictData]) -> Present {
-        Present {
+    fn overview(active: &[ConflictData], resolved: &[ConflictData]) -> Overview {
+        Overview {
             node: "n".to_owned(),
             ready: true,
             conflicts: active.to_vec(),
@@ -181,26 +182,28 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_that_ended_unseen_is_ended_and_nothing_is_told_twice() {
+    fn missed_end_is_printed_and_nothing_is_printed_twice() {
         let active = conflict("active", time(1));
-        let over = conflict("resolved", time(2));
-        let mut told = Told::default();
+        let resolved = conflict("resolved", time(2));
+        let mut printed = PrintedConflicts::default();
         assert!(
-            told.catch_up(&present(std::slice::from_ref(&active), &[]))
+            printed
+                .catch_up(&overview(std::slice::from_ref(&active), &[]))
                 .contains("active")
         );
-        assert_eq!(told.event(&event("raised", &active)), "");
+        assert_eq!(printed.apply(&event("raised", &active)), "");
         assert_eq!(
-            told.catch_up(&present(std::slice::from_ref(&active), &[])),
+            printed.catch_up(&overview(std::slice::from_ref(&active), &[])),
             ""
         );
         assert!(
-            told.catch_up(&present(&[], std::slice::from_ref(&over)))
+            printed
+                .catch_up(&overview(&[], std::slice::from_ref(&resolved)))
                 .contains("resolved")
         );
-        assert_eq!(told.event(&event("resolved", &over)), "");
-        // A new agent may have forgotten it altogether.
-        assert!(told.event(&event("raised", &active)).contains("raised"));
-        assert!(told.catch_up(&present(&[], &[])).contains("gone"));
+        assert_eq!(printed.apply(&event("resolved", &resolved)), "");
+        // A restarted agent may not know it.
+        assert!(printed.apply(&event("raised", &active)).contains("raised"));
+        assert!(printed.catch_up(&overview(&[], &[])).contains("gone"));
     }
 }

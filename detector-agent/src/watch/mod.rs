@@ -1,7 +1,7 @@
-//! `watch`: what a running agent sees, live, read from its endpoints.
+//! `watch`: shows the conflicts of a running agent live, read from its HTTP endpoints.
 //!
-//! In a terminal a table, with the details of a conflict on Enter; elsewhere one line for each event. A lost agent is
-//! shown as lost and looked for again; one that is not there at the start is an error.
+//! In a terminal it draws a table, with the details of a conflict on Enter; otherwise it prints one line per event. A lost
+//! connection is shown and retried; failing to connect at the start is an error.
 
 mod client;
 #[cfg(feature = "fuzzing")]
@@ -28,23 +28,23 @@ use stream::Message;
 
 pub use client::ClientError;
 
-/// The longest pause between two tries to reach a lost agent.
-const RETRY_AT_MOST: Duration = Duration::from_secs(10);
+/// Longest delay between two attempts to reconnect.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// Why nothing can be watched.
+/// Why `watch` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// The agent cannot be reached, or refuses.
+    /// The agent cannot be queried.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The terminal or the output fails.
-    #[error("cannot write to the terminal or the output: {0}")]
+    /// The terminal or stdout cannot be written.
+    #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
 }
 
-/// All there is, as the agent answers it.
+/// The response of `/api/v1/conflicts`.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Present {
+pub(crate) struct Overview {
     pub(crate) node: String,
     #[serde(default)]
     pub(crate) ready: bool,
@@ -53,23 +53,23 @@ pub(crate) struct Present {
     pub(crate) resolved: Vec<ConflictData>,
 }
 
-/// What there is to show.
+/// A change to show.
 #[derive(Debug)]
-enum News {
-    /// All there is: at the start, and whenever some may have been missed.
-    Present(Box<Present>),
-    /// One thing happened.
-    Event(Box<Event>),
-    /// Something that is no conflict was raised or is over.
+enum Update {
+    /// The complete state: at the start, and after a possible loss of events.
+    Overview(Box<Overview>),
+    /// A conflict was raised, updated or resolved.
+    Conflict(Box<Event>),
+    /// An anomaly was raised or resolved.
     Anomaly(Box<AnomalyEvent>),
-    /// The agent is lost, and why.
-    Lost(String),
+    /// The connection was lost, with the reason.
+    Disconnected(String),
 }
 
-/// Shows it until the person ends it, or nobody reads any more.
+/// Shows conflicts until the user quits or the output is closed.
 ///
 /// # Errors
-/// As [`WatchError`] says.
+/// See [`WatchError`].
 pub fn run(args: &WatchArgs) -> Result<(), WatchError> {
     let client = Client::new(
         &args.url,
@@ -80,61 +80,65 @@ pub fn run(args: &WatchArgs) -> Result<(), WatchError> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        // What is wrong with the address, the token or the certificate is said before the screen is taken.
-        let first = client.present().await?;
-        let (to, news) = mpsc::channel(64);
-        tokio::spawn(follow(client, to));
+        // An invalid URL, token or certificate is reported before the terminal is switched to full screen.
+        let first = client.overview().await?;
+        let (sender, updates) = mpsc::channel(64);
+        tokio::spawn(follow(client, sender));
         if !args.lines && io::stdout().is_terminal() && io::stdin().is_terminal() {
-            screen::show(first, news).await?;
+            screen::show(first, updates).await?;
         } else {
-            lines::show(first, news).await?;
+            lines::show(first, updates).await?;
         }
         Ok(())
     })
 }
 
-/// Follows the agent for ever, through its losses.
-async fn follow(client: Client, to: mpsc::Sender<News>) {
+/// Follows the event stream and reconnects when it is lost, until the receiver is dropped.
+async fn follow(client: Client, updates: mpsc::Sender<Update>) {
     let mut last_id = None;
-    let mut pause = Duration::from_secs(1);
+    let mut delay = Duration::from_secs(1);
     loop {
-        let Err(error) = stream(&client, &mut last_id, &mut pause, &to).await else {
+        let Err(error) = follow_stream(&client, &mut last_id, &mut delay, &updates).await else {
             return;
         };
-        if to.send(News::Lost(error.to_string())).await.is_err() {
+        if updates
+            .send(Update::Disconnected(error.to_string()))
+            .await
+            .is_err()
+        {
             return;
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(RETRY_AT_MOST);
+        sleep(delay).await;
+        delay = (delay * 2).min(MAX_RETRY_DELAY);
     }
 }
 
-/// Follows one stream; `Ok` where nobody listens any more.
-async fn stream(
+/// Follows one event stream; returns `Ok` once the receiver is dropped.
+async fn follow_stream(
     client: &Client,
     last_id: &mut Option<String>,
-    pause: &mut Duration,
-    to: &mpsc::Sender<News>,
+    delay: &mut Duration,
+    updates: &mpsc::Sender<Update>,
 ) -> Result<(), ClientError> {
     let mut stream = client.events(last_id.as_deref()).await?;
     loop {
-        let news = match stream.next().await? {
-            // Asked for only now that the stream is open: nothing falls between the two.
+        let update = match stream.next().await? {
+            // Requested after the stream is open, so that no event is missed in between.
             Message::Hello | Message::Reset => {
-                *pause = Duration::from_secs(1);
-                News::Present(Box::new(client.present().await?))
+                *delay = Duration::from_secs(1);
+                Update::Overview(Box::new(client.overview().await?))
             }
-            Message::Beat => continue,
+            Message::Heartbeat => continue,
             Message::Event { id, event } => {
                 *last_id = Some(id);
-                News::Event(event)
+                Update::Conflict(event)
             }
             Message::Anomaly { id, event } => {
                 *last_id = Some(id);
-                News::Anomaly(event)
+                Update::Anomaly(event)
             }
         };
-        if to.send(news).await.is_err() {
+        if updates.send(update).await.is_err() {
             return Ok(());
         }
     }

@@ -1,4 +1,4 @@
-//! The table in a terminal, and the details of one conflict: what happens on a key and on news.
+//! The table in a terminal and the details of one conflict: handling of keys and updates.
 
 mod draw;
 
@@ -11,50 +11,51 @@ use ratatui::{
 };
 use tokio::{sync::mpsc, time::interval};
 
-use super::{News, Present, view_model::ViewModel};
+use super::{Overview, Update, view_model::ViewModel};
 use crate::{
     clock::WallTime,
     event::{ConflictData, text::Colour},
 };
 
-/// Shows it until the person ends it.
-pub(super) async fn show(first: Present, mut news: mpsc::Receiver<News>) -> io::Result<()> {
+/// Shows the table until the user quits.
+pub(super) async fn show(first: Overview, mut updates: mpsc::Receiver<Update>) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
-    let shown = live(&mut terminal, View::new(ViewModel::new(first)), &mut news).await;
+    let view = View::new(ViewModel::new(first));
+    let result = run(&mut terminal, view, &mut updates).await;
     ratatui::restore();
-    shown
+    result
 }
 
-async fn live(
+async fn run(
     terminal: &mut DefaultTerminal,
     mut view: View,
-    news: &mut mpsc::Receiver<News>,
+    updates: &mut mpsc::Receiver<Update>,
 ) -> io::Result<()> {
-    let mut keys = keys();
-    let mut second = interval(Duration::from_secs(1));
+    let mut inputs = spawn_input_thread();
+    let mut redraw = interval(Duration::from_secs(1));
     loop {
         terminal.draw(|frame| view.draw(frame, WallTime::now()))?;
         tokio::select! {
-            some = news.recv() => match some {
-                Some(some) => {
-                    view.learn(some);
-                    // A burst is drawn once.
-                    while let Ok(more) = news.try_recv() {
-                        view.learn(more);
+            update = updates.recv() => match update {
+                Some(update) => {
+                    view.apply(update);
+                    // Draw once for a burst of updates.
+                    while let Ok(update) = updates.try_recv() {
+                        view.apply(update);
                     }
                 }
                 None => return Ok(()),
             },
-            key = keys.recv() => match key {
+            input = inputs.recv() => match input {
                 Some(Input::Key(code, modifiers)) => {
-                    if view.press(code, modifiers) == Then::End {
+                    if view.press(code, modifiers) == KeyOutcome::Quit {
                         return Ok(());
                     }
                 }
                 Some(Input::Resize) => {}
                 None => return Ok(()),
             },
-            _ = second.tick() => {}
+            _ = redraw.tick() => {}
         }
     }
 }
@@ -64,9 +65,9 @@ enum Input {
     Resize,
 }
 
-/// Keys, from a thread that waits for them; it ends with the process.
-fn keys() -> mpsc::Receiver<Input> {
-    let (to, keys) = mpsc::channel(16);
+/// Starts a thread that reads terminal input until the receiver is dropped or the process exits.
+fn spawn_input_thread() -> mpsc::Receiver<Input> {
+    let (sender, inputs) = mpsc::channel(16);
     thread::spawn(move || {
         loop {
             let input = match event::read() {
@@ -77,67 +78,67 @@ fn keys() -> mpsc::Receiver<Input> {
                 Ok(_) => continue,
                 Err(_) => return,
             };
-            if to.blocking_send(input).is_err() {
+            if sender.blocking_send(input).is_err() {
                 return;
             }
         }
     });
-    keys
+    inputs
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Then {
-    GoOn,
-    End,
+enum KeyOutcome {
+    Continue,
+    Quit,
 }
 
-/// What is shown of the board.
+/// The view of a model: selection, scroll position and open details.
 struct View {
-    board: ViewModel,
+    model: ViewModel,
     table: TableState,
-    /// The conflict whose details are shown, and how far they are scrolled.
+    /// The conflict whose details are shown, and the scroll offset in lines.
     detail: Option<(Box<ConflictData>, u16)>,
     colour: Colour,
 }
 
 impl View {
-    fn new(board: ViewModel) -> Self {
+    fn new(model: ViewModel) -> Self {
         Self {
-            board,
+            model,
             table: TableState::default().with_selected(0),
             detail: None,
             colour: Colour::for_output(&io::stdout()),
         }
     }
 
-    /// Keeps the selection on its conflict, wherever that moves.
-    fn learn(&mut self, news: News) {
-        let selected = self.table.selected().and_then(|n| self.board.row(n));
+    /// Applies an update; the selection stays on its conflict.
+    fn apply(&mut self, update: Update) {
+        let selected = self.table.selected().and_then(|n| self.model.row(n));
         let selected = selected.map(|conflict| conflict.conflict_id);
-        self.board.apply(news);
-        let position = selected.and_then(|id| self.board.position(id));
-        let last = self.board.len().saturating_sub(1);
+        self.model.apply(update);
+        let position = selected.and_then(|id| self.model.position(id));
+        let last = self.model.len().saturating_sub(1);
         let fallback = self.table.selected().unwrap_or(0).min(last);
         self.table.select(Some(position.unwrap_or(fallback)));
         if let Some((shown, _)) = &mut self.detail {
-            let position = self.board.position(shown.conflict_id);
-            if let Some(newer) = position.and_then(|n| self.board.row(n)) {
+            let position = self.model.position(shown.conflict_id);
+            if let Some(newer) = position.and_then(|n| self.model.row(n)) {
                 shown.clone_from(&Box::new(newer.clone()));
             }
         }
     }
 
-    fn press(&mut self, code: KeyCode, modifiers: KeyModifiers) -> Then {
+    fn press(&mut self, code: KeyCode, modifiers: KeyModifiers) -> KeyOutcome {
         if code == KeyCode::Char('c') && modifiers.contains(KeyModifiers::CONTROL) {
-            return Then::End;
+            return KeyOutcome::Quit;
         }
-        let last = self.board.len().saturating_sub(1);
+        let last = self.model.len().saturating_sub(1);
         if let Some((_, scroll)) = &mut self.detail {
             match code {
                 KeyCode::Esc | KeyCode::Enter | KeyCode::Backspace | KeyCode::Left => {
                     self.detail = None;
                 }
-                KeyCode::Char('q') => return Then::End,
+                KeyCode::Char('q') => return KeyOutcome::Quit,
                 KeyCode::Down | KeyCode::Char('j') => *scroll = scroll.saturating_add(1),
                 KeyCode::Up | KeyCode::Char('k') => *scroll = scroll.saturating_sub(1),
                 KeyCode::PageDown => *scroll = scroll.saturating_add(10),
@@ -145,26 +146,26 @@ impl View {
                 KeyCode::Home => *scroll = 0,
                 _ => {}
             }
-            return Then::GoOn;
+            return KeyOutcome::Continue;
         }
-        let now = self.table.selected().unwrap_or(0);
-        let to = match code {
-            KeyCode::Char('q') | KeyCode::Esc => return Then::End,
+        let selected = self.table.selected().unwrap_or(0);
+        let target = match code {
+            KeyCode::Char('q') | KeyCode::Esc => return KeyOutcome::Quit,
             KeyCode::Enter | KeyCode::Right => {
-                let conflict = self.board.row(now).cloned();
+                let conflict = self.model.row(selected).cloned();
                 self.detail = conflict.map(|conflict| (Box::new(conflict), 0));
-                now
+                selected
             }
-            KeyCode::Down | KeyCode::Char('j') => now.saturating_add(1),
-            KeyCode::Up | KeyCode::Char('k') => now.saturating_sub(1),
-            KeyCode::PageDown => now.saturating_add(10),
-            KeyCode::PageUp => now.saturating_sub(10),
+            KeyCode::Down | KeyCode::Char('j') => selected.saturating_add(1),
+            KeyCode::Up | KeyCode::Char('k') => selected.saturating_sub(1),
+            KeyCode::PageDown => selected.saturating_add(10),
+            KeyCode::PageUp => selected.saturating_sub(10),
             KeyCode::Home => 0,
             KeyCode::End => last,
-            _ => now,
+            _ => selected,
         };
-        self.table.select(Some(to.min(last)));
-        Then::GoOn
+        self.table.select(Some(target.min(last)));
+        KeyOutcome::Continue
     }
 }
 
@@ -199,7 +200,7 @@ mod tests {
     }
 
     fn view(conflicts: Vec<ConflictData>, resolved: Vec<ConflictData>) -> View {
-        View::new(ViewModel::new(Present {
+        View::new(ViewModel::new(Overview {
             node: "worker-1".to_owned(),
             ready: true,
             conflicts,
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_active_and_resolved_conflicts_and_details_on_enter() {
+    fn table_shows_conflicts_and_enter_shows_details() {
         let mut view = view(
             vec![conflict("1", "10.0.0.1", "active")],
             vec![conflict("2", "10.0.0.2", "resolved")],
@@ -228,10 +229,13 @@ mod tests {
         );
         assert!(table.contains("→default/web-a  default/web-b"), "{table}");
         assert!(
-            table.contains("10.0.0.2") && table.contains("was 1 min 10 s"),
+            table.contains("10.0.0.2") && table.contains("lasted 1 min 10 s"),
             "{table}"
         );
-        assert_eq!(view.press(KeyCode::Enter, KeyModifiers::NONE), Then::GoOn);
+        assert_eq!(
+            view.press(KeyCode::Enter, KeyModifiers::NONE),
+            KeyOutcome::Continue
+        );
         let detail = drawn(&mut view);
         assert!(
             detail.contains("→ default/web-a  receives the traffic"),
@@ -242,28 +246,30 @@ mod tests {
         assert!(drawn(&mut view).contains("CLAIMANTS"));
         assert_eq!(
             view.press(KeyCode::Char('q'), KeyModifiers::NONE),
-            Then::End
+            KeyOutcome::Quit
         );
     }
 
     #[test]
-    fn the_selection_stays_on_its_conflict_and_a_lost_agent_is_said() {
+    fn selection_stays_on_its_conflict_and_disconnect_is_shown() {
         let mut view = view(vec![conflict("1", "10.0.0.1", "active")], Vec::new());
         let event = json!({
             "specversion": "1.0", "id": "x", "source": "s", "type": "io.ipconflict.conflict.raised",
             "subject": "10.0.0.9", "time": "2026-01-02T03:04:05.000000Z", "datacontenttype": "application/json",
             "data": conflict("9", "10.0.0.9", "active"),
         });
-        view.learn(News::Event(Box::new(
+        view.apply(Update::Conflict(Box::new(
             serde_json::from_value(event).unwrap(),
         )));
         assert_eq!(view.table.selected(), Some(1));
-        view.learn(News::Lost("the agent ended it".to_owned()));
+        view.apply(Update::Disconnected(
+            "the agent closed the stream".to_owned(),
+        ));
         assert!(drawn(&mut view).contains("DISCONNECTED"));
     }
 
     #[test]
-    fn without_conflicts_it_says_so_and_keys_do_no_harm() {
+    fn empty_table_shows_a_message_and_ignores_keys() {
         let mut view = view(Vec::new(), Vec::new());
         for key in [
             KeyCode::Down,
@@ -271,7 +277,7 @@ mod tests {
             KeyCode::End,
             KeyCode::PageDown,
         ] {
-            assert_eq!(view.press(key, KeyModifiers::NONE), Then::GoOn);
+            assert_eq!(view.press(key, KeyModifiers::NONE), KeyOutcome::Continue);
         }
         assert!(drawn(&mut view).contains("No IP address conflict."));
     }

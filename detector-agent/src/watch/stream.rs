@@ -1,26 +1,27 @@
-//! The agent's stream of events (server-sent events), read.
+//! Parser of the agent's event stream (server-sent events).
 
 use hyper::body::Incoming;
 
-use super::client::{ClientError, piece};
+use super::client::{ClientError, next_chunk};
 use crate::event::{AnomalyEvent, ContractName as _, Event, EventType, SubjectClass};
 
-/// An event larger than this is not the agent's.
-const EVENT: usize = 4 << 20;
+/// Largest accepted event, in bytes.
+const MAX_EVENT: usize = 4 << 20;
 
-/// An open stream of events.
-pub(super) struct Events {
+/// An open event stream.
+pub(super) struct EventStream {
     url: String,
     body: Incoming,
-    text: Vec<u8>,
+    /// Received bytes that are not parsed yet.
+    buffer: Vec<u8>,
 }
 
-/// What comes over it.
+/// One message of the stream.
 pub(super) enum Message {
-    /// The stream begins, or goes on after the event that was named.
+    /// The stream starts, or resumes after the requested event.
     Hello,
-    Beat,
-    /// Some were missed.
+    Heartbeat,
+    /// Events were lost.
     Reset,
     Event {
         id: String,
@@ -32,22 +33,25 @@ pub(super) enum Message {
     },
 }
 
-impl Events {
-    /// What the agent at `url` answers with.
-    pub(super) fn over(url: String, body: Incoming) -> Self {
+impl EventStream {
+    /// Reads the stream from `body`; `url` is used in errors.
+    pub(super) fn new(url: String, body: Incoming) -> Self {
         Self {
             url,
             body,
-            text: Vec::new(),
+            buffer: Vec::new(),
         }
     }
 
-    /// The next message.
+    /// Waits for the next message.
+    ///
+    /// # Errors
+    /// If the connection is lost or a block cannot be parsed.
     pub(super) async fn next(&mut self) -> Result<Message, ClientError> {
         loop {
-            while let Some(end) = find(&self.text, b"\n\n") {
-                let block: Vec<u8> = self.text.drain(..end + 2).collect();
-                let message = parse(&block).map_err(|reason| ClientError::Foreign {
+            while let Some(end) = find(&self.buffer, b"\n\n") {
+                let block: Vec<u8> = self.buffer.drain(..end + 2).collect();
+                let message = parse(&block).map_err(|reason| ClientError::InvalidResponse {
                     url: self.url.clone(),
                     reason,
                 })?;
@@ -55,22 +59,29 @@ impl Events {
                     return Ok(message);
                 }
             }
-            if self.text.len() > EVENT {
-                return Err(ClientError::Broken("an event is too large".to_owned()));
+            if self.buffer.len() > MAX_EVENT {
+                return Err(ClientError::ConnectionLost(
+                    "an event is too large".to_owned(),
+                ));
             }
-            match piece(&mut self.body).await? {
-                Some(bytes) => self.text.extend_from_slice(&bytes),
-                None => return Err(ClientError::Broken("the agent ended it".to_owned())),
+            match next_chunk(&mut self.body).await? {
+                Some(bytes) => self.buffer.extend_from_slice(&bytes),
+                None => {
+                    return Err(ClientError::ConnectionLost(
+                        "the agent closed the stream".to_owned(),
+                    ));
+                }
             }
         }
     }
 }
 
-fn find(text: &[u8], what: &[u8]) -> Option<usize> {
-    text.windows(what.len()).position(|window| window == what)
+fn find(text: &[u8], pattern: &[u8]) -> Option<usize> {
+    text.windows(pattern.len())
+        .position(|window| window == pattern)
 }
 
-/// One block of the stream; `None` for what this version does not know.
+/// Parses one block of the stream; `None` for a message type that this version does not know.
 pub(super) fn parse(block: &[u8]) -> Result<Option<Message>, String> {
     let text = String::from_utf8_lossy(block);
     let (mut kind, mut id, mut data) = ("", "", String::new());
@@ -84,23 +95,23 @@ pub(super) fn parse(block: &[u8]) -> Result<Option<Message>, String> {
     }
     let message = match kind {
         "hello" => Message::Hello,
-        "beat" => Message::Beat,
+        "beat" => Message::Heartbeat,
         "reset" => Message::Reset,
         "" if !data.is_empty() => {
-            // What later versions tell may have data of another kind.
-            let about: serde_json::Value =
+            // Later versions may add event types with other data.
+            let event: serde_json::Value =
                 serde_json::from_str(&data).map_err(|e| e.to_string())?;
-            let name = about["type"].as_str().unwrap_or_default();
+            let name = event["type"].as_str().unwrap_or_default();
             let is_conflict = EventType::from_contract_name(name)
                 .is_some_and(|kind| kind.subject == SubjectClass::Conflict);
             if !is_conflict {
-                let anomaly = serde_json::from_value(about).ok();
+                let anomaly = serde_json::from_value(event).ok();
                 return Ok(anomaly.map(|event| Message::Anomaly {
                     id: id.to_owned(),
                     event,
                 }));
             }
-            let event = serde_json::from_value(about).map_err(|e| e.to_string())?;
+            let event = serde_json::from_value(event).map_err(|e| e.to_string())?;
             Message::Event {
                 id: id.to_owned(),
                 event: Box::new(event),
@@ -116,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_that_this_version_does_not_know_are_passed_over() {
+    fn unknown_blocks_are_skipped() {
         for block in [
             &b": a comment\n\n"[..],
             b"event: later\ndata: {}\n\n",

@@ -1,15 +1,16 @@
-//! What is known of the conflicts, for the table: active ones, and the last that were resolved.
+//! The state behind the table: active conflicts, and the most recently resolved ones.
 
-use super::{News, Present};
+use super::{Overview, Update};
 use crate::{engine::ConflictId, event::ConflictData};
 
-/// Resolved conflicts kept.
-const HISTORY: usize = 50;
+/// Maximum number of resolved conflicts.
+const MAX_RESOLVED: usize = 50;
 
-/// How the connection is.
+/// State of the connection to the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Link {
+pub(super) enum ConnectionState {
     Live,
+    /// Lost, with the reason.
     Lost(String),
 }
 
@@ -18,67 +19,67 @@ pub(super) enum Link {
 pub(super) struct ViewModel {
     pub(super) node: String,
     pub(super) ready: bool,
-    pub(super) link: Link,
-    /// The newest first.
+    pub(super) connection: ConnectionState,
+    /// Newest first.
     active: Vec<ConflictData>,
-    /// The newest first.
+    /// Newest first.
     resolved: Vec<ConflictData>,
 }
 
 impl ViewModel {
-    pub(super) fn new(present: Present) -> Self {
-        let mut board = Self {
+    pub(super) fn new(overview: Overview) -> Self {
+        let mut model = Self {
             node: String::new(),
             ready: false,
-            link: Link::Live,
+            connection: ConnectionState::Live,
             active: Vec::new(),
             resolved: Vec::new(),
         };
-        board.take(present);
-        board
+        model.replace(overview);
+        model
     }
 
-    fn take(&mut self, present: Present) {
-        self.node = present.node;
-        self.ready = present.ready;
-        self.link = Link::Live;
-        self.active = present.conflicts;
+    fn replace(&mut self, overview: Overview) {
+        self.node = overview.node;
+        self.ready = overview.ready;
+        self.connection = ConnectionState::Live;
+        self.active = overview.conflicts;
         self.active.reverse();
-        self.resolved = present.resolved;
+        self.resolved = overview.resolved;
     }
 
-    pub(super) fn apply(&mut self, news: News) {
-        match news {
-            News::Present(present) => self.take(*present),
-            News::Lost(why) => self.link = Link::Lost(why),
-            // The table shows conflicts; the lines and the status page show anomalies too.
-            News::Anomaly(_) => self.link = Link::Live,
-            News::Event(event) => {
-                self.link = Link::Live;
-                self.change(event.data);
+    pub(super) fn apply(&mut self, update: Update) {
+        match update {
+            Update::Overview(overview) => self.replace(*overview),
+            Update::Disconnected(reason) => self.connection = ConnectionState::Lost(reason),
+            // The table shows conflicts only; line output and the status page show anomalies too.
+            Update::Anomaly(_) => self.connection = ConnectionState::Live,
+            Update::Conflict(event) => {
+                self.connection = ConnectionState::Live;
+                self.update(event.data);
             }
         }
     }
 
-    fn change(&mut self, conflict: ConflictData) {
-        let same = |known: &ConflictData| known.conflict_id == conflict.conflict_id;
-        let known = self.active.iter().position(same);
+    fn update(&mut self, conflict: ConflictData) {
+        let is_same = |known: &ConflictData| known.conflict_id == conflict.conflict_id;
+        let index = self.active.iter().position(is_same);
         if conflict.is_resolved() {
-            if let Some(known) = known {
-                self.active.remove(known);
+            if let Some(index) = index {
+                self.active.remove(index);
             }
-            self.resolved.retain(|known| !same(known));
+            self.resolved.retain(|known| !is_same(known));
             self.resolved.insert(0, conflict);
-            self.resolved.truncate(HISTORY);
+            self.resolved.truncate(MAX_RESOLVED);
         } else {
-            match known.and_then(|known| self.active.get_mut(known)) {
+            match index.and_then(|index| self.active.get_mut(index)) {
                 Some(known) => *known = conflict,
                 None => self.active.insert(0, conflict),
             }
         }
     }
 
-    pub(super) fn active(&self) -> usize {
+    pub(super) fn active_count(&self) -> usize {
         self.active.len()
     }
 
@@ -87,15 +88,16 @@ impl ViewModel {
         self.active.iter().chain(&self.resolved)
     }
 
+    /// Number of rows.
     pub(super) fn len(&self) -> usize {
         self.active.len() + self.resolved.len()
     }
 
-    pub(super) fn row(&self, number: usize) -> Option<&ConflictData> {
-        self.rows().nth(number)
+    pub(super) fn row(&self, index: usize) -> Option<&ConflictData> {
+        self.rows().nth(index)
     }
 
-    /// Where a conflict stands now.
+    /// Current row index of a conflict.
     pub(super) fn position(&self, id: ConflictId) -> Option<usize> {
         self.rows().position(|conflict| conflict.conflict_id == id)
     }

@@ -1,4 +1,4 @@
-//! What the screen looks like.
+//! Drawing of the screen.
 
 use ratatui::{
     Frame,
@@ -8,7 +8,7 @@ use ratatui::{
     widgets::{Block, Cell, Paragraph, Row, Table, Wrap},
 };
 
-use super::{super::view_model::Link, View};
+use super::{super::view_model::ConnectionState, View};
 use crate::{
     clock::WallTime,
     event::{
@@ -27,20 +27,20 @@ impl View {
     }
 
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>, now: WallTime) {
-        let [head, body, foot] = Layout::vertical([
+        let [header, body, footer] = Layout::vertical([
             Constraint::Length(2),
             Constraint::Fill(1),
             Constraint::Length(1),
         ])
         .areas(frame.area());
-        self.draw_head(frame, head);
+        self.draw_header(frame, header);
         if self.detail.is_some() {
             self.draw_detail(frame, body);
-        } else if self.board.len() == 0 {
-            let text = if self.board.ready {
+        } else if self.model.len() == 0 {
+            let text = if self.model.ready {
                 "No IP address conflict."
             } else {
-                "The agent is starting: it cannot tell yet."
+                "The agent is starting; conflicts are not known yet."
             };
             frame.render_widget(Paragraph::new(text).centered(), body);
         } else {
@@ -49,63 +49,60 @@ impl View {
         let keys = if self.detail.is_some() {
             "esc back   ↑↓ scroll   q quit"
         } else {
-            "↑↓ choose   enter details   q quit"
+            "↑↓ select   enter details   q quit"
         };
         frame.render_widget(
             Paragraph::new(keys).style(Style::new().add_modifier(Modifier::DIM)),
-            foot,
+            footer,
         );
     }
 
-    fn draw_head(&self, frame: &mut Frame<'_>, area: Rect) {
+    fn draw_header(&self, frame: &mut Frame<'_>, area: Rect) {
         let bold = Modifier::BOLD;
-        let count = self.board.active();
+        let count = self.model.active_count();
         let (text, colour) = match count {
-            0 if self.board.ready => ("no conflict".to_owned(), Color::Green),
+            0 if self.model.ready => ("no conflict".to_owned(), Color::Green),
             0 => ("starting".to_owned(), Color::Yellow),
             1 => ("1 address in conflict".to_owned(), Color::Red),
             count => (format!("{count} addresses in conflict"), Color::Red),
         };
-        let (link, link_colour) = match &self.board.link {
-            Link::Live => ("live".to_owned(), Color::Green),
-            Link::Lost(why) => (
-                format!(
-                    "DISCONNECTED, what is shown may be out of date: {}",
-                    clean(why)
-                ),
+        let (connection, connection_colour) = match &self.model.connection {
+            ConnectionState::Live => ("live".to_owned(), Color::Green),
+            ConnectionState::Lost(reason) => (
+                format!("DISCONNECTED, data may be out of date: {}", clean(reason)),
                 Color::Red,
             ),
         };
         let line = Line::from(vec![
             Span::styled("IP conflicts", Style::new().add_modifier(bold)),
-            Span::raw(format!(" on {}   ", clean(&self.board.node))),
+            Span::raw(format!(" on {}   ", clean(&self.model.node))),
             Span::styled(text, self.style(colour).add_modifier(bold)),
             Span::raw("   "),
-            Span::styled(link, self.style(link_colour)),
+            Span::styled(connection, self.style(connection_colour)),
         ]);
         frame.render_widget(Paragraph::new(line), area);
     }
 
     fn draw_table(&mut self, frame: &mut Frame<'_>, area: Rect, now: WallTime) {
         let rows: Vec<Row<'_>> = self
-            .board
+            .model
             .rows()
             .map(|conflict| self.row(conflict, now))
             .collect();
-        let addresses = self.board.rows().map(|c| vlan_address(c).len());
+        let addresses = self.model.rows().map(|c| vlan_address(c).len());
         let width = addresses.max().unwrap_or(0).clamp(9, 45);
         let widths = [
             Constraint::Length(u16::try_from(width).unwrap_or(45)),
             Constraint::Length(9),
-            Constraint::Length(9),
-            Constraint::Length(14),
+            Constraint::Length(10),
+            Constraint::Length(18),
             Constraint::Fill(1),
         ];
         let heading = Row::new([
             "ADDRESS",
             "KIND",
-            "SURE",
-            "FOR",
+            "CONFIDENCE",
+            "DURATION",
             "CLAIMANTS (→ receives the traffic)",
         ])
         .style(Style::new().add_modifier(Modifier::DIM));
@@ -118,13 +115,13 @@ impl View {
 
     fn row<'a>(&self, conflict: &'a ConflictData, now: WallTime) -> Row<'a> {
         let duration = match conflict.resolved_at {
-            Some(end) => format!("was {}", span(conflict.raised_at, end)),
-            None => span(conflict.raised_at, now),
+            Some(end) => format!("lasted {}", duration_text(conflict.raised_at, end)),
+            None => duration_text(conflict.raised_at, now),
         };
         let claimants: Vec<String> = conflict
             .claimants
             .iter()
-            .map(|c| short(conflict, c))
+            .map(|c| claimant_label(conflict, c))
             .collect();
         let row = Row::new([
             Cell::new(vlan_address(conflict)),
@@ -163,28 +160,32 @@ impl View {
             }),
         ];
         if conflict.traffic_goes_to.is_none() {
-            lines.push(Line::from("no route of this node leads to any of them"));
+            lines.push(Line::from("no route on this node leads to any claimant"));
         }
         for claimant in &conflict.claimants {
             lines.push(Line::default());
-            let winner = text::receives_traffic(conflict, claimant);
+            let is_receiver = text::receives_traffic(conflict, claimant);
             let mut heading = vec![Span::styled(
-                format!("{} {}", if winner { "→" } else { " " }, text::pod(claimant)),
-                if winner {
+                format!(
+                    "{} {}",
+                    if is_receiver { "→" } else { " " },
+                    text::pod(claimant)
+                ),
+                if is_receiver {
                     self.style(Color::Cyan).patch(bold)
                 } else {
                     bold
                 },
             )];
-            if winner {
+            if is_receiver {
                 heading.push(Span::raw("  receives the traffic"));
             }
             if let Some(reason) = claimant.left {
                 heading.push(Span::raw(format!("  {}", text::left(reason))));
             }
             lines.push(Line::from(heading));
-            if let Some(because) = &claimant.pod_unknown_because {
-                lines.push(Line::styled(format!("    {}", clean(because)), dim));
+            if let Some(reason) = &claimant.pod_unknown_because {
+                lines.push(Line::styled(format!("    {}", clean(reason)), dim));
             }
             let mac = claimant.mac.map(|mac| mac.to_string());
             lines.push(Line::from(format!(
@@ -193,16 +194,16 @@ impl View {
                 mac.as_deref().unwrap_or("unknown"),
                 claimant.since.to_seconds_text()
             )));
-            for one in &claimant.evidence {
-                // Shown only if it differs from the claimant's.
-                let mac = one.mac.filter(|mac| Some(*mac) != claimant.mac);
+            for evidence in &claimant.evidence {
+                // Shown only if it differs from the claimant's MAC.
+                let mac = evidence.mac.filter(|mac| Some(*mac) != claimant.mac);
                 lines.push(Line::styled(
                     clean(&format!(
                         "    {:9} {:9}  first {}  last {}  {}",
-                        one.kind.name(),
-                        one.detail.as_deref().unwrap_or_default(),
-                        one.first_seen.to_seconds_text(),
-                        one.last_seen.to_seconds_text(),
+                        evidence.kind.name(),
+                        evidence.detail.as_deref().unwrap_or_default(),
+                        evidence.first_seen.to_seconds_text(),
+                        evidence.last_seen.to_seconds_text(),
                         mac.map(|mac| mac.to_string()).unwrap_or_default()
                     ))
                     .into_owned(),
@@ -219,7 +220,7 @@ impl View {
     }
 }
 
-fn short(conflict: &ConflictData, claimant: &ClaimantData) -> String {
+fn claimant_label(conflict: &ConflictData, claimant: &ClaimantData) -> String {
     let mark = if text::receives_traffic(conflict, claimant) {
         "→"
     } else {
@@ -232,7 +233,7 @@ fn short(conflict: &ConflictData, claimant: &ClaimantData) -> String {
 }
 
 /// The time between the two, in its two largest units.
-fn span(from: WallTime, to: WallTime) -> String {
+fn duration_text(from: WallTime, to: WallTime) -> String {
     let seconds = to.since(from).as_secs();
     match seconds {
         0..60 => format!("{seconds} s"),
