@@ -207,10 +207,10 @@ fn with_a_token_the_page_asks_for_it() {
     browser.emulate_screen(1280, 700, false).unwrap();
     browser.open(PAGE).unwrap();
     browser
-        .wait("!document.querySelector('#ask-token').hidden")
+        .wait("!document.querySelector('#token-prompt').hidden")
         .unwrap();
     browser.press_keys(&format!("wrong{ENTER}")).unwrap();
-    browser.wait(&says("That token was refused")).unwrap();
+    browser.wait(&says("Invalid token")).unwrap();
     browser.screenshot(&picture("9-token")).unwrap();
     browser
         .press_keys(&format!("a-token-that-nobody-guesses{ENTER}"))

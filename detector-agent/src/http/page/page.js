@@ -1,35 +1,35 @@
 "use strict";
-// Everything shown comes from pods, which nobody has to trust: it is put in as text, never as markup.
+// Names come from untrusted pods: they are inserted as text, never as markup.
 
-const BEAT_WITHIN = 25000; // the agent beats every 10 s
-const RETRY_AT_MOST = 10000;
-const HEALTH_EVERY = 5000;
-const REFRESH_EVERY = 15000; // evidence is seen again without an event
-const REFRESH_AFTER_EVENT = 1500; // what was not known yet when it was raised, such as a MAC
-const SHOWN = 200; // conflicts drawn at once
-const HISTORY = 50;
+const HEARTBEAT_TIMEOUT = 25000; // the agent sends a heartbeat every 10 s
+const MAX_RETRY_DELAY = 10000;
+const HEALTH_INTERVAL = 5000;
+const REFRESH_INTERVAL = 15000; // "last seen" of evidence changes without an event
+const REFRESH_AFTER_EVENT = 1500; // picks up details that follow an event, such as a MAC
+const MAX_DRAWN = 200; // conflicts, and anomalies, on the page
+const MAX_RESOLVED = 50;
 
 const $ = (id) => document.getElementById(id);
 const active = new Map(); // conflict id → conflict
 const anomalies = new Map(); // anomaly id → anomaly
 let resolved = []; // newest first
-let health = null; // the last answer of readyz
-let drawn = new Map(); // conflict id → its element
+let health = null; // latest response of readyz
+let drawn = new Map(); // conflict id → element
 let token = sessionStorage.getItem("token");
 let lostAt = null;
-let retryIn = 1000;
-let events = 0; // applied so far
-let wake = null; // ends the pause before the next try
+let retryDelay = 1000;
+let appliedEvents = 0;
+let wake = null; // ends the current wait
 
 // ---- small helpers ----
 
 function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value);
+    if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
 }
 
 const clockTime = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
@@ -42,7 +42,7 @@ function time(at) {
   return element("time", { datetime: at, title: fullTime.format(when) }, text);
 }
 
-function span(milliseconds) {
+function durationText(milliseconds) {
   const seconds = Math.max(0, Math.round(milliseconds / 1000));
   if (seconds < 60) return `${seconds} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
@@ -50,11 +50,11 @@ function span(milliseconds) {
   return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
 }
 
-function since(at) {
-  return element("span", { "data-since": at }, span(Date.now() - new Date(at)));
+function elapsed(at) {
+  return element("span", { "data-since": at }, durationText(Date.now() - new Date(at)));
 }
 
-function latency(microseconds) {
+function latencyText(microseconds) {
   if (microseconds < 1000) return `${microseconds} µs`;
   if (microseconds < 1e6) return `${(microseconds / 1000).toFixed(1)} ms`;
   return `${(microseconds / 1e6).toFixed(1)} s`;
@@ -62,15 +62,15 @@ function latency(microseconds) {
 
 // ---- conflicts ----
 
-const KINDS = { duplicate: "duplicate", host: "address of the node", flapping: "flapping" };
+const KINDS = { duplicate: "duplicate", host: "node address", flapping: "flapping" };
 const KIND_HELP = {
   duplicate: "Two or more pods claim this address.",
-  host: "A pod claims an address of the node itself.",
-  flapping: "A shared address moves too often between pods.",
+  host: "A pod claims an address of the node.",
+  flapping: "A shared address moves between pods too often.",
 };
 const CONFIDENCE_HELP = {
-  certain: "Two claimants hold the address, or have a permanent neighbour entry.",
-  observed: "The claims were seen on the wire or in the neighbour table.",
+  certain: "Two claimants have the address assigned, or a permanent neighbour entry.",
+  observed: "The claims were seen in frames or in the neighbour table.",
 };
 const EVIDENCE = { address: "assigned", arp: "ARP sent", ndp: "NDP sent", neighbour: "neighbour entry", source: "packets sent" };
 const LEFT = { device_removed: "device removed", address_removed: "address removed", expired: "claim expired" };
@@ -89,11 +89,11 @@ function evidenceTable(claimant) {
     element("th", { scope: "col" }, "First seen"),
     element("th", { scope: "col" }, "Last seen"))));
   const body = element("tbody");
-  for (const one of claimant.evidence) {
-    const what = element("td", {}, EVIDENCE[one.kind] ?? one.kind);
-    if (one.detail) what.append(` ${one.detail}`);
-    if (one.mac && one.mac !== claimant.mac) what.append(element("span", { class: "mono" }, one.mac));
-    body.append(element("tr", {}, what, element("td", {}, time(one.first_seen)), element("td", {}, time(one.last_seen))));
+  for (const evidence of claimant.evidence) {
+    const kind = element("td", {}, EVIDENCE[evidence.kind] ?? evidence.kind);
+    if (evidence.detail) kind.append(` ${evidence.detail}`);
+    if (evidence.mac && evidence.mac !== claimant.mac) kind.append(element("span", { class: "mono" }, evidence.mac));
+    body.append(element("tr", {}, kind, element("td", {}, time(evidence.first_seen)), element("td", {}, time(evidence.last_seen))));
   }
   table.append(body);
   return table;
@@ -111,8 +111,8 @@ function claimantCard(claimant, conflict) {
   fact("Device", element("span", { class: "mono" }, claimant.device),
     claimant.master ? element("span", { class: "quiet" }, " on ", element("span", { class: "mono" }, claimant.master)) : null);
   fact("MAC", claimant.mac ? element("span", { class: "mono" }, claimant.mac) : "unknown");
-  fact("Claims it since", time(claimant.since));
-  if (claimant.pod) fact("Known by", claimant.pod.via);
+  fact("Claimed since", time(claimant.since));
+  if (claimant.pod) fact("Looked up via", claimant.pod.via);
   return element("div", { class: `claimant${winner ? " winner" : ""}${claimant.left ? " gone" : ""}` },
     role ? element("p", { class: "role" }, role) : null,
     podName(claimant),
@@ -122,7 +122,7 @@ function claimantCard(claimant, conflict) {
 }
 
 function claimantGrid(conflict) {
-  return element("div", { class: "claimants" }, ...conflict.claimants.map((one) => claimantCard(one, conflict)));
+  return element("div", { class: "claimants" }, ...conflict.claimants.map((claimant) => claimantCard(claimant, conflict)));
 }
 
 function vlanTag(conflict) {
@@ -138,38 +138,38 @@ function conflictCard(conflict) {
       element("span", { class: "tag alarm", title: KIND_HELP[conflict.kind] }, KINDS[conflict.kind] ?? conflict.kind),
       element("span", { class: "tag", title: CONFIDENCE_HELP[conflict.confidence] }, conflict.confidence),
       vlanTag(conflict),
-      element("p", { class: "when" }, "for ", since(conflict.raised_at), ", since ", time(conflict.raised_at),
-        element("br"), `detected in ${latency(conflict.latency_us)}`)),
+      element("p", { class: "when" }, "for ", elapsed(conflict.raised_at), ", since ", time(conflict.raised_at),
+        element("br"), `detected in ${latencyText(conflict.latency_us)}`)),
     claimantGrid(conflict));
   const notes = [];
-  if (!conflict.traffic_goes_to) notes.push("No route of this node leads to any of them.");
-  if (conflict.claimants_omitted) notes.push(`${conflict.claimants_omitted} more claimants are not listed.`);
+  if (!conflict.traffic_goes_to) notes.push("No route on this node leads to any claimant.");
+  if (conflict.claimants_omitted) notes.push(`${conflict.claimants_omitted} more claimants not listed.`);
   if (notes.length) card.append(element("p", { class: "note" }, notes.join(" ")));
   return card;
 }
 
-function matches(conflict, words) {
-  if (!words.length) return true;
-  const text = [conflict.address, conflict.kind, ...conflict.claimants.flatMap((one) =>
-    [one.device, one.mac, one.master, one.pod?.namespace, one.pod?.name])].join(" ").toLowerCase();
-  return words.every((word) => text.includes(word));
+function matchesFilter(conflict, terms) {
+  if (!terms.length) return true;
+  const text = [conflict.address, conflict.kind, ...conflict.claimants.flatMap((claimant) =>
+    [claimant.device, claimant.mac, claimant.master, claimant.pod?.namespace, claimant.pod?.name])].join(" ").toLowerCase();
+  return terms.every((term) => text.includes(term));
 }
 
-// Draws what changed; elements of other conflicts stay as they are, and so do focus and selection.
+// Redraws changed conflicts only, so that focus and text selection elsewhere are kept.
 function drawActive(changed, fresh) {
-  const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const wanted = [...active.values()].reverse().filter((one) => matches(one, words));
-  const shown = wanted.slice(0, SHOWN);
+  const terms = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const matching = [...active.values()].reverse().filter((conflict) => matchesFilter(conflict, terms));
+  const shown = matching.slice(0, MAX_DRAWN);
   const place = $("active");
   const keep = new Map();
   let after = null;
   for (const conflict of shown) {
     let card = drawn.get(conflict.conflict_id);
     if (!card || changed.has(conflict.conflict_id)) {
-      const made = conflictCard(conflict);
-      if (fresh && fresh.has(conflict.conflict_id)) made.classList.add("fresh");
-      if (card) card.replaceWith(made);
-      card = made;
+      const replacement = conflictCard(conflict);
+      if (fresh && fresh.has(conflict.conflict_id)) replacement.classList.add("fresh");
+      if (card) card.replaceWith(replacement);
+      card = replacement;
     }
     const next = after ? after.nextSibling : place.firstChild;
     if (next !== card) place.insertBefore(card, next);
@@ -180,42 +180,42 @@ function drawActive(changed, fresh) {
   drawn = keep;
   const count = active.size;
   drawHeadline();
-  $("filter-box").hidden = count < 4 && !words.length;
-  $("active-more").hidden = wanted.length <= SHOWN && !(words.length && !wanted.length);
-  $("active-more").textContent = wanted.length ? `${wanted.length - shown.length} more are not drawn; filter, or see api/v1/conflicts.` : "None of them matches the filter.";
+  $("filter-box").hidden = count < 4 && !terms.length;
+  $("active-more").hidden = matching.length <= MAX_DRAWN && !(terms.length && !matching.length);
+  $("active-more").textContent = matching.length ? `${matching.length - shown.length} more not shown; use the filter, or see api/v1/conflicts.` : "No conflict matches the filter.";
   document.title = `${count ? `(${count}) ` : ""}IP conflicts · ${$("node").textContent}`;
 }
 
-// No conflict and not able to see one must not look the same.
+// "No conflict" must look different from "unable to detect conflicts".
 function drawHeadline() {
   const count = active.size;
-  const blind = (health?.parts ?? []).filter((part) => part.role === "source" && part.state !== "works");
+  const impaired = (health?.parts ?? []).filter((part) => part.role === "source" && part.state !== "works");
   let title = count === 1 ? "1 IP address in conflict" : `${count} IP addresses in conflict`;
-  let note = "Pods that share an address lose traffic to each other.";
-  let look = "alarm";
+  let note = "Pods with the same address lose traffic to each other.";
+  let severity = "alarm";
   if (count === 0 && health && !health.ready) {
-    [title, note, look] = ["Starting", "The agent has not looked at everything yet: it cannot tell.", "unsure"];
+    [title, note, severity] = ["Starting", "Conflicts are not known until the agent has read the kernel state.", "incomplete"];
   } else if (count === 0) {
-    [title, note, look] = ["No IP address conflict", "No address on this node is claimed by two pods.", "calm"];
-    if (blind.length) [note, look] = [`Not everything is observed (${blind.map((part) => part.name).join(", ")}): see Health below.`, "unsure"];
+    [title, note, severity] = ["No IP address conflict", "No address on this node is claimed by two pods.", "ok"];
+    if (impaired.length) [note, severity] = [`Observation is incomplete (${impaired.map((part) => part.name).join(", ")}): see Health below.`, "incomplete"];
   }
-  $("headline").className = `headline ${look}`;
-  // Written only where it differs: a screen reader says it again otherwise.
+  $("headline").className = `headline ${severity}`;
+  // Setting the same text again would make screen readers repeat it.
   if ($("active-title").textContent !== title) $("active-title").textContent = title;
   $("active-note").textContent = note;
 }
 
 function drawResolved() {
-  const open = new Set([...document.querySelectorAll("#resolved > details[open]")].map((one) => one.dataset.conflict));
+  const open = new Set([...document.querySelectorAll("#resolved > details[open]")].map((card) => card.dataset.conflict));
   $("resolved").replaceChildren(...resolved.map((conflict) => {
-    const names = conflict.claimants.map((one) => one.pod ? `${one.pod.namespace}/${one.pod.name}` : one.device);
+    const names = conflict.claimants.map((claimant) => claimant.pod ? `${claimant.pod.namespace}/${claimant.pod.name}` : claimant.device);
     return element("details", { "data-conflict": conflict.conflict_id, open: open.has(conflict.conflict_id) ? "" : null },
       element("summary", {},
         element("span", { class: "address" }, conflict.address),
         element("span", { class: "tag" }, KINDS[conflict.kind] ?? conflict.kind),
         vlanTag(conflict),
         element("span", { class: "who" }, names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "")),
-        element("span", { class: "when" }, "lasted ", span(new Date(conflict.resolved_at) - new Date(conflict.raised_at)), ", until ", time(conflict.resolved_at))),
+        element("span", { class: "when" }, "lasted ", durationText(new Date(conflict.resolved_at) - new Date(conflict.raised_at)), ", until ", time(conflict.resolved_at))),
       claimantGrid(conflict));
   }));
   $("resolved-none").hidden = resolved.length > 0;
@@ -223,15 +223,15 @@ function drawResolved() {
 
 let refreshAt = null;
 
-// Not while a person marks text: what is drawn anew loses the selection.
+// Skipped while text is selected: redrawing would clear the selection.
 async function refresh() {
   if (lostAt !== null || document.hidden || active.size === 0 || !getSelection().isCollapsed) return;
   try {
-    const seen = events;
-    const answer = await ask("api/v1/conflicts");
-    if (answer.ok) show(await answer.json(), () => seen === events);
+    const before = appliedEvents;
+    const response = await request("api/v1/conflicts");
+    if (response.ok) show(await response.json(), () => before === appliedEvents);
   } catch {
-    // The stream tells that the connection is lost.
+    // The event stream reports the lost connection.
   }
 }
 
@@ -243,36 +243,36 @@ function refreshSoon() {
 // ---- anomalies ----
 
 const ANOMALIES = {
-  ipam_drift: "free in IPAM's books",
-  ipam_leak: "held for nobody",
+  ipam_drift: "not allocated in IPAM",
+  ipam_leak: "leaked allocation",
   gateway_unresolved: "gateway does not answer",
   route_astray: "route leads elsewhere",
 };
 
-function anomalyRow(one) {
-  const who = one.pod ? `${one.pod.namespace}/${one.pod.name}` : one.device;
-  return element("li", { "data-anomaly": one.anomaly_id },
-    element("span", { class: "mono" }, one.address), " ",
-    element("span", { class: "tag" }, ANOMALIES[one.kind] ?? one.kind), " ",
-    who ? element("span", { class: "who" }, who) : null,
-    element("p", { class: "detail" }, one.detail, ". For ", since(one.raised_at), ", since ", time(one.raised_at), "."));
+function anomalyRow(anomaly) {
+  const owner = anomaly.pod ? `${anomaly.pod.namespace}/${anomaly.pod.name}` : anomaly.device;
+  return element("li", { "data-anomaly": anomaly.anomaly_id },
+    element("span", { class: "mono" }, anomaly.address), " ",
+    element("span", { class: "tag" }, ANOMALIES[anomaly.kind] ?? anomaly.kind), " ",
+    owner ? element("span", { class: "who" }, owner) : null,
+    element("p", { class: "detail" }, anomaly.detail, ". For ", elapsed(anomaly.raised_at), ", since ", time(anomaly.raised_at), "."));
 }
 
 function drawAnomalies() {
   const all = [...anomalies.values()];
   $("anomalies-section").hidden = all.length === 0;
   $("anomalies-title").textContent = all.length === 1 ? "1 anomaly" : `${all.length} anomalies`;
-  $("anomalies").replaceChildren(...all.slice(0, SHOWN).map(anomalyRow));
-  $("anomalies-more").hidden = all.length <= SHOWN;
-  $("anomalies-more").textContent = `${all.length - SHOWN} more are not drawn; see api/v1/anomalies.`;
+  $("anomalies").replaceChildren(...all.slice(0, MAX_DRAWN).map(anomalyRow));
+  $("anomalies-more").hidden = all.length <= MAX_DRAWN;
+  $("anomalies-more").textContent = `${all.length - MAX_DRAWN} more not shown; see api/v1/anomalies.`;
 }
 
 let drawAnomaliesAt = null;
 
-function anomalyChanged(one) {
-  if (one.state === "resolved") anomalies.delete(one.anomaly_id);
-  else anomalies.set(one.anomaly_id, one);
-  // A wipe raises hundreds at once: they are drawn together.
+function anomalyChanged(anomaly) {
+  if (anomaly.state === "resolved") anomalies.delete(anomaly.anomaly_id);
+  else anomalies.set(anomaly.anomaly_id, anomaly);
+  // Deleted IPAM state raises hundreds of anomalies at once; draw them together.
   drawAnomaliesAt ??= setTimeout(() => {
     drawAnomaliesAt = null;
     drawAnomalies();
@@ -280,16 +280,16 @@ function anomalyChanged(one) {
 }
 
 async function loadAnomalies() {
-  const answer = await ask("api/v1/anomalies");
-  if (!answer.ok) return;
-  const all = await answer.json();
+  const response = await request("api/v1/anomalies");
+  if (!response.ok) return;
+  const all = await response.json();
   anomalies.clear();
-  for (const one of all.anomalies) anomalies.set(one.anomaly_id, one);
+  for (const anomaly of all.anomalies) anomalies.set(anomaly.anomaly_id, anomaly);
   drawAnomalies();
 }
 
 function apply(event) {
-  events += 1;
+  appliedEvents += 1;
   if (event.type.startsWith("io.ipconflict.anomaly.")) {
     anomalyChanged(event.data);
     return;
@@ -299,7 +299,7 @@ function apply(event) {
   if (!event.type.startsWith("io.ipconflict.conflict.")) return;
   if (conflict.state === "resolved") {
     active.delete(conflict.conflict_id);
-    resolved = [conflict, ...resolved.filter((one) => one.conflict_id !== conflict.conflict_id)].slice(0, HISTORY);
+    resolved = [conflict, ...resolved.filter((other) => other.conflict_id !== conflict.conflict_id)].slice(0, MAX_RESOLVED);
     drawResolved();
     drawActive(new Set());
   } else {
@@ -327,26 +327,26 @@ function drawHealth(report) {
   $("ipam").replaceChildren(...(ipam.length ? ipam : [element("li", {}, element("span", { class: "state off" }, "None"))]));
   const sinks = parts.filter((part) => part.role === "sink").map(row);
   $("sinks").replaceChildren(...(sinks.length ? sinks : [element("li", {}, element("span", { class: "state off" }, "None"),
-    element("div", { class: "detail" }, "Only this page, the metrics and the API; --events and sinks in the configuration add more."))]));
+    element("div", { class: "detail" }, "Events are available on this page, in the metrics and through the API. Add sinks with --events or in the configuration file."))]));
   $("version").textContent = report.version ? `· version ${report.version}` : "";
 }
 
-async function lookAtHealth() {
+async function loadHealth() {
   if (lostAt !== null || document.hidden) return;
   try {
-    const answer = await ask("readyz");
-    drawHealth(await answer.json());
+    const response = await request("readyz");
+    drawHealth(await response.json());
   } catch {
-    // The stream tells that the connection is lost.
+    // The event stream reports the lost connection.
   }
 }
 
 // ---- the connection ----
 
-function ask(path, more = {}) {
-  const headers = { ...more.headers };
+function request(path, options = {}) {
+  const headers = { ...options.headers };
   if (token) headers.Authorization = `Bearer ${token}`;
-  return fetch(path, { ...more, headers, cache: "no-store" });
+  return fetch(path, { ...options, headers, cache: "no-store" });
 }
 
 function showLink(state, text) {
@@ -354,37 +354,37 @@ function showLink(state, text) {
   $("link-text").textContent = text;
 }
 
-function lost(why) {
+function showDisconnected(reason) {
   lostAt ??= new Date();
   showLink("lost", "Disconnected");
   $("banner").hidden = false;
-  $("banner").textContent = `Disconnected since ${clockTime.format(lostAt)} (${why}). What is shown may be out of date; trying again.`;
+  $("banner").textContent = `Disconnected since ${clockTime.format(lostAt)} (${reason}). Data may be out of date; reconnecting.`;
   $("main").classList.add("stale");
 }
 
-function found() {
+function showConnected() {
   lostAt = null;
-  retryIn = 1000;
+  retryDelay = 1000;
   showLink("live", "Live");
   $("banner").hidden = true;
   $("main").classList.remove("stale");
   $("main").hidden = false;
-  $("ask-token").hidden = true;
+  $("token-prompt").hidden = true;
 }
 
-class TokenWanted extends Error {}
+class Unauthorized extends Error {}
 
-// All conflicts as they are now; only what differs is drawn anew.
+// Loads all conflicts and anomalies; redraws only what changed.
 async function loadAll() {
-  const answer = await ask("api/v1/conflicts");
-  if (answer.status === 401) throw new TokenWanted();
-  if (!answer.ok) throw new Error(`the agent answered ${answer.status}`);
-  show(await answer.json(), () => true);
+  const response = await request("api/v1/conflicts");
+  if (response.status === 401) throw new Unauthorized();
+  if (!response.ok) throw new Error(`the agent answered ${response.status}`);
+  show(await response.json(), () => true);
   await loadAnomalies();
 }
 
 function show(all, isNewest) {
-  // An event that came meanwhile may be newer than the answer.
+  // An event that arrived meanwhile may be newer than the response.
   if (!isNewest()) {
     refreshSoon();
     return;
@@ -398,39 +398,39 @@ function show(all, isNewest) {
     active.set(id, conflict);
     if (JSON.stringify(before.get(id)) !== JSON.stringify(conflict)) changed.add(id);
   }
-  const ids = (list) => list.map((one) => one.conflict_id).join();
+  const ids = (list) => list.map((conflict) => conflict.conflict_id).join();
   const moved = ids(resolved) !== ids(all.resolved);
   resolved = all.resolved;
   drawActive(changed);
   if (moved) drawResolved();
 }
 
-// Reads the stream until it ends; server-sent events over fetch, because EventSource sends no token.
-async function follow() {
+// Reads the event stream until it ends. Uses fetch because EventSource cannot send the token.
+async function followEvents() {
   const stop = new AbortController();
-  let watchdog = setTimeout(() => stop.abort(), BEAT_WITHIN);
+  let watchdog = setTimeout(() => stop.abort(), HEARTBEAT_TIMEOUT);
   try {
-    const answer = await ask("api/v1/events", { signal: stop.signal, headers: { Accept: "text/event-stream" } });
-    if (answer.status === 401) throw new TokenWanted();
-    if (answer.status === 503) throw new Error("too many pages are open");
-    if (!answer.ok) throw new Error(`the agent answered ${answer.status}`);
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-    // What happens while everything is loaded waits, so that nothing is missed and nothing is undone.
+    const response = await request("api/v1/events", { signal: stop.signal, headers: { Accept: "text/event-stream" } });
+    if (response.status === 401) throw new Unauthorized();
+    if (response.status === 503) throw new Error("the agent has too many open event streams");
+    if (!response.ok) throw new Error(`the agent answered ${response.status}`);
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    // Events that arrive during the load are applied after it, so none is lost or overwritten.
     await loadAll();
-    found();
-    void lookAtHealth();
+    showConnected();
+    void loadHealth();
     let text = "";
     for (;;) {
       const { value, done } = await reader.read();
       if (done) throw new Error("the agent closed the connection");
       clearTimeout(watchdog);
-      watchdog = setTimeout(() => stop.abort(), BEAT_WITHIN);
+      watchdog = setTimeout(() => stop.abort(), HEARTBEAT_TIMEOUT);
       text += value;
       let end;
       while ((end = text.indexOf("\n\n")) >= 0) {
         const block = text.slice(0, end);
         text = text.slice(end + 2);
-        await handle(block);
+        await handleBlock(block);
       }
     }
   } catch (error) {
@@ -442,7 +442,7 @@ async function follow() {
   }
 }
 
-async function handle(block) {
+async function handleBlock(block) {
   let kind = "message";
   let data = "";
   for (const line of block.split("\n")) {
@@ -453,12 +453,12 @@ async function handle(block) {
   else if (kind === "reset") await loadAll();
 }
 
-function wantToken() {
+function promptForToken() {
   $("main").hidden = true;
   $("banner").hidden = true;
-  $("ask-token").hidden = false;
-  $("token-wrong").hidden = !token;
-  showLink("connecting", "Token wanted");
+  $("token-prompt").hidden = false;
+  $("token-error").hidden = !token;
+  showLink("connecting", "Token required");
   $("token").focus();
   return new Promise((resolve) => { wake = resolve; });
 }
@@ -474,7 +474,7 @@ $("token-form").addEventListener("submit", (event) => {
 $("filter").addEventListener("input", () => drawActive(new Set()));
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) {
-    void lookAtHealth();
+    void loadHealth();
     if (lostAt !== null) wake?.();
   }
 });
@@ -487,30 +487,30 @@ document.addEventListener("keydown", (event) => {
 
 setInterval(() => {
   if (lostAt !== null) return;
-  for (const one of document.querySelectorAll("[data-since]")) {
-    one.textContent = span(Date.now() - new Date(one.dataset.since));
+  for (const cell of document.querySelectorAll("[data-since]")) {
+    cell.textContent = durationText(Date.now() - new Date(cell.dataset.since));
   }
 }, 1000);
-setInterval(lookAtHealth, HEALTH_EVERY);
-setInterval(refresh, REFRESH_EVERY);
+setInterval(loadHealth, HEALTH_INTERVAL);
+setInterval(refresh, REFRESH_INTERVAL);
 
 async function run() {
   for (;;) {
     try {
-      await follow();
+      await followEvents();
     } catch (error) {
-      if (error instanceof TokenWanted) {
-        await wantToken();
+      if (error instanceof Unauthorized) {
+        await promptForToken();
         continue;
       }
-      lost(error instanceof TypeError ? "the agent cannot be reached" : error.message);
+      showDisconnected(error instanceof TypeError ? "the agent cannot be reached" : error.message);
     }
     await new Promise((resolve) => {
       wake = resolve;
-      setTimeout(resolve, retryIn);
+      setTimeout(resolve, retryDelay);
     });
     wake = null;
-    retryIn = Math.min(retryIn * 2, RETRY_AT_MOST);
+    retryDelay = Math.min(retryDelay * 2, MAX_RETRY_DELAY);
   }
 }
 
