@@ -1,5 +1,5 @@
-//! The command line. Every flag also has an environment variable and a key in the file given with `--config`
-//! (see [`crate::config`]); the flag wins over the environment, the environment over the file.
+//! The command line. Every flag also has an environment variable and a key in the file given with `--config` (see
+//! [`crate::config`]). The flag takes precedence over the environment, the environment over the file.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -11,78 +11,77 @@ use crate::{
     sinks::settings::SinkSettings,
 };
 
-/// Names, the instant it happens, every IP address that two pods claim.
+/// Detects IP addresses claimed by more than one pod, the moment it happens.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "detector-agent", version, about, max_term_width = 110)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The commands of the Contract.
+/// The subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Watch this node and report every conflict as it happens.
+    /// Monitor this node and report every conflict as it happens.
     Run(Box<RunArgs>),
-    /// Look at the kernel's state once: exit 0 without a conflict, 1 with one, 2 when it could not tell.
+    /// Check the kernel state once: exit code 0 without conflicts, 1 with conflicts, 2 if the result is incomplete.
     Check(Box<CheckArgs>),
-    /// Show what a running agent sees, live: a table in a terminal, else one line for each event.
+    /// Show the conflicts of a running agent live: a table in a terminal, otherwise one line per event.
     Watch(WatchArgs),
-    /// Remove what an agent that was killed left on the devices.
+    /// Remove the filters that a killed agent left on devices.
     Cleanup(CleanupArgs),
 }
 
-/// How to choose the devices and what the rules are; the same for every command.
+/// Settings shared by `run` and `check`.
 #[derive(Args, Clone, Debug)]
 pub struct CommonArgs {
-    /// YAML file with the same settings as the flags, one key for each; for `run` also `webhooks` and `alertmanagers`
-    /// (docs/configuration.md).
+    /// YAML file with one key per flag, and for `run` also `webhooks` and `alertmanagers` (docs/configuration.md).
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_CONFIG")]
     pub config: Option<PathBuf>,
 
-    /// Devices that pods hang on, as patterns like `cali*` [default: every veth or netkit whose peer is in another
-    /// namespace, and tap*].
+    /// Patterns of pod devices, such as `cali*` [default: every veth or netkit with its peer in another namespace, and
+    /// tap*].
     #[arg(long, value_name = "GLOB", env = "IPCONFLICT_INTERFACES", num_args = 1.., value_delimiter = ',')]
     pub interfaces: Vec<String>,
 
-    /// Devices to leave out, as patterns; wins over --interfaces.
+    /// Patterns of devices to ignore; takes precedence over --interfaces.
     #[arg(long, value_name = "GLOB", env = "IPCONFLICT_EXCLUDE_INTERFACES", num_args = 1.., value_delimiter = ',')]
     pub exclude_interfaces: Vec<String>,
 
-    /// Shared addresses (VIPs) that may move between pods; flapping is reported, a duplicate is not. Repeatable.
-    #[arg(long, value_name = "CIDR", env = "IPCONFLICT_ALLOW", value_delimiter = ',', value_parser = cidr)]
+    /// Shared addresses (VIPs) that may move between pods: flapping is reported, duplicates are not. Repeatable.
+    #[arg(long, value_name = "CIDR", env = "IPCONFLICT_ALLOW", value_delimiter = ',', value_parser = parse_cidr)]
     pub allow: Vec<IpNet>,
 
     /// Name of this node in events [default: the host name].
     #[arg(long, value_name = "NAME", env = "IPCONFLICT_NODE_NAME")]
     pub node_name: Option<String>,
 
-    /// Where to look for pods.
+    /// Pod lookups.
     #[command(flatten)]
     pub pods: PodLookupSettings,
 
-    /// Where IPAM's books are.
+    /// IPAM sources.
     #[command(flatten)]
     pub ipam: IpamSettings,
 
-    /// How to log.
+    /// Logging.
     #[command(flatten)]
     pub log: LogArgs,
 }
 
-/// The daemon's settings.
+/// Settings of `run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
     /// Shared settings.
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// Write one event a line, as JSON, to stdout (`-`) or a file.
+    /// Write events as JSON, one per line, to stdout (`-`) or a file.
     #[arg(long, value_name = "-|PATH", env = "IPCONFLICT_EVENTS")]
     pub events: Option<PathBuf>,
 
-    /// Where to serve the status page, metrics and the API; `none` serves nothing.
+    /// Address for the status page, metrics and the API; `none` disables them.
     #[arg(
         long,
         value_name = "ADDR",
@@ -91,28 +90,28 @@ pub struct RunArgs {
     )]
     pub listen: Listen,
 
-    /// File with a token that clients must bring (`Authorization: Bearer …`); /healthz and /readyz stay open.
+    /// File with a token that clients must send (`Authorization: Bearer …`); not required for /healthz and /readyz.
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_HTTP_TOKEN_FILE")]
     pub http_token_file: Option<PathBuf>,
 
-    /// Serve TLS with this certificate chain (PEM); a replaced file is taken over.
+    /// Serve TLS with this certificate chain (PEM); reloaded when the file changes.
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_TLS_CERT")]
     pub tls_cert: Option<PathBuf>,
 
-    /// The private key to it (PEM).
+    /// Private key (PEM) of --tls-cert.
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_TLS_KEY")]
     pub tls_key: Option<PathBuf>,
 
-    /// A metric series for each claimed address, so that Prometheus can compare nodes.
+    /// Export one metric series per claimed address, to compare nodes in Prometheus.
     #[arg(long, env = "IPCONFLICT_EXPORT_CLAIMS", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub export_claims: bool,
 
-    /// Directory that keeps open conflicts, and events that wait to be delivered, over a restart.
+    /// Directory that preserves open conflicts and undelivered events across restarts.
     #[arg(long, value_name = "DIR", env = "IPCONFLICT_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// How to attach to the devices: clsact (`tc`), TCX first in line (`tcx`), or TCX only where another program
-    /// already stands on it (`auto`).
+    /// How to attach to devices: clsact (`tc`), TCX before all other programs (`tcx`), or TCX only on devices where
+    /// another program uses it (`auto`).
     #[arg(
         long,
         value_name = "MODE",
@@ -121,7 +120,7 @@ pub struct RunArgs {
     )]
     pub attach: AttachMode,
 
-    /// Observe by netlink alone; frames are then not seen.
+    /// Observe through netlink only, without eBPF; ARP and NDP frames are not seen.
     #[arg(long, env = "IPCONFLICT_NO_EBPF", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub no_ebpf: bool,
 
@@ -130,27 +129,27 @@ pub struct RunArgs {
     #[arg(long, env = "IPCONFLICT_KERNEL_LOG", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub kernel_log: bool,
 
-    /// How long a claim lives that was only heard, when the pod does not hold the address.
-    #[arg(long, value_name = "TIME", env = "IPCONFLICT_CLAIM_TTL", default_value = "10m", value_parser = positive_duration)]
+    /// Expire claims seen only in ARP/NDP after this time, unless the pod has the address assigned.
+    #[arg(long, value_name = "TIME", env = "IPCONFLICT_CLAIM_TTL", default_value = "10m", value_parser = parse_duration)]
     pub claim_ttl: Duration,
 
-    /// How many moves of an allowed address make it flap (RFC 7432).
+    /// Report an allowed address as flapping after this many moves within --flap-window (RFC 7432).
     #[arg(long, value_name = "N", env = "IPCONFLICT_FLAP_MOVES", default_value = "5", value_parser = clap::value_parser!(u32).range(2..=256))]
     pub flap_moves: u32,
 
-    /// Within which time (RFC 7432).
-    #[arg(long, value_name = "TIME", env = "IPCONFLICT_FLAP_WINDOW", default_value = "180s", value_parser = positive_duration)]
+    /// Time within which --flap-moves are counted (RFC 7432).
+    #[arg(long, value_name = "TIME", env = "IPCONFLICT_FLAP_WINDOW", default_value = "180s", value_parser = parse_duration)]
     pub flap_window: Duration,
 
-    /// The kernel's BTF.
+    /// File with the kernel's BTF.
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_BTF", hide = true)]
     pub btf: Option<PathBuf>,
 
-    /// Size of the ring buffer from the kernel in bytes, a power of two.
-    #[arg(long, value_name = "BYTES", env = "IPCONFLICT_RING_BYTES", default_value = "1048576", hide = true, value_parser = ring_bytes)]
+    /// Size of the eBPF ring buffer in bytes, a power of two.
+    #[arg(long, value_name = "BYTES", env = "IPCONFLICT_RING_BYTES", default_value = "1048576", hide = true, value_parser = parse_ring_bytes)]
     pub ring_bytes: u32,
 
-    /// Receive buffer of the netlink sockets in bytes.
+    /// Receive buffer size of the netlink sockets in bytes.
     #[arg(
         long,
         value_name = "BYTES",
@@ -160,19 +159,19 @@ pub struct RunArgs {
     )]
     pub netlink_bytes: usize,
 
-    /// Webhooks and Alertmanagers; in the configuration file only.
+    /// Webhooks and Alertmanagers; set in the configuration file only.
     #[arg(skip)]
     pub sinks: SinkSettings,
 }
 
-/// Settings of a single look.
+/// Settings of `check`.
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
     /// Shared settings.
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// What to print.
+    /// Output format.
     #[arg(
         long,
         value_name = "FORMAT",
@@ -181,15 +180,15 @@ pub struct CheckArgs {
     )]
     pub format: CheckFormat,
 
-    /// Exit with 1 also where there are only anomalies, such as drift of IPAM's books.
+    /// Exit with 1 also for anomalies, such as IPAM drift.
     #[arg(long, env = "IPCONFLICT_STRICT", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub strict: bool,
 }
 
-/// Settings of the live view.
+/// Settings of `watch`.
 #[derive(Args, Clone, Debug)]
 pub struct WatchArgs {
-    /// The running agent.
+    /// URL of the running agent.
     #[arg(
         long,
         value_name = "URL",
@@ -198,31 +197,31 @@ pub struct WatchArgs {
     )]
     pub url: String,
 
-    /// File with the token that the agent asks for.
+    /// File with the token that the agent requires (--http-token-file).
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// Certificates (PEM) that vouch for an https:// agent.
+    /// CA certificates (PEM) to verify an https:// agent.
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_CA_FILE")]
     pub ca_file: Option<PathBuf>,
 
-    /// Lines also in a terminal.
+    /// Print lines even in a terminal.
     #[arg(long, env = "IPCONFLICT_LINES", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub lines: bool,
 }
 
-/// Settings of the clean-up.
+/// Settings of `cleanup`.
 #[derive(Args, Clone, Debug)]
 pub struct CleanupArgs {
-    /// How to log.
+    /// Logging.
     #[command(flatten)]
     pub log: LogArgs,
 }
 
-/// How to log; the same for every command that logs.
+/// Logging settings.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct LogArgs {
-    /// Form of the log lines on stderr.
+    /// Format of the log lines on stderr.
     #[arg(
         long,
         value_name = "FORMAT",
@@ -232,39 +231,39 @@ pub struct LogArgs {
     pub log_format: LogFormat,
 }
 
-/// Form of the log lines.
+/// Format of the log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable.
     Text,
-    /// For machines.
+    /// JSON.
     Json,
 }
 
-/// Form of `check`'s answer.
+/// Output format of `check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CheckFormat {
-    /// For people.
+    /// Human-readable.
     Text,
-    /// For machines.
+    /// JSON.
     Json,
 }
 
-fn cidr(text: &str) -> Result<IpNet, String> {
+fn parse_cidr(text: &str) -> Result<IpNet, String> {
     text.parse::<IpNet>()
         .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
         .map_err(|_| "expected an address or a CIDR such as 10.0.0.10 or 10.0.0.0/28".to_owned())
 }
 
-fn positive_duration(text: &str) -> Result<Duration, String> {
+fn parse_duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(d) if d >= Duration::from_secs(1) => Ok(d),
         Ok(_) => Err("must be at least 1s".to_owned()),
-        Err(_) => Err("expected a time such as 90s or 10m".to_owned()),
+        Err(_) => Err("expected a duration such as 90s or 10m".to_owned()),
     }
 }
 
-fn ring_bytes(text: &str) -> Result<u32, String> {
+fn parse_ring_bytes(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(n) if n >= 4096 && n.is_power_of_two() => Ok(n),
         _ => Err("expected a power of two of at least 4096".to_owned()),

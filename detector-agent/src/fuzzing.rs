@@ -1,8 +1,8 @@
-//! Entry points of the fuzz targets: the parsers of untrusted input, each behind a function that takes any bytes. Compiled only
+//! Entry points of the fuzz targets: one function per parser of untrusted input, which takes arbitrary bytes. Compiled only
 //! with the feature `fuzzing`; the agent does not use them.
 //!
-//! Each function returns for every input, in time and memory bounded by the input's length, and panics if an invariant is
-//! broken that no input may break.
+//! Each function returns for every input, in time and memory bounded by the input's length. It panics if an invariant is
+//! violated.
 
 pub use crate::{
     config::file::fuzzing::settings,

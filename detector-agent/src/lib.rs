@@ -1,6 +1,7 @@
-//! The node agent: observes the kernel, keeps who claims which address, reports conflicts.
+//! The node agent: observes the kernel, tracks which device claims which address, and reports conflicts.
 //!
-//! The folders are the flow: [`observe`] → [`engine`] → [`event`] → [`sinks`] and [`http`] → people; [`pods`] names the pods.
+//! The modules follow the data flow: [`observe`] → [`engine`] → [`event`] → [`sinks`] and [`http`]; [`pods`] looks up the
+//! pod of each device.
 
 pub mod agent;
 pub mod check;

@@ -1,4 +1,4 @@
-//! Logs go to stderr, through a queue: a stderr that nobody reads must not make detection wait.
+//! Logging to stderr through a bounded queue, so that a blocked stderr does not delay detection.
 
 use tracing::{Level, enabled};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -9,20 +9,20 @@ use crate::{
     observe::ebpf::{KERNEL_LOG_TARGET, KernelLog},
 };
 
-/// Lines that wait for stderr, at most; what comes then is lost. The queue's room is taken at the start, 32 bytes a line.
-const QUEUE: usize = 8_192;
+/// Maximum number of queued lines; further lines are dropped. The queue is allocated at the start, 32 bytes per line.
+const MAX_QUEUED_LINES: usize = 8_192;
 
-/// Starts logging; what is queued is written when the guard is dropped.
-#[must_use = "what is queued is lost without the guard"]
+/// Starts logging. Dropping the guard writes the queued lines.
+#[must_use = "queued lines are lost if the guard is dropped early"]
 pub fn start(format: LogFormat, kernel_log: bool) -> WorkerGuard {
     let (writer, guard) = NonBlockingBuilder::default()
-        .buffered_lines_limit(QUEUE)
+        .buffered_lines_limit(MAX_QUEUED_LINES)
         .finish(std::io::stderr());
     let mut filter = EnvFilter::builder()
         .with_default_directive(tracing::level_filters::LevelFilter::INFO.into())
         .from_env_lossy();
     if kernel_log
-        && !names_kernel_log()
+        && !has_kernel_log_directive()
         && let Ok(directive) = format!("{KERNEL_LOG_TARGET}=debug").parse()
     {
         filter = filter.add_directive(directive);
@@ -56,11 +56,11 @@ pub fn start(format: LogFormat, kernel_log: bool) -> WorkerGuard {
     guard
 }
 
-/// What the kernel log contains, by the level at which its target is enabled; off unless the flag or `RUST_LOG` asks for it.
-/// Call it after [`start`].
+/// The kernel log's verbosity: off unless the flag or a directive in `RUST_LOG` enables it, otherwise by the level of its
+/// target. Call it after [`start`].
 #[must_use]
 pub fn kernel_log(flag: bool) -> KernelLog {
-    if !flag && !names_kernel_log() {
+    if !flag && !has_kernel_log_directive() {
         KernelLog::Off
     } else if enabled!(target: KERNEL_LOG_TARGET, Level::DEBUG) {
         KernelLog::All
@@ -71,12 +71,12 @@ pub fn kernel_log(flag: bool) -> KernelLog {
     }
 }
 
-/// Whether `RUST_LOG` has a directive for the kernel log.
-fn names_kernel_log() -> bool {
-    std::env::var(EnvFilter::DEFAULT_ENV).is_ok_and(|directives| names_target(&directives))
+/// Whether `RUST_LOG` has a directive for the kernel log's target.
+fn has_kernel_log_directive() -> bool {
+    std::env::var(EnvFilter::DEFAULT_ENV).is_ok_and(|directives| has_target(&directives))
 }
 
-fn names_target(directives: &str) -> bool {
+fn has_target(directives: &str) -> bool {
     directives.split(',').any(|directive| {
         directive
             .trim()
@@ -90,13 +90,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_directive_for_the_target_names_the_kernel_log() {
+    fn only_a_directive_for_its_target_enables_the_kernel_log() {
         for directives in [
             "detector_ebpf",
             "warn,detector_ebpf=info",
             "x=1, detector_ebpf=debug",
         ] {
-            assert!(names_target(directives), "{directives}");
+            assert!(has_target(directives), "{directives}");
         }
         for directives in [
             "",
@@ -104,7 +104,7 @@ mod tests {
             "detector_agent=debug",
             "detector_ebpf_other=debug",
         ] {
-            assert!(!names_target(directives), "{directives}");
+            assert!(!has_target(directives), "{directives}");
         }
     }
 }

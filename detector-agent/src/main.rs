@@ -1,4 +1,4 @@
-//! The `detector-agent` binary: parse, start logging, do the command, say how it ended.
+//! The `detector-agent` binary: parses the command line, starts logging and runs the command.
 
 use std::process::ExitCode;
 
@@ -9,13 +9,13 @@ use detector_agent::{
     logging, observe, watch,
 };
 
-/// "Could not tell", and every failure to start.
+/// Exit code for an incomplete check and for every failure.
 const FAILED: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = match config::parse(std::env::args_os()) {
         Ok(cli) => cli,
-        // Help and version are no failures; clap prints them where they belong.
+        // Includes --help and --version, which clap prints to stdout with exit code 0.
         Err(ConfigError::CommandLine(e)) => e.exit(),
         Err(e) => return failed(&e),
     };
@@ -23,11 +23,11 @@ fn main() -> ExitCode {
         Command::Run(args) => Some(args.common.log.log_format),
         Command::Check(args) => Some(args.common.log.log_format),
         Command::Cleanup(args) => Some(args.log.log_format),
-        // The screen is the table's.
+        // Log lines would overwrite the table.
         Command::Watch(_) => None,
     };
     let kernel_log = matches!(&cli.command, Command::Run(args) if args.kernel_log);
-    let _flushed_at_the_end = format.map(|format| logging::start(format, kernel_log));
+    let _log_guard = format.map(|format| logging::start(format, kernel_log));
     match cli.command {
         Command::Run(args) => agent::run(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS),
         Command::Check(args) => check::run(&args).map_or_else(|e| failed(&e), ExitCode::from),
