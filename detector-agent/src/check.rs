@@ -1,4 +1,4 @@
-//! `check`: one look at the kernel's state. No program is loaded, nothing is attached, nothing is changed.
+//! `check`: takes one snapshot of the kernel state and reports conflicts. It loads no eBPF program and changes nothing.
 
 use std::{
     collections::HashSet,
@@ -29,82 +29,81 @@ use crate::{
     pods::{self, PodSources},
 };
 
-/// How long a device whose namespace cannot be read may be on its way out: the kernel takes a namespace's id away first
-/// and the devices that lead there later, in its own time. It is the ordinary end of a pod.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Between two readings.
-const PAUSE: Duration = Duration::from_millis(20);
+/// How long to wait for devices with an unreadable namespace to disappear. When a pod is deleted, the kernel removes the id
+/// of its namespace first and the devices connected to it later.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Delay between two snapshots.
+const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Drift that is still there after this long is none that a plugin makes in passing.
-const ANOMALY_LASTS: Duration = Duration::from_secs(2);
+/// An anomaly is reported only if it is still there after this time; CNI plugins cause drift briefly.
+const ANOMALY_RECHECK: Duration = Duration::from_secs(2);
 
-/// Why the check could not tell.
+/// Why the check has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// A pattern is wrong.
+    /// A device pattern is invalid.
     #[error(transparent)]
     Pattern(#[from] PatternError),
-    /// The node's name is not known.
+    /// The node name cannot be determined.
     #[error(transparent)]
     NodeName(#[from] NodeNameError),
-    /// Netlink is closed to us.
+    /// The netlink socket cannot be opened.
     #[error(transparent)]
     Netlink(#[from] OpenError),
-    /// The kernel's state could not be read.
-    #[error("cannot read the kernel's state: {0}")]
+    /// The kernel state cannot be read.
+    #[error("cannot read the kernel state: {0}")]
     Read(#[from] ReadError),
-    /// The system gives no means to wait for the sources of pods' names.
+    /// Pod lookups cannot be started.
     #[error("cannot look up pods: {0}")]
     PodLookup(io::Error),
-    /// The answer could not be written.
-    #[error("cannot write the answer: {0}")]
+    /// The result cannot be written.
+    #[error("cannot write the result: {0}")]
     Write(#[from] io::Error),
 }
 
-/// The answer as JSON.
+/// The result as JSON.
 #[derive(Debug, Serialize)]
-struct Answer<'a> {
+struct Report<'a> {
     node: &'a str,
     checked_at: WallTime,
     devices: usize,
-    /// Not everything could be read: no conflict among what was read does not mean none.
+    /// Which state was not read, if any; conflicts may have been missed then.
     incomplete: Option<String>,
     conflicts: Vec<ConflictData>,
-    /// What is not yet a conflict.
     anomalies: Vec<AnomalyData>,
-    /// Which IPAM was recognised, what was read and what not.
+    /// Which IPAM sources were found, with the result of reading each.
     ipam: Vec<String>,
 }
 
-/// Looks once and prints what it finds. Gives the exit code: 0 no conflict, 1 conflicts, 2 no conflict among what could
-/// be read, where that was not everything.
+/// Checks the node once and prints the result. Returns the exit code: 0 for no conflicts, 1 for conflicts, 2 if no conflict
+/// was found but some state could not be read.
 ///
 /// # Errors
-/// Where it could not tell (exit code 2). What is printed is a whole JSON document then, too, if one was asked for.
+/// If the check has no result (exit code 2). The output is a complete JSON document in this case too, if JSON was requested.
 pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
-    let answer = look(args);
-    if let (Err(error), CheckFormat::Json) = (&answer, args.format) {
+    let result = check_and_print(args);
+    if let (Err(error), CheckFormat::Json) = (&result, args.format) {
         let document = serde_json::json!({ "error": error.to_string(), "conflicts": null });
         writeln!(io::stdout().lock(), "{document:#}")?;
     }
-    answer
+    result
 }
 
-fn look(args: &CheckArgs) -> Result<u8, CheckError> {
-    let Look {
+fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
+    let NodeState {
         engine,
         now,
         omitted,
         ipam,
-    } = look_at_node(args)?;
+    } = read_node(args)?;
     let mut anomalies = engine.anomalies();
     if !anomalies.is_empty() {
-        // A pod that is being made or deleted may look like drift for a moment.
-        thread::sleep(ANOMALY_LASTS);
-        let again = look_at_node(args)?.engine.anomalies();
+        // A pod that is being created or deleted causes drift for a moment.
+        thread::sleep(ANOMALY_RECHECK);
+        let again = read_node(args)?.engine.anomalies();
         anomalies.retain(|a| {
-            let mut still = again.iter();
-            still.any(|b| (a.kind, a.address) == (b.kind, b.address))
+            let mut again = again.iter();
+            again.any(|b| (a.kind, a.address) == (b.kind, b.address))
         });
     }
     let node = node::name(args.common.node_name.as_deref())?;
@@ -114,7 +113,7 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
         .flat_map(Conflict::present)
         .map(|claimant| claimant.ifindex)
         .collect();
-    let wanted: Vec<PodDevice> = in_conflict
+    let devices_to_look_up: Vec<PodDevice> = in_conflict
         .into_iter()
         .chain(
             anomalies
@@ -129,7 +128,7 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
     let settings = &args.common.pods;
     let kube = KubeClient::new(settings.kube);
     let sources = PodSources::new(settings, &node, kube);
-    let pods = pods::resolve_once(wanted, sources, settings.lookup_timeout)
+    let pods = pods::resolve_once(devices_to_look_up, sources, settings.lookup_timeout)
         .map_err(CheckError::PodLookup)?;
     let moment = Moment::now();
     let conflicts: Vec<ConflictData> = conflicts
@@ -144,7 +143,7 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
     let devices = engine.devices().len();
     let text = match args.format {
         CheckFormat::Json => {
-            let answer = Answer {
+            let report = Report {
                 node: &node,
                 checked_at: moment.wall_at(now),
                 devices,
@@ -153,12 +152,12 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
                 anomalies,
                 ipam,
             };
-            serde_json::to_string_pretty(&answer).map_err(io::Error::from)? + "\n"
+            serde_json::to_string_pretty(&report).map_err(io::Error::from)? + "\n"
         }
         CheckFormat::Text => {
             let colour = Colour::for_output(&io::stdout());
             let mut text = text(&conflicts, devices, incomplete(omitted), colour);
-            anomaly_section(&mut text, &anomalies, &ipam);
+            append_anomalies(&mut text, &anomalies, &ipam);
             text
         }
     };
@@ -173,32 +172,32 @@ fn look(args: &CheckArgs) -> Result<u8, CheckError> {
     )
 }
 
-/// What one look at the node gave.
-struct Look {
+/// The state of the node, from one snapshot.
+struct NodeState {
     engine: Engine,
     now: Timestamp,
     omitted: Omitted,
     ipam: Vec<String>,
 }
 
-fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
+fn read_node(args: &CheckArgs) -> Result<NodeState, CheckError> {
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let mut requests = NetlinkReader::open()?;
-    let (reading, stuck) = settled(PATIENCE, || {
-        let reading = requests.read_node(&selector)?;
-        let missed = missed(&reading.snapshot);
-        Ok::<_, ReadError>((reading, missed))
+    let (snapshot, unreadable) = read_until_settled(SETTLE_TIMEOUT, || {
+        let snapshot = requests.read_node(&selector)?;
+        let unreadable = unreadable_devices(&snapshot.snapshot);
+        Ok::<_, ReadError>((snapshot, unreadable))
     })?;
-    let BoundedSnapshot { snapshot, omitted } = reading;
+    let BoundedSnapshot { snapshot, omitted } = snapshot;
     let omitted = Omitted {
-        namespaces: stuck as u64,
+        namespaces: unreadable as u64,
         ..omitted
     };
     let now = clock::now();
     let mut engine = Engine::new(Settings {
         allow: args.common.allow.clone(),
         id_seed: node::random(),
-        // What lasts is told apart by a second look; how long an address was idle one look cannot know.
+        // Lasting drift is confirmed by a second snapshot. One check cannot know how long an allocation has been unused.
         anomalies: AnomalyRules {
             drift_grace: Duration::ZERO,
             leak_after: Duration::MAX,
@@ -207,30 +206,30 @@ fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
         ..Settings::default()
     });
     let token = SnapshotToken(0);
-    for what in [
+    for observation in [
         Observation::SnapshotStarted(token),
         Observation::Snapshot(token, SnapshotScope::Node, Box::new(snapshot)),
     ] {
-        // Conflicts are asked for below; what else follows from a snapshot is for an agent that stays.
+        // The effects are dropped: conflicts are queried from the engine, and nothing else matters to a single check.
         engine.step(
             now,
             TimedObservation {
                 at: now,
-                observation: what,
+                observation,
             },
             &mut Vec::new(),
         );
     }
-    // After the kernel: IPAM writes first, so what is live by then stands in its books.
+    // Read IPAM after the kernel: IPAM allocates an address before it is configured, so every live address is in it.
     let settings = &args.common.pods;
     let node = node::name(args.common.node_name.as_deref())?;
     let kube = KubeClient::new(settings.kube);
     let allocations = ipam::read_once(&args.common.ipam, &node, kube, settings.lookup_timeout);
     for pool in allocations.pools {
-        let news = PoolUpdate::Read(pool, ChangedAddresses::All);
-        engine.update_pool(clock::now(), news, &mut Vec::new());
+        let update = PoolUpdate::Read(pool, ChangedAddresses::All);
+        engine.update_pool(clock::now(), update, &mut Vec::new());
     }
-    Ok(Look {
+    Ok(NodeState {
         engine,
         now,
         omitted,
@@ -238,11 +237,11 @@ fn look_at_node(args: &CheckArgs) -> Result<Look, CheckError> {
     })
 }
 
-/// What is no conflict, after all that is.
-fn anomaly_section(text: &mut String, anomalies: &[AnomalyData], ipam: &[String]) {
+/// Appends anomalies and the state of IPAM sources.
+fn append_anomalies(text: &mut String, anomalies: &[AnomalyData], ipam: &[String]) {
     if !anomalies.is_empty() {
         text.push_str(&format!(
-            "\n{} anomalies, no conflict yet:\n",
+            "\n{} anomalies (not conflicts):\n",
             anomalies.len()
         ));
     }
@@ -258,37 +257,37 @@ fn anomaly_section(text: &mut String, anomalies: &[AnomalyData], ipam: &[String]
             pod.unwrap_or_default()
         ));
     }
-    for told in ipam {
-        text.push_str(&format!("ipam: {}\n", clean(told)));
+    for summary in ipam {
+        text.push_str(&format!("ipam: {}\n", clean(summary)));
     }
 }
 
-/// Reads, again while a device whose namespace the first reading missed is still there and still cannot be read. Gives
-/// the last reading and how many such devices are left.
-fn settled<R, E>(
-    patience: Duration,
+/// Reads snapshots until every device that was unreadable in the first one is gone or readable, or until the timeout.
+/// `read` returns a snapshot and its unreadable devices. Returns the last snapshot and how many of these devices remain.
+fn read_until_settled<R, E>(
+    timeout: Duration,
     mut read: impl FnMut() -> Result<(R, HashSet<IfIndex>), E>,
 ) -> Result<(R, usize), E> {
-    let until = Instant::now() + patience;
-    let (mut reading, mut stuck) = read()?;
-    while !stuck.is_empty() && Instant::now() < until {
-        thread::sleep(PAUSE);
-        let (next, missed) = read()?;
-        reading = next;
-        stuck.retain(|ifindex| missed.contains(ifindex));
+    let deadline = Instant::now() + timeout;
+    let (mut snapshot, mut remaining) = read()?;
+    while !remaining.is_empty() && Instant::now() < deadline {
+        thread::sleep(SNAPSHOT_INTERVAL);
+        let (next, unreadable) = read()?;
+        snapshot = next;
+        remaining.retain(|ifindex| unreadable.contains(ifindex));
     }
-    Ok((reading, stuck.len()))
+    Ok((snapshot, remaining.len()))
 }
 
-/// The devices that lead to a namespace that could not be read.
-fn missed(snapshot: &Snapshot) -> HashSet<IfIndex> {
-    let unreadable = |peer| {
+/// The devices whose peer is in a namespace that could not be read.
+fn unreadable_devices(snapshot: &Snapshot) -> HashSet<IfIndex> {
+    let is_unreadable = |peer| {
         let mut pods = snapshot.pods.iter();
         pods.any(|pod| pod.addresses.is_none() && pod.peer == peer)
     };
     let links = snapshot.links.iter();
     links
-        .filter(|link| link.peer.is_some_and(unreadable))
+        .filter(|link| link.peer.is_some_and(is_unreadable))
         .map(|link| link.ifindex)
         .collect()
 }
@@ -296,13 +295,13 @@ fn missed(snapshot: &Snapshot) -> HashSet<IfIndex> {
 fn incomplete(omitted: Omitted) -> Option<String> {
     (omitted != Omitted::default()).then(|| {
         format!(
-            "{} namespaces could not be read, {} entries were beyond a bound, {} messages were not understood",
+            "{} namespaces could not be read, {} entries were beyond a bound, {} messages could not be decoded",
             omitted.namespaces, omitted.over_bound, omitted.undecodable
         )
     })
 }
 
-/// The first line is at most 80 bytes, as node-problem-detector shows no more.
+/// The first line is at most 80 bytes, because node-problem-detector shows no more.
 fn text(
     conflicts: &[ConflictData],
     devices: usize,
@@ -311,7 +310,9 @@ fn text(
 ) -> String {
     let mut text = match conflicts {
         [] if incomplete.is_some() => {
-            format!("could not tell: no conflict seen on {devices} pod devices, but not all read\n")
+            format!(
+                "inconclusive: no conflict on {devices} pod devices, but some state was not read\n"
+            )
         }
         [] => format!("no IP address conflict on {devices} pod devices\n"),
         [one] => format!("1 IP address conflict: {}\n", one.address),
@@ -321,8 +322,8 @@ fn text(
             many[0].address
         ),
     };
-    if let Some(what) = incomplete {
-        text.push_str(&format!("not everything could be read: {what}\n"));
+    if let Some(incomplete) = incomplete {
+        text.push_str(&format!("incomplete: {incomplete}\n"));
     }
     for conflict in conflicts {
         text.push('\n');
@@ -346,30 +347,31 @@ mod tests {
 
     use super::*;
 
-    /// How many devices `settled` gives up on where the readings miss these, and how many readings it took.
-    fn settle(patience: Duration, missed: &[&[IfIndex]]) -> (usize, usize) {
-        let mut readings = 0;
+    /// Runs `read_until_settled` with these unreadable devices per snapshot. Returns the number of remaining devices and of
+    /// snapshots.
+    fn settle(timeout: Duration, unreadable: &[&[IfIndex]]) -> (usize, usize) {
+        let mut snapshots = 0;
         let read = || {
-            let missed = missed[readings.min(missed.len() - 1)];
-            readings += 1;
-            Ok::<_, Infallible>(((), missed.iter().copied().collect()))
+            let unreadable = unreadable[snapshots.min(unreadable.len() - 1)];
+            snapshots += 1;
+            Ok::<_, Infallible>(((), unreadable.iter().copied().collect()))
         };
-        let ((), stuck) = settled(patience, read).unwrap();
-        (stuck, readings)
+        let ((), remaining) = read_until_settled(timeout, read).unwrap();
+        (remaining, snapshots)
     }
 
     #[test]
-    fn pods_that_went_meanwhile_are_read_over_and_one_that_stays_unreadable_is_told() {
+    fn only_devices_that_stay_unreadable_are_reported() {
         let long = Duration::from_secs(60);
         assert_eq!(settle(long, &[&[]]), (0, 1));
         assert_eq!(settle(long, &[&[7, 8], &[8], &[]]), (0, 3));
-        // Others are going by now.
+        // Devices that become unreadable later are not waited for.
         assert_eq!(settle(long, &[&[7], &[8, 9]]), (0, 2));
         assert_eq!(settle(Duration::from_millis(100), &[&[7, 8], &[7]]).0, 1);
     }
 
     #[test]
-    fn the_first_line_fits_eighty_bytes_for_the_longest_address() {
+    fn first_line_fits_80_bytes() {
         let address = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255";
         for line in [
             format!("{} IP address conflicts, first {address}", 65_536),
