@@ -221,7 +221,7 @@ pub(super) fn spec(containerd: &Containerd, files: &Path, folder: &str) -> Conta
         env.push((text(&variable["name"]), value));
     }
     let volumes = pod["volumes"].as_sequence().unwrap();
-    let mounts = container["volumeMounts"]
+    let mut mounts: Vec<HostMount> = container["volumeMounts"]
         .as_sequence()
         .unwrap()
         .iter()
@@ -255,6 +255,13 @@ pub(super) fn spec(containerd: &Containerd, files: &Path, folder: &str) -> Conta
             }
         })
         .collect();
+    // The chart's `ipam.hostLocalDirectories`.
+    mounts.push(HostMount {
+        host: containerd.ipam_dir(),
+        container: containerd.ipam_dir().display().to_string(),
+        read_only: true,
+        host_to_container: false,
+    });
     ContainerSpec {
         name: "agent".to_owned(),
         image: IMAGE.to_owned(),
