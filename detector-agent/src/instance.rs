@@ -1,7 +1,7 @@
-//! One agent per node: a second one would attach twice and report everything twice.
+//! One agent per node: a second one would attach again and report everything twice.
 //!
-//! The lock is an abstract Unix socket: it belongs to the network namespace the agent watches, needs no file system,
-//! and is free again the moment the process ends, however it ends.
+//! The lock is an abstract Unix socket: it belongs to the network namespace that the agent observes, needs no file system,
+//! and is released the moment the process ends, however it ends.
 
 use std::{
     io,
@@ -16,15 +16,15 @@ const NAME: &str = "ip-conflict-detector";
 /// Why the agent may not start.
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceError {
-    /// Another one is there.
-    #[error("another ip-conflict-detector already watches this network namespace; stop it first")]
+    /// Another agent holds the lock.
+    #[error("another ip-conflict-detector is running in this network namespace; stop it first")]
     Taken,
-    /// The kernel refused the lock for another reason.
-    #[error("cannot make sure that no other agent runs on this node: {0}")]
+    /// The lock failed for another reason.
+    #[error("cannot check for other agents on this node: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Held while the agent runs.
+/// The lock, held until dropped.
 #[derive(Debug)]
 pub struct Instance(#[allow(dead_code)] UnixListener);
 
@@ -32,7 +32,7 @@ impl Instance {
     /// Takes the node's lock.
     ///
     /// # Errors
-    /// Where another agent holds it.
+    /// If another agent holds it.
     pub fn take() -> Result<Self, InstanceError> {
         let address = SocketAddr::from_abstract_name(NAME)?;
         match UnixListener::bind_addr(&address) {

@@ -1,10 +1,10 @@
-//! Memory that is needed only at the start.
+//! Memory that is only needed at the start.
 
-/// Gives back to the kernel what was freed. Reading the kernel's types takes some 40 MiB in small pieces, of which the
-/// allocator would keep several MiB for as long as the agent lives.
-pub fn give_back() {
+/// Returns freed memory to the kernel. Reading the kernel's BTF takes some 40 MiB in small pieces, of which the allocator
+/// would otherwise keep several MiB.
+pub fn release_freed() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: takes the allocator's own locks and touches only memory that nobody has (malloc_trim(3)).
+    // SAFETY: malloc_trim(3) is thread-safe and only touches free memory.
     unsafe {
         nix::libc::malloc_trim(0);
     }

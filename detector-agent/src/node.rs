@@ -1,27 +1,27 @@
-//! Who this node is.
+//! The node's name.
 
 use std::{
     hash::{BuildHasher, RandomState},
     process,
 };
 
-/// Why the node has no name.
+/// Why the node's name is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeNameError {
     /// The host name cannot be read.
-    #[error("cannot read this host's name ({0}); give one with --node-name")]
+    #[error("cannot read the host name ({0}); set --node-name")]
     HostName(nix::Error),
-    /// The name given is empty, or has characters that do not belong in a name.
+    /// The name is empty, too long, or has invalid characters.
     #[error(
-        "`{0}` is no node name; give letters, digits, dots and dashes with --node-name or NODE_NAME"
+        "`{0}` is not a valid node name; set --node-name or NODE_NAME to letters, digits, dots and dashes"
     )]
     Invalid(String),
 }
 
-/// The name given, else `NODE_NAME` as Kubernetes manifests set it, else the host's.
+/// `given`, else `NODE_NAME` as Kubernetes manifests set it, else the host name.
 ///
 /// # Errors
-/// Where there is none, or it is not one.
+/// If there is none, or it is invalid.
 pub fn name(given: Option<&str>) -> Result<String, NodeNameError> {
     let name = match given
         .map(str::to_owned)
@@ -33,16 +33,16 @@ pub fn name(given: Option<&str>) -> Result<String, NodeNameError> {
             .to_string_lossy()
             .into_owned(),
     };
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    if name.is_empty() || name.len() > 253 || !name.chars().all(fits) {
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if name.is_empty() || name.len() > 253 || !name.chars().all(is_valid) {
         return Err(NodeNameError::Invalid(name));
     }
     Ok(name)
 }
 
-/// A number that differs from run to run; not for secrets.
+/// A number that differs between runs. Not for secrets.
 #[must_use]
 pub fn random() -> u64 {
-    // The standard library seeds its hasher from the system's randomness.
+    // The standard library seeds its hasher randomly.
     RandomState::new().hash_one(process::id())
 }

@@ -53,7 +53,7 @@ impl Kernel {
             ring = Some((reader, loaded.counters()));
             log = loaded.take_kernel_log();
             programs = Some(loaded);
-            memory::give_back();
+            memory::release_freed();
         }
         let options = ListenerOptions {
             receive_buffer: args.netlink_bytes,

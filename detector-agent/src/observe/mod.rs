@@ -1,7 +1,7 @@
-//! Turns what the kernel tells into [`Observation`](crate::detect::Observation)s.
+//! Turns the kernel's events and state into [`Observation`](crate::engine::Observation)s.
 //!
-//! [`ebpf`] and [`netlink`] listen; [`worker`] does what may wait for the kernel's locks (attaching, reading tables) on a
-//! thread of its own, so that listening never waits.
+//! The readers of [`ebpf`] and [`netlink`] never block; [`worker`] does on its own thread what may wait for kernel locks:
+//! attaching programs and taking snapshots.
 
 pub mod ebpf;
 pub mod netlink;

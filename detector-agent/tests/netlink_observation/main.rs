@@ -1,4 +1,4 @@
-//! What netlink tells about real links, pods and bridges, in namespaces made here. Needs root.
+//! Netlink notifications and snapshots of real links, pods and bridges, in namespaces. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,7 +26,7 @@ use detector_agent::{
 use detector_testkit::{Netns, until};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-/// How long a test waits for what must come.
+/// Maximum wait for an expected observation.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn selector() -> DeviceSelector {
@@ -37,9 +37,9 @@ fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// The live sockets of a node and what they told so far.
+/// The notification sockets of a node and the observations so far.
 struct Observer {
-    live: NetlinkListener,
+    listener: NetlinkListener,
     epoll: Epoll,
     seen: Vec<TimedObservation>,
     overruns: usize,
@@ -48,13 +48,13 @@ struct Observer {
 
 impl Observer {
     fn open(node: &Netns, options: ListenerOptions) -> Result<Self> {
-        let live = node.run_in(|| Ok(NetlinkListener::open(selector(), options)?))?;
+        let listener = node.run_in(|| Ok(NetlinkListener::open(selector(), options)?))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         for source in NotificationSource::ALL {
-            epoll.add(live.fd(source), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+            epoll.add(listener.fd(source), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         }
         Ok(Self {
-            live,
+            listener,
             epoll,
             seen: Vec::new(),
             overruns: 0,
@@ -68,14 +68,14 @@ impl Observer {
 
     fn drain(&mut self, source: NotificationSource, max_datagrams: usize) -> Result<DrainedSocket> {
         let drained = self
-            .live
+            .listener
             .drain(source, max_datagrams, |stamped| self.seen.push(stamped))?;
         self.overruns += usize::from(drained.overrun);
         self.undecodable += drained.undecodable;
         Ok(drained)
     }
 
-    /// Drains both sockets until `enough` accepts all that was told; sleeps until the kernel has more to say.
+    /// Drains both sockets until `enough` accepts the observations so far; sleeps until the kernel sends more.
     fn wait(&mut self, what: &str, enough: impl Fn(&[TimedObservation]) -> bool) -> Result<()> {
         let until = Instant::now() + DEADLINE;
         loop {
@@ -88,7 +88,7 @@ impl Observer {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                bail!("{what} was not told; this was: {:#?}", self.seen);
+                bail!("{what} was not observed, only: {:#?}", self.seen);
             }
             if !more {
                 let timeout = EpollTimeout::try_from(left).context("a timeout")?;
@@ -103,7 +103,7 @@ impl Observer {
         })
     }
 
-    /// The last state told of a link.
+    /// The last observed state of a link.
     fn link(&self, name: &str) -> Option<&Link> {
         self.seen
             .iter()
@@ -119,7 +119,7 @@ fn read(node: &Netns, selector: &DeviceSelector) -> Result<BoundedSnapshot> {
     node.run_in(|| Ok(NetlinkReader::open()?.read_node(selector)?))
 }
 
-/// Waits until a bridge learns from a port: its carrier comes a little after the link is set up.
+/// Waits until a bridge learns from a port: it gets its carrier a little after the link is set up.
 fn wait_until_forwarding(node: &Netns, port: &str) -> Result<()> {
     until(DEADLINE, format_args!("{port} to forward"), || {
         let link = node.ip(&format!("-d link show {port}"))?;

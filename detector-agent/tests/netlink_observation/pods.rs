@@ -1,4 +1,4 @@
-//! Pods' devices: which ones are followed, where their other end is, and the addresses inside.
+//! Pod devices: which are selected, where their other end is, and the addresses inside the pods.
 
 use std::{collections::BTreeSet, net::IpAddr, time::Instant};
 
@@ -21,8 +21,8 @@ fn a_snapshot_finds_the_addresses_inside_pods_without_any_packet() -> Result<()>
             .address("fd00:2::10/64"),
         PodSpec::new("vpc"),
     ])?;
-    let reading = read(&node, &selector())?;
-    let snapshot = &reading.snapshot;
+    let read = read(&node, &selector())?;
+    let snapshot = &read.snapshot;
     for device in ["vpa", "vpb", "vpc"] {
         assert_eq!(link(snapshot, device).kind, LinkKind::Pod);
         assert!(link(snapshot, device).up);
@@ -42,13 +42,13 @@ fn a_snapshot_finds_the_addresses_inside_pods_without_any_packet() -> Result<()>
         BTreeSet::from([(address("10.244.2.10"), 24), (address("fd00:2::10"), 64)])
     );
     assert_eq!(of("vpc"), BTreeSet::new());
-    assert_eq!(reading.omitted, Omitted::default());
+    assert_eq!(read.omitted, Omitted::default());
     drop(pods);
     Ok(())
 }
 
 #[test]
-fn an_address_set_in_a_pod_is_told_at_once_and_so_is_its_removal() -> Result<()> {
+fn pod_address_changes_are_observed_at_once() -> Result<()> {
     let node = Node::new("live")?;
     let pod = node.add_pod(&PodSpec::new("vpa"))?;
     let mut observer = Observer::of(&node)?;
@@ -69,7 +69,7 @@ fn an_address_set_in_a_pod_is_told_at_once_and_so_is_its_removal() -> Result<()>
 }
 
 #[test]
-fn a_pod_device_is_told_with_its_peer_and_when_it_is_gone() -> Result<()> {
+fn a_pod_device_is_observed_with_its_peer_and_its_end() -> Result<()> {
     let node = Node::new("links")?;
     let mut observer = Observer::of(&node)?;
     let pod = node.add_pod(&PodSpec::new("vpa"))?;
@@ -85,7 +85,7 @@ fn a_pod_device_is_told_with_its_peer_and_when_it_is_gone() -> Result<()> {
 }
 
 #[test]
-fn the_hardware_address_of_the_pods_end_is_read() -> Result<()> {
+fn snapshots_have_the_mac_of_the_pods_end() -> Result<()> {
     let node = Node::new("mac")?;
     let pod = node.add_pod(&PodSpec::new("vpa").address("10.244.2.10/24"))?;
     let snapshot = read(&node, &selector())?.snapshot;
@@ -100,14 +100,14 @@ fn the_hardware_address_of_the_pods_end_is_read() -> Result<()> {
 }
 
 #[test]
-fn a_device_made_before_its_peer_moved_into_the_pod_is_told_with_the_peer() -> Result<()> {
+fn a_peer_that_moves_into_its_pod_later_is_observed() -> Result<()> {
     let node = Node::new("moved")?;
     let pod = Netns::bare("moved-pod", false)?;
     let mut observer = Observer::of(&node)?;
     node.ip("link add vpa type veth peer name vpb")?;
     node.ip(&format!("link set vpb netns {}", pod.name()))?;
     let ifindex = pod.ifindex("vpb")?;
-    // Both ends are down and stay so: nothing but the move itself tells.
+    // Both ends are down and stay down: only the move itself causes a message.
     observer.wait_for("the peer", |what| {
         matches!(what, Observation::Link(link) if link.name == "vpa" && link.kind == LinkKind::Pod
             && link.peer.is_some_and(|peer| peer.ifindex == ifindex))
@@ -120,7 +120,7 @@ fn a_device_made_before_its_peer_moved_into_the_pod_is_told_with_the_peer() -> R
 }
 
 #[test]
-fn a_device_whose_peer_no_message_told_is_read_with_its_peer_and_addresses() -> Result<()> {
+fn a_device_snapshot_has_peer_addresses_and_neighbours() -> Result<()> {
     let node = Node::new("device")?;
     let pod = node.add_pod(&PodSpec::new("vpa").address("10.244.2.10/24"))?;
     let other = node.add_pod(&PodSpec::new("vpb").address("10.244.2.11/24"))?;
@@ -146,7 +146,7 @@ fn a_device_whose_peer_no_message_told_is_read_with_its_peer_and_addresses() -> 
 }
 
 #[test]
-fn a_device_that_is_gone_is_read_as_gone() -> Result<()> {
+fn the_snapshot_of_a_removed_device_is_empty() -> Result<()> {
     let node = Node::new("gone")?;
     let pod = node.add_pod(&PodSpec::new("vpa").address("10.244.2.10/24"))?;
     let ifindex = node.ifindex("vpa")?;
@@ -161,7 +161,7 @@ fn a_device_that_is_gone_is_read_as_gone() -> Result<()> {
 }
 
 #[test]
-fn a_namespace_that_vanished_costs_its_own_addresses_only() -> Result<()> {
+fn a_vanished_namespace_costs_only_its_own_addresses() -> Result<()> {
     let node = Node::new("vanished")?;
     let _stays = node.add_pod(&PodSpec::new("vpa").address("10.244.2.10/24"))?;
     let vanishes = node.add_pod(&PodSpec::new("vpb").address("10.244.2.11/24"))?;
@@ -170,13 +170,13 @@ fn a_namespace_that_vanished_costs_its_own_addresses_only() -> Result<()> {
         .peer
         .context("a peer")?;
     vanishes.delete()?;
-    // The id is free as soon as the kernel has torn the namespace down, which it does at leisure.
+    // The id is released once the kernel has torn the namespace down, which it does asynchronously.
     let until = Instant::now() + DEADLINE;
-    let mut requests = node.run_in(|| Ok(NetlinkReader::open()?))?;
+    let mut reader = node.run_in(|| Ok(NetlinkReader::open()?))?;
     loop {
-        let read = requests.read_device(&selector(), a, Some(gone))?;
+        let read = reader.read_device(&selector(), a, Some(gone))?;
         assert!(read.snapshot.pods.iter().all(|pod| pod.addresses.is_some()));
-        let read = requests.read_device(&selector(), b, Some(gone))?;
+        let read = reader.read_device(&selector(), b, Some(gone))?;
         if read.snapshot.pods.iter().all(|pod| pod.addresses.is_none()) {
             return Ok(());
         }
@@ -187,7 +187,7 @@ fn a_namespace_that_vanished_costs_its_own_addresses_only() -> Result<()> {
 }
 
 #[test]
-fn an_ipv6_address_tells_that_its_duplicate_detection_runs_or_failed() -> Result<()> {
+fn an_ipv6_address_has_its_duplicate_detection_state() -> Result<()> {
     let node = Node::new("dad")?;
     let pods = node.add_pods(&[PodSpec::new("vpa").ipv6(), PodSpec::new("vpb").ipv6()])?;
     node.add_bridge("cni0", &[])?;
@@ -221,7 +221,7 @@ fn an_ipv6_address_tells_that_its_duplicate_detection_runs_or_failed() -> Result
 }
 
 #[test]
-fn chosen_and_excluded_devices_are_told_as_such() -> Result<()> {
+fn selected_and_excluded_devices_have_their_kind() -> Result<()> {
     let node = Node::new("chosen")?;
     let _pods = node.add_pods(&[
         PodSpec::new("cali1"),

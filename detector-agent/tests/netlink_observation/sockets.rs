@@ -1,4 +1,4 @@
-//! The sockets themselves: an overrun, a missing capability, a message that is not from the kernel.
+//! The sockets: overruns, missing capabilities, forged messages.
 
 use std::os::fd::AsRawFd as _;
 
@@ -16,7 +16,7 @@ use nix::sys::socket::{NetlinkAddr, getsockname};
 use super::{Observer, address, read, selector};
 
 #[test]
-fn an_overrun_is_told_once_and_only_when_the_socket_is_empty() -> Result<()> {
+fn an_overrun_is_reported_once_when_the_socket_is_empty() -> Result<()> {
     let node = Node::new("overrun")?;
     node.add_bridge("cni0", &[])?;
     let options = ListenerOptions {
@@ -28,26 +28,27 @@ fn an_overrun_is_told_once_and_only_when_the_socket_is_empty() -> Result<()> {
         node.ip_batch(range.map(|last| format!("address add 10.244.9.{last}/32 dev cni0")))
     };
     add(1..201)?;
-    // Both sockets heard of the addresses. One datagram a call: the loss is known from the first on, and must not be
-    // told before the last.
-    for (source, told_before) in [(NotificationSource::Node, 0), (NotificationSource::Pods, 1)] {
+    // Both sockets receive the addresses. One datagram a call: the loss is known from the first on, and must not be
+    // reported before the last.
+    for (source, reported_before) in [(NotificationSource::Node, 0), (NotificationSource::Pods, 1)]
+    {
         let mut calls = 0;
         while observer.drain(source, 1)?.more {
             calls += 1;
             assert_eq!(
-                observer.overruns, told_before,
-                "told before the socket was empty"
+                observer.overruns, reported_before,
+                "reported before the socket was empty"
             );
             assert!(calls < 10_000, "the socket is never empty");
         }
-        assert_eq!(observer.overruns, told_before + 1);
-        assert!(calls > 1, "something was kept");
+        assert_eq!(observer.overruns, reported_before + 1);
+        assert!(calls > 1, "something was received");
     }
     assert!(observer.seen.len() < 200, "something was lost");
-    // What was lost is in a reading begun now.
+    // A snapshot started now contains what was lost.
     let found = read(&node, &selector())?.snapshot.host.len();
     assert!(found >= 200, "{found}");
-    // And from here on everything is told again, the overrun not a second time.
+    // From here on everything is received again, and the overrun is not reported a second time.
     add(201..202)?;
     observer.wait_for("an address after the overrun", |what| {
         matches!(what, Observation::HostAddress(_, assigned) if assigned.address == address("10.244.9.201"))
@@ -56,7 +57,7 @@ fn an_overrun_is_told_once_and_only_when_the_socket_is_empty() -> Result<()> {
     Ok(())
 }
 
-/// Takes capabilities from the thread that calls.
+/// Drops a capability of the calling thread.
 fn drop_capability(number: u32) -> Result<()> {
     // capset(2), version 3: two sets of 32.
     let header = [0x2008_0522_u32, 0];
@@ -99,9 +100,9 @@ fn a_missing_capability_is_named() -> Result<()> {
         assert!(error.to_string().contains(name), "{error}");
     }
     let error = node.run_in(|| {
-        let mut requests = NetlinkReader::open()?;
+        let mut reader = NetlinkReader::open()?;
         drop_capability(CAP_NET_ADMIN)?;
-        Ok(requests.read_node(&selector()).err())
+        Ok(reader.read_node(&selector()).err())
     })?;
     let error = error.context("the pod was read without the capability")?;
     assert!(
@@ -118,13 +119,14 @@ fn a_missing_capability_is_named() -> Result<()> {
 }
 
 #[test]
-fn what_another_process_sends_is_not_believed() -> Result<()> {
+fn messages_of_other_processes_are_ignored() -> Result<()> {
     let node = Node::new("forged")?;
     node.add_bridge("cni0", &[])?;
     let bridge = node.ifindex("cni0")?;
     let mut observer = Observer::of(&node)?;
     let port =
-        getsockname::<NetlinkAddr>(observer.live.fd(NotificationSource::Node).as_raw_fd())?.pid();
+        getsockname::<NetlinkAddr>(observer.listener.fd(NotificationSource::Node).as_raw_fd())?
+            .pid();
     // RTM_DELLINK of the bridge: header, then ifinfomsg.
     let mut forged = [0_u8; 32];
     forged[..4].copy_from_slice(&32_u32.to_ne_bytes());
@@ -135,9 +137,9 @@ fn what_another_process_sends_is_not_believed() -> Result<()> {
         socket.bind_auto()?;
         Ok(socket.send_to(&forged, &SocketAddr::new(port, 0), 0)?)
     })?;
-    node.ip("link set cni0 alias told-later")?;
-    observer.wait_for("what the kernel said after it", |what| {
-        matches!(what, Observation::Link(link) if link.alias.as_deref() == Some("told-later"))
+    node.ip("link set cni0 alias sent-later")?;
+    observer.wait_for("the kernel's message after it", |what| {
+        matches!(what, Observation::Link(link) if link.alias.as_deref() == Some("sent-later"))
     })?;
     let gone = Observation::LinkGone(bridge);
     assert!(

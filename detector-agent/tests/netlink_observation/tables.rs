@@ -12,7 +12,7 @@ use detector_testkit::{Frame, FrameSender, Node, PodSpec};
 use super::{Observer, address, read, selector, wait_until_forwarding};
 
 #[test]
-fn routes_are_told_and_read() -> Result<()> {
+fn routes_are_observed_and_in_snapshots() -> Result<()> {
     let node = Node::new("routes")?;
     let _pod = node.add_pod(&PodSpec::new("vpa").address("10.244.2.10/24"))?;
     let mut observer = Observer::of(&node)?;
@@ -39,7 +39,7 @@ fn routes_are_told_and_read() -> Result<()> {
 }
 
 #[test]
-fn addresses_of_the_node_are_told_and_read_but_not_loopbacks() -> Result<()> {
+fn node_addresses_except_loopback_are_observed() -> Result<()> {
     let node = Node::new("host")?;
     let mut observer = Observer::of(&node)?;
     node.add_bridge("cni0", &["10.244.2.1/24", "fd00:2::1/64"])?;
@@ -74,7 +74,7 @@ fn addresses_of_the_node_are_told_and_read_but_not_loopbacks() -> Result<()> {
 }
 
 #[test]
-fn a_bridge_tells_and_lists_what_it_learned_but_not_its_own_addresses() -> Result<()> {
+fn learned_forwarding_entries_are_observed() -> Result<()> {
     let node = Node::new("fdb")?;
     node.add_bridge("cni0", &[])?;
     let mut observer = Observer::of(&node)?;
@@ -114,13 +114,13 @@ fn a_bridge_tells_and_lists_what_it_learned_but_not_its_own_addresses() -> Resul
             .seen
             .iter()
             .all(|stamped| stamped.observation != gone),
-        "a port that leaves its bridge is not gone"
+        "a port that leaves its bridge still exists"
     );
     Ok(())
 }
 
 #[test]
-fn neighbours_are_told_and_read_on_pod_devices_and_bridges_only() -> Result<()> {
+fn snapshots_have_neighbours_of_pod_devices_and_bridges_only() -> Result<()> {
     let node = Node::new("neighbours")?;
     node.add_bridge("cni0", &["10.244.3.1/24"])?;
     let pod = node.add_pod(&PodSpec::new("vpa"))?;
@@ -161,7 +161,7 @@ fn neighbours_are_told_and_read_on_pod_devices_and_bridges_only() -> Result<()> 
 }
 
 #[test]
-fn without_neighbours_only_forwarding_entries_are_told() -> Result<()> {
+fn without_neighbours_forwarding_entries_are_still_observed() -> Result<()> {
     let node = Node::new("filtered")?;
     node.add_bridge("cni0", &[])?;
     let options = ListenerOptions {
