@@ -4,7 +4,7 @@
 //! event loop ──LookupRequest──► resolver ──rounds──► sources (cri, cni-cache, kube), one task each
 //!     ▲                          │  ◄──snapshots──
 //!     │                          ├──► PodDirectory: current answers, read without a lock
-//!     └──── devices renamed ─────┘
+//!     └───── pods changed ───────┘
 //! ```
 //!
 //! A source is not queried per device: it returns every pod it knows, each with what identifies the pod's devices
