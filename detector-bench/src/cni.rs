@@ -1,5 +1,5 @@
-//! What the creation of a pod's network loses to the agent: ADD by the real `ptp` on a node with an agent and on one
-//! without, in turns, and then the other way round.
+//! How much slower the creation of a pod's network is with the agent: ADD by the real `ptp` plugin, alternating between a node
+//! with an agent and one without; then the agent changes nodes.
 
 use std::{
     path::Path,
@@ -7,72 +7,68 @@ use std::{
 };
 
 use anyhow::Result;
+use detector_testkit::{Agent, AgentCommand, Cni, Node};
 
 use super::{
     Figure, Goal,
-    statistics::{median, percentile},
-};
-use detector_testkit::{
-    agent::{Agent, AgentCommand},
-    cni::Cni,
-    node::Node,
+    statistics::{half_interquartile_range, median, median_error},
 };
 
 const GROUP: &str = "Cost by number of pods";
 
-/// Measures `pairs` pairs of ADD in each of three arrangements, at most for `deadline`.
+/// Measures `pairs` pairs of ADD in each of three arrangements (no agent, agent on the first node, agent on the second), for at
+/// most `time_limit`.
 ///
 /// # Errors
-/// Where a plugin fails or is not installed.
-pub fn run(agent: &Path, pairs: u32, deadline: Duration) -> Result<Vec<Figure>> {
-    let begun = Instant::now();
+/// A plugin fails or is not installed.
+pub fn run(agent: &Path, pairs: u32, time_limit: Duration) -> Result<Vec<Figure>> {
+    let started = Instant::now();
     let nodes = [
-        Side::new("cnia", "10.71.0.0/16")?,
-        Side::new("cnib", "10.72.0.0/16")?,
+        CniNode::new("cnia", "10.71.0.0/16")?,
+        CniNode::new("cnib", "10.72.0.0/16")?,
     ];
     let command = AgentCommand::run(agent);
-    let third = deadline / 3;
-    let noise = compare(&nodes, pairs, begun + third)?;
+    let third = time_limit / 3;
+    let without = compare(&nodes, pairs, started + third)?;
     let running = Agent::start_ready(&nodes[0].node, &command)?;
-    let first = compare(&nodes, pairs, begun + third * 2)?;
+    let on_first = compare(&nodes, pairs, started + third * 2)?;
     drop(running);
     let running = Agent::start_ready(&nodes[1].node, &command)?;
-    let second = compare(&nodes, pairs, begun + deadline)?;
+    let on_second = compare(&nodes, pairs, started + time_limit)?;
     drop(running);
-    let added = ((median(&first.ratios) / median(&second.ratios)).sqrt() - 1.0) * 100.0;
-    let quartile = |percent| percentile(&noise.ratios, percent);
-    let spread = (quartile(75.0) - quartile(25.0)) / 2.0 * 100.0;
-    let measured = first.ratios.len() + second.ratios.len();
-    #[expect(clippy::cast_precision_loss, reason = "a number of pairs")]
-    let known_to = 1.25 * spread / 0.674 / (measured as f64).sqrt();
+    let added = ((median(&on_first.ratios) / median(&on_second.ratios)).sqrt() - 1.0) * 100.0;
+    let spread = half_interquartile_range(&without.ratios) * 100.0;
+    let measured = on_first.ratios.len() + on_second.ratios.len();
     Ok(vec![
         Figure::new(GROUP, "time added to a CNI ADD by ptp", added, "%")
             .goal(Goal::Below(1.0))
             .note(format!(
-                "without {:.1} ms; {measured} pairs; without any agent the nodes differ by {:+.1} %, and half of the pairs lie within ±{spread:.1} %, so the median is known to about ±{known_to:.1} %",
-                median(&noise.plain_ms),
-                (median(&noise.ratios) - 1.0) * 100.0,
+                "without agent {:.1} ms; {measured} pairs; without any agent the nodes differ by {:+.1} %, and half of the pairs lie within ±{spread:.1} %, so the uncertainty of the median is about ±{:.1} %",
+                median(&without.second_node_ms),
+                (median(&without.ratios) - 1.0) * 100.0,
+                median_error(spread, measured),
             )),
     ])
 }
 
-struct Side {
+struct CniNode {
     node: Node,
     cni: Cni,
 }
 
-impl Side {
+impl CniNode {
     fn new(name: &str, subnet: &str) -> Result<Self> {
-        let side = Self {
+        let node = Self {
             node: Node::new(name)?,
             cni: Cni::ptp(name, subnet)?,
         };
-        side.add()?;
-        Ok(side)
+        // Warm-up.
+        node.time_add()?;
+        Ok(node)
     }
 
-    /// One ADD, in milliseconds, and the DEL that follows.
-    fn add(&self) -> Result<f64> {
+    /// Runs ADD, then DEL; returns the duration of ADD in milliseconds.
+    fn time_add(&self) -> Result<f64> {
         let (pod, took) = self.cni.add_pod_timed(&self.node, "bench")?;
         self.cni.remove_pod(&self.node, pod)?;
         Ok(took.as_secs_f64() * 1e3)
@@ -80,29 +76,29 @@ impl Side {
 }
 
 #[derive(Default)]
-struct Compared {
-    /// First node's time by the second's.
+struct AddTimes {
+    /// The first node's time divided by the second's, for each pair.
     ratios: Vec<f64>,
-    /// The second's.
-    plain_ms: Vec<f64>,
+    second_node_ms: Vec<f64>,
 }
 
-fn compare(sides: &[Side; 2], pairs: u32, until: Instant) -> Result<Compared> {
-    let mut compared = Compared::default();
+fn compare(nodes: &[CniNode; 2], pairs: u32, end: Instant) -> Result<AddTimes> {
+    let mut times = AddTimes::default();
     for number in 0..pairs {
-        if Instant::now() > until {
+        if Instant::now() > end {
             break;
         }
-        let [a, b] = sides;
+        let [a, b] = nodes;
+        // The order alternates too.
         let (first, second) = if number % 2 == 0 {
-            let first = a.add()?;
-            (first, b.add()?)
+            let first = a.time_add()?;
+            (first, b.time_add()?)
         } else {
-            let second = b.add()?;
-            (a.add()?, second)
+            let second = b.time_add()?;
+            (a.time_add()?, second)
         };
-        compared.ratios.push(first / second);
-        compared.plain_ms.push(second);
+        times.ratios.push(first / second);
+        times.second_node_ms.push(second);
     }
-    Ok(compared)
+    Ok(times)
 }

@@ -1,44 +1,44 @@
-//! One measured value beside its goal, as a line of JSON that another process collects.
+//! A measured value with its goal, as a line of JSON that another process collects.
 
 use std::{env, fs::OpenOptions, io::Write as _};
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-/// Environment variable that names the file which figures are appended to.
+/// The environment variable with the path of the file that figures are appended to.
 pub const FIGURES_VARIABLE: &str = "BENCH_FIGURES";
 
-/// What a value should be.
+/// The goal for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
-    /// Less than this.
+    /// The value must be less than this.
     Below(f64),
-    /// This or less.
+    /// The value must not exceed this.
     AtMost(f64),
-    /// This or more.
+    /// The value must not be less than this.
     AtLeast(f64),
 }
 
 /// One measured value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// Which table it stands in.
+    /// The heading of the table that it belongs to.
     pub group: String,
     /// What was measured.
     pub name: String,
-    /// The value; nothing where it could not be measured, and then `note` says why.
+    /// The value; `None` if it could not be measured, for the reason in `note`.
     pub value: Option<f64>,
-    /// Unit of value and goal, as a reader wants to see it.
+    /// The unit of value and goal.
     pub unit: String,
-    /// What it should be, where that was decided.
+    /// The goal, if there is one.
     pub goal: Option<Goal>,
-    /// How it was measured, the noise, why there is no value.
+    /// How it was measured, the noise, or why there is no value.
     pub note: String,
 }
 
 impl Figure {
-    /// A value without a goal.
+    /// A figure without a goal; a value that is not finite counts as not measured.
     #[must_use]
     pub fn new(group: &str, name: impl Into<String>, value: f64, unit: &str) -> Self {
         Self {
@@ -51,17 +51,17 @@ impl Figure {
         }
     }
 
-    /// What could not be measured, and why.
+    /// A figure that could not be measured, with the reason.
     #[must_use]
-    pub fn absent(group: &str, name: impl Into<String>, why: impl Into<String>) -> Self {
+    pub fn absent(group: &str, name: impl Into<String>, reason: impl Into<String>) -> Self {
         Self {
             value: None,
-            note: why.into(),
+            note: reason.into(),
             ..Self::new(group, name, 0.0, "")
         }
     }
 
-    /// Sets what it should be.
+    /// Sets the goal.
     #[must_use]
     pub fn goal(mut self, goal: Goal) -> Self {
         self.goal = Some(goal);
@@ -75,22 +75,22 @@ impl Figure {
         self
     }
 
-    /// Is it as it should be? Nothing where there is no goal; what could not be measured is not.
+    /// Whether it meets its goal; `None` without a goal. A figure that could not be measured misses it.
     #[must_use]
-    pub fn met(&self) -> Option<bool> {
+    pub fn is_met(&self) -> Option<bool> {
         let goal = self.goal?;
         Some(self.value.is_some_and(|value| match goal {
-            Goal::Below(most) => value < most,
-            Goal::AtMost(most) => value <= most,
-            Goal::AtLeast(least) => value >= least,
+            Goal::Below(bound) => value < bound,
+            Goal::AtMost(bound) => value <= bound,
+            Goal::AtLeast(bound) => value >= bound,
         }))
     }
 }
 
-/// Appends figures to the file that [`FIGURES_VARIABLE`] names; does nothing where it is not set.
+/// Appends figures to the file named by [`FIGURES_VARIABLE`]; does nothing if the variable is not set.
 ///
 /// # Errors
-/// Where the file cannot be written.
+/// The file cannot be written.
 pub fn record(figures: &[Figure]) -> Result<()> {
     let Some(path) = env::var_os(FIGURES_VARIABLE) else {
         return Ok(());
@@ -113,17 +113,17 @@ mod tests {
     use super::{Figure, Goal};
 
     #[test]
-    fn what_could_not_be_measured_has_missed_its_goal() {
+    fn absent_figure_misses_its_goal() {
         let absent = Figure::absent("group", "name", "it did not start").goal(Goal::Below(1.0));
-        assert_eq!(absent.met(), Some(false));
-        assert_eq!(Figure::new("group", "name", 1.0, "s").met(), None);
+        assert_eq!(absent.is_met(), Some(false));
+        assert_eq!(Figure::new("group", "name", 1.0, "s").is_met(), None);
     }
 
     #[test]
-    fn a_goal_of_below_is_missed_by_its_own_value() {
+    fn below_excludes_the_bound() {
         let one = Figure::new("group", "name", 1.0, "s");
-        assert_eq!(one.clone().goal(Goal::Below(1.0)).met(), Some(false));
-        assert_eq!(one.clone().goal(Goal::AtMost(1.0)).met(), Some(true));
-        assert_eq!(one.goal(Goal::AtLeast(1.0)).met(), Some(true));
+        assert_eq!(one.clone().goal(Goal::Below(1.0)).is_met(), Some(false));
+        assert_eq!(one.clone().goal(Goal::AtMost(1.0)).is_met(), Some(true));
+        assert_eq!(one.goal(Goal::AtLeast(1.0)).is_met(), Some(true));
     }
 }

@@ -1,5 +1,5 @@
-//! What one hostile pod costs: it sends ARP frames with random senders as fast as it can, while two other pods come into
-//! conflict again and again. Memory and processor time of the agent are looked at all the while.
+//! The effect of one hostile pod: it sends ARP frames with random senders as fast as it can, while two other pods cause conflicts.
+//! Measures latency, and memory and CPU time of the agent.
 
 use std::{
     net::Ipv4Addr,
@@ -10,35 +10,32 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-
-use super::pairs::Pairs;
 use detector_testkit::{
-    agent::{Agent, AgentCommand},
-    frames::{Frame, FrameSender},
-    mac::MacAddress,
-    node::{Node, Pod, PodSpec},
+    Agent, AgentCommand, FrameSender, Node, Pod, PodSpec,
     process::{cpu_time, resident_kib},
     random::Random,
 };
 
-/// Frames in one system call.
-const BATCH: usize = 256;
-/// How often memory is looked at.
-const SAMPLE: Duration = Duration::from_millis(20);
+use super::{pod_pairs::PodPairs, random_announcement};
 
-/// Conflicts of one pair: a device may hold so many claims.
-const MOST_CONFLICTS: u32 = 1000;
+/// Frames per system call.
+const BATCH: usize = 256;
+/// Interval between two samples of memory.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The largest number of conflicts of one pair; a device may have this many claims.
+const MAX_CONFLICTS: u32 = 1000;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Frames of the flood, at least; it goes on until the last conflict is named.
+pub struct FloodOptions {
+    /// The minimum number of frames; the flood continues until the last conflict is raised.
     pub frames: u64,
-    /// Conflicts between two other pods while it lasts.
+    /// The number of conflicts between two other pods meanwhile.
     pub conflicts: u32,
 }
 
-impl Default for Options {
+impl Default for FloodOptions {
     fn default() -> Self {
         Self {
             frames: 2_000_000,
@@ -47,119 +44,111 @@ impl Default for Options {
     }
 }
 
-/// What it came to.
+/// The measurements.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct FloodReport {
     /// Frames sent.
     pub frames: u64,
-    /// How long that took.
+    /// Duration of the flood.
     pub took: Duration,
     /// Resident memory before the flood, KiB.
     pub before_kib: u64,
-    /// The most resident memory from then on, KiB.
-    pub most_kib: u64,
-    /// Processor seconds the agent used meanwhile.
-    pub processor: Duration,
+    /// Maximum resident memory since then, KiB.
+    pub max_kib: u64,
+    /// CPU time of the agent meanwhile.
+    pub cpu_time: Duration,
     /// `latency_us` of each raising event.
-    pub agent_us: Vec<f64>,
-    /// From just before the deciding frame was sent to the event line in the reader's hands.
-    pub outside_us: Vec<f64>,
+    pub kernel_to_event_us: Vec<f64>,
+    /// From just before the deciding frame was sent until the event line was read, in microseconds.
+    pub frame_to_line_us: Vec<f64>,
 }
 
-/// Measures the agent of this path on a node of its own.
+/// Measures the agent at this path on a new node.
 ///
 /// # Errors
-/// Where a namespace cannot be made, or the agent misses a conflict.
-pub fn run(agent: &Path, options: Options) -> Result<Report> {
+/// A namespace cannot be created, or the agent misses a conflict.
+pub fn run(agent: &Path, options: FloodOptions) -> Result<FloodReport> {
     ensure!(
-        (1..=MOST_CONFLICTS).contains(&options.conflicts),
-        "conflicts must be between 1 and {MOST_CONFLICTS}"
+        (1..=MAX_CONFLICTS).contains(&options.conflicts),
+        "conflicts must be between 1 and {MAX_CONFLICTS}"
     );
     let node = Node::new("flood")?;
     let flooder = node.add_pod(&PodSpec::new("vethflood"))?;
-    // Outside of the flood's addresses.
-    let pair = Pairs::new(&node, 1, Ipv4Addr::new(172, 16, 0, 0), |pod| pod)?;
+    // Addresses that the flood does not use.
+    let pair = PodPairs::new(&node, 1, Ipv4Addr::new(172, 16, 0, 0), |pod| pod)?;
     let agent = Agent::start_ready(&node, &AgentCommand::run(agent))?;
     let pid = agent.pid();
     let before_kib = resident_kib(pid)?;
-    let processor_before = cpu_time(pid)?;
-    let begun = Instant::now();
-    let (sent, most) = (AtomicU64::new(0), AtomicU64::new(before_kib));
-    let (named_all, flooded) = (AtomicBool::new(false), AtomicBool::new(false));
+    let cpu_time_before = cpu_time(pid)?;
+    let started = Instant::now();
+    let (sent, max_kib) = (AtomicU64::new(0), AtomicU64::new(before_kib));
+    let (all_raised, flooded) = (AtomicBool::new(false), AtomicBool::new(false));
     let mut latencies = (Vec::new(), Vec::new());
     thread::scope(|scope| {
         let flood = scope.spawn(|| {
-            let outcome = flood(&flooder, options.frames, &named_all, &sent);
+            let outcome = flood(&flooder, options.frames, &all_raised, &sent);
             flooded.store(true, Ordering::Release);
             outcome
         });
-        let watch = scope.spawn(|| -> Result<()> {
+        let sampler = scope.spawn(|| -> Result<()> {
             while !flooded.load(Ordering::Acquire) {
-                most.fetch_max(resident_kib(pid)?, Ordering::Relaxed);
-                thread::sleep(SAMPLE);
+                max_kib.fetch_max(resident_kib(pid)?, Ordering::Relaxed);
+                thread::sleep(SAMPLE_INTERVAL);
             }
             Ok(())
         });
-        let conflicts = conflicts(&agent, &pair, options, &sent);
-        named_all.store(true, Ordering::Release);
-        let over = |panic| std::panic::resume_unwind(panic);
-        flood.join().unwrap_or_else(over)?;
-        watch.join().unwrap_or_else(over)?;
+        let conflicts = cause_conflicts(&agent, &pair, options, &sent);
+        all_raised.store(true, Ordering::Release);
+        let resume = |panic| std::panic::resume_unwind(panic);
+        flood.join().unwrap_or_else(resume)?;
+        sampler.join().unwrap_or_else(resume)?;
         latencies = conflicts?;
         Ok::<(), anyhow::Error>(())
     })?;
-    let took = begun.elapsed();
-    let (agent_us, outside_us) = latencies;
-    Ok(Report {
+    let took = started.elapsed();
+    let (kernel_to_event_us, frame_to_line_us) = latencies;
+    Ok(FloodReport {
         frames: sent.into_inner(),
         took,
         before_kib,
-        most_kib: most.into_inner().max(resident_kib(pid)?),
-        processor: cpu_time(pid)?.saturating_sub(processor_before),
-        agent_us,
-        outside_us,
+        max_kib: max_kib.into_inner().max(resident_kib(pid)?),
+        cpu_time: cpu_time(pid)?.saturating_sub(cpu_time_before),
+        kernel_to_event_us,
+        frame_to_line_us,
     })
 }
 
-/// Sends until both the frames are sent and `enough` is set.
-fn flood(pod: &Pod, frames: u64, enough: &AtomicBool, sent: &AtomicU64) -> Result<()> {
+/// Sends until at least `frames` are sent and `stop` is set.
+fn flood(pod: &Pod, frames: u64, stop: &AtomicBool, sent: &AtomicU64) -> Result<()> {
     let sender = FrameSender::open(pod)?;
-    // The same flood every time.
+    // A fixed seed, so that every flood is the same.
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let mut batch = vec![Frame::announcement(pod.mac(), Ipv4Addr::UNSPECIFIED).to_bytes(); BATCH];
-    while sent.load(Ordering::Relaxed) < frames || !enough.load(Ordering::Acquire) {
-        for frame in &mut batch {
-            let number = random.next_u64();
-            let [_, a, b, c, d, e, f, g] = number.to_be_bytes();
-            // 10.0.0.0/8 and a locally administered station.
-            let announcement = Frame::announcement(
-                MacAddress([0x02, d, e, f, g, a]),
-                Ipv4Addr::new(10, a, b, c),
-            );
-            *frame = announcement.to_bytes();
-        }
+    while sent.load(Ordering::Relaxed) < frames || !stop.load(Ordering::Acquire) {
+        let batch: Vec<_> = (0..BATCH)
+            .map(|_| random_announcement(&mut random, 10))
+            .collect();
         sender.send_all(&batch)?;
         sent.fetch_add(BATCH as u64, Ordering::Relaxed);
     }
     Ok(())
 }
 
-/// Makes the conflicts, spread over the flood, and times each.
-fn conflicts(
+/// Causes the conflicts, spread over the flood; returns both latencies of each.
+fn cause_conflicts(
     agent: &Agent,
-    pair: &Pairs,
-    options: Options,
+    pair: &PodPairs,
+    options: FloodOptions,
     sent: &AtomicU64,
 ) -> Result<(Vec<f64>, Vec<f64>)> {
-    let (mut agent_us, mut outside_us) = (Vec::new(), Vec::new());
+    let (mut kernel_to_event_us, mut frame_to_line_us) = (Vec::new(), Vec::new());
     for number in 0..options.conflicts {
         let due = options.frames / u64::from(options.conflicts + 1) * u64::from(number + 1);
         while sent.load(Ordering::Relaxed) < due {
             thread::sleep(Duration::from_millis(1));
         }
-        let made = pair.conflict(agent, number, Duration::ZERO)?;
-        agent_us.push(made.agent_us()?);
-        outside_us.push(made.outside_us());
+        let conflict = pair.cause_conflict(agent, number, Duration::ZERO)?;
+        kernel_to_event_us.push(conflict.kernel_to_event_us()?);
+        frame_to_line_us.push(conflict.frame_to_line_us());
     }
-    Ok((agent_us, outside_us))
+    Ok((kernel_to_event_us, frame_to_line_us))
 }

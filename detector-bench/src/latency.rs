@@ -1,102 +1,101 @@
-//! How long an operator waits: conflicts made one after another by a second pod's gratuitous ARP, timed twice: by the
-//! agent (`latency_us`, kernel timestamp to event) and from outside (frame handed to the kernel to event line read).
+//! Detection latency: conflicts caused one after another by a second pod's ARP announcement, timed twice: by the agent
+//! (`latency_us`, kernel timestamp to event) and from outside (frame sent to event line read).
 //!
-//! An agent keeps so many conflicts open and these all stay open, so they are made in rounds, each with an agent of its own.
+//! All conflicts stay open and an agent keeps a limited number, so they are caused in rounds, each with a new agent.
 
 use std::{net::Ipv4Addr, ops::Range, path::Path, time::Duration};
 
 use anyhow::Result;
+use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, PodSpec};
 
-use super::{pairs::Pairs, storm::Storm};
-use detector_testkit::{
-    agent::{Agent, AgentCommand, DEADLINE},
-    node::{Node, PodSpec},
-};
+use super::{pod_pairs::PodPairs, storm::Storm};
 
-/// Conflicts of one agent at most; it keeps 4,096 open.
-const ROUND: u32 = 2500;
+/// The largest number of conflicts per agent, which keeps 4,096 open.
+const MAX_ROUND: u32 = 2500;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// How many conflicts, one after another.
+pub struct LatencyOptions {
+    /// The number of conflicts.
     pub conflicts: u32,
-    /// Pairs of pods that take turns.
+    /// The number of pairs of pods that take turns.
     pub pairs: u32,
-    /// Rest between two frames: the agent is idle when the frame that is timed comes, as on a node.
-    pub rest: Duration,
-    /// Frames a second that another pod sends meanwhile, each a claim never heard before; none where 0.
-    pub storm: u32,
+    /// Pause after each frame, so that the agent is idle when the timed frame arrives, as on a real node.
+    pub pause: Duration,
+    /// Frames per second that another pod sends meanwhile, each a new claim; 0 for none.
+    pub storm_rate: u32,
 }
 
-impl Default for Options {
+impl Default for LatencyOptions {
     fn default() -> Self {
         Self {
             conflicts: 1000,
             pairs: 50,
-            rest: Duration::from_millis(2),
-            storm: 0,
+            pause: Duration::from_millis(2),
+            storm_rate: 0,
         }
     }
 }
 
-/// Both measurements, in microseconds, in the order they were made.
+/// Both latencies of each conflict, in microseconds and in order.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct LatencyReport {
     /// `latency_us` of each raising event.
-    pub agent_us: Vec<f64>,
-    /// From just before the frame was sent to the event line in the reader's hands.
-    pub outside_us: Vec<f64>,
-    /// Frames a second that the storm came to, in its weakest round; 0 without one.
-    pub storm: f64,
+    pub kernel_to_event_us: Vec<f64>,
+    /// From just before the frame was sent until the event line was read.
+    pub frame_to_line_us: Vec<f64>,
+    /// The lowest rate of the storm in any round, in frames per second; 0 without a storm.
+    pub storm_rate: f64,
 }
 
-/// Measures the agent of this path on a node of its own.
+/// Measures the agent at this path on a new node.
 ///
 /// # Errors
-/// Where a namespace cannot be made, or the agent misses a conflict.
-pub fn run(agent: &Path, options: Options) -> Result<Report> {
+/// A namespace cannot be created, or the agent misses a conflict.
+pub fn run(agent: &Path, options: LatencyOptions) -> Result<LatencyReport> {
     run_command(&AgentCommand::run(agent), options)
 }
 
-/// Measures an agent that is started so.
+/// Measures an agent that is started with this command.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_command(command: &AgentCommand, options: Options) -> Result<Report> {
+pub fn run_command(command: &AgentCommand, options: LatencyOptions) -> Result<LatencyReport> {
     let node = Node::new("bench")?;
     let base = Ipv4Addr::new(10, 99, 0, 0);
-    let pairs = Pairs::new(&node, options.pairs, base, |pod| pod)?;
-    let stormy = node.add_pod(&PodSpec::new("vethstorm"))?;
-    let mut report = Report::default();
-    let mut storms = Vec::new();
+    let pairs = PodPairs::new(&node, options.pairs, base, |pod| pod)?;
+    let storming_pod = node.add_pod(&PodSpec::new("vethstorm"))?;
+    let mut report = LatencyReport::default();
+    let mut storm_rates = Vec::new();
     for conflicts in rounds(options.conflicts) {
         let mut agent = Agent::start_ready(&node, command)?;
-        let storm = (options.storm > 0)
-            .then(|| Storm::begin(&stormy, options.storm))
+        let storm = (options.storm_rate > 0)
+            .then(|| Storm::start(&storming_pod, options.storm_rate))
             .transpose()?;
         for number in conflicts {
-            let made = pairs.conflict(&agent, number, options.rest)?;
-            report.agent_us.push(made.agent_us()?);
-            report.outside_us.push(made.outside_us());
+            let conflict = pairs.cause_conflict(&agent, number, options.pause)?;
+            report
+                .kernel_to_event_us
+                .push(conflict.kernel_to_event_us()?);
+            report.frame_to_line_us.push(conflict.frame_to_line_us());
         }
         if let Some(storm) = storm {
-            storms.push(storm.end()?);
+            storm_rates.push(storm.stop()?);
         }
         agent.terminate(DEADLINE)?;
     }
-    report.storm = storms.into_iter().reduce(f64::min).unwrap_or_default();
+    report.storm_rate = storm_rates.into_iter().reduce(f64::min).unwrap_or_default();
     Ok(report)
 }
 
-/// The numbers of each round's conflicts; rounds are as long as each other, give or take one.
+/// Splits the conflicts into rounds whose lengths differ by at most one.
 fn rounds(conflicts: u32) -> impl Iterator<Item = Range<u32>> {
-    let rounds = conflicts.div_ceil(ROUND);
-    let begin = move |round| {
-        let begin = u64::from(conflicts) * u64::from(round) / u64::from(rounds.max(1));
-        u32::try_from(begin).unwrap_or(u32::MAX)
+    let rounds = conflicts.div_ceil(MAX_ROUND);
+    let start = move |round| {
+        let start = u64::from(conflicts) * u64::from(round) / u64::from(rounds.max(1));
+        u32::try_from(start).unwrap_or(u32::MAX)
     };
-    (0..rounds).map(move |round| begin(round)..begin(round + 1))
+    (0..rounds).map(move |round| start(round)..start(round + 1))
 }
 
 #[cfg(test)]
@@ -104,15 +103,15 @@ mod tests {
     use super::rounds;
 
     #[test]
-    fn every_conflict_is_in_one_round_and_no_round_is_too_long() {
-        let ends = |conflicts| {
+    fn rounds_cover_all_conflicts_within_the_limit() {
+        let bounds = |conflicts| {
             rounds(conflicts)
                 .map(|r| (r.start, r.end))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(ends(0), []);
-        assert_eq!(ends(1000), [(0, 1000)]);
-        assert_eq!(ends(5000), [(0, 2500), (2500, 5000)]);
-        assert_eq!(ends(5001), [(0, 1667), (1667, 3334), (3334, 5001)]);
+        assert_eq!(bounds(0), []);
+        assert_eq!(bounds(1000), [(0, 1000)]);
+        assert_eq!(bounds(5000), [(0, 2500), (2500, 5000)]);
+        assert_eq!(bounds(5001), [(0, 1667), (1667, 3334), (3334, 5001)]);
     }
 }

@@ -1,5 +1,4 @@
-//! What the agent costs by the number of pods: memory, time from start to ready, processor time while nothing happens,
-//! memory for each claim.
+//! Cost of the agent by the number of pods: memory, time from start to ready, CPU time while idle, memory per claim.
 
 use std::{
     net::Ipv4Addr,
@@ -9,60 +8,57 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-
-use super::{Figure, Goal, statistics::median};
 use detector_testkit::{
-    agent::{Agent, AgentCommand, DEADLINE},
-    frames::{Frame, FrameSender},
-    http::TestClient,
-    node::{Node, Pod, PodSpec},
+    Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec,
     process::{anonymous_kib, cpu_time, resident_kib},
     until,
 };
 
+use super::{Figure, Goal, metrics::Metrics, statistics::median};
+
 const GROUP: &str = "Cost by number of pods";
-/// After this the agent has done what it does after its start.
-const SETTLE: Duration = Duration::from_millis(1500);
-/// Goals are set for this many pods.
-const TYPICAL: usize = 250;
+/// After this time the agent has finished its work after start-up.
+const SETTLE_TIME: Duration = Duration::from_millis(1500);
+/// The number of pods for which goals are set.
+const TYPICAL_PODS: usize = 250;
 const MEMORY_GOAL_MIB: f64 = 20.0;
 
 /// What to measure.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// Numbers of pods, ascending.
+pub struct ScaleOptions {
+    /// The numbers of pods to measure, ascending.
     pub pods: Vec<usize>,
-    /// Starts of the agent for each.
+    /// Starts of the agent for each number of pods.
     pub starts: usize,
-    /// How long it is watched doing nothing, at 250 pods.
+    /// How long the idle agent is observed, with 250 pods.
     pub idle: Duration,
-    /// Further addresses that each of 250 pods announces.
+    /// Addresses that each of 250 pods announces additionally.
     pub claims: u32,
-    /// No more pods are made after this; what is left is reported as not measured.
-    pub deadline: Duration,
+    /// No pods are created after this time; the remaining numbers are reported as not measured.
+    pub time_limit: Duration,
 }
 
-/// Measures; gives figures also for what did not fit into the time.
+/// Measures the agent at this path. Numbers of pods beyond the time limit become absent figures.
 ///
 /// # Errors
-/// Where a namespace cannot be made, or the agent does not become ready.
-pub fn run(agent: &Path, options: &Options) -> Result<Vec<Figure>> {
+/// A namespace cannot be created, or the agent does not become ready.
+pub fn run(agent: &Path, options: &ScaleOptions) -> Result<Vec<Figure>> {
     let node = Node::new("scale")?;
-    let mut making = Duration::ZERO;
-    let begun = Instant::now();
+    let mut creation_time = Duration::ZERO;
+    let started = Instant::now();
     let mut pods: Vec<Pod> = Vec::new();
     let mut figures = Vec::new();
     let mut memory: Vec<(usize, f64)> = Vec::new();
     let command = AgentCommand::run(agent);
     for &count in &options.pods {
-        // Pods are made at a pace of their own; a guess from those before.
-        let each = making / u32::try_from(pods.len().max(1))?;
+        // Estimated from the pods created so far.
+        let each = creation_time / u32::try_from(pods.len().max(1))?;
         let expected = each * u32::try_from(count.saturating_sub(pods.len()))?;
-        if !pods.is_empty() && begun.elapsed() + expected > options.deadline {
+        if !pods.is_empty() && started.elapsed() + expected > options.time_limit {
             figures.push(Figure::absent(
                 GROUP,
                 format!("{count} pods"),
-                format!("not measured: making them would take {expected:.0?} here"),
+                format!("not measured: creating them would take {expected:.0?} on this machine"),
             ));
             continue;
         }
@@ -72,50 +68,50 @@ pub fn run(agent: &Path, options: &Options) -> Result<Vec<Figure>> {
             let specs: Vec<_> = (pods.len()..pods.len() + chunk).map(spec).collect();
             pods.extend(node.add_pods(&specs)?);
         }
-        making += at.elapsed();
-        let mut ready = Vec::new();
+        creation_time += at.elapsed();
+        let mut ready_ms = Vec::new();
         for start in 1..=options.starts {
             let at = Instant::now();
             let agent = Agent::start_ready(&node, &command)?;
-            ready.push(at.elapsed().as_secs_f64() * 1e3);
+            ready_ms.push(at.elapsed().as_secs_f64() * 1e3);
             if start == options.starts {
-                thread::sleep(SETTLE);
+                thread::sleep(SETTLE_TIME);
                 let resident = mib(resident_kib(agent.pid())?);
                 memory.push((count, resident));
                 let allocated = mib(anonymous_kib(agent.pid())?);
                 let mut figure =
                     Figure::new(GROUP, format!("memory, {count} pods"), resident, "MiB").note(
                         format!(
-                            "RSS; {allocated:.1} MiB of it allocated, the rest is the executable"
+                            "RSS; of it {allocated:.1} MiB allocated, the rest is the executable"
                         ),
                     );
-                if count == TYPICAL {
+                if count == TYPICAL_PODS {
                     figure = figure.goal(Goal::Below(MEMORY_GOAL_MIB));
                 }
                 figures.push(figure);
-                if count == TYPICAL {
-                    figures.push(idle(&agent, options.idle)?);
-                    figures.push(claims(&node, &agent, &pods, options.claims)?);
+                if count == TYPICAL_PODS {
+                    figures.push(idle_cpu(&agent, options.idle)?);
+                    figures.push(memory_per_claim(&node, &agent, &pods, options.claims)?);
                 }
             }
         }
         let mut figure = Figure::new(
             GROUP,
             format!("start to ready, {count} pods"),
-            median(&ready),
+            median(&ready_ms),
             "ms",
         )
-        .note(format!("median of {}", ready.len()));
-        if let Some(most) = match count {
+        .note(format!("median of {}", ready_ms.len()));
+        if let Some(bound) = match count {
             250 => Some(300.0),
             1000 => Some(1000.0),
             _ => None,
         } {
-            figure = figure.goal(Goal::AtMost(most));
+            figure = figure.goal(Goal::AtMost(bound));
         }
         figures.push(figure);
     }
-    figures.extend(growth(&memory));
+    figures.extend(memory_per_pod(&memory));
     Ok(figures)
 }
 
@@ -132,28 +128,27 @@ fn mib(kib: u64) -> f64 {
     kib as f64 / 1024.0
 }
 
-/// Share of a core while nothing happens.
-fn idle(agent: &Agent, watched: Duration) -> Result<Figure> {
+/// CPU usage while nothing happens.
+fn idle_cpu(agent: &Agent, duration: Duration) -> Result<Figure> {
     let (before, at) = (cpu_time(agent.pid())?, Instant::now());
-    thread::sleep(watched);
+    thread::sleep(duration);
     let used = cpu_time(agent.pid())?.saturating_sub(before);
     let share = used.as_secs_f64() / at.elapsed().as_secs_f64() * 100.0;
     Ok(Figure::new(
         GROUP,
-        format!("processor while idle, {TYPICAL} pods"),
+        format!("CPU while idle, {TYPICAL_PODS} pods"),
         share,
         "% of a core",
     )
     .goal(Goal::Below(0.1))
-    .note(format!("over {watched:?}")))
+    .note(format!("over {duration:?}")))
 }
 
-/// What one more claim takes.
-fn claims(node: &Node, agent: &Agent, pods: &[Pod], each: u32) -> Result<Figure> {
-    let metrics = TestClient::new(node, "http://127.0.0.1:9842");
-    let known = || -> Result<f64> { metric(&metrics.get("/metrics")?.body, "ipconflict_claims") };
-    let (claims_before, before) = (known()?, anonymous_kib(agent.pid())?);
-    let mut wanted = 0_u32;
+/// Memory growth when each pod announces further addresses.
+fn memory_per_claim(node: &Node, agent: &Agent, pods: &[Pod], each: u32) -> Result<Figure> {
+    let count_claims = || Metrics::scrape(node)?.value("ipconflict_claims");
+    let (claims_before, before) = (count_claims()?, anonymous_kib(agent.pid())?);
+    let mut sent = 0_u32;
     for (number, pod) in (0_u32..).zip(pods) {
         let frames: Vec<_> = (0..each)
             .map(|n| {
@@ -163,14 +158,14 @@ fn claims(node: &Node, agent: &Agent, pods: &[Pod], each: u32) -> Result<Figure>
             })
             .collect();
         FrameSender::open(pod)?.send_all(&frames)?;
-        wanted += each;
+        sent += each;
     }
-    let mut now = 0.0;
+    let mut claims = 0.0;
     until(DEADLINE, "all claims to be counted", || {
-        now = known()?;
+        claims = count_claims()?;
         ensure!(
-            now >= claims_before + f64::from(wanted),
-            "{now} claims are known after {wanted} more than {claims_before}"
+            claims >= claims_before + f64::from(sent),
+            "{claims} claims, {sent} announced in addition to {claims_before}"
         );
         Ok(())
     })?;
@@ -178,40 +173,27 @@ fn claims(node: &Node, agent: &Agent, pods: &[Pod], each: u32) -> Result<Figure>
     let bytes = anonymous_kib(agent.pid())?.saturating_sub(before) as f64 * 1024.0;
     Ok(Figure::new(
         GROUP,
-        "memory for each further claim",
-        bytes / (now - claims_before),
+        "memory per additional claim",
+        bytes / (claims - claims_before),
         "B",
     )
     .goal(Goal::Below(2048.0))
-    .note(format!("{wanted} claims from {} pods", pods.len())))
+    .note(format!("{sent} claims from {} pods", pods.len())))
 }
 
-/// The value of a metric without labels.
-pub(super) fn metric(text: &str, name: &str) -> Result<f64> {
-    for line in text.lines() {
-        if let Some(value) = line
-            .strip_prefix(name)
-            .and_then(|rest| rest.strip_prefix(' '))
-        {
-            return Ok(value.parse()?);
-        }
-    }
-    anyhow::bail!("there is no metric {name}")
-}
-
-/// KiB for each pod between one number of pods and the next: the same where growth is linear.
-fn growth(memory: &[(usize, f64)]) -> Vec<Figure> {
+/// Memory per additional pod between one number of pods and the next; constant if growth is linear.
+fn memory_per_pod(memory: &[(usize, f64)]) -> Vec<Figure> {
     memory
         .windows(2)
         .filter_map(|pair| {
-            let [(few, less), (many, more)] = pair else {
+            let [(fewer, before), (more, after)] = pair else {
                 return None;
             };
             #[expect(clippy::cast_precision_loss, reason = "numbers of pods")]
-            let each = (more - less) * 1024.0 / (many - few) as f64;
+            let each = (after - before) * 1024.0 / (more - fewer) as f64;
             Some(Figure::new(
                 GROUP,
-                format!("memory for each further pod, {few} to {many}"),
+                format!("memory per additional pod, {fewer} to {more}"),
                 each,
                 "KiB",
             ))

@@ -1,7 +1,6 @@
-//! An ARP storm from one pod at a given rate: every frame another sender address and station.
+//! An ARP storm from one pod at a given rate; every frame has a random sender address and MAC.
 
 use std::{
-    net::Ipv4Addr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -11,37 +10,35 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use detector_testkit::{FrameSender, Pod, random::Random};
 
-use detector_testkit::{
-    frames::{Frame, FrameSender},
-    mac::MacAddress,
-    node::Pod,
-};
+use super::random_announcement;
 
-/// How often a batch is sent.
-const TICK: Duration = Duration::from_millis(1);
+/// Pause between two batches.
+const PAUSE: Duration = Duration::from_millis(1);
 
-/// A storm; ends with the value.
+/// A running storm; stops on drop.
 #[derive(Debug)]
-pub struct Storm {
-    begun: Instant,
+pub(super) struct Storm {
+    started: Instant,
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
 impl Storm {
-    /// Begins.
+    /// Starts the storm.
     ///
     /// # Errors
-    /// Where the pod's device is gone.
-    pub fn begin(pod: &Pod, per_second: u32) -> Result<Self> {
+    /// The pod's device does not exist.
+    pub(super) fn start(pod: &Pod, per_second: u32) -> Result<Self> {
         let sender = FrameSender::open(pod)?;
         let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let begun = Instant::now();
+        let started = Instant::now();
         let thread = {
             let (stop, sent) = (Arc::clone(&stop), Arc::clone(&sent));
             thread::spawn(move || {
+                // A fixed seed, so that every storm is the same.
                 let mut random = Random(0x9e37_79b9_7f4a_7c15);
                 while !stop.load(Ordering::Acquire) {
                     let done = sent.load(Ordering::Relaxed);
@@ -50,38 +47,40 @@ impl Storm {
                         clippy::cast_sign_loss,
                         reason = "a number of frames"
                     )]
-                    let due = (begun.elapsed().as_secs_f64() * f64::from(per_second)) as u64;
-                    // What a stall kept back is not sent all at once.
+                    let due = (started.elapsed().as_secs_f64() * f64::from(per_second)) as u64;
+                    // After a stall, the missed frames are not sent all at once.
                     let batch = due.saturating_sub(done).min(u64::from(per_second) / 100);
-                    let frames: Vec<_> = (0..batch).map(|_| random.frame()).collect();
+                    let frames: Vec<_> = (0..batch)
+                        .map(|_| random_announcement(&mut random, 11))
+                        .collect();
                     if !frames.is_empty() {
                         sender.send_all(&frames)?;
                     }
                     sent.fetch_add(batch, Ordering::Relaxed);
-                    thread::sleep(TICK);
+                    thread::sleep(PAUSE);
                 }
                 Ok(())
             })
         };
         Ok(Self {
-            begun,
+            started,
             stop,
             sent,
             thread: Some(thread),
         })
     }
 
-    /// Ends it; gives the frames a second that it came to.
+    /// Stops the storm and returns its rate in frames per second.
     ///
     /// # Errors
-    /// Where a frame could not be sent.
-    pub fn end(mut self) -> Result<f64> {
-        let seconds = self.begun.elapsed().as_secs_f64();
+    /// A frame could not be sent.
+    pub(super) fn stop(mut self) -> Result<f64> {
+        let seconds = self.started.elapsed().as_secs_f64();
         let sent = self.sent.load(Ordering::Relaxed);
         self.stop.store(true, Ordering::Release);
         self.thread
             .take()
-            .context("a storm has a thread")?
+            .context("the storm was stopped before")?
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         Ok(sent as f64 / seconds)
@@ -91,25 +90,5 @@ impl Storm {
 impl Drop for Storm {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-    }
-}
-
-/// SplitMix64: the same storm every time.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From 11.0.0.0/8 and a locally administered station.
-    fn frame(&mut self) -> Vec<u8> {
-        let [_, a, b, c, d, e, f, g] = self.next().to_be_bytes();
-        let station = MacAddress([0x02, d, e, f, g, a]);
-        Frame::announcement(station, Ipv4Addr::new(11, a, b, c)).to_bytes()
     }
 }

@@ -1,21 +1,26 @@
-//! Measures the agent, prints what came out, and appends figures to the file that `BENCH_FIGURES` names:
+//! Measures the agent, prints the figures, and appends them to the file in `BENCH_FIGURES`:
 //! `bench --agent target/release/detector-agent latency`.
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand};
 use detector_bench::{
-    Figure, Goal, cni, figure::record, flood, floor, identify, latency, path, peers, report, scale,
-    statistics::latencies, throughput,
+    Figure, Goal, baseline, cni, delivery,
+    figure::record,
+    flood,
+    latency::{self, LatencyOptions, LatencyReport},
+    peers, pod_lookup, scale,
+    statistics::latencies,
+    throughput, traffic,
 };
 
-/// Measures the agent.
+/// Measure the agent.
 #[derive(Parser)]
 struct Arguments {
-    /// The detector-agent binary.
+    /// Path of the detector-agent binary.
     #[arg(long)]
     agent: PathBuf,
-    /// Fewer repetitions: the shape of the figures in a fraction of the time.
+    /// Fewer repetitions: rough figures in a fraction of the time.
     #[arg(long)]
     quick: bool,
     #[command(subcommand)]
@@ -24,39 +29,39 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// Conflicts one after another on an idle node.
+    /// Detection latency on an idle node.
     Latency {
-        /// How many.
+        /// Number of conflicts.
         #[arg(long)]
         conflicts: Option<u32>,
     },
-    /// From a raised conflict to its event line and to a webhook's request.
+    /// Delivery latency: from a raised conflict to its event line and to the webhook's request.
     Report {
-        /// How many.
+        /// Number of conflicts.
         #[arg(long)]
         conflicts: Option<u32>,
-        /// Directory on the disk to measure, which the agent keeps its state in.
+        /// State directory of the agent, on the disk to measure.
         #[arg(long)]
         state: Option<PathBuf>,
     },
-    /// The same with 250 pods and an ARP storm from one more.
+    /// Detection latency with 250 pods and an ARP storm from another pod.
     Storm {
-        /// How many.
+        /// Number of conflicts.
         #[arg(long)]
         conflicts: Option<u32>,
-        /// Frames a second.
+        /// Frames per second.
         #[arg(long, default_value_t = 100_000)]
         rate: u32,
     },
-    /// The same frames for the agent and for the programs that Debian has.
+    /// Detection latency of the agent and of other programs in Debian, on the same frames.
     Peers {
-        /// How many.
+        /// Number of conflicts.
         #[arg(long)]
         conflicts: Option<u32>,
     },
-    /// Claims a second before the first is lost.
+    /// Claims per second before the first one is lost.
     Throughput,
-    /// Memory, time from start to ready and idle processor time by the number of pods.
+    /// Memory, time from start to ready and idle CPU time by the number of pods.
     Scale {
         /// Numbers of pods.
         #[arg(long, value_delimiter = ',')]
@@ -64,29 +69,30 @@ enum Bench {
     },
     /// TCP and UDP between two pods with and without the agent.
     Path,
-    /// CNI ADD with and without the agent.
+    /// Duration of a CNI ADD with and without the agent.
     Cni,
-    /// Naming all pods of a node; conflicts with a runtime that hangs.
+    /// First lookup of all pods of a node; detection latency with an unresponsive runtime.
     Identify {
         /// Pairs of pods.
         #[arg(long)]
         pairs: Option<u32>,
-        /// How many conflicts, each time.
+        /// Number of conflicts per measurement.
         #[arg(long)]
         conflicts: Option<u32>,
     },
-    /// Memory and processor time while one pod sends as fast as it can.
+    /// Memory, CPU time and latency while one pod sends as fast as it can.
     Flood {
-        /// How many frames.
+        /// Number of frames.
         #[arg(long)]
         frames: Option<u64>,
-        /// How many conflicts meanwhile.
+        /// Number of conflicts meanwhile.
         #[arg(long)]
         conflicts: Option<u32>,
     },
 }
 
 const LATENCY: &str = "Latency";
+const POD_LOOKUP: &str = "Pod lookup";
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
@@ -109,17 +115,17 @@ fn main() -> anyhow::Result<()> {
 
 fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
     let agent = &arguments.agent;
-    let by_size = |full: u32, quick: u32| if arguments.quick { quick } else { full };
+    let count = |full: u32, quick: u32| if arguments.quick { quick } else { full };
     let seconds =
         |full: f64, quick: f64| Duration::from_secs_f64(if arguments.quick { quick } else { full });
     match &arguments.bench {
         Bench::Latency { conflicts } => {
-            let options = latency::Options {
-                conflicts: conflicts.unwrap_or(by_size(5000, 1000)),
-                ..latency::Options::default()
+            let options = LatencyOptions {
+                conflicts: conflicts.unwrap_or(count(5000, 1000)),
+                ..LatencyOptions::default()
             };
             let report = latency::run(agent, options)?;
-            let floor = floor::run(by_size(1000, 300), options.rest)?;
+            let baseline = baseline::run(count(1000, 300), options.pause)?;
             let mut figures = latency_figures(
                 &report,
                 "idle",
@@ -128,34 +134,37 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
                     p99: None,
                 },
             );
-            let name = "a thread that only passes the frame on";
-            figures.extend(latencies(LATENCY, name, &floor));
+            let name = "baseline: a thread that only forwards the frame";
+            figures.extend(latencies(LATENCY, name, &baseline));
             Ok(figures)
         }
         Bench::Report { conflicts, state } => {
-            let options = report::Options {
-                conflicts: conflicts.unwrap_or(by_size(500, 200)),
-                state: state.clone(),
-                ..report::Options::default()
+            let options = delivery::DeliveryOptions {
+                conflicts: conflicts.unwrap_or(count(500, 200)),
+                state_dir: state.clone(),
+                ..delivery::DeliveryOptions::default()
             };
-            let report = report::run(agent, &options)?;
+            let report = delivery::run(agent, &options)?;
             let group = "Delivery latency";
             let mut figures = Vec::new();
             for (name, sample) in [
                 ("raised to event line read", &report.line_us),
                 ("raised to webhook request received", &report.webhook_us),
-                ("frame sent to webhook request received", &report.outside_us),
+                (
+                    "frame sent to webhook request received",
+                    &report.frame_to_webhook_us,
+                ),
             ] {
                 figures.extend(latencies(group, name, sample));
             }
             Ok(figures)
         }
         Bench::Storm { conflicts, rate } => {
-            let options = latency::Options {
-                conflicts: conflicts.unwrap_or(by_size(5000, 1000)),
+            let options = LatencyOptions {
+                conflicts: conflicts.unwrap_or(count(5000, 1000)),
                 pairs: 125,
-                storm: *rate,
-                ..latency::Options::default()
+                storm_rate: *rate,
+                ..LatencyOptions::default()
             };
             let report = latency::run(agent, options)?;
             let name = "250 pods and an ARP storm";
@@ -168,20 +177,20 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
                 },
             );
             figures.push(
-                Figure::new(LATENCY, "the storm's frames", report.storm, "/s")
-                    .note(format!("{rate} asked for")),
+                Figure::new(LATENCY, "ARP storm", report.storm_rate, "/s")
+                    .note(format!("{rate}/s requested")),
             );
             Ok(figures)
         }
         Bench::Peers { conflicts } => {
-            let options = peers::Options {
-                conflicts: conflicts.unwrap_or(by_size(1000, 200)),
-                rest: Duration::from_millis(8),
+            let options = peers::PeerOptions {
+                conflicts: conflicts.unwrap_or(count(1000, 200)),
+                pause: Duration::from_millis(8),
             };
             peers::run(agent, options)
         }
         Bench::Throughput => {
-            let options = throughput::Options {
+            let options = throughput::ThroughputOptions {
                 repeated: seconds(4.0, 1.5),
                 pods: 250,
                 rates: if arguments.quick {
@@ -198,55 +207,54 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
             } else {
                 vec![110, 250, 1000, 5000]
             };
-            let options = scale::Options {
+            let options = scale::ScaleOptions {
                 pods: pods.clone().unwrap_or(all),
-                starts: by_size(3, 1) as usize,
+                starts: count(3, 1) as usize,
                 idle: seconds(20.0, 5.0),
                 claims: 100,
-                deadline: seconds(150.0, 60.0),
+                time_limit: seconds(150.0, 60.0),
             };
             scale::run(agent, &options)
         }
         Bench::Path => {
-            let options = path::Options {
+            let options = traffic::TrafficOptions {
                 slice: seconds(0.2, 0.1),
-                rounds: by_size(25, 20),
+                rounds: count(25, 20),
             };
-            path::run(agent, options)
+            traffic::run(agent, options)
         }
-        Bench::Cni => cni::run(agent, by_size(60, 12), seconds(60.0, 20.0)),
+        Bench::Cni => cni::run(agent, count(60, 12), seconds(60.0, 20.0)),
         Bench::Identify { pairs, conflicts } => {
-            let named = identify::run(agent, pairs.unwrap_or(by_size(125, 12)))?;
-            println!("{named}");
-            let options = latency::Options {
-                conflicts: conflicts.unwrap_or(by_size(1000, 200)),
-                ..latency::Options::default()
+            let lookup = pod_lookup::run(agent, pairs.unwrap_or(count(125, 12)))?;
+            println!("{lookup}");
+            let options = LatencyOptions {
+                conflicts: conflicts.unwrap_or(count(1000, 200)),
+                ..LatencyOptions::default()
             };
-            let hanging = identify::run_hanging(agent, options)?;
-            let group = "Naming pods";
+            let report = pod_lookup::run_unresponsive(agent, options)?;
             let mut figures = vec![
                 Figure::new(
-                    group,
-                    format!("first event to all {} pods named", named.pods),
-                    named.all_named.as_secs_f64() * 1e3,
+                    POD_LOOKUP,
+                    format!("first event to all {} pods known", lookup.pods),
+                    lookup.all_known.as_secs_f64() * 1e3,
                     "ms",
                 )
-                .note("real pods by containerd, asked by CRI"),
+                .note("real pods in containerd, looked up through CRI"),
             ];
             figures.extend(latencies(
-                group,
-                "conflict, no source of names",
-                &hanging.without.outside_us,
+                POD_LOOKUP,
+                "conflict, no pod source",
+                &report.without.frame_to_line_us,
             ));
             figures.extend(latencies(
-                group,
-                "conflict, a CRI socket that hangs",
-                &hanging.hanging.outside_us,
+                POD_LOOKUP,
+                "conflict, unresponsive CRI socket",
+                &report.unresponsive.frame_to_line_us,
             ));
             Ok(figures)
         }
         Bench::Flood { frames, conflicts } => {
-            let options = flood::Options {
+            let options = flood::FloodOptions {
                 frames: frames.unwrap_or(if arguments.quick {
                     1_000_000
                 } else {
@@ -261,27 +269,27 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures for a reader")]
-fn flood_figures(report: &flood::Report) -> Vec<Figure> {
+fn flood_figures(report: &flood::FloodReport) -> Vec<Figure> {
     let group = "One pod sends new claims as fast as it can";
     let seconds = report.took.as_secs_f64();
-    let growth = report.most_kib.saturating_sub(report.before_kib) as f64 / 1024.0;
+    let growth = report.max_kib.saturating_sub(report.before_kib) as f64 / 1024.0;
     let mut figures = vec![
         Figure::new(group, "frames", report.frames as f64 / seconds, "/s"),
-        Figure::new(group, "growth of the agent's memory", growth, "MiB"),
+        Figure::new(group, "memory growth of the agent", growth, "MiB"),
         Figure::new(
             group,
-            "the agent's processor time",
-            report.processor.as_secs_f64() / seconds * 100.0,
+            "CPU time of the agent",
+            report.cpu_time.as_secs_f64() / seconds * 100.0,
             "% of a core",
         ),
     ];
     figures.extend(latencies(
         group,
-        "frame sent to line read",
-        &report.outside_us,
+        "frame sent to event line read",
+        &report.frame_to_line_us,
     ));
-    let inside = "of it, kernel's timestamp to event";
-    figures.extend(latencies(group, inside, &report.agent_us));
+    let agent = "of which kernel timestamp to event";
+    figures.extend(latencies(group, agent, &report.kernel_to_event_us));
     figures
 }
 
@@ -290,17 +298,17 @@ struct Goals {
     p99: Option<f64>,
 }
 
-fn latency_figures(report: &latency::Report, name: &str, goals: Goals) -> Vec<Figure> {
-    let outside = format!("frame sent to line read, {name}");
-    let [mut p50, mut p99, max] = latencies(LATENCY, &outside, &report.outside_us);
+fn latency_figures(report: &LatencyReport, name: &str, goals: Goals) -> Vec<Figure> {
+    let total = format!("frame sent to event line read, {name}");
+    let [mut p50, mut p99, max] = latencies(LATENCY, &total, &report.frame_to_line_us);
     if let Some(goal) = goals.p50 {
         p50 = p50.goal(Goal::Below(goal));
     }
     if let Some(goal) = goals.p99 {
         p99 = p99.goal(Goal::Below(goal));
     }
-    let inside = format!("of it, kernel's timestamp to event, {name}");
+    let agent = format!("of which kernel timestamp to event, {name}");
     let mut figures = vec![p50, p99, max];
-    figures.extend(latencies(LATENCY, &inside, &report.agent_us));
+    figures.extend(latencies(LATENCY, &agent, &report.kernel_to_event_us));
     figures
 }

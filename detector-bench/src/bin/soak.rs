@@ -1,4 +1,4 @@
-//! Lets an agent live through churn and faults: `soak --agent target/release/detector-agent --minutes 5`.
+//! Runs an agent under churn and faults: `soak --agent target/release/detector-agent --minutes 5`.
 
 use std::{
     path::PathBuf,
@@ -6,24 +6,24 @@ use std::{
 };
 
 use clap::Parser;
-use detector_bench::soak::{Options, run};
+use detector_bench::soak::{SoakOptions, run};
 
-/// Pods come and go around an agent, things fail, and its memory, descriptors and words are looked at.
+/// Run an agent under churn and faults, and check its memory, descriptors and events.
 #[derive(Parser)]
 struct Arguments {
-    /// The detector-agent binary.
+    /// Path of the detector-agent binary.
     #[arg(long)]
     agent: PathBuf,
-    /// For how long.
+    /// Duration in minutes.
     #[arg(long, default_value_t = 60.0)]
     minutes: f64,
-    /// Pods made and deleted a second.
+    /// Pods created and deleted per second.
     #[arg(long, default_value_t = 50.0)]
     rate: f64,
-    /// Pods alive at once.
+    /// Live pods at once.
     #[arg(long, default_value_t = 150)]
     population: usize,
-    /// Repeats the choices of an earlier run.
+    /// Seed of an earlier run, to repeat its choices.
     #[arg(long)]
     seed: Option<u64>,
 }
@@ -43,7 +43,7 @@ fn main() -> anyhow::Result<()> {
         "--population must be between 3 and 2000"
     );
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let options = Options {
+    let options = SoakOptions {
         duration: Duration::from_secs_f64(arguments.minutes * 60.0),
         rate: arguments.rate,
         population: arguments.population,
@@ -52,5 +52,5 @@ fn main() -> anyhow::Result<()> {
     println!("seed {}", options.seed);
     let report = run(&arguments.agent, options)?;
     print!("{report}");
-    report.verdict()
+    report.check_growth()
 }

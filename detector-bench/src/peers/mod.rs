@@ -1,13 +1,13 @@
-//! Who else sees a conflict, and after how long: the programs that Debian has, on the same frames at the same time.
+//! Comparison with other programs in Debian, on the same frames at the same time.
 //!
-//! All pods are ports of one bridge and everybody else listens on the bridge, where both claims come by: behind a veth
-//! each, as with `ptp` or Calico, a program that watches one device sees one claimant only. The kernel is told to learn
-//! from announcements (`arp_accept`), which it does not by default and without which its neighbour table says nothing.
-//! `tcpdump`, `ip monitor` and `bpftrace` do not look for conflicts; what would compare their lines is this process, which costs less
-//! than any script. Times are taken when a line is read.
+//! All pods are ports of one bridge and the other programs listen on the bridge, where both claims pass: with one veth pair per
+//! pod, as with `ptp` or Calico, a program that watches one device sees only one claimant. The kernel is configured to learn from
+//! announcements (`arp_accept`); by default it does not, and its neighbour table shows no conflict. `tcpdump`, `ip monitor` and
+//! `bpftrace` do not detect conflicts; this process compares their lines, which costs less than any script. Each line is timed when
+//! it is read.
 
+mod output_parsers;
 mod program;
-mod words;
 
 use std::{
     collections::HashMap,
@@ -18,77 +18,74 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use detector_testkit::{Agent, AgentCommand, Node};
 
 use super::{
     Figure, Goal,
-    pairs::Pairs,
+    pod_pairs::PodPairs,
     statistics::{median, percentile},
 };
-use detector_testkit::{
-    agent::{Agent, AgentCommand},
-    node::Node,
-};
-use program::{Peer, State};
+use program::{PeerProgram, PeerState};
 
 const GROUP: &str = "Against other programs";
 const BRIDGE: &str = "br0";
 const PAIRS: u32 = 20;
-/// How long the others may take to come up.
-const WARM_UP: Duration = Duration::from_secs(10);
-/// How long what was seen may take to be told, after the last frame.
-const LATE: Duration = Duration::from_secs(4);
-/// Rest after each claim while the others come up.
-const PACE: Duration = Duration::from_millis(100);
+/// How long the other programs may take to start.
+const WARM_UP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long reports may arrive after the last frame.
+const FINAL_WAIT: Duration = Duration::from_secs(4);
+/// Pause after each frame while the other programs start.
+const WARM_UP_PAUSE: Duration = Duration::from_millis(100);
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// How many conflicts.
+pub struct PeerOptions {
+    /// The number of conflicts.
     pub conflicts: u32,
-    /// Rest after each frame.
-    pub rest: Duration,
+    /// Pause after each frame.
+    pub pause: Duration,
 }
 
-/// Measures the agent and the others.
+/// Measures the agent at this path and the other programs.
 ///
 /// # Errors
-/// Where a namespace cannot be made, or the agent misses a conflict.
-pub fn run(agent: &Path, options: Options) -> Result<Vec<Figure>> {
+/// A namespace cannot be created, or the agent misses a conflict.
+pub fn run(agent: &Path, options: PeerOptions) -> Result<Vec<Figure>> {
     let node = Node::new("peers")?;
     node.add_bridge(BRIDGE, &["10.255.255.254/8"])?;
     node.sysctl(&format!("net.ipv4.conf.{BRIDGE}.arp_accept"), "1")?;
-    let pairs = Pairs::new(&node, PAIRS, Ipv4Addr::new(10, 98, 0, 1), |pod| {
+    let pairs = PodPairs::new(&node, PAIRS, Ipv4Addr::new(10, 98, 0, 1), |pod| {
         pod.master(BRIDGE)
     })?;
-    let files = tempfile::tempdir().context("a directory for files of the others")?;
+    let files = tempfile::tempdir().context("creating a directory for the other programs")?;
     let agent = Agent::start_ready(&node, &AgentCommand::run(agent))?;
-    let mut peers = program::start(&node, files.path())?;
+    let mut peers = program::start_all(&node, files.path())?;
     let first = warm_up(&pairs, &mut peers)?;
 
-    let mut ours = Vec::new();
+    let mut agent_us = Vec::new();
     let mut conflicts: HashMap<Ipv4Addr, Instant> = HashMap::new();
     for number in first..first + options.conflicts {
-        let made = pairs.conflict(&agent, number, options.rest)?;
-        ours.push(made.outside_us());
-        conflicts.insert(made.address, made.sent);
+        let conflict = pairs.cause_conflict(&agent, number, options.pause)?;
+        agent_us.push(conflict.frame_to_line_us());
+        conflicts.insert(conflict.address, conflict.sent);
     }
-    thread::sleep(LATE);
+    thread::sleep(FINAL_WAIT);
 
     let total = conflicts.len();
-    let our_median = median(&ours);
-    let mut figures = vec![figure("this agent", &ours, total)];
+    let agent_median = median(&agent_us);
+    let mut figures = vec![figure("this agent", &agent_us, total)];
     for peer in &mut peers {
-        peer.check();
-        if let State::Absent(why) = &peer.state {
+        peer.update_state();
+        if let PeerState::Failed(reason) = &peer.state {
             figures.push(Figure::absent(
                 GROUP,
                 peer.name,
-                format!("did not take part: {why}"),
+                format!("did not take part: {reason}"),
             ));
             continue;
         }
         let mut latency: HashMap<Ipv4Addr, f64> = HashMap::new();
-        for (at, address) in peer.seen() {
+        for (at, address) in peer.detections() {
             if let Some(sent) = conflicts.get(&address)
                 && let Some(took) = at.checked_duration_since(*sent)
             {
@@ -110,7 +107,7 @@ pub fn run(agent: &Path, options: Options) -> Result<Vec<Figure>> {
             Figure::new(
                 GROUP,
                 format!("{}, p50 as a multiple of the agent's", peer.name),
-                median(&sample) / our_median,
+                median(&sample) / agent_median,
                 "×",
             )
             .goal(Goal::AtLeast(1.0)),
@@ -128,18 +125,18 @@ fn figure(name: &str, sample: &[f64], total: usize) -> Figure {
     ))
 }
 
-/// Conflicts until each of the others saw one, or has had its time; gives the number of the first that was not made.
-fn warm_up(pairs: &Pairs, peers: &mut [Peer]) -> Result<u32> {
-    let until = Instant::now() + WARM_UP;
+/// Causes conflicts until each program has seen one or the timeout passes; returns the number of the next conflict.
+fn warm_up(pairs: &PodPairs, peers: &mut [PeerProgram]) -> Result<u32> {
+    let end = Instant::now() + WARM_UP_TIMEOUT;
     for number in 0.. {
-        pairs.claim(number, PACE)?;
+        pairs.announce(number, WARM_UP_PAUSE)?;
         for peer in peers.iter_mut() {
-            peer.check();
+            peer.update_state();
         }
-        let waiting = peers
-            .iter()
-            .any(|peer| matches!(peer.state, State::Running(_)) && peer.seen().is_empty());
-        if !waiting || Instant::now() > until {
+        let is_waiting = peers.iter().any(|peer| {
+            matches!(peer.state, PeerState::Running(_)) && peer.detections().is_empty()
+        });
+        if !is_waiting || Instant::now() > end {
             return Ok(number + 1);
         }
     }

@@ -1,4 +1,4 @@
-//! The other programs as processes: how each is started so that it tells as soon as it can, and what it wrote.
+//! The other programs as processes: how each is started so that it reports as soon as possible, and its output.
 
 use std::{
     fs,
@@ -11,39 +11,42 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use detector_testkit::Netns;
 
 use super::{
     BRIDGE,
-    words::{Line, Seen, arpalert_says, arpwatch_says, bpftrace_says, monitor_says, tcpdump_says},
+    output_parsers::{
+        Detection, TimedLine, parse_arpalert, parse_arpwatch, parse_bpftrace, parse_monitor,
+        parse_tcpdump,
+    },
 };
-use detector_testkit::netns::Netns;
 
-/// Lines kept of one program.
-const LINES: usize = 500_000;
+/// The largest number of lines kept per program.
+const MAX_LINES: usize = 500_000;
 
-/// One of the others.
-pub(super) struct Peer {
+/// One of the other programs.
+pub(super) struct PeerProgram {
     pub(super) name: &'static str,
-    /// Finds conflicts in what it wrote.
-    interpret: fn(&[Line]) -> Vec<Seen>,
-    lines: Arc<Mutex<Vec<Line>>>,
-    pub(super) state: State,
+    /// Finds conflicts in its output.
+    parse: fn(&[TimedLine]) -> Vec<Detection>,
+    lines: Arc<Mutex<Vec<TimedLine>>>,
+    pub(super) state: PeerState,
 }
 
-pub(super) enum State {
+pub(super) enum PeerState {
     Running(Child),
-    /// Could not be started, and why.
-    Absent(String),
+    /// It could not be started or has exited, with the reason.
+    Failed(String),
 }
 
-impl Peer {
+impl PeerProgram {
     pub(super) fn start(
         node: &Netns,
         name: &'static str,
-        interpret: fn(&[Line]) -> Vec<Seen>,
+        parse: fn(&[TimedLine]) -> Vec<Detection>,
         command: &mut Command,
     ) -> Self {
-        let lines = Arc::<Mutex<Vec<Line>>>::default();
+        let lines = Arc::<Mutex<Vec<TimedLine>>>::default();
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -52,86 +55,86 @@ impl Peer {
         let state = match spawned {
             Ok(mut child) => {
                 if let Some(stdout) = child.stdout.take() {
-                    read(stdout, &lines);
+                    read_lines(stdout, &lines);
                 }
                 if let Some(stderr) = child.stderr.take() {
-                    read(stderr, &lines);
+                    read_lines(stderr, &lines);
                 }
-                State::Running(child)
+                PeerState::Running(child)
             }
-            Err(error) => State::Absent(format!("{error:#}")),
+            Err(error) => PeerState::Failed(format!("{error:#}")),
         };
         Self {
             name,
-            interpret,
+            parse,
             lines,
             state,
         }
     }
 
-    pub(super) fn lines(&self) -> Vec<Line> {
+    pub(super) fn lines(&self) -> Vec<TimedLine> {
         self.lines
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    pub(super) fn seen(&self) -> Vec<Seen> {
-        (self.interpret)(&self.lines())
+    pub(super) fn detections(&self) -> Vec<Detection> {
+        (self.parse)(&self.lines())
     }
 
-    /// Has it ended? Then its last words are the reason.
-    pub(super) fn check(&mut self) {
-        let State::Running(child) = &mut self.state else {
+    /// Checks whether it has exited; then its last line is part of the reason.
+    pub(super) fn update_state(&mut self) {
+        let PeerState::Running(child) = &mut self.state else {
             return;
         };
         if let Ok(Some(status)) = child.try_wait() {
-            let last: Vec<_> = self
+            let text: Vec<_> = self
                 .lines()
                 .into_iter()
                 .map(|(_, line)| line)
                 .filter(|line| line.contains(char::is_alphanumeric))
                 .collect();
-            let words = last.last().cloned().unwrap_or_default();
-            self.state = State::Absent(format!("it ended with {status}: {words}"));
+            let last_line = text.last().cloned().unwrap_or_default();
+            self.state = PeerState::Failed(format!("it exited with {status}: {last_line}"));
         }
     }
 }
 
-impl Drop for Peer {
+impl Drop for PeerProgram {
     fn drop(&mut self) {
-        if let State::Running(child) = &mut self.state {
-            // Fails only where it has ended already.
+        if let PeerState::Running(child) = &mut self.state {
+            // Fails only if it has exited already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-fn read(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<Line>>>) {
+fn read_lines(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<TimedLine>>>) {
     let lines = Arc::clone(lines);
     thread::spawn(move || {
         for line in BufReader::new(stream).split(b'\n') {
             let at = Instant::now();
             let Ok(line) = line else { break };
             let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
-            if lines.len() < LINES {
+            if lines.len() < MAX_LINES {
                 lines.push((at, String::from_utf8_lossy(&line).into_owned()));
             }
         }
     });
 }
 
-/// Starts all of them; `files` is a directory for what they want to have on the disk.
-pub(super) fn start(node: &Netns, files: &Path) -> Result<Vec<Peer>> {
+/// Starts all programs; `files` is a directory for their files.
+pub(super) fn start_all(node: &Netns, files: &Path) -> Result<Vec<PeerProgram>> {
     let database = files.join("arp.dat");
-    fs::write(&database, "").context("arpwatch's database")?;
+    fs::write(&database, "").context("creating arpwatch's database")?;
     let config = files.join("arpalert.conf");
-    fs::write(&config, arpalert_config(files)).context("arpalert's configuration")?;
-    fs::write(files.join("empty"), "").context("arpalert's lists")?;
-    // It looks up the name of every station before it reports it: without a name server that takes seconds.
+    fs::write(&config, arpalert_config(files)).context("writing arpalert's configuration")?;
+    fs::write(files.join("empty"), "").context("creating arpalert's lists")?;
+    // arpwatch resolves the name of every host before it reports it, which takes seconds without a name server.
     let names = files.join("nsswitch.conf");
-    fs::write(&names, "hosts: files\n").context("arpwatch's name service")?;
+    fs::write(&names, "hosts: files\n").context("writing arpwatch's nsswitch.conf")?;
     let mut arpwatch = Command::new("unshare");
     arpwatch
         .args(["--mount", "sh", "-c"])
@@ -151,7 +154,7 @@ pub(super) fn start(node: &Netns, files: &Path) -> Result<Vec<Peer>> {
     };
     let mut monitor = Command::new("ip");
     monitor.args(["monitor", "all"]);
-    // Tracepoints stand in tracefs, which is not mounted everywhere.
+    // Tracepoints are in tracefs, which is not mounted everywhere.
     let program = r#"tracepoint:neigh:neigh_update { printf("%s %r\n", ntop(args->primary_key4), buf(args->new_lladdr, 6)); }"#;
     let mut bpftrace = Command::new("unshare");
     bpftrace.args(["--mount", "sh", "-c"]).args([
@@ -159,26 +162,26 @@ pub(super) fn start(node: &Netns, files: &Path) -> Result<Vec<Peer>> {
         program,
     ]);
     Ok(vec![
-        Peer::start(node, "arpwatch", arpwatch_says, &mut arpwatch),
-        Peer::start(node, "arpalert", arpalert_says, &mut arpalert),
-        Peer::start(node, "tcpdump -l", tcpdump_says, &mut tcpdump(&[])),
-        Peer::start(
+        PeerProgram::start(node, "arpwatch", parse_arpwatch, &mut arpwatch),
+        PeerProgram::start(node, "arpalert", parse_arpalert, &mut arpalert),
+        PeerProgram::start(node, "tcpdump -l", parse_tcpdump, &mut tcpdump(&[])),
+        PeerProgram::start(
             node,
             "tcpdump -l --immediate-mode",
-            tcpdump_says,
+            parse_tcpdump,
             &mut tcpdump(&["--immediate-mode"]),
         ),
-        Peer::start(node, "ip monitor all", monitor_says, &mut monitor),
-        Peer::start(
+        PeerProgram::start(node, "ip monitor all", parse_monitor, &mut monitor),
+        PeerProgram::start(
             node,
             "bpftrace on neigh_update",
-            bpftrace_says,
+            parse_bpftrace,
             &mut bpftrace,
         ),
     ])
 }
 
-/// As Debian's, with everything on, no limits on what is told, and the log on stdout.
+/// Debian's configuration with all detections on, no rate limits, and the log on stdout.
 fn arpalert_config(files: &Path) -> String {
     let file = |name: &str| files.join(name).display().to_string();
     format!(

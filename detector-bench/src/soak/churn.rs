@@ -1,4 +1,4 @@
-//! Pods that come and go, some with an address that a living one has.
+//! Creates and deletes pods, some with the address of another pod.
 
 use std::{
     collections::VecDeque,
@@ -9,37 +9,34 @@ use std::{
 };
 
 use anyhow::Result;
+use detector_testkit::{Node, Pod, PodSpec, random::Random};
 
-use detector_testkit::{
-    node::{Node, Pod, PodSpec},
-    random::Random,
-};
-
-/// Pods made and deleted at once.
+/// Pods created and deleted at once.
 const BATCH: u64 = 5;
-/// Of so many pods one gets an address that another has.
+/// One of this many pods gets the address of another pod.
 const DUPLICATE_ONE_IN: u64 = 10;
 
-/// What all churning threads share.
+/// State shared by all churn threads.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    /// No more pods.
-    pub(super) enough: AtomicBool,
-    pub(super) made: AtomicU64,
+pub(super) struct ChurnState {
+    /// Tells the threads to return.
+    pub(super) stop: AtomicBool,
+    pub(super) created: AtomicU64,
     pub(super) deleted: AtomicU64,
+    /// Pods created with the address of another pod.
     pub(super) duplicates: AtomicU64,
 }
 
-/// One thread's share of the churn.
+/// The churn of one thread.
 #[derive(Debug)]
 pub(super) struct Churn<'a> {
     node: &'a Node,
-    tally: &'a Tally,
+    state: &'a ChurnState,
     random: Random,
-    /// Which thread this is: part of device names and addresses.
-    lane: u8,
-    living: VecDeque<(Pod, Ipv4Addr)>,
-    /// Pods alive at once.
+    /// The number of the thread, part of device names and addresses.
+    thread: u8,
+    live: VecDeque<(Pod, Ipv4Addr)>,
+    /// Live pods at once.
     population: usize,
     next: u64,
 }
@@ -47,41 +44,40 @@ pub(super) struct Churn<'a> {
 impl<'a> Churn<'a> {
     pub(super) fn new(
         node: &'a Node,
-        tally: &'a Tally,
+        state: &'a ChurnState,
         seed: u64,
-        lane: u8,
+        thread: u8,
         population: usize,
     ) -> Self {
         Self {
             node,
-            tally,
-            random: Random(seed ^ (u64::from(lane) << 56)),
-            lane,
-            living: VecDeque::new(),
+            state,
+            random: Random(seed ^ (u64::from(thread) << 56)),
+            thread,
+            live: VecDeque::new(),
             population,
             next: 0,
         }
     }
 
-    /// Makes and deletes `rate` pods a second until it is enough; where the machine is too slow, as many as it can. The
-    /// pods that live then are given back.
+    /// Creates and deletes `rate` pods per second, or as many as the machine can, until `stop` is set. Returns the live pods.
     pub(super) fn run(mut self, rate: f64) -> Result<Vec<Pod>> {
         let each = Duration::from_secs_f64(BATCH as f64 / rate);
         let mut due = Instant::now();
-        while !self.tally.enough.load(Ordering::Acquire) {
-            self.turn()?;
+        while !self.state.stop.load(Ordering::Acquire) {
+            self.step()?;
             due += each;
             let now = Instant::now();
             match due.checked_duration_since(now) {
                 Some(left) => thread::sleep(left),
-                // What could not be done in time is not made up for.
+                // Missed batches are not made up for.
                 None => due = now,
             }
         }
-        Ok(self.living.into_iter().map(|(pod, _)| pod).collect())
+        Ok(self.live.into_iter().map(|(pod, _)| pod).collect())
     }
 
-    fn turn(&mut self) -> Result<()> {
+    fn step(&mut self) -> Result<()> {
         let mut addresses = Vec::new();
         for _ in 0..BATCH {
             addresses.push(self.address());
@@ -90,37 +86,35 @@ impl<'a> Churn<'a> {
             .iter()
             .zip(self.next..)
             .map(|(address, number)| {
-                // Names come again after a while, as those of a real node do.
-                let device = format!("veths{}x{}", self.lane, number % 100_000);
+                // Device names repeat after a while, as on a real node.
+                let device = format!("veths{}x{}", self.thread, number % 100_000);
                 PodSpec::new(device).address(format!("{address}/32"))
             })
             .collect();
         self.next += BATCH;
         let pods = self.node.add_pods(&specs)?;
-        self.living.extend(pods.into_iter().zip(addresses));
-        self.tally.made.fetch_add(BATCH, Ordering::Relaxed);
-        let over = self.living.len().saturating_sub(self.population);
-        let going: Vec<Pod> = self.living.drain(..over).map(|(pod, _)| pod).collect();
-        let count = u64::try_from(going.len())?;
-        self.node.delete_pods(going)?;
-        self.tally.deleted.fetch_add(count, Ordering::Relaxed);
+        self.live.extend(pods.into_iter().zip(addresses));
+        self.state.created.fetch_add(BATCH, Ordering::Relaxed);
+        let excess = self.live.len().saturating_sub(self.population);
+        let removed: Vec<Pod> = self.live.drain(..excess).map(|(pod, _)| pod).collect();
+        let count = u64::try_from(removed.len())?;
+        self.node.delete_pods(removed)?;
+        self.state.deleted.fetch_add(count, Ordering::Relaxed);
         Ok(())
     }
 
-    /// An address of this thread's own, or one that a living pod has.
+    /// An address of this thread's range; sometimes that of a live pod.
     fn address(&mut self) -> Ipv4Addr {
-        if self.random.below(DUPLICATE_ONE_IN) == 0 && !self.living.is_empty() {
-            let nth = self.random.below(self.living.len() as u64);
-            let held = usize::try_from(nth)
-                .ok()
-                .and_then(|nth| self.living.get(nth));
-            if let Some((_, address)) = held {
-                self.tally.duplicates.fetch_add(1, Ordering::Relaxed);
+        if self.random.below(DUPLICATE_ONE_IN) == 0 && !self.live.is_empty() {
+            let nth = self.random.below(self.live.len() as u64);
+            let other = usize::try_from(nth).ok().and_then(|nth| self.live.get(nth));
+            if let Some((_, address)) = other {
+                self.state.duplicates.fetch_add(1, Ordering::Relaxed);
                 return *address;
             }
         }
-        // 10.<64 + lane>.x.y: far more than live at once, so that these hardly meet.
+        // 10.<64 + thread>.x.y: far more addresses than live pods, so accidental duplicates are rare.
         let [.., high, low] = (self.random.below(65_000) as u32).to_be_bytes();
-        Ipv4Addr::new(10, 64 + self.lane, high, low)
+        Ipv4Addr::new(10, 64 + self.thread, high, low)
     }
 }

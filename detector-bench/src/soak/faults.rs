@@ -1,4 +1,4 @@
-//! What goes wrong meanwhile.
+//! Faults during the soak.
 
 use std::{
     net::Ipv4Addr,
@@ -12,63 +12,59 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use detector_testkit::{Frame, FrameSender, MacAddress, Pod, random::Random};
 
-use detector_testkit::{
-    frames::{Frame, FrameSender},
-    mac::MacAddress,
-    node::Pod,
-    random::Random,
-};
-
-/// Connections that a hanging runtime holds.
-const HELD: usize = 64;
-/// Frames of one burst, and in one system call.
+/// The largest number of connections that a hanging runtime keeps open.
+const MAX_CONNECTIONS: usize = 64;
+/// Frames per burst.
 const BURST: usize = 20_000;
-const AT_ONCE: usize = 256;
+/// Frames per system call.
+const BATCH: usize = 256;
 
-/// A container runtime that takes connections and never answers, or hangs up.
+/// A container runtime that accepts connections and either never responds or closes them.
 #[derive(Debug)]
-pub(super) struct DeafRuntime {
+pub(super) struct UnresponsiveRuntime {
     hangs: Arc<AtomicBool>,
-    held: Arc<Mutex<Vec<UnixStream>>>,
+    connections: Arc<Mutex<Vec<UnixStream>>>,
 }
 
-impl DeafRuntime {
-    /// Listens on this socket for as long as the process lives.
-    pub(super) fn at(socket: &Path) -> Result<Self> {
-        let listener = UnixListener::bind(socket).context("the runtime's socket")?;
+impl UnresponsiveRuntime {
+    /// Listens on this socket until the process ends.
+    pub(super) fn start(socket: &Path) -> Result<Self> {
+        let listener = UnixListener::bind(socket).context("opening the runtime's socket")?;
         let this = Self {
             hangs: Arc::new(AtomicBool::new(true)),
-            held: Arc::default(),
+            connections: Arc::default(),
         };
-        let (hangs, held) = (Arc::clone(&this.hangs), Arc::clone(&this.held));
+        let hangs = Arc::clone(&this.hangs);
+        let connections = Arc::clone(&this.connections);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
-                if hangs.load(Ordering::Acquire) && held.len() < HELD {
-                    held.push(stream);
+                let mut connections = connections.lock().unwrap_or_else(PoisonError::into_inner);
+                if hangs.load(Ordering::Acquire) && connections.len() < MAX_CONNECTIONS {
+                    connections.push(stream);
                 }
             }
         });
         Ok(this)
     }
 
-    /// From now on it hangs, or hangs up; connections so far are ended.
-    pub(super) fn hang(&self, hangs: bool) {
+    /// Whether connections hang or are closed from now on; closes all present ones.
+    pub(super) fn set_hanging(&self, hangs: bool) {
         self.hangs.store(hangs, Ordering::Release);
-        self.held
+        self.connections
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
     }
 }
 
-/// A pod that claims more addresses at once than the ring buffer holds. Nobody else claims them, and it alone is no
+/// Sends more claims from one pod at once than the ring buffer holds. No other pod claims these addresses, so there is no
 /// conflict.
-pub(super) fn burst(pod: &Pod, random: &mut Random) -> Result<()> {
+pub(super) fn send_burst(pod: &Pod, random: &mut Random) -> Result<()> {
     let sender = FrameSender::open(pod)?;
-    for _ in 0..BURST / AT_ONCE {
-        let frames: Vec<_> = (0..AT_ONCE)
+    for _ in 0..BURST / BATCH {
+        let frames: Vec<_> = (0..BATCH)
             .map(|_| {
                 let [a, b, c, d, e, f, ..] = random.next_u64().to_be_bytes();
                 let address = Ipv4Addr::new(172, 16 + (a & 15), b, c);

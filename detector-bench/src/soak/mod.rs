@@ -1,13 +1,13 @@
-//! A long run of an agent on a node where pods come and go, some with an address that another one has, while things fail:
-//! the runtime and the webhook hang or refuse, the ring buffer overflows, the agent is stopped, killed and started anew.
+//! A long run of an agent on a node where pods are created and deleted, some with another pod's address, under faults: container
+//! runtime and webhook hang or fail, the ring buffer overflows, the agent is stopped, killed and restarted.
 //!
-//! In the end four things must hold: its memory and its descriptors do not grow with time, what it says is what an agent that
-//! looks afresh says, and the webhook has got every event.
+//! It passes if memory and file descriptors do not grow with time, the agent's conflicts in the end equal those of `check`, and the
+//! webhook has received every event.
 
 mod churn;
 mod faults;
-mod measure;
 mod report;
+mod resources;
 
 use std::{
     fs,
@@ -18,65 +18,59 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use detector_testkit::{
+    Agent, AgentCommand, Behaviour, DEADLINE, Node, Pod, PodSpec, Receiver, conflicts_from_api,
+    conflicts_from_check, event::RAISED, http::TestClient, random::Random, until,
+};
 use nix::sys::signal::Signal;
 
-use churn::{Churn, Tally};
-use detector_testkit::{
-    agent::{Agent, AgentCommand, DEADLINE},
-    http::TestClient,
-    node::{Node, PodSpec},
-    open_conflicts::{conflicts_from_api, conflicts_from_check},
-    random::Random,
-    receiver::{Behaviour, Receiver},
-    until,
-};
-use faults::{DeafRuntime, burst};
-use measure::Series;
-pub use report::Report;
+use crate::metrics::{AGENT_ORIGIN, Metrics};
+use churn::{Churn, ChurnState};
+use faults::{UnresponsiveRuntime, send_burst};
+pub use report::SoakReport;
+use resources::ResourceSamples;
 
-/// Threads that make pods: one waits for the kernel while the other goes on.
-const LANES: u8 = 3;
-/// A ring buffer that a burst of frames overflows.
+/// Threads that create pods; one works while another waits for the kernel.
+const CHURN_THREADS: u8 = 3;
+/// Size of the ring buffer, small enough to overflow in a burst.
 const RING_BYTES: u32 = 16 * 1024;
-/// Short, so that what bursts of frames leave behind comes and goes many times, and is level after the warm-up.
+/// Short, so that the claims of bursts expire many times, and their number is stable after the warm-up.
 const CLAIM_TTL: &str = "20s";
-/// How often memory and descriptors are looked at.
-const LOOK: Duration = Duration::from_millis(500);
-/// Where the agent serves.
-const ORIGIN: &str = "http://127.0.0.1:9842";
+/// Interval between two samples of memory and descriptors.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What to do.
+/// How to run the soak.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// For how long pods come and go.
+pub struct SoakOptions {
+    /// How long pods are created and deleted.
     pub duration: Duration,
-    /// Pods made a second, and deleted.
+    /// Pods created, and deleted, per second.
     pub rate: f64,
-    /// Pods alive at once.
+    /// Live pods at once.
     pub population: usize,
-    /// Chooses addresses and faults.
+    /// The seed for addresses and faults.
     pub seed: u64,
 }
 
-/// Lets the agent of this path live through it.
+/// Runs the soak with the agent at this path.
 ///
 /// # Errors
-/// Where a namespace cannot be made, the agent ends by itself or breaks the event contract, or does not say what a fresh
-/// look sees in the end.
-pub fn run(agent: &Path, options: Options) -> Result<Report> {
+/// A namespace cannot be created, the agent exits unexpectedly or violates the event contract, or a condition in the end does not
+/// hold.
+pub fn run(agent: &Path, options: SoakOptions) -> Result<SoakReport> {
     let node = Node::new("soak")?;
     let noisy = node.add_pod(&PodSpec::new("vethnoisy"))?;
-    let tally = Tally::default();
-    let place = tempfile::tempdir().context("a directory for the agent")?;
-    let socket = place.path().join("cri.sock");
-    let runtime = DeafRuntime::at(&socket)?;
+    let churn_state = ChurnState::default();
+    let directory = tempfile::tempdir().context("creating a directory for the agent")?;
+    let socket = directory.path().join("cri.sock");
+    let runtime = UnresponsiveRuntime::start(&socket)?;
     let receiver = node.run_in(Receiver::start)?;
-    let config = place.path().join("config.yaml");
+    let config = directory.path().join("config.yaml");
     let text = format!(
         "webhooks:\n- {{name: soak, url: '{}', timeout: 2s, retry: {{first: 100ms, longest: 2s}}}}\n",
         receiver.url()
     );
-    fs::write(&config, text).context("the agent's configuration")?;
+    fs::write(&config, text).context("writing the configuration")?;
     let command = AgentCommand::run(agent)
         .arg("--config")
         .arg(&config)
@@ -85,194 +79,184 @@ pub fn run(agent: &Path, options: Options) -> Result<Report> {
         .arg("--claim-ttl")
         .arg(CLAIM_TTL)
         .arg("--state-dir")
-        .arg(place.path().join("state"))
+        .arg(directory.path().join("state"))
         .arg("--cri-endpoint")
         .arg(&socket);
-    let site = Site {
+    let environment = SoakEnvironment {
         node: &node,
         command,
         runtime,
         receiver,
         noisy: &noisy,
-        tally: &tally,
+        churn_state: &churn_state,
     };
-    let begun = Instant::now();
-    let per_lane = options.population / usize::from(LANES);
+    let started = Instant::now();
+    let per_thread = options.population / usize::from(CHURN_THREADS);
     thread::scope(|scope| {
-        let lanes: Vec<_> = (0..LANES)
-            .map(|lane| {
-                let churn = Churn::new(&node, &tally, options.seed, lane, per_lane);
-                scope.spawn(move || churn.run(options.rate / f64::from(LANES)))
+        let threads: Vec<_> = (0..CHURN_THREADS)
+            .map(|thread| {
+                let churn = Churn::new(&node, &churn_state, options.seed, thread, per_thread);
+                scope.spawn(move || churn.run(options.rate / f64::from(CHURN_THREADS)))
             })
             .collect();
-        let lived = site.live(options, begun);
-        tally.enough.store(true, Ordering::Release);
-        let took = begun.elapsed();
+        let outcome = environment.inject_faults(options, started);
+        churn_state.stop.store(true, Ordering::Release);
+        let took = started.elapsed();
         let mut pods = Vec::new();
-        for lane in lanes {
-            let over = |panic| std::panic::resume_unwind(panic);
-            pods.extend(lane.join().unwrap_or_else(over)?);
+        for thread in threads {
+            let resume = |panic| std::panic::resume_unwind(panic);
+            pods.extend(thread.join().unwrap_or_else(resume)?);
         }
-        let life = lived?;
-        let client = TestClient::new(&node, ORIGIN);
-        // Everything is well again.
-        site.receiver.set_behaviour(Behaviour::status(200));
-        site.receiver.close_connections();
-        let quiet = Instant::now();
-        let open = agreed(agent, &node, &client)?;
-        let agreed_after = quiet.elapsed();
-        let trend = life.series.trend().context("too short for a trend")?;
+        let run = outcome?;
+        let client = TestClient::new(&node, AGENT_ORIGIN);
+        // All faults end.
+        environment.receiver.set_behaviour(Behaviour::status(200));
+        environment.receiver.close_connections();
+        let faults_ended = Instant::now();
+        let open_conflicts = wait_agreement(agent, &node, &client)?;
+        let agreed_after = faults_ended.elapsed();
+        let trend = run.samples.trend().context("too short for a trend")?;
         let metrics = until(DEADLINE, "an empty outbox", || {
-            let metrics = client.get("/metrics")?.body;
-            let waiting = total(&metrics, "ipconflict_outbox_pending");
-            ensure!(waiting == 0, "{waiting} events wait for the webhook");
+            let metrics = Metrics::scrape(&node)?;
+            let pending = metrics.sum("ipconflict_outbox_pending", "");
+            ensure!(pending == 0.0, "{pending} events wait for the webhook");
             Ok(metrics)
         })?;
-        let report = Report {
+        let report = SoakReport {
             options,
             took,
-            made: tally.made.load(Ordering::Relaxed),
-            duplicates: tally.duplicates.load(Ordering::Relaxed),
-            raised: life
+            created: churn_state.created.load(Ordering::Relaxed),
+            duplicates: churn_state.duplicates.load(Ordering::Relaxed),
+            raised: run
                 .agent
                 .events()
                 .iter()
-                .filter(|received| received.event.kind == detector_testkit::event::RAISED)
+                .filter(|received| received.event.kind == RAISED)
                 .count(),
-            stops: life.stops,
-            bursts: life.bursts,
-            restarts: life.restarts,
-            moods: life.moods,
-            delivered: site
+            stops: run.stops,
+            bursts: run.bursts,
+            restarts: run.restarts,
+            endpoint_changes: run.endpoint_changes,
+            accepted_requests: environment
                 .receiver
                 .requests()
                 .iter()
-                .filter(|posted| posted.is_accepted())
+                .filter(|request| request.is_accepted())
                 .count(),
-            lost: total(&metrics, "ipconflict_observations_dropped_total"),
-            resyncs: total(&metrics, "ipconflict_resyncs_total"),
-            open,
+            lost_observations: metrics.sum("ipconflict_observations_dropped_total", "") as u64,
+            resyncs: metrics.sum("ipconflict_resyncs_total", "") as u64,
+            open_conflicts,
             agreed_after,
             trend,
         };
-        // With the pods go all conflicts.
         node.delete_pods(pods)?;
         until(DEADLINE, "all conflicts to be resolved", || {
-            Ok(conflicts_from_api(&client)?.is_empty().then_some(()))
-        })
-        .context("conflicts stay open although no pod is there any more")?;
-        let mut agent = life.agent;
+            let open = conflicts_from_api(&client)?;
+            ensure!(open.is_empty(), "open without any pod: {open:#?}");
+            Ok(())
+        })?;
+        let mut agent = run.agent;
         let (status, _) = agent.terminate(DEADLINE)?;
-        ensure!(status.success(), "the agent ended with {status}");
+        ensure!(status.success(), "the agent exited with {status}");
         Ok(report)
     })
 }
 
-/// Waits until the agent says what a fresh look sees; gives how many conflicts that are.
-fn agreed(agent: &Path, node: &Node, client: &TestClient<'_>) -> Result<usize> {
+/// Waits until the agent and `check` report the same conflicts; returns their number.
+fn wait_agreement(agent: &Path, node: &Node, client: &TestClient<'_>) -> Result<usize> {
     until(DEADLINE, "agent and `check` to agree", || {
-        let (told, fresh) = (
-            conflicts_from_api(client)?,
-            conflicts_from_check(agent, node, DEADLINE)?,
-        );
+        let reported = conflicts_from_api(client)?;
+        let checked = conflicts_from_check(agent, node, DEADLINE)?;
         ensure!(
-            told == fresh,
-            "a fresh look sees {fresh:#?}, the agent says {told:#?}"
+            reported == checked,
+            "`check` reports {checked:#?}, the agent {reported:#?}"
         );
-        Ok(told.len())
+        Ok(reported.len())
     })
 }
 
-/// The sum of a counter's series.
-fn total(metrics: &str, name: &str) -> u64 {
-    metrics
-        .lines()
-        .filter(|line| line.starts_with(name))
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-        .sum::<f64>() as u64
-}
-
-/// What the agent lives in.
-struct Site<'a> {
+/// The node, the endpoints and the command of the agent.
+struct SoakEnvironment<'a> {
     node: &'a Node,
     command: AgentCommand,
-    runtime: DeafRuntime,
+    runtime: UnresponsiveRuntime,
     receiver: Receiver,
-    noisy: &'a detector_testkit::node::Pod,
-    tally: &'a Tally,
+    noisy: &'a Pod,
+    churn_state: &'a ChurnState,
 }
 
-/// The last agent, and what was done to it and the ones before.
-struct Life {
+/// The current agent, its samples, and the number of faults so far.
+struct SoakRun {
     agent: Agent,
-    series: Series,
+    samples: ResourceSamples,
     stops: u32,
     bursts: u32,
     restarts: u32,
-    moods: u32,
+    /// Times that the webhook or the runtime failed or recovered.
+    endpoint_changes: u32,
 }
 
-impl Site<'_> {
-    /// Lets faults happen until the time is over. In the first fifth the agent is killed twice; then one agent lives to the
-    /// end, so that what it holds can be told over time.
-    fn live(&self, options: Options, begun: Instant) -> Result<Life> {
+impl SoakEnvironment<'_> {
+    /// Injects faults until the duration has passed. In the first fifth the agent is killed twice; then one agent runs to the end,
+    /// so that its resources can be followed over time.
+    fn inject_faults(&self, options: SoakOptions, started: Instant) -> Result<SoakRun> {
         let mut random = Random(options.seed);
         let start = || Agent::start_ready(self.node, &self.command);
         let agent = start()?;
-        let mut life = Life {
-            series: Series::of(agent.pid()),
+        let mut run = SoakRun {
+            samples: ResourceSamples::new(agent.pid()),
             agent,
             stops: 0,
             bursts: 0,
             restarts: 0,
-            moods: 0,
+            endpoint_changes: 0,
         };
-        let mut deaths = [0.1, 0.2]
+        let mut kills = [0.1, 0.2]
             .map(|part| options.duration.mul_f64(part))
             .into_iter()
             .peekable();
         let mut next_fault = Duration::ZERO;
-        while begun.elapsed() < options.duration {
-            let now = begun.elapsed();
-            if deaths.next_if(|death| *death <= now).is_some() {
-                life.agent.kill()?;
-                life.agent = start()?;
-                life.series = Series::of(life.agent.pid());
-                life.restarts += 1;
+        while started.elapsed() < options.duration {
+            let now = started.elapsed();
+            if kills.next_if(|at| *at <= now).is_some() {
+                run.agent.kill()?;
+                run.agent = start()?;
+                run.samples = ResourceSamples::new(run.agent.pid());
+                run.restarts += 1;
             }
             if now >= next_fault {
-                self.fault(&mut life, &mut random)?;
-                next_fault = begun.elapsed() + Duration::from_secs(2 + random.below(6));
+                self.inject_fault(&mut run, &mut random)?;
+                next_fault = started.elapsed() + Duration::from_secs(2 + random.below(6));
             }
-            life.series.look()?;
-            thread::sleep(LOOK);
+            run.samples.sample()?;
+            thread::sleep(SAMPLE_INTERVAL);
         }
-        self.tally.enough.store(true, Ordering::Release);
-        Ok(life)
+        self.churn_state.stop.store(true, Ordering::Release);
+        Ok(run)
     }
 
-    fn fault(&self, life: &mut Life, random: &mut Random) -> Result<()> {
+    fn inject_fault(&self, run: &mut SoakRun, random: &mut Random) -> Result<()> {
         match random.below(4) {
             0 => {
-                life.stops += 1;
-                life.agent.signal(Signal::SIGSTOP)?;
+                run.stops += 1;
+                run.agent.signal(Signal::SIGSTOP)?;
                 thread::sleep(Duration::from_millis(200 + random.below(3000)));
-                life.agent.signal(Signal::SIGCONT)?;
+                run.agent.signal(Signal::SIGCONT)?;
             }
             1 => {
-                // Stopped, it cannot empty the ring buffer, however fast it is.
-                life.bursts += 1;
-                life.agent.signal(Signal::SIGSTOP)?;
-                let sent = burst(self.noisy, random);
-                life.agent.signal(Signal::SIGCONT)?;
+                // While stopped, the agent cannot drain the ring buffer.
+                run.bursts += 1;
+                run.agent.signal(Signal::SIGSTOP)?;
+                let sent = send_burst(self.noisy, random);
+                run.agent.signal(Signal::SIGCONT)?;
                 sent?;
             }
             2 => {
-                life.moods += 1;
-                self.runtime.hang(random.below(2) == 0);
+                run.endpoint_changes += 1;
+                self.runtime.set_hanging(random.below(2) == 0);
             }
             _ => {
-                life.moods += 1;
+                run.endpoint_changes += 1;
                 self.receiver.set_behaviour(match random.below(4) {
                     0 => Behaviour::Hang,
                     1 => Behaviour::ResetUnread,

@@ -52,11 +52,11 @@ pub(super) fn markdown(figures: &[Figure]) -> String {
 
 /// A sentence with the number of goals met and the names of those missed.
 pub(super) fn verdict(figures: &[Figure]) -> String {
-    let verdicts: Vec<bool> = figures.iter().filter_map(Figure::met).collect();
+    let verdicts: Vec<bool> = figures.iter().filter_map(Figure::is_met).collect();
     let met = verdicts.iter().filter(|met| **met).count();
     let missed: Vec<&str> = figures
         .iter()
-        .filter(|figure| figure.met() == Some(false))
+        .filter(|figure| figure.is_met() == Some(false))
         .map(|figure| figure.name.as_str())
         .collect();
     if missed.is_empty() {
@@ -99,7 +99,7 @@ fn goal(figure: &Figure) -> String {
 }
 
 fn verdict_cell(figure: &Figure) -> &'static str {
-    match figure.met() {
+    match figure.is_met() {
         None => "",
         Some(true) => "met",
         Some(false) => "**missed**",

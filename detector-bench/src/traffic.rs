@@ -1,9 +1,8 @@
-//! What pods' traffic loses to the agent: TCP and UDP between two pods of a node with an agent and of one without, side by
-//! side, and then the other way round.
+//! How much pod traffic slows down with the agent: TCP and UDP between two pods of a node with an agent and of one without.
 //!
-//! Slices of a fraction of a second alternate between the nodes, so that what else the machine does falls on both. The
-//! nodes are alike, but not the same memory: therefore the agent changes sides, and the two losses are averaged. What
-//! the same measurement says without any agent is the noise.
+//! Slices of a fraction of a second alternate between the nodes, so that other load on the machine affects both. The nodes are
+//! equal except for their memory, so the agent changes nodes and the two losses are averaged. The same measurement without any
+//! agent gives the noise.
 
 use std::{
     io::{Read as _, Write as _},
@@ -18,75 +17,73 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec, wait_reachable};
 
-use super::{Figure, Goal, statistics::median};
-use detector_testkit::{
-    agent::{Agent, AgentCommand, DEADLINE},
-    node::{Node, Pod, PodSpec},
-    traffic::wait_reachable,
+use super::{
+    Figure, Goal,
+    statistics::{half_interquartile_range, median, median_error},
 };
 
-const GROUP: &str = "Cost for the pods' traffic";
-/// Goal for each loss, percent.
-const LOSS: f64 = 1.0;
-/// Longest that a side of a connection waits before it looks whether to end.
-const PATIENCE: Duration = Duration::from_millis(200);
+const GROUP: &str = "Cost for pod traffic";
+/// The goal for each loss, percent.
+const MAX_LOSS: f64 = 1.0;
+/// How often a UDP receiver checks whether to stop.
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// One measurement on one node.
+pub struct TrafficOptions {
+    /// The duration of one measurement on one node.
     pub slice: Duration,
-    /// Pairs of slices for each kind of traffic and each of the three arrangements.
+    /// Pairs of slices for each kind of traffic in each of the three arrangements.
     pub rounds: u32,
 }
 
-/// Measures.
+/// Measures the agent at this path.
 ///
 /// # Errors
-/// Where a namespace cannot be made, or traffic does not flow.
-pub fn run(agent: &Path, options: Options) -> Result<Vec<Figure>> {
-    let sides = [Side::new(1)?, Side::new(2)?];
+/// A namespace cannot be created, or the pods cannot reach each other.
+pub fn run(agent: &Path, options: TrafficOptions) -> Result<Vec<Figure>> {
+    let nodes = [RoutedNode::new(1)?, RoutedNode::new(2)?];
     let command = AgentCommand::run(agent);
-    let noise = losses(&sides, options)?;
-    let agent = Agent::start_ready(&sides[0].node, &command)?;
-    let first = losses(&sides, options)?;
+    let without = compare_all(&nodes, options)?;
+    let agent = Agent::start_ready(&nodes[0].node, &command)?;
+    let on_first = compare_all(&nodes, options)?;
     drop(agent);
-    let agent = Agent::start_ready(&sides[1].node, &command)?;
-    let second = losses(&sides, options)?;
+    let agent = Agent::start_ready(&nodes[1].node, &command)?;
+    let on_second = compare_all(&nodes, options)?;
     drop(agent);
-    Ok(Kind::ALL
+    Ok(TrafficKind::ALL
         .into_iter()
-        .zip(noise)
-        .zip(first.into_iter().zip(second))
-        .map(|((kind, noise), (first, second))| {
-            // With the agent on the second node the first is the one without.
-            let ratio = (first.ratio * (1.0 / second.ratio)).sqrt();
+        .zip(without)
+        .zip(on_first.into_iter().zip(on_second))
+        .map(|((kind, without), (on_first, on_second))| {
+            // In the second arrangement the first node is the one without an agent.
+            let ratio = (on_first.ratio * (1.0 / on_second.ratio)).sqrt();
             let loss = (1.0 - ratio) * 100.0;
-            let side_to_side = (noise.ratio - 1.0) * 100.0;
+            let node_difference = (without.ratio - 1.0) * 100.0;
+            let pairs = 2 * options.rounds;
             Figure::new(GROUP, format!("{}, loss", kind.name()), loss, "%")
-                .goal(Goal::Below(LOSS))
+                .goal(Goal::Below(MAX_LOSS))
                 .note(format!(
-                    "without {:.0} {}; {} pairs; without any agent the nodes differ by {side_to_side:+.1} %, and half of the pairs lie within ±{:.1} %, so the median is known to about ±{:.1} %",
-                    noise.plain,
+                    "without agent {:.0} {}; {pairs} pairs; without any agent the nodes differ by {node_difference:+.1} %, and half of the pairs lie within ±{:.1} %, so the uncertainty of the median is about ±{:.1} %",
+                    without.second_node_rate,
                     kind.unit(),
-                    2 * options.rounds,
-                    noise.spread,
-                    // Standard error of a median, from the quartiles: 1.25 σ/√n with σ = spread / 0.674.
-                    1.25 * noise.spread / 0.674 / f64::from(2 * options.rounds).sqrt(),
+                    without.spread,
+                    median_error(without.spread, pairs as usize),
                 ))
         })
         .collect())
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum TrafficKind {
     Stream,
     Datagrams,
     Requests,
 }
 
-impl Kind {
+impl TrafficKind {
     const ALL: [Self; 3] = [Self::Stream, Self::Datagrams, Self::Requests];
 
     fn name(self) -> &'static str {
@@ -106,28 +103,30 @@ impl Kind {
     }
 }
 
-/// First node's rate by the second's.
-struct Compared {
-    /// Median of the pairs.
+/// The first node's rate compared with the second's.
+struct RateComparison {
+    /// Median ratio of the pairs.
     ratio: f64,
-    /// Half of the distance between the quartiles, percent.
+    /// Half of the interquartile range of the ratios, percent.
     spread: f64,
     /// Median of the second node's rates.
-    plain: f64,
+    second_node_rate: f64,
 }
 
-fn losses(sides: &[Side; 2], options: Options) -> Result<Vec<Compared>> {
-    Kind::ALL
+/// Compares the nodes with each kind of traffic.
+fn compare_all(nodes: &[RoutedNode; 2], options: TrafficOptions) -> Result<Vec<RateComparison>> {
+    TrafficKind::ALL
         .into_iter()
         .map(|kind| {
-            let links = [Link::open(&sides[0], kind)?, Link::open(&sides[1], kind)?];
-            for link in &links {
-                link.measure(options.slice)?;
+            let flows = [Flow::open(&nodes[0], kind)?, Flow::open(&nodes[1], kind)?];
+            // Warm-up.
+            for flow in &flows {
+                flow.measure(options.slice)?;
             }
-            let (mut ratios, mut plain) = (Vec::new(), Vec::new());
+            let (mut ratios, mut second_node_rates) = (Vec::new(), Vec::new());
             for round in 0..options.rounds {
-                let [a, b] = &links;
-                // Who goes first alternates too.
+                let [a, b] = &flows;
+                // The order alternates too.
                 let (first, second) = if round % 2 == 0 {
                     let first = a.measure(options.slice)?;
                     (first, b.measure(options.slice)?)
@@ -136,27 +135,26 @@ fn losses(sides: &[Side; 2], options: Options) -> Result<Vec<Compared>> {
                     (a.measure(options.slice)?, second)
                 };
                 ratios.push(first / second);
-                plain.push(second);
+                second_node_rates.push(second);
             }
-            let quartile = |percent| super::statistics::percentile(&ratios, percent);
-            Ok(Compared {
+            Ok(RateComparison {
                 ratio: median(&ratios),
-                spread: (quartile(75.0) - quartile(25.0)) / 2.0 * 100.0,
-                plain: median(&plain),
+                spread: half_interquartile_range(&ratios) * 100.0,
+                second_node_rate: median(&second_node_rates),
             })
         })
         .collect()
 }
 
-/// A node with two pods that reach each other through it.
-struct Side {
+/// A node that routes between two pods.
+struct RoutedNode {
     node: Node,
     client: Pod,
     server: Pod,
     address: Ipv4Addr,
 }
 
-impl Side {
+impl RoutedNode {
     fn new(number: u8) -> Result<Self> {
         let node = Node::new("path")?;
         node.sysctl("net.ipv4.ip_forward", "1")?;
@@ -180,9 +178,9 @@ impl Side {
     }
 }
 
-/// An open connection of one kind, idle between two measurements.
-struct Link {
-    kind: Kind,
+/// Traffic of one kind between the pods of a node; idle between two measurements.
+struct Flow {
+    kind: TrafficKind,
     tcp: Option<TcpStream>,
     udp: Option<UdpSocket>,
     received: Arc<AtomicU64>,
@@ -190,12 +188,12 @@ struct Link {
     server: Option<JoinHandle<()>>,
 }
 
-impl Link {
-    fn open(side: &Side, kind: Kind) -> Result<Self> {
+impl Flow {
+    fn open(node: &RoutedNode, kind: TrafficKind) -> Result<Self> {
         let received = Arc::<AtomicU64>::default();
         let stop = Arc::<AtomicBool>::default();
         let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let mut link = Self {
+        let mut flow = Self {
             kind,
             tcp: None,
             udp: None,
@@ -203,11 +201,11 @@ impl Link {
             stop: Arc::clone(&stop),
             server: None,
         };
-        if let Kind::Datagrams = kind {
-            let server = side.server.netns().run_in(|| Ok(UdpSocket::bind(any)?))?;
-            server.set_read_timeout(Some(PATIENCE))?;
-            let target = SocketAddr::from((side.address, server.local_addr()?.port()));
-            link.server = Some(thread::spawn(move || {
+        if let TrafficKind::Datagrams = kind {
+            let server = node.server.netns().run_in(|| Ok(UdpSocket::bind(any)?))?;
+            server.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
+            let target = SocketAddr::from((node.address, server.local_addr()?.port()));
+            flow.server = Some(thread::spawn(move || {
                 let mut buffer = [0; 2048];
                 while !stop.load(Ordering::Relaxed) {
                     if server.recv(&mut buffer).is_ok() {
@@ -215,14 +213,14 @@ impl Link {
                     }
                 }
             }));
-            let client = side.client.netns().run_in(|| Ok(UdpSocket::bind(any)?))?;
+            let client = node.client.netns().run_in(|| Ok(UdpSocket::bind(any)?))?;
             client.connect(target)?;
-            link.udp = Some(client);
-            return Ok(link);
+            flow.udp = Some(client);
+            return Ok(flow);
         }
-        let listener = side.server.netns().run_in(|| Ok(TcpListener::bind(any)?))?;
-        let target = SocketAddr::from((side.address, listener.local_addr()?.port()));
-        let client = side.client.netns().run_in(|| {
+        let listener = node.server.netns().run_in(|| Ok(TcpListener::bind(any)?))?;
+        let target = SocketAddr::from((node.address, listener.local_addr()?.port()));
+        let client = node.client.netns().run_in(|| {
             TcpStream::connect_timeout(&target, DEADLINE).context("connecting to the other pod")
         })?;
         client.set_nodelay(true)?;
@@ -230,48 +228,48 @@ impl Link {
         client.set_write_timeout(Some(DEADLINE))?;
         let (mut server, _) = listener.accept()?;
         server.set_nodelay(true)?;
-        link.server = Some(thread::spawn(move || {
-            // Ends when the client closes.
+        flow.server = Some(thread::spawn(move || {
+            // Ends when the client closes the connection.
             let mut buffer = vec![0; 256 * 1024];
             while let Ok(length @ 1..) = server.read(&mut buffer) {
                 received.fetch_add(length as u64, Ordering::Relaxed);
-                if matches!(kind, Kind::Requests) && server.write_all(&[0]).is_err() {
+                if matches!(kind, TrafficKind::Requests) && server.write_all(&[0]).is_err() {
                     break;
                 }
             }
         }));
-        link.tcp = Some(client);
-        Ok(link)
+        flow.tcp = Some(client);
+        Ok(flow)
     }
 
-    /// What came through in a second, in the kind's unit.
+    /// The received rate, in the unit of the kind.
     fn measure(&self, slice: Duration) -> Result<f64> {
         let before = self.received.load(Ordering::Relaxed);
-        let begun = Instant::now();
+        let started = Instant::now();
         let tcp = || self.tcp.as_ref().context("a TCP connection");
         match self.kind {
-            Kind::Stream => {
+            TrafficKind::Stream => {
                 let block = vec![0; 128 * 1024];
-                while begun.elapsed() < slice {
+                while started.elapsed() < slice {
                     tcp()?
                         .write_all(&block)
                         .context("sending to the other pod")?;
                 }
             }
-            Kind::Datagrams => {
+            TrafficKind::Datagrams => {
                 let socket = self.udp.as_ref().context("a UDP socket")?;
-                while begun.elapsed() < slice {
+                while started.elapsed() < slice {
                     for _ in 0..64 {
                         socket.send(&[0; 64]).context("sending to the other pod")?;
                     }
                 }
             }
-            Kind::Requests => {
-                let mut answer = [0];
-                while begun.elapsed() < slice {
+            TrafficKind::Requests => {
+                let mut response = [0];
+                while started.elapsed() < slice {
                     let mut stream = tcp()?;
                     stream.write_all(&[0])?;
-                    stream.read_exact(&mut answer)?;
+                    stream.read_exact(&mut response)?;
                 }
             }
         }
@@ -280,18 +278,18 @@ impl Link {
             reason = "bytes of a fraction of a second"
         )]
         let received = (self.received.load(Ordering::Relaxed) - before) as f64;
-        let rate = received / begun.elapsed().as_secs_f64();
-        if let Kind::Stream | Kind::Datagrams = self.kind {
-            // What is still in buffers is not the next slice's.
-            self.drained();
+        let rate = received / started.elapsed().as_secs_f64();
+        if let TrafficKind::Stream | TrafficKind::Datagrams = self.kind {
+            // Buffered data must not count for the next slice.
+            self.wait_drained();
         }
         Ok(match self.kind {
-            Kind::Stream => rate / 1e6,
-            Kind::Datagrams | Kind::Requests => rate,
+            TrafficKind::Stream => rate / 1e6,
+            TrafficKind::Datagrams | TrafficKind::Requests => rate,
         })
     }
 
-    fn drained(&self) {
+    fn wait_drained(&self) {
         let mut last = u64::MAX;
         loop {
             let now = self.received.load(Ordering::Relaxed);
@@ -304,12 +302,12 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for Flow {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.tcp = None;
         if let Some(server) = self.server.take() {
-            // A thread of ours that only reads.
+            // The thread only reads and cannot panic.
             let _ = server.join();
         }
     }

@@ -1,102 +1,98 @@
-//! The agent's memory and descriptors over time, and what they say.
+//! The agent's memory and file descriptors over time, and their trend.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-
 use detector_testkit::process::{open_descriptors, resident_kib};
 
-/// One look.
+use crate::statistics::median;
+
+/// One sample.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct ResourceSample {
     at: Duration,
     resident_kib: f64,
     descriptors: usize,
 }
 
-/// What was seen of one process.
+/// The samples of one process.
 #[derive(Debug)]
-pub(super) struct Series {
+pub(super) struct ResourceSamples {
     pid: u32,
-    begun: Instant,
-    samples: Vec<Sample>,
+    started: Instant,
+    samples: Vec<ResourceSample>,
 }
 
-/// What it comes to, without the warm-up.
+/// The trend after the warm-up.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Trend {
+pub(super) struct ResourceTrend {
     /// Median of the first quarter, KiB.
     pub(super) first_kib: f64,
     /// Median of the last quarter, KiB.
     pub(super) last_kib: f64,
-    /// Of the straight line through all samples, KiB an hour.
+    /// Slope of the linear regression, KiB per hour.
     pub(super) slope_kib_per_hour: f64,
-    /// The most, KiB.
-    pub(super) most_kib: f64,
-    /// The most descriptors in the first quarter and in the last.
+    /// Maximum, KiB.
+    pub(super) max_kib: f64,
+    /// Maximum number of descriptors in the first and in the last quarter.
     pub(super) descriptors: (usize, usize),
 }
 
-impl Series {
-    pub(super) fn of(pid: u32) -> Self {
+impl ResourceSamples {
+    pub(super) fn new(pid: u32) -> Self {
         Self {
             pid,
-            begun: Instant::now(),
+            started: Instant::now(),
             samples: Vec::new(),
         }
     }
 
-    pub(super) fn look(&mut self) -> Result<()> {
-        self.samples.push(Sample {
-            at: self.begun.elapsed(),
+    pub(super) fn sample(&mut self) -> Result<()> {
+        self.samples.push(ResourceSample {
+            at: self.started.elapsed(),
             resident_kib: resident_kib(self.pid)? as f64,
             descriptors: open_descriptors(self.pid)?,
         });
         Ok(())
     }
 
-    /// The trend of what came after the first quarter; `None` of too few looks.
-    pub(super) fn trend(&self) -> Option<Trend> {
+    /// The trend after the first quarter, which is the warm-up; `None` if there are too few samples.
+    pub(super) fn trend(&self) -> Option<ResourceTrend> {
         let warm = self.samples.get(self.samples.len() / 4..)?;
         let quarter = warm.len() / 4;
         if quarter < 2 {
             return None;
         }
         let (first, last) = (warm.get(..quarter)?, warm.get(warm.len() - quarter..)?);
-        let memory = |samples: &[Sample]| -> Vec<f64> {
+        let memory = |samples: &[ResourceSample]| -> Vec<f64> {
             samples.iter().map(|sample| sample.resident_kib).collect()
         };
-        Some(Trend {
-            first_kib: median(memory(first))?,
-            last_kib: median(memory(last))?,
+        Some(ResourceTrend {
+            first_kib: median(&memory(first)),
+            last_kib: median(&memory(last)),
             slope_kib_per_hour: slope(warm)?,
-            most_kib: memory(warm).into_iter().fold(0.0, f64::max),
-            descriptors: (most_descriptors(first)?, most_descriptors(last)?),
+            max_kib: memory(warm).into_iter().fold(0.0, f64::max),
+            descriptors: (max_descriptors(first)?, max_descriptors(last)?),
         })
     }
 }
 
-fn most_descriptors(samples: &[Sample]) -> Option<usize> {
+fn max_descriptors(samples: &[ResourceSample]) -> Option<usize> {
     samples.iter().map(|sample| sample.descriptors).max()
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
-}
-
-/// Least squares, KiB an hour.
-fn slope(samples: &[Sample]) -> Option<f64> {
+/// Slope of the linear regression by least squares, KiB per hour.
+fn slope(samples: &[ResourceSample]) -> Option<f64> {
     let count = samples.len() as f64;
-    let mean = |of: fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>() / count;
+    let mean = |of: fn(&ResourceSample) -> f64| samples.iter().map(of).sum::<f64>() / count;
     let (time, memory) = (mean(|s| s.at.as_secs_f64()), mean(|s| s.resident_kib));
-    let (mut together, mut spread) = (0.0, 0.0);
+    let (mut covariance, mut variance) = (0.0, 0.0);
     for sample in samples {
-        let away = sample.at.as_secs_f64() - time;
-        together += away * (sample.resident_kib - memory);
-        spread += away * away;
+        let deviation = sample.at.as_secs_f64() - time;
+        covariance += deviation * (sample.resident_kib - memory);
+        variance += deviation * deviation;
     }
-    (spread > 0.0).then(|| together / spread * 3600.0)
+    (variance > 0.0).then(|| covariance / variance * 3600.0)
 }
 
 #[cfg(test)]
@@ -105,29 +101,29 @@ mod tests {
 
     use super::*;
 
-    fn series(memory: impl Fn(u32) -> f64) -> Series {
-        let sample = |second| Sample {
+    fn samples(memory: impl Fn(u32) -> f64) -> ResourceSamples {
+        let sample = |second| ResourceSample {
             at: Duration::from_secs(u64::from(second)),
             resident_kib: memory(second),
-            // Some come and go; none stays.
+            // Fluctuates without a trend.
             descriptors: 20 + second as usize % 7,
         };
-        Series {
+        ResourceSamples {
             pid: 0,
-            begun: Instant::now(),
+            started: Instant::now(),
             samples: (0..400).map(sample).collect(),
         }
     }
 
     #[test]
-    fn growth_after_the_warm_up_is_told_and_growth_during_it_is_not() {
-        let flat = series(|second| f64::from(second.min(90)) * 100.0)
+    fn only_growth_after_the_warm_up_counts() {
+        let flat = samples(|second| f64::from(second.min(90)) * 100.0)
             .trend()
             .unwrap();
         assert!(flat.slope_kib_per_hour.abs() < 1.0, "{flat:?}");
         assert!((flat.last_kib - flat.first_kib).abs() < 1.0, "{flat:?}");
         assert_eq!(flat.descriptors, (26, 26));
-        let growing = series(|second| 10_000.0 + f64::from(second))
+        let growing = samples(|second| 10_000.0 + f64::from(second))
             .trend()
             .unwrap();
         assert!(
@@ -138,8 +134,8 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_that_stay_open_are_told() {
-        let mut leaking = series(|_| 1.0);
+    fn leaked_descriptors_count() {
+        let mut leaking = samples(|_| 1.0);
         for (second, sample) in leaking.samples.iter_mut().enumerate() {
             sample.descriptors += second / 20;
         }
@@ -148,8 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn a_few_looks_are_no_trend() {
-        let mut short = series(|_| 1.0);
+    fn too_few_samples_have_no_trend() {
+        let mut short = samples(|_| 1.0);
         short.samples.truncate(6);
         assert!(short.trend().is_none());
     }

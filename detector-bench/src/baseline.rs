@@ -1,5 +1,5 @@
-//! What the kernel alone takes for the way of an event: a frame from a pod wakes a thread on the node, which does nothing but
-//! write as many bytes as an event line has to a pipe, whose reader looks at the clock. Two wake-ups, as with an agent.
+//! The lower bound of the detection latency: a frame from a pod wakes a thread on the node, which only writes as many bytes as an
+//! event line to a pipe, whose reader takes the time. Two wake-ups, as with an agent.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use detector_testkit::{DEADLINE, Frame, FrameSender, Node, PodSpec};
 use nix::{
     ifaddrs::getifaddrs,
     sys::socket::{
@@ -20,38 +21,33 @@ use nix::{
     sys::time::TimeVal,
 };
 
-use detector_testkit::{
-    agent::DEADLINE,
-    frames::{Frame, FrameSender},
-    node::{Node, PodSpec},
-};
+/// Approximate length of the event line of a conflict with two claimants, bytes.
+const LINE_LENGTH: usize = 1500;
+/// The EtherType of ARP.
+const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
+/// The thread on the node ends after this many seconds without a frame.
+const RECEIVE_TIMEOUT: i64 = 5;
 
-/// About an event of two claimants.
-const LINE: usize = 1500;
-/// The Ethernet type.
-const ARP: [u8; 2] = [0x08, 0x06];
-/// The thread on the node ends where no frame comes for so many seconds.
-const PATIENCE: i64 = 5;
-
-/// Microseconds from before a frame is sent to its line read, for each of `frames`.
+/// Measures `frames` frames with a pause before each; returns the microseconds from just before a frame was sent until its line was
+/// read.
 ///
 /// # Errors
-/// Where a namespace cannot be made, or a frame does not come.
-pub fn run(frames: u32, rest: Duration) -> Result<Vec<f64>> {
+/// A namespace cannot be created, or a frame is lost.
+pub fn run(frames: u32, pause: Duration) -> Result<Vec<f64>> {
     let node = Node::new("floor")?;
     let pod = node.add_pod(&PodSpec::new("vethfloor"))?;
     let sender = FrameSender::open(&pod)?;
     let socket = node.run_in(|| listen(pod.device()))?;
-    let (mut reader, mut writer) = io::pipe().context("a pipe")?;
-    // Ends with the pipe, or soon after the last frame.
+    let (mut reader, mut writer) = io::pipe().context("creating a pipe")?;
+    // Ends when the pipe is closed, or soon after the last frame.
     thread::spawn(move || {
         let mut frame = [0; 2048];
         loop {
             match recv(socket.as_raw_fd(), &mut frame, MsgFlags::empty()) {
-                // The node's own kernel sends now and then (IPv6), which this socket hears too.
-                Ok(_) if frame.get(12..14) != Some(&ARP) => {}
+                // The socket also receives what the node's kernel sends (IPv6).
+                Ok(_) if frame.get(12..14) != Some(&ETHERTYPE_ARP) => {}
                 Ok(_) => {
-                    if writer.write_all(&[b'x'; LINE]).is_err() {
+                    if writer.write_all(&[b'x'; LINE_LENGTH]).is_err() {
                         return;
                     }
                 }
@@ -59,21 +55,21 @@ pub fn run(frames: u32, rest: Duration) -> Result<Vec<f64>> {
             }
         }
     });
-    let (tell, told) = mpsc::channel();
+    let (line_times, received_line_times) = mpsc::channel();
     thread::spawn(move || {
-        let mut line = [0; LINE];
-        while reader.read_exact(&mut line).is_ok() && tell.send(Instant::now()).is_ok() {}
+        let mut line = [0; LINE_LENGTH];
+        while reader.read_exact(&mut line).is_ok() && line_times.send(Instant::now()).is_ok() {}
     });
     let mut sample = Vec::new();
     for number in 0..frames {
         let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 97, 0, 0)) + number);
         let frame = Frame::announcement(pod.mac(), address).to_bytes();
-        thread::sleep(rest);
+        thread::sleep(pause);
         let sent = Instant::now();
         sender.send_bytes(&frame)?;
-        let at = told
+        let at = received_line_times
             .recv_timeout(DEADLINE)
-            .context("a frame did not come through")?;
+            .context("a frame was lost")?;
         sample.push(at.saturating_duration_since(sent).as_secs_f64() * 1e6);
     }
     Ok(sample)
@@ -92,8 +88,8 @@ fn listen(device: &str) -> Result<OwnedFd> {
         .filter(|entry| entry.interface_name == device)
         .find_map(|entry| entry.address?.as_link_addr().copied())
         .with_context(|| format!("no device {device}"))?;
-    bind(socket.as_raw_fd(), &address).context("listening on a device")?;
-    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(PATIENCE, 0))
-        .context("a deadline for listening")?;
+    bind(socket.as_raw_fd(), &address).context("binding the socket to a device")?;
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(RECEIVE_TIMEOUT, 0))
+        .context("setting the receive timeout")?;
     Ok(socket)
 }

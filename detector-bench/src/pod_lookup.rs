@@ -1,0 +1,122 @@
+//! Pod lookup. [`run`] measures how long the first lookup of all pods takes: containerd runs real pods, each address is used
+//! twice, then the agent is started. [`run_unresponsive`] shows that lookups do not delay events: the same conflicts without a pod
+//! source, and with a CRI socket that accepts connections and never responds.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    os::unix::net::UnixListener,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use detector_testkit::{Agent, AgentCommand, Containerd, DEADLINE, Node, RUN_ARGS, ReceivedEvent};
+
+use super::latency::{self, LatencyOptions, LatencyReport};
+
+/// Durations of the first lookup of all pods.
+#[derive(Clone, Copy, Debug)]
+pub struct LookupReport {
+    /// The number of pods.
+    pub pods: usize,
+    /// From the agent's start to the first event of a conflict.
+    pub first_event: Duration,
+    /// From the first event to the event that contains the last pod.
+    pub all_known: Duration,
+}
+
+impl fmt::Display for LookupReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            pods,
+            first_event,
+            all_known,
+        } = self;
+        writeln!(f, "agent started to first event      {first_event:?}")?;
+        writeln!(f, "first event to all {pods} pods known  {all_known:?}")
+    }
+}
+
+/// Creates `pairs` pairs of pods with the same address and waits until the agent has looked up all of them.
+///
+/// # Errors
+/// A pod cannot be created, or is not found in time.
+pub fn run(agent: &Path, pairs: u32) -> Result<LookupReport> {
+    let node = Node::new("benchidentify")?;
+    let mut containerd = Containerd::ptp(&node, "10.244.0.0/16")?;
+    containerd.run_pods((0..pairs).map(|n| format!("old-{n}")))?;
+    containerd.wipe_ipam()?;
+    containerd.run_pods((0..pairs).map(|n| format!("new-{n}")))?;
+    let command = containerd
+        .agent_command(agent, RUN_ARGS)
+        .arg("--cni-cache-dir")
+        .arg("off")
+        .arg("--cri-endpoint")
+        .arg(containerd.socket());
+    let started = Instant::now();
+    let agent = Agent::start(&node, &command)?;
+    let pairs = pairs as usize;
+    let events = agent.wait_until(DEADLINE, |events| all_known_at(events).len() == pairs)?;
+    let first = events.first().context("no event")?.at;
+    let last = all_known_at(&events)
+        .into_values()
+        .max()
+        .context("no pod")?;
+    Ok(LookupReport {
+        pods: 2 * pairs,
+        first_event: first - started,
+        all_known: last - first,
+    })
+}
+
+/// Latency without a pod source and with an unresponsive one.
+#[derive(Clone, Debug)]
+pub struct UnresponsiveReport {
+    /// Without any pod source.
+    pub without: LatencyReport,
+    /// With an unresponsive CRI socket.
+    pub unresponsive: LatencyReport,
+}
+
+/// Measures the latency of the same conflicts without a pod source and with an unresponsive CRI socket.
+///
+/// # Errors
+/// As [`latency::run`].
+pub fn run_unresponsive(agent: &Path, options: LatencyOptions) -> Result<UnresponsiveReport> {
+    let directory = tempfile::tempdir()?;
+    let socket = directory.path().join("unresponsive.sock");
+    let listener = UnixListener::bind(&socket).context("opening the unresponsive socket")?;
+    // Ends with the process. Accepted connections stay open and are never read.
+    thread::spawn(move || listener.incoming().flatten().collect::<Vec<_>>());
+    let command = |cri: &Path| {
+        AgentCommand::run(agent)
+            .arg("--cni-cache-dir=off")
+            .arg("--kube=off")
+            .arg("--cri-endpoint")
+            .arg(cri)
+    };
+    Ok(UnresponsiveReport {
+        without: latency::run_command(&command(Path::new("off")), options)?,
+        unresponsive: latency::run_command(&command(&socket), options)?,
+    })
+}
+
+/// When each address was first reported with the pods of all claimants.
+fn all_known_at(events: &[ReceivedEvent]) -> HashMap<String, Instant> {
+    let mut known = HashMap::new();
+    for received in events {
+        let Some(conflict) = received.event.conflict() else {
+            continue;
+        };
+        if conflict
+            .claimants
+            .iter()
+            .all(|claimant| claimant.pod.is_some())
+        {
+            known.entry(conflict.address).or_insert(received.at);
+        }
+    }
+    known
+}
