@@ -1,17 +1,10 @@
-//! Rule 9: everything that others can make grow is bounded, counted, and heals.
+//! Whatever others can make grow is bounded, counted, and recovers (`docs/detection-rules.md`, 9).
 
 use super::*;
 
-fn bounded(bounds: Bounds) -> Node {
-    Node::with(Settings {
-        bounds,
-        ..Settings::default()
-    })
-}
-
 #[test]
-fn a_pods_flood_of_claims_is_cut_and_counted_and_hides_no_conflict_of_others() {
-    let mut node = bounded(Bounds {
+fn claim_flood_of_one_pod_hides_no_conflict_of_others() {
+    let mut node = Node::with_bounds(Bounds {
         claims_per_device: 10,
         ..Bounds::default()
     });
@@ -29,10 +22,10 @@ fn a_pods_flood_of_claims_is_cut_and_counted_and_hides_no_conflict_of_others() {
     node.frame(2, "10.0.0.1");
     node.frame(3, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth2 veth3"]
     );
-    // What was let in is heard on, and what ends makes room.
+    // Accepted claims stay live, and withdrawn ones make room.
     node.address_gone(1, "10.0.2.0");
     node.address(1, "10.0.2.99");
     node.neighbour_gone(1, "10.0.3.0");
@@ -44,8 +37,8 @@ fn a_pods_flood_of_claims_is_cut_and_counted_and_hides_no_conflict_of_others() {
 }
 
 #[test]
-fn a_pods_flood_of_hardware_addresses_leaves_other_ports_their_entries() {
-    let mut node = bounded(Bounds {
+fn mac_flood_of_one_port_keeps_entries_of_other_ports() {
+    let mut node = Node::with_bounds(Bounds {
         claims_per_device: 10,
         ..Bounds::default()
     });
@@ -59,17 +52,17 @@ fn a_pods_flood_of_hardware_addresses_leaves_other_ports_their_entries() {
     node.fdb(9, 2, mac(2));
     node.neighbour(9, "10.0.0.1", mac(2), NudState::Reachable);
     node.frame(1, "10.0.0.1");
-    assert_eq!(node.said().len(), 1);
-    // A hardware address that moves to a port that is full stands nowhere that is known.
+    assert_eq!(node.conflict_events().len(), 1);
+    // A MAC that moves to a port at its bound resolves to no port.
     node.fdb(9, 1, mac(2));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth1 left veth2(expired)"]
     );
 }
 
 #[test]
-fn an_entry_with_ever_new_hardware_addresses_leaves_nothing_behind() {
+fn changing_lladdrs_leave_no_macs_behind() {
     let mut node = Node::new();
     node.bridge(9);
     for n in 0..200u32 {
@@ -82,8 +75,8 @@ fn an_entry_with_ever_new_hardware_addresses_leaves_nothing_behind() {
 }
 
 #[test]
-fn links_beyond_the_bound_are_counted() {
-    let mut node = bounded(Bounds {
+fn links_over_the_bound_are_counted() {
+    let mut node = Node::with_bounds(Bounds {
         links: 2,
         ..Bounds::default()
     });
@@ -96,8 +89,8 @@ fn links_beyond_the_bound_are_counted() {
 }
 
 #[test]
-fn entries_of_the_kernel_beyond_the_bound_are_counted() {
-    let mut node = bounded(Bounds {
+fn kernel_entries_over_the_bound_are_counted() {
+    let mut node = Node::with_bounds(Bounds {
         kernel_entries: 2,
         ..Bounds::default()
     });
@@ -114,8 +107,8 @@ fn entries_of_the_kernel_beyond_the_bound_are_counted() {
 }
 
 #[test]
-fn claimants_beyond_the_bound_are_counted_in_the_conflict() {
-    let mut node = bounded(Bounds {
+fn claimants_over_the_bound_are_counted_in_the_conflict() {
+    let mut node = Node::with_bounds(Bounds {
         claimants_per_conflict: 2,
         ..Bounds::default()
     });
@@ -124,17 +117,17 @@ fn claimants_beyond_the_bound_are_counted_in_the_conflict() {
         node.address(ifindex, "10.0.0.1");
     }
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         [
             "raised 10.0.0.1 duplicate certain: veth1 veth2",
             "updated 10.0.0.1 duplicate certain: veth1 veth2 +1",
             "updated 10.0.0.1 duplicate certain: veth1 veth2 +2",
         ]
     );
-    node.gone(1);
-    node.gone(4);
+    node.remove_link(1);
+    node.remove_link(4);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         [
             "updated 10.0.0.1 duplicate certain: veth2 veth3 +1 left veth1(device_removed)",
             "updated 10.0.0.1 duplicate certain: veth2 veth3 left veth1(device_removed)",
@@ -143,15 +136,15 @@ fn claimants_beyond_the_bound_are_counted_in_the_conflict() {
 }
 
 #[test]
-fn all_that_left_at_once_are_listed() {
+fn all_claimants_that_left_at_once_are_listed() {
     let mut node = Node::new();
     for ifindex in 1..=40 {
         node.pod(ifindex);
         node.address(ifindex, "10.0.0.1");
     }
-    node.said();
-    node.read_node(Snapshot::default());
-    let resolved = node.conflicts_said().remove(0);
+    node.conflict_events();
+    node.resync(Snapshot::default());
+    let resolved = node.reported_conflicts().remove(0);
     assert_eq!(resolved.claimants.len(), 40);
     assert!(
         resolved
@@ -162,8 +155,8 @@ fn all_that_left_at_once_are_listed() {
 }
 
 #[test]
-fn a_conflict_turned_away_at_the_bound_is_raised_as_soon_as_there_is_room() {
-    let mut node = bounded(Bounds {
+fn refused_conflict_is_raised_once_there_is_room() {
+    let mut node = Node::with_bounds(Bounds {
         open_conflicts: 2,
         ..Bounds::default()
     });
@@ -174,15 +167,15 @@ fn a_conflict_turned_away_at_the_bound_is_raised_as_soon_as_there_is_room() {
             node.address(ifindex, &format!("10.0.0.{n}"));
         }
     }
-    assert_eq!(node.said().len(), 2);
-    // Looked at again, it is the same one.
+    assert_eq!(node.conflict_events().len(), 2);
+    // Evaluated again, it is not counted twice.
     node.frame(1, "10.0.0.3");
     assert_eq!(node.engine.drop_counters().conflicts, 3);
     for n in 1..=5 {
         node.address_gone(1, &format!("10.0.0.{n}"));
     }
-    let said = node.said();
-    let starts: Vec<_> = said.iter().map(|s| &s[..17.min(s.len())]).collect();
+    let events = node.conflict_events();
+    let starts: Vec<_> = events.iter().map(|s| &s[..17.min(s.len())]).collect();
     assert_eq!(
         starts,
         [
@@ -199,8 +192,8 @@ fn a_conflict_turned_away_at_the_bound_is_raised_as_soon_as_there_is_room() {
 }
 
 #[test]
-fn what_is_turned_away_beyond_what_is_remembered_is_raised_too_once_there_is_room() {
-    let mut node = bounded(Bounds {
+fn forgotten_refused_conflict_is_raised_once_there_is_room() {
+    let mut node = Node::with_bounds(Bounds {
         open_conflicts: 1,
         ..Bounds::default()
     });
@@ -222,6 +215,6 @@ fn what_is_turned_away_beyond_what_is_remembered_is_raised_too_once_there_is_roo
     );
     for n in 1..=4 {
         node.address_gone(1, &format!("10.0.0.{n}"));
-        assert_eq!(node.open().len(), usize::from(n < 4), "{n}");
+        assert_eq!(node.open_conflicts().len(), usize::from(n < 4), "{n}");
     }
 }

@@ -1,25 +1,17 @@
-//! Rule 3: pods behind a bridge.
+//! Pods behind a bridge (`docs/detection-rules.md`, 3).
 
 use super::*;
 
-/// A bridge (9) with ports 1 and 2, their pods' hardware addresses learned.
-fn bridged() -> Node {
-    let mut node = Node::new();
-    node.bridge(9);
-    for port in 1..=2u8 {
-        node.port(port.into(), 9);
-        node.fdb(9, port.into(), mac(port));
-    }
-    node
-}
-
 #[test]
-fn an_entry_on_the_bridge_is_the_ports_claim() {
-    let mut node = bridged();
+fn bridge_neighbour_entry_is_a_claim_of_the_port() {
+    let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.frame(2, "10.0.0.1");
-    let raised = node.conflicts_said();
-    assert_eq!(show(&raised[0]), "10.0.0.1 duplicate observed: veth1 veth2");
+    let raised = node.reported_conflicts();
+    assert_eq!(
+        conflict_text(&raised[0]),
+        "10.0.0.1 duplicate observed: veth1 veth2"
+    );
     assert!(
         raised[0]
             .claimants
@@ -29,56 +21,59 @@ fn an_entry_on_the_bridge_is_the_ports_claim() {
 }
 
 #[test]
-fn a_forwarding_entry_learned_after_the_neighbour_makes_the_claim() {
-    let mut node = bridged();
+fn fdb_entry_learned_after_the_neighbour_creates_the_claim() {
+    let mut node = Node::with_bridge(2);
     node.frame(2, "10.0.0.1");
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Reachable);
-    assert!(node.said().is_empty(), "nobody is known to stand behind it");
+    assert!(
+        node.conflict_events().is_empty(),
+        "no port is known for the MAC"
+    );
     node.fdb(9, 1, mac(7));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth2 veth1"]
     );
 }
 
 #[test]
-fn a_permanent_entry_that_no_port_is_known_for_claims_by_its_hardware_address() {
-    let mut node = bridged();
+fn permanent_entry_without_port_claims_by_bridge_and_mac() {
+    let mut node = Node::with_bridge(2);
     node.frame(1, "10.0.0.1");
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth1 br9/02:00:00:00:00:07"]
     );
     node.fdb(9, 2, mac(7));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["updated 10.0.0.1 duplicate observed: veth1 veth2 left br9/02:00:00:00:00:07(expired)"]
     );
 }
 
 #[test]
-fn an_unresolved_hardware_address_that_a_claimant_gives_is_that_claimant() {
+fn unresolved_mac_of_a_known_claimant_is_not_a_second_one() {
     let mut node = Node::new();
     node.bridge(9);
     node.port(1, 9);
     node.frame(1, "10.0.0.1");
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Permanent);
-    assert!(node.said().is_empty());
-    // From now on it gives another.
-    node.tell(Observation::Frame(FrameClaim {
+    assert!(node.conflict_events().is_empty());
+    // From now on the pod uses another MAC.
+    node.observe(Observation::Frame(FrameClaim {
         mac: mac(3),
         ..frame(1, "10.0.0.1")
     }));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth1 br9/02:00:00:00:00:01"]
     );
 }
 
 #[test]
-fn a_hardware_address_behind_an_uplink_is_no_pods_claim() {
-    let mut node = bridged();
+fn mac_behind_an_uplink_is_not_a_pod_claim() {
+    let mut node = Node::with_bridge(2);
     node.link(Link {
         master: Some(9),
         ..uplink(3)
@@ -86,29 +81,29 @@ fn a_hardware_address_behind_an_uplink_is_no_pods_claim() {
     node.fdb(9, 3, mac(7));
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
     node.frame(1, "10.0.0.1");
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn a_quiet_pods_aged_entry_keeps_its_port() {
-    let mut node = bridged();
+fn aged_fdb_entry_still_resolves_the_port() {
+    let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.fdb_gone(9, 1, mac(1));
     node.frame(2, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
     );
-    node.gone(1);
+    node.remove_link(1);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(device_removed)"]
     );
 }
 
 #[test]
-fn an_aged_entry_is_remembered_only_while_a_neighbour_leads_to_it() {
-    let mut node = bridged();
+fn aged_fdb_entry_is_kept_only_while_referenced() {
+    let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.fdb_gone(9, 1, mac(1));
     node.neighbour_gone(9, "10.0.0.1");
@@ -117,224 +112,233 @@ fn an_aged_entry_is_remembered_only_while_a_neighbour_leads_to_it() {
     node.neighbour(9, "10.0.0.2", mac(2), NudState::Stale);
     node.frame(2, "10.0.0.1");
     node.frame(1, "10.0.0.2");
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn a_hardware_address_that_moves_takes_the_claim_along() {
-    let mut node = bridged();
+fn claim_follows_a_mac_that_moves_to_another_port() {
+    let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.frame(2, "10.0.0.1");
-    node.said();
+    node.conflict_events();
     node.fdb(9, 2, mac(1));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
     let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
     assert_eq!(
-        evidence(&claims[0].claimant),
+        evidence_text(&claims[0].claimant),
         ["arp", "neighbour REACHABLE"]
     );
 }
 
 #[test]
-fn an_entry_that_ends_at_another_port_than_known_stood_there() {
-    let mut node = bridged();
+fn fdb_removal_at_another_port_implies_a_missed_move() {
+    let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.frame(2, "10.0.0.1");
-    node.said();
-    // The kernel tells a move by the new entry alone: that one was missed.
+    node.conflict_events();
+    // The kernel reports a move only by the new entry: that one was missed.
     node.fdb_gone(9, 2, mac(1));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
 }
 
 #[test]
-fn a_hardware_address_in_several_vlans_stands_where_the_lowest_one_says() {
-    let mut node = bridged();
+fn mac_in_several_vlans_resolves_by_the_lowest_vlan() {
+    let mut node = Node::with_bridge(2);
     let entry = |vlan, port| FdbEntry {
         vlan: Some(vlan),
         ..fdb(9, port, mac(7))
     };
-    node.tell(Observation::Fdb(entry(1, 1)));
-    node.tell(Observation::Fdb(entry(20, 2)));
+    node.observe(Observation::Fdb(entry(1, 1)));
+    node.observe(Observation::Fdb(entry(20, 2)));
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Reachable);
     node.frame(2, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
     );
-    node.tell(Observation::FdbGone(entry(1, 1)));
+    node.observe(Observation::FdbGone(entry(1, 1)));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"],
-        "what is known now goes before what was"
+        "live entries take precedence over aged ones"
     );
 }
 
 #[test]
-fn an_entry_that_goes_back_and_forth_shows_both_ports() {
-    let mut node = bridged();
+fn flapping_entry_shows_both_ports() {
+    let mut node = Node::with_bridge(2);
     for port in [1, 2, 1] {
         node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
     }
-    let raised = node.conflicts_said();
-    assert_eq!(show(&raised[0]), "10.0.0.1 duplicate observed: veth2 veth1");
-    assert_eq!(evidence(&raised[0].claimants[0]), ["neighbour FLAPPING"]);
+    let raised = node.reported_conflicts();
+    assert_eq!(
+        conflict_text(&raised[0]),
+        "10.0.0.1 duplicate observed: veth2 veth1"
+    );
+    assert_eq!(
+        evidence_text(&raised[0].claimants[0]),
+        ["neighbour FLAPPING"]
+    );
     assert_eq!(raised.len(), 1);
     for port in [2, 1, 2, 1] {
         node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
     }
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     node.wait_secs(179);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     node.wait_secs(2);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth1 left veth2(expired)"]
     );
 }
 
 #[test]
-fn an_entry_that_changed_once_is_a_move_and_no_conflict() {
-    let mut node = bridged();
+fn single_entry_change_is_a_move_not_a_conflict() {
+    let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.neighbour(9, "10.0.0.1", mac(2), NudState::Reachable);
     node.neighbour(9, "10.0.0.1", mac(2), NudState::Stale);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn an_entry_that_comes_back_after_the_window_does_not_flap() {
-    let mut node = bridged();
+fn return_after_the_window_is_not_flapping() {
+    let mut node = Node::with_bridge(2);
     for port in [1, 2, 1] {
         node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
         node.wait_secs(181);
     }
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn who_had_the_entry_before_it_flapped_takes_no_part() {
-    let mut node = bridged();
+fn holder_before_the_flapping_does_not_participate() {
+    let mut node = Node::with_bridge(2);
     node.port(3, 9);
     node.fdb(9, 3, mac(3));
     for port in [3, 1, 2, 1] {
         node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
     }
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth2 veth1"]
     );
 }
 
 #[test]
-fn both_that_flapped_are_remembered_when_a_third_takes_over() {
-    let mut node = bridged();
+fn flapping_ports_stay_when_a_third_takes_over() {
+    let mut node = Node::with_bridge(2);
     node.port(3, 9);
     node.fdb(9, 3, mac(3));
     for port in [1, 2, 1] {
         node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
     }
-    node.said();
+    node.conflict_events();
     node.neighbour(9, "10.0.0.1", mac(3), NudState::Reachable);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["updated 10.0.0.1 duplicate observed: veth2 veth1 veth3"]
     );
 }
 
 #[test]
-fn an_address_removed_behind_the_bridge_refutes_what_leads_there() {
-    let mut node = bridged();
-    node.read_pod(1, &["10.0.0.1"]);
+fn removed_pod_address_refutes_the_bridge_entry() {
+    let mut node = Node::with_bridge(2);
+    node.read_pod_addresses(1, &["10.0.0.1"]);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.address_gone(1, "10.0.0.1");
     node.address(2, "10.0.0.1");
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn an_address_removed_behind_the_bridge_ends_its_part_in_flapping() {
-    let mut node = bridged();
+fn removed_pod_address_ends_participation_in_flapping() {
+    let mut node = Node::with_bridge(2);
     for port in [1, 2, 1] {
         node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
     }
-    node.said();
+    node.conflict_events();
     node.address_gone(2, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth1 left veth2(expired)"]
     );
 }
 
 #[test]
-fn a_stale_entry_is_refuted_by_the_namespace_behind_the_port() {
-    let mut node = bridged();
+fn stale_entry_is_refuted_by_the_ports_namespace() {
+    let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Stale);
     node.address(2, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
     );
-    node.read_pod(1, &[]);
+    node.read_pod_addresses(1, &[]);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
 }
 
 #[test]
-fn a_port_that_leaves_the_bridge_takes_what_stood_behind_it_along() {
-    let mut node = bridged();
+fn port_leaving_the_bridge_withdraws_its_claims() {
+    let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.frame(2, "10.0.0.1");
-    node.said();
+    node.conflict_events();
     node.pod(1);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
-    // Its forwarding entries are told gone, and are not remembered as a quiet pod's.
+    // Its FDB entries are removed, and not kept as those of a quiet pod.
     node.fdb_gone(9, 1, mac(1));
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn a_removed_bridge_takes_its_entries_along() {
-    let mut node = bridged();
+fn removed_bridge_withdraws_its_claims() {
+    let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.frame(2, "10.0.0.1");
-    node.said();
-    node.gone(9);
+    node.conflict_events();
+    node.remove_link(9);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
 }
 
 #[test]
-fn both_that_flapped_uphold_each_other_when_an_unknown_third_takes_over() {
-    let mut node = bridged();
+fn flapping_ports_stay_when_an_unknown_mac_takes_over() {
+    let mut node = Node::with_bridge(2);
     for port in [1, 2, 1, 7] {
         node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
     }
-    assert_eq!(node.open(), ["10.0.0.1 duplicate observed: veth2 veth1"]);
+    assert_eq!(
+        node.open_conflicts(),
+        ["10.0.0.1 duplicate observed: veth2 veth1"]
+    );
 }
 
 #[test]
-fn entries_of_a_link_that_is_no_bridge_any_more_are_no_claims() {
-    let mut node = bridged();
+fn bridge_index_reused_by_an_uplink_withdraws_claims() {
+    let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.frame(2, "10.0.0.1");
-    node.said();
-    // The bridge's end was missed, and its index is an uplink's now.
+    node.conflict_events();
+    // The removal of the bridge was missed, and its index now belongs to an uplink.
     node.link(uplink(9));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
 }

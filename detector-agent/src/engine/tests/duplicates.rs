@@ -1,4 +1,4 @@
-//! Rules 1 and 7: two live claims of one address, by every kind of evidence.
+//! Two live claims to one address, by every kind of evidence (`docs/detection-rules.md`, 1 and 7).
 
 use super::*;
 
@@ -6,27 +6,25 @@ use super::*;
 fn second_assigned_address_raises_at_once() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.0.0.1");
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     node.address(2, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate certain: veth1 veth2"]
     );
 }
 
 #[test]
-fn two_frames_alone_raise() {
-    let mut node = Node::with_pods(2);
-    node.frame(1, "10.0.0.1");
-    node.frame(2, "10.0.0.1");
+fn two_frame_claims_raise() {
+    let mut node = Node::with_observed_duplicate();
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
     );
 }
 
 #[test]
-fn two_neighbour_entries_alone_raise() {
+fn two_neighbour_entries_raise() {
     for state in [
         NudState::Reachable,
         NudState::Stale,
@@ -37,7 +35,7 @@ fn two_neighbour_entries_alone_raise() {
         node.neighbour(1, "10.0.0.1", mac(1), state);
         node.neighbour(2, "10.0.0.1", mac(2), state);
         assert_eq!(
-            node.said(),
+            node.conflict_events(),
             ["raised 10.0.0.1 duplicate observed: veth1 veth2"],
             "{state:?}"
         );
@@ -50,29 +48,29 @@ fn permanent_neighbours_are_certain() {
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Permanent);
     node.neighbour(2, "10.0.0.1", mac(2), NudState::Permanent);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate certain: veth1 veth2"]
     );
 }
 
 #[test]
-fn one_certain_claimant_is_not_enough_to_be_certain_and_the_second_is_told() {
+fn conflict_is_certain_only_with_two_certain_claimants() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.0.0.1");
     node.frame(2, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
     );
     node.address(2, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["updated 10.0.0.1 duplicate certain: veth1 veth2"]
     );
 }
 
 #[test]
-fn different_addresses_of_many_pods_raise_nothing() {
+fn distinct_addresses_of_many_pods_raise_nothing() {
     let mut node = Node::new();
     for ifindex in 1..=200 {
         node.pod(ifindex);
@@ -83,24 +81,22 @@ fn different_addresses_of_many_pods_raise_nothing() {
         node.route(&address, ifindex);
     }
     for ifindex in 1..=200 {
-        node.gone(ifindex);
+        node.remove_link(ifindex);
     }
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     assert!(node.engine.addresses().is_empty());
 }
 
 #[test]
-fn more_evidence_for_a_known_claimant_says_nothing_but_is_shown() {
-    let mut node = Node::with_pods(2);
-    node.frame(1, "10.0.0.1");
-    node.frame(2, "10.0.0.1");
-    node.said();
+fn further_evidence_is_listed_without_an_event() {
+    let mut node = Node::with_observed_duplicate();
+    node.conflict_events();
     node.neighbour(2, "10.0.0.1", mac(2), NudState::Reachable);
     node.frame(2, "10.0.0.1");
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     let open = node.engine.conflicts(node.now);
     assert_eq!(
-        evidence(&open[0].claimants[1]),
+        evidence_text(&open[0].claimants[1]),
         ["arp", "neighbour REACHABLE"]
     );
     assert_eq!(open[0].claimants[1].evidence[0].last_seen, node.now);
@@ -112,11 +108,11 @@ fn claimants_join_and_leave_under_one_id() {
     for ifindex in 1..=3 {
         node.address(ifindex, "10.0.0.1");
     }
-    node.gone(1);
+    node.remove_link(1);
     node.address_gone(2, "10.0.0.1");
-    let said = node.conflicts_said();
+    let conflicts = node.reported_conflicts();
     assert_eq!(
-        said.iter().map(show).collect::<Vec<_>>(),
+        conflicts.iter().map(conflict_text).collect::<Vec<_>>(),
         [
             "10.0.0.1 duplicate certain: veth1 veth2",
             "10.0.0.1 duplicate certain: veth1 veth2 veth3",
@@ -124,51 +120,55 @@ fn claimants_join_and_leave_under_one_id() {
             "10.0.0.1 duplicate certain: veth3 left veth1(device_removed) left veth2(address_removed)",
         ]
     );
-    assert!(said.iter().all(|c| c.id == said[0].id));
-    assert!(said.iter().all(|c| c.raised_at == said[0].raised_at));
-    assert!(said[..3].iter().all(|c| c.resolved_at.is_none()));
-    assert_eq!(said[3].resolved_at, Some(node.now));
-    assert!(node.open().is_empty());
+    assert!(conflicts.iter().all(|c| c.id == conflicts[0].id));
+    assert!(
+        conflicts
+            .iter()
+            .all(|c| c.raised_at == conflicts[0].raised_at)
+    );
+    assert!(conflicts[..3].iter().all(|c| c.resolved_at.is_none()));
+    assert_eq!(conflicts[3].resolved_at, Some(node.now));
+    assert!(node.open_conflicts().is_empty());
 }
 
 #[test]
-fn a_later_conflict_of_the_same_address_has_another_id() {
+fn later_conflict_of_the_same_address_has_another_id() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.0.0.1");
     for _ in 0..3 {
         node.address(2, "10.0.0.1");
         node.address_gone(2, "10.0.0.1");
     }
-    let mut ids: Vec<_> = node.conflicts_said().iter().map(|c| c.id).collect();
+    let mut ids: Vec<_> = node.reported_conflicts().iter().map(|c| c.id).collect();
     assert_eq!(ids.len(), 6);
     ids.dedup();
     assert_eq!(ids.len(), 3);
 }
 
 #[test]
-fn a_claimant_that_comes_back_is_no_longer_listed_as_left() {
+fn returning_claimant_is_no_longer_listed_as_left() {
     let mut node = Node::with_pods(3);
     for ifindex in 1..=3 {
         node.address(ifindex, "10.0.0.1");
     }
     node.address_gone(3, "10.0.0.1");
-    node.said();
+    node.conflict_events();
     node.address(3, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["updated 10.0.0.1 duplicate certain: veth1 veth2 veth3"]
     );
 }
 
 #[test]
-fn conflicts_of_one_pair_in_both_families_are_two() {
+fn conflicts_in_both_families_are_separate() {
     let mut node = Node::with_pods(2);
     for ifindex in 1..=2 {
         node.address(ifindex, "10.0.0.1");
         node.address(ifindex, "2001:db8::1");
     }
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         [
             "raised 10.0.0.1 duplicate certain: veth1 veth2",
             "raised 2001:db8::1 duplicate certain: veth1 veth2"
@@ -177,7 +177,7 @@ fn conflicts_of_one_pair_in_both_families_are_two() {
 }
 
 #[test]
-fn addresses_nobody_can_own_are_never_claims() {
+fn unownable_addresses_are_never_claims() {
     let mut node = Node::with_pods(2);
     for address in [
         "0.0.0.0",
@@ -195,19 +195,19 @@ fn addresses_nobody_can_own_are_never_claims() {
         }
         node.host(1, address);
     }
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     assert!(node.engine.addresses().is_empty());
 }
 
 #[test]
-fn the_deciding_observation_gives_its_time() {
+fn event_carries_the_time_of_the_deciding_observation() {
     let mut node = Node::with_pods(2);
     node.frame(1, "10.0.0.1");
     node.now.0 += 10 * MS;
-    let heard = Timestamp(node.now.0 - 37_000);
-    node.tell_at(heard, Observation::Frame(frame(2, "10.0.0.1")));
-    let raised = &node.conflicts_said()[0];
-    assert_eq!(raised.decided_at, heard);
+    let sent_at = Timestamp(node.now.0 - 37_000);
+    node.observe_at(sent_at, Observation::Frame(frame(2, "10.0.0.1")));
+    let raised = &node.reported_conflicts()[0];
+    assert_eq!(raised.decided_at, sent_at);
     assert_eq!(raised.raised_at, node.now);
     assert_eq!(
         raised.raised_at.since(raised.decided_at),
@@ -216,26 +216,26 @@ fn the_deciding_observation_gives_its_time() {
 }
 
 #[test]
-fn evidence_gives_its_hardware_addresses_and_times() {
+fn evidence_carries_macs_and_times() {
     let mut node = Node::with_pods(2);
-    node.read_pod(1, &["10.0.0.1"]);
+    node.read_pod_addresses(1, &["10.0.0.1"]);
     let first = node.now;
-    node.tell(Observation::Frame(FrameClaim {
+    node.observe(Observation::Frame(FrameClaim {
         mac: mac(9),
         ..frame(2, "10.0.0.1")
     }));
-    let raised = node.conflicts_said().remove(0);
+    let raised = node.reported_conflicts().remove(0);
     assert_eq!(raised.claimants[0].since, first);
     assert_eq!(raised.claimants[0].mac, Some(mac(1)));
     assert_eq!(raised.claimants[1].mac, Some(mac(9)));
     assert_eq!(
-        evidence(&raised.claimants[1]),
+        evidence_text(&raised.claimants[1]),
         ["arp sent by 02:00:00:00:00:02"]
     );
 }
 
 #[test]
-fn claims_are_listed_per_address_without_the_nodes_own() {
+fn claims_listing_omits_the_hosts_own_claim() {
     let mut node = Node::with_pods(1);
     node.link(uplink(9));
     node.host(9, "10.0.0.1");

@@ -1,4 +1,4 @@
-//! What evidence shows: its times, what was said, and that nothing of it stays behind.
+//! Evidence: its times and details, and that it leaves no state behind.
 
 use super::*;
 use crate::engine::facts::Owner;
@@ -9,7 +9,7 @@ fn shown(node: &Node, address: &str) -> Vec<Evidence> {
 }
 
 #[test]
-fn an_address_told_again_was_seen_then() {
+fn repeated_address_update_refreshes_last_seen() {
     let mut node = Node::with_pods(1);
     node.link(uplink(9));
     node.address(1, "10.0.0.1");
@@ -26,41 +26,41 @@ fn an_address_told_again_was_seen_then() {
 }
 
 #[test]
-fn no_address_was_seen_before_the_device_it_is_on() {
+fn address_is_never_older_than_its_device() {
     let mut node = Node::with_pods(1);
-    let told = Observation::PodAddress(peer(1), assigned("10.0.0.1"));
+    let address = Observation::PodAddress(peer(1), assigned("10.0.0.1"));
     let since = node.now;
-    node.tell_at(Timestamp(since.0 - 1), told);
-    let seen = &shown(&node, "10.0.0.1")[0];
-    assert_eq!((seen.first_seen, seen.last_seen), (since, since));
+    node.observe_at(Timestamp(since.0 - 1), address);
+    let evidence = &shown(&node, "10.0.0.1")[0];
+    assert_eq!((evidence.first_seen, evidence.last_seen), (since, since));
 }
 
 #[test]
-fn frames_that_are_read_out_of_order_count_from_the_earliest() {
+fn out_of_order_frames_count_from_the_earliest() {
     let mut node = Node::with_pods(1);
     let since = node.now;
     node.wait_secs(1);
     node.frame(1, "10.0.0.1");
     let last = node.now;
     let early = Timestamp(since.0 + 7);
-    node.tell_at(early, Observation::Frame(frame(1, "10.0.0.1")));
-    let seen = &shown(&node, "10.0.0.1")[0];
-    assert_eq!((seen.first_seen, seen.last_seen), (early, last));
+    node.observe_at(early, Observation::Frame(frame(1, "10.0.0.1")));
+    let evidence = &shown(&node, "10.0.0.1")[0];
+    assert_eq!((evidence.first_seen, evidence.last_seen), (early, last));
 }
 
 #[test]
-fn a_frame_of_the_moment_its_device_became_known_counts() {
+fn frame_at_the_time_its_device_appears_counts() {
     let mut node = Node::with_pods(1);
-    node.tell_at(node.now, Observation::Frame(frame(1, "10.0.0.1")));
+    node.observe_at(node.now, Observation::Frame(frame(1, "10.0.0.1")));
     assert_eq!(node.engine.addresses(), [ip("10.0.0.1")]);
     assert_eq!(node.engine.drop_counters().unknown_device, 0);
 }
 
 #[test]
-fn who_sent_the_newest_frame_is_shown() {
+fn sender_of_the_newest_frame_is_shown() {
     let mut node = Node::with_pods(1);
     node.frame(1, "10.0.0.1");
-    node.tell(Observation::Frame(FrameClaim {
+    node.observe(Observation::Frame(FrameClaim {
         ether_source: mac(9),
         ..frame(1, "10.0.0.1")
     }));
@@ -69,33 +69,33 @@ fn who_sent_the_newest_frame_is_shown() {
 }
 
 #[test]
-fn a_tagged_frame_from_before_the_untagged_address_was_removed_is_believed() {
+fn untagged_removal_does_not_reject_older_tagged_frames() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.0.0.1");
     let before = node.now;
     node.address_gone(1, "10.0.0.1");
-    node.tell_at(before, tagged(1, "10.0.0.1"));
-    node.tell(tagged(2, "10.0.0.1"));
+    node.observe_at(before, tagged(1, "10.0.0.1"));
+    node.observe(tagged(2, "10.0.0.1"));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1@5 duplicate observed: veth1 veth2"]
     );
 }
 
 #[test]
-fn hardware_addresses_that_are_no_stations_are_no_claims() {
+fn non_station_macs_are_not_claims() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.0.0.1");
     for mac in [Mac::default(), Mac([1, 0, 0x5e, 0, 0, 1]), Mac([0xff; 6])] {
         node.neighbour(2, "10.0.0.1", mac, NudState::Permanent);
-        assert!(node.said().is_empty(), "{mac}");
+        assert!(node.conflict_events().is_empty(), "{mac}");
     }
     node.neighbour(2, "10.0.0.1", Mac([2, 1, 1, 1, 1, 1]), NudState::Permanent);
-    assert_eq!(node.said().len(), 1);
+    assert_eq!(node.conflict_events().len(), 1);
 }
 
 #[test]
-fn an_invalid_entry_is_none_whatever_hardware_address_it_still_gives() {
+fn invalid_entry_with_a_mac_is_not_a_claim() {
     let mut node = Node::with_pods(1);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Invalid);
@@ -103,8 +103,8 @@ fn an_invalid_entry_is_none_whatever_hardware_address_it_still_gives() {
 }
 
 #[test]
-fn what_one_device_has_to_say_no_more_is_taken_off_its_own_share() {
-    let mut node = Node::within(Bounds {
+fn withdrawn_claims_free_the_devices_own_share() {
+    let mut node = Node::with_bounds(Bounds {
         claims_per_device: 2,
         ..Bounds::default()
     });
@@ -122,8 +122,8 @@ fn what_one_device_has_to_say_no_more_is_taken_off_its_own_share() {
 }
 
 #[test]
-fn the_nodes_addresses_take_a_place_each_and_give_it_back() {
-    let mut node = Node::within(Bounds {
+fn host_addresses_are_bounded_and_free_their_place() {
+    let mut node = Node::with_bounds(Bounds {
         kernel_entries: 1,
         ..Bounds::default()
     });
@@ -133,14 +133,18 @@ fn the_nodes_addresses_take_a_place_each_and_give_it_back() {
     assert_eq!(node.engine.drop_counters().kernel_entries, 0);
     node.host(9, "10.0.0.2");
     assert_eq!(node.engine.drop_counters().kernel_entries, 1);
-    assert_eq!(node.engine.address_count(), 1, "nothing of it is kept");
+    assert_eq!(
+        node.engine.address_count(),
+        1,
+        "a refused address leaves no state"
+    );
     node.host_gone(9, "10.0.0.1");
     node.host(9, "10.0.0.2");
     assert_eq!(node.engine.drop_counters().kernel_entries, 1);
 }
 
 #[test]
-fn a_device_is_listed_for_no_address_it_says_nothing_of() {
+fn device_owns_only_addresses_it_has_evidence_for() {
     let mut node = Node::with_pods(2);
     node.frame(1, "10.0.0.1");
     node.host(1, "10.0.0.2");
@@ -159,7 +163,7 @@ fn a_device_is_listed_for_no_address_it_says_nothing_of() {
 }
 
 #[test]
-fn what_is_not_shared_by_many_plans_no_look() {
+fn uncontested_address_schedules_no_expiry() {
     let mut node = Node::with_pods(1);
     node.address(1, "10.0.0.1");
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
@@ -167,19 +171,19 @@ fn what_is_not_shared_by_many_plans_no_look() {
 }
 
 #[test]
-fn an_entry_told_again_was_seen_then() {
+fn repeated_entry_update_refreshes_last_seen() {
     let mut node = Node::with_pods(1);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
     let first = node.now;
     node.wait_secs(5);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
-    let seen = &shown(&node, "10.0.0.1")[0];
-    assert_eq!((seen.first_seen, seen.last_seen), (first, node.now));
+    let evidence = &shown(&node, "10.0.0.1")[0];
+    assert_eq!((evidence.first_seen, evidence.last_seen), (first, node.now));
 }
 
 #[test]
-fn entries_of_all_devices_share_one_bound_and_give_their_places_back() {
-    let mut node = Node::within(Bounds {
+fn entries_of_all_devices_share_one_bound() {
+    let mut node = Node::with_bounds(Bounds {
         kernel_entries: 1,
         ..Bounds::default()
     });
@@ -194,10 +198,10 @@ fn entries_of_all_devices_share_one_bound_and_give_their_places_back() {
 }
 
 #[test]
-fn a_frame_of_the_moment_its_address_was_removed_is_not_believed() {
+fn frame_at_the_time_of_address_removal_is_ignored() {
     let mut node = Node::with_pods(1);
     node.address(1, "10.0.0.1");
     node.address_gone(1, "10.0.0.1");
-    node.tell_at(node.now, Observation::Frame(frame(1, "10.0.0.1")));
+    node.observe_at(node.now, Observation::Frame(frame(1, "10.0.0.1")));
     assert!(node.engine.addresses().is_empty());
 }

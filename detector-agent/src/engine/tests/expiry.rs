@@ -1,22 +1,19 @@
-//! Rule 6: how a claim ends that nobody says the end of.
+//! How claims without a removal event expire (`docs/detection-rules.md`, 6).
 
-use super::{
-    anomalies::{node, question},
-    *,
-};
+use super::{anomaly_fixtures::*, *};
 
 #[test]
-fn a_claim_that_was_only_heard_lapses() {
+fn frame_only_claim_expires() {
     let mut node = Node::with_pods(2);
     node.frame(1, "10.0.0.1");
     node.wait_secs(300);
     node.frame(2, "10.0.0.1");
-    node.said();
+    node.conflict_events();
     node.wait_secs(299);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     node.wait_secs(2);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
     node.wait_secs(300);
@@ -25,19 +22,19 @@ fn a_claim_that_was_only_heard_lapses() {
 }
 
 #[test]
-fn a_claim_heard_again_lives_on() {
+fn repeated_frame_keeps_the_claim_alive() {
     let mut node = Node::with_pods(2);
     for _ in 0..5 {
         node.frame(1, "10.0.0.1");
         node.frame(2, "10.0.0.1");
         node.wait_secs(590);
     }
-    assert_eq!(node.said().len(), 1);
+    assert_eq!(node.conflict_events().len(), 1);
 }
 
 #[test]
-fn the_time_to_live_is_the_operators() {
-    let mut node = Node::with(Settings {
+fn claim_ttl_setting_is_applied() {
+    let mut node = Node::with_settings(Settings {
         claim_ttl: Duration::from_secs(5),
         ..Settings::default()
     });
@@ -50,84 +47,82 @@ fn the_time_to_live_is_the_operators() {
 }
 
 #[test]
-fn an_assigned_address_keeps_what_was_heard_alive_until_it_is_removed() {
+fn assigned_address_keeps_frame_evidence_until_removed() {
     let mut node = Node::with_pods(2);
     for ifindex in 1..=2 {
         node.address(ifindex, "10.0.0.1");
         node.frame(ifindex, "10.0.0.1");
     }
-    node.said();
+    node.conflict_events();
     node.wait_secs(5000);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     let open = node.engine.conflicts(node.now);
-    assert_eq!(evidence(&open[0].claimants[0]), ["address", "arp"]);
+    assert_eq!(evidence_text(&open[0].claimants[0]), ["address", "arp"]);
     node.address_gone(1, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)"]
     );
 }
 
 #[test]
-fn a_neighbour_entry_keeps_a_claim_that_was_heard() {
+fn neighbour_entry_outlives_frame_evidence() {
     let mut node = Node::with_pods(2);
     node.address(2, "10.0.0.1");
     node.frame(1, "10.0.0.1");
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
-    node.said();
+    node.conflict_events();
     node.wait_secs(700);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     node.neighbour_gone(1, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
 }
 
 #[test]
-fn nothing_is_planned_for_addresses_that_are_forgotten() {
+fn removed_device_leaves_no_scheduled_expiry() {
     let mut node = Node::with_pods(1);
     for n in 0..100 {
         node.frame(1, &format!("10.0.1.{n}"));
     }
     assert!(node.engine.next_expiry().is_some());
-    node.gone(1);
+    node.remove_link(1);
     assert!(node.engine.next_expiry().is_none());
 }
 
 #[test]
-fn an_early_expiry_changes_nothing() {
-    let mut node = Node::with_pods(2);
-    node.frame(1, "10.0.0.1");
-    node.frame(2, "10.0.0.1");
-    node.said();
+fn early_expiry_changes_nothing() {
+    let mut node = Node::with_observed_duplicate();
+    node.conflict_events();
     for _ in 0..10 {
-        node.now.0 += MS;
+        node.tick();
         node.engine.expire(node.now, &mut node.effects);
     }
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     node.wait_secs(600);
-    assert_eq!(node.said().len(), 1);
+    assert_eq!(node.conflict_events().len(), 1);
 }
 
 #[test]
-fn what_is_over_counts_no_more_before_it_is_looked_at() {
+fn expired_claim_does_not_count_before_expire_runs() {
     let mut node = Node::with_pods(2);
     node.frame(1, "10.0.0.1");
     node.now = node.now + Duration::from_secs(601);
     node.frame(2, "10.0.0.1");
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn whichever_comes_first_is_the_next_to_look_at() {
-    let mut node = node();
+fn next_expiry_is_the_earliest_of_claims_and_anomalies() {
+    let mut node = synced_node();
     node.frame(1, "10.0.0.1");
     let lapses = node.now + Duration::from_secs(600);
-    node.tell(question(1, "169.254.1.1"));
+    node.observe(unanswered_probe(1, "169.254.1.1"));
     let looked_at = node.now + Duration::from_secs(60);
     assert_eq!(node.engine.next_expiry(), Some(looked_at));
     node.wait_secs(595);
-    node.tell(question(1, "169.254.1.1"));
+    node.observe(unanswered_probe(1, "169.254.1.1"));
     assert_eq!(node.engine.next_expiry(), Some(lapses));
 }

@@ -1,10 +1,10 @@
-//! Rule 8: allow-listed addresses may move, but not five times in 180 s.
+//! Allowed addresses may move, but not five times in 180 s (`docs/detection-rules.md`, 8).
 
 use super::*;
 
-fn allowing() -> Node {
-    let mut node = Node::with(Settings {
-        allow: vec!["10.9.0.0/16".parse().unwrap()],
+fn with_allowed_range() -> Node {
+    let mut node = Node::with_settings(Settings {
+        allow: vip_range(),
         ..Settings::default()
     });
     for ifindex in 1..=3 {
@@ -16,40 +16,40 @@ fn allowing() -> Node {
 const VIP: &str = "10.9.0.1";
 
 #[test]
-fn an_allowed_address_held_by_two_is_no_conflict() {
-    let mut node = allowing();
+fn allowed_address_on_two_pods_is_not_a_conflict() {
+    let mut node = with_allowed_range();
     node.address(1, VIP);
     node.address(2, VIP);
     node.link(uplink(9));
     node.host(9, VIP);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     node.address(1, "10.8.0.1");
     node.address(2, "10.8.0.1");
-    assert_eq!(node.said().len(), 1, "others are not allowed");
+    assert_eq!(node.conflict_events().len(), 1, "others are not allowed");
 }
 
 #[test]
-fn the_fifth_move_within_the_window_raises_and_calm_resolves() {
-    let mut node = allowing();
+fn fifth_move_raises_and_a_quiet_window_resolves() {
+    let mut node = with_allowed_range();
     for holder in [1, 2, 1, 2, 1] {
         node.address(holder, VIP);
         node.address_gone(holder, VIP);
         node.wait_secs(10);
     }
-    assert!(node.said().is_empty(), "four moves are normal");
+    assert!(node.conflict_events().is_empty(), "four moves are normal");
     node.address(2, VIP);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.9.0.1 flapping certain: veth1 veth2"]
     );
     node.wait_secs(139);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     node.wait_secs(2);
-    let said = node.said();
-    assert_eq!(said.len(), 1);
+    let events = node.conflict_events();
+    assert_eq!(events.len(), 1);
     assert!(
-        said[0].starts_with("resolved 10.9.0.1 flapping"),
-        "{said:?}"
+        events[0].starts_with("resolved 10.9.0.1 flapping"),
+        "{events:?}"
     );
     assert!(node.engine.next_expiry().is_some(), "four moves are left");
     node.wait_secs(181);
@@ -57,21 +57,21 @@ fn the_fifth_move_within_the_window_raises_and_calm_resolves() {
 }
 
 #[test]
-fn moves_spread_over_more_than_the_window_are_normal() {
-    let mut node = allowing();
+fn moves_spread_beyond_the_window_are_normal() {
+    let mut node = with_allowed_range();
     for turn in 0..20 {
         let holder = 1 + turn % 2;
         node.address(holder, VIP);
         node.address_gone(holder, VIP);
         node.wait_secs(46);
     }
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn numbers_are_the_operators() {
-    let mut node = Node::with(Settings {
-        allow: vec!["10.9.0.0/16".parse().unwrap()],
+fn move_count_and_window_settings_are_applied() {
+    let mut node = Node::with_settings(Settings {
+        allow: vip_range(),
         flap_moves: 2,
         flap_window: Duration::from_secs(10),
         ..Settings::default()
@@ -82,14 +82,14 @@ fn numbers_are_the_operators() {
     for holder in [1, 2, 1] {
         node.frame(holder, VIP);
     }
-    assert_eq!(node.said().len(), 1);
+    assert_eq!(node.conflict_events().len(), 1);
     node.wait_secs(11);
-    assert_eq!(node.said().len(), 1);
+    assert_eq!(node.conflict_events().len(), 1);
 }
 
 #[test]
-fn two_that_keep_claiming_in_turn_flap_as_evpn_counts() {
-    let mut node = allowing();
+fn alternating_frame_claims_flap() {
+    let mut node = with_allowed_range();
     for _ in 0..3 {
         node.frame(1, VIP);
         node.wait_secs(15);
@@ -97,81 +97,82 @@ fn two_that_keep_claiming_in_turn_flap_as_evpn_counts() {
         node.wait_secs(15);
     }
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.9.0.1 flapping observed: veth1 veth2"]
     );
 }
 
 #[test]
-fn one_that_keeps_claiming_never_flaps() {
-    let mut node = allowing();
+fn repeated_claims_of_one_device_never_flap() {
+    let mut node = with_allowed_range();
     node.address(1, VIP);
     for _ in 0..20 {
         node.frame(2, VIP);
         node.wait_secs(5);
     }
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn confirmed_neighbour_entries_count_as_claims() {
-    let mut node = allowing();
+fn confirmed_neighbour_entries_count_as_moves() {
+    let mut node = with_allowed_range();
     for turn in 0..6 {
         let holder = 1 + turn % 2;
         node.neighbour(holder, VIP, mac(1), NudState::Stale);
         node.neighbour(holder, VIP, mac(1), NudState::Reachable);
     }
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.9.0.1 flapping observed: veth1 veth2"]
     );
 }
 
 #[test]
-fn who_took_part_and_is_gone_has_left() {
-    let mut node = allowing();
+fn removed_participant_is_listed_as_left() {
+    let mut node = with_allowed_range();
     for turn in 0..6 {
         let holder = 1 + turn % 2;
         node.address(holder, VIP);
         node.address_gone(holder, VIP);
     }
-    node.said();
-    node.gone(1);
+    node.conflict_events();
+    node.remove_link(1);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["updated 10.9.0.1 flapping observed: veth2 left veth1(device_removed)"]
     );
-    node.gone(2);
+    node.remove_link(2);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         [
             "updated 10.9.0.1 flapping observed: left veth1(device_removed) left veth2(device_removed)"
         ]
     );
     node.wait_secs(181);
-    let said = node.said();
+    let events = node.conflict_events();
     assert!(
-        said.last()
+        events
+            .last()
             .unwrap()
             .starts_with("resolved 10.9.0.1 flapping"),
-        "{said:?}"
+        "{events:?}"
     );
 }
 
 #[test]
-fn moves_in_another_vlan_are_counted_apart() {
-    let mut node = allowing();
+fn moves_are_counted_per_vlan() {
+    let mut node = with_allowed_range();
     for turn in 0..8 {
         let mut claim = frame(1 + turn % 2, VIP);
         claim.vlan.outer = (turn % 4 < 2).then_some(7);
-        node.tell(Observation::Frame(claim));
+        node.observe(Observation::Frame(claim));
     }
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn an_address_given_to_the_next_before_it_is_taken_from_the_last_moves() {
-    let mut node = allowing();
+fn overlapping_handover_counts_as_a_move() {
+    let mut node = with_allowed_range();
     node.address(1, VIP);
     for turn in 0..5 {
         let (last, next) = (1 + turn % 2, 2 - turn % 2);
@@ -179,58 +180,54 @@ fn an_address_given_to_the_next_before_it_is_taken_from_the_last_moves() {
         node.address_gone(last, VIP);
     }
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.9.0.1 flapping certain: veth1 veth2"]
     );
 }
 
 #[test]
-fn an_address_told_again_is_no_claim_anew() {
-    let mut node = allowing();
+fn repeated_address_update_is_not_a_move() {
+    let mut node = with_allowed_range();
     for turn in 0..10 {
         node.address(1 + turn % 2, VIP);
     }
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn entries_of_a_bridge_that_turn_count_as_claims() {
-    let mut node = allowing();
-    node.bridge(9);
-    for port in 1..=2u8 {
-        node.port(port.into(), 9);
-        node.fdb(9, port.into(), mac(port));
-    }
+fn alternating_bridge_entries_count_as_moves() {
+    let mut node = with_allowed_range();
+    node.bridge_with_ports(2);
     for turn in 0..6 {
         node.neighbour(9, VIP, mac(1 + turn % 2), NudState::Reachable);
     }
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.9.0.1 flapping observed: veth1 veth2"]
     );
 }
 
 #[test]
-fn unconfirmed_entries_and_probes_do_not_count_as_claims() {
-    let mut node = allowing();
+fn unconfirmed_entries_and_probes_are_not_moves() {
+    let mut node = with_allowed_range();
     for turn in 0..10 {
         let state = [NudState::Stale, NudState::Delay, NudState::Probe][turn % 3];
         let holder = if turn % 2 == 0 { 1 } else { 2 };
         node.neighbour(holder, VIP, mac(1), state);
     }
-    let mut probed = allowing();
+    let mut probed = with_allowed_range();
     probed.address(1, VIP);
     for _ in 0..10 {
         probed.probe(2, VIP);
         probed.frame(1, VIP);
     }
-    assert!(node.said().is_empty() && probed.said().is_empty());
+    assert!(node.conflict_events().is_empty() && probed.conflict_events().is_empty());
 }
 
 #[test]
-fn who_held_it_before_the_window_has_no_part_in_a_move() {
-    let mut node = Node::with(Settings {
-        allow: vec!["10.9.0.0/16".parse().unwrap()],
+fn holder_from_before_the_window_makes_no_move() {
+    let mut node = Node::with_settings(Settings {
+        allow: vip_range(),
         flap_moves: 1,
         ..Settings::default()
     });
@@ -240,47 +237,45 @@ fn who_held_it_before_the_window_has_no_part_in_a_move() {
     node.address_gone(1, VIP);
     node.wait_secs(200);
     node.address(2, VIP);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn those_that_took_part_are_shown_as_they_claim_it_now() {
-    let mut node = allowing();
+fn participants_show_their_current_evidence() {
+    let mut node = with_allowed_range();
     for turn in 0..6 {
         node.frame(1 + turn % 2, VIP);
     }
-    node.said();
+    node.conflict_events();
     for holder in 1..=2 {
         node.neighbour(holder.into(), VIP, mac(holder), NudState::Permanent);
     }
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["updated 10.9.0.1 flapping certain: veth1 veth2"]
     );
 }
 
 #[test]
-fn who_took_part_has_left_when_another_device_or_kind_of_link_has_its_index() {
-    let renamed = Link {
-        name: "vethX".to_owned(),
-        ..pod(1)
-    };
+fn replaced_participant_is_listed_as_left() {
+    let renamed = renamed(pod(1), "vethX");
     let other = Link {
         kind: LinkKind::Other,
         ..pod(1)
     };
-    for link in [renamed, other] {
-        let mut node = allowing();
+    for (case, link) in [("renamed", renamed), ("other kind", other)] {
+        let mut node = with_allowed_range();
         for turn in 0..6 {
             let holder = 1 + turn % 2;
             node.address(holder, VIP);
             node.address_gone(holder, VIP);
         }
-        node.said();
+        node.conflict_events();
         node.link(link);
         assert_eq!(
-            node.said(),
-            ["updated 10.9.0.1 flapping observed: veth2 left veth1(device_removed)"]
+            node.conflict_events(),
+            ["updated 10.9.0.1 flapping observed: veth2 left veth1(device_removed)"],
+            "{case}"
         );
     }
 }

@@ -1,57 +1,58 @@
-//! Behaviour of the engine by theme, told in a few words: a [`Node`] says what the kernel would say, one millisecond
-//! after the other, and what the engine makes of it is compared as text.
+//! Behaviour of the engine by theme. A [`Node`] feeds the engine observations one millisecond apart,
+//! and its effects are compared as text.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test that cannot go on fails"
+    reason = "a test that cannot continue fails"
 )]
 
-mod allocations;
 mod anomalies;
-mod anomaly_life;
+mod anomaly_fixtures;
+mod anomaly_lifecycle;
 mod bounds;
 mod bridge;
+mod conflict_records;
+mod device_peers;
 mod duplicates;
-mod ends;
+mod effect_text;
 mod evidence;
 mod expiry;
+mod fdb;
+mod fixtures;
 mod flapping;
-mod forwarding;
-mod gateways;
+mod gateway_anomalies;
 mod host;
-mod ipv6_vlan;
-mod kept;
-mod kernel;
-mod life;
+mod in_flight_snapshots;
+mod ipam_anomalies;
+mod lifecycle;
 mod links;
-mod lladdrs;
-mod merging;
 mod model;
 mod moves;
+mod multi_interface_pods;
+mod neighbour_store;
 mod neighbours;
-mod overtaken;
 mod pods;
-mod pools;
-mod prefixes;
-mod reads;
-mod receivers;
+mod pool_coverage;
+mod prefix_lengths;
+mod probes;
 mod restart;
-mod routes;
-mod same_pod;
-mod tentative;
-mod under_way;
-mod updates;
+mod route_anomalies;
+mod scopes;
+mod snapshot_merge;
+mod snapshots;
+mod superseded_snapshots;
+mod traffic_receiver;
 
 use std::{net::IpAddr, time::Duration};
 
 use super::*;
-use kernel::*;
-use updates::*;
+use effect_text::*;
+use fixtures::*;
 
 const MS: u64 = 1_000_000;
 
-/// An engine with a clock, and the means to talk to it.
+/// An engine with a virtual clock, and helpers that feed it observations.
 struct Node {
     engine: Engine,
     now: Timestamp,
@@ -61,17 +62,17 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        Self::with(Settings::default())
+        Self::with_settings(Settings::default())
     }
 
-    fn within(bounds: Bounds) -> Self {
-        Self::with(Settings {
+    fn with_bounds(bounds: Bounds) -> Self {
+        Self::with_settings(Settings {
             bounds,
             ..Settings::default()
         })
     }
 
-    fn with(settings: Settings) -> Self {
+    fn with_settings(settings: Settings) -> Self {
         Self {
             engine: Engine::new(settings),
             now: Timestamp(1_000 * MS),
@@ -80,7 +81,7 @@ impl Node {
         }
     }
 
-    /// A node with pod devices `1..=count`, their namespaces not read yet.
+    /// A node with pod devices `1..=count` whose namespaces have not been read.
     fn with_pods(count: IfIndex) -> Self {
         let mut node = Self::new();
         for ifindex in 1..=count {
@@ -89,25 +90,47 @@ impl Node {
         node
     }
 
-    /// One millisecond later, this is told.
-    fn tell(&mut self, what: Observation) {
+    /// Two pods with the assigned address 10.0.0.1.
+    fn with_duplicate() -> Self {
+        let mut node = Self::with_pods(2);
+        node.address(1, "10.0.0.1");
+        node.address(2, "10.0.0.1");
+        node
+    }
+
+    /// Two pods that claim 10.0.0.1 in frames only.
+    fn with_observed_duplicate() -> Self {
+        let mut node = Self::with_pods(2);
+        node.frame(1, "10.0.0.1");
+        node.frame(2, "10.0.0.1");
+        node
+    }
+
+    /// Bridge 9 with ports `1..=ports` and an FDB entry for the MAC of each port's pod.
+    fn with_bridge(ports: u8) -> Self {
+        let mut node = Self::new();
+        node.bridge_with_ports(ports);
+        node
+    }
+
+    /// One millisecond passes.
+    fn tick(&mut self) {
         self.now.0 += MS;
-        self.tell_at(self.now, what);
     }
 
-    /// Told now, with an earlier kernel time.
-    fn tell_at(&mut self, at: Timestamp, what: Observation) {
-        self.engine.step(
-            self.now,
-            TimedObservation {
-                at,
-                observation: what,
-            },
-            &mut self.effects,
-        );
+    /// Feeds an observation to the engine, one millisecond later.
+    fn observe(&mut self, observation: Observation) {
+        self.tick();
+        self.observe_at(self.now, observation);
     }
 
-    /// Time passes, and the engine is asked to expire whenever it wants to be.
+    /// Feeds an observation now, with an earlier kernel timestamp.
+    fn observe_at(&mut self, at: Timestamp, observation: Observation) {
+        let observation = TimedObservation { at, observation };
+        self.engine.step(self.now, observation, &mut self.effects);
+    }
+
+    /// Time passes; `expire` runs whenever the engine has scheduled it.
     fn wait(&mut self, time: Duration) {
         let until = self.now + time;
         while let Some(next) = self.engine.next_expiry().filter(|next| *next <= until) {
@@ -121,20 +144,20 @@ impl Node {
         self.wait(Duration::from_secs(secs));
     }
 
-    /// What the engine said about conflicts since last asked, as [`show`] has it.
-    fn said(&mut self) -> Vec<String> {
+    /// The conflict events since effects were last taken, as [`conflict_effect_text`].
+    fn conflict_events(&mut self) -> Vec<String> {
         let effects = std::mem::take(&mut self.effects);
-        effects.iter().filter_map(told).collect()
+        effects.iter().filter_map(conflict_effect_text).collect()
     }
 
-    /// What it said about devices and readings since last asked.
-    fn asked(&mut self) -> Vec<String> {
+    /// The device effects and resync requests since effects were last taken.
+    fn device_effects(&mut self) -> Vec<String> {
         let effects = std::mem::take(&mut self.effects);
-        effects.iter().filter_map(wanted).collect()
+        effects.iter().filter_map(device_effect_text).collect()
     }
 
-    /// What it said, conflicts themselves.
-    fn conflicts_said(&mut self) -> Vec<Conflict> {
+    /// The conflicts in events since effects were last taken.
+    fn reported_conflicts(&mut self) -> Vec<Conflict> {
         let effects = std::mem::take(&mut self.effects);
         let conflict = |effect| match effect {
             Effect::Raised(c) | Effect::Updated(c) | Effect::Resolved(c) => Some(c),
@@ -143,14 +166,14 @@ impl Node {
         effects.into_iter().filter_map(conflict).collect()
     }
 
-    /// The open conflicts, as [`show`] has them.
-    fn open(&self) -> Vec<String> {
+    /// The open conflicts, as [`conflict_text`].
+    fn open_conflicts(&self) -> Vec<String> {
         let open = self.engine.conflicts(self.now);
-        open.iter().map(show).collect()
+        open.iter().map(conflict_text).collect()
     }
 
     fn link(&mut self, link: Link) {
-        self.tell(Observation::Link(link));
+        self.observe(Observation::Link(link));
     }
 
     fn pod(&mut self, ifindex: IfIndex) {
@@ -159,26 +182,32 @@ impl Node {
 
     /// A pod device that is a port of a bridge.
     fn port(&mut self, ifindex: IfIndex, bridge: IfIndex) {
-        self.link(Link {
-            master: Some(bridge),
-            ..pod(ifindex)
-        });
+        self.link(bridge_port(ifindex, bridge));
     }
 
     fn bridge(&mut self, ifindex: IfIndex) {
         self.link(bridge(ifindex));
     }
 
-    fn gone(&mut self, ifindex: IfIndex) {
-        self.tell(Observation::LinkGone(ifindex));
+    /// As [`Node::with_bridge`], on this node.
+    fn bridge_with_ports(&mut self, ports: u8) {
+        self.bridge(9);
+        for port in 1..=ports {
+            self.port(port.into(), 9);
+            self.fdb(9, port.into(), mac(port));
+        }
+    }
+
+    fn remove_link(&mut self, ifindex: IfIndex) {
+        self.observe(Observation::LinkGone(ifindex));
     }
 
     fn address(&mut self, ifindex: IfIndex, address: &str) {
-        self.tell(Observation::PodAddress(peer(ifindex), assigned(address)));
+        self.observe(Observation::PodAddress(peer(ifindex), assigned(address)));
     }
 
     fn address_gone(&mut self, ifindex: IfIndex, address: &str) {
-        self.tell(Observation::PodAddressGone(
+        self.observe(Observation::PodAddressGone(
             peer(ifindex),
             ip(address),
             assigned(address).prefix_len,
@@ -186,11 +215,11 @@ impl Node {
     }
 
     fn host(&mut self, ifindex: IfIndex, address: &str) {
-        self.tell(Observation::HostAddress(ifindex, assigned(address)));
+        self.observe(Observation::HostAddress(ifindex, assigned(address)));
     }
 
     fn host_gone(&mut self, ifindex: IfIndex, address: &str) {
-        self.tell(Observation::HostAddressGone(
+        self.observe(Observation::HostAddressGone(
             ifindex,
             ip(address),
             assigned(address).prefix_len,
@@ -198,90 +227,91 @@ impl Node {
     }
 
     fn neighbour(&mut self, ifindex: IfIndex, address: &str, lladdr: Mac, state: NudState) {
-        self.tell(Observation::Neighbour(neighbour(
+        self.observe(Observation::Neighbour(neighbour(
             ifindex, address, lladdr, state,
         )));
     }
 
     fn neighbour_gone(&mut self, ifindex: IfIndex, address: &str) {
-        self.tell(Observation::NeighbourGone(ifindex, ip(address)));
+        self.observe(Observation::NeighbourGone(ifindex, ip(address)));
     }
 
     fn fdb(&mut self, bridge: IfIndex, port: IfIndex, mac: Mac) {
-        self.tell(Observation::Fdb(fdb(bridge, port, mac)));
+        self.observe(Observation::Fdb(fdb(bridge, port, mac)));
     }
 
     fn fdb_gone(&mut self, bridge: IfIndex, port: IfIndex, mac: Mac) {
-        self.tell(Observation::FdbGone(fdb(bridge, port, mac)));
+        self.observe(Observation::FdbGone(fdb(bridge, port, mac)));
     }
 
     fn route(&mut self, destination: &str, ifindex: IfIndex) {
-        self.tell(Observation::Route(route(destination, ifindex)));
+        self.observe(Observation::Route(route(destination, ifindex)));
     }
 
     fn route_gone(&mut self, destination: &str, ifindex: IfIndex) {
-        self.tell(Observation::RouteGone(route(destination, ifindex)));
+        self.observe(Observation::RouteGone(route(destination, ifindex)));
     }
 
-    /// The pod sends a plain ARP claim (or NDP for IPv6).
+    /// The pod sends an ARP claim (NDP for IPv6).
     fn frame(&mut self, ifindex: IfIndex, address: &str) {
-        self.tell(Observation::Frame(frame(ifindex, address)));
+        self.observe(Observation::Frame(frame(ifindex, address)));
     }
 
-    /// The pod asks whether the address is free.
+    /// The pod probes whether the address is free.
     fn probe(&mut self, ifindex: IfIndex, address: &str) {
-        self.tell(Observation::Frame(FrameClaim {
+        self.observe(Observation::Frame(FrameClaim {
             tentative: true,
             ..frame(ifindex, address)
         }));
     }
 
-    fn begin(&mut self) -> SnapshotToken {
+    fn begin_snapshot(&mut self) -> SnapshotToken {
         self.tokens += 1;
-        self.tell(Observation::SnapshotStarted(SnapshotToken(self.tokens)));
+        self.observe(Observation::SnapshotStarted(SnapshotToken(self.tokens)));
         SnapshotToken(self.tokens)
     }
 
-    fn finish_node(&mut self, token: SnapshotToken, snapshot: Snapshot) {
-        self.tell(Observation::Snapshot(
+    fn finish_node_snapshot(&mut self, token: SnapshotToken, snapshot: Snapshot) {
+        self.observe(Observation::Snapshot(
             token,
             SnapshotScope::Node,
             Box::new(snapshot),
         ));
     }
 
-    fn finish_device(&mut self, token: SnapshotToken, ifindex: IfIndex, snapshot: Snapshot) {
-        self.tell(Observation::Snapshot(
+    fn finish_device_snapshot(
+        &mut self,
+        token: SnapshotToken,
+        ifindex: IfIndex,
+        snapshot: Snapshot,
+    ) {
+        self.observe(Observation::Snapshot(
             token,
             SnapshotScope::Device(ifindex),
             Box::new(snapshot),
         ));
     }
 
-    fn read_node(&mut self, snapshot: Snapshot) {
-        let token = self.begin();
-        self.finish_node(token, snapshot);
+    /// A snapshot of the node that nothing else happens during.
+    fn resync(&mut self, snapshot: Snapshot) {
+        let token = self.begin_snapshot();
+        self.finish_node_snapshot(token, snapshot);
     }
 
-    /// The pod's namespace is read and holds exactly these addresses.
-    fn read_pod(&mut self, ifindex: IfIndex, addresses: &[&str]) {
-        let token = self.begin();
+    /// A snapshot of one pod device whose namespace has exactly these addresses.
+    fn read_pod_addresses(&mut self, ifindex: IfIndex, addresses: &[&str]) {
+        let token = self.begin_snapshot();
         let snapshot = Snapshot {
-            pods: vec![holds(ifindex, addresses)],
+            pods: vec![pod_addresses(ifindex, addresses)],
             ..Snapshot::default()
         };
-        self.finish_device(token, ifindex, snapshot);
+        self.finish_device_snapshot(token, ifindex, snapshot);
     }
 }
 
-/// A bridge whose neighbour entry went from one of two ports to the other and back.
-fn back_and_forth() -> Node {
-    let mut node = Node::new();
-    node.bridge(9);
-    for port in 1..=2u8 {
-        node.port(port.into(), 9);
-        node.fdb(9, port.into(), mac(port));
-    }
+/// A bridge whose neighbour entry moved from one of two ports to the other and back.
+fn with_flapping_bridge_entry() -> Node {
+    let mut node = Node::with_bridge(2);
     for port in [1, 2, 1] {
         node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
     }

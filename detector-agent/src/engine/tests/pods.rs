@@ -9,13 +9,13 @@ fn device(node: &Node, ifindex: IfIndex) -> (IfIndex, u64) {
 
 impl Node {
     fn pods_known(&mut self, devices: &[(IfIndex, u64)]) {
-        self.now.0 += MS;
+        self.tick();
         self.engine.pods_known(self.now, devices, &mut self.effects);
     }
 }
 
 #[test]
-fn a_late_pod_updates_the_open_conflicts_of_its_device() {
+fn late_pod_updates_the_open_conflicts_of_its_device() {
     let mut node = Node::with_pods(4);
     for (ifindex, address) in [
         (1, "10.0.0.1"),
@@ -41,10 +41,8 @@ fn a_late_pod_updates_the_open_conflicts_of_its_device() {
 }
 
 #[test]
-fn a_late_pod_updates_no_resolved_conflict() {
-    let mut node = Node::with_pods(2);
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
+fn late_pod_updates_no_resolved_conflict() {
+    let mut node = Node::with_duplicate();
     let known = device(&node, 1);
     node.address_gone(1, "10.0.0.1");
     node.effects.clear();
@@ -53,10 +51,8 @@ fn a_late_pod_updates_no_resolved_conflict() {
 }
 
 #[test]
-fn a_late_pod_of_an_earlier_device_updates_nothing() {
-    let mut node = Node::with_pods(2);
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
+fn late_pod_of_an_earlier_device_updates_nothing() {
+    let mut node = Node::with_duplicate();
     node.effects.clear();
     let (ifindex, generation) = device(&node, 1);
     node.pods_known(&[(ifindex, generation + 1), (99, generation)]);

@@ -1,48 +1,48 @@
-//! An agent that goes on where an earlier one ended.
+//! An agent that continues where an earlier one stopped (`docs/detection-rules.md`, 13).
 
 use super::*;
 
-/// Another agent on the same node, some time later, with what this one kept.
-fn restarted(node: &Node) -> Node {
-    let kept = node.engine.open_records(node.now);
-    let mut next = Node::with(Settings {
-        allow: vec!["10.9.0.0/16".parse().unwrap()],
+/// The next agent on the same node, five seconds later, with this one's records.
+fn restart(node: &Node) -> Node {
+    let records = node.engine.open_records(node.now);
+    let mut next = Node::with_settings(Settings {
+        allow: vip_range(),
         id_seed: 77,
         ..Settings::default()
     });
     next.now = node.now + Duration::from_secs(5);
-    next.engine.restore(kept);
+    next.engine.restore(records);
     next
 }
 
 #[test]
-fn what_is_as_it_was_goes_on_without_a_word() {
+fn unchanged_conflict_continues_silently() {
     let mut node = Node::with_pods(2);
     node.route("10.0.0.1", 2);
     node.address(1, "10.0.0.1");
     node.address(2, "10.0.0.1");
-    let raised = node.conflicts_said().remove(0);
-    let mut node = restarted(&node);
+    let raised = node.reported_conflicts().remove(0);
+    let mut node = restart(&node);
     assert!(node.engine.is_restoring());
-    let mut seen = snapshot(&[(2, &["10.0.0.1"]), (7, &[]), (1, &["10.0.0.1"])]);
-    seen.routes = vec![route("10.0.0.1", 2)];
-    node.read_node(seen);
-    assert!(node.said().is_empty());
+    let mut dump = snapshot(&[(2, &["10.0.0.1"]), (7, &[]), (1, &["10.0.0.1"])]);
+    dump.routes = vec![route("10.0.0.1", 2)];
+    node.resync(dump);
+    assert!(node.conflict_events().is_empty());
     assert!(!node.engine.is_restoring());
     let open = node.engine.conflicts(node.now);
     assert_eq!(open[0].id, raised.id);
     assert_eq!(open[0].raised_at, raised.raised_at);
-    node.gone(1);
-    let resolved = node.conflicts_said().remove(0);
+    node.remove_link(1);
+    let resolved = node.reported_conflicts().remove(0);
     assert_eq!(resolved.id, raised.id);
     assert_eq!(
-        show(&resolved),
+        conflict_text(&resolved),
         "10.0.0.1 duplicate certain: veth2 left veth1(device_removed) -> veth2"
     );
 }
 
 #[test]
-fn what_went_away_meanwhile_is_resolved_with_its_reasons() {
+fn conflict_that_ended_meanwhile_resolves_with_reasons() {
     let mut node = Node::with_pods(3);
     node.link(uplink(9));
     for address in ["10.0.0.1", "10.0.0.2", "10.0.0.3"] {
@@ -51,173 +51,169 @@ fn what_went_away_meanwhile_is_resolved_with_its_reasons() {
     node.address(2, "10.0.0.1");
     node.address(2, "10.0.0.2");
     node.host(9, "10.0.0.3");
-    let ids: Vec<_> = node.conflicts_said().iter().map(|c| c.id).collect();
-    let mut node = restarted(&node);
-    let mut seen = snapshot(&[(1, &["10.0.0.1", "10.0.0.3"]), (3, &[])]);
-    seen.links.push(uplink(9));
-    node.read_node(seen);
-    let said = node.conflicts_said();
+    let ids: Vec<_> = node.reported_conflicts().iter().map(|c| c.id).collect();
+    let mut node = restart(&node);
+    let mut dump = snapshot(&[(1, &["10.0.0.1", "10.0.0.3"]), (3, &[])]);
+    dump.links.push(uplink(9));
+    node.resync(dump);
+    let conflicts = node.reported_conflicts();
     assert_eq!(
-        said.iter().map(show).collect::<Vec<_>>(),
+        conflicts.iter().map(conflict_text).collect::<Vec<_>>(),
         [
             "10.0.0.1 duplicate certain: veth1 left veth2(device_removed)",
             "10.0.0.2 duplicate certain: left veth1(address_removed) left veth2(device_removed)",
             "10.0.0.3 host certain: veth1 left node/eth9(address_removed)",
         ]
     );
-    assert!(said.iter().all(|c| c.resolved_at.is_some()));
-    assert_eq!(said.iter().map(|c| c.id).collect::<Vec<_>>(), ids);
+    assert!(conflicts.iter().all(|c| c.resolved_at.is_some()));
+    assert_eq!(conflicts.iter().map(|c| c.id).collect::<Vec<_>>(), ids);
 }
 
 #[test]
-fn what_changed_meanwhile_is_told_as_an_update() {
-    let mut node = Node::with_pods(2);
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
-    let id = node.conflicts_said()[0].id;
-    let mut node = restarted(&node);
-    node.read_node(snapshot(&[
+fn conflict_that_changed_meanwhile_is_updated() {
+    let mut node = Node::with_duplicate();
+    let id = node.reported_conflicts()[0].id;
+    let mut node = restart(&node);
+    node.resync(snapshot(&[
         (1, &["10.0.0.1"]),
         (2, &["10.0.0.1"]),
         (3, &["10.0.0.1"]),
     ]));
-    let said = node.conflicts_said();
-    assert_eq!(said.len(), 1);
-    assert_eq!(said[0].id, id);
+    let conflicts = node.reported_conflicts();
+    assert_eq!(conflicts.len(), 1);
+    assert_eq!(conflicts[0].id, id);
     assert_eq!(
-        show(&said[0]),
+        conflict_text(&conflicts[0]),
         "10.0.0.1 duplicate certain: veth1 veth2 veth3"
     );
 }
 
 #[test]
-fn no_live_word_raises_anew_what_is_open() {
-    let mut node = Node::with_pods(2);
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
-    let id = node.conflicts_said()[0].id;
-    let mut node = restarted(&node);
-    let token = node.begin();
+fn live_updates_do_not_raise_a_restored_conflict_again() {
+    let mut node = Node::with_duplicate();
+    let id = node.reported_conflicts()[0].id;
+    let mut node = restart(&node);
+    let token = node.begin_snapshot();
     for ifindex in 1..=2 {
         node.pod(ifindex);
         node.address(ifindex, "10.0.0.1");
         node.frame(ifindex, "10.0.0.2");
     }
-    let said = node.conflicts_said();
-    assert_eq!(said.len(), 1, "others are raised at once");
-    assert_eq!(said[0].address, ip("10.0.0.2"));
-    // A reading that cannot be used changes nothing.
-    node.finish_node(SnapshotToken(99), Snapshot::default());
-    assert!(node.said().is_empty());
+    let conflicts = node.reported_conflicts();
+    assert_eq!(conflicts.len(), 1, "other conflicts are raised at once");
+    assert_eq!(conflicts[0].address, ip("10.0.0.2"));
+    // An unknown snapshot changes nothing.
+    node.finish_node_snapshot(SnapshotToken(99), Snapshot::default());
+    assert!(node.conflict_events().is_empty());
     assert_eq!(node.engine.open_records(node.now).len(), 2);
-    node.finish_node(token, snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
-    assert!(node.said().is_empty());
+    node.finish_node_snapshot(token, snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
+    assert!(node.conflict_events().is_empty());
     assert_eq!(node.engine.conflicts(node.now)[0].id, id);
 }
 
 #[test]
-fn a_conflict_that_was_only_heard_goes_on_and_lapses_in_its_time() {
+fn frame_only_conflict_continues_and_expires_on_time() {
     let mut node = Node::with_pods(2);
     node.frame(1, "10.0.0.1");
     node.wait_secs(100);
     node.frame(2, "10.0.0.1");
-    let id = node.conflicts_said()[0].id;
+    let id = node.reported_conflicts()[0].id;
     node.wait_secs(400);
-    let mut node = restarted(&node);
-    node.read_node(snapshot(&[(1, &[]), (2, &[])]));
-    assert!(node.said().is_empty());
+    let mut node = restart(&node);
+    node.resync(snapshot(&[(1, &[]), (2, &[])]));
+    assert!(node.conflict_events().is_empty());
     assert_eq!(node.engine.conflicts(node.now)[0].id, id);
     node.wait_secs(90);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     node.wait_secs(10);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
 }
 
 #[test]
-fn what_lapsed_while_the_agent_was_down_is_resolved() {
-    let mut node = Node::with_pods(2);
-    node.frame(1, "10.0.0.1");
-    node.frame(2, "10.0.0.1");
-    let mut node = restarted(&node);
+fn claims_expired_during_downtime_resolve() {
+    let node = Node::with_observed_duplicate();
+    let mut node = restart(&node);
     node.now = node.now + Duration::from_secs(600);
-    node.read_node(snapshot(&[(1, &[]), (2, &[])]));
+    node.resync(snapshot(&[(1, &[]), (2, &[])]));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: left veth1(expired) left veth2(expired)"]
     );
     assert!(node.engine.addresses().is_empty());
 }
 
 #[test]
-fn what_was_heard_of_another_device_is_not_believed() {
+fn frames_of_a_replaced_device_are_discarded() {
     let other_name = |link: &mut Link| link.name = "veth9".to_owned();
     let other_peer = |link: &mut Link| link.peer = Some(peer(9));
-    let changes: [fn(&mut Link); 2] = [other_name, other_peer];
-    for change in changes {
+    let changes: [(&str, fn(&mut Link)); 2] =
+        [("other name", other_name), ("other peer", other_peer)];
+    for (case, change) in changes {
         let mut node = Node::with_pods(2);
         node.frame(1, "10.0.0.1");
         node.frame(2, "10.0.0.1");
-        let mut node = restarted(&node);
-        let mut seen = snapshot(&[(1, &[]), (2, &[])]);
-        change(&mut seen.links[1]);
-        node.read_node(seen);
+        let mut node = restart(&node);
+        let mut dump = snapshot(&[(1, &[]), (2, &[])]);
+        change(&mut dump.links[1]);
+        node.resync(dump);
         assert_eq!(
-            node.said(),
-            ["resolved 10.0.0.1 duplicate observed: veth1 left veth2(device_removed)"]
+            node.conflict_events(),
+            ["resolved 10.0.0.1 duplicate observed: veth1 left veth2(device_removed)"],
+            "{case}"
         );
     }
 }
 
 #[test]
-fn an_address_removed_before_its_device_is_known_is_not_believed() {
+fn address_removed_before_its_device_is_known_stays_gone() {
     let mut node = Node::with_pods(2);
     for ifindex in 1..=2 {
         node.address(ifindex, "10.0.0.1");
         node.frame(ifindex, "10.0.0.1");
     }
-    let mut node = restarted(&node);
-    let token = node.begin();
+    let mut node = restart(&node);
+    let token = node.begin_snapshot();
     node.address_gone(1, "10.0.0.1");
-    node.finish_node(token, snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
+    node.finish_node_snapshot(token, snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)"]
     );
 }
 
 #[test]
-fn a_probe_goes_on_as_a_probe() {
+fn restored_probe_stays_tentative() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.0.0.1");
     node.probe(2, "10.0.0.1");
-    let mut node = restarted(&node);
-    node.read_node(snapshot(&[(1, &["10.0.0.1"]), (2, &[])]));
-    assert!(node.said().is_empty());
+    let mut node = restart(&node);
+    node.resync(snapshot(&[(1, &["10.0.0.1"]), (2, &[])]));
+    assert!(node.conflict_events().is_empty());
     node.wait_secs(60);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth1 left veth2(expired)"]
     );
 }
 
 #[test]
-fn who_left_before_stays_listed() {
+fn departed_claimant_stays_listed() {
     let mut node = Node::with_pods(3);
     for ifindex in 1..=3 {
         node.address(ifindex, "10.0.0.1");
     }
-    node.gone(1);
-    let mut node = restarted(&node);
-    // The index and the generation of the one that left are another's now.
-    let mut seen = snapshot(&[(1, &[]), (2, &["10.0.0.1"]), (3, &["10.0.0.1"])]);
-    seen.links[0].name = "veth9".to_owned();
-    node.read_node(seen);
-    node.gone(3);
+    node.remove_link(1);
+    let mut node = restart(&node);
+    // The ifindex and generation of the departed device belong to another one now.
+    let mut dump = snapshot(&[(1, &[]), (2, &["10.0.0.1"]), (3, &["10.0.0.1"])]);
+    dump.links[0].name = "veth9".to_owned();
+    node.resync(dump);
+    node.remove_link(3);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         [
             "resolved 10.0.0.1 duplicate certain: veth2 left veth1(device_removed) left veth3(device_removed)"
         ]
@@ -225,7 +221,7 @@ fn who_left_before_stays_listed() {
 }
 
 #[test]
-fn link_local_conflicts_go_on_in_their_domain() {
+fn link_local_conflicts_continue_in_their_domain() {
     let mut node = Node::new();
     node.bridge(9);
     node.bridge(8);
@@ -233,28 +229,25 @@ fn link_local_conflicts_go_on_in_their_domain() {
         node.port(port, bridge);
         node.address(port, "fe80::1");
     }
-    let ids: Vec<_> = node.conflicts_said().iter().map(|c| c.id).collect();
+    let ids: Vec<_> = node.reported_conflicts().iter().map(|c| c.id).collect();
     assert_eq!(ids.len(), 2);
-    let mut node = restarted(&node);
+    let mut node = restart(&node);
     let addresses: &[&str] = &["fe80::1"];
-    let mut seen = snapshot(&[
+    let mut dump = snapshot(&[
         (1, addresses),
         (2, addresses),
         (3, addresses),
         (4, addresses),
     ]);
-    for (link, master) in seen.links.iter_mut().zip([9, 9, 8, 8]) {
+    for (link, master) in dump.links.iter_mut().zip([9, 9, 8, 8]) {
         link.master = Some(master);
     }
-    seen.links.push(bridge(9));
-    // The other bridge is another one.
-    seen.links.push(Link {
-        name: "br0".to_owned(),
-        ..bridge(8)
-    });
-    node.read_node(seen);
+    dump.links.push(bridge(9));
+    // The other bridge was replaced.
+    dump.links.push(renamed(bridge(8), "br0"));
+    node.resync(dump);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         [
             "resolved fe80::1 duplicate certain: left veth3(address_removed) left veth4(address_removed)",
             "raised fe80::1 duplicate certain: veth3 veth4",
@@ -262,30 +255,39 @@ fn link_local_conflicts_go_on_in_their_domain() {
     );
     let open = node.engine.conflicts(node.now);
     assert_eq!(open[0].id, ids[0]);
-    assert_eq!(show(&open[0]), "fe80::1 duplicate certain: veth1 veth2");
+    assert_eq!(
+        conflict_text(&open[0]),
+        "fe80::1 duplicate certain: veth1 veth2"
+    );
 }
 
 #[test]
-fn an_entry_that_went_back_and_forth_goes_on() {
-    let node = back_and_forth();
-    let mut seen = snapshot(&[(1, &[]), (2, &[])]);
-    for link in &mut seen.links {
+fn flapping_entry_continues() {
+    let node = with_flapping_bridge_entry();
+    let mut dump = snapshot(&[(1, &[]), (2, &[])]);
+    for link in &mut dump.links {
         link.master = Some(9);
     }
-    seen.links.push(bridge(9));
-    seen.fdb = vec![fdb(9, 1, mac(1)), fdb(9, 2, mac(2))];
-    for now in [1, 2] {
-        let mut node = restarted(&node);
-        // It may have turned once more meanwhile.
-        let entry = neighbour(9, "10.0.0.1", mac(now), NudState::Reachable);
-        seen.neighbours = vec![entry];
-        node.read_node(seen.clone());
-        assert!(node.said().is_empty() || now == 2);
-        if now == 1 {
-            assert_eq!(node.open(), ["10.0.0.1 duplicate observed: veth2 veth1"]);
+    dump.links.push(bridge(9));
+    dump.fdb = vec![fdb(9, 1, mac(1)), fdb(9, 2, mac(2))];
+    for current in [1, 2] {
+        let mut node = restart(&node);
+        // The entry may have changed once more meanwhile.
+        let entry = neighbour(9, "10.0.0.1", mac(current), NudState::Reachable);
+        dump.neighbours = vec![entry];
+        node.resync(dump.clone());
+        assert!(
+            node.conflict_events().is_empty() || current == 2,
+            "port {current}"
+        );
+        if current == 1 {
+            assert_eq!(
+                node.open_conflicts(),
+                ["10.0.0.1 duplicate observed: veth2 veth1"]
+            );
             node.wait_secs(181);
             assert_eq!(
-                node.said(),
+                node.conflict_events(),
                 ["resolved 10.0.0.1 duplicate observed: veth1 left veth2(expired)"]
             );
         }
@@ -293,9 +295,9 @@ fn an_entry_that_went_back_and_forth_goes_on() {
 }
 
 #[test]
-fn a_flapping_address_goes_on_and_calms_down() {
-    let mut node = Node::with(Settings {
-        allow: vec!["10.9.0.0/16".parse().unwrap()],
+fn flapping_address_continues_and_resolves() {
+    let mut node = Node::with_settings(Settings {
+        allow: vip_range(),
         ..Settings::default()
     });
     node.pod(1);
@@ -303,92 +305,88 @@ fn a_flapping_address_goes_on_and_calms_down() {
     for turn in 0..6 {
         node.frame(1 + turn % 2, "10.9.0.1");
     }
-    let id = node.conflicts_said()[0].id;
-    let mut node = restarted(&node);
-    node.read_node(snapshot(&[(1, &[]), (2, &[])]));
-    assert!(node.said().is_empty());
+    let id = node.reported_conflicts()[0].id;
+    let mut node = restart(&node);
+    node.resync(snapshot(&[(1, &[]), (2, &[])]));
+    assert!(node.conflict_events().is_empty());
     assert_eq!(node.engine.conflicts(node.now)[0].id, id);
-    // The holder claims it again: no move.
+    // The holder claims it again, which is not a move.
     node.frame(2, "10.9.0.1");
     node.wait_secs(181);
-    let said = node.conflicts_said();
-    assert_eq!(said.len(), 1);
-    assert_eq!(said[0].id, id);
-    assert!(said[0].resolved_at.is_some());
+    let conflicts = node.reported_conflicts();
+    assert_eq!(conflicts.len(), 1);
+    assert_eq!(conflicts[0].id, id);
+    assert!(conflicts[0].resolved_at.is_some());
 }
 
 #[test]
-fn an_address_allowed_since_is_no_conflict_any_more() {
+fn conflict_of_an_address_allowed_since_resolves() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.9.0.1");
     node.address(2, "10.9.0.1");
     let addresses: &[&str] = &["10.9.0.1"];
-    let mut node = restarted(&node);
-    node.read_node(snapshot(&[(1, addresses), (2, addresses)]));
-    let said = node.conflicts_said();
-    assert_eq!(said.len(), 1);
-    assert!(said[0].resolved_at.is_some());
+    let mut node = restart(&node);
+    node.resync(snapshot(&[(1, addresses), (2, addresses)]));
+    let conflicts = node.reported_conflicts();
+    assert_eq!(conflicts.len(), 1);
+    assert!(conflicts[0].resolved_at.is_some());
 }
 
 #[test]
-fn what_is_kept_survives_being_written_down() {
+fn record_survives_serialization() {
     let mut node = Node::with_pods(2);
     node.link(uplink(9));
     node.frame(1, "2001:db8::1");
     node.frame(2, "2001:db8::1");
     node.host(9, "2001:db8::1");
-    let kept = node.engine.open_records(node.now);
-    let text = serde_json::to_string(&kept).unwrap();
-    let back: Vec<OpenConflict> = serde_json::from_str(&text).unwrap();
-    assert_eq!(back, kept);
-    let id = kept[0].conflict.id;
+    let records = node.engine.open_records(node.now);
+    let text = serde_json::to_string(&records).unwrap();
+    let parsed: Vec<OpenConflict> = serde_json::from_str(&text).unwrap();
+    assert_eq!(parsed, records);
+    let id = records[0].conflict.id;
     assert!(text.contains(&format!("\"{id}\"")), "{text}");
     assert_eq!(
-        node.engine.open_record(&kept[0].conflict).as_ref(),
-        Some(&kept[0])
+        node.engine.open_record(&records[0].conflict).as_ref(),
+        Some(&records[0])
     );
-    node.gone(9);
-    node.gone(1);
-    assert_eq!(node.engine.open_record(&kept[0].conflict), None);
+    node.remove_link(9);
+    node.remove_link(1);
+    assert_eq!(node.engine.open_record(&records[0].conflict), None);
 }
 
 #[test]
-fn another_device_of_the_same_index_is_not_who_took_part() {
-    let mut node = Node::with_pods(2);
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
-    let mut node = restarted(&node);
+fn device_replaced_meanwhile_is_another_claimant() {
+    let node = Node::with_duplicate();
+    let mut node = restart(&node);
     let addresses: &[&str] = &["10.0.0.1"];
-    let mut seen = snapshot(&[(1, addresses), (2, addresses)]);
-    seen.links[0].name = "veth7".to_owned();
-    node.read_node(seen);
+    let mut dump = snapshot(&[(1, addresses), (2, addresses)]);
+    dump.links[0].name = "veth7".to_owned();
+    node.resync(dump);
     assert_eq!(node.engine.drop_counters(), DropCounters::default());
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["updated 10.0.0.1 duplicate certain: veth7 veth2 left veth1(device_removed)"]
     );
 }
 
 #[test]
-fn of_two_records_of_one_conflict_the_first_goes_on() {
-    let mut node = Node::with_pods(2);
-    node.frame(1, "10.0.0.1");
-    node.frame(2, "10.0.0.1");
-    let mut kept = node.engine.open_records(node.now);
-    kept.push(kept[0].clone());
-    let id = kept[0].conflict.id;
-    kept[1].conflict.id = ConflictId(id.0 + 1);
-    // And one that is of another VLAN.
-    kept.push(kept[1].clone());
-    kept[2].conflict.vlan.outer = Some(5);
-    let mut node = restarted(&node);
-    node.engine.restore(kept);
-    node.read_node(snapshot(&[(1, &[]), (2, &[])]));
+fn first_of_two_records_of_one_conflict_is_restored() {
+    let node = Node::with_observed_duplicate();
+    let mut records = node.engine.open_records(node.now);
+    records.push(records[0].clone());
+    let id = records[0].conflict.id;
+    records[1].conflict.id = ConflictId(id.0 + 1);
+    // And one in another VLAN.
+    records.push(records[1].clone());
+    records[2].conflict.vlan.outer = Some(5);
+    let mut node = restart(&node);
+    node.engine.restore(records);
+    node.resync(snapshot(&[(1, &[]), (2, &[])]));
     assert_eq!(node.engine.drop_counters(), DropCounters::default());
-    let said = node.conflicts_said();
-    assert_eq!(said.len(), 1);
+    let conflicts = node.reported_conflicts();
+    assert_eq!(conflicts.len(), 1);
     assert_eq!(
-        (said[0].vlan.outer, said[0].resolved_at.is_some()),
+        (conflicts[0].vlan.outer, conflicts[0].resolved_at.is_some()),
         (Some(5), true)
     );
     let open = node.engine.conflicts(node.now);

@@ -834,7 +834,7 @@ fn seen(conflict: &Conflict) -> Expected {
             .present()
             .map(|c| match c.id {
                 ClaimantId::Host => "node".to_owned(),
-                _ => name(c),
+                _ => claimant_text(c),
             })
             .collect(),
         traffic_goes_to: conflict.traffic_goes_to.clone(),

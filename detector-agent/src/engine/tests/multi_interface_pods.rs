@@ -1,9 +1,9 @@
-//! One pod with several interfaces is not in conflict with itself.
+//! A pod with several interfaces is not in conflict with itself (`docs/detection-rules.md`, 10).
 
 use super::*;
 
-/// A device whose other end is another interface of pod 1.
-fn second(ifindex: IfIndex) -> Link {
+/// A device whose peer is another interface of pod 1.
+fn second_interface(ifindex: IfIndex) -> Link {
     Link {
         peer: Some(second_peer()),
         ..pod(ifindex)
@@ -19,85 +19,82 @@ fn second_peer() -> Peer {
 
 fn two_interfaces() -> Node {
     let mut node = Node::with_pods(1);
-    node.link(second(2));
+    node.link(second_interface(2));
     node.pod(3);
     node
 }
 
 #[test]
-fn what_is_heard_on_another_interface_of_the_owner_is_no_claim() {
+fn evidence_on_the_owners_other_interface_is_not_a_claim() {
     let mut node = two_interfaces();
     node.address(1, "10.0.0.1");
     node.frame(2, "10.0.0.1");
     node.neighbour(2, "10.0.0.1", mac(2), NudState::Reachable);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     node.address(3, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate certain: veth1 veth3"]
     );
 }
 
 #[test]
-fn the_interface_that_has_the_address_is_the_claimant_whichever_came_first() {
+fn interface_with_the_address_is_the_claimant() {
     let mut node = two_interfaces();
     node.frame(1, "10.0.0.1");
-    node.tell(Observation::PodAddress(second_peer(), assigned("10.0.0.1")));
-    assert!(node.said().is_empty());
+    node.observe(Observation::PodAddress(second_peer(), assigned("10.0.0.1")));
+    assert!(node.conflict_events().is_empty());
     node.frame(3, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth2 veth3"]
     );
 }
 
 #[test]
-fn what_is_heard_on_two_interfaces_of_a_pod_that_has_it_on_neither_is_one_claim() {
+fn frames_on_two_interfaces_without_address_are_one_claim() {
     let mut node = two_interfaces();
     node.frame(2, "10.0.0.1");
     node.frame(1, "10.0.0.1");
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     node.frame(3, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth1 veth3"]
     );
 }
 
 #[test]
-fn an_address_assigned_on_two_interfaces_of_one_pod_is_a_duplicate() {
+fn address_on_two_interfaces_of_one_pod_is_a_duplicate() {
     let mut node = two_interfaces();
     node.address(1, "10.0.0.1");
-    node.tell(Observation::PodAddress(second_peer(), assigned("10.0.0.1")));
+    node.observe(Observation::PodAddress(second_peer(), assigned("10.0.0.1")));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate certain: veth1 veth2"]
     );
 }
 
 #[test]
-fn another_pods_frame_is_no_spill_over() {
+fn frame_of_another_pod_is_a_claim() {
     let mut node = two_interfaces();
     node.address(1, "10.0.0.1");
     node.frame(3, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth1 veth3"]
     );
 }
 
 #[test]
-fn devices_without_a_known_namespace_are_not_one_pod() {
+fn devices_without_a_known_namespace_are_separate_pods() {
     let mut node = Node::new();
     for ifindex in 1..=2 {
-        node.link(Link {
-            peer: None,
-            ..pod(ifindex)
-        });
+        node.link(pod_without_peer(ifindex));
         node.frame(ifindex, "10.0.0.1");
     }
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
     );
 }

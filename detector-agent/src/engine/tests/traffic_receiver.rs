@@ -1,38 +1,31 @@
-//! Which claimant receives the traffic.
+//! Which claimant receives the traffic (`docs/detection-rules.md`, 11).
 
 use super::*;
 
-fn conflict() -> Node {
-    let mut node = Node::with_pods(2);
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
-    node
-}
-
 #[test]
-fn the_routes_device_receives() {
+fn device_of_the_route_receives() {
     let mut node = Node::with_pods(2);
     node.route("10.0.0.1", 2);
     node.address(1, "10.0.0.1");
     node.address(2, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate certain: veth1 veth2 -> veth2"]
     );
 }
 
 #[test]
-fn a_route_is_no_claim() {
+fn route_is_not_a_claim() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.0.0.1");
     node.route("10.0.0.1", 2);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn a_moved_route_is_told() {
-    let mut node = conflict();
-    node.said();
+fn moved_route_updates_the_conflict() {
+    let mut node = Node::with_duplicate();
+    node.conflict_events();
     node.route("10.0.0.1", 1);
     node.route("10.0.0.2", 2);
     node.route("10.0.0.1", 1);
@@ -40,7 +33,7 @@ fn a_moved_route_is_told() {
     node.route_gone("10.0.0.1", 1);
     node.route_gone("10.0.0.1", 2);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         [
             "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1",
             "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
@@ -50,33 +43,33 @@ fn a_moved_route_is_told() {
 }
 
 #[test]
-fn the_routes_of_a_link_that_goes_down_end_without_a_word() {
-    let mut node = conflict();
+fn routes_of_a_downed_link_end_without_a_notification() {
+    let mut node = Node::with_duplicate();
     node.route("10.0.0.1", 2);
-    node.said();
-    node.link(Link {
-        up: false,
-        ..pod(2)
-    });
+    node.conflict_events();
+    node.link(link_down(pod(2)));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["updated 10.0.0.1 duplicate certain: veth1 veth2"]
     );
     node.pod(2);
-    assert!(node.said().is_empty(), "up again, the routes are not back");
+    assert!(
+        node.conflict_events().is_empty(),
+        "the routes do not return with the link"
+    );
 }
 
 #[test]
-fn a_route_that_leads_to_no_claimant_gives_no_receiver() {
-    let mut node = conflict();
-    node.said();
+fn route_to_a_non_claimant_gives_no_receiver() {
+    let mut node = Node::with_duplicate();
+    node.conflict_events();
     node.pod(3);
     node.route("10.0.0.1", 3);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn behind_a_bridge_the_entrys_port_receives() {
+fn port_of_the_bridge_entry_receives() {
     let mut node = Node::new();
     node.bridge(9);
     for port in 1..=2u8 {
@@ -84,16 +77,16 @@ fn behind_a_bridge_the_entrys_port_receives() {
         node.fdb(9, port.into(), mac(port));
         node.address(port.into(), "10.0.0.1");
     }
-    node.tell(Observation::Route(Route {
+    node.observe(Observation::Route(Route {
         prefix_len: 24,
         ..route("10.0.0.0", 9)
     }));
-    node.said();
+    node.conflict_events();
     node.neighbour(9, "10.0.0.1", mac(2), NudState::Reachable);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.fdb(9, 2, mac(1));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         [
             "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
             "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1",
@@ -103,30 +96,24 @@ fn behind_a_bridge_the_entrys_port_receives() {
 }
 
 #[test]
-fn the_nodes_routes_say_nothing_of_tagged_claims() {
+fn tagged_claims_have_no_receiver() {
     let mut node = Node::with_pods(2);
     node.route("10.0.0.1", 1);
     for ifindex in 1..=2 {
-        node.tell(Observation::Frame(FrameClaim {
-            vlan: Vlan {
-                outer: Some(5),
-                inner: None,
-            },
-            ..frame(ifindex, "10.0.0.1")
-        }));
+        node.observe(tagged(ifindex, "10.0.0.1"));
     }
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1@5 duplicate observed: veth1 veth2"]
     );
 }
 
 #[test]
-fn a_link_local_addresss_receiver_is_the_bridges_entry_whatever_the_routes_say() {
+fn link_local_receiver_is_the_bridge_entry_not_the_route() {
     let mut node = Node::new();
     node.bridge(9);
     node.pod(3);
-    node.tell(Observation::Route(Route {
+    node.observe(Observation::Route(Route {
         prefix_len: 64,
         ..route("fe80::", 3)
     }));
@@ -137,7 +124,7 @@ fn a_link_local_addresss_receiver_is_the_bridges_entry_whatever_the_routes_say()
     }
     node.neighbour(9, "fe80::1", mac(2), NudState::Stale);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         [
             "raised fe80::1 duplicate certain: veth1 veth2",
             "updated fe80::1 duplicate certain: veth1 veth2 -> veth2",
@@ -155,11 +142,11 @@ fn each_bridge_delivers_by_its_own_entry() {
         node.address(port.into(), "10.0.0.1");
         node.neighbour(bridge, "10.0.0.1", mac(port), NudState::Reachable);
     }
-    node.said();
+    node.conflict_events();
     for (bridge, receiver) in [(9, "veth2"), (8, "veth1")] {
         node.route("10.0.0.1", bridge);
         assert_eq!(
-            node.said(),
+            node.conflict_events(),
             [format!(
                 "updated 10.0.0.1 duplicate certain: veth1 veth2 -> {receiver}"
             )]
@@ -168,67 +155,66 @@ fn each_bridge_delivers_by_its_own_entry() {
 }
 
 #[test]
-fn a_hardware_address_behind_a_bridge_that_no_port_is_known_for_can_receive() {
+fn claimant_without_a_known_port_can_receive() {
     let mut node = Node::new();
     node.bridge(9);
     node.port(1, 9);
     node.frame(1, "10.0.0.1");
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
-    node.said();
+    node.conflict_events();
     node.route("10.0.0.1", 9);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["updated 10.0.0.1 duplicate observed: veth1 br9/02:00:00:00:00:07 -> br9"]
     );
 }
 
 #[test]
-fn a_wider_route_that_comes_goes_or_loses_its_link_is_told() {
+fn change_of_a_wider_route_updates_the_conflict() {
     let wide = Route {
         prefix_len: 24,
         ..route("10.0.0.0", 9)
     };
-    let down = Link {
-        up: false,
-        ..bridge(9)
-    };
-    let ends = [
-        Observation::RouteGone(wide),
-        Observation::Link(down),
-        Observation::LinkGone(9),
+    let down = link_down(bridge(9));
+    let changes = [
+        ("route removed", Observation::RouteGone(wide)),
+        ("link down", Observation::Link(down)),
+        ("link removed", Observation::LinkGone(9)),
     ];
-    for end in ends {
+    for (case, change) in changes {
         let mut node = Node::new();
         node.bridge(9);
         node.port(1, 9);
         node.pod(2);
         node.frame(1, "10.0.0.1");
         node.frame(2, "10.0.0.1");
-        node.said();
-        node.tell(Observation::Route(Route {
+        node.conflict_events();
+        node.observe(Observation::Route(Route {
             prefix_len: 16,
             ..route("10.0.0.0", 2)
         }));
         assert_eq!(
-            node.said(),
-            ["updated 10.0.0.1 duplicate observed: veth1 veth2 -> veth2"]
+            node.conflict_events(),
+            ["updated 10.0.0.1 duplicate observed: veth1 veth2 -> veth2"],
+            "{case}"
         );
-        node.tell(Observation::Route(wide));
+        node.observe(Observation::Route(wide));
         assert_eq!(
-            node.said(),
+            node.conflict_events(),
             ["updated 10.0.0.1 duplicate observed: veth1 veth2"],
-            "the bridge has no entry for it"
+            "{case}: the bridge has no entry for the address"
         );
-        node.tell(end);
+        node.observe(change);
         assert_eq!(
-            node.said(),
-            ["updated 10.0.0.1 duplicate observed: veth1 veth2 -> veth2"]
+            node.conflict_events(),
+            ["updated 10.0.0.1 duplicate observed: veth1 veth2 -> veth2"],
+            "{case}"
         );
     }
 }
 
 #[test]
-fn a_link_that_goes_leaves_its_packets_to_a_wider_route() {
+fn removed_link_leaves_traffic_to_a_wider_route() {
     let mut node = Node::with_pods(2);
     node.link(uplink(9));
     for (prefix_len, ifindex) in [(24, 9), (16, 1)] {
@@ -237,7 +223,7 @@ fn a_link_that_goes_leaves_its_packets_to_a_wider_route() {
         } else {
             "10.1.0.0"
         };
-        node.tell(Observation::Route(Route {
+        node.observe(Observation::Route(Route {
             prefix_len,
             ..route(destination, ifindex)
         }));
@@ -245,12 +231,12 @@ fn a_link_that_goes_leaves_its_packets_to_a_wider_route() {
     node.address(1, "10.1.1.7");
     node.address(2, "10.1.1.7");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.1.1.7 duplicate certain: veth1 veth2"]
     );
-    node.gone(9);
+    node.remove_link(9);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["updated 10.1.1.7 duplicate certain: veth1 veth2 -> veth1"]
     );
 }

@@ -1,8 +1,9 @@
-//! Rule 2: link-local addresses only inside one L2 domain, VLAN tags in the key.
+//! Scopes: link-local addresses within one L2 domain, VLAN tags in the key
+//! (`docs/detection-rules.md`, 2).
 
 use super::*;
 
-fn tagged(ifindex: IfIndex, address: &str, outer: u16, inner: Option<u16>) -> Observation {
+fn tagged_frame(ifindex: IfIndex, address: &str, outer: u16, inner: Option<u16>) -> Observation {
     Observation::Frame(FrameClaim {
         vlan: Vlan {
             outer: Some(outer),
@@ -13,7 +14,7 @@ fn tagged(ifindex: IfIndex, address: &str, outer: u16, inner: Option<u16>) -> Ob
 }
 
 #[test]
-fn link_local_addresses_of_separate_devices_never_meet() {
+fn link_local_addresses_of_separate_links_never_conflict() {
     let mut node = Node::with_pods(2);
     for address in ["fe80::1", "169.254.7.7"] {
         for ifindex in 1..=2 {
@@ -21,11 +22,11 @@ fn link_local_addresses_of_separate_devices_never_meet() {
             node.frame(ifindex, address);
         }
     }
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn link_local_addresses_behind_one_bridge_meet() {
+fn link_local_addresses_behind_one_bridge_conflict() {
     let mut node = Node::new();
     node.bridge(9);
     node.bridge(8);
@@ -36,13 +37,13 @@ fn link_local_addresses_behind_one_bridge_meet() {
         node.frame(ifindex, "fe80::1");
     }
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised fe80::1 duplicate observed: veth1 veth2"]
     );
 }
 
 #[test]
-fn a_port_moved_to_another_bridge_takes_its_link_local_claims_there() {
+fn port_moved_to_another_bridge_moves_link_local_claims() {
     let mut node = Node::new();
     node.bridge(9);
     node.bridge(8);
@@ -53,12 +54,12 @@ fn a_port_moved_to_another_bridge_takes_its_link_local_claims_there() {
         node.address(ifindex, "fe80::1");
     }
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised fe80::1 duplicate certain: veth1 veth2"]
     );
     node.port(1, 8);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         [
             "resolved fe80::1 duplicate certain: veth2 left veth1(address_removed)",
             "raised fe80::1 duplicate certain: veth1 veth3",
@@ -67,53 +68,53 @@ fn a_port_moved_to_another_bridge_takes_its_link_local_claims_there() {
 }
 
 #[test]
-fn a_bridge_known_after_its_ports_makes_them_one_domain() {
+fn bridge_seen_after_its_ports_makes_them_one_domain() {
     let mut node = Node::new();
     node.port(1, 9);
     node.port(2, 9);
     node.frame(1, "fe80::1");
     node.frame(2, "fe80::1");
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     node.bridge(9);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised fe80::1 duplicate observed: veth1 veth2"]
     );
-    node.gone(9);
+    node.remove_link(9);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved fe80::1 duplicate observed: left veth1(expired) left veth2(expired)"]
     );
 }
 
 #[test]
-fn a_link_local_address_of_the_bridge_itself_is_the_nodes() {
+fn link_local_address_of_the_bridge_belongs_to_the_host() {
     let mut node = Node::new();
     node.bridge(9);
     node.port(1, 9);
     node.pod(2);
     node.host(9, "fe80::9");
     node.frame(2, "fe80::9");
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     node.frame(1, "fe80::9");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised fe80::9 host observed: node/br9 veth1 -> br9"]
     );
 }
 
 #[test]
-fn tags_keep_claims_apart() {
+fn vlan_tags_separate_claims() {
     let mut node = Node::with_pods(2);
-    node.tell(tagged(1, "10.0.0.1", 100, None));
-    node.tell(tagged(2, "10.0.0.1", 200, None));
+    node.observe(tagged_frame(1, "10.0.0.1", 100, None));
+    node.observe(tagged_frame(2, "10.0.0.1", 200, None));
     node.frame(2, "10.0.0.1");
-    node.tell(tagged(2, "10.0.0.1", 100, Some(7)));
-    assert!(node.said().is_empty());
-    node.tell(tagged(2, "10.0.0.1", 100, None));
-    node.tell(tagged(1, "10.0.0.1", 100, Some(7)));
+    node.observe(tagged_frame(2, "10.0.0.1", 100, Some(7)));
+    assert!(node.conflict_events().is_empty());
+    node.observe(tagged_frame(2, "10.0.0.1", 100, None));
+    node.observe(tagged_frame(1, "10.0.0.1", 100, Some(7)));
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         [
             "raised 10.0.0.1@100 duplicate observed: veth1 veth2",
             "raised 10.0.0.1@100.7 duplicate observed: veth2 veth1",
@@ -122,56 +123,62 @@ fn tags_keep_claims_apart() {
 }
 
 #[test]
-fn a_removed_address_says_nothing_of_tagged_claims() {
+fn removed_address_does_not_affect_tagged_claims() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.0.0.1");
-    node.tell(tagged(1, "10.0.0.1", 100, None));
-    node.tell(tagged(2, "10.0.0.1", 100, None));
-    node.said();
+    node.observe(tagged_frame(1, "10.0.0.1", 100, None));
+    node.observe(tagged_frame(2, "10.0.0.1", 100, None));
+    node.conflict_events();
     node.address_gone(1, "10.0.0.1");
-    node.tell_at(Timestamp(node.now.0 - 1), tagged(1, "10.0.0.1", 100, None));
-    assert!(node.said().is_empty());
-    assert_eq!(node.open().len(), 1);
+    node.observe_at(
+        Timestamp(node.now.0 - 1),
+        tagged_frame(1, "10.0.0.1", 100, None),
+    );
+    assert!(node.conflict_events().is_empty());
+    assert_eq!(node.open_conflicts().len(), 1);
 }
 
 #[test]
-fn an_assigned_address_does_not_support_a_tagged_claim() {
+fn assigned_address_does_not_support_a_tagged_claim() {
     let mut node = Node::with_pods(2);
     for ifindex in 1..=2 {
-        node.tell(tagged(ifindex, "10.0.0.1", 100, None));
+        node.observe(tagged_frame(ifindex, "10.0.0.1", 100, None));
     }
     node.address(1, "10.0.0.1");
-    node.said();
+    node.conflict_events();
     node.wait_secs(601);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1@100 duplicate observed: veth2 left veth1(expired)"]
     );
 }
 
 #[test]
-fn neighbour_discovery_is_evidence_of_its_own_kind() {
+fn neighbour_discovery_is_ndp_evidence() {
     let mut node = Node::with_pods(2);
     node.frame(1, "2001:db8::1");
     node.frame(2, "2001:db8::1");
-    let raised = node.conflicts_said();
-    assert_eq!(evidence(&raised[0].claimants[0]), ["ndp"]);
+    let raised = node.reported_conflicts();
+    assert_eq!(evidence_text(&raised[0].claimants[0]), ["ndp"]);
 }
 
 #[test]
-fn an_address_in_duplicate_detection_counts_and_says_so() {
+fn address_in_dad_counts_and_shows_its_state() {
     let mut node = Node::with_pods(2);
     node.address(1, "2001:db8::1");
     let mut info = AssignedAddress {
         tentative: true,
         ..assigned("2001:db8::1")
     };
-    node.tell(Observation::PodAddress(peer(2), info));
-    let raised = node.conflicts_said();
-    assert_eq!(evidence(&raised[0].claimants[1]), ["address TENTATIVE"]);
+    node.observe(Observation::PodAddress(peer(2), info));
+    let raised = node.reported_conflicts();
+    assert_eq!(
+        evidence_text(&raised[0].claimants[1]),
+        ["address TENTATIVE"]
+    );
     info.dad_failed = true;
-    node.tell(Observation::PodAddress(peer(2), info));
-    assert!(node.said().is_empty());
+    node.observe(Observation::PodAddress(peer(2), info));
+    assert!(node.conflict_events().is_empty());
     let open = node.engine.conflicts(node.now);
-    assert_eq!(evidence(&open[0].claimants[1]), ["address DADFAILED"]);
+    assert_eq!(evidence_text(&open[0].claimants[1]), ["address DADFAILED"]);
 }

@@ -1,18 +1,21 @@
-//! Readings that live words overtook, and what else a reading of one device brings.
+//! Snapshots superseded by live updates, and snapshots of one device.
 
 use super::*;
 
-/// A reading of nodes like [`Node::with_pods`] with two, where both hold 10.0.0.1.
-fn reading() -> Snapshot {
+/// A snapshot of two pods that both have 10.0.0.1, and a bridge.
+fn two_pod_snapshot() -> Snapshot {
     Snapshot {
         links: vec![pod(1), pod(2), bridge(9)],
-        pods: vec![holds(1, &["10.0.0.1"]), holds(2, &["10.0.0.1"])],
+        pods: vec![
+            pod_addresses(1, &["10.0.0.1"]),
+            pod_addresses(2, &["10.0.0.1"]),
+        ],
         ..Snapshot::default()
     }
 }
 
 #[test]
-fn a_reading_says_nothing_of_a_device_that_another_replaced_without_a_word_while_it_ran() {
+fn snapshot_is_ignored_for_a_silently_replaced_device() {
     let mut node = Node::with_pods(2);
     node.bridge(9);
     node.address(2, "10.0.0.1");
@@ -24,69 +27,69 @@ fn a_reading_says_nothing_of_a_device_that_another_replaced_without_a_word_while
         host: vec![(1, assigned("10.0.0.1"))],
         fdb: vec![fdb(9, 1, mac(7))],
         routes: vec![route("10.0.0.1", 1)],
-        ..reading()
+        ..two_pod_snapshot()
     };
-    let whole = node.begin();
-    let device = node.begin();
+    let node_token = node.begin_snapshot();
+    let device_token = node.begin_snapshot();
     node.link(Link {
         name: "veth7".to_owned(),
         master: Some(9),
         ..pod(1)
     });
-    node.finish_device(device, 1, old.clone());
-    node.finish_node(whole, old);
-    assert!(node.said().is_empty());
+    node.finish_device_snapshot(device_token, 1, old.clone());
+    node.finish_node_snapshot(node_token, old);
+    assert!(node.conflict_events().is_empty());
     node.address(1, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate certain: veth2 veth7"],
-        "nor do the routes lead there"
+        "the dumped route is ignored too"
     );
 }
 
 #[test]
-fn a_forwarding_entry_that_ended_while_the_reading_ran_does_not_come_back() {
+fn fdb_entry_removed_during_the_snapshot_stays_removed() {
     let mut node = Node::with_pods(2);
     node.bridge(9);
     node.port(1, 9);
-    let mut old = reading();
+    let mut old = two_pod_snapshot();
     old.links[0].master = Some(9);
     old.fdb = vec![fdb(9, 1, mac(7))];
-    node.read_node(old.clone());
-    let token = node.begin();
+    node.resync(old.clone());
+    let token = node.begin_snapshot();
     node.fdb_gone(9, 1, mac(7));
-    node.said();
-    node.finish_node(token, old);
+    node.conflict_events();
+    node.finish_node_snapshot(token, old);
     node.neighbour(9, "10.0.0.2", mac(7), NudState::Reachable);
     assert!(node.engine.claims_of(ip("10.0.0.2"), node.now).is_empty());
 }
 
 #[test]
-fn a_devices_reading_brings_its_neighbours_and_takes_those_it_lacks() {
+fn device_snapshot_replaces_the_devices_neighbours() {
     let mut node = Node::with_pods(1);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Permanent);
-    let token = node.begin();
-    let seen = Snapshot {
+    let token = node.begin_snapshot();
+    let dump = Snapshot {
         neighbours: vec![neighbour(1, "10.0.0.2", mac(1), NudState::Permanent)],
         ..Snapshot::default()
     };
-    node.finish_device(token, 1, seen);
+    node.finish_device_snapshot(token, 1, dump);
     assert_eq!(node.engine.addresses(), [ip("10.0.0.2")]);
 }
 
 #[test]
-fn a_route_told_before_its_link_was_known_ends_where_the_link_is_first_told_of_as_down() {
+fn route_before_its_link_ends_if_the_link_is_down() {
     for (up, receiver) in [(true, " -> veth1"), (false, "")] {
         let mut node = Node::new();
-        let token = node.begin();
+        let token = node.begin_snapshot();
         node.route("10.0.0.1", 1);
-        let told = Link { up, ..pod(1) };
-        node.link(told.clone());
-        let mut seen = reading();
-        seen.links[0] = told;
-        node.finish_node(token, seen);
+        let link = Link { up, ..pod(1) };
+        node.link(link.clone());
+        let mut dump = two_pod_snapshot();
+        dump.links[0] = link;
+        node.finish_node_snapshot(token, dump);
         assert_eq!(
-            node.said(),
+            node.conflict_events(),
             [format!(
                 "raised 10.0.0.1 duplicate certain: veth1 veth2{receiver}"
             )]
@@ -95,18 +98,15 @@ fn a_route_told_before_its_link_was_known_ends_where_the_link_is_first_told_of_a
 }
 
 #[test]
-fn a_route_that_was_read_before_its_link_went_down_does_not_come_back() {
+fn route_dumped_before_its_link_went_down_is_ignored() {
     let mut node = Node::new();
-    let token = node.begin();
-    node.link(Link {
-        up: false,
-        ..pod(1)
-    });
-    let mut old = reading();
+    let token = node.begin_snapshot();
+    node.link(link_down(pod(1)));
+    let mut old = two_pod_snapshot();
     old.routes = vec![route("10.0.0.1", 1)];
-    node.finish_node(token, old);
+    node.finish_node_snapshot(token, old);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate certain: veth1 veth2"]
     );
 }

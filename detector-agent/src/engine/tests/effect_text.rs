@@ -1,12 +1,12 @@
-//! What the engine said, as text.
+//! Effects as text.
 
 use super::super::*;
 
-pub(super) fn told(effect: &Effect) -> Option<String> {
+pub(super) fn conflict_effect_text(effect: &Effect) -> Option<String> {
     match effect {
-        Effect::Raised(c) => Some(format!("raised {}", show(c))),
-        Effect::Updated(c) => Some(format!("updated {}", show(c))),
-        Effect::Resolved(c) => Some(format!("resolved {}", show(c))),
+        Effect::Raised(c) => Some(format!("raised {}", conflict_text(c))),
+        Effect::Updated(c) => Some(format!("updated {}", conflict_text(c))),
+        Effect::Resolved(c) => Some(format!("resolved {}", conflict_text(c))),
         Effect::Attach(_)
         | Effect::Renamed(_)
         | Effect::Detach(_)
@@ -15,18 +15,18 @@ pub(super) fn told(effect: &Effect) -> Option<String> {
     }
 }
 
-pub(super) fn wanted(effect: &Effect) -> Option<String> {
+pub(super) fn device_effect_text(effect: &Effect) -> Option<String> {
     match effect {
         Effect::Attach(d) => Some(format!("attach {}#{}", d.name, d.generation)),
         Effect::Renamed(d) => Some(format!("rename {}#{}", d.name, d.generation)),
         Effect::Detach(d) => Some(format!("detach {}#{}", d.name, d.generation)),
-        Effect::Resync => Some("read again".to_owned()),
+        Effect::Resync => Some("resync".to_owned()),
         Effect::Raised(_) | Effect::Updated(_) | Effect::Resolved(_) | Effect::Anomaly(_) => None,
     }
 }
 
 /// `ADDRESS[@VLAN[.INNER]] KIND CONFIDENCE: CLAIMANT… [left NAME(REASON)…] [-> RECEIVER]`
-pub(super) fn show(c: &Conflict) -> String {
+pub(super) fn conflict_text(c: &Conflict) -> String {
     let mut text = c.address.to_string();
     if let Some(outer) = c.vlan.outer {
         text += &format!("@{outer}");
@@ -36,14 +36,14 @@ pub(super) fn show(c: &Conflict) -> String {
     }
     text += &format!(" {} {}:", c.kind.name(), c.confidence.name());
     for claimant in c.present() {
-        text += &format!(" {}", name(claimant));
+        text += &format!(" {}", claimant_text(claimant));
     }
     if c.claimants_omitted > 0 {
         text += &format!(" +{}", c.claimants_omitted);
     }
     for claimant in &c.claimants {
         if let Some(left) = claimant.left {
-            text += &format!(" left {}({})", name(claimant), left.name());
+            text += &format!(" left {}({})", claimant_text(claimant), left.name());
         }
     }
     if let Some(receiver) = &c.traffic_goes_to {
@@ -52,7 +52,7 @@ pub(super) fn show(c: &Conflict) -> String {
     text
 }
 
-pub(super) fn name(claimant: &Claimant) -> String {
+pub(super) fn claimant_text(claimant: &Claimant) -> String {
     match claimant.id {
         ClaimantId::Host => format!("node/{}", claimant.device),
         ClaimantId::Device(..) => claimant.device.clone(),
@@ -60,11 +60,11 @@ pub(super) fn name(claimant: &Claimant) -> String {
     }
 }
 
-/// The kinds and details of a claimant's evidence.
-pub(super) fn evidence(claimant: &Claimant) -> Vec<String> {
-    let word = |e: &Evidence| match &e.detail {
+/// Kind and detail of each piece of evidence.
+pub(super) fn evidence_text(claimant: &Claimant) -> Vec<String> {
+    let text = |e: &Evidence| match &e.detail {
         Some(detail) => format!("{} {detail}", e.kind.name()),
         None => e.kind.name().to_owned(),
     };
-    claimant.evidence.iter().map(word).collect()
+    claimant.evidence.iter().map(text).collect()
 }

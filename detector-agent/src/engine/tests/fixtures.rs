@@ -1,6 +1,8 @@
-//! What the kernel says of links, addresses, entries, routes and frames, made of a number and a word.
+//! Kernel objects made from a few numbers: links, addresses, neighbours, FDB entries, routes, frames.
 
 use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 use super::super::*;
 
@@ -8,12 +10,12 @@ pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
-/// The hardware address of the pod behind device `n`.
+/// The MAC of the pod behind device `n`.
 pub(super) fn mac(n: u8) -> Mac {
     Mac([2, 0, 0, 0, 0, n])
 }
 
-/// The other end of pod device `n`, in a namespace of its own.
+/// The peer of pod device `n`, in a namespace of its own.
 pub(super) fn peer(ifindex: IfIndex) -> Peer {
     Peer {
         nsid: i32::try_from(ifindex).unwrap(),
@@ -34,7 +36,7 @@ pub(super) fn pod(ifindex: IfIndex) -> Link {
     }
 }
 
-/// Untagged it is [`frame`].
+/// A [`frame`] in VLAN 5.
 pub(super) fn tagged(ifindex: IfIndex, address: &str) -> Observation {
     Observation::Frame(FrameClaim {
         vlan: Vlan {
@@ -64,6 +66,52 @@ pub(super) fn uplink(ifindex: IfIndex) -> Link {
     }
 }
 
+/// A pod device whose peer is unknown.
+pub(super) fn pod_without_peer(ifindex: IfIndex) -> Link {
+    Link {
+        peer: None,
+        ..pod(ifindex)
+    }
+}
+
+pub(super) fn pod_with_peer(ifindex: IfIndex, peer: Peer) -> Link {
+    Link {
+        peer: Some(peer),
+        ..pod(ifindex)
+    }
+}
+
+/// A pod device that is a port of a bridge.
+pub(super) fn bridge_port(ifindex: IfIndex, bridge: IfIndex) -> Link {
+    Link {
+        master: Some(bridge),
+        ..pod(ifindex)
+    }
+}
+
+pub(super) fn link_down(link: Link) -> Link {
+    Link { up: false, ..link }
+}
+
+pub(super) fn renamed(link: Link, name: &str) -> Link {
+    Link {
+        name: name.to_owned(),
+        ..link
+    }
+}
+
+/// The allowed addresses of tests with VIPs.
+pub(super) fn vip_range() -> Vec<IpNet> {
+    vec!["10.9.0.0/16".parse().unwrap()]
+}
+
+pub(super) fn assigned_with_prefix(address: &str, prefix_len: u8) -> AssignedAddress {
+    AssignedAddress {
+        prefix_len,
+        ..assigned(address)
+    }
+}
+
 pub(super) fn assigned(address: &str) -> AssignedAddress {
     AssignedAddress {
         address: ip(address),
@@ -73,7 +121,7 @@ pub(super) fn assigned(address: &str) -> AssignedAddress {
     }
 }
 
-pub(super) fn holds(ifindex: IfIndex, addresses: &[&str]) -> PodAddresses {
+pub(super) fn pod_addresses(ifindex: IfIndex, addresses: &[&str]) -> PodAddresses {
     PodAddresses {
         peer: peer(ifindex),
         mac: Some(mac(u8::try_from(ifindex).unwrap())),
@@ -133,13 +181,13 @@ pub(super) fn frame(ifindex: IfIndex, address: &str) -> FrameClaim {
     }
 }
 
-/// A reading of pod devices and what their namespaces hold.
+/// A snapshot of pod devices and the addresses in their namespaces.
 pub(super) fn snapshot(pods: &[(IfIndex, &[&str])]) -> Snapshot {
     Snapshot {
         links: pods.iter().map(|(ifindex, _)| pod(*ifindex)).collect(),
         pods: pods
             .iter()
-            .map(|(i, addresses)| holds(*i, addresses))
+            .map(|(i, addresses)| pod_addresses(*i, addresses))
             .collect(),
         ..Snapshot::default()
     }

@@ -1,11 +1,11 @@
-//! Host routes that lead past whoever has the address.
+//! Host routes that lead past the pod that has the address.
 
-use super::{anomalies::node, *};
+use super::{anomaly_fixtures::*, *};
 use crate::engine::routes::{AddOutcome, Routes};
 
-/// Pod 1 has the address, and the host's own route for it leads there.
+/// Pod 1 has 10.0.0.2, and its host route leads there.
 fn routed() -> Node {
-    let mut node = node();
+    let mut node = synced_node();
     node.address(1, "10.0.0.2");
     node.route("10.0.0.2", 1);
     node
@@ -19,96 +19,96 @@ fn wide(ifindex: IfIndex) -> Route {
 }
 
 #[test]
-fn a_host_route_that_is_gone_is_told_after_a_while() {
+fn removed_host_route_is_raised_after_the_grace_period() {
     let mut node = routed();
     node.route_gone("10.0.0.2", 1);
     node.wait(Duration::from_millis(4_999));
-    assert!(node.told_of_anomalies().is_empty());
+    assert!(node.anomaly_events().is_empty());
     node.wait(Duration::from_millis(1));
-    assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.2"]);
+    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
     assert!(node.engine.anomalies()[0].detail.contains("is gone"));
 }
 
 #[test]
-fn it_is_over_when_nobody_has_the_address_any_more() {
+fn anomaly_resolves_when_the_address_is_removed() {
     let mut node = routed();
     node.route("10.0.0.2", 2);
     node.wait_secs(6);
-    assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.2"]);
+    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
     let detail = &node.engine.anomalies()[0].detail;
     assert!(detail.contains("leads to veth2"), "{detail}");
     node.address_gone(1, "10.0.0.2");
     assert_eq!(
-        node.told_of_anomalies(),
+        node.anomaly_events(),
         ["resolved route_astray 10.0.0.2 address_gone"]
     );
-    // Given anew, it is a matter of its own.
+    // Assigned again, it is evaluated afresh.
     node.route_gone("10.0.0.2", 2);
     node.address(1, "10.0.0.2");
     node.wait_secs(60);
-    assert!(node.told_of_anomalies().is_empty());
+    assert!(node.anomaly_events().is_empty());
 }
 
 #[test]
-fn a_host_route_to_a_link_of_the_node_leads_astray() {
+fn host_route_to_an_uplink_is_astray() {
     let mut node = routed();
     node.link(uplink(9));
     node.route("10.0.0.2", 9);
     node.wait_secs(6);
-    assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.2"]);
+    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
 }
 
 #[test]
-fn where_it_leads_to_a_bridge_or_a_pod_that_cannot_be_read_nothing_is_concluded() {
+fn route_to_a_bridge_or_unreadable_pod_raises_nothing() {
     let mut node = routed();
     node.bridge(9);
     node.pod(3);
     for out in [9, 3] {
         node.route("10.0.0.2", out);
         node.wait_secs(60);
-        assert!(node.told_of_anomalies().is_empty(), "{out}");
+        assert!(node.anomaly_events().is_empty(), "{out}");
     }
 }
 
 #[test]
-fn the_end_of_a_host_route_that_was_never_right_says_nothing() {
-    let mut node = node();
+fn removal_of_a_never_correct_host_route_raises_nothing() {
+    let mut node = synced_node();
     node.pod(3);
     node.address(1, "10.0.0.2");
     node.route("10.0.0.2", 3);
     node.route_gone("10.0.0.2", 3);
     node.wait_secs(60);
-    assert!(node.told_of_anomalies().is_empty());
+    assert!(node.anomaly_events().is_empty());
 }
 
 #[test]
-fn the_end_of_a_wider_route_says_nothing() {
-    let mut node = node();
-    node.tell(Observation::Route(wide(1)));
+fn removal_of_a_wider_route_raises_nothing() {
+    let mut node = synced_node();
+    node.observe(Observation::Route(wide(1)));
     node.address(1, "10.0.0.2");
-    node.tell(Observation::RouteGone(wide(1)));
+    node.observe(Observation::RouteGone(wide(1)));
     node.wait_secs(60);
-    assert!(node.told_of_anomalies().is_empty());
+    assert!(node.anomaly_events().is_empty());
 }
 
 #[test]
-fn shared_addresses_have_no_route_of_their_own_that_could_be_wrong() {
-    let mut node = Node::with(Settings {
+fn allowed_address_is_never_route_astray() {
+    let mut node = Node::with_settings(Settings {
         allow: vec!["10.0.0.0/24".parse().unwrap()],
         ..Settings::default()
     });
     for ifindex in 1..=2 {
         node.pod(ifindex);
     }
-    node.was_read();
+    node.take_first_snapshot();
     node.address(1, "10.0.0.2");
     node.route("10.0.0.2", 2);
     node.wait_secs(60);
-    assert!(node.told_of_anomalies().is_empty());
+    assert!(node.anomaly_events().is_empty());
 }
 
 #[test]
-fn routes_of_the_other_family_lead_alike_and_say_nothing_of_this_one() {
+fn address_families_are_routed_separately() {
     let of = |destination: &str, prefix_len, ifindex| Route {
         prefix_len,
         ..route(destination, ifindex)
@@ -132,7 +132,7 @@ fn routes_of_the_other_family_lead_alike_and_say_nothing_of_this_one() {
 }
 
 #[test]
-fn of_host_routes_in_several_tables_the_main_ones_counts() {
+fn host_route_of_the_main_table_counts() {
     let mut routes = Routes::default();
     let other = Route {
         table: 100,
@@ -148,36 +148,40 @@ fn of_host_routes_in_several_tables_the_main_ones_counts() {
 }
 
 #[test]
-fn a_route_that_was_right_or_not_needed_in_between_is_astray_anew() {
-    let between: [fn(&mut Node); 2] = [
-        |node| {
+fn grace_period_restarts_after_an_interruption() {
+    let interruptions: [(&str, fn(&mut Node)); 2] = [
+        ("route correct", |node| {
             node.route_gone("10.0.0.2", 2);
             node.route("10.0.0.2", 1);
             node.route_gone("10.0.0.2", 1);
             node.route("10.0.0.2", 2);
-        },
-        |node| {
+        }),
+        ("address removed", |node| {
             node.address_gone(1, "10.0.0.2");
             node.address(1, "10.0.0.2");
-        },
+        }),
     ];
-    for between in between {
+    for (case, interrupt) in interruptions {
         let mut node = routed();
         node.route_gone("10.0.0.2", 1);
         node.route("10.0.0.2", 2);
         node.wait_secs(3);
-        between(&mut node);
+        interrupt(&mut node);
         node.wait_secs(3);
-        assert!(node.told_of_anomalies().is_empty());
+        assert!(node.anomaly_events().is_empty(), "{case}");
         node.wait_secs(3);
-        assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.2"]);
+        assert_eq!(
+            node.anomaly_events(),
+            ["raised route_astray 10.0.0.2"],
+            "{case}"
+        );
     }
 }
 
 #[test]
-fn a_route_that_never_was_right_is_told_while_it_is_there() {
+fn wrong_route_is_raised_while_it_exists() {
     for stays in [true, false] {
-        let mut node = node();
+        let mut node = synced_node();
         node.address(1, "10.0.0.2");
         node.route("10.0.0.2", 2);
         node.wait_secs(3);
@@ -185,29 +189,30 @@ fn a_route_that_never_was_right_is_told_while_it_is_there() {
             node.route_gone("10.0.0.2", 2);
         }
         node.wait_secs(10);
-        assert_eq!(node.told_of_anomalies().len(), usize::from(stays));
+        assert_eq!(
+            node.anomaly_events().len(),
+            usize::from(stays),
+            "stays: {stays}"
+        );
     }
 }
 
 #[test]
-fn a_route_that_ends_with_its_link_going_down_is_told_after_a_while() {
+fn route_lost_with_its_downed_link_is_raised() {
     let mut node = routed();
-    node.link(Link {
-        up: false,
-        ..pod(1)
-    });
+    node.link(link_down(pod(1)));
     node.wait_secs(6);
-    assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.2"]);
+    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
 }
 
 #[test]
-fn the_addresses_whose_routes_are_followed_are_bounded() {
-    let mut node = Node::within(Bounds {
+fn tracked_route_addresses_are_bounded() {
+    let mut node = Node::with_bounds(Bounds {
         kernel_entries: 2,
         ..Bounds::default()
     });
     node.pod(1);
-    node.was_read();
+    node.take_first_snapshot();
     for address in ["10.0.0.2", "10.0.0.3", "10.0.0.4"] {
         node.address(1, address);
     }
@@ -217,63 +222,63 @@ fn the_addresses_whose_routes_are_followed_are_bounded() {
     node.route("10.0.0.4", 1);
     node.route_gone("10.0.0.4", 1);
     node.wait_secs(6);
-    assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.3"]);
+    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.3"]);
 }
 
 #[test]
-fn a_default_route_leads_every_address_and_one_bit_more_only_half_of_them() {
+fn default_route_covers_all_and_a_one_bit_prefix_half() {
     let mut routes = Routes::default();
     for (prefix_len, ifindex) in [(0, 1), (1, 2)] {
         let wide = Route {
             prefix_len,
             ..route("0.0.0.0", ifindex)
         };
-        assert_eq!(routes.add(wide, 10), AddOutcome::New);
+        assert_eq!(routes.add(wide, 10), AddOutcome::New, "/{prefix_len}");
     }
     assert_eq!(routes.lookup(ip("255.255.255.255")), Some(1));
     assert_eq!(routes.lookup(ip("127.255.255.255")), Some(2));
 }
 
 #[test]
-fn a_route_that_led_astray_and_ends_with_its_link_leaves_it_to_the_next_one() {
-    let ends: [fn(&mut Node); 2] = [
-        |node| node.gone(9),
-        |node| {
-            node.link(Link {
-                up: false,
-                ..uplink(9)
-            })
-        },
+fn removed_wrong_route_falls_back_to_the_correct_one() {
+    let removals: [(&str, fn(&mut Node)); 2] = [
+        ("removed", |node| node.remove_link(9)),
+        ("down", |node| node.link(link_down(uplink(9)))),
     ];
-    for end in ends {
-        let mut node = node();
+    for (case, remove) in removals {
+        let mut node = synced_node();
         node.link(uplink(9));
         node.address(1, "10.0.0.2");
         node.route("10.0.0.2", 9);
-        node.tell(Observation::Route(Route {
+        node.observe(Observation::Route(Route {
             metric: 100,
             ..route("10.0.0.2", 1)
         }));
         node.wait_secs(6);
-        assert_eq!(node.told_of_anomalies(), ["raised route_astray 10.0.0.2"]);
-        end(&mut node);
         assert_eq!(
-            node.told_of_anomalies(),
-            ["resolved route_astray 10.0.0.2 route_right"]
+            node.anomaly_events(),
+            ["raised route_astray 10.0.0.2"],
+            "{case}"
+        );
+        remove(&mut node);
+        assert_eq!(
+            node.anomaly_events(),
+            ["resolved route_astray 10.0.0.2 route_right"],
+            "{case}"
         );
     }
 }
 
 #[test]
-fn host_routes_of_both_families_are_judged_when_they_are_told() {
+fn host_routes_of_both_families_are_checked() {
     for address in ["10.0.0.2", "2001:db8::2"] {
-        let mut node = node();
+        let mut node = synced_node();
         node.address(1, address);
         node.route(address, 1);
         node.route_gone(address, 1);
         node.wait_secs(6);
         assert_eq!(
-            node.told_of_anomalies(),
+            node.anomaly_events(),
             [format!("raised route_astray {address}")]
         );
     }

@@ -1,56 +1,57 @@
-//! Rule 5: who asks whether an address is free claims it only against another's claim.
+//! A probe for a free address is a claim only against another claim (`docs/detection-rules.md`, 5).
 
 use super::*;
 
 #[test]
-fn a_probe_alone_is_no_claim() {
+fn probe_alone_is_not_a_claim() {
     let mut node = Node::with_pods(2);
     node.probe(1, "10.0.0.1");
     node.address(2, "10.0.0.1");
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn two_probes_are_no_conflict() {
+fn two_probes_are_not_a_conflict() {
     let mut node = Node::with_pods(2);
     node.probe(1, "10.0.0.1");
     node.probe(2, "10.0.0.1");
     node.probe(1, "10.0.0.1");
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn a_probe_for_anothers_address_is_a_conflict() {
+fn probe_for_a_claimed_address_is_a_conflict() {
     for address in ["10.0.0.1", "2001:db8::1"] {
         let mut node = Node::with_pods(2);
         node.address(2, address);
         node.probe(1, address);
-        let raised = node.conflicts_said();
+        let raised = node.reported_conflicts();
         assert_eq!(
-            show(&raised[0]),
+            conflict_text(&raised[0]),
             format!("{address} duplicate observed: veth2 veth1")
         );
-        let heard = if ip(address).is_ipv4() { "arp" } else { "ndp" };
+        let protocol = if ip(address).is_ipv4() { "arp" } else { "ndp" };
         assert_eq!(
-            evidence(&raised[0].claimants[1]),
-            [format!("{heard} probe")]
+            evidence_text(&raised[0].claimants[1]),
+            [format!("{protocol} probe")],
+            "{address}"
         );
     }
 }
 
 #[test]
-fn a_pod_probing_for_its_own_address_is_no_conflict() {
+fn probe_for_the_pods_own_address_is_not_a_conflict() {
     let mut node = Node::with_pods(1);
     node.address(1, "10.0.0.1");
     node.probe(1, "10.0.0.1");
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn a_probe_in_another_vlan_or_domain_is_no_conflict() {
+fn probe_in_another_vlan_or_domain_is_not_a_conflict() {
     let mut node = Node::with_pods(2);
     node.address(2, "10.0.0.1");
-    node.tell(Observation::Frame(FrameClaim {
+    node.observe(Observation::Frame(FrameClaim {
         tentative: true,
         vlan: Vlan {
             outer: Some(5),
@@ -60,80 +61,80 @@ fn a_probe_in_another_vlan_or_domain_is_no_conflict() {
     }));
     node.address(2, "fe80::1");
     node.probe(1, "fe80::1");
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn a_probe_counts_only_as_long_as_it_is_contested() {
+fn probe_counts_only_while_contested() {
     let mut node = Node::with_pods(3);
     node.address(2, "10.0.0.1");
     node.probe(1, "10.0.0.1");
-    node.said();
-    node.gone(2);
+    node.conflict_events();
+    node.remove_link(2);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: left veth2(device_removed) left veth1(expired)"]
     );
-    // Claimed by a third within the time a probe counts: then it is contested again.
+    // A third claim within the lifetime of the probe contests it again.
     node.address(3, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth1 veth3"]
     );
 }
 
 #[test]
-fn a_probe_that_nothing_follows_lapses_after_a_minute() {
+fn probe_expires_after_a_minute() {
     let mut node = Node::with_pods(2);
     node.address(2, "10.0.0.1");
     node.probe(1, "10.0.0.1");
     node.wait_secs(30);
     node.probe(1, "10.0.0.1");
-    node.said();
+    node.conflict_events();
     node.wait_secs(59);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     node.wait_secs(1);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
 }
 
 #[test]
-fn a_claim_after_the_probe_is_a_claim() {
+fn claim_after_the_probe_is_firm() {
     let mut node = Node::with_pods(3);
     node.address(2, "10.0.0.1");
     node.probe(1, "10.0.0.1");
     node.frame(1, "10.0.0.1");
     node.probe(1, "10.0.0.1");
-    node.gone(2);
-    node.said();
+    node.remove_link(2);
+    node.conflict_events();
     node.frame(3, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth1 veth3"]
     );
     node.wait_secs(61);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
 }
 
 #[test]
-fn probes_are_upheld_neither_by_each_other_nor_by_a_claim_in_another_vlan() {
+fn probes_do_not_support_each_other_or_across_vlans() {
     let mut node = Node::with_pods(4);
     node.address(3, "10.0.0.1");
     node.probe(1, "10.0.0.1");
     node.probe(2, "10.0.0.1");
-    node.tell(Observation::Frame(FrameClaim {
+    node.observe(Observation::Frame(FrameClaim {
         vlan: Vlan {
             outer: Some(5),
             inner: None,
         },
         ..frame(4, "10.0.0.1")
     }));
-    node.said();
-    node.gone(3);
+    node.conflict_events();
+    node.remove_link(3);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         [
             "resolved 10.0.0.1 duplicate observed: left veth3(device_removed) left veth1(expired) left veth2(expired)"
         ]
@@ -141,67 +142,65 @@ fn probes_are_upheld_neither_by_each_other_nor_by_a_claim_in_another_vlan() {
 }
 
 #[test]
-fn a_probe_for_an_address_set_by_hand_behind_a_bridge_is_a_conflict() {
+fn probe_for_a_permanent_bridge_entry_is_a_conflict() {
     let mut node = Node::new();
     node.bridge(9);
     node.port(1, 9);
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
     node.probe(1, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:07 veth1"]
     );
 }
 
 #[test]
-fn the_probe_of_who_has_the_address_is_evidence_for_a_minute() {
-    let mut node = Node::with_pods(2);
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
+fn probe_of_a_holder_is_evidence_for_a_minute() {
+    let mut node = Node::with_duplicate();
     node.probe(1, "10.0.0.1");
-    let shown = |node: &Node| evidence(&node.engine.conflicts(node.now)[0].claimants[0]);
+    let shown = |node: &Node| evidence_text(&node.engine.conflicts(node.now)[0].claimants[0]);
     assert_eq!(shown(&node), ["address", "arp probe"]);
     node.wait_secs(61);
     assert_eq!(shown(&node), ["address"]);
 }
 
 #[test]
-fn a_pods_probe_for_what_it_has_itself_is_no_evidence() {
+fn probe_for_the_pods_own_address_is_not_evidence() {
     let mut node = Node::with_pods(1);
     node.address(1, "10.0.0.1");
     node.probe(1, "10.0.0.1");
     let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
-    assert_eq!(evidence(&claims[0].claimant), ["address"]);
+    assert_eq!(evidence_text(&claims[0].claimant), ["address"]);
 }
 
 #[test]
-fn a_probe_makes_no_claim_live_again_that_is_over() {
+fn probe_does_not_revive_an_expired_claim() {
     let mut node = Node::with_pods(2);
     node.address(2, "10.0.0.1");
     node.frame(1, "10.0.0.1");
     node.now = node.now + Duration::from_secs(601);
     node.probe(1, "10.0.0.1");
     let open = node.engine.conflicts(node.now);
-    assert_eq!(evidence(&open[0].claimants[1]), ["arp probe"]);
-    node.said();
+    assert_eq!(evidence_text(&open[0].claimants[1]), ["arp probe"]);
+    node.conflict_events();
     node.wait_secs(60);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
 }
 
 #[test]
-fn a_probe_that_becomes_a_claim_contests_another_probe_at_once() {
+fn probe_that_becomes_a_claim_contests_other_probes() {
     let mut node = Node::with_pods(3);
     node.address(3, "10.0.0.1");
     node.probe(1, "10.0.0.1");
     node.probe(2, "10.0.0.1");
-    node.gone(3);
-    node.said();
+    node.remove_link(3);
+    node.conflict_events();
     node.frame(1, "10.0.0.1");
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
     );
 }

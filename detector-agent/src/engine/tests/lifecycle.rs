@@ -1,4 +1,4 @@
-//! The life of a conflict: its times, its identity, who is listed as having left.
+//! The lifecycle of a conflict: its times, its identity, and who is listed as having left.
 
 use std::{collections::HashSet, net::IpAddr};
 
@@ -8,7 +8,7 @@ use crate::engine::{
     scope::Scope,
 };
 
-const EVERYWHERE: Scope = Scope {
+const UNTAGGED: Scope = Scope {
     vlan: Vlan {
         outer: None,
         inner: None,
@@ -16,16 +16,18 @@ const EVERYWHERE: Scope = Scope {
     domain: None,
 };
 
-/// Two pods that claim one address.
+/// The claimants of one address on two pods.
 fn claimants() -> Vec<Claimant> {
-    let mut node = Node::with_pods(2);
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
-    node.conflicts_said().remove(0).claimants
+    let mut node = Node::with_duplicate();
+    node.reported_conflicts().remove(0).claimants
 }
 
-/// Tells a life of its own what stands at `address`, and gives what it said.
-fn settle(life: &mut Lifecycle, address: IpAddr, claimants: Vec<Claimant>) -> Vec<Effect> {
+/// Applies the decision for these claimants of `address`, and returns the effects.
+fn apply_decision(
+    lifecycle: &mut Lifecycle,
+    address: IpAddr,
+    claimants: Vec<Claimant>,
+) -> Vec<Effect> {
     let kind = (claimants.len() > 1).then_some(ConflictKind::Duplicate);
     let decision = Decision {
         kind,
@@ -39,41 +41,43 @@ fn settle(life: &mut Lifecycle, address: IpAddr, claimants: Vec<Claimant>) -> Ve
     let mut effects = Vec::new();
     let bounds = Bounds::default();
     let leave_reason = |_: &Claimant| LeaveReason::Expired;
-    let decisions = vec![(EVERYWHERE, decision)];
-    let refused = life.apply(address, decisions, leave_reason, at, &bounds, &mut effects);
+    let decisions = vec![(UNTAGGED, decision)];
+    let refused = lifecycle.apply(address, decisions, leave_reason, at, &bounds, &mut effects);
     assert_eq!(refused, 0);
     effects
 }
 
 #[test]
-fn nothing_is_kept_of_an_address_at_peace() {
-    let mut life = Lifecycle::new(0);
+fn resolved_address_leaves_no_state() {
+    let mut lifecycle = Lifecycle::new(0);
     let address = ip("10.0.0.1");
     let claimants = claimants();
-    settle(&mut life, address, claimants.clone());
-    assert!(life.has_open(address));
-    settle(&mut life, address, claimants[..1].to_vec());
-    assert!(!life.has_open(address));
+    apply_decision(&mut lifecycle, address, claimants.clone());
+    assert!(lifecycle.has_open(address));
+    apply_decision(&mut lifecycle, address, claimants[..1].to_vec());
+    assert!(!lifecycle.has_open(address));
 }
 
 #[test]
-fn both_halves_of_an_id_differ_from_conflict_to_conflict_and_from_agent_to_agent() {
+fn conflict_ids_are_unique_in_both_halves() {
     let claimants = claimants();
     let mut halves = HashSet::new();
     for seed in 1..=4 {
-        let mut life = Lifecycle::new(seed);
+        let mut lifecycle = Lifecycle::new(seed);
         for last in 1..=4 {
-            let effects = settle(&mut life, [10, 0, 0, last].into(), claimants.clone());
+            let effects =
+                apply_decision(&mut lifecycle, [10, 0, 0, last].into(), claimants.clone());
             let [Effect::Raised(raised)] = effects.as_slice() else {
-                panic!("{effects:?}");
+                panic!("seed {seed}: {effects:?}");
             };
             let ConflictId(id) = raised.id;
-            assert!(halves.insert(id >> 64) && halves.insert(id & u128::from(u64::MAX)));
+            let unique = halves.insert(id >> 64) && halves.insert(id & u128::from(u64::MAX));
+            assert!(unique, "seed {seed}: {id:032x}");
         }
     }
 }
 
-/// The first numbers of SplitMix64 from seed 0, as its author's program gives them.
+/// The first outputs of SplitMix64 with seed 0, from the reference implementation.
 #[test]
 fn ids_are_spread_by_splitmix64() {
     let step = 0x9e37_79b9_7f4a_7c15_u64;
@@ -89,54 +93,55 @@ fn ids_are_spread_by_splitmix64() {
 }
 
 #[test]
-fn an_update_has_its_own_times_and_news_that_is_not_told_has_none() {
+fn only_reported_updates_change_the_times() {
     let mut node = Node::with_pods(3);
     node.address(1, "10.0.0.1");
     node.address(2, "10.0.0.1");
-    let raised = node.conflicts_said().remove(0);
+    let raised = node.reported_conflicts().remove(0);
     node.wait_secs(5);
-    let heard = node.now;
-    node.now.0 += MS;
-    node.tell_at(heard, Observation::Frame(frame(3, "10.0.0.1")));
-    let updated = node.conflicts_said().remove(0);
+    let sent_at = node.now;
+    node.tick();
+    node.observe_at(sent_at, Observation::Frame(frame(3, "10.0.0.1")));
+    let updated = node.reported_conflicts().remove(0);
     assert_eq!(updated.raised_at, raised.raised_at);
-    assert_eq!((updated.updated_at, updated.decided_at), (node.now, heard));
+    assert_eq!(
+        (updated.updated_at, updated.decided_at),
+        (node.now, sent_at)
+    );
     node.wait_secs(5);
     node.neighbour(3, "10.0.0.1", mac(3), NudState::Reachable);
-    assert!(node.said().is_empty());
+    assert!(node.conflict_events().is_empty());
     let open = node.engine.conflicts(node.now).remove(0);
     assert_eq!(open.updated_at, updated.updated_at);
     assert_eq!(open.decided_at, updated.decided_at);
 }
 
 #[test]
-fn a_resolution_gives_the_time_of_what_decided_it() {
-    let mut node = Node::with_pods(2);
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
-    node.said();
+fn resolution_carries_the_time_of_its_cause() {
+    let mut node = Node::with_duplicate();
+    node.conflict_events();
     node.wait_secs(5);
     let gone = node.now;
-    node.now.0 += MS;
-    node.tell_at(gone, Observation::LinkGone(2));
-    let resolved = node.conflicts_said().remove(0);
+    node.tick();
+    node.observe_at(gone, Observation::LinkGone(2));
+    let resolved = node.reported_conflicts().remove(0);
     assert_eq!(resolved.decided_at, gone);
     assert_eq!(resolved.updated_at, node.now);
     assert_eq!(resolved.resolved_at, Some(node.now));
 }
 
 #[test]
-fn why_somebody_left_stays_as_it_was_when_more_happens_to_its_device() {
+fn leave_reason_is_not_overwritten_by_later_changes() {
     let mut node = Node::with_pods(4);
     for ifindex in 1..=4 {
         node.address(ifindex, "10.0.0.1");
     }
     node.address_gone(1, "10.0.0.1");
-    node.gone(1);
-    node.said();
-    node.gone(2);
+    node.remove_link(1);
+    node.conflict_events();
+    node.remove_link(2);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         [
             "updated 10.0.0.1 duplicate certain: veth3 veth4 left veth1(address_removed) left veth2(device_removed)"
         ]
@@ -144,8 +149,8 @@ fn why_somebody_left_stays_as_it_was_when_more_happens_to_its_device() {
 }
 
 #[test]
-fn of_those_that_left_the_newest_are_listed() {
-    let mut node = Node::within(Bounds {
+fn newest_departed_claimants_are_listed() {
+    let mut node = Node::with_bounds(Bounds {
         claimants_per_conflict: 2,
         ..Bounds::default()
     });
@@ -154,10 +159,10 @@ fn of_those_that_left_the_newest_are_listed() {
         node.address(ifindex, "10.0.0.1");
     }
     for ifindex in 1..=3 {
-        node.gone(ifindex);
+        node.remove_link(ifindex);
     }
     assert_eq!(
-        node.said().last().map(String::as_str),
+        node.conflict_events().last().map(String::as_str),
         Some(
             "updated 10.0.0.1 duplicate certain: veth4 veth5 left veth2(device_removed) left veth3(device_removed)"
         )
@@ -165,23 +170,16 @@ fn of_those_that_left_the_newest_are_listed() {
 }
 
 #[test]
-fn conflicts_are_listed_by_age_and_an_address_once() {
+fn conflicts_are_listed_by_age_and_addresses_once() {
     let mut node = Node::with_pods(2);
-    let tagged = |ifindex, address| FrameClaim {
-        vlan: Vlan {
-            outer: Some(5),
-            inner: None,
-        },
-        ..frame(ifindex, address)
-    };
     for address in ["10.0.0.7", "10.0.0.3", "10.0.0.5"] {
         node.frame(1, address);
         node.frame(2, address);
     }
-    node.tell(Observation::Frame(tagged(1, "10.0.0.3")));
-    node.tell(Observation::Frame(tagged(2, "10.0.0.3")));
+    node.observe(tagged(1, "10.0.0.3"));
+    node.observe(tagged(2, "10.0.0.3"));
     assert_eq!(
-        node.open(),
+        node.open_conflicts(),
         [
             "10.0.0.7 duplicate observed: veth1 veth2",
             "10.0.0.3 duplicate observed: veth1 veth2",
@@ -197,16 +195,16 @@ fn conflicts_are_listed_by_age_and_an_address_once() {
 }
 
 #[test]
-fn a_bridge_that_is_gone_is_why_what_stood_behind_it_left() {
+fn claimant_behind_a_removed_bridge_left_as_device_removed() {
     let mut node = Node::new();
     node.bridge(9);
     node.port(1, 9);
     node.frame(1, "10.0.0.1");
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
-    node.said();
-    node.gone(9);
+    node.conflict_events();
+    node.remove_link(9);
     assert_eq!(
-        node.said(),
+        node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth1 left br9/02:00:00:00:00:07(device_removed)"]
     );
 }
