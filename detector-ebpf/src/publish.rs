@@ -16,7 +16,7 @@ use crate::{
     shared_address,
 };
 
-/// Publishes a frame's claim; an error tells why it was not published.
+/// Publishes a frame's claim; the error is the reason if it was not published.
 #[inline(always)]
 pub(crate) fn claim(claim: &RawClaim) -> Result<(), LogEvent> {
     let kind = if claim.tag == TAG_ARP {
@@ -52,7 +52,7 @@ pub(crate) fn claim(claim: &RawClaim) -> Result<(), LogEvent> {
     Ok(())
 }
 
-/// Publishes a neighbour entry; an error tells why it was not published. The withdrawal of a published entry needs no
+/// Publishes a neighbour entry; the error is the reason if it was not published. The withdrawal of a published entry needs no
 /// budget: it is bounded by what was published, and losing it would leave an ended claim alive.
 #[inline(always)]
 pub(crate) fn neighbour(record: &mut NeighbourRecord, validity: u8) -> Result<(), LogEvent> {

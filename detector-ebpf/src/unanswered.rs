@@ -55,8 +55,8 @@ struct ProbeCount {
     published_at: u64,
 }
 
-/// Counts the request that a frame makes, if any, and publishes an address that is requested repeatedly; an error tells why
-/// a record was lost.
+/// Counts the request that a frame makes, if any, and publishes an address that is requested repeatedly; the error is the
+/// reason if a record was lost.
 #[inline(always)]
 pub(crate) fn track_unanswered(skb: &Skb, claim: &RawClaim) -> Result<(), LogEvent> {
     let Some(address) = probed_address(skb, claim) else {

@@ -12,6 +12,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use object::{
+    build::elf::{Builder, Section, SectionData},
+    elf,
+};
 
 use crate::{
     compiler::{self, Candidate},
@@ -61,11 +65,11 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
         .context("the eBPF programs did not compile")?;
     let built = workspace.ebpf_target().join(TARGET).join("release");
     let object = workspace.ebpf_object();
-    copy_if_changed(
+    install(
         &built.join(EMPTY),
         &object.with_file_name(EMPTY).with_extension("o"),
     )?;
-    copy_if_changed(&built.join(PACKAGE), &object)?;
+    install(&built.join(PACKAGE), &object)?;
     Ok(object)
 }
 
@@ -118,16 +122,44 @@ fn encoded_flags(arch: &str) -> OsString {
     .into()
 }
 
-/// Does not touch an equal target, so that cargo does not rebuild the agent.
-fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
+fn install(from: &Path, to: &Path) -> Result<()> {
     let built =
         fs::read(from).with_context(|| format!("the build did not produce {}", from.display()))?;
-    if fs::read(to).is_ok_and(|present| present == built) {
+    let stripped = without_dwarf(&built)
+        .with_context(|| format!("could not strip debug information from {}", from.display()))?;
+    write_if_changed(&stripped, to)
+}
+
+/// Removes DWARF, most of the object's size, which the compiler writes beside the BTF that the kernel needs.
+fn without_dwarf(built: &[u8]) -> Result<Vec<u8>> {
+    let mut object = Builder::read(built)?;
+    for section in object.sections.iter_mut() {
+        section.delete |=
+            section.name.starts_with(b".debug") || section.name.starts_with(b".rel.debug");
+    }
+    // LLVM writes one string table for symbols and sections; the builder needs a second one.
+    let has_names = |section: &Section<'_>| matches!(section.data, SectionData::SectionString);
+    if !object.sections.iter().any(has_names) {
+        let names = object.sections.add();
+        names.name = b".shstrtab"[..].into();
+        names.sh_type = elf::SHT_STRTAB;
+        names.sh_addralign = 1;
+        names.data = SectionData::SectionString;
+    }
+    object.delete_orphans();
+    let mut stripped = Vec::new();
+    object.write(&mut stripped)?;
+    Ok(stripped)
+}
+
+/// Does not touch an equal target, so that cargo does not rebuild the agent.
+fn write_if_changed(object: &[u8], to: &Path) -> Result<()> {
+    if fs::read(to).is_ok_and(|present| present == object) {
         return Ok(());
     }
     // Rename is atomic: a concurrent agent build never reads a partial object.
     let partial = to.with_extension("partial");
-    fs::write(&partial, built)
+    fs::write(&partial, object)
         .and_then(|()| fs::rename(&partial, to))
         .with_context(|| format!("could not write {}", to.display()))
 }
@@ -140,24 +172,21 @@ mod tests {
     #[test]
     fn unchanged_object_is_not_rewritten() {
         let dir = tempfile::tempdir().unwrap();
-        let (from, to) = (dir.path().join("built"), dir.path().join("object.o"));
+        let to = dir.path().join("object.o");
         let modified = || fs::metadata(&to).unwrap().modified().unwrap();
 
-        fs::write(&from, "one").unwrap();
-        copy_if_changed(&from, &to).unwrap();
+        write_if_changed(b"one", &to).unwrap();
         let first = modified();
-        copy_if_changed(&from, &to).unwrap();
+        write_if_changed(b"one", &to).unwrap();
         assert_eq!(modified(), first);
 
-        fs::write(&from, "two").unwrap();
-        copy_if_changed(&from, &to).unwrap();
+        write_if_changed(b"two", &to).unwrap();
         assert_eq!(fs::read_to_string(&to).unwrap(), "two");
     }
 
     #[test]
     fn missing_build_output_is_named() {
-        let error =
-            copy_if_changed(Path::new("/nonexistent/object"), Path::new("/tmp/x")).unwrap_err();
+        let error = install(Path::new("/nonexistent/object"), Path::new("/tmp/x")).unwrap_err();
         assert_eq!(
             error.to_string(),
             "the build did not produce /nonexistent/object"
