@@ -116,7 +116,7 @@ fn flood_is_limited_and_suppressed_lines_are_counted() {
         .map(|line| line["suppressed"].as_u64().unwrap())
         .sum();
     assert_eq!(written as u64 + reported, FRAMES as u64);
-    let metrics = TestClient::new(node.netns(), "127.0.0.1:9842")
+    let metrics = TestClient::new(&node, "http://127.0.0.1:9842")
         .get("/metrics")
         .unwrap()
         .body;

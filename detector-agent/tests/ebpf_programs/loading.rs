@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use detector_agent::observe::ebpf::{BtfProblem, EbpfOptions, LoadError, Programs};
+use detector_agent::observe::ebpf::{BtfProblem, EbpfOptions, KernelLog, LoadError, Programs};
 
 fn load_with_btf(content: Option<&[u8]>) -> LoadError {
     let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -79,5 +79,26 @@ fn any_ring_size_is_rounded_to_a_valid_one() {
             ..EbpfOptions::default()
         };
         Programs::load(&options).unwrap();
+    }
+}
+
+#[test]
+fn verifier_removes_the_kernel_log_while_it_is_off() {
+    let sizes = |kernel_log| {
+        let options = EbpfOptions {
+            kernel_log,
+            ..EbpfOptions::default()
+        };
+        let (programs, _) = Programs::load(&options).unwrap();
+        programs.translated_sizes().unwrap()
+    };
+    let sizes = sizes(KernelLog::Off).into_iter().zip(sizes(KernelLog::All));
+    for ((name, without), (other_name, with)) in sizes {
+        assert_eq!(name, other_name);
+        // The code that writes a line is far larger than what checks the switch.
+        assert!(
+            without > 0 && without + 4_000 < with,
+            "{name}: {without}, {with}"
+        );
     }
 }
