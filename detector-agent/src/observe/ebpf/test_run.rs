@@ -32,7 +32,7 @@ impl Programs {
         test_run(program, frame, repeat)
     }
 
-    /// Size in bytes of each program after the verifier's rewrites, which include the removal of dead code.
+    /// Size in bytes of each program, by name, after the verifier's rewrites, which include the removal of dead code.
     ///
     /// # Errors
     /// The kernel does not return the information.
@@ -42,6 +42,7 @@ impl Programs {
             let size = program.info()?.size_translated().unwrap_or_default();
             sizes.push((name.to_owned(), size));
         }
+        sizes.sort_unstable();
         Ok(sizes)
     }
 }
