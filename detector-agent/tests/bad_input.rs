@@ -1,4 +1,4 @@
-//! What a person gets wrong: one clear sentence each, and the right exit code.
+//! Operator mistakes: each gives one clear sentence and the right exit code.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,7 +14,7 @@ const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
 
 fn run_with(node: &Node, args: &[&str]) -> Outcome {
     let args = ["run", "--events", "-"].iter().chain(args).copied();
-    // Whoever debugs with this set still reads one sentence.
+    // With backtraces enabled the error is still one sentence.
     AgentCommand::new(AGENT, args)
         .env("RUST_BACKTRACE", "1")
         .run_to_end(node, DEADLINE)
@@ -36,7 +36,7 @@ fn one_sentence(outcome: &Outcome) -> &str {
 }
 
 #[test]
-fn an_unknown_flag_is_named() {
+fn unknown_flag_is_named() {
     let node = Node::new("flag").unwrap();
     let outcome = run_with(&node, &["--no-such-flag"]);
     assert_eq!(outcome.code().unwrap(), 2);
@@ -49,7 +49,7 @@ fn an_unknown_flag_is_named() {
 }
 
 #[test]
-fn a_bad_value_is_named_with_its_flag() {
+fn bad_value_is_named_with_its_flag() {
     let node = Node::new("value").unwrap();
     for (flag, value) in [
         ("--allow", "10.0.0.0/40"),
@@ -68,7 +68,7 @@ fn a_bad_value_is_named_with_its_flag() {
 }
 
 #[test]
-fn a_bad_value_in_the_environment_is_named() {
+fn bad_value_in_the_environment_is_named() {
     let node = Node::new("env").unwrap();
     let outcome = AgentCommand::new(AGENT, ["run"])
         .env("IPCONFLICT_ATTACH", "sideways")
@@ -79,7 +79,7 @@ fn a_bad_value_in_the_environment_is_named() {
 }
 
 #[test]
-fn every_error_of_the_file_is_reported_at_once() {
+fn all_errors_of_the_config_file_are_reported_at_once() {
     let node = Node::new("file").unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent.yaml");
@@ -112,7 +112,7 @@ fn every_error_of_the_file_is_reported_at_once() {
 }
 
 #[test]
-fn an_unreadable_file_is_named() {
+fn unreadable_config_file_is_named() {
     let node = Node::new("unreadable").unwrap();
     let outcome = run_with(&node, &["--config", "/nonexistent/agent.yaml"]);
     assert!(one_sentence(&outcome).contains("/nonexistent/agent.yaml"));
@@ -122,7 +122,7 @@ fn an_unreadable_file_is_named() {
 }
 
 #[test]
-fn a_file_that_is_no_yaml_is_named() {
+fn invalid_yaml_is_named() {
     let node = Node::new("noyaml").unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent.yaml");
@@ -139,9 +139,9 @@ fn a_file_that_is_no_yaml_is_named() {
 }
 
 #[test]
-fn without_a_capability_the_missing_one_is_named() {
+fn missing_capability_is_named() {
     let node = Node::new("caps").unwrap();
-    // CAP_SYS_ADMIN stands in for CAP_BPF and CAP_PERFMON, so it goes with them.
+    // CAP_SYS_ADMIN implies CAP_BPF and CAP_PERFMON, so it is dropped along with them.
     for (dropped, named) in [
         ("-all", "CAP_"),
         ("-net_admin", "CAP_NET_ADMIN"),
@@ -168,9 +168,9 @@ fn without_a_capability_the_missing_one_is_named() {
 }
 
 #[test]
-fn as_an_ordinary_user_the_missing_capability_is_named() {
+fn unprivileged_user_gets_the_missing_capability_named() {
     let node = Node::new("user").unwrap();
-    // A copy where nobody may run it.
+    // A copy that the user `nobody` can execute.
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = directory.path().join("detector-agent");
@@ -198,7 +198,7 @@ fn as_an_ordinary_user_the_missing_capability_is_named() {
 }
 
 #[test]
-fn a_kernel_without_btf_is_told_in_one_sentence() {
+fn kernel_without_btf_is_reported_in_one_sentence() {
     let node = Node::new("btf").unwrap();
     let directory = tempfile::tempdir().unwrap();
     let empty = directory.path().join("empty");
@@ -222,7 +222,7 @@ fn a_kernel_without_btf_is_told_in_one_sentence() {
 }
 
 #[test]
-fn an_event_file_that_cannot_be_written_is_named() {
+fn unwritable_event_file_is_named() {
     let node = Node::new("events").unwrap();
     let outcome = AgentCommand::new(AGENT, ["run", "--events", "/nonexistent/events"])
         .run_to_end(&node, DEADLINE)
@@ -231,7 +231,7 @@ fn an_event_file_that_cannot_be_written_is_named() {
 }
 
 #[test]
-fn a_glob_that_is_none_is_named() {
+fn invalid_glob_is_named() {
     let node = Node::new("badglob").unwrap();
     let outcome = run_with(&node, &["--interfaces", "cali[*"]);
     assert_eq!(outcome.code().unwrap(), 2, "{outcome:?}");
@@ -239,7 +239,7 @@ fn a_glob_that_is_none_is_named() {
 }
 
 #[test]
-fn a_glob_that_matches_nothing_is_a_warning_and_the_agent_goes_on() {
+fn glob_without_a_match_warns_and_the_agent_runs() {
     let node = Node::new("glob").unwrap();
     let _other = node
         .add_pod(&PodSpec::new("vethother").address("10.244.2.10/32"))
@@ -262,12 +262,12 @@ fn a_glob_that_matches_nothing_is_a_warning_and_the_agent_goes_on() {
     assert_eq!(
         raised.event.conflict().unwrap().devices(),
         ["cali1", "cali2"],
-        "the device left out has no say"
+        "an excluded device is no claimant"
     );
 }
 
 #[test]
-fn a_device_that_vanishes_during_attach_disturbs_nothing() {
+fn device_that_vanishes_during_attach_logs_no_warning() {
     let node = Node::new("vanish").unwrap();
     let barrier = Barrier::prepare(&node).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
@@ -283,14 +283,11 @@ fn a_device_that_vanishes_during_attach_disturbs_nothing() {
         ]
     });
     node.ip_batch(lines).unwrap();
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
     let log = agent.log();
-    let alarmed = log
+    let warning = log
         .lines()
         .find(|line| line.contains(r#""level":"ERROR""#) || line.contains(r#""level":"WARN""#));
-    assert_eq!(
-        alarmed, None,
-        "a pod that goes away is nothing to complain of"
-    );
+    assert_eq!(warning, None, "a pod that goes away logs no warning");
 }

@@ -1,4 +1,4 @@
-//! `check`: one look at the kernel's state, for a script or node-problem-detector.
+//! `check`: one snapshot of the kernel's state, for a script or node-problem-detector.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -38,7 +38,7 @@ fn assert_no_conflict(outcome: &Outcome) {
 }
 
 #[test]
-fn conflicts_exit_1_and_the_first_line_fits_80_bytes() {
+fn conflict_exits_1_with_a_first_line_of_at_most_80_bytes() {
     let node = Node::new("checktext").unwrap();
     let _pods = duplicate(&node);
     let outcome = check(&node, "text");
@@ -58,7 +58,7 @@ fn conflicts_exit_1_and_the_first_line_fits_80_bytes() {
 }
 
 #[test]
-fn the_first_line_fits_80_bytes_with_many_long_addresses() {
+fn many_long_addresses_fit_a_first_line_of_80_bytes() {
     let node = Node::new("checklong").unwrap();
     let specs: Vec<_> = (0..20)
         .flat_map(|number| {
@@ -81,7 +81,7 @@ fn the_first_line_fits_80_bytes_with_many_long_addresses() {
 }
 
 #[test]
-fn the_json_is_one_whole_document_with_the_conflict_as_events_have_it() {
+fn json_is_one_document_with_the_conflict_as_in_events() {
     let node = Node::new("checkjson").unwrap();
     let _pods = duplicate(&node);
     let outcome = check(&node, "json");
@@ -113,14 +113,14 @@ fn no_conflict_exits_0() {
 }
 
 #[test]
-fn a_node_without_pods_has_no_conflict() {
+fn node_without_pods_has_no_conflict() {
     let node = Node::new("checkempty").unwrap();
     let outcome = check(&node, "json");
     assert_no_conflict(&outcome);
 }
 
 #[test]
-fn a_check_that_may_not_look_exits_2_with_whole_json() {
+fn missing_capability_exits_2_with_valid_json() {
     let node = Node::new("checkunpriv").unwrap();
     let _pods = duplicate(&node);
     let command = [
@@ -145,8 +145,8 @@ fn a_check_that_may_not_look_exits_2_with_whole_json() {
     assert!(document(&outcome).is_object());
 }
 
-/// A pod with more addresses than a reading keeps of one.
-fn beyond_the_bound(node: &Node) -> Pod {
+/// A pod with more addresses than a snapshot keeps per pod.
+fn pod_beyond_address_bound(node: &Node) -> Pod {
     let pod = node.add_pod(&PodSpec::new("vethmany")).unwrap();
     let lines =
         (0..1100).map(|n| format!("address add 10.99.{}.{}/32 dev eth0", n / 250, n % 250 + 1));
@@ -155,9 +155,9 @@ fn beyond_the_bound(node: &Node) -> Pod {
 }
 
 #[test]
-fn no_conflict_in_what_is_not_everything_exits_2_and_says_so() {
+fn incomplete_snapshot_without_conflict_exits_2() {
     let node = Node::new("checkpart").unwrap();
-    let _pod = beyond_the_bound(&node);
+    let _pod = pod_beyond_address_bound(&node);
     let text = check(&node, "text");
     assert_eq!(text.code().unwrap(), 2, "{text:?}");
     let first = text.stdout.lines().next().unwrap();
@@ -177,9 +177,9 @@ fn no_conflict_in_what_is_not_everything_exits_2_and_says_so() {
 }
 
 #[test]
-fn a_conflict_in_what_is_not_everything_exits_1() {
+fn incomplete_snapshot_with_conflict_exits_1() {
     let node = Node::new("checkpartly").unwrap();
-    let _many = beyond_the_bound(&node);
+    let _many = pod_beyond_address_bound(&node);
     let _pods = duplicate(&node);
     let outcome = check(&node, "json");
     assert_eq!(outcome.code().unwrap(), 1, "{outcome:?}");
@@ -187,7 +187,7 @@ fn a_conflict_in_what_is_not_everything_exits_1() {
 }
 
 #[test]
-fn pods_that_come_and_go_meanwhile_are_no_reason_not_to_tell() {
+fn pod_churn_during_the_check_does_not_make_it_inconclusive() {
     let node = Node::new("checkchurn").unwrap();
     let _stays = node
         .add_pod(&PodSpec::new("vethstays").address("10.244.2.1/24"))
@@ -203,7 +203,7 @@ fn pods_that_come_and_go_meanwhile_are_no_reason_not_to_tell() {
                         .address(format!("10.{}.{low}.{n}/32", high + 1))
                 };
                 let specs: Vec<_> = (1..=5).map(spec).collect();
-                // Dropping them deletes their namespaces, and the kernel the devices after that, in its own time.
+                // Dropping them deletes their namespaces; the kernel removes the devices asynchronously.
                 drop(node.add_pods(&specs).unwrap());
                 rounds += 1;
             }

@@ -1,4 +1,4 @@
-//! Ordinary life of a node: pods come and go and none is in conflict.
+//! Ordinary pod churn without conflicts raises nothing.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,7 +13,7 @@ use detector_testkit::{Agent, AgentCommand, Barrier, Cni, Frame, FrameSender, No
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
 
 #[test]
-fn two_hundred_pods_that_come_and_go_raise_nothing() {
+fn churn_of_two_hundred_pods_raises_nothing() {
     let node = Node::new("churn").unwrap();
     let barrier = Barrier::prepare(&node).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
@@ -30,7 +30,7 @@ fn two_hundred_pods_that_come_and_go_raise_nothing() {
             .collect();
         let pods = node.add_pods(&specs).unwrap();
         for pod in &pods {
-            // What a pod does first: it asks for its gateway.
+            // The first frame of a pod is usually the ARP request for its gateway.
             let frame = Frame::request(
                 pod.mac(),
                 pod.ipv4().unwrap(),
@@ -40,12 +40,12 @@ fn two_hundred_pods_that_come_and_go_raise_nothing() {
         }
         node.delete_pods(pods).unwrap();
     }
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
 }
 
 #[test]
-fn an_address_handed_on_after_its_pod_is_gone_raises_nothing() {
+fn address_reused_after_its_pod_is_gone_raises_nothing() {
     let node = Node::new("reuse").unwrap();
     let barrier = Barrier::prepare(&node).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
@@ -58,8 +58,8 @@ fn an_address_handed_on_after_its_pod_is_gone_raises_nothing() {
         FrameSender::open(&pod).unwrap().send(&frame).unwrap();
         pod.delete().unwrap();
     }
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
 }
 
 #[test]
@@ -76,6 +76,6 @@ fn real_ptp_pods_with_their_shared_gateway_raise_nothing() {
             cni.remove_pod(&node, pod).unwrap();
         }
     }
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
 }

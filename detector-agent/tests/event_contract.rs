@@ -1,5 +1,5 @@
-//! The event lines, field by field. The testkit holds every line of every test to the contract's shape; here are the
-//! values.
+//! The values of the event lines, field by field. The testkit checks every line of every test for the
+//! contract's shape; these tests check the values.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,7 +24,7 @@ fn field<'a>(event: &'a Event, pointer: &str) -> &'a str {
 }
 
 #[test]
-fn every_value_is_what_the_kernel_says() {
+fn values_match_the_kernel_state() {
     let node = Node::new("values").unwrap();
     node.add_bridge("cni0", &["10.244.9.1/24"]).unwrap();
     let pods = node
@@ -70,7 +70,7 @@ fn every_value_is_what_the_kernel_says() {
         ["arp"]
     );
 
-    // Times sort as text: the same length, the same zone.
+    // Times sort as text, because all have the same length and zone.
     let raised_at = field(&event, "/raised_at");
     assert!(
         raised_at <= event.time.as_str(),
@@ -96,7 +96,7 @@ fn every_value_is_what_the_kernel_says() {
     }
     let written = seconds(&event.time);
     let since_epoch = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
-    // The clock of the wall may be stepped; a second of leeway on both sides.
+    // The wall clock may be stepped, so allow a second on both sides.
     assert!(
         written > since_epoch(begun) - 1.0 && written < since_epoch(ended) + 1.0,
         "{}",
@@ -105,7 +105,7 @@ fn every_value_is_what_the_kernel_says() {
 }
 
 #[test]
-fn ids_are_unique_and_a_conflict_keeps_its_own() {
+fn event_ids_are_unique_and_conflict_ids_stable() {
     let node = Node::new("ids").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let specs: Vec<_> = (0..3)
@@ -143,7 +143,7 @@ fn ids_are_unique_and_a_conflict_keeps_its_own() {
 }
 
 #[test]
-fn the_vlan_is_told_and_divides() {
+fn vlan_is_reported_and_separates_conflicts() {
     let node = Node::new("vlan").unwrap();
     let pods = node
         .add_pods(&["vetha", "vethb"].map(PodSpec::new))
@@ -165,7 +165,7 @@ fn the_vlan_is_told_and_divides() {
 }
 
 #[test]
-fn the_node_is_named_by_the_environment_kubernetes_sets() {
+fn node_name_comes_from_the_environment() {
     let node = Node::new("nodename").unwrap();
     let command = AgentCommand::new(AGENT, ["run", "--events", "-", "--log-format", "json"])
         .env("NODE_NAME", "worker-7");
@@ -194,7 +194,7 @@ fn seconds(time: &str) -> f64 {
 }
 
 #[test]
-fn times_are_read_right() {
+fn seconds_parses_timestamps() {
     assert_eq!(seconds("1970-01-01T00:00:00.500000Z"), 0.5);
     assert_eq!(seconds("2026-03-21T09:10:11.000000Z"), 1_774_084_211.0);
 }

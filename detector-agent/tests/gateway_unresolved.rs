@@ -1,4 +1,5 @@
-//! A pod that asks for its gateway and gets no answer is told; whoever is answered, or asks for many, is not.
+//! A pod whose gateway requests stay unanswered is reported as `gateway_unresolved`; a pod that gets
+//! answers, or that requests many different addresses, is not.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,26 +20,27 @@ use detector_testkit::{
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
 const KIND: &str = "gateway_unresolved";
-/// Without a further request the anomaly is over after this long.
+/// The anomaly resolves this long after the last request.
 const QUIET: Duration = Duration::from_secs(60);
 
-fn tells(received: &ReceivedEvent, event: &str) -> bool {
+fn is_gateway_event(received: &ReceivedEvent, event: &str) -> bool {
     received.event.kind == event && received.event.anomaly().is_some_and(|a| a.kind == KIND)
 }
 
-/// The pod sends one packet to a far away address: its kernel asks for the gateway, three times where nothing answers.
+/// The pod sends one packet to an address outside its subnet, so that its kernel requests the
+/// gateway (three times if nothing answers).
 fn send_one_packet(pod: &Pod) {
     pod.netns()
         .run_in(|| {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-            // It is queued until the gateway is known.
+            // The kernel queues it until the gateway is resolved.
             let _ = socket.send_to(b"x", "203.0.113.7:9");
             Ok(())
         })
         .unwrap();
 }
 
-fn ask(pod: &Pod, target: Ipv4Addr, times: usize) {
+fn send_requests(pod: &Pod, target: Ipv4Addr, times: usize) {
     let sender = FrameSender::open(pod).unwrap();
     let frame = Frame::request(pod.mac(), pod.ipv4().unwrap(), target);
     for _ in 0..times {
@@ -47,7 +49,7 @@ fn ask(pod: &Pod, target: Ipv4Addr, times: usize) {
 }
 
 #[test]
-fn calico_gateway_is_raised_after_three_requests_and_ends_when_quiet() {
+fn calico_gateway_raises_after_three_requests_until_quiet() {
     let facts = CalicoGatewayUnresolved::load().unwrap();
     let (device, gateway) = (&facts.device, facts.gateway);
     let node = Node::new("gateway").unwrap();
@@ -66,32 +68,39 @@ fn calico_gateway_is_raised_after_three_requests_and_ends_when_quiet() {
     send_one_packet(&pod);
     let raised = agent
         .wait_until(DEADLINE, |events| {
-            events.iter().any(|r| tells(r, ANOMALY_RAISED))
+            events.iter().any(|r| is_gateway_event(r, ANOMALY_RAISED))
         })
         .unwrap();
-    let raised: Vec<_> = raised.iter().filter(|r| tells(r, ANOMALY_RAISED)).collect();
+    let raised: Vec<_> = raised
+        .iter()
+        .filter(|r| is_gateway_event(r, ANOMALY_RAISED))
+        .collect();
     let anomaly = raised[0].event.anomaly().unwrap();
     assert_eq!(anomaly.address, gateway.to_string());
     assert_eq!(anomaly.device.as_deref(), Some(device.as_str()));
-    // What mends it: the host answers for the gateway again.
+    // The repair: the host answers for the gateway again.
     node.ip(&format!("address add {gateway}/32 dev {device}"))
         .unwrap();
-    // Its kernel may still wait for an answer to its last request; the next packet is to make a new one.
+    // The pod's kernel may still be waiting for an answer to its last request; after a flush the
+    // next packet triggers a new one.
     pod.netns().ip("neigh flush dev eth0").unwrap();
     send_one_packet(&pod);
     let events = agent
         .wait_until(QUIET + DEADLINE, |events| {
-            events.iter().any(|r| tells(r, ANOMALY_RESOLVED))
+            events.iter().any(|r| is_gateway_event(r, ANOMALY_RESOLVED))
         })
         .unwrap();
-    let resolved = events.iter().find(|r| tells(r, ANOMALY_RESOLVED)).unwrap();
-    let over = resolved.event.anomaly().unwrap();
-    assert_eq!(over.anomaly_id, anomaly.anomaly_id);
-    assert_eq!(over.resolved_because.as_deref(), Some("quiet"));
+    let resolved = events
+        .iter()
+        .find(|r| is_gateway_event(r, ANOMALY_RESOLVED))
+        .unwrap();
+    let resolved = resolved.event.anomaly().unwrap();
+    assert_eq!(resolved.anomaly_id, anomaly.anomaly_id);
+    assert_eq!(resolved.resolved_because.as_deref(), Some("quiet"));
 }
 
 #[test]
-fn requests_alone_are_enough_and_the_device_that_goes_ends_it() {
+fn requests_alone_raise_and_device_removal_resolves() {
     let node = Node::new("gwframes").unwrap();
     let pods = node
         .add_pods(&[
@@ -101,38 +110,41 @@ fn requests_alone_are_enough_and_the_device_that_goes_ends_it() {
         .unwrap();
     let [four, six]: [Pod; 2] = pods.try_into().unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    ask(&four, Ipv4Addr::new(169, 254, 1, 1), 3);
+    send_requests(&four, Ipv4Addr::new(169, 254, 1, 1), 3);
     let sender = FrameSender::open(&six).unwrap();
     let gateway = "fe80::ecee:eeff:feee:eeee".parse().unwrap();
     let frame = Frame::solicitation(six.mac(), "fd00:65::2".parse().unwrap(), gateway);
     for _ in 0..3 {
         sender.send(&frame).unwrap();
     }
-    let told = |events: &[ReceivedEvent], event: &str| -> Vec<String> {
-        let told = events.iter().filter(|r| tells(r, event));
-        let mut devices: Vec<_> = told.filter_map(|r| r.event.anomaly()?.device).collect();
+    let devices_of = |events: &[ReceivedEvent], event: &str| -> Vec<String> {
+        let matching = events.iter().filter(|r| is_gateway_event(r, event));
+        let mut devices: Vec<_> = matching.filter_map(|r| r.event.anomaly()?.device).collect();
         devices.sort();
         devices
     };
     agent
         .wait_until(DEADLINE, |events| {
-            told(events, ANOMALY_RAISED) == ["cali4", "cali6"]
+            devices_of(events, ANOMALY_RAISED) == ["cali4", "cali6"]
         })
         .unwrap();
     node.delete_pods(vec![four, six]).unwrap();
     let events = agent
         .wait_until(DEADLINE, |events| {
-            told(events, ANOMALY_RESOLVED) == ["cali4", "cali6"]
+            devices_of(events, ANOMALY_RESOLVED) == ["cali4", "cali6"]
         })
         .unwrap();
-    let mut over = events.iter().filter(|r| tells(r, ANOMALY_RESOLVED));
+    let mut resolved = events
+        .iter()
+        .filter(|r| is_gateway_event(r, ANOMALY_RESOLVED));
     assert!(
-        over.all(|r| r.event.anomaly().unwrap().resolved_because.as_deref() == Some("device_gone"))
+        resolved
+            .all(|r| r.event.anomaly().unwrap().resolved_because.as_deref() == Some("device_gone"))
     );
 }
 
 #[test]
-fn answered_busy_and_peer_seeking_pods_raise_nothing() {
+fn answered_scanning_and_on_link_requests_raise_nothing() {
     let node = Node::new("gwquiet").unwrap();
     let barrier = Barrier::prepare(&node).unwrap();
     let pods = node
@@ -155,19 +167,19 @@ fn answered_busy_and_peer_seeking_pods_raise_nothing() {
         pods[0].netns().ip(&route).unwrap();
     }
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    // The gateway answers each of these requests, so each is made once.
+    // The gateway answers each of these requests, so none is repeated.
     for _ in 0..2 {
         send_one_packet(&pods[0]);
         pods[0].netns().ip("neigh flush dev eth0").unwrap();
     }
     for last in 1..=200 {
-        ask(&pods[1], Ipv4Addr::new(10, 99, 0, last), 1);
+        send_requests(&pods[1], Ipv4Addr::new(10, 99, 0, last), 1);
     }
-    // A peer on its own subnet that is down.
-    ask(&pods[2], Ipv4Addr::new(10, 66, 0, 77), 5);
-    ask(&pods[3], gateway, 2);
+    // A peer on the pod's own subnet that is down.
+    send_requests(&pods[2], Ipv4Addr::new(10, 66, 0, 77), 5);
+    send_requests(&pods[3], gateway, 2);
     for _ in 0..2 {
-        let said = barrier.pass(&node, &agent).unwrap();
-        assert!(said.is_empty(), "{said:#?}");
+        let events = barrier.pass(&node, &agent).unwrap();
+        assert!(events.is_empty(), "{events:#?}");
     }
 }

@@ -1,4 +1,4 @@
-//! How a conflict goes on and ends.
+//! Updates and resolution of a conflict.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -62,9 +62,9 @@ fn deleting_one_pod_resolves() {
 }
 
 #[test]
-fn deleting_only_the_namespace_resolves() {
+fn deleting_only_the_netns_resolves() {
     let (_node, mut pods, agent, _) = conflict("netns");
-    // As a runtime that crashed: the kernel removes the veth with the namespace.
+    // As after a crash of the runtime: the kernel removes the veth along with the namespace.
     drop(pods.pop());
     assert_eq!(left(&resolved(&agent), "vethb"), Some("device_removed"));
 }
@@ -80,7 +80,7 @@ fn removing_the_address_resolves() {
 }
 
 #[test]
-fn a_third_claimant_updates_and_its_leaving_does_too() {
+fn third_claimant_updates_when_it_joins_and_leaves() {
     let (node, _pods, agent, raised) = conflict("third");
     let third = node
         .add_pod(&PodSpec::new("vethc").address("10.244.2.10/32"))
@@ -124,7 +124,7 @@ fn a_third_claimant_updates_and_its_leaving_does_too() {
 }
 
 #[test]
-fn a_route_that_moves_updates_who_receives_the_traffic() {
+fn moved_route_updates_traffic_goes_to() {
     let (node, _pods, agent, _) = conflict("route");
     let goes_to = |device: &'static str| {
         agent
@@ -142,7 +142,7 @@ fn a_route_that_moves_updates_who_receives_the_traffic() {
 }
 
 #[test]
-fn a_withdrawn_neighbour_entry_resolves() {
+fn withdrawn_neighbour_entry_resolves() {
     let node = Node::new("withdraw").unwrap();
     let pods = node
         .add_pods(&["vetha", "vethb"].map(PodSpec::new))
@@ -165,7 +165,7 @@ fn a_withdrawn_neighbour_entry_resolves() {
 }
 
 #[test]
-fn a_conflict_that_comes_again_is_a_new_one() {
+fn recurring_conflict_gets_a_new_id() {
     let (_node, pods, agent, raised) = conflict("again");
     pods[1].remove_address("10.244.2.10/32").unwrap();
     resolved(&agent);
@@ -181,7 +181,7 @@ fn a_conflict_that_comes_again_is_a_new_one() {
 }
 
 #[test]
-fn a_device_of_the_same_name_does_not_inherit_a_claim() {
+fn recreated_device_of_the_same_name_inherits_no_claim() {
     let node = Node::new("rename").unwrap();
     let pods = node
         .add_pods(&["vetha", "vethb"].map(PodSpec::new))
@@ -195,6 +195,6 @@ fn a_device_of_the_same_name_does_not_inherit_a_claim() {
     first.delete().unwrap();
     let _reborn = node.add_pod(&PodSpec::new("vetha")).unwrap();
     announce(&second, address).unwrap();
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
 }

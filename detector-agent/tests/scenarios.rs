@@ -1,4 +1,4 @@
-//! Incidents from the field, laid out on real devices.
+//! Incidents from the field, reproduced on real devices.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -30,7 +30,7 @@ fn calico_devices(node: &Node, facts: &CalicoElevenDevices) -> Vec<Pod> {
     node.add_pods(&specs).unwrap()
 }
 
-/// The route first: each event then tells where the traffic goes.
+/// The route comes first, so that every event has `traffic_goes_to`.
 fn calico_state(node: &Node, facts: &CalicoElevenDevices) {
     node.ip(&format!(
         "route add {} dev {} scope link",
@@ -82,25 +82,25 @@ fn assert_calico(conflict: &Conflict, facts: &CalicoElevenDevices) {
 }
 
 #[test]
-fn calico_eleven_devices_are_one_conflict_for_an_agent_that_starts_after() {
+fn calico_eleven_devices_existing_before_start_are_one_conflict() {
     let facts = CalicoElevenDevices::load().unwrap();
     let node = Node::new("calico").unwrap();
     let _pods = calico_devices(&node, &facts);
     calico_state(&node, &facts);
     let barrier = Barrier::prepare(&node).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let said = barrier.pass(&node, &agent).unwrap();
-    let raised: Vec<_> = said
+    let events = barrier.pass(&node, &agent).unwrap();
+    let raised: Vec<_> = events
         .iter()
         .filter(|received| received.event.kind == RAISED)
         .collect();
     assert_eq!(raised.len(), facts.expect.conflicts);
-    // Known from one look: the first word is the whole story.
+    // All claimants are in the first snapshot, so the first event is complete.
     assert_calico(&raised[0].event.conflict().unwrap(), &facts);
 }
 
 #[test]
-fn calico_eleven_devices_are_one_conflict_for_an_agent_that_was_there_before() {
+fn calico_eleven_devices_added_at_runtime_are_one_conflict() {
     let facts = CalicoElevenDevices::load().unwrap();
     let node = Node::new("calico").unwrap();
     let _pods = calico_devices(&node, &facts);
@@ -115,13 +115,13 @@ fn calico_eleven_devices_are_one_conflict_for_an_agent_that_was_there_before() {
         })
         .unwrap();
     assert_calico(&full.event.conflict().unwrap(), &facts);
-    let said = barrier.pass(&node, &agent).unwrap();
-    let raised: Vec<_> = said
+    let events = barrier.pass(&node, &agent).unwrap();
+    let raised: Vec<_> = events
         .iter()
         .filter(|received| received.event.kind == RAISED)
         .collect();
     assert_eq!(raised.len(), facts.expect.conflicts, "{raised:#?}");
-    let ids: BTreeSet<_> = said
+    let ids: BTreeSet<_> = events
         .iter()
         .map(|received| received.event.conflict().unwrap().conflict_id)
         .collect();
@@ -129,7 +129,7 @@ fn calico_eleven_devices_are_one_conflict_for_an_agent_that_was_there_before() {
 }
 
 #[test]
-fn kindnet_state_wiped_names_exactly_the_addresses_handed_out_twice() {
+fn kindnet_state_wiped_raises_exactly_the_duplicates() {
     let facts = KindnetStateWiped::load().unwrap();
     let node = Node::new("kindnet").unwrap();
     let cni = Cni::new(facts.ptp_config().unwrap()).unwrap();
@@ -158,8 +158,8 @@ fn kindnet_state_wiped_names_exactly_the_addresses_handed_out_twice() {
     for (pod, wanted) in after.iter().zip(&facts.after) {
         assert_eq!(pod.address().unwrap(), wanted.address);
     }
-    let said = barrier.pass(&node, &agent).unwrap();
-    let mut raised: Vec<_> = said
+    let events = barrier.pass(&node, &agent).unwrap();
+    let mut raised: Vec<_> = events
         .iter()
         .filter(|received| received.event.kind == RAISED)
         .map(|received| received.event.conflict().unwrap())
@@ -183,7 +183,7 @@ fn kindnet_state_wiped_names_exactly_the_addresses_handed_out_twice() {
         ];
         devices.sort_unstable();
         assert_eq!(conflict.devices(), devices);
-        // ptp leaves the old route where it is: the old pod goes on receiving.
+        // ptp keeps the old route in place, so the old pod keeps receiving the traffic.
         assert_eq!(
             conflict.traffic_goes_to.as_deref(),
             Some(before[index].device().unwrap())

@@ -1,4 +1,4 @@
-//! How the agent ends, and what it leaves on the devices.
+//! How the agent shuts down, and that it leaves nothing behind on the devices.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,7 +20,7 @@ fn node_with_pods(prefix: &str) -> (Node, Vec<Pod>) {
     (node, pods)
 }
 
-/// The clsact filters on the ingress of these devices, a line each.
+/// The clsact ingress filters of these devices, one per line.
 fn filters(node: &Node, pods: &[Pod]) -> Vec<String> {
     pods.iter()
         .flat_map(|pod| {
@@ -52,11 +52,11 @@ fn sigterm_detaches_and_exits_0() {
 }
 
 #[test]
-fn sigterm_while_it_starts_exits_0_and_leaves_nothing() {
+fn sigterm_during_startup_exits_0_and_leaves_nothing() {
     let (node, pods) = node_with_pods("early");
     let mut agent =
         Agent::start(&node, &AgentCommand::run(AGENT).arg("--attach").arg("tc")).unwrap();
-    // As soon as it says anything at all: its handlers are in place by then.
+    // Its signal handlers are installed before its first log line.
     agent.wait_log(DEADLINE, "{").unwrap();
     let (status, _) = agent.terminate(DEADLINE).unwrap();
     assert_eq!(status.code(), Some(0), "{}", agent.log());
@@ -64,7 +64,7 @@ fn sigterm_while_it_starts_exits_0_and_leaves_nothing() {
 }
 
 #[test]
-fn the_next_start_removes_what_a_killed_agent_left() {
+fn next_start_removes_the_filters_of_a_killed_agent() {
     let (node, pods) = node_with_pods("kill");
     let command = AgentCommand::run(AGENT).arg("--attach").arg("tc");
     let mut killed = Agent::start_ready(&node, &command).unwrap();
@@ -85,7 +85,7 @@ fn the_next_start_removes_what_a_killed_agent_left() {
 }
 
 #[test]
-fn cleanup_removes_what_a_killed_agent_left() {
+fn cleanup_removes_the_filters_of_a_killed_agent() {
     let (node, pods) = node_with_pods("cleanup");
     let mut killed =
         Agent::start_ready(&node, &AgentCommand::run(AGENT).arg("--attach").arg("tc")).unwrap();
@@ -98,7 +98,7 @@ fn cleanup_removes_what_a_killed_agent_left() {
 }
 
 #[test]
-fn a_second_agent_on_the_node_exits_2_and_the_first_goes_on() {
+fn second_agent_on_a_node_exits_2_and_the_first_keeps_running() {
     let (node, _pods) = node_with_pods("second");
     let first = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let second = AgentCommand::new(AGENT, ["run", "--events", "-", "--listen", "127.0.0.1:0"]);
@@ -118,14 +118,14 @@ fn a_second_agent_on_the_node_exits_2_and_the_first_goes_on() {
 }
 
 #[test]
-fn agents_on_two_nodes_of_one_machine_do_not_disturb_each_other() {
+fn agents_on_two_nodes_of_one_machine_are_independent() {
     let (one, _pods_of_one) = node_with_pods("one");
     let (two, _pods_of_two) = node_with_pods("two");
     let agents =
         [&one, &two].map(|node| Agent::start_ready(node, &AgentCommand::run(AGENT)).unwrap());
     let specs = ["vethx", "vethy"].map(|device| PodSpec::new(device).address("10.244.2.10/32"));
     let _on_one = one.add_pod(&specs[0]).unwrap();
-    // The same address on another node of the same kernel is nobody's conflict; twice on that node it is.
+    // The same address on another node of the same kernel is no conflict; twice on one node it is.
     let _on_two = two.add_pods(&specs).unwrap();
     agents[1]
         .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))

@@ -1,4 +1,4 @@
-//! One kind of sign at a time: each is enough.
+//! Each kind of evidence alone is enough to raise a conflict.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,7 +17,7 @@ use detector_testkit::{
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 10);
 
-/// Two pods without an address, and an agent that knows them.
+/// Two pods without an address, and a running agent.
 fn two_silent_pods(prefix: &str) -> (Node, [Pod; 2], Agent) {
     let node = Node::new(prefix).unwrap();
     let pods = node
@@ -27,7 +27,7 @@ fn two_silent_pods(prefix: &str) -> (Node, [Pod; 2], Agent) {
     (node, pods.try_into().unwrap(), agent)
 }
 
-/// Both pods, each with this one kind of evidence and its own MAC.
+/// Both pods are claimants, each with only this kind of evidence and with its own MAC.
 fn assert_only(conflict: &Conflict, pods: &[Pod; 2], kind: &str) {
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
     for pod in pods {
@@ -41,7 +41,7 @@ fn assert_only(conflict: &Conflict, pods: &[Pod; 2], kind: &str) {
 }
 
 #[test]
-fn an_address_set_in_the_pods_raises() {
+fn address_assigned_in_both_pods_raises() {
     let (_node, pods, agent) = two_silent_pods("address");
     for pod in &pods {
         pod.add_address("10.244.2.10/32").unwrap();
@@ -53,7 +53,7 @@ fn an_address_set_in_the_pods_raises() {
 }
 
 #[test]
-fn an_ipv6_address_set_in_the_pods_raises() {
+fn ipv6_address_assigned_in_both_pods_raises() {
     let node = Node::new("address6").unwrap();
     let pods = node
         .add_pods(&["vetha", "vethb"].map(|device| PodSpec::new(device).ipv6()))
@@ -74,7 +74,7 @@ fn an_ipv6_address_set_in_the_pods_raises() {
 }
 
 #[test]
-fn an_arp_announcement_raises() {
+fn arp_announcement_raises() {
     let (_node, pods, agent) = two_silent_pods("announce");
     for pod in &pods {
         announce(pod, ADDRESS).unwrap();
@@ -85,7 +85,7 @@ fn an_arp_announcement_raises() {
 }
 
 #[test]
-fn an_arp_request_for_another_address_raises() {
+fn arp_request_for_another_address_raises() {
     let (_node, pods, agent) = two_silent_pods("request");
     for pod in &pods {
         let frame = Frame::request(pod.mac(), ADDRESS, Ipv4Addr::new(169, 254, 1, 1));
@@ -95,7 +95,7 @@ fn an_arp_request_for_another_address_raises() {
 }
 
 #[test]
-fn a_gratuitous_arp_reply_raises() {
+fn gratuitous_arp_reply_raises() {
     let (_node, pods, agent) = two_silent_pods("reply");
     for pod in &pods {
         FrameSender::open(pod)
@@ -107,7 +107,7 @@ fn a_gratuitous_arp_reply_raises() {
 }
 
 #[test]
-fn a_neighbour_advertisement_raises_with_and_without_its_option() {
+fn neighbour_advertisement_raises_with_or_without_option() {
     let (_node, pods, agent) = two_silent_pods("advert");
     let address: Ipv6Addr = "fd00::10".parse().unwrap();
     let options: [Option<MacAddress>; 2] = [Some(pods[0].mac()), None];
@@ -119,7 +119,7 @@ fn a_neighbour_advertisement_raises_with_and_without_its_option() {
 }
 
 #[test]
-fn a_neighbour_solicitation_raises_for_its_source() {
+fn neighbour_solicitation_raises_for_its_source() {
     let (_node, pods, agent) = two_silent_pods("solicit");
     let (address, gateway) = ("fd00::10".parse().unwrap(), "fe80::1".parse().unwrap());
     for pod in &pods {
@@ -132,7 +132,7 @@ fn a_neighbour_solicitation_raises_for_its_source() {
 }
 
 #[test]
-fn a_permanent_neighbour_entry_raises() {
+fn permanent_neighbour_entry_raises() {
     let (node, pods, agent) = two_silent_pods("neigh");
     for pod in &pods {
         node.set_neighbour(ADDRESS.into(), pod.device(), pod.mac(), "permanent")
@@ -150,7 +150,7 @@ fn a_permanent_neighbour_entry_raises() {
 }
 
 #[test]
-fn different_kinds_of_evidence_meet_in_one_conflict() {
+fn different_kinds_of_evidence_form_one_conflict() {
     let (node, pods, agent) = two_silent_pods("meet");
     node.set_neighbour(ADDRESS.into(), pods[0].device(), pods[0].mac(), "permanent")
         .unwrap();
@@ -167,9 +167,10 @@ fn different_kinds_of_evidence_meet_in_one_conflict() {
     assert_eq!(conflict.confidence, "observed");
 }
 
-/// Their addresses are set while the agent hears of the devices and attaches: whichever comes first, none is missed.
+/// The addresses are assigned while the agent discovers the devices and attaches to them: none is
+/// missed, whichever comes first.
 #[test]
-fn an_address_set_before_the_attach_is_not_missed() {
+fn address_assigned_before_the_attach_is_not_missed() {
     let node = Node::new("gap").unwrap();
     let barrier = Barrier::prepare(&node).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
@@ -196,18 +197,19 @@ fn an_address_set_before_the_attach_is_not_missed() {
     named.sort_unstable();
     named.dedup();
     assert_eq!(named.len(), 30);
-    let said = barrier.pass(&node, &agent).unwrap();
+    let events = barrier.pass(&node, &agent).unwrap();
     assert_eq!(
-        said.iter()
+        events
+            .iter()
             .filter(|received| received.event.kind == RAISED)
             .count(),
         30
     );
 }
 
-/// Signs that look like a claim and are none.
+/// Frames and addresses that look like a claim but are not.
 #[test]
-fn what_is_no_claim_raises_nothing() {
+fn frames_that_claim_nothing_raise_nothing() {
     let node = Node::new("noclaim").unwrap();
     let pods = node
         .add_pods(&["vetha", "vethb"].map(PodSpec::new))
@@ -216,7 +218,7 @@ fn what_is_no_claim_raises_nothing() {
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     for pod in &pods {
         let sender = FrameSender::open(pod).unwrap();
-        // Asking for an address; probing; DAD; addresses that are nobody's.
+        // A request without a source address, a probe, DAD, and addresses that no host can own.
         sender
             .send(&Frame::request(pod.mac(), Ipv4Addr::UNSPECIFIED, ADDRESS))
             .unwrap();
@@ -224,18 +226,18 @@ fn what_is_no_claim_raises_nothing() {
         sender
             .send(&Frame::dad(pod.mac(), "fd00::10".parse().unwrap()))
             .unwrap();
-        for nobodys in [[127, 0, 0, 1], [224, 0, 0, 1], [255, 255, 255, 255]] {
+        for unownable in [[127, 0, 0, 1], [224, 0, 0, 1], [255, 255, 255, 255]] {
             sender
-                .send(&Frame::announcement(pod.mac(), nobodys.into()))
+                .send(&Frame::announcement(pod.mac(), unownable.into()))
                 .unwrap();
         }
-        // A frame cut short.
+        // A truncated frame.
         sender
             .send_bytes(&Frame::announcement(pod.mac(), ADDRESS).to_bytes()[..30])
             .unwrap();
-        // Loopback addresses stand in every pod.
+        // Every pod has loopback addresses.
         pod.netns().ip("address add 127.0.0.2/8 dev lo").unwrap();
     }
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
 }

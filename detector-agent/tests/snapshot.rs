@@ -1,4 +1,5 @@
-//! What an agent finds that starts after the fact, from the kernel's tables alone: nobody sends anything.
+//! Conflicts that existed before the agent started, found in the kernel's tables alone: no frame is
+//! sent.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,7 +12,7 @@ use detector_testkit::{Agent, AgentCommand, Barrier, DEADLINE, Node, PodSpec, ev
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
 
 #[test]
-fn duplicates_that_were_there_before_are_named_without_a_packet() {
+fn existing_duplicates_raise_without_any_frame() {
     let node = Node::new("snapshot").unwrap();
     let specs: Vec<_> = ["10.244.2.10", "10.244.2.11", "10.244.2.12"]
         .iter()
@@ -30,15 +31,15 @@ fn duplicates_that_were_there_before_are_named_without_a_packet() {
     let _pods = node.add_pods(&specs).unwrap();
     let barrier = Barrier::prepare(&node).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let said = barrier.pass(&node, &agent).unwrap();
-    let mut raised: Vec<_> = said
+    let events = barrier.pass(&node, &agent).unwrap();
+    let mut raised: Vec<_> = events
         .iter()
         .filter(|received| received.event.kind == RAISED)
         .map(|received| received.event.subject.as_str())
         .collect();
     raised.sort_unstable();
     assert_eq!(raised, ["10.244.2.10", "10.244.2.11", "10.244.2.12"]);
-    for received in &said {
+    for received in &events {
         let conflict = received.event.conflict().unwrap();
         assert_eq!(conflict.confidence, "certain");
         for claimant in &conflict.claimants {
@@ -48,7 +49,7 @@ fn duplicates_that_were_there_before_are_named_without_a_packet() {
 }
 
 #[test]
-fn a_conflict_between_what_was_there_and_what_comes_is_named() {
+fn existing_and_new_pod_are_one_conflict() {
     let node = Node::new("mixed").unwrap();
     let _old = node
         .add_pod(
@@ -70,15 +71,15 @@ fn a_conflict_between_what_was_there_and_what_comes_is_named() {
 }
 
 #[test]
-fn netlink_alone_names_assigned_addresses_and_says_what_it_does_not_see() {
+fn no_ebpf_finds_assigned_addresses_and_warns_about_frames() {
     let node = Node::new("noebpf").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT).arg("--no-ebpf")).unwrap();
-    let said = agent
+    let warned = agent
         .log()
         .lines()
         .any(|line| line.contains("WARN") && line.contains("ARP"));
     assert!(
-        said,
+        warned,
         "no warning that ARP frames are not seen:\n{}",
         agent.log()
     );

@@ -1,4 +1,4 @@
-//! Pods behind a bridge (flannel, the bridge plugin): claims are those of the ports, not of the bridge.
+//! Pods behind a bridge (flannel, the bridge plugin): claims belong to the ports, not to the bridge.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -26,7 +26,7 @@ fn port(device: &str) -> PodSpec {
     PodSpec::new(device).master("cni0")
 }
 
-/// A forwarding entry that does not age: the bridge knows where this pod is without a frame.
+/// Adds a static forwarding entry, so that the bridge knows the pod's port without a frame.
 fn set_forwarding(node: &Node, pod: &Pod) {
     let mac = pod.mac().to_string();
     let device = pod.device();
@@ -38,7 +38,7 @@ fn set_forwarding(node: &Node, pod: &Pod) {
 
 /// A restore wipes /var/lib/cni while pods run, and the addresses are handed out again (scenario `rancher-restore`).
 #[test]
-fn rancher_restore_names_every_duplicate_with_its_two_ports() {
+fn rancher_restore_raises_every_duplicate_with_its_two_ports() {
     let node = Node::new("rancher").unwrap();
     let cni = Cni::bridge_with_default_data_dir("cbr0", "cni0", "10.42.0.0/24").unwrap();
     assert_eq!(cni.data_dir().to_str(), Some("/var/lib/cni/networks"));
@@ -52,10 +52,10 @@ fn rancher_restore_names_every_duplicate_with_its_two_ports() {
 
     let before = fill("before");
     assert_eq!(before.len(), 10);
-    let said = barrier.pass(&node, &agent).unwrap();
+    let events = barrier.pass(&node, &agent).unwrap();
     assert!(
-        said.is_empty(),
-        "nothing is wrong before the wipe: {said:#?}"
+        events.is_empty(),
+        "nothing is wrong before the wipe: {events:#?}"
     );
 
     assert_eq!(cni.allocated_addresses().unwrap().len(), 10);
@@ -67,8 +67,8 @@ fn rancher_restore_names_every_duplicate_with_its_two_ports() {
         "the same ten addresses are handed out again"
     );
 
-    let said = barrier.pass(&node, &agent).unwrap();
-    let raised: BTreeMap<_, _> = said
+    let events = barrier.pass(&node, &agent).unwrap();
+    let raised: BTreeMap<_, _> = events
         .iter()
         .filter(|received| received.event.kind == RAISED)
         .map(|received| (received.event.subject.clone(), received))
@@ -85,7 +85,7 @@ fn rancher_restore_names_every_duplicate_with_its_two_ports() {
             assert_eq!(claimant.master.as_deref(), Some("cni0"));
         }
     }
-    // Who looks only now sees the same.
+    // A fresh snapshot shows the same conflicts.
     let fresh = conflicts_from_check(AGENT.as_ref(), &node, DEADLINE).unwrap();
     let named: Vec<_> = raised
         .keys()
@@ -98,9 +98,10 @@ fn rancher_restore_names_every_duplicate_with_its_two_ports() {
     }
 }
 
-/// The node talks to a pod: its kernel then holds one entry on the bridge, which is evidence against the port.
+/// When the node talks to a pod, its kernel has one neighbour entry on the bridge, which is evidence
+/// for a claim of the pod's port.
 #[test]
-fn a_neighbour_entry_on_the_bridge_is_evidence_against_the_port() {
+fn bridge_neighbour_entry_is_evidence_for_the_port() {
     let node = bridged_node("resolve");
     let pods = node
         .add_pods(&[
@@ -129,7 +130,7 @@ fn a_neighbour_entry_on_the_bridge_is_evidence_against_the_port() {
 }
 
 #[test]
-fn a_permanent_entry_on_the_bridge_is_a_claim_of_the_port_that_forwarding_names() {
+fn permanent_bridge_entry_is_a_claim_of_the_forwarding_port() {
     let node = bridged_node("permanent");
     let pods = node
         .add_pods(&[port("vetha"), PodSpec::new("vethb")])
@@ -148,7 +149,7 @@ fn a_permanent_entry_on_the_bridge_is_a_claim_of_the_port_that_forwarding_names(
 }
 
 #[test]
-fn a_permanent_entry_that_leads_to_no_port_is_a_claim_behind_the_bridge() {
+fn permanent_entry_without_a_port_claims_for_the_bridge() {
     let node = bridged_node("unresolved");
     let pods = node
         .add_pods(&[port("vetha"), PodSpec::new("vethb")])
@@ -164,10 +165,11 @@ fn a_permanent_entry_that_leads_to_no_port_is_a_claim_behind_the_bridge() {
     assert_eq!(behind.mac.as_deref(), Some(unknown.to_string().as_str()));
 }
 
-/// Two pods answer for one address: the node's one entry on the bridge goes back and forth between them. Nothing else tells
-/// of them: their namespaces do not hold the address, and they send nothing of themselves.
+/// Two pods answer for one address, so the node's single entry on the bridge alternates between
+/// them. There is no other evidence: their namespaces do not have the address, and they send no
+/// unsolicited frames.
 #[test]
-fn a_neighbour_entry_that_goes_back_and_forth_between_ports_raises() {
+fn bridge_neighbour_entry_alternating_between_ports_raises() {
     let node = bridged_node("flap");
     let pods = node.add_pods(&["vetha", "vethb"].map(port)).unwrap();
     for pod in &pods {
@@ -181,8 +183,8 @@ fn a_neighbour_entry_that_goes_back_and_forth_between_ports_raises() {
     };
     turn_to(&pods[0]);
     turn_to(&pods[1]);
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "one move is normal: {said:#?}");
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "one move is normal: {events:#?}");
     turn_to(&pods[0]);
     let conflict = agent.wait_raised(ADDRESS).unwrap();
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
@@ -193,9 +195,10 @@ fn a_neighbour_entry_that_goes_back_and_forth_between_ports_raises() {
     assert_eq!(conflict.traffic_goes_to.as_deref(), Some("vetha"));
 }
 
-/// The node's entry on the bridge outlives the pod, and gives the address to its MAC until the next pod answers.
+/// The node's entry on the bridge outlives the pod and maps the address to the old MAC until the next
+/// pod answers.
 #[test]
-fn an_address_reused_behind_the_bridge_raises_nothing() {
+fn address_reused_behind_the_bridge_raises_nothing() {
     let node = bridged_node("reuse");
     let barrier = Barrier::prepare(&node).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
@@ -208,14 +211,14 @@ fn an_address_reused_behind_the_bridge_raises_nothing() {
         }
         pod.delete().unwrap();
     }
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
 }
 
 #[test]
-fn an_address_reused_by_the_real_bridge_plugin_raises_nothing_that_stays() {
+fn address_reused_by_the_bridge_plugin_leaves_no_conflict() {
     let node = Node::new("plugin").unwrap();
-    // The gateway and one more: the second pod gets what the first one had.
+    // Room for the gateway and one pod: the second pod gets the address of the first.
     let cni = Cni::bridge("cbr0", "cni0", "10.42.0.0/30").unwrap();
     let barrier = Barrier::prepare(&node).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
@@ -228,7 +231,7 @@ fn an_address_reused_by_the_real_bridge_plugin_raises_nothing_that_stays() {
         }
         cni.remove_pod(&node, pod).unwrap();
     }
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
-    assert!(conflicts_from_events(&said).unwrap().is_empty());
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
+    assert!(conflicts_from_events(&events).unwrap().is_empty());
 }

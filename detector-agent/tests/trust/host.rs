@@ -1,4 +1,4 @@
-//! Addresses of the node itself: a pod that claims one is in conflict with the node.
+//! Addresses of the node: a pod that claims one is in conflict with the node.
 
 use detector_testkit::{
     Agent, AgentCommand, Barrier, Cni, DEADLINE, Frame, FrameSender, Node, PodSpec, announce,
@@ -7,7 +7,7 @@ use detector_testkit::{
 
 use crate::AGENT;
 
-/// The node, standing on `link`, and the pod.
+/// The claimants are the node, with the address on `link`, and the pod.
 fn assert_host(conflict: &Conflict, link: &str, pod: &str) {
     assert_eq!(conflict.kind, "host");
     let mut devices = [link, pod];
@@ -16,12 +16,12 @@ fn assert_host(conflict: &Conflict, link: &str, pod: &str) {
     let node = conflict.claimant(link).unwrap();
     assert_eq!(node.evidence_kinds(), ["address"]);
     assert_eq!(node.evidence[0].detail.as_deref(), Some("on the node"));
-    // What the node has itself it does not send to a pod.
+    // The node does not forward traffic for its own address.
     assert_eq!(conflict.traffic_goes_to.as_deref(), Some(link));
 }
 
 #[test]
-fn a_pod_that_claims_a_node_address_is_in_conflict_with_the_node() {
+fn pod_with_a_node_address_conflicts_with_the_node() {
     let node = Node::new("nodeaddr").unwrap();
     // A pair with both ends in the node: no pod device.
     node.ip_batch([
@@ -51,7 +51,7 @@ fn a_pod_that_claims_a_node_address_is_in_conflict_with_the_node() {
 }
 
 #[test]
-fn a_pod_that_claims_its_bridges_gateway_is_in_conflict_with_the_node() {
+fn pod_with_its_bridge_gateway_conflicts_with_the_node() {
     let node = Node::new("bridgegw").unwrap();
     node.add_bridge("cni0", &["10.244.1.1/24"]).unwrap();
     let pod = node.add_pod(&PodSpec::new("vetha").master("cni0")).unwrap();
@@ -60,9 +60,10 @@ fn a_pod_that_claims_its_bridges_gateway_is_in_conflict_with_the_node() {
     assert_host(&agent.wait_raised("10.244.1.1").unwrap(), "cni0", "vetha");
 }
 
-/// ptp sets the gateway's address on the host end of every pod: one node, one claimant, no conflict.
+/// ptp assigns the gateway's address to the host end of every veth: all belong to the node, which is
+/// one claimant.
 #[test]
-fn the_gateway_that_ptp_puts_on_every_veth_raises_nothing_until_a_pod_claims_it() {
+fn ptp_gateway_raises_only_when_a_pod_claims_it() {
     let node = Node::new("ptpgw").unwrap();
     let cni = Cni::ptp("kindnet", "10.244.2.0/24").unwrap();
     let barrier = Barrier::prepare(&node).unwrap();
@@ -76,8 +77,8 @@ fn the_gateway_that_ptp_puts_on_every_veth_raises_nothing_until_a_pod_claims_it(
             .unwrap();
         assert!(shown.contains("10.244.2.1/32"), "{shown}");
     }
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
 
     let thief = pods[3].device().unwrap();
     let sender = FrameSender::open_on(pods[3].netns(), "eth0").unwrap();
@@ -102,9 +103,9 @@ fn the_gateway_that_ptp_puts_on_every_veth_raises_nothing_until_a_pod_claims_it(
     );
 }
 
-/// As Calico's vxlan.calico or flannel's flannel.1, whose address comes out of the pods' own range.
+/// As with Calico's vxlan.calico or flannel's flannel.1, whose address is taken from the pod range.
 #[test]
-fn a_pod_with_the_tunnels_address_is_in_conflict_with_the_node_whoever_came_first() {
+fn pod_with_the_tunnel_address_conflicts_in_either_order() {
     let node = Node::new("tunnel").unwrap();
     node.ip_batch([
         "link add flannel.1 type vxlan id 1 dstport 8472",
@@ -123,7 +124,7 @@ fn a_pod_with_the_tunnels_address_is_in_conflict_with_the_node_whoever_came_firs
     assert_host(&conflict, "flannel.1", "vetha");
     assert_eq!(conflict.confidence, "certain");
 
-    // The pod first, then the tunnel: after an upgrade, or where the node gets its block late.
+    // The pod first, then the tunnel: after an upgrade, or if the node gets its block late.
     node.ip("address add 10.244.2.8/32 dev flannel.1").unwrap();
     assert_host(
         &agent.wait_raised("10.244.2.8").unwrap(),
@@ -143,7 +144,7 @@ fn a_pod_with_the_tunnels_address_is_in_conflict_with_the_node_whoever_came_firs
 }
 
 #[test]
-fn two_pods_with_a_node_address_are_one_conflict_of_kind_host() {
+fn two_pods_with_a_node_address_are_one_host_conflict() {
     let node = Node::new("three").unwrap();
     node.ip("address add 192.0.2.7/32 dev lo").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
@@ -161,9 +162,9 @@ fn two_pods_with_a_node_address_are_one_conflict_of_kind_host() {
     assert_eq!(conflict.devices(), ["lo", "vetha", "vethb"]);
 }
 
-/// The address stands on the node with two prefix lengths; taking one away leaves the other, and the conflict.
+/// The node has the address with two prefix lengths; removing one leaves the other, and the conflict.
 #[test]
-fn a_node_address_with_two_prefix_lengths_goes_with_the_last() {
+fn node_address_is_withdrawn_with_its_last_prefix_length() {
     let node = Node::new("prefixes").unwrap();
     node.ip_batch([
         "address add 192.0.2.7/24 dev lo",
@@ -177,8 +178,8 @@ fn a_node_address_with_two_prefix_lengths_goes_with_the_last() {
         .unwrap();
     assert_host(&agent.wait_raised("192.0.2.7").unwrap(), "lo", "vetha");
     node.ip("address delete 192.0.2.7/32 dev lo").unwrap();
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert_eq!(said.len(), 1, "{said:#?}");
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert_eq!(events.len(), 1, "{events:#?}");
     node.ip("address delete 192.0.2.7/24 dev lo").unwrap();
     agent
         .wait_event(DEADLINE, |event| event.resolves("192.0.2.7"))

@@ -1,4 +1,4 @@
-//! IPv6: each sign of a claim, and which addresses mean something beyond one link.
+//! IPv6: each kind of evidence, and the scope of link-local addresses.
 
 use std::{collections::BTreeSet, net::Ipv6Addr};
 
@@ -15,7 +15,7 @@ fn target() -> Ipv6Addr {
     ADDRESS.parse().unwrap()
 }
 
-/// Two pods that send nothing by themselves, and an agent that knows them.
+/// Two pods that send nothing unprompted, and a running agent.
 fn two_silent_pods(prefix: &str) -> (Node, Vec<Pod>, Agent) {
     let node = Node::new(prefix).unwrap();
     let pods = node
@@ -29,8 +29,8 @@ fn send(pod: &Pod, frame: &Frame) {
     FrameSender::open(pod).unwrap().send(frame).unwrap();
 }
 
-/// Both pods, each with Neighbour Discovery alone and with its own MAC.
-fn assert_heard(conflict: &Conflict, pods: &[Pod]) {
+/// Both pods are claimants, each with only Neighbour Discovery evidence and with its own MAC.
+fn assert_ndp_only(conflict: &Conflict, pods: &[Pod]) {
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
     assert_eq!(
         (conflict.kind.as_str(), conflict.vlan.is_none()),
@@ -47,7 +47,7 @@ fn assert_heard(conflict: &Conflict, pods: &[Pod]) {
 }
 
 #[test]
-fn a_solicitation_against_an_advertisement_raises() {
+fn solicitation_against_an_advertisement_raises() {
     let (_node, pods, agent) = two_silent_pods("nsna");
     let gateway = "fe80::1".parse().unwrap();
     send(
@@ -60,11 +60,11 @@ fn a_solicitation_against_an_advertisement_raises() {
         &pods[1],
         &Frame::solicited_advertisement(mac, target(), Some(mac), asking),
     );
-    assert_heard(&agent.wait_raised(ADDRESS).unwrap(), &pods);
+    assert_ndp_only(&agent.wait_raised(ADDRESS).unwrap(), &pods);
 }
 
 #[test]
-fn unsolicited_advertisements_without_option_are_enough() {
+fn unsolicited_advertisements_without_option_raise() {
     let (_node, pods, agent) = two_silent_pods("una");
     for pod in &pods {
         send(
@@ -72,11 +72,11 @@ fn unsolicited_advertisements_without_option_are_enough() {
             &Frame::advertisement(pod.mac(), target(), None, NaFlags::OVERRIDE),
         );
     }
-    assert_heard(&agent.wait_raised(ADDRESS).unwrap(), &pods);
+    assert_ndp_only(&agent.wait_raised(ADDRESS).unwrap(), &pods);
 }
 
 #[test]
-fn detection_of_duplicates_raises_against_a_live_claim() {
+fn dad_probe_against_a_live_claim_raises() {
     let (_node, pods, agent) = two_silent_pods("dad");
     send(
         &pods[0],
@@ -84,14 +84,14 @@ fn detection_of_duplicates_raises_against_a_live_claim() {
     );
     send(&pods[1], &Frame::dad(pods[1].mac(), target()));
     let conflict = agent.wait_raised(ADDRESS).unwrap();
-    assert_heard(&conflict, &pods);
+    assert_ndp_only(&conflict, &pods);
     let asking = conflict.claimant("vethb").unwrap();
     assert_eq!(asking.evidence[0].detail.as_deref(), Some("probe"));
     assert_eq!(conflict.confidence, "observed");
 }
 
 #[test]
-fn permanent_neighbour_entries_are_enough() {
+fn permanent_neighbour_entries_raise() {
     let (node, pods, agent) = two_silent_pods("neigh");
     for pod in &pods {
         node.set_neighbour(target().into(), pod.device(), pod.mac(), "permanent")
@@ -105,17 +105,17 @@ fn permanent_neighbour_entries_are_enough() {
     }
 }
 
-/// The kernel in the second pod finds the first one's claim and gives the address up: nobody can use it, and it stands
-/// there all the same.
+/// The second pod's kernel finds the first one's claim and marks the address as failed DAD: it stays
+/// assigned but unusable.
 #[test]
-fn a_duplicate_that_the_pods_own_kernel_finds_is_named() {
+fn duplicate_found_by_the_pods_own_kernel_raises() {
     let node = Node::new("dadfail").unwrap();
     node.add_bridge("cni0", &[]).unwrap();
     let spec = |device| PodSpec::new(device).master("cni0").ipv6();
     let pods = node.add_pods(&[spec("vetha"), spec("vethb")]).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     for pod in &pods {
-        // Without `nodad`, as an administrator would.
+        // Without `nodad`, as an administrator would add it.
         pod.netns().ip("address add fd00::10/64 dev eth0").unwrap();
     }
     let conflict = agent.wait_raised(ADDRESS).unwrap();
@@ -130,7 +130,7 @@ fn a_duplicate_that_the_pods_own_kernel_finds_is_named() {
 }
 
 #[test]
-fn a_pair_of_dual_stack_pods_is_two_conflicts() {
+fn pair_of_dual_stack_pods_is_two_conflicts() {
     let node = Node::new("dual").unwrap();
     let barrier = Barrier::prepare(&node).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
@@ -140,30 +140,30 @@ fn a_pair_of_dual_stack_pods_is_two_conflicts() {
             .address("fd00::10/128")
             .host_route()
     });
-    // One after the other: the host's route can be only one's.
+    // One after the other, because the host route can lead to only one of them.
     let _first = node.add_pod(&specs[0]).unwrap();
     let second = PodSpec::new("vethb")
         .address("10.244.2.10/32")
         .address("fd00::10/128");
     let _second = node.add_pod(&second).unwrap();
-    let said = barrier.pass(&node, &agent).unwrap();
-    let conflicts: Vec<_> = said
+    let events = barrier.pass(&node, &agent).unwrap();
+    let conflicts: Vec<_> = events
         .iter()
         .filter(|received| received.event.raises("10.244.2.10") || received.event.raises(ADDRESS))
         .map(|received| received.event.conflict().unwrap())
         .collect();
     let ids: BTreeSet<_> = conflicts.iter().map(|c| c.conflict_id.as_str()).collect();
-    assert_eq!((conflicts.len(), ids.len()), (2, 2), "{said:#?}");
+    assert_eq!((conflicts.len(), ids.len()), (2, 2), "{events:#?}");
     for conflict in &conflicts {
         assert_eq!(conflict.devices(), ["vetha", "vethb"]);
         assert_eq!(conflict.traffic_goes_to.as_deref(), Some("vetha"));
     }
 }
 
-/// Each pod of Calico's or AWS's has the same gateway and may have the same link-local address as any other: on links
-/// that nothing joins that means nothing.
+/// With Calico or AWS, pods may have equal link-local addresses: on separate links that is no
+/// conflict.
 #[test]
-fn link_local_addresses_are_equal_on_links_of_their_own_without_conflict() {
+fn equal_link_local_addresses_on_separate_links_raise_nothing() {
     let node = Node::new("local").unwrap();
     let pods = node
         .add_pods(&["vetha", "vethb"].map(|device| {
@@ -187,12 +187,12 @@ fn link_local_addresses_are_equal_on_links_of_their_own_without_conflict() {
         node.set_neighbour(address.into(), pod.device(), pod.mac(), "permanent")
             .unwrap();
     }
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
 }
 
 #[test]
-fn link_local_addresses_are_a_conflict_on_one_bridge() {
+fn equal_link_local_addresses_on_one_bridge_raise() {
     let node = Node::new("domain").unwrap();
     node.add_bridge("cni0", &[]).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
@@ -213,7 +213,7 @@ fn link_local_addresses_are_a_conflict_on_one_bridge() {
 }
 
 #[test]
-fn link_local_addresses_are_none_between_two_bridges() {
+fn equal_link_local_addresses_on_two_bridges_raise_nothing() {
     let node = Node::new("bridges").unwrap();
     node.add_bridge("br0", &[]).unwrap();
     node.add_bridge("br1", &[]).unwrap();
@@ -223,6 +223,6 @@ fn link_local_addresses_are_none_between_two_bridges() {
     let _pods = node
         .add_pods(&[spec("vetha", "br0"), spec("vethb", "br1")])
         .unwrap();
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
 }

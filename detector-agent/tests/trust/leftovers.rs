@@ -1,5 +1,5 @@
-//! What an agent leaves on devices, and what others have there: its own is removed, theirs stays, and it sees beside
-//! theirs.
+//! Filters left by a killed agent and programs of other tools on the same devices: the agent removes
+//! its own, keeps the others', and sees frames next to them.
 
 use std::{
     io,
@@ -32,7 +32,7 @@ fn ours(filters: &[String]) -> usize {
     filters.iter().filter(ours).count()
 }
 
-/// Somebody else's filter: classic BPF that lets everything pass on to the next.
+/// Adds another tool's filter: classic BPF that passes every frame on to the next filter.
 fn add_foreign_filter(node: &Node, device: &str) -> Vec<String> {
     let code = "1,6 0 0 4294967295,";
     let words = ["tc", "qdisc", "add", "dev", device, "clsact"];
@@ -45,8 +45,8 @@ fn add_foreign_filter(node: &Node, device: &str) -> Vec<String> {
     filters(node, device)
 }
 
-/// The ids of the programs on a device's TCX ingress, the first in line first.
-fn on_tcx(node: &Node, device: &str) -> Vec<u32> {
+/// The ids of the programs on a device's TCX ingress, in the order they run.
+fn tcx_program_ids(node: &Node, device: &str) -> Vec<u32> {
     node.run_in(|| Ok(SchedClassifier::query_tcx(device, TcAttachType::Ingress)?))
         .unwrap()
         .1
@@ -55,7 +55,8 @@ fn on_tcx(node: &Node, device: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Somebody else's program on TCX, which lets everything pass and ends the line there: clsact filters see nothing.
+/// Another tool's TCX program, which accepts every frame and ends the chain: clsact filters see
+/// nothing.
 struct ForeignTcx {
     _program: OwnedFd,
     _link: OwnedFd,
@@ -87,9 +88,9 @@ impl ForeignTcx {
     }
 }
 
-/// bpf(2), for a command that makes a descriptor.
+/// Calls bpf(2) for a command that returns a file descriptor.
 fn bpf(command: libc::c_long, attributes: &[u64]) -> OwnedFd {
-    // SAFETY: the attributes are as long as is said, and what they point to lives in the caller.
+    // SAFETY: the length matches the attributes, and the caller keeps the pointed-to data alive.
     let descriptor = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -100,11 +101,11 @@ fn bpf(command: libc::c_long, attributes: &[u64]) -> OwnedFd {
     };
     let error = io::Error::last_os_error();
     assert!(descriptor >= 0, "bpf({command}): {error}");
-    // SAFETY: the kernel just made it, and nobody else knows it.
+    // SAFETY: the kernel just returned this descriptor, and no other code owns it.
     unsafe { OwnedFd::from_raw_fd(i32::try_from(descriptor).unwrap()) }
 }
 
-/// Waits until the agent, which reports nothing then, has changed a device.
+/// Polls until the agent has changed a device, which it reports nowhere.
 fn wait_for(is_done: impl Fn() -> bool) {
     until(DEADLINE, "the agent to change the device", || {
         ensure!(is_done());
@@ -122,7 +123,7 @@ fn two_pods(prefix: &str) -> (Node, Vec<Pod>, Barrier) {
     (node, pods, barrier)
 }
 
-/// A conflict that only frames tell of: whoever does not see them, misses it.
+/// Makes a conflict that only frames show, and waits until it is raised.
 fn assert_frames_are_seen(pods: &[Pod], agent: &Agent, last: u8) {
     for pod in pods {
         let frame = Frame::announcement(pod.mac(), [10, 244, 2, last].into());
@@ -135,33 +136,53 @@ fn assert_frames_are_seen(pods: &[Pod], agent: &Agent, last: u8) {
 }
 
 #[test]
-fn what_others_have_on_a_device_outlives_a_killed_agent_the_next_one_and_cleanup() {
+fn foreign_programs_survive_kill_restart_and_cleanup() {
     let (node, pods, _barrier) = two_pods("foreign");
     let foreign = add_foreign_filter(&node, "vetha");
     assert_eq!(foreign.len(), 1);
     let tcx = ForeignTcx::attach(&node, "vethb");
-    let theirs = on_tcx(&node, "vethb");
-    assert_eq!(theirs.len(), 1);
+    let foreign_ids = tcx_program_ids(&node, "vethb");
+    assert_eq!(foreign_ids.len(), 1);
 
     let mut killed = Agent::start_ready(&node, &command("tc")).unwrap();
     let with_ours = filters(&node, "vetha");
     assert_eq!((with_ours.len(), ours(&with_ours)), (2, 1), "{with_ours:?}");
     killed.kill().unwrap();
-    assert_eq!(ours(&filters(&node, "vetha")), 1, "it was killed");
-    assert_eq!(ours(&filters(&node, "vethb")), 1, "it was killed");
+    assert_eq!(
+        ours(&filters(&node, "vetha")),
+        1,
+        "a killed agent leaves its filter"
+    );
+    assert_eq!(
+        ours(&filters(&node, "vethb")),
+        1,
+        "a killed agent leaves its filter"
+    );
 
     let mut next = Agent::start_ready(&node, &command("auto")).unwrap();
-    assert_eq!(ours(&filters(&node, "vetha")), 1, "one, not two");
-    assert_eq!(ours(&filters(&node, "vethb")), 0, "it stands on TCX there");
-    let line = on_tcx(&node, "vethb");
     assert_eq!(
-        (line.len(), line.last()),
-        (2, theirs.last()),
-        "first in line"
+        ours(&filters(&node, "vetha")),
+        1,
+        "the old filter is replaced"
+    );
+    assert_eq!(
+        ours(&filters(&node, "vethb")),
+        0,
+        "it is attached by TCX there"
+    );
+    let ids = tcx_program_ids(&node, "vethb");
+    assert_eq!(
+        (ids.len(), ids.last()),
+        (2, foreign_ids.last()),
+        "runs first"
     );
     assert_frames_are_seen(&pods, &next, 10);
     next.kill().unwrap();
-    assert_eq!(on_tcx(&node, "vethb"), theirs, "a link goes with its agent");
+    assert_eq!(
+        tcx_program_ids(&node, "vethb"),
+        foreign_ids,
+        "the link is released with its agent"
+    );
 
     let outcome = AgentCommand::new(AGENT, ["cleanup"])
         .run_to_end(&node, DEADLINE)
@@ -169,52 +190,53 @@ fn what_others_have_on_a_device_outlives_a_killed_agent_the_next_one_and_cleanup
     assert_eq!(outcome.code().unwrap(), 0, "{outcome:?}");
     assert_eq!(filters(&node, "vetha"), foreign);
     assert_eq!(ours(&filters(&node, "vethb")), 0);
-    assert_eq!(on_tcx(&node, "vethb"), theirs);
+    assert_eq!(tcx_program_ids(&node, "vethb"), foreign_ids);
     drop(tcx);
 }
 
 #[test]
-fn an_agent_that_ends_in_order_leaves_what_others_have() {
+fn foreign_programs_survive_a_clean_shutdown() {
     let (node, pods, _barrier) = two_pods("order");
     let foreign = add_foreign_filter(&node, "vetha");
     let _tcx = ForeignTcx::attach(&node, "vethb");
-    let theirs = on_tcx(&node, "vethb");
+    let foreign_ids = tcx_program_ids(&node, "vethb");
     let mut agent = Agent::start_ready(&node, &command("auto")).unwrap();
     assert_frames_are_seen(&pods, &agent, 10);
     agent.terminate(DEADLINE).unwrap();
     assert_eq!(filters(&node, "vetha"), foreign);
-    assert_eq!(on_tcx(&node, "vethb"), theirs);
+    assert_eq!(tcx_program_ids(&node, "vethb"), foreign_ids);
 }
 
-/// As Cilium: its program answers for the host and ends the line. A filter behind it would see nothing.
+/// As Cilium: its program ends the chain, so a filter behind it would see nothing.
 #[test]
-fn auto_sees_frames_beside_a_program_that_ends_the_line() {
+fn auto_sees_frames_next_to_a_chain_ending_program() {
     let (node, pods, _barrier) = two_pods("auto");
     let _foreign = ["vetha", "vethb"].map(|device| ForeignTcx::attach(&node, device));
     let agent = Agent::start_ready(&node, &command("auto")).unwrap();
     for device in ["vetha", "vethb"] {
-        assert_eq!(on_tcx(&node, device).len(), 2);
+        assert_eq!(tcx_program_ids(&node, device).len(), 2);
         assert_eq!(filters(&node, device), Vec::<String>::new());
     }
     assert_frames_are_seen(&pods, &agent, 10);
 }
 
-/// As Cilium on a new pod: its program comes some time after the device, and so after our filter.
+/// As Cilium on a new pod: its program is attached some time after the device appears, and so after
+/// our filter.
 #[test]
-fn auto_moves_before_a_program_that_came_later_to_end_the_line() {
+fn auto_moves_ahead_of_a_later_chain_ending_program() {
     let (node, pods, _barrier) = two_pods("later");
     let agent = Agent::start_ready(&node, &command("auto")).unwrap();
     let _foreign = ["vetha", "vethb"].map(|device| ForeignTcx::attach(&node, device));
     wait_for(|| {
         ["vetha", "vethb"]
             .iter()
-            .all(|device| on_tcx(&node, device).len() == 2)
+            .all(|device| tcx_program_ids(&node, device).len() == 2)
     });
     assert_frames_are_seen(&pods, &agent, 10);
 }
 
 #[test]
-fn a_filter_that_somebody_removed_is_there_again_soon() {
+fn filter_removed_by_others_is_reattached() {
     let (node, pods, _barrier) = two_pods("removed");
     let agent = Agent::start_ready(&node, &command("tc")).unwrap();
     let with_its_clsact = ["tc", "qdisc", "del", "dev", "vetha", "clsact"];
@@ -231,37 +253,37 @@ fn a_filter_that_somebody_removed_is_there_again_soon() {
 }
 
 #[test]
-fn auto_takes_clsact_where_nobody_stands_on_tcx() {
+fn auto_uses_clsact_without_other_tcx_programs() {
     let (node, pods, _barrier) = two_pods("plain");
     let agent = Agent::start_ready(&node, &command("auto")).unwrap();
     for device in ["vetha", "vethb"] {
-        assert_eq!(on_tcx(&node, device), Vec::<u32>::new());
+        assert_eq!(tcx_program_ids(&node, device), Vec::<u32>::new());
         assert_eq!(ours(&filters(&node, device)), 1);
     }
     assert_frames_are_seen(&pods, &agent, 10);
 }
 
 #[test]
-fn tcx_sees_frames_and_goes_with_the_agent() {
+fn tcx_sees_frames_and_detaches_when_the_agent_dies() {
     let (node, pods, barrier) = two_pods("tcx");
     let mut agent = Agent::start_ready(&node, &command("tcx")).unwrap();
     for device in ["vetha", "vethb"] {
-        assert_eq!(on_tcx(&node, device).len(), 1);
+        assert_eq!(tcx_program_ids(&node, device).len(), 1);
         assert_eq!(filters(&node, device), Vec::<String>::new());
     }
     assert_frames_are_seen(&pods, &agent, 10);
-    // Devices that come later, too.
+    // Devices added later are attached too.
     let later = ["vethc", "vethd"].map(PodSpec::new);
     let later = node.add_pods(&later).unwrap();
     assert_eq!(barrier.pass(&node, &agent).unwrap().len(), 1);
     wait_for(|| {
         ["vethc", "vethd"]
             .iter()
-            .all(|device| on_tcx(&node, device).len() == 1)
+            .all(|device| tcx_program_ids(&node, device).len() == 1)
     });
     assert_frames_are_seen(&later, &agent, 11);
     agent.kill().unwrap();
     for device in ["vetha", "vethb", "vethc", "vethd"] {
-        assert_eq!(on_tcx(&node, device), Vec::<u32>::new());
+        assert_eq!(tcx_program_ids(&node, device), Vec::<u32>::new());
     }
 }

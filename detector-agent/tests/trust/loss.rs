@@ -1,5 +1,5 @@
-//! Loss: whatever the agent could not read, it knows that it missed something, reads everything anew, and ends with what
-//! a fresh look sees.
+//! Loss: an agent that loses kernel notifications notices it, resyncs, and ends in the state that a
+//! fresh snapshot shows.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -11,10 +11,11 @@ use nix::sys::signal::Signal;
 
 use crate::AGENT;
 
-/// What the agent says when it knows that it missed something.
-const ANEW: &str = "resync started";
+/// Logged when the agent notices a loss.
+const RESYNC_LOG: &str = "resync started";
 
-/// The agent's events leave open what a fresh look finds, now and once it has dealt with what is said later.
+/// The agent's open conflicts equal those of a fresh snapshot, now and after it has handled all
+/// pending notifications.
 fn assert_as_fresh(node: &Node, agent: &Agent, barrier: &Barrier) {
     let fresh = conflicts_from_check(AGENT.as_ref(), node, DEADLINE).unwrap();
     let same = agent.wait_until(DEADLINE, |events| {
@@ -22,15 +23,15 @@ fn assert_as_fresh(node: &Node, agent: &Agent, barrier: &Barrier) {
     });
     if let Err(error) = same {
         let open = conflicts_from_events(&agent.events());
-        panic!("a fresh look sees {fresh:#?}, the agent {open:#?}: {error:#}");
+        panic!("a fresh snapshot shows {fresh:#?}, the agent {open:#?}: {error:#}");
     }
-    let said = barrier.pass(node, agent).unwrap();
-    assert_eq!(conflicts_from_events(&said).unwrap(), fresh);
+    let events = barrier.pass(node, agent).unwrap();
+    assert_eq!(conflicts_from_events(&events).unwrap(), fresh);
 }
 
-fn stop(agent: &Agent) {
+fn pause(agent: &Agent) {
     agent.signal(Signal::SIGSTOP).unwrap();
-    // The signal is sent; every one of its threads has to have stopped before it can be said to hear nothing.
+    // Signal delivery is asynchronous: wait until every thread has stopped.
     let until = Instant::now() + DEADLINE;
     let tasks = format!("/proc/{}/task", agent.pid());
     let stopped = || {
@@ -46,11 +47,11 @@ fn stop(agent: &Agent) {
     }
 }
 
-fn go_on(agent: &Agent) {
+fn resume(agent: &Agent) {
     agent.signal(Signal::SIGCONT).unwrap();
 }
 
-/// SplitMix64, so that a run can be repeated.
+/// SplitMix64 with a fixed seed, so that a run is reproducible.
 struct Random(u64);
 
 impl Random {
@@ -63,7 +64,7 @@ impl Random {
     }
 }
 
-/// A node on which pods come and go, take addresses of a small range and give them back.
+/// Creates and deletes pods that add and remove addresses of a small range.
 struct Churn {
     random: Random,
     pods: BTreeMap<u64, Pod>,
@@ -80,7 +81,8 @@ impl Churn {
         }
     }
 
-    /// A batch of pods, each with two of thirty addresses, one in three with a permanent neighbour entry on the node.
+    /// Adds a batch of pods, each with two of thirty addresses, every third with a permanent neighbour
+    /// entry on the node.
     fn create(&mut self, node: &Node, count: u64) {
         let specs: Vec<_> = (0..count)
             .map(|number| {
@@ -118,12 +120,12 @@ impl Churn {
         node.delete_pods(going).unwrap();
     }
 
-    /// Every third pod takes one more address, every fourth gives its first one back.
+    /// Every third pod adds one address, every fourth removes its first one.
     fn shuffle(&mut self) {
         for (number, pod) in &self.pods {
             if number % 3 == 0 {
                 let address = format!("10.244.6.{}/32", self.random.below(10));
-                // It may have it already.
+                // It may already have the address.
                 let _ = pod.add_address(&address);
             }
             if number % 4 == 0 {
@@ -135,7 +137,7 @@ impl Churn {
 }
 
 #[test]
-fn a_full_ring_buffer_is_followed_by_a_reading_of_everything() {
+fn full_ring_buffer_triggers_a_resync() {
     let node = Node::new("ring").unwrap();
     let specs = ["vetha", "vethb", "vethnoisy"].map(PodSpec::new);
     let pods = node.add_pods(&specs).unwrap();
@@ -158,21 +160,21 @@ fn a_full_ring_buffer_is_followed_by_a_reading_of_everything() {
         .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
         .unwrap();
 
-    // The reader is stopped so that the ring is full for certain, and not only on a slow machine.
-    stop(&agent);
+    // The reader is paused so that the ring fills up on a fast machine, too.
+    pause(&agent);
     let noisy = FrameSender::open(&pods[2]).unwrap();
     let frames: Vec<_> = (0..200u8)
         .map(|number| Frame::announcement(pods[2].mac(), [10, 244, 9, number].into()).to_bytes())
         .collect();
     noisy.send_all(&frames).unwrap();
-    // Of this the kernel programs can tell nothing: one conflict begins, the other ends.
+    // Lost in the full ring: one conflict begins, the other ends.
     for pod in &pods[..2] {
         permanent("10.244.2.11", pod);
     }
     node.ip("neigh delete 10.244.2.10 dev vethb").unwrap();
-    go_on(&agent);
+    resume(&agent);
 
-    agent.wait_log(DEADLINE, ANEW).unwrap();
+    agent.wait_log(DEADLINE, RESYNC_LOG).unwrap();
     agent
         .wait_event(DEADLINE, |event| event.raises("10.244.2.11"))
         .unwrap();
@@ -183,10 +185,10 @@ fn a_full_ring_buffer_is_followed_by_a_reading_of_everything() {
 }
 
 #[test]
-fn a_netlink_overrun_under_churn_is_followed_by_a_reading_of_everything() {
+fn netlink_overrun_under_churn_triggers_a_resync() {
     let node = Node::new("overrun").unwrap();
     let barrier = Barrier::prepare(&node).unwrap();
-    // The kernel's least; a link message alone takes more than half of it.
+    // The kernel's minimum; a single link message takes more than half of it.
     let command = AgentCommand::run(AGENT).arg("--netlink-bytes").arg("2304");
     let agent = Agent::start_ready(&node, &command).unwrap();
     let mut churn = Churn::new(1);
@@ -195,20 +197,20 @@ fn a_netlink_overrun_under_churn_is_followed_by_a_reading_of_everything() {
         churn.shuffle();
         churn.delete(&node, 8);
     }
-    agent.wait_log(DEADLINE, ANEW).unwrap();
+    agent.wait_log(DEADLINE, RESYNC_LOG).unwrap();
     assert_as_fresh(&node, &agent, &barrier);
-    // And once more, from a state that was read anew.
+    // Once more, from the state after a resync.
     churn.create(&node, 15);
     churn.delete(&node, 20);
     assert_as_fresh(&node, &agent, &barrier);
 }
 
-/// An agent that is stopped for 30 s under churn loses what does not fit into its buffers: everything said after each of
-/// them is full and before it is emptied. Time itself adds nothing: a full buffer takes nothing more, however long it stays
-/// full. So buffers that are full after a bounded churn stand for any length of stop; what the kernel forgets or expires
-/// meanwhile it would also say only into a full buffer.
+/// An agent that is paused under churn loses every notification that arrives while its buffers are
+/// full. The length of the pause does not matter once they are full, so a bounded churn that fills them
+/// stands for a pause of any length (such as 30 s); what the kernel expires meanwhile would be notified
+/// into a full buffer, too.
 #[test]
-fn an_agent_stopped_under_churn_ends_with_what_a_fresh_look_sees() {
+fn agent_paused_under_churn_recovers_the_current_state() {
     for seed in [7, 8, 9] {
         let node = Node::new("stopped").unwrap();
         let noisy = node.add_pod(&PodSpec::new("vethnoisy")).unwrap();
@@ -224,8 +226,9 @@ fn an_agent_stopped_under_churn_ends_with_what_a_fresh_look_sees() {
         churn.shuffle();
         assert_as_fresh(&node, &agent, &barrier);
 
-        stop(&agent);
-        // Some that it will have heard of, the rest not: pods it knows go, new ones come, names and indices differ.
+        pause(&agent);
+        // Part of this reaches the agent, the rest is lost: known pods go, new ones come with other
+        // names and indices.
         let frames: Vec<_> = (0..200u8)
             .map(|number| Frame::announcement(noisy.mac(), [10, 244, 9, number].into()).to_bytes())
             .collect();
@@ -238,10 +241,13 @@ fn an_agent_stopped_under_churn_ends_with_what_a_fresh_look_sees() {
             churn.create(&node, 15);
             churn.shuffle();
         }
-        let said = agent.event_count();
-        go_on(&agent);
-        agent.wait_log(DEADLINE, ANEW).unwrap();
+        let count_before = agent.event_count();
+        resume(&agent);
+        agent.wait_log(DEADLINE, RESYNC_LOG).unwrap();
         assert_as_fresh(&node, &agent, &barrier);
-        assert!(agent.event_count() > said, "there was something to say");
+        assert!(
+            agent.event_count() > count_before,
+            "no event after the resync"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes as they are in the field: bridges, VLANs, IPv6, moves, losses, restarts.
+//! Detection in realistic setups: bridges, VLANs, IPv6, VIP moves, loss, restarts.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! Addresses that may move (VIPs), and those that may not.
+//! Addresses that may move between pods (VIPs), and addresses that may not.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn site(prefix: &str, allowed: bool) -> Site {
 }
 
 impl Site {
-    /// Waits until the address is told as one that goes back and forth between the two pods.
+    /// Waits until the VIP is raised as flapping between the two pods.
     fn assert_flapping(&self) {
         let raised = self.agent.wait_event(DEADLINE, |event| event.raises(VIP));
         let conflict = raised.unwrap().event.conflict().unwrap();
@@ -53,8 +53,8 @@ impl Site {
     }
 }
 
-/// As keepalived: the new holder takes the address and announces it.
-fn take(pod: &Pod) {
+/// As keepalived: the new holder assigns the address and announces it.
+fn take_over(pod: &Pod) {
     pod.add_address(WITH_LENGTH).unwrap();
     FrameSender::open(pod)
         .unwrap()
@@ -67,30 +67,30 @@ fn give_up(pod: &Pod) {
 }
 
 #[test]
-fn one_move_of_an_allowed_address_raises_nothing() {
+fn one_move_of_a_vip_raises_nothing() {
     let site = site("move", true);
-    take(&site.pods[0]);
+    take_over(&site.pods[0]);
     give_up(&site.pods[0]);
-    take(&site.pods[1]);
-    let said = site.barrier.pass(&site.node, &site.agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
-    // Both at once is what a failover looks like for a moment.
-    take(&site.pods[0]);
-    let said = site.barrier.pass(&site.node, &site.agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
+    take_over(&site.pods[1]);
+    let events = site.barrier.pass(&site.node, &site.agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
+    // During a failover both have the address for a moment.
+    take_over(&site.pods[0]);
+    let events = site.barrier.pass(&site.node, &site.agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
 }
 
 #[test]
-fn five_moves_within_the_window_are_flapping_until_it_is_over() {
+fn five_moves_are_flapping_until_the_window_ends() {
     let site = site("flapping", true);
-    take(&site.pods[0]);
+    take_over(&site.pods[0]);
     let (mut holder, mut other) = (&site.pods[0], &site.pods[1]);
     for number in 1..=5 {
-        let said = site.agent.events();
-        let of_vip = said.iter().filter(|r| r.event.subject == VIP).count();
+        let events = site.agent.events();
+        let of_vip = events.iter().filter(|r| r.event.subject == VIP).count();
         assert_eq!(of_vip, 0, "before move {number}");
         give_up(holder);
-        take(other);
+        take_over(other);
         (holder, other) = (other, holder);
     }
     site.assert_flapping();
@@ -102,9 +102,9 @@ fn five_moves_within_the_window_are_flapping_until_it_is_over() {
     assert_eq!(raised, 1);
 }
 
-/// As a load balancer's speaker announces: nothing is assigned, all there is are gratuitous frames.
+/// As with a load balancer's speaker: the address is not assigned, there are only gratuitous frames.
 #[test]
-fn five_moves_by_gratuitous_frames_alone_are_flapping() {
+fn five_moves_in_gratuitous_frames_alone_are_flapping() {
     let site = site("announced", true);
     let senders: Vec<_> = site
         .pods
@@ -118,24 +118,24 @@ fn five_moves_by_gratuitous_frames_alone_are_flapping() {
     };
     for number in 0..5 {
         announce(number);
-        // Once more, as speakers do: no move.
+        // Repeated, as speakers do: this is no move.
         announce(number);
     }
-    let said = site.barrier.pass(&site.node, &site.agent).unwrap();
-    assert!(said.is_empty(), "four moves: {said:#?}");
+    let events = site.barrier.pass(&site.node, &site.agent).unwrap();
+    assert!(events.is_empty(), "four moves: {events:#?}");
     announce(5);
     site.assert_flapping();
 }
 
 #[test]
-fn an_address_that_is_not_allowed_is_a_duplicate_as_soon_as_two_have_it() {
+fn address_not_allowed_to_move_raises_as_duplicate_at_once() {
     let site = site("strict", false);
-    take(&site.pods[0]);
+    take_over(&site.pods[0]);
     give_up(&site.pods[0]);
-    take(&site.pods[1]);
-    let said = site.barrier.pass(&site.node, &site.agent).unwrap();
-    assert!(said.is_empty(), "handed on in order: {said:#?}");
-    take(&site.pods[0]);
+    take_over(&site.pods[1]);
+    let events = site.barrier.pass(&site.node, &site.agent).unwrap();
+    assert!(events.is_empty(), "orderly handover: {events:#?}");
+    take_over(&site.pods[0]);
     let raised = site
         .agent
         .wait_event(DEADLINE, |event| event.raises(VIP))
@@ -144,7 +144,7 @@ fn an_address_that_is_not_allowed_is_a_duplicate_as_soon_as_two_have_it() {
 }
 
 #[test]
-fn an_address_next_to_the_allowed_ones_is_no_vip() {
+fn address_next_to_the_vip_range_is_no_vip() {
     let site = site("beside", true);
     for pod in &site.pods {
         pod.add_address("10.244.2.112/32").unwrap();
@@ -158,10 +158,10 @@ fn an_address_next_to_the_allowed_ones_is_no_vip() {
     assert_eq!(raised.event.conflict().unwrap().kind, "duplicate");
 }
 
-/// IPv4 lets one address stand twice on a link, with two prefix lengths; a tool that corrects the length adds the right
-/// one before it takes the wrong one away.
+/// A link may have an IPv4 address twice, with two prefix lengths; a tool that corrects the length adds
+/// the right one before it removes the wrong one.
 #[test]
-fn a_changed_prefix_length_does_not_end_the_claim() {
+fn changed_prefix_length_keeps_the_claim() {
     let site = site("prefix", false);
     for pod in &site.pods {
         pod.add_address(WITH_LENGTH).unwrap();
@@ -171,8 +171,8 @@ fn a_changed_prefix_length_does_not_end_the_claim() {
         .unwrap();
     site.pods[0].add_address("10.244.2.100/24").unwrap();
     give_up(&site.pods[0]);
-    let said = site.barrier.pass(&site.node, &site.agent).unwrap();
-    assert_eq!(said.len(), 1, "{said:#?}");
+    let events = site.barrier.pass(&site.node, &site.agent).unwrap();
+    assert_eq!(events.len(), 1, "{events:#?}");
     site.pods[0].remove_address("10.244.2.100/24").unwrap();
     site.agent
         .wait_event(DEADLINE, |event| event.resolves(VIP))

@@ -1,4 +1,5 @@
-//! Restarts: with `--state-dir` an agent goes on with what the one before it left open, however that one ended.
+//! Restarts: with `--state-dir` an agent continues the open conflicts of the previous one, however that
+//! one ended.
 
 use std::{fs, net::Ipv4Addr, path::Path};
 
@@ -17,15 +18,15 @@ use crate::AGENT;
 const ADDRESS: &str = "10.244.2.10";
 const OTHER: &str = "10.244.2.11";
 
-fn keeping(directory: &Path) -> AgentCommand {
+fn command_with_state(directory: &Path) -> AgentCommand {
     AgentCommand::run(AGENT)
         .arg("--state-dir")
         .arg(directory)
         .env("RUST_LOG", "info,detector_agent::persist=debug")
 }
 
-/// The store has that many open conflicts; they are on the disk then.
-fn wait_kept(agent: &Agent, open: usize) {
+/// Waits until this many open conflicts are stored on disk.
+fn wait_stored(agent: &Agent, open: usize) {
     agent
         .wait_log(DEADLINE, &format!("\"open\":{open}}}"))
         .unwrap();
@@ -48,38 +49,38 @@ fn raised(agent: &Agent, address: &str) -> Conflict {
     wait_raised(agent, address).event.conflict().unwrap()
 }
 
-/// As it is written, to the microsecond.
+/// The textual `raised_at`, with microseconds.
 fn raised_at(received: &ReceivedEvent) -> &str {
     received.event.data["raised_at"].as_str().unwrap()
 }
 
-/// The event lines of one run after the other, as a reader has them.
+/// The event lines of all runs, one run after the other.
 fn together(runs: impl IntoIterator<Item = Vec<ReceivedEvent>>) -> Vec<ReceivedEvent> {
     runs.into_iter().flatten().collect()
 }
 
 #[test]
-fn a_killed_agents_conflict_keeps_its_id_and_is_not_raised_again() {
+fn conflict_keeps_its_id_over_a_kill_and_is_not_raised_again() {
     let directory = tempfile::tempdir().unwrap();
     let (node, mut pods) = two_pods("restart", ADDRESS);
     let barrier = Barrier::prepare(&node).unwrap();
     let mut runs = Vec::new();
-    let mut first = Agent::start_ready(&node, &keeping(directory.path())).unwrap();
+    let mut first = Agent::start_ready(&node, &command_with_state(directory.path())).unwrap();
     let before = wait_raised(&first, ADDRESS);
     let conflict = before.event.conflict().unwrap();
-    wait_kept(&first, 1);
+    wait_stored(&first, 1);
     first.kill().unwrap();
     runs.push(first.events());
 
-    let mut second = Agent::start_ready(&node, &keeping(directory.path())).unwrap();
+    let mut second = Agent::start_ready(&node, &command_with_state(directory.path())).unwrap();
     barrier.pass(&node, &second).unwrap();
     runs.push(second.events());
-    let said = together(runs.clone());
-    assert_eq!(conflicts_from_events(&said).unwrap().len(), 1);
+    let events = together(runs.clone());
+    assert_eq!(conflicts_from_events(&events).unwrap().len(), 1);
     let of_address = |r: &&ReceivedEvent| r.event.subject == ADDRESS && r.event.kind == RAISED;
-    assert_eq!(said.iter().filter(of_address).count(), 1, "{said:#?}");
+    assert_eq!(events.iter().filter(of_address).count(), 1, "{events:#?}");
 
-    // One joins, then all but one leave.
+    // One claimant joins, then all but one leave.
     let joins = PodSpec::new("vethc").address(format!("{ADDRESS}/32"));
     let joined = node.add_pod(&joins).unwrap();
     let update = second
@@ -92,11 +93,11 @@ fn a_killed_agents_conflict_keeps_its_id_and_is_not_raised_again() {
     assert_eq!(raised_at(&update), raised_at(&before));
     let update = update.event.conflict().unwrap();
     assert_eq!(update.conflict_id, conflict.conflict_id);
-    // Also where the agent ends in good order.
+    // The same after a clean shutdown.
     let (_, events) = second.terminate(DEADLINE).unwrap();
     runs.pop();
     runs.push(events);
-    let third = Agent::start_ready(&node, &keeping(directory.path())).unwrap();
+    let third = Agent::start_ready(&node, &command_with_state(directory.path())).unwrap();
     node.delete_pods(vec![joined, pods.pop().unwrap()]).unwrap();
     let resolved = third
         .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
@@ -108,20 +109,20 @@ fn a_killed_agents_conflict_keeps_its_id_and_is_not_raised_again() {
 }
 
 #[test]
-fn what_ended_while_the_agent_was_down_is_resolved_and_what_began_is_raised() {
+fn changes_during_downtime_are_resolved_and_raised() {
     let directory = tempfile::tempdir().unwrap();
     let (node, pods) = two_pods("meanwhile", ADDRESS);
-    let mut first = Agent::start_ready(&node, &keeping(directory.path())).unwrap();
+    let mut first = Agent::start_ready(&node, &command_with_state(directory.path())).unwrap();
     let before = wait_raised(&first, ADDRESS);
     let conflict = before.event.conflict().unwrap();
-    wait_kept(&first, 1);
+    wait_stored(&first, 1);
     first.kill().unwrap();
 
     pods[1].remove_address(&format!("{ADDRESS}/32")).unwrap();
     for pod in &pods {
         pod.add_address(&format!("{OTHER}/32")).unwrap();
     }
-    let second = Agent::start_ready(&node, &keeping(directory.path())).unwrap();
+    let second = Agent::start_ready(&node, &command_with_state(directory.path())).unwrap();
     let resolved = second
         .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
         .unwrap();
@@ -132,30 +133,30 @@ fn what_ended_while_the_agent_was_down_is_resolved_and_what_began_is_raised() {
     assert_eq!(left.left.as_deref(), Some("address_removed"));
     let other = raised(&second, OTHER);
     assert_ne!(other.conflict_id, conflict.conflict_id);
-    let said = together([first.events(), second.events()]);
-    assert_eq!(conflicts_from_events(&said).unwrap().len(), 1);
+    let events = together([first.events(), second.events()]);
+    assert_eq!(conflicts_from_events(&events).unwrap().len(), 1);
 }
 
 #[test]
-fn what_only_frames_told_survives_a_restart() {
+fn frame_evidence_survives_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let node = Node::new("heard").unwrap();
     let pods = node
         .add_pods(&["vetha", "vethb"].map(PodSpec::new))
         .unwrap();
     let barrier = Barrier::prepare(&node).unwrap();
-    let mut first = Agent::start_ready(&node, &keeping(directory.path())).unwrap();
+    let mut first = Agent::start_ready(&node, &command_with_state(directory.path())).unwrap();
     let address: Ipv4Addr = ADDRESS.parse().unwrap();
     for pod in &pods {
         announce(pod, address).unwrap();
     }
     let conflict = raised(&first, ADDRESS);
-    wait_kept(&first, 1);
+    wait_stored(&first, 1);
     first.kill().unwrap();
 
-    let second = Agent::start_ready(&node, &keeping(directory.path())).unwrap();
-    let said = barrier.pass(&node, &second).unwrap();
-    assert!(said.is_empty(), "it goes on: {said:#?}");
+    let second = Agent::start_ready(&node, &command_with_state(directory.path())).unwrap();
+    let events = barrier.pass(&node, &second).unwrap();
+    assert!(events.is_empty(), "the conflict continues: {events:#?}");
     node.delete_pods(pods).unwrap();
     let resolved = second
         .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
@@ -165,7 +166,7 @@ fn what_only_frames_told_survives_a_restart() {
 }
 
 #[test]
-fn without_a_state_directory_every_agent_begins_anew() {
+fn without_a_state_directory_conflicts_get_new_ids() {
     let (node, _pods) = two_pods("stateless", ADDRESS);
     let mut first = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let before = raised(&first, ADDRESS);
@@ -177,29 +178,29 @@ fn without_a_state_directory_every_agent_begins_anew() {
 }
 
 #[test]
-fn a_damaged_file_is_put_aside_and_the_agent_begins_anew() {
+fn damaged_state_file_is_put_aside() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("state.redb"), vec![7; 100_000]).unwrap();
     let (node, _pods) = two_pods("damaged", ADDRESS);
-    let agent = Agent::start_ready(&node, &keeping(directory.path())).unwrap();
+    let agent = Agent::start_ready(&node, &command_with_state(directory.path())).unwrap();
     raised(&agent, ADDRESS);
-    wait_kept(&agent, 1);
+    wait_stored(&agent, 1);
     let log = agent.log();
-    let says: Vec<_> = log.lines().filter(|l| l.contains("ERROR")).collect();
-    assert_eq!(says.len(), 1, "{log}");
-    assert!(says[0].contains("was put aside as"), "{log}");
+    let errors: Vec<_> = log.lines().filter(|l| l.contains("ERROR")).collect();
+    assert_eq!(errors.len(), 1, "{log}");
+    assert!(errors[0].contains("was put aside as"), "{log}");
     let aside = fs::read_dir(directory.path()).unwrap().flatten();
     let aside = aside.filter(|e| e.file_name().to_string_lossy().contains("damaged"));
     assert_eq!(aside.count(), 1);
 }
 
-/// A state directory on a small file system that nobody else sees.
-struct Small {
+/// A state directory on a small file system in a private mount namespace.
+struct SmallDisk {
     mounts: PrivateMounts,
     directory: &'static Path,
 }
 
-impl Small {
+impl SmallDisk {
     fn new(size: &str) -> Self {
         let mounts = PrivateMounts::new().unwrap();
         let directory = Path::new("/var/lib/ipconflict");
@@ -222,11 +223,11 @@ impl Small {
     }
 
     fn start(&self, node: &Node) -> Agent {
-        let start = || Agent::start_ready(node, &keeping(self.directory));
+        let start = || Agent::start_ready(node, &command_with_state(self.directory));
         self.mounts.run_in(None, start).unwrap()
     }
 
-    /// Leaves no room for another byte.
+    /// Fills the file system completely.
     fn fill(&self) {
         let fill = || {
             let mut file = fs::File::create(self.directory.join("fill"))?;
@@ -243,7 +244,8 @@ impl Small {
     }
 }
 
-/// Waits until this series is above zero: what is counted on another thread may come a moment after what it logs.
+/// Waits until this series is above zero: another thread counts, so the counter may follow the log
+/// line with a delay.
 fn wait_counted(netns: &Netns, series: &str) {
     let client = TestClient::new(netns, "http://127.0.0.1:9842");
     until(DEADLINE, format_args!("{series} above zero"), || {
@@ -255,7 +257,7 @@ fn wait_counted(netns: &Netns, series: &str) {
     .unwrap();
 }
 
-fn part(netns: &Netns) -> serde_json::Value {
+fn state_component(netns: &Netns) -> serde_json::Value {
     let answer = TestClient::new(netns, "http://127.0.0.1:9842")
         .get("/readyz")
         .unwrap();
@@ -268,14 +270,14 @@ fn part(netns: &Netns) -> serde_json::Value {
 }
 
 #[test]
-fn a_full_disk_is_told_and_counted_and_detection_goes_on_until_there_is_room() {
-    let disk = Small::new("4m");
+fn full_disk_is_logged_and_counted_and_detection_continues() {
+    let disk = SmallDisk::new("4m");
     let (node, pods) = two_pods("full", ADDRESS);
     let mut first = disk.start(&node);
     let conflict = raised(&first, ADDRESS);
-    wait_kept(&first, 1);
+    wait_stored(&first, 1);
     disk.fill();
-    // Enough to outgrow what the file has room for.
+    // Enough to outgrow the free space in the file.
     for number in 0..200 {
         for pod in &pods {
             pod.add_address(&format!("10.244.3.{number}/32")).unwrap();
@@ -284,11 +286,11 @@ fn a_full_disk_is_told_and_counted_and_detection_goes_on_until_there_is_room() {
     for number in 0..200 {
         raised(&first, &format!("10.244.3.{number}"));
     }
-    let told = first
+    let line = first
         .wait_log(DEADLINE, "cannot store open conflicts for the next run")
         .unwrap();
-    assert!(told.contains("ERROR"), "{told}");
-    assert_eq!(part(&node)["state"], "failed");
+    assert!(line.contains("ERROR"), "{line}");
+    assert_eq!(state_component(&node)["state"], "failed");
     wait_counted(
         &node,
         "ipconflict_deliveries_total{sink=\"state\",outcome=\"failed\"}",
@@ -297,8 +299,8 @@ fn a_full_disk_is_told_and_counted_and_detection_goes_on_until_there_is_room() {
     first
         .wait_log(DEADLINE, "are stored in --state-dir again")
         .unwrap();
-    wait_kept(&first, 201);
-    assert_eq!(part(&node)["state"], "works");
+    wait_stored(&first, 201);
+    assert_eq!(state_component(&node)["state"], "works");
     first.kill().unwrap();
     let second = disk.start(&node);
     node.delete_pods(pods).unwrap();
@@ -310,19 +312,19 @@ fn a_full_disk_is_told_and_counted_and_detection_goes_on_until_there_is_room() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_told_and_detection_goes_on() {
+fn unwritable_state_directory_is_logged_and_detection_continues() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
     let (node, _pods) = two_pods("unwritable", ADDRESS);
-    let agent = Agent::start_ready(&node, &keeping(&file)).unwrap();
+    let agent = Agent::start_ready(&node, &command_with_state(&file)).unwrap();
     raised(&agent, ADDRESS);
-    let told = agent.wait_log(DEADLINE, "cannot keep state in").unwrap();
+    let line = agent.wait_log(DEADLINE, "cannot keep state in").unwrap();
     assert!(
-        told.contains("check that --state-dir is a directory"),
-        "{told}"
+        line.contains("check that --state-dir is a directory"),
+        "{line}"
     );
-    assert_eq!(part(&node)["state"], "failed");
+    assert_eq!(state_component(&node)["state"], "failed");
     wait_counted(
         &node,
         "ipconflict_deliveries_total{sink=\"state\",outcome=\"dropped\"}",

@@ -1,5 +1,5 @@
-//! An address that goes from one pod to the next: ptp frees it before it removes the veth, so that for a moment both may
-//! hold it.
+//! Address reuse: ptp frees an address before it removes the veth, so the old and the new pod may both
+//! have it for a moment.
 
 use std::{collections::BTreeMap, thread};
 
@@ -13,16 +13,17 @@ use crate::AGENT;
 const CYCLES: usize = 500;
 
 #[test]
-fn five_hundred_reuses_by_the_real_ptp_plugin_leave_nothing_behind() {
+fn five_hundred_reuses_by_the_ptp_plugin_leave_no_conflict() {
     let node = Node::new("reuse").unwrap();
-    // The gateway and one more: whoever comes next gets the address of whoever goes.
+    // Room for the gateway and one pod: the next pod gets the address of the previous one.
     let cni = Cni::ptp("kindnet", "10.244.2.0/30").unwrap();
     let barrier = Barrier::prepare(&node).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let mut old = cni.add_pod(&node, "p0").unwrap();
     for number in 1..=CYCLES {
         assert_eq!(old.address().unwrap().to_string(), "10.244.2.2");
-        // The next pod waits for the address while the old one is being removed: the tightest a node can be.
+        // The next pod waits for the address while the old one is being removed: the shortest possible
+        // interval.
         old = thread::scope(|scope| {
             let leaving = scope.spawn(|| cni.remove_pod(&node, old));
             let next = cni.add_pod_when_free(&node, &format!("p{number}"), DEADLINE);
@@ -33,12 +34,12 @@ fn five_hundred_reuses_by_the_real_ptp_plugin_leave_nothing_behind() {
             next.unwrap()
         });
     }
-    let said = barrier.pass(&node, &agent).unwrap();
+    let events = barrier.pass(&node, &agent).unwrap();
     let mut life = BTreeMap::<String, Vec<&str>>::new();
-    for received in &said {
+    for received in &events {
         let conflict = received.event.conflict().unwrap();
         assert_eq!(conflict.address, "10.244.2.2", "{received:#?}");
-        // Both were there, as far as the kernel told: the event is true.
+        // By the kernel state both had the address: the event is correct.
         assert_eq!(conflict.claimants.len(), 2, "{received:#?}");
         let kind = received.event.kind.as_str();
         life.entry(conflict.conflict_id).or_default().push(kind);
@@ -51,6 +52,6 @@ fn five_hundred_reuses_by_the_real_ptp_plugin_leave_nothing_behind() {
         assert_eq!(kinds.first(), Some(&RAISED), "{id}: {kinds:?}");
         assert_eq!(kinds.last(), Some(&RESOLVED), "{id}: {kinds:?}");
     }
-    assert!(conflicts_from_events(&said).unwrap().is_empty());
+    assert!(conflicts_from_events(&events).unwrap().is_empty());
     cni.remove_pod(&node, old).unwrap();
 }

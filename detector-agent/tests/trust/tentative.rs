@@ -1,4 +1,4 @@
-//! What is only asked, and what the host answers for others: neither is a claim by itself.
+//! Probes, and answers of the host on behalf of others (proxy ARP/NDP), are no claims by themselves.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -52,12 +52,13 @@ impl Site {
         self.send(pod, &Frame::announcement(self.pods[pod].mac(), ADDRESS));
     }
 
-    fn said(&self) -> Vec<ReceivedEvent> {
+    fn events(&self) -> Vec<ReceivedEvent> {
         self.barrier.pass(&self.node, &self.agent).unwrap()
     }
 }
 
-/// However many ask at once: each may still find the address free or taken (RFC 5227 §2.1.1).
+/// Any number of concurrent probes: each host may still find the address free or taken
+/// (RFC 5227 §2.1.1).
 #[test]
 fn probes_alone_raise_nothing() {
     let site = Site::new("probes");
@@ -65,12 +66,12 @@ fn probes_alone_raise_nothing() {
         site.probe(pod);
         site.send(pod, &Frame::dad(site.pods[pod].mac(), address6()));
     }
-    let said = site.said();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = site.events();
+    assert!(events.is_empty(), "{events:#?}");
 }
 
 #[test]
-fn a_probe_against_an_announced_address_raises() {
+fn probe_against_an_announced_address_raises() {
     let site = Site::new("arp");
     site.announce(0);
     site.probe(1);
@@ -80,17 +81,17 @@ fn a_probe_against_an_announced_address_raises() {
         .unwrap();
     let conflict = raised.event.conflict().unwrap();
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
-    let asking = conflict.claimant("vethb").unwrap();
-    assert_eq!(asking.evidence[0].detail.as_deref(), Some("probe"));
+    let prober = conflict.claimant("vethb").unwrap();
+    assert_eq!(prober.evidence[0].detail.as_deref(), Some("probe"));
     assert_eq!(conflict.claimant("vetha").unwrap().evidence[0].detail, None);
 }
 
 #[test]
-fn a_probe_against_an_assigned_address_raises() {
+fn probe_against_an_assigned_address_raises() {
     let site = Site::new("assigned");
     site.pods[0].add_address("10.244.2.10/32").unwrap();
-    // The address is known by another way than the probe: it must be known first.
-    assert!(site.said().is_empty());
+    // The address is observed on another path than the probe: it has to be known first.
+    assert!(site.events().is_empty());
     site.probe(1);
     let raised = site
         .agent
@@ -107,34 +108,36 @@ fn a_probe_against_an_assigned_address_raises() {
     );
 }
 
-/// The pod that holds an address and probes it all the same (after a restart of its client) is not two.
+/// A pod that probes its own address (after a restart of its DHCP client) does not conflict with
+/// itself.
 #[test]
-fn a_probe_of_ones_own_address_raises_nothing() {
+fn probe_of_ones_own_address_raises_nothing() {
     let site = Site::new("own");
     site.announce(0);
     site.probe(0);
     let own = Frame::advertisement(site.pods[0].mac(), address6(), None, NaFlags::OVERRIDE);
     site.send(0, &own);
     site.send(0, &Frame::dad(site.pods[0].mac(), address6()));
-    let said = site.said();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = site.events();
+    assert!(events.is_empty(), "{events:#?}");
 }
 
-/// A probe nobody opposed does not make a conflict of the claim that follows elsewhere: the prober was told nothing.
+/// A probe is only compared with claims that exist when it is sent, not with a later claim of another
+/// pod.
 #[test]
-fn a_probe_is_over_when_the_address_is_claimed_later() {
+fn earlier_probe_does_not_conflict_with_a_later_claim() {
     let site = Site::new("later");
     site.probe(0);
-    assert!(site.said().is_empty());
+    assert!(site.events().is_empty());
     site.announce(1);
-    let said = site.said();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = site.events();
+    assert!(events.is_empty(), "{events:#?}");
 }
 
-/// As Calico and others do: a pod's gateway is nowhere, the node answers for it and for every other pod with its own MAC,
-/// on the way out to the pod.
+/// As with Calico and others: no device has the pod's gateway address; the node answers for it, and for
+/// every other pod, with its own MAC on the egress to the pod.
 #[test]
-fn the_hosts_answers_for_others_are_no_claims() {
+fn proxy_answers_of_the_host_are_no_claims() {
     let node = Node::new("proxy").unwrap();
     node.sysctl("net.ipv4.ip_forward", "1").unwrap();
     node.sysctl("net.ipv6.conf.all.forwarding", "1").unwrap();
@@ -163,7 +166,7 @@ fn the_hosts_answers_for_others_are_no_claims() {
                 "route add default via fd00::1 dev eth0",
             ])
             .unwrap();
-        // The node answers for the other pods' addresses, too, wherever it has a route to them.
+        // The node also answers for the addresses of other pods that it has a route to.
         pod.netns()
             .ip_batch(["route add 10.244.2.0/24 dev eth0 scope link"])
             .unwrap();
@@ -183,6 +186,6 @@ fn the_hosts_answers_for_others_are_no_claims() {
         answered.contains(host_mac),
         "the node answered for the other pod: {answered} {host_mac}"
     );
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
 }

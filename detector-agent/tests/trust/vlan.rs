@@ -1,4 +1,4 @@
-//! VLAN tags are part of what is claimed.
+//! VLAN tags are part of the network that a claim belongs to.
 
 use std::net::Ipv4Addr;
 
@@ -42,7 +42,7 @@ impl Site {
         FrameSender::open(pod).unwrap().send(&frame).unwrap();
     }
 
-    fn said(&self) -> Vec<ReceivedEvent> {
+    fn events(&self) -> Vec<ReceivedEvent> {
         self.barrier.pass(&self.node, &self.agent).unwrap()
     }
 
@@ -54,18 +54,18 @@ impl Site {
 }
 
 #[test]
-fn the_same_address_in_different_vlans_is_no_conflict() {
+fn same_address_in_different_vlans_raises_nothing() {
     let site = Site::new("apart");
     site.announce(0, &[100]);
     site.announce(1, &[200]);
-    // Untagged is a VLAN of its own, too.
+    // Untagged frames are a network of their own.
     site.announce(1, &[]);
-    let said = site.said();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = site.events();
+    assert!(events.is_empty(), "{events:#?}");
 }
 
 #[test]
-fn the_same_address_in_one_vlan_is_a_conflict_that_names_it() {
+fn same_address_in_one_vlan_raises_with_the_vlan() {
     let site = Site::new("same");
     site.announce(0, &[100]);
     site.announce(1, &[100]);
@@ -74,28 +74,28 @@ fn the_same_address_in_one_vlan_is_a_conflict_that_names_it() {
     assert_eq!(raised.event.data.get("inner_vlan"), None);
     let conflict = raised.event.conflict().unwrap();
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
-    // The node routes without a tag: it sends to neither.
+    // The node routes untagged, so it sends to neither.
     assert_eq!(conflict.traffic_goes_to, None);
 }
 
 #[test]
-fn conflicts_in_two_vlans_are_two() {
+fn duplicates_in_two_vlans_are_two_conflicts() {
     let site = Site::new("two");
     for tag in [100, 200] {
         site.announce(0, &[tag]);
         site.announce(1, &[tag]);
     }
-    let said = site.said();
-    let mut tags: Vec<_> = said
+    let events = site.events();
+    let mut tags: Vec<_> = events
         .iter()
         .map(|received| received.event.data.get("vlan").and_then(|v| v.as_u64()))
         .collect();
     tags.sort_unstable();
-    assert_eq!(tags, [Some(100), Some(200)], "{said:#?}");
+    assert_eq!(tags, [Some(100), Some(200)], "{events:#?}");
 }
 
 #[test]
-fn a_tag_of_priority_alone_is_no_vlan() {
+fn priority_tag_counts_as_untagged() {
     let site = Site::new("priority");
     site.announce(0, &[0]);
     site.announce(1, &[]);
@@ -107,14 +107,14 @@ fn a_tag_of_priority_alone_is_no_vlan() {
 }
 
 #[test]
-fn the_inner_of_two_tags_divides_and_is_told() {
+fn inner_tag_is_reported_and_separates_conflicts() {
     let site = Site::new("qinq");
     site.announce(0, &[100, 7]);
     site.announce(1, &[100, 8]);
     site.announce(1, &[100]);
     site.announce(1, &[7]);
-    let said = site.said();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = site.events();
+    assert!(events.is_empty(), "{events:#?}");
     site.announce(1, &[100, 7]);
     let raised = site.raised("10.244.2.10");
     assert_eq!(raised.event.data.get("vlan"), Some(&100.into()));
@@ -124,7 +124,7 @@ fn the_inner_of_two_tags_divides_and_is_told() {
 }
 
 #[test]
-fn neighbour_discovery_is_told_apart_by_its_tags_too() {
+fn neighbour_discovery_is_separated_by_tags_too() {
     let site = Site::new("ndp");
     let advertise = |pod: usize, tag: u16| {
         let pod = &site.pods[pod];
@@ -134,19 +134,19 @@ fn neighbour_discovery_is_told_apart_by_its_tags_too() {
     };
     advertise(0, 100);
     advertise(1, 200);
-    let said = site.said();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = site.events();
+    assert!(events.is_empty(), "{events:#?}");
     advertise(1, 100);
     let raised = site.raised("fd00::10");
     assert_eq!(raised.event.data.get("vlan"), Some(&100.into()));
 }
 
-/// An address inside the pod is untagged: a tagged frame is about another network.
+/// An address assigned inside the pod is untagged; a tagged frame belongs to another network.
 #[test]
-fn a_tagged_claim_does_not_meet_an_address_inside_a_pod() {
+fn tagged_claim_does_not_conflict_with_an_assigned_address() {
     let site = Site::new("inside");
     site.pods[0].add_address("10.244.2.10/32").unwrap();
     site.announce(1, &[100]);
-    let said = site.said();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = site.events();
+    assert!(events.is_empty(), "{events:#?}");
 }
