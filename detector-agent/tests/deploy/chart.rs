@@ -1,13 +1,13 @@
-//! The chart: rendered, and its values checked by its schema.
+//! The Helm chart: rendered output, and values checked by its schema.
 //!
-//! The real Helm is not run; `helm-render` does with Go's templates and sprig what Helm does with this chart.
+//! Helm itself is not run; `helm-render` uses Go's templates and sprig as Helm does for this chart.
 
 use std::{fs, process::Command};
 
 use crate::tools::{assert_current, deploy, documents, python, render, stdout};
 
-/// Says whether values pass the schema, and if not, why.
-fn refused(values: &str) -> Option<String> {
+/// The schema errors of these values, if any.
+fn schema_errors(values: &str) -> Option<String> {
     const CHECK: &str = "
 import json, sys, yaml, jsonschema
 chart, values = sys.argv[1:]
@@ -24,17 +24,17 @@ merged = merge(yaml.safe_load(open(chart + '/values.yaml')), yaml.safe_load(valu
 errors = [f'{error.json_path}: {error.message}' for error in jsonschema.Draft7Validator(schema).iter_errors(merged)]
 print('\\n'.join(errors))
 ";
-    let said = stdout(
+    let errors = stdout(
         Command::new(python())
             .args(["-c", CHECK])
             .arg(deploy("helm/ip-conflict-detector"))
             .arg(values),
     );
-    Some(said.trim().to_owned()).filter(|said| !said.is_empty())
+    Some(errors.trim().to_owned()).filter(|errors| !errors.is_empty())
 }
 
 #[test]
-fn the_plain_manifests_are_the_chart_with_its_default_values() {
+fn plain_manifests_are_the_chart_with_default_values() {
     let rendered = render("").unwrap();
     let mut files = Vec::new();
     for (name, text) in &rendered {
@@ -70,8 +70,8 @@ fn manifest(text: &str) -> String {
 }
 
 #[test]
-fn the_schema_takes_the_default_values_and_what_the_docs_show() {
-    assert_eq!(refused(""), None);
+fn schema_accepts_default_and_documented_values() {
+    assert_eq!(schema_errors(""), None);
     for values in [
         "{seccomp: {type: Localhost, localhostProfile: profiles/agent.json}}",
         "{listen: {address: '[$(NODE_IP)]', port: 9000, tokenSecret: {name: token}, tlsSecret: tls}}",
@@ -80,7 +80,7 @@ fn the_schema_takes_the_default_values_and_what_the_docs_show() {
         "{runtime: {mountSocket: false}, stateDirectory: ''}",
         "{priorityClass: {create: false, name: system-node-critical}}",
     ] {
-        assert_eq!(refused(values), None, "{values}");
+        assert_eq!(schema_errors(values), None, "{values}");
         let rendered = render(values).unwrap();
         for (name, text) in rendered {
             if name != "NOTES.txt" {
@@ -91,7 +91,7 @@ fn the_schema_takes_the_default_values_and_what_the_docs_show() {
 }
 
 #[test]
-fn the_schema_refuses_wrong_values_and_names_them() {
+fn schema_rejects_wrong_values_and_names_them() {
     for (values, named) in [
         ("{imgae: {tag: x}}", "imgae"),
         ("{image: {pullPolicy: Sometimes}}", "image.pullPolicy"),
@@ -121,13 +121,13 @@ fn the_schema_refuses_wrong_values_and_names_them() {
         ),
         ("{nodeSelector: {a: 1}}", "nodeSelector"),
     ] {
-        let why = refused(values).unwrap_or_else(|| panic!("{values} passes"));
+        let why = schema_errors(values).unwrap_or_else(|| panic!("{values} passes"));
         assert!(why.contains(named), "{values}: {why}");
     }
 }
 
 #[test]
-fn every_value_has_a_place_in_the_schema_and_is_used_by_a_template() {
+fn every_value_is_in_the_schema_and_used_by_a_template() {
     let values =
         documents(&fs::read_to_string(deploy("helm/ip-conflict-detector/values.yaml")).unwrap());
     let mut templates = String::new();
@@ -148,7 +148,7 @@ fn every_value_has_a_place_in_the_schema_and_is_used_by_a_template() {
 }
 
 #[test]
-fn a_secret_is_mounted_and_never_written_into_an_object() {
+fn secrets_are_mounted_and_never_rendered() {
     let rendered = render(
         "{secrets: [{name: slack, secretName: slack-webhook}], listen: {tokenSecret: {name: agent-token}, tlsSecret: agent-tls},
           podMonitor: {enabled: true}}",
@@ -174,7 +174,7 @@ fn a_secret_is_mounted_and_never_written_into_an_object() {
     );
 }
 
-/// Without the Kubernetes API the agent has no rights there and no token.
+/// Without the Kubernetes API the agent needs no permissions and no token.
 #[test]
 fn without_kube_there_is_no_role_and_no_token() {
     let rendered = render("{kube: {enabled: false}}").unwrap();
@@ -185,13 +185,13 @@ fn without_kube_there_is_no_role_and_no_token() {
 }
 
 #[test]
-fn a_localhost_profile_without_its_name_is_refused_by_the_chart_itself() {
+fn localhost_profile_without_a_name_fails_to_render() {
     let why = render("{seccomp: {type: Localhost}}").unwrap_err();
     assert!(why.contains("needs seccomp.localhostProfile"), "{why}");
 }
 
 #[test]
-fn the_chart_names_itself_as_helm_wants_it() {
+fn chart_metadata_is_valid_for_helm() {
     let chart =
         &documents(&fs::read_to_string(deploy("helm/ip-conflict-detector/Chart.yaml")).unwrap())[0];
     assert_eq!(chart["apiVersion"], "v2");

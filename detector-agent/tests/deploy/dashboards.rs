@@ -1,5 +1,5 @@
-//! The dashboards: complete for a person, and every query of every panel answered by a real Prometheus that scrapes a
-//! real agent with a real conflict. Grafana itself is not run.
+//! The dashboards: every panel is complete, and a real Prometheus that scrapes a real agent with a real
+//! conflict answers every query with data. Grafana itself is not run.
 
 use std::{collections::BTreeSet, fs};
 
@@ -31,7 +31,7 @@ fn list(value: &Value) -> &Vec<Value> {
     value.as_array().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// Each query with where it stands.
+/// Each query with its panel.
 fn queries() -> Vec<(String, Value)> {
     let mut found = Vec::new();
     for (name, dashboard) in dashboards() {
@@ -46,7 +46,7 @@ fn queries() -> Vec<(String, Value)> {
 }
 
 #[test]
-fn every_panel_says_what_it_shows_in_which_unit_and_asks_the_chosen_source() {
+fn every_panel_has_description_unit_and_data_source() {
     let mut uids = BTreeSet::new();
     for (name, dashboard) in dashboards() {
         let uid = dashboard["uid"].as_str().unwrap();
@@ -84,7 +84,7 @@ fn every_panel_says_what_it_shows_in_which_unit_and_asks_the_chosen_source() {
             assert!(grid("x") + grid("w") <= 24, "{place}");
             for x in grid("x")..grid("x") + grid("w") {
                 for y in grid("y")..grid("y") + grid("h") {
-                    assert!(taken.insert((x, y)), "{place} lies on another panel");
+                    assert!(taken.insert((x, y)), "{place} overlaps another panel");
                 }
             }
             let targets = list(&panel["targets"]);
@@ -97,8 +97,8 @@ fn every_panel_says_what_it_shows_in_which_unit_and_asks_the_chosen_source() {
     }
 }
 
-/// What Grafana would ask with everything chosen.
-fn filled_in(expression: &str) -> String {
+/// The expression with its variables set as for "All" in Grafana.
+fn substitute_variables(expression: &str) -> String {
     expression
         .replace("$__rate_interval", "1m")
         .replace("$instance", ".*")
@@ -106,11 +106,11 @@ fn filled_in(expression: &str) -> String {
 }
 
 #[test]
-fn every_query_of_every_panel_is_answered_by_prometheus_with_data() {
+fn every_panel_query_returns_data() {
     let node = Node::new("dashboards").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config.yaml");
-    // A webhook where nobody listens: its events wait.
+    // A webhook without a listener, so that its events stay pending.
     let settings = format!(
         "export-claims: true\nstate-dir: {}\nwebhooks: [{{name: ops, url: 'http://127.0.0.1:9/'}}]\n",
         folder.path().join("state").display()
@@ -128,7 +128,7 @@ fn every_query_of_every_panel_is_answered_by_prometheus_with_data() {
         .unwrap();
     let mut empty = Vec::new();
     for (place, target) in queries() {
-        let query = filled_in(target["expr"].as_str().unwrap());
+        let query = substitute_variables(target["expr"].as_str().unwrap());
         let legend = target["legendFormat"].as_str().unwrap();
         let outcome = until(DEADLINE, format_args!("the result of {query}"), || {
             let series = prometheus.query(&query)?;
@@ -137,7 +137,7 @@ fn every_query_of_every_panel_is_answered_by_prometheus_with_data() {
             };
             anyhow::ensure!(!value.is_nan(), "{place}: {query}: no number");
             for label in in_braces(legend) {
-                // A pod that is not known has no name to show.
+                // An unknown pod has no name to show.
                 let known = labels.get(label).is_some() || label == "pod";
                 anyhow::ensure!(known, "{place}: {labels} has no {label}");
             }
@@ -159,7 +159,7 @@ fn every_query_of_every_panel_is_answered_by_prometheus_with_data() {
             assert!(!values.is_empty(), "{name}: {definition}");
         }
     }
-    // The alert for it fires, by the rules as they are installed.
+    // The alert for the conflict fires under the installed rules.
     prometheus
         .wait(
             r#"ALERTS{alertname="IPAddressConflict",alertstate="firing",address="10.244.2.10"} == 1"#,
@@ -168,7 +168,7 @@ fn every_query_of_every_panel_is_answered_by_prometheus_with_data() {
         .unwrap();
 }
 
-/// `deploy/prometheus/scrape.yaml` for one agent, whose pod nobody has to discover.
+/// `deploy/prometheus/scrape.yaml` with one static agent instead of pod discovery.
 fn configuration() -> String {
     let text = fs::read_to_string(deploy("prometheus/scrape.yaml")).unwrap();
     let mut file = documents(&text).remove(0);
@@ -187,7 +187,7 @@ fn configuration() -> String {
     serde_yaml_ng::to_string(&file).unwrap()
 }
 
-/// The labels that a legend shows.
+/// The labels that a legend refers to.
 fn in_braces(legend: &str) -> Vec<&str> {
     legend
         .split("{{")

@@ -1,4 +1,4 @@
-//! The documents: what they say can be tested is.
+//! Checks of the documentation against the code.
 
 use std::{
     collections::BTreeSet,
@@ -33,7 +33,7 @@ fn documents() -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_configuration_reference_is_what_the_code_says() {
+fn configuration_reference_matches_the_code() {
     let mut text = "# Configuration
 
 Use this page to look up a setting, and to configure [webhooks and Alertmanagers](#webhooks-and-alertmanagers).
@@ -184,7 +184,7 @@ fn row(text: &mut String, argument: &Arg) {
 }
 
 #[test]
-fn the_file_that_the_reference_shows_is_taken() {
+fn example_configuration_file_is_valid() {
     let text = FILE.split("```yaml\n").nth(1).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), text.split("```").next().unwrap()).unwrap();
@@ -194,7 +194,7 @@ fn the_file_that_the_reference_shows_is_taken() {
 }
 
 #[test]
-fn the_metrics_reference_names_what_the_agent_exposes_and_nothing_else() {
+fn metrics_reference_lists_exactly_the_exposed_metrics() {
     let page = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
     let documented: BTreeSet<&str> = page
         .lines()
@@ -202,7 +202,7 @@ fn the_metrics_reference_names_what_the_agent_exposes_and_nothing_else() {
         // The other tables explain label values.
         .filter(|name| name.starts_with("ipconflict_") || name.starts_with("process_"))
         .collect();
-    // The names that the agent's own test holds it to.
+    // The names that the agent's own test checks.
     let source = include_str!("../../src/metrics/mod.rs");
     let (_, contract) = source.split_once("const CONTRACT").unwrap();
     let (contract, _) = contract.split_once("];").unwrap();
@@ -270,7 +270,7 @@ fn metrics_reference_explains_the_label_values() {
 }
 
 #[test]
-fn every_event_that_is_shown_keeps_the_contract() {
+fn every_example_event_satisfies_the_contract() {
     let mut shown = 0;
     for path in documents() {
         let text = fs::read_to_string(&path).unwrap();
@@ -286,7 +286,7 @@ fn every_event_that_is_shown_keeps_the_contract() {
 }
 
 #[test]
-fn the_bounds_that_are_told_are_those_of_the_code() {
+fn documented_bounds_match_the_code() {
     let page = fs::read_to_string(root().join("docs/limits.md")).unwrap();
     let bounds = detector_agent::engine::Settings::default().bounds;
     for (what, bound) in [
@@ -311,9 +311,9 @@ fn the_bounds_that_are_told_are_those_of_the_code() {
     }
 }
 
-/// Links between documents, and files of the checkout that they name.
+/// Links between documents, and files of the repository that they name.
 #[test]
-fn what_the_documents_point_to_is_there() {
+fn link_targets_and_named_files_exist() {
     for path in documents() {
         let text = fs::read_to_string(&path).unwrap();
         let folder = path.parent().unwrap();
@@ -346,7 +346,7 @@ fn what_the_documents_point_to_is_there() {
     }
 }
 
-/// The anchors of a document: those that the forges make of headings, and explicit ones.
+/// The anchors of a document: those that forges generate for headings, and explicit ones.
 fn headings(path: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(path).unwrap();
     let explicit = text.lines().filter_map(|line| {
@@ -368,7 +368,7 @@ fn headings(path: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_file_of_the_deployment_is_spoken_of() {
+fn every_deployment_file_is_mentioned() {
     let text: String = documents()
         .iter()
         .map(|path| fs::read_to_string(path).unwrap())

@@ -1,7 +1,8 @@
-//! Everything in `deploy/`, exercised: rendered, validated, asked, run.
+//! Tests of everything in `deploy/`: rendered, validated, queried and run.
 //!
-//! What `cargo xtask setup` installs stands in for what no machine of ours has: a small renderer for Helm, a base image of
-//! Debian's own libraries for distroless. Grafana is not run: its panels' queries are.
+//! Stand-ins installed by `cargo xtask setup` replace tools that are not available here: a small
+//! renderer for Helm, and a base image of Debian's libraries for distroless. Grafana is not run, but the
+//! queries of its panels are.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,5 @@
-//! The plain manifests: kustomize builds them, Kubernetes' schemas take them, and each overlay is the chart with a value.
+//! The plain manifests: kustomize builds them, they validate against Kubernetes' schemas, and each
+//! overlay equals the chart with one value set.
 
 use std::{fs, path::Path, process::Command};
 
@@ -6,7 +7,7 @@ use serde_yaml_ng::Value;
 
 use crate::tools::{deploy, documents, output, python, render, stdout};
 
-/// Folders that kustomize builds, and the chart's values that mean the same.
+/// Directories that kustomize builds, and the equivalent values of the chart.
 const BUILT: [(&str, &str); 6] = [
     ("base", ""),
     ("overlays/calico", "{ipam: {calico: true}}"),
@@ -22,10 +23,10 @@ const BUILT: [(&str, &str); 6] = [
     ),
 ];
 
-/// The oldest that the chart says it runs on, and the newest there is a schema of.
+/// The oldest version that the chart supports, and the newest with a schema.
 const KUBERNETES: [&str; 2] = ["1.25.0", "1.37.0"];
 
-/// Kinds of the Prometheus Operator's; Kubernetes has no schema of them.
+/// Kinds of the Prometheus Operator, which Kubernetes has no schema for.
 const OPERATOR: [&str; 2] = ["PodMonitor", "PrometheusRule"];
 
 pub(crate) fn build(folder: &str) -> Vec<Value> {
@@ -37,7 +38,7 @@ pub(crate) fn build(folder: &str) -> Vec<Value> {
     documents(&built)
 }
 
-/// The kinds and names of documents, with lists that are sets in Kubernetes in one order.
+/// The documents sorted by kind and name, with lists that are sets in Kubernetes sorted, too.
 fn in_order(mut documents: Vec<Value>) -> Vec<Value> {
     for document in &mut documents {
         for path in [
@@ -70,7 +71,7 @@ fn in_order(mut documents: Vec<Value>) -> Vec<Value> {
 }
 
 #[test]
-fn every_overlay_is_the_chart_with_the_value_of_its_name() {
+fn every_overlay_is_the_chart_with_its_value() {
     for (folder, values) in BUILT {
         let built: Vec<Value> = build(folder)
             .into_iter()
@@ -83,7 +84,7 @@ fn every_overlay_is_the_chart_with_the_value_of_its_name() {
             .flat_map(|(_, text)| documents(text))
             .collect();
         if folder == "monitoring" {
-            // On top of the base, which is applied by itself.
+            // Applied in addition to the base.
             rendered.retain(|document| {
                 let kind = document["kind"].as_str().unwrap();
                 OPERATOR.contains(&kind)
@@ -99,7 +100,7 @@ fn every_overlay_is_the_chart_with_the_value_of_its_name() {
             let text = |document| serde_yaml_ng::to_string(document).unwrap();
             assert!(
                 built == rendered,
-                "{folder}: kustomize builds\n{}\nthe chart says\n{}",
+                "{folder}: kustomize builds\n{}\nthe chart renders\n{}",
                 text(built),
                 text(rendered)
             );
@@ -121,17 +122,17 @@ fn validate(file: &Path, version: &str) -> Result<(), String> {
             ])
             .arg(file),
     );
-    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+    let errors = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
         Ok(())
     } else {
-        Err(said)
+        Err(errors)
     }
 }
 
 #[test]
-fn every_object_is_one_that_kubernetes_takes() {
+fn every_object_is_valid_for_kubernetes() {
     let mut all = Vec::new();
     for (folder, _) in BUILT {
         all.extend(build(folder));
@@ -148,7 +149,7 @@ fn every_object_is_one_that_kubernetes_takes() {
     }
     all.retain(|document| !OPERATOR.contains(&document["kind"].as_str().unwrap()));
     assert!(all.len() > 30, "{}", all.len());
-    // As JSON, which is YAML: what is a text here stays one in a reader of YAML 1.1, `off` included.
+    // As JSON, which is valid YAML, so that a YAML 1.1 parser reads strings such as `off` as strings.
     let yaml: String = all
         .iter()
         .map(|document| format!("---\n{}\n", serde_json::to_string(document).unwrap()))
@@ -158,16 +159,16 @@ fn every_object_is_one_that_kubernetes_takes() {
     for version in KUBERNETES {
         validate(file.path(), version).unwrap();
     }
-    // The check itself tells right from wrong.
+    // The validation itself detects an error.
     let mut wrong = all.remove(0);
     wrong["spce"] = Value::Bool(true);
     fs::write(file.path(), serde_json::to_string(&wrong).unwrap()).unwrap();
     validate(file.path(), KUBERNETES[1]).unwrap_err();
 }
 
-/// The image's tests run the agent with exactly these.
+/// The tests of the image run the agent with exactly these privileges.
 #[test]
-fn the_agent_is_given_no_more_than_it_needs() {
+fn agent_has_only_the_privileges_it_needs() {
     let base = build("base");
     let daemonset = base
         .iter()

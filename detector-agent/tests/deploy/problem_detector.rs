@@ -1,5 +1,5 @@
-//! node-problem-detector's custom plugin: the file has the fields that it reads, and its command answers as it expects.
-//! node-problem-detector itself is not run.
+//! The custom plugin for node-problem-detector: its configuration has the expected fields, and its
+//! command gives the expected output and exit code. node-problem-detector itself is not run.
 
 use std::{fs, process::Command};
 
@@ -20,7 +20,7 @@ fn keys(value: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn the_configuration_has_the_fields_that_node_problem_detector_reads() {
+fn configuration_has_the_fields_the_detector_reads() {
     let text =
         fs::read_to_string(deploy("node-problem-detector/ip-conflict-monitor.json")).unwrap();
     let file: Value = serde_json::from_str(&text).unwrap();
@@ -71,7 +71,7 @@ fn the_configuration_has_the_fields_that_node_problem_detector_reads() {
 }
 
 #[test]
-fn the_command_gives_one_short_line_and_the_exit_code_that_is_expected() {
+fn command_gives_one_short_line_and_the_exit_code() {
     let script = deploy("node-problem-detector/check-ip-conflicts.sh");
     let node = Node::new("npd").unwrap();
     let run = || {
@@ -92,12 +92,12 @@ fn the_command_gives_one_short_line_and_the_exit_code_that_is_expected() {
 }
 
 #[test]
-fn without_an_agent_the_command_could_not_tell() {
+fn missing_agent_gives_the_unknown_status() {
     let script = deploy("node-problem-detector/check-ip-conflicts.sh");
-    let said = output(Command::new(script).env("DETECTOR_AGENT", "/nonexistent/detector-agent"));
-    assert_eq!(said.status.code(), Some(2));
+    let result = output(Command::new(script).env("DETECTOR_AGENT", "/nonexistent/detector-agent"));
+    assert_eq!(result.status.code(), Some(2));
     assert!(
-        String::from_utf8_lossy(&said.stdout).contains("no detector-agent here"),
-        "{said:?}"
+        String::from_utf8_lossy(&result.stdout).contains("no detector-agent here"),
+        "{result:?}"
     );
 }

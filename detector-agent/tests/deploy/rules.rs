@@ -1,4 +1,4 @@
-//! The alert rules: promtool takes them, they fire and rest when they should, and each has a runbook.
+//! The alert rules: promtool accepts them, they fire only when they should, and each has a runbook.
 
 use std::{fs, process::Command};
 
@@ -24,7 +24,7 @@ fn alerts() -> Vec<Value> {
 }
 
 #[test]
-fn promtool_takes_the_rules_and_they_fire_and_rest_when_they_should() {
+fn rules_are_valid_and_fire_only_when_they_should() {
     for verb in ["check", "test"] {
         let file = ["rules.yaml", "rules.test.yaml"][usize::from(verb == "test")];
         stdout(
@@ -36,7 +36,7 @@ fn promtool_takes_the_rules_and_they_fire_and_rest_when_they_should() {
 }
 
 #[test]
-fn every_alert_is_tested_and_has_a_runbook_of_its_own_or_a_kins() {
+fn every_alert_is_tested_and_has_a_runbook() {
     let tests = fs::read_to_string(deploy("prometheus/rules.test.yaml")).unwrap();
     let mut used = Vec::new();
     for alert in alerts() {
@@ -46,7 +46,7 @@ fn every_alert_is_tested_and_has_a_runbook_of_its_own_or_a_kins() {
         let url = alert["annotations"]["runbook_url"].as_str().unwrap();
         let (_, path) = url.split_once("/blob/main/").unwrap();
         let text = fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
-        assert!(text.contains(name), "{path} does not speak of {name}");
+        assert!(text.contains(name), "{path} does not mention {name}");
         for key in ["summary", "description"] {
             assert!(
                 alert["annotations"].get(key).is_some(),
@@ -57,12 +57,12 @@ fn every_alert_is_tested_and_has_a_runbook_of_its_own_or_a_kins() {
     }
     for entry in fs::read_dir(root().join("docs/runbooks")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
-        assert!(used.contains(&name), "no alert leads to {name}");
+        assert!(used.contains(&name), "no alert links to {name}");
     }
 }
 
 #[test]
-fn the_operators_object_holds_the_same_rules() {
+fn operator_object_has_the_same_rules() {
     let rendered = render("{prometheusRule: {enabled: true}}").unwrap();
     let object = &documents(&rendered["prometheusrule.yaml"])[0];
     let file = &documents(&fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap())[0];

@@ -1,4 +1,4 @@
-//! Where things are, and how the tools are called.
+//! Paths, and helpers that call the external tools.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use std::{
 
 use serde_yaml_ng::Value;
 
-/// Set, a test writes what is rendered from other files instead of comparing it.
+/// If set, tests write the generated files instead of comparing them.
 const UPDATE: &str = "DEPLOY_UPDATE";
 
 /// A path in `deploy/`.
@@ -23,7 +23,7 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// A folder for this test binary's own products.
+/// A directory for the files this test binary produces.
 pub(crate) fn scratch() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("deploy");
     fs::create_dir_all(&folder).unwrap();
@@ -44,14 +44,14 @@ pub(crate) fn python() -> PathBuf {
     python
 }
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 pub(crate) fn output(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| {
         panic!("{command:?}: {error}; `cargo xtask setup` installs what is missing")
     })
 }
 
-/// What a command that has to succeed prints.
+/// The stdout of a command, which has to succeed.
 pub(crate) fn stdout(command: &mut Command) -> String {
     let output = output(command);
     assert!(
@@ -64,7 +64,8 @@ pub(crate) fn stdout(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The chart's templates, rendered with these values over its own, by file; or what the renderer says.
+/// The chart's templates rendered with these values merged over its own, by file name; or the error
+/// output of the renderer.
 pub(crate) fn render(values: &str) -> Result<BTreeMap<String, String>, String> {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), values).unwrap();
@@ -101,7 +102,7 @@ fn renderer() -> &'static Path {
                 .arg(&binary)
                 .arg(".")
                 .current_dir(source)
-                // Debian's packages of Go libraries; nothing is fetched.
+                // Go libraries from Debian packages; nothing is downloaded.
                 .env("GO111MODULE", "off")
                 .env("GOPATH", "/usr/share/gocode")
                 .env("GOCACHE", scratch().join("go-cache")),
@@ -121,21 +122,21 @@ pub(crate) fn documents(yaml: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Is what is made of other files to be written anew?
-pub(crate) fn updating() -> bool {
+/// Whether generated files are to be written instead of compared.
+pub(crate) fn is_updating() -> bool {
     std::env::var_os(UPDATE).is_some()
 }
 
-/// The file says this; with `DEPLOY_UPDATE=1` it is made to.
+/// Asserts that the file has this text; with `DEPLOY_UPDATE=1` writes it.
 pub(crate) fn assert_current(file: &Path, text: &str) {
-    if updating() {
+    if is_updating() {
         fs::write(file, text).unwrap();
         return;
     }
     let found = fs::read_to_string(file).unwrap_or_default();
     assert!(
         found == text,
-        "{} is stale; write it anew with: {UPDATE}=1 cargo xtask test -- --test deploy",
+        "{} is stale; regenerate it with: {UPDATE}=1 cargo xtask test -- --test deploy",
         file.display()
     );
 }

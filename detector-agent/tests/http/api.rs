@@ -1,4 +1,5 @@
-//! The endpoints of a running agent: what they tell, to whom, and how the agent starts with and without them.
+//! The HTTP endpoints of a running agent: content, authentication, TLS, and startup with and without
+//! them.
 
 use std::{fs, io::Read as _, io::Write as _, net::TcpStream, path::Path, sync::Arc};
 
@@ -10,11 +11,11 @@ use serde_json::Value;
 use crate::AGENT;
 
 const ORIGIN: &str = "http://127.0.0.1:9842";
-const TOKEN: &str = "a-token-that-nobody-guesses";
+const TOKEN: &str = "an-unguessable-test-token";
 
 fn duplicate(node: &Node, address: &str) -> Vec<Pod> {
     let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address(address).host_route());
-    // The second route to the same address is refused; one of them gets the traffic.
+    // A second host route to the same address would be refused, so only one pod gets the traffic.
     let mut pods = vec![node.add_pod(&specs[0]).unwrap()];
     pods.push(
         node.add_pod(&PodSpec::new("vethb").address(address))
@@ -24,7 +25,7 @@ fn duplicate(node: &Node, address: &str) -> Vec<Pod> {
 }
 
 #[test]
-fn conflicts_and_claims_are_told_as_the_events_tell_them() {
+fn conflicts_and_claims_match_the_events() {
     let node = Node::new("api").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let client = TestClient::new(&node, ORIGIN);
@@ -34,12 +35,12 @@ fn conflicts_and_claims_are_told_as_the_events_tell_them() {
 
     let mut pods = duplicate(&node, "10.244.2.10/32");
     agent.wait_raised("10.244.2.10").unwrap();
-    let told = client.get("/api/v1/conflicts").unwrap().json().unwrap();
-    assert_eq!(told["node"], "testkit");
-    let conflict: Conflict = serde_json::from_value(told["conflicts"][0].clone()).unwrap();
+    let answer = client.get("/api/v1/conflicts").unwrap().json().unwrap();
+    assert_eq!(answer["node"], "testkit");
+    let conflict: Conflict = serde_json::from_value(answer["conflicts"][0].clone()).unwrap();
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
     assert_eq!(conflict.traffic_goes_to.as_deref(), Some("vetha"));
-    assert_eq!(told["conflicts"].as_array().unwrap().len(), 1);
+    assert_eq!(answer["conflicts"].as_array().unwrap().len(), 1);
 
     let claims = client.get("/api/v1/claims").unwrap().json().unwrap();
     let devices: Vec<_> = claims["claims"]
@@ -66,17 +67,17 @@ fn conflicts_and_claims_are_told_as_the_events_tell_them() {
     agent
         .wait_event(DEADLINE, |event| event.resolves("10.244.2.10"))
         .unwrap();
-    let told = client.get("/api/v1/conflicts").unwrap().json().unwrap();
-    assert_eq!(told["conflicts"], Value::Array(Vec::new()));
-    assert_eq!(told["resolved"][0]["address"], "10.244.2.10");
+    let answer = client.get("/api/v1/conflicts").unwrap().json().unwrap();
+    assert_eq!(answer["conflicts"], Value::Array(Vec::new()));
+    assert_eq!(answer["resolved"][0]["address"], "10.244.2.10");
     assert_eq!(
-        told["resolved"][0]["conflict_id"],
+        answer["resolved"][0]["conflict_id"],
         conflict.conflict_id.as_str()
     );
 }
 
 #[test]
-fn thousands_of_claims_come_as_one_whole_document() {
+fn thousands_of_claims_are_one_json_document() {
     let node = Node::new("many").unwrap();
     let specs: Vec<_> = (0..4)
         .map(|pod| {
@@ -102,7 +103,7 @@ fn thousands_of_claims_come_as_one_whole_document() {
 }
 
 #[test]
-fn events_are_streamed_as_they_happen_and_resume_where_they_broke_off() {
+fn event_stream_is_live_and_resumes_after_the_last_id() {
     let node = Node::new("sse").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let client = TestClient::new(&node, ORIGIN);
@@ -138,7 +139,7 @@ fn events_are_streamed_as_they_happen_and_resume_where_they_broke_off() {
 }
 
 #[test]
-fn ready_names_the_parts_and_says_which_of_them_work() {
+fn readyz_lists_the_components_and_their_state() {
     let node = Node::new("ready").unwrap();
     let _pods = node
         .add_pods(&["vetha", "vethb"].map(PodSpec::new))
@@ -176,7 +177,7 @@ fn ready_names_the_parts_and_says_which_of_them_work() {
 }
 
 #[test]
-fn a_taken_port_is_said_in_one_sentence_and_none_serves_nothing() {
+fn port_in_use_is_one_sentence_and_off_serves_nothing() {
     let node = Node::new("port").unwrap();
     let taken = node
         .run_in(|| Ok(std::net::TcpListener::bind("127.0.0.1:9842")?))
@@ -204,7 +205,7 @@ fn a_taken_port_is_said_in_one_sentence_and_none_serves_nothing() {
 }
 
 #[test]
-fn open_streams_do_not_delay_the_end() {
+fn open_streams_do_not_delay_the_shutdown() {
     let node = Node::new("end").unwrap();
     let mut agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let client = TestClient::new(&node, ORIGIN);
@@ -215,7 +216,7 @@ fn open_streams_do_not_delay_the_end() {
 }
 
 #[test]
-fn with_a_token_only_those_who_bring_it_are_told_anything() {
+fn requests_without_the_token_are_refused() {
     let node = Node::new("token").unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), format!("{TOKEN}\n")).unwrap();
@@ -243,7 +244,8 @@ fn with_a_token_only_those_who_bring_it_are_told_anything() {
     for path in ["/metrics", "/api/v1/conflicts", "/api/v1/claims"] {
         assert_eq!(friend.get(path).unwrap().status, 200, "{path}");
     }
-    // The page asks for the token itself; probes need none, and learn no more than yes or no.
+    // The page prompts for the token itself; probes need none, and get only a status without
+    // details.
     assert_eq!(stranger.get("/").unwrap().status, 200);
     assert_eq!(stranger.get("/healthz").unwrap().status, 200);
     assert_eq!(stranger.get("/readyz").unwrap().body, "{\"ready\":true}");
@@ -258,7 +260,7 @@ fn with_a_token_only_those_who_bring_it_are_told_anything() {
 }
 
 #[test]
-fn a_token_or_certificate_of_no_use_is_named_in_one_sentence() {
+fn unusable_token_or_certificate_is_one_sentence() {
     let node = Node::new("unusable").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
@@ -298,7 +300,7 @@ fn certificate(folder: &Path) -> (String, String) {
 }
 
 #[test]
-fn with_a_certificate_the_endpoints_speak_tls_and_nothing_else() {
+fn with_a_certificate_the_endpoints_accept_only_tls() {
     let node = Node::new("tls").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (chain, key) = certificate(folder.path());
@@ -330,7 +332,7 @@ fn with_a_certificate_the_endpoints_speak_tls_and_nothing_else() {
     tls.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         .unwrap();
     let mut answer = String::new();
-    // A server that closes without a TLS goodbye is an error here.
+    // A server that closes without `close_notify` is an error here.
     tls.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 
@@ -339,7 +341,7 @@ fn with_a_certificate_the_endpoints_speak_tls_and_nothing_else() {
         .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .unwrap();
     let mut answer = Vec::new();
-    // An alert, or a reset: anything but an answer.
+    // An alert or a reset, but no HTTP answer.
     let _ = plain.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
 }

@@ -1,4 +1,4 @@
-//! The status page in a real browser, with a real agent and real conflicts behind it.
+//! The status page in a real browser, served by a real agent with real conflicts.
 
 use std::{fs, path::PathBuf};
 
@@ -14,31 +14,32 @@ const TAB: &str = "\u{e004}";
 const LIVE: &str = "document.querySelector('#link').classList.contains('live')";
 const ENTER: &str = "\u{e007}";
 
-/// Where a person finds the pictures after the test.
-fn picture(name: &str) -> PathBuf {
+/// The path of a screenshot, kept after the test for a reviewer.
+fn screenshot_path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
         .join("status-page")
         .join(format!("{name}.png"))
 }
 
-fn says(text: &str) -> String {
+/// A script that is true if the page shows `text`.
+fn shows(text: &str) -> String {
     format!("document.body.innerText.includes({text:?})")
 }
 
-/// Nothing was refused, nothing threw.
-fn assert_content(browser: &Browser<'_>) {
-    let complaints: Vec<_> = browser
+/// The console has no errors: no request was refused and no script threw.
+fn assert_no_console_errors(browser: &Browser<'_>) {
+    let errors: Vec<_> = browser
         .console_errors()
         .unwrap()
         .into_iter()
-        // The browser stands on the node itself and breaks requests off where a device comes or goes.
-        .filter(|complaint| !complaint.contains("ERR_NETWORK_CHANGED"))
+        // The browser runs in the node and aborts requests when a device appears or goes.
+        .filter(|error| !error.contains("ERR_NETWORK_CHANGED"))
         .collect();
-    assert_eq!(complaints, Vec::<String>::new());
+    assert_eq!(errors, Vec::<String>::new());
 }
 
-/// A browser that shows the page, live.
-fn on_the_page(node: &Node) -> Browser<'_> {
+/// A browser that shows the page with a live connection.
+fn open_live_page(node: &Node) -> Browser<'_> {
     let browser = Browser::start(node).unwrap();
     browser.emulate_screen(1280, 900, false).unwrap();
     browser.open(PAGE).unwrap();
@@ -53,23 +54,23 @@ fn pod(node: &Node, device: &str, address: &str, route: bool) -> Pod {
 }
 
 #[test]
-fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history() {
+fn conflict_is_shown_with_claimants_and_moves_to_the_history() {
     let node = Node::new("page").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let browser = on_the_page(&node);
-    browser.wait(&says("No IP address conflict")).unwrap();
+    let browser = open_live_page(&node);
+    browser.wait(&shows("No IP address conflict")).unwrap();
     browser
-        .wait(&says("followed by the kernel programs"))
+        .wait(&shows("followed by the kernel programs"))
         .unwrap();
-    browser.screenshot(&picture("1-calm")).unwrap();
+    browser.screenshot(&screenshot_path("1-calm")).unwrap();
 
     let _a = pod(&node, "veth1a2b3c4d", "10.244.2.10/32", true);
     let b = pod(&node, "veth5e6f7a8b", "10.244.2.10/32", false);
-    browser.wait(&says("1 IP address in conflict")).unwrap();
+    browser.wait(&shows("1 IP address in conflict")).unwrap();
     browser
         .wait("document.querySelectorAll('.conflict .claimant').length === 2")
         .unwrap();
-    // One of them is marked as the receiver of the traffic: the one the route leads to.
+    // The claimant that the route leads to is marked as the receiver of the traffic.
     let winner = browser
         .eval("document.querySelector('.claimant.winner').innerText")
         .unwrap();
@@ -78,23 +79,23 @@ fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history(
         winner.contains("Receives the traffic") && winner.contains("veth1a2b3c4d"),
         "{winner}"
     );
-    for told in [
+    for text in [
         "10.244.2.10",
         "veth5e6f7a8b",
         &b.mac().to_string(),
         "certain",
         "assigned",
     ] {
-        // Its MAC may be read a moment after the conflict was raised; the page looks again by itself.
-        browser.wait(&says(told)).unwrap();
+        // The MAC may arrive shortly after the conflict was raised; the page refreshes by itself.
+        browser.wait(&shows(text)).unwrap();
     }
     assert_eq!(
         browser.eval("document.title").unwrap(),
         "(1) IP conflicts · testkit"
     );
-    browser.screenshot(&picture("2-conflict")).unwrap();
+    browser.screenshot(&screenshot_path("2-conflict")).unwrap();
 
-    // A third one, only heard, and more conflicts: the page keeps up without being loaded again.
+    // A third claimant, seen only in frames, and more conflicts: the page updates without a reload.
     let c = pod(&node, "veth9c0d1e2f", "10.244.2.77/32", false);
     let announcement = Frame::announcement(c.mac(), "10.244.2.10".parse().unwrap());
     FrameSender::open(&c).unwrap().send(&announcement).unwrap();
@@ -112,7 +113,7 @@ fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history(
             ));
         }
     }
-    browser.wait(&says("5 IP addresses in conflict")).unwrap();
+    browser.wait(&shows("5 IP addresses in conflict")).unwrap();
     for (name, width, dark) in [
         ("3-many", 1280, false),
         ("4-dark", 1280, true),
@@ -120,8 +121,8 @@ fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history(
         ("6-phone-dark", 390, true),
     ] {
         browser.emulate_screen(width, 900, dark).unwrap();
-        browser.screenshot(&picture(name)).unwrap();
-        // Nothing makes a person scroll sideways.
+        browser.screenshot(&screenshot_path(name)).unwrap();
+        // The page does not scroll sideways.
         assert_eq!(
             browser
                 .eval("document.documentElement.scrollWidth <= innerWidth")
@@ -132,7 +133,7 @@ fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history(
     }
     browser.emulate_screen(1280, 900, false).unwrap();
 
-    // By keyboard: `/` leads to the filter, which leaves what matches.
+    // Keyboard: `/` focuses the filter, which keeps only matching conflicts.
     browser.press_keys("/").unwrap();
     browser.press_keys("veth9c").unwrap();
     browser
@@ -154,11 +155,11 @@ fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history(
     drop(more);
     b.delete().unwrap();
     c.delete().unwrap();
-    browser.wait(&says("No IP address conflict")).unwrap();
+    browser.wait(&shows("No IP address conflict")).unwrap();
     browser
         .wait("document.querySelectorAll('#resolved > details').length === 5")
         .unwrap();
-    // The history opens by keyboard, and tells why they left.
+    // A history entry opens by keyboard and shows why the claimants left.
     while browser.eval("document.activeElement.tagName").unwrap() != "SUMMARY" {
         browser.press_keys(TAB).unwrap();
     }
@@ -166,39 +167,41 @@ fn a_conflict_appears_with_its_claimants_side_by_side_and_goes_into_the_history(
     browser
         .wait("document.querySelector('#resolved > details[open]') !== null")
         .unwrap();
-    browser.wait(&says("Left: ")).unwrap();
-    browser.screenshot(&picture("7-resolved")).unwrap();
-    assert_content(&browser);
+    browser.wait(&shows("Left: ")).unwrap();
+    browser.screenshot(&screenshot_path("7-resolved")).unwrap();
+    assert_no_console_errors(&browser);
     drop(agent);
 }
 
 #[test]
-fn a_lost_agent_is_visible_and_the_page_finds_back_by_itself() {
+fn lost_agent_is_shown_and_the_page_reconnects() {
     let node = Node::new("lost").unwrap();
     let mut agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let browser = on_the_page(&node);
+    let browser = open_live_page(&node);
     let _pods = [
         pod(&node, "vetha", "10.244.2.10/32", true),
         pod(&node, "vethb", "10.244.2.10/32", false),
     ];
-    browser.wait(&says("1 IP address in conflict")).unwrap();
+    browser.wait(&shows("1 IP address in conflict")).unwrap();
     agent.signal(Signal::SIGKILL).unwrap();
     browser
         .wait("document.querySelector('#link').innerText === 'Disconnected'")
         .unwrap();
-    browser.wait(&says("may be out of date")).unwrap();
-    browser.screenshot(&picture("8-disconnected")).unwrap();
+    browser.wait(&shows("may be out of date")).unwrap();
+    browser
+        .screenshot(&screenshot_path("8-disconnected"))
+        .unwrap();
     agent.wait_exit(DEADLINE).ok();
     let _next = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     browser.wait(LIVE).unwrap();
-    browser.wait(&says("1 IP address in conflict")).unwrap();
+    browser.wait(&shows("1 IP address in conflict")).unwrap();
 }
 
 #[test]
-fn with_a_token_the_page_asks_for_it() {
+fn page_prompts_for_the_token() {
     let node = Node::new("pagetoken").unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(file.path(), "a-token-that-nobody-guesses").unwrap();
+    fs::write(file.path(), "an-unguessable-test-token").unwrap();
     let command = AgentCommand::run(AGENT)
         .arg("--http-token-file")
         .arg(file.path());
@@ -210,21 +213,21 @@ fn with_a_token_the_page_asks_for_it() {
         .wait("!document.querySelector('#token-prompt').hidden")
         .unwrap();
     browser.press_keys(&format!("wrong{ENTER}")).unwrap();
-    browser.wait(&says("Invalid token")).unwrap();
-    browser.screenshot(&picture("9-token")).unwrap();
+    browser.wait(&shows("Invalid token")).unwrap();
+    browser.screenshot(&screenshot_path("9-token")).unwrap();
     browser
-        .press_keys(&format!("a-token-that-nobody-guesses{ENTER}"))
+        .press_keys(&format!("an-unguessable-test-token{ENTER}"))
         .unwrap();
     browser.wait(LIVE).unwrap();
-    browser.wait(&says("No IP address conflict")).unwrap();
+    browser.wait(&shows("No IP address conflict")).unwrap();
 }
 
 #[test]
-fn what_a_pod_says_is_shown_as_text_and_never_run() {
+fn markup_in_names_is_shown_as_text() {
     let node = Node::new("hostile").unwrap();
     let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let browser = on_the_page(&node);
-    // A device may be named like this; so may a pod by a runtime that does not check.
+    let browser = open_live_page(&node);
+    // The kernel allows such a device name, and a runtime might allow such a pod name.
     let device = "<b>&amp;x";
     let _pods = [
         pod(&node, device, "10.244.2.10/32", false),
@@ -245,18 +248,18 @@ fn what_a_pod_says_is_shown_as_text_and_never_run() {
             .unwrap(),
         true
     );
-    assert_content(&browser);
+    assert_no_console_errors(&browser);
 }
 
 #[test]
-fn an_anomaly_appears_as_text_and_goes_when_it_is_over() {
+fn anomaly_is_shown_as_text_until_it_resolves() {
     let node = Node::new("pageanom").unwrap();
     let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let browser = on_the_page(&node);
+    let browser = open_live_page(&node);
     let hidden = "document.querySelector('#anomalies-section').hidden";
     assert_eq!(browser.eval(hidden).unwrap(), true);
 
-    // A device's name may hold what a browser would take for markup.
+    // A device name may contain HTML markup.
     let _has = pod(&node, "veth<b>has", "10.244.2.10/32", true);
     let _hasnot = pod(&node, "vethhasnot", "10.244.2.11/32", true);
     node.ip("route replace 10.244.2.10/32 dev vethhasnot scope link")
@@ -265,8 +268,8 @@ fn an_anomaly_appears_as_text_and_goes_when_it_is_over() {
         .wait("document.querySelectorAll('#anomalies li').length === 1")
         .unwrap();
     assert_eq!(browser.eval(hidden).unwrap(), false);
-    for told in ["1 anomaly", "10.244.2.10", "veth<b>has"] {
-        assert_eq!(browser.eval(&says(told)).unwrap(), true, "{told}");
+    for text in ["1 anomaly", "10.244.2.10", "veth<b>has"] {
+        assert_eq!(browser.eval(&shows(text)).unwrap(), true, "{text}");
     }
     assert_eq!(
         browser
@@ -274,12 +277,12 @@ fn an_anomaly_appears_as_text_and_goes_when_it_is_over() {
             .unwrap(),
         0
     );
-    browser.screenshot(&picture("10-anomaly")).unwrap();
+    browser.screenshot(&screenshot_path("10-anomaly")).unwrap();
 
     node.ip("route replace 10.244.2.10/32 dev veth<b>has scope link")
         .unwrap();
     browser
         .wait("document.querySelector('#anomalies-section').hidden")
         .unwrap();
-    assert_content(&browser);
+    assert_no_console_errors(&browser);
 }

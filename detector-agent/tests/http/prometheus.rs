@@ -1,4 +1,4 @@
-//! A real Prometheus scrapes the agent and is asked.
+//! A real Prometheus scrapes the agent and is queried.
 
 use detector_testkit::{
     Agent, AgentCommand, DEADLINE, Node, PodSpec, http::TestClient, prometheus::Prometheus,
@@ -9,7 +9,7 @@ use crate::AGENT;
 const TARGET: &str = "127.0.0.1:9842";
 
 #[test]
-fn prometheus_takes_every_metric_and_sees_a_conflict_come_and_go() {
+fn prometheus_ingests_every_metric_and_follows_a_conflict() {
     let node = Node::new("prometheus").unwrap();
     let command = AgentCommand::run(AGENT).arg("--export-claims");
     let agent = Agent::start_ready(&node, &command).unwrap();
@@ -39,7 +39,7 @@ fn prometheus_takes_every_metric_and_sees_a_conflict_come_and_go() {
         .collect();
     devices.sort_unstable();
     assert_eq!(devices, ["vetha", "vethb"]);
-    // The alert's way to see that something was raised at all, however short it was.
+    // The alert uses this counter to catch even short conflicts.
     prometheus
         .wait(
             r#"ipconflict_conflicts_raised_total{kind="duplicate"} == 1"#,
@@ -49,7 +49,7 @@ fn prometheus_takes_every_metric_and_sees_a_conflict_come_and_go() {
     prometheus
         .wait("ipconflict_detection_latency_seconds_count == 1", one)
         .unwrap();
-    // One series for an address, also where two claim it: rules compare nodes with it.
+    // One series per address even with two claimants, because rules compare it between nodes.
     prometheus
         .wait(
             r#"count(ipconflict_claim_info{address="10.244.2.10"}) == 1"#,
@@ -90,7 +90,7 @@ fn prometheus_takes_every_metric_and_sees_a_conflict_come_and_go() {
 }
 
 #[test]
-fn the_answer_says_that_it_is_open_metrics_and_is_whole() {
+fn metrics_are_complete_open_metrics() {
     let node = Node::new("openmetrics").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));

@@ -1,4 +1,4 @@
-//! `watch`, in a terminal and without one, on a running agent; `check` as a person reads it.
+//! `watch` with and without a terminal on a running agent, and the text output of `check`.
 
 use std::{
     fs,
@@ -12,14 +12,14 @@ use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec};
 
 use crate::AGENT;
 
-/// A program whose output is read as it comes.
-struct Watching {
+/// A running program whose output is read as it arrives.
+struct RunningProgram {
     child: Child,
     pieces: mpsc::Receiver<Vec<u8>>,
     seen: String,
 }
 
-impl Watching {
+impl RunningProgram {
     fn start(node: &Node, program: &str, args: &[&str]) -> Self {
         let mut child = node
             .run_in(|| {
@@ -49,7 +49,7 @@ impl Watching {
         }
     }
 
-    /// Waits until what was written since the last wait holds `text`.
+    /// Waits until the output since the last wait contains `text`.
     fn wait(&mut self, text: &str) {
         let until = Instant::now() + DEADLINE;
         while !self.seen.contains(text) {
@@ -81,22 +81,22 @@ impl Watching {
         stdin.write_all(keys.as_bytes()).unwrap();
     }
 
-    fn ends_well(mut self) {
+    fn wait_success(mut self) {
         let until = Instant::now() + DEADLINE;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 assert!(status.success(), "{status}");
                 return;
             }
-            assert!(Instant::now() < until, "it does not end");
+            assert!(Instant::now() < until, "the program does not exit");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-impl Drop for Watching {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
-        // Fails only where it has ended already.
+        // Fails only if the program has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -119,11 +119,11 @@ fn without_a_terminal_each_event_is_a_line() {
     agent
         .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
         .unwrap();
-    let mut watching = Watching::start(&node, AGENT, &["watch"]);
+    let mut watching = RunningProgram::start(&node, AGENT, &["watch"]);
     watching.wait("active   10.244.2.10 duplicate certain: →vetha, vethb\n");
     pods.pop().unwrap().delete().unwrap();
     watching.wait("resolved 10.244.2.10 duplicate certain: →vetha, vethb left: ");
-    // It finds back to an agent that was away.
+    // It reconnects to an agent that was restarted.
     agent.kill().unwrap();
     let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let _third = node
@@ -133,12 +133,12 @@ fn without_a_terminal_each_event_is_a_line() {
 }
 
 #[test]
-fn in_a_terminal_there_is_a_table_with_details_on_enter() {
+fn terminal_shows_a_table_with_details_on_enter() {
     let node = Node::new("watchtable").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    // `script` gives it a terminal.
+    // `script` provides a terminal.
     let command = format!("stty rows 24 cols 100; exec {AGENT} watch");
-    let mut watching = Watching::start(&node, "script", &["-qec", &command, "/dev/null"]);
+    let mut watching = RunningProgram::start(&node, "script", &["-qec", &command, "/dev/null"]);
     let mut screen = vt100::Parser::new(24, 100, 0);
     watching.wait_screen(&mut screen, "No IP address conflict.");
     let _pods = duplicate(&node);
@@ -152,13 +152,13 @@ fn in_a_terminal_there_is_a_table_with_details_on_enter() {
     watching.press("\x1b");
     watching.wait_screen(&mut screen, "CLAIMANTS");
     watching.press("q");
-    watching.ends_well();
+    watching.wait_success();
 }
 
 #[test]
-fn an_agent_that_is_not_there_or_wants_a_token_is_said_in_one_sentence() {
+fn missing_agent_or_token_is_one_sentence() {
     let node = Node::new("watchnone").unwrap();
-    let say = |args: &[&str]| {
+    let error_of = |args: &[&str]| {
         let args = ["watch"].iter().chain(args).copied();
         let outcome = AgentCommand::new(AGENT, args)
             .run_to_end(&node, DEADLINE)
@@ -167,23 +167,23 @@ fn an_agent_that_is_not_there_or_wants_a_token_is_said_in_one_sentence() {
         assert_eq!(outcome.stderr.trim().lines().count(), 1, "{outcome:?}");
         outcome.stderr
     };
-    assert!(say(&[]).contains("http://127.0.0.1:9842"));
-    assert!(say(&["--url", "nonsense"]).contains("--url"));
+    assert!(error_of(&[]).contains("http://127.0.0.1:9842"));
+    assert!(error_of(&["--url", "nonsense"]).contains("--url"));
     let token = tempfile::NamedTempFile::new().unwrap();
-    fs::write(token.path(), "a-token-that-nobody-guesses").unwrap();
+    fs::write(token.path(), "an-unguessable-test-token").unwrap();
     let command = AgentCommand::run(AGENT)
         .arg("--http-token-file")
         .arg(token.path());
     let _agent = Agent::start_ready(&node, &command).unwrap();
-    assert!(say(&[]).contains("--token-file"));
+    assert!(error_of(&[]).contains("--token-file"));
     let path = token.path().display().to_string();
-    let mut watching = Watching::start(&node, AGENT, &["watch", "--token-file", &path]);
+    let mut watching = RunningProgram::start(&node, AGENT, &["watch", "--token-file", &path]);
     let _pods = duplicate(&node);
     watching.wait("10.244.2.10");
 }
 
 #[test]
-fn check_shows_a_table_with_the_winner_marked_and_colour_only_on_a_terminal() {
+fn check_marks_the_winner_and_colours_only_on_a_terminal() {
     let node = Node::new("checktable").unwrap();
     let _pods = duplicate(&node);
     let plain = AgentCommand::new(AGENT, ["check"])

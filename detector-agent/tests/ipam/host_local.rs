@@ -1,5 +1,5 @@
-//! Real `host-local` against the addresses that its pods hold: drift is told before an address is handed out twice, and
-//! ordinary life is not drift.
+//! Real `host-local` allocations against the live addresses of pods: drift is raised before an address
+//! is handed out twice, and ordinary churn is no drift.
 
 use std::{
     collections::BTreeSet,
@@ -30,8 +30,8 @@ fn configured(cni: &Cni) -> TempDir {
     conf
 }
 
-/// Runs a step for each item on a few threads, as kubelet works on several pods at once.
-fn at_once<T: Send, R: Send>(items: Vec<T>, step: impl Fn(T) -> R + Sync) -> Vec<R> {
+/// Runs `step` for each item on several threads, as kubelet handles several pods concurrently.
+fn run_concurrently<T: Send, R: Send>(items: Vec<T>, step: impl Fn(T) -> R + Sync) -> Vec<R> {
     let items = Mutex::new(items.into_iter());
     let next = || items.lock().unwrap().next();
     thread::scope(|scope| {
@@ -54,11 +54,11 @@ fn at_once<T: Send, R: Send>(items: Vec<T>, step: impl Fn(T) -> R + Sync) -> Vec
 }
 
 fn add(cni: &Cni, node: &Node, names: impl Iterator<Item = String>) -> Vec<CniPod> {
-    at_once(names.collect(), |name| cni.add_pod(node, &name).unwrap())
+    run_concurrently(names.collect(), |name| cni.add_pod(node, &name).unwrap())
 }
 
 fn remove(cni: &Cni, node: &Node, pods: Vec<CniPod>) {
-    at_once(pods, |pod| cni.remove_pod(node, pod).unwrap());
+    run_concurrently(pods, |pod| cni.remove_pod(node, pod).unwrap());
 }
 
 fn of_kind<'e>(
@@ -83,7 +83,7 @@ fn wait_for(agent: &Agent, event: &str, kind: &str, count: usize) -> Vec<Receive
 }
 
 #[test]
-fn a_wipe_names_every_live_address_within_a_second_and_all_end_with_new_pods() {
+fn wiped_state_raises_every_live_address_until_recreated() {
     const PODS: usize = 100;
     let node = Node::new("drift").unwrap();
     let cni = Cni::ptp("kindnet", "10.244.2.0/24").unwrap();
@@ -139,7 +139,7 @@ fn a_wipe_names_every_live_address_within_a_second_and_all_end_with_new_pods() {
 }
 
 #[test]
-fn five_hundred_pods_that_come_and_go_are_no_drift() {
+fn churn_of_five_hundred_pods_is_no_drift() {
     const PODS: usize = 500;
     let node = Node::new("ipamchurn").unwrap();
     let cni = Cni::ptp("kindnet", "10.244.0.0/22").unwrap();
@@ -147,11 +147,11 @@ fn five_hundred_pods_that_come_and_go_are_no_drift() {
     let barrier = Barrier::prepare(&node).unwrap();
     let agent = Agent::start_ready(&node, &command(&conf)).unwrap();
     let began = Instant::now();
-    at_once((0..PODS).collect(), |n| {
+    run_concurrently((0..PODS).collect(), |n| {
         let pod = cni.add_pod(&node, &format!("p-{n}")).unwrap();
         cni.remove_pod(&node, pod).unwrap();
     });
     println!("{PODS} pods came and went in {:?}", began.elapsed());
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
 }

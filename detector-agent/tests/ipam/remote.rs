@@ -1,5 +1,5 @@
-//! IPAM's books that are asked for over a connection: Calico's blocks by the Kubernetes API, ipamd's introspection port. And
-//! that anomalies reach those who are told over a connection.
+//! IPAM sources read over a connection: Calico's blocks from the Kubernetes API and ipamd's
+//! introspection port. Also the delivery of anomalies to webhooks.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::AGENT;
 
-/// What the test kit calls its nodes.
+/// The node name that the testkit uses.
 const NODE: &str = "testkit";
 
 fn configure(directory: &Path, config: &Value) {
@@ -35,14 +35,14 @@ fn run(directory: &Path) -> AgentCommand {
 }
 
 fn wait_for(agent: &Agent, event: &str, count: usize) -> Vec<Anomaly> {
-    let told = |events: &[detector_testkit::ReceivedEvent]| -> Vec<Anomaly> {
+    let of_kind = |events: &[detector_testkit::ReceivedEvent]| -> Vec<Anomaly> {
         let of_event = events.iter().filter(|r| r.event.kind == event);
         of_event.filter_map(|r| r.event.anomaly()).collect()
     };
     let events = agent
-        .wait_until(DEADLINE, |events| told(events).len() >= count)
+        .wait_until(DEADLINE, |events| of_kind(events).len() >= count)
         .unwrap();
-    told(&events)
+    of_kind(&events)
 }
 
 fn facts(anomalies: &[Anomaly]) -> BTreeSet<(String, String, String)> {
@@ -57,7 +57,7 @@ fn wanted(facts: &[(&str, &str, &str)]) -> BTreeSet<(String, String, String)> {
     facts.iter().map(own).collect()
 }
 
-/// A block of this node: handles by the last byte of the address.
+/// A block of this node, with the handles keyed by the last byte of the address.
 fn block(handles: &[(usize, &str)]) -> Value {
     let mut allocations = vec![Value::Null; 64];
     let mut attributes = Vec::new();
@@ -70,7 +70,7 @@ fn block(handles: &[(usize, &str)]) -> Value {
 }
 
 #[test]
-fn calicos_blocks_are_compared_with_what_lives() {
+fn calico_blocks_are_compared_with_live_addresses() {
     let node = Node::new("calico").unwrap();
     let api = KubeApi::start(node.netns()).unwrap();
     let id = "f".repeat(64);
@@ -84,7 +84,7 @@ fn calicos_blocks_are_compared_with_what_lives() {
             (7, "vxlan-tunnel-addr-testkit"),
         ]),
         block(&[(6, &handle('d'))]),
-        // Another node's, of which nothing is lent to this one.
+        // Another node's block, with no address borrowed by this node.
         json!({"cidr": "10.244.10.0/26", "affinity": "host:other", "allocations": [0],
             "attributes": [{"handle_id": "x.y", "secondary": {"node": "other"}}]}),
     ]);
@@ -121,19 +121,19 @@ fn calicos_blocks_are_compared_with_what_lives() {
     );
     let drift = raised.iter().find(|a| a.address == "10.244.9.3").unwrap();
     assert_eq!(drift.device.as_deref(), Some("cali3"));
-    // The pod whose address nobody reserves goes: nothing is left to be handed out twice.
+    // The pods go, and with them every address that could be handed out twice.
     drop(pods);
-    let over = wait_for(&agent, ANOMALY_RESOLVED, 3);
-    let addresses: BTreeSet<_> = over.iter().map(|a| a.address.as_str()).collect();
+    let resolved = wait_for(&agent, ANOMALY_RESOLVED, 3);
+    let addresses: BTreeSet<_> = resolved.iter().map(|a| a.address.as_str()).collect();
     assert_eq!(
         addresses,
         BTreeSet::from(["10.244.9.3", "10.244.9.5", "10.244.9.6"])
     );
 }
 
-/// As a cluster where the agent may not, or cannot, read them.
+/// A cluster in which the agent has no permission, or no way, to read blocks.
 #[test]
-fn blocks_that_cannot_be_read_are_said_and_conclude_nothing() {
+fn unreadable_blocks_are_reported_and_raise_nothing() {
     let node = Node::new("noblocks").unwrap();
     let api = KubeApi::start(node.netns()).unwrap();
     let directory = tempfile::tempdir().unwrap();
@@ -161,29 +161,29 @@ fn blocks_that_cannot_be_read_are_said_and_conclude_nothing() {
     );
 }
 
-/// ipamd of old: no file, but a port.
+/// Old ipamd versions have no file, only a port.
 #[test]
-fn the_introspection_port_is_asked_where_there_is_no_file() {
+fn introspection_port_is_read_if_there_is_no_file() {
     let node = Node::new("awsport").unwrap();
     let listener = node
         .run_in(|| Ok(TcpListener::bind("127.0.0.1:61679")?))
         .unwrap();
-    // Ends with the test's process.
+    // The thread ends with the test process.
     thread::spawn(move || {
-        let books = json!({"ENIIPPools": {"eni-1": {"IPv4Addresses": {
+        let allocations = json!({"ENIIPPools": {"eni-1": {"IPv4Addresses": {
             "10.0.10.2": {"Address": "10.0.10.2", "Assigned": true},
             "10.0.10.3": {"Address": "10.0.10.3", "Assigned": false}}}}})
         .to_string();
         for mut stream in listener.incoming().flatten() {
-            let mut asked = [0; 512];
-            let read = stream.read(&mut asked).unwrap_or(0);
-            let known = asked[..read].starts_with(b"GET /v1/enis ");
-            let status = if known { "200 OK" } else { "404 Not Found" };
-            // A client that goes away is no matter.
+            let mut request = [0; 512];
+            let read = stream.read(&mut request).unwrap_or(0);
+            let is_enis = request[..read].starts_with(b"GET /v1/enis ");
+            let status = if is_enis { "200 OK" } else { "404 Not Found" };
+            // The client may have disconnected.
             let _ = write!(
                 stream,
-                "HTTP/1.0 {status}\r\nContent-Length: {}\r\n\r\n{books}",
-                books.len()
+                "HTTP/1.0 {status}\r\nContent-Length: {}\r\n\r\n{allocations}",
+                allocations.len()
             );
         }
     });
@@ -210,7 +210,7 @@ fn the_introspection_port_is_asked_where_there_is_no_file() {
 }
 
 #[test]
-fn a_webhook_hears_of_an_anomaly_and_of_its_end_but_of_leaks_only_where_it_asks() {
+fn webhook_gets_anomalies_but_leaks_only_if_configured() {
     let node = Node::new("anomhook").unwrap();
     let hook = node.run_in(Receiver::start).unwrap();
     let leaks = node.run_in(Receiver::start).unwrap();
@@ -243,24 +243,26 @@ fn a_webhook_hears_of_an_anomaly_and_of_its_end_but_of_leaks_only_where_it_asks(
         .arg("--config")
         .arg(path("config.yaml"));
     let agent = Agent::start_ready(&node, &command).unwrap();
-    let told = |posted: &[detector_testkit::ReceivedRequest], change: &str, kind: &str| {
+    let count = |posted: &[detector_testkit::ReceivedRequest], change: &str, kind: &str| {
         let events = posted.iter().filter_map(|p| p.json().ok());
         let wanted = format!("io.ipconflict.anomaly.{change}");
         events
             .filter(|e| e["type"] == wanted.as_str() && e["data"]["kind"] == kind)
             .count()
     };
-    hook.wait_until(DEADLINE, |posted| told(posted, "raised", "ipam_drift") == 1)
-        .unwrap();
+    hook.wait_until(DEADLINE, |posted| {
+        count(posted, "raised", "ipam_drift") == 1
+    })
+    .unwrap();
     leaks
-        .wait_until(DEADLINE, |posted| told(posted, "raised", "ipam_leak") == 1)
+        .wait_until(DEADLINE, |posted| count(posted, "raised", "ipam_leak") == 1)
         .unwrap();
     drop(pod);
     hook.wait_until(DEADLINE, |posted| {
-        told(posted, "resolved", "ipam_drift") == 1
+        count(posted, "resolved", "ipam_drift") == 1
     })
     .unwrap();
-    assert_eq!(told(&hook.requests(), "raised", "ipam_leak"), 0);
-    assert_eq!(told(&leaks.requests(), "raised", "ipam_drift"), 0);
+    assert_eq!(count(&hook.requests(), "raised", "ipam_leak"), 0);
+    assert_eq!(count(&leaks.requests(), "raised", "ipam_drift"), 0);
     drop(agent);
 }

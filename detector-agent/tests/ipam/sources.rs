@@ -1,5 +1,5 @@
-//! What else is compared than real `host-local`: ipamd's books, files that are of no use, host routes; and what becomes of
-//! anomalies over a restart, in `check` and in the API.
+//! IPAM sources other than real `host-local` (ipamd's file, unusable files), host routes, and anomalies
+//! over a restart, in `check` and in the API.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 use crate::AGENT;
 
-/// A CNI configuration and the places it names.
+/// A CNI configuration and the directories it names.
 struct Places {
     directory: TempDir,
 }
@@ -40,7 +40,7 @@ impl Places {
         fs::write(self.at("net.d").join(file), config.to_string()).unwrap();
     }
 
-    /// A network by `host-local`, its directory, and what the plugin leaves in it.
+    /// Configures a `host-local` network; returns its directory, with the files the plugin leaves in it.
     fn host_local(&self, subnet: &str) -> PathBuf {
         let data = self.at("data");
         self.config(
@@ -72,7 +72,7 @@ fn reserve(network: &Path, address: &str) {
     fs::write(network.join(address), "0123456789abcdef\r\neth0").unwrap();
 }
 
-fn told(events: &[ReceivedEvent], event: &str, kind: &str) -> Vec<Anomaly> {
+fn of_kind(events: &[ReceivedEvent], event: &str, kind: &str) -> Vec<Anomaly> {
     let of_event = events.iter().filter(|r| r.event.kind == event);
     of_event
         .filter_map(|r| r.event.anomaly())
@@ -82,13 +82,15 @@ fn told(events: &[ReceivedEvent], event: &str, kind: &str) -> Vec<Anomaly> {
 
 fn wait_for(agent: &Agent, event: &str, kind: &str, count: usize) -> Vec<Anomaly> {
     let events = agent
-        .wait_until(DEADLINE, |events| told(events, event, kind).len() >= count)
+        .wait_until(DEADLINE, |events| {
+            of_kind(events, event, kind).len() >= count
+        })
         .unwrap();
-    told(&events, event, kind)
+    of_kind(&events, event, kind)
 }
 
 #[test]
-fn aws_ipamd_lost_runtime_is_thirteen_drifts_and_four_conflicts() {
+fn aws_lost_runtime_is_thirteen_drifts_and_four_conflicts() {
     let facts = AwsLostRuntime::load().unwrap();
     let places = Places::new();
     places.config(
@@ -96,17 +98,17 @@ fn aws_ipamd_lost_runtime_is_thirteen_drifts_and_four_conflicts() {
         &json!({"cniVersion": "0.4.0", "name": "aws-cni", "plugins": [
             {"name": "aws-cni", "type": "aws-cni", "vethPrefix": "eni", "mtu": "9001"}]}),
     );
-    let books = |addresses: &[String]| {
+    let write_allocations = |addresses: &[String]| {
         let allocations: Vec<_> = addresses
             .iter()
             .map(|a| json!({"networkName": "aws-cni", "containerID": "0abc", "ifName": "eth0", "ipv4": a}))
             .collect();
         let text = json!({"version": "vpc-cni-ipam/1", "allocations": allocations}).to_string();
-        // As ipamd does it: whole, by renaming.
+        // Replaced atomically by a rename, as ipamd does.
         fs::write(places.at("ipam.json.tmp"), text).unwrap();
         fs::rename(places.at("ipam.json.tmp"), places.at("ipam.json")).unwrap();
     };
-    books(&[]);
+    write_allocations(&[]);
     let node = Node::new("aws").unwrap();
     let specs: Vec<_> = facts
         .pods
@@ -142,16 +144,17 @@ fn aws_ipamd_lost_runtime_is_thirteen_drifts_and_four_conflicts() {
     let wanted_conflicts = facts.expect.conflicts.iter().map(ToString::to_string);
     assert_eq!(conflicts, wanted_conflicts.collect());
 
-    books(&wanted.iter().cloned().collect::<Vec<_>>());
-    let over = wait_for(&agent, ANOMALY_RESOLVED, "ipam_drift", wanted.len());
+    write_allocations(&wanted.iter().cloned().collect::<Vec<_>>());
+    let resolved = wait_for(&agent, ANOMALY_RESOLVED, "ipam_drift", wanted.len());
     assert!(
-        over.iter()
+        resolved
+            .iter()
             .all(|a| a.resolved_because.as_deref() == Some("allocated"))
     );
 }
 
 #[test]
-fn files_of_no_use_are_named_and_disturb_nothing() {
+fn unusable_files_are_logged_and_raise_nothing() {
     let places = Places::new();
     let network = places.host_local("10.70.0.0/24");
     let conf = places.at("net.d");
@@ -160,7 +163,7 @@ fn files_of_no_use_are_named_and_disturb_nothing() {
     symlink("/nowhere/to/be/found", conf.join("22-dangling.conf")).unwrap();
     fs::create_dir(conf.join("23-directory.conflist")).unwrap();
     nix::unistd::mkfifo(&conf.join("24-pipe.conf"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // A second network whose directory leads to where the agent cannot see.
+    // A second network whose directory is a dangling link.
     places.config(
         "30-elsewhere.conf",
         &json!({"name": "elsewhere", "type": "ptp", "ipam": {"type": "host-local",
@@ -168,7 +171,7 @@ fn files_of_no_use_are_named_and_disturb_nothing() {
     );
     fs::create_dir(places.at("far")).unwrap();
     symlink("/nowhere/to/be/found", places.at("far").join("elsewhere")).unwrap();
-    // What stands among the reservations and is none, or none that can be read.
+    // Files among the reservations that are none, or that cannot be read.
     reserve(&network, "10.70.0.2");
     fs::write(network.join("10.70.0.3"), "").unwrap();
     fs::write(network.join("10.70.0.4"), vec![b'x'; 50 << 20]).unwrap();
@@ -197,21 +200,21 @@ fn files_of_no_use_are_named_and_disturb_nothing() {
     ] {
         agent.wait_log(DEADLINE, name).unwrap();
     }
-    // A file that is replaced while it is read changes nothing either.
+    // Files that are replaced while they are read raise nothing either.
     for _ in 0..200 {
         fs::write(places.at("new"), "another-id\r\neth0").unwrap();
         fs::rename(places.at("new"), network.join("10.70.0.2")).unwrap();
     }
-    let said = barrier.pass(&node, &agent).unwrap();
-    assert!(said.is_empty(), "{said:#?}");
-    // The good network is followed all the same.
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
+    // The valid network is still compared.
     fs::remove_file(network.join("10.70.0.2")).unwrap();
     let raised = wait_for(&agent, ANOMALY_RAISED, "ipam_drift", 1);
     assert_eq!(raised[0].address, "10.70.0.2");
 }
 
 #[test]
-fn an_anomaly_keeps_its_id_over_a_restart_and_shows_in_check_and_api() {
+fn anomaly_keeps_its_id_over_a_restart_and_is_in_check_and_api() {
     let places = Places::new();
     let network = places.host_local("10.72.0.0/24");
     let node = Node::new("again").unwrap();
@@ -266,22 +269,22 @@ fn an_anomaly_keeps_its_id_over_a_restart_and_shows_in_check_and_api() {
     })
     .unwrap();
     reserve(&network, "10.72.0.2");
-    let over = wait_for(&agent, ANOMALY_RESOLVED, "ipam_drift", 1);
-    assert_eq!(over[0].anomaly_id, raised[0].anomaly_id);
-    assert!(told(&agent.events(), ANOMALY_RAISED, "ipam_drift").is_empty());
+    let resolved = wait_for(&agent, ANOMALY_RESOLVED, "ipam_drift", 1);
+    assert_eq!(resolved[0].anomaly_id, raised[0].anomaly_id);
+    assert!(of_kind(&agent.events(), ANOMALY_RAISED, "ipam_drift").is_empty());
 
-    // What IPAM holds for nobody.
+    // An allocation without a live owner.
     reserve(&network, "10.72.0.9");
     let leak = wait_for(&agent, ANOMALY_RAISED, "ipam_leak", 1);
     assert_eq!(leak[0].address, "10.72.0.9");
     assert_eq!(leak[0].owner.as_deref(), Some("0123456789abcdef"));
     fs::remove_file(network.join("10.72.0.9")).unwrap();
-    let over = wait_for(&agent, ANOMALY_RESOLVED, "ipam_leak", 1);
-    assert_eq!(over[0].resolved_because.as_deref(), Some("released"));
+    let resolved = wait_for(&agent, ANOMALY_RESOLVED, "ipam_leak", 1);
+    assert_eq!(resolved[0].resolved_because.as_deref(), Some("released"));
 }
 
 #[test]
-fn a_host_route_that_leads_past_the_pod_is_told_until_it_is_right() {
+fn wrong_host_route_is_route_astray_until_corrected() {
     let node = Node::new("astray").unwrap();
     let _pods = node
         .add_pods(&[
@@ -315,9 +318,10 @@ fn a_host_route_that_leads_past_the_pod_is_told_until_it_is_right() {
         .unwrap();
     node.ip("route add 10.73.0.3/32 dev vethhasnot scope link")
         .unwrap();
-    let over = wait_for(&agent, ANOMALY_RESOLVED, "route_astray", 2);
+    let resolved = wait_for(&agent, ANOMALY_RESOLVED, "route_astray", 2);
     assert!(
-        over.iter()
+        resolved
+            .iter()
             .all(|a| a.resolved_because.as_deref() == Some("route_right"))
     );
 }

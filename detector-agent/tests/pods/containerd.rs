@@ -1,5 +1,5 @@
-//! Which pod: a real containerd with its CRI plugin, runc and the real `ptp` and `host-local`, whose state is wiped while
-//! pods run.
+//! Pod lookup with a real containerd (CRI plugin, runc) and the real `ptp` and `host-local`, whose state
+//! is wiped while pods run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::AGENT;
 
 const SUBNET: &str = "10.244.2.0/24";
 
-/// `run` as the tests read it, with containerd's own socket.
+/// `run` with containerd's own socket and this CNI cache.
 fn agent(containerd: &Containerd, cache: &str) -> AgentCommand {
     containerd
         .agent_command(AGENT, RUN_ARGS)
@@ -22,7 +22,7 @@ fn agent(containerd: &Containerd, cache: &str) -> AgentCommand {
         .arg(containerd.socket())
 }
 
-/// The newest word on each address.
+/// The latest conflict of each address.
 fn conflicts(events: &[ReceivedEvent]) -> BTreeMap<String, Conflict> {
     events
         .iter()
@@ -74,7 +74,7 @@ fn expected(pods: &[Sandbox]) -> BTreeSet<[String; 4]> {
 }
 
 #[test]
-fn ten_of_ten_claimants_are_named_with_namespace_name_and_uid() {
+fn all_ten_claimants_are_named_with_namespace_name_and_uid() {
     let node = Node::new("containerd").unwrap();
     let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
     let agent = Agent::start_ready(&node, &agent(&containerd, "off")).unwrap();
@@ -104,7 +104,7 @@ fn check_names_the_pods_of_a_running_node() {
 }
 
 #[test]
-fn without_the_runtime_its_cni_cache_names_them_all() {
+fn cni_cache_names_all_pods_without_the_runtime() {
     let node = Node::new("containerdcache").unwrap();
     let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
     let command = containerd
@@ -118,9 +118,9 @@ fn without_the_runtime_its_cni_cache_names_them_all() {
     assert_eq!(named(&conflicts(&events)), expected(&pods));
 }
 
-/// Before the agent starts, and started again after the conflict.
+/// The runtime is stopped before the agent starts and started again after the conflict.
 #[test]
-fn pods_are_named_when_a_runtime_that_was_stopped_is_back() {
+fn pods_are_named_when_the_runtime_is_back() {
     let node = Node::new("containerdlate").unwrap();
     let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
     let pods = wipe_and_run_again(&mut containerd);
@@ -143,9 +143,9 @@ fn pods_are_named_when_a_runtime_that_was_stopped_is_back() {
     assert_eq!(named(&conflicts(&events)), expected(&pods));
 }
 
-/// Stopped while the agent runs: what is named stays named, and what is over is told with its pods.
+/// The runtime is stopped while the agent runs: known pods stay known, and resolved events name them.
 #[test]
-fn a_runtime_that_stops_takes_no_name_with_it() {
+fn stopped_runtime_does_not_remove_known_pods() {
     let node = Node::new("containerdstop").unwrap();
     let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
     let agent = Agent::start_ready(&node, &agent(&containerd, "off")).unwrap();
@@ -167,7 +167,7 @@ fn a_runtime_that_stops_takes_no_name_with_it() {
         .unwrap();
     let resolved = [(address.clone(), resolved.event.conflict().unwrap())].into();
     assert_eq!(named(&resolved), both);
-    // A device that appears while the runtime is stopped is raised all the same.
+    // A conflict of a device that appears while the runtime is stopped is raised, too.
     let before = agent.event_count();
     let spec = detector_testkit::PodSpec::new("vethlate").address(format!("{address}/24"));
     let _late = node.add_pods(&[spec]).unwrap();

@@ -1,4 +1,4 @@
-//! Which pod, without a runtime: the CNI result cache, sockets that do not do what they should, and no source at all.
+//! Pod lookup without a runtime: the CNI result cache, faulty sockets, and no source at all.
 
 use std::{
     fs,
@@ -32,7 +32,7 @@ fn duplicate(node: &Node) -> Vec<Pod> {
     node.add_pods(&specs).unwrap()
 }
 
-/// What containerd would have written.
+/// A cache entry as containerd writes it.
 fn cache_entry(pod: &str, device: &str, netns: &str) -> String {
     json!({"kind": "cniCacheV1", "containerId": format!("cid-{pod}"), "config": "e30=", "ifName": "eth0",
         "networkName": "kindnet", "netns": netns,
@@ -46,7 +46,7 @@ fn path(directory: &TempDir) -> &str {
     directory.path().to_str().unwrap()
 }
 
-/// The pod that the newest event gives to a device.
+/// The pod of this device in the conflict.
 fn pod(conflict: &Conflict, device: &str) -> Option<Value> {
     conflict.claimant(device).unwrap().pod.clone()
 }
@@ -65,13 +65,13 @@ fn wait_named(agent: &Agent) -> Conflict {
         .unwrap()
 }
 
-/// The first event of the conflict; says why no pod is known.
+/// The first event of the conflict; it gives the reason why no pod is known.
 fn wait_raised(agent: &Agent) -> Conflict {
     let received = agent.wait_event(DEADLINE, |event| event.raises(ADDRESS));
     received.unwrap().event.conflict().unwrap()
 }
 
-/// A socket that takes connections and does `with` each.
+/// A socket that accepts connections and handles each.
 fn socket(
     directory: &TempDir,
     with: impl Fn(std::os::unix::net::UnixStream) + Send + 'static,
@@ -89,7 +89,7 @@ fn hanging(directory: &TempDir) -> String {
 }
 
 #[test]
-fn the_cni_cache_names_pods_by_namespace_file_and_by_device_name() {
+fn cni_cache_names_pods_by_netns_file_or_device_name() {
     let node = Node::new("cache").unwrap();
     let pods = duplicate(&node);
     let cache = TempDir::new().unwrap();
@@ -158,7 +158,7 @@ fn check_names_pods_too() {
 }
 
 #[test]
-fn a_pod_whose_cache_entry_comes_after_its_device_is_told_in_an_update() {
+fn late_cache_entry_names_the_pod_in_an_update() {
     let node = Node::new("cachelate").unwrap();
     let cache = TempDir::new().unwrap();
     let agent = Agent::start_ready(&node, &run("off", path(&cache))).unwrap();
@@ -184,7 +184,7 @@ fn a_pod_whose_cache_entry_comes_after_its_device_is_told_in_an_update() {
 }
 
 #[test]
-fn damaged_cache_files_are_counted_in_the_log_and_cost_nothing_else() {
+fn damaged_cache_files_are_counted_in_the_log() {
     let node = Node::new("cachebad").unwrap();
     let _pods = duplicate(&node);
     let cache = TempDir::new().unwrap();
@@ -201,7 +201,7 @@ fn damaged_cache_files_are_counted_in_the_log_and_cost_nothing_else() {
 }
 
 #[test]
-fn with_every_source_off_the_conflict_is_raised_and_says_why_no_pod_is_known() {
+fn with_all_sources_off_the_conflict_has_a_reason() {
     let node = Node::new("alloff").unwrap();
     let agent = Agent::start_ready(&node, &run("off", "off")).unwrap();
     let _pods = duplicate(&node);
@@ -214,9 +214,9 @@ fn with_every_source_off_the_conflict_is_raised_and_says_why_no_pod_is_known() {
     }
 }
 
-/// The pods are named by the cache while the runtime hangs, the conflict is raised before either has answered.
+/// The cache names the pods while the runtime hangs; the conflict is raised before either has answered.
 #[test]
-fn a_socket_that_never_answers_delays_neither_the_event_nor_the_other_source() {
+fn hanging_socket_delays_neither_events_nor_other_sources() {
     let node = Node::new("hanging").unwrap();
     let directory = TempDir::new().unwrap();
     let cache = TempDir::new().unwrap();
@@ -230,13 +230,13 @@ fn a_socket_that_never_answers_delays_neither_the_event_nor_the_other_source() {
         fs::write(cache.path().join(pod), cache_entry(pod, device, "")).unwrap();
     }
     let _pods = duplicate(&node);
-    // The runtime never answers: that this comes at all says that nobody waited for it.
+    // The runtime never answers, so this event proves that nothing waited for it.
     wait_raised(&agent);
     wait_named(&agent);
     agent.wait_log(DEADLINE, "does not answer").unwrap();
 }
 
-/// Starts an agent on this socket; gives why it names no pod.
+/// Starts an agent on this socket; returns the reason why it names no pod.
 fn reason_with(prefix: &str, socket: &str, logged: &str) -> String {
     let node = Node::new(prefix).unwrap();
     let agent =
@@ -253,7 +253,7 @@ fn reason_with(prefix: &str, socket: &str, logged: &str) -> String {
 }
 
 #[test]
-fn a_hanging_socket_is_the_reason_why_no_pod_is_known() {
+fn reason_names_a_hanging_socket() {
     let directory = TempDir::new().unwrap();
     let socket = hanging(&directory);
     let because = reason_with("hangreason", &socket, "does not answer");
@@ -264,10 +264,10 @@ fn a_hanging_socket_is_the_reason_why_no_pod_is_known() {
 }
 
 #[test]
-fn a_socket_of_something_else_is_the_reason_why_no_pod_is_known() {
+fn reason_names_a_socket_that_is_no_cri() {
     let directory = TempDir::new().unwrap();
     let socket = socket(&directory, |mut stream| {
-        // As Docker's: HTTP/1.1.
+        // HTTP/1.1, as Docker's socket.
         let mut request = [0; 1024];
         let _ = stream.read(&mut request);
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
@@ -277,7 +277,7 @@ fn a_socket_of_something_else_is_the_reason_why_no_pod_is_known() {
 }
 
 #[test]
-fn a_socket_that_nobody_listens_at_is_the_reason_why_no_pod_is_known() {
+fn reason_names_a_socket_without_a_listener() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("runtime.sock");
     drop(UnixListener::bind(&path).unwrap());
@@ -286,7 +286,7 @@ fn a_socket_that_nobody_listens_at_is_the_reason_why_no_pod_is_known() {
 }
 
 #[test]
-fn a_socket_that_is_missing_is_the_reason_why_no_pod_is_known() {
+fn reason_names_a_missing_socket() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("runtime.sock");
     let because = reason_with("missing", path.to_str().unwrap(), "does not exist");
@@ -294,7 +294,7 @@ fn a_socket_that_is_missing_is_the_reason_why_no_pod_is_known() {
 }
 
 #[test]
-fn check_prints_what_it_has_when_the_time_for_pods_is_over() {
+fn check_prints_its_result_after_the_pod_lookup_timeout() {
     let node = Node::new("checkhang").unwrap();
     let _pods = duplicate(&node);
     let directory = TempDir::new().unwrap();
@@ -335,10 +335,10 @@ fn check_prints_what_it_has_when_the_time_for_pods_is_over() {
 }
 
 #[test]
-fn calico_names_and_kindnets_alias_tell_the_pod() {
+fn calico_device_name_or_kindnet_alias_names_the_pod() {
     let node = Node::new("names").unwrap();
     let cache = TempDir::new().unwrap();
-    // A candidate for the name, whose network is not known.
+    // A candidate for the device name, on an unknown network.
     fs::write(
         cache.path().join("k8s-1-eth0"),
         cache_entry("web-0", "unknown0", "/gone"),
@@ -348,7 +348,7 @@ fn calico_names_and_kindnets_alias_tell_the_pod() {
         .map(|device| PodSpec::new(device).address(format!("{ADDRESS}/24")));
     let _pods = node.add_pods(&specs).unwrap();
     let agent = Agent::start_ready(&node, &run("off", path(&cache))).unwrap();
-    // As kindnet: after the device is there.
+    // As kindnet does: set after the device was created.
     node.ip_batch(["link set knet0a1b2c3d alias \"link-pod kube-system/dns-1\""])
         .unwrap();
     let conflict = wait_named(&agent);

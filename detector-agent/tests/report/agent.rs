@@ -1,4 +1,5 @@
-//! Webhooks and Alertmanagers of a whole agent: what it shows of them, and a disk without room.
+//! Webhooks and Alertmanagers in a running agent: their state in the endpoints, a full disk, and
+//! restarts.
 
 use std::{fs, io::Write as _, path::Path};
 
@@ -12,7 +13,7 @@ use crate::AGENT;
 const ORIGIN: &str = "http://127.0.0.1:9842";
 const ADDRESS: &str = "10.244.2.10";
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-/// Empty, and nobody else's, in a mount namespace of the test's own.
+/// Empty and private, in the test's own mount namespace.
 const STATE: &str = "/var/lib/ipconflict";
 
 fn two_pods(node: &Node) -> Vec<Pod> {
@@ -27,8 +28,8 @@ fn command(config: &Path) -> AgentCommand {
         .arg(config)
 }
 
-/// Waits until `/readyz` says that this part is in this state; gives the detail.
-fn wait_part(client: &TestClient<'_>, name: &str, state: &str) -> String {
+/// Waits until `/readyz` shows this component in this state; returns its detail.
+fn wait_component(client: &TestClient<'_>, name: &str, state: &str) -> String {
     until(DEADLINE, format_args!("part {name} to be {state}"), || {
         let json = client.get("/readyz")?.json()?;
         let parts = json["parts"].as_array().cloned().unwrap_or_default();
@@ -50,7 +51,7 @@ fn wait_metric(client: &TestClient<'_>, line: &str) -> String {
     .unwrap()
 }
 
-fn tells(posted: &[ReceivedRequest], kind: &str, address: &str) -> bool {
+fn has_accepted(posted: &[ReceivedRequest], kind: &str, address: &str) -> bool {
     let kind = format!("io.ipconflict.conflict.{kind}");
     posted
         .iter()
@@ -60,7 +61,7 @@ fn tells(posted: &[ReceivedRequest], kind: &str, address: &str) -> bool {
 }
 
 #[test]
-fn every_sink_is_shown_with_what_became_of_its_events_and_without_its_secrets() {
+fn sinks_are_shown_with_their_outcomes_without_secrets() {
     let node = Node::new("sinks").unwrap();
     let receiver = node.run_in(Receiver::start).unwrap();
     let gone = node.run_in(Receiver::start).unwrap();
@@ -84,19 +85,19 @@ fn every_sink_is_shown_with_what_became_of_its_events_and_without_its_secrets() 
     fs::write(path("config.yaml"), text).unwrap();
     let mut agent = Agent::start_ready(&node, &command(&path("config.yaml"))).unwrap();
     let client = TestClient::new(&node, ORIGIN);
-    wait_part(&client, "outbox", "works");
+    wait_component(&client, "outbox", "works");
     let pods = two_pods(&node);
     for pod in &pods {
         pod.add_address("10.244.2.10/32").unwrap();
     }
     receiver
-        .wait_until(DEADLINE, |posted| tells(posted, "raised", ADDRESS))
+        .wait_until(DEADLINE, |posted| has_accepted(posted, "raised", ADDRESS))
         .unwrap();
-    wait_part(&client, "webhook hook", "works");
-    let detail = wait_part(&client, "webhook gone", "failed");
+    wait_component(&client, "webhook hook", "works");
+    let detail = wait_component(&client, "webhook gone", "failed");
     assert!(detail.contains("410"), "{detail}");
-    wait_part(&client, "webhook down", "failed");
-    wait_part(&client, "alertmanager am", "failed");
+    wait_component(&client, "webhook down", "failed");
+    wait_component(&client, "alertmanager am", "failed");
     let delivered = r#"ipconflict_deliveries_total{sink="hook",outcome="delivered"} 1"#;
     wait_metric(&client, delivered);
     wait_metric(&client, r#"ipconflict_outbox_pending{sink="hook"} 0"#);
@@ -120,7 +121,7 @@ fn every_sink_is_shown_with_what_became_of_its_events_and_without_its_secrets() 
     }
 }
 
-/// Leaves no room for another byte in `/var/lib`.
+/// Fills `/var/lib` completely.
 fn fill(mounts: &PrivateMounts) {
     mounts
         .run_in(None, || {
@@ -138,7 +139,7 @@ fn make_room(mounts: &PrivateMounts) {
 }
 
 #[test]
-fn without_room_on_the_disk_detection_goes_on_and_events_wait_also_over_a_start() {
+fn full_disk_keeps_detecting_and_queues_events_over_a_restart() {
     let node = Node::new("diskful").unwrap();
     let mounts = PrivateMounts::new().unwrap();
     let receiver = node.run_in(Receiver::start).unwrap();
@@ -168,21 +169,23 @@ fn without_room_on_the_disk_detection_goes_on_and_events_wait_also_over_a_start(
     let mut agent = start();
     conflict(0..1);
     receiver
-        .wait_until(DEADLINE, |posted| tells(posted, "raised", &address(0)))
+        .wait_until(DEADLINE, |posted| {
+            has_accepted(posted, "raised", &address(0))
+        })
         .unwrap();
     fill(&mounts);
-    // Enough to outgrow what the file has room for.
+    // Enough to outgrow the free space in the file.
     conflict(1..900);
     agent
         .wait_event(DEADLINE, |event| event.raises(&address(899)))
         .unwrap();
-    let detail = wait_part(&client, "outbox", "failed");
+    let detail = wait_component(&client, "outbox", "failed");
     assert!(detail.contains("cannot store events"), "{detail}");
     let metrics = client.get("/metrics").unwrap().body;
     let failures = r#"ipconflict_deliveries_total{sink="outbox",outcome="store_failed"} "#;
     let failures = metrics.lines().find_map(|l| l.strip_prefix(failures));
     assert!(failures.is_some_and(|n| n != "0"), "{metrics}");
-    // An agent that is killed then starts all the same, and still names what it sees.
+    // An agent killed in this state still starts, and still raises conflicts.
     agent.kill().unwrap();
     let mut agent = start();
     conflict(900..901);
@@ -190,12 +193,12 @@ fn without_room_on_the_disk_detection_goes_on_and_events_wait_also_over_a_start(
         .wait_event(DEADLINE, |event| event.raises(&address(900)))
         .unwrap();
     make_room(&mounts);
-    wait_part(&client, "outbox", "works");
+    wait_component(&client, "outbox", "works");
     receiver
         .wait_until(DEADLINE, |posted| {
             [1, 899, 900]
                 .iter()
-                .all(|n| tells(posted, "raised", &address(*n)))
+                .all(|n| has_accepted(posted, "raised", &address(*n)))
         })
         .unwrap();
     wait_metric(&client, r#"ipconflict_outbox_pending{sink="hook"} 0"#);
@@ -203,7 +206,7 @@ fn without_room_on_the_disk_detection_goes_on_and_events_wait_also_over_a_start(
 }
 
 #[test]
-fn over_a_kill_a_conflict_stays_one_story_to_a_webhook() {
+fn webhook_gets_one_raised_and_resolved_over_a_kill() {
     let node = Node::new("story").unwrap();
     let receiver = node.run_in(Receiver::start).unwrap();
     let directory = tempfile::tempdir().unwrap();
@@ -221,9 +224,9 @@ fn over_a_kill_a_conflict_stays_one_story_to_a_webhook() {
             pod.add_address(&format!("{address}/32")).unwrap();
         }
     };
-    let told = |kind: &str, address: &str| {
+    let wait_accepted = |kind: &str, address: &str| {
         receiver
-            .wait_until(DEADLINE, |posted| tells(posted, kind, address))
+            .wait_until(DEADLINE, |posted| has_accepted(posted, kind, address))
             .unwrap();
     };
     let (stays, ends, comes) = ("10.0.0.1", "10.0.0.2", "10.0.0.3");
@@ -231,28 +234,28 @@ fn over_a_kill_a_conflict_stays_one_story_to_a_webhook() {
     let mut agent = Agent::start_ready(&node, &command(&config)).unwrap();
     for address in [stays, ends] {
         conflict(address);
-        told("raised", address);
+        wait_accepted("raised", address);
     }
-    // Kept, and gone from the outbox.
+    // Stored as open, and delivered from the outbox.
     wait_metric(&client, r#"ipconflict_outbox_pending{sink="hook"} 0"#);
-    until(DEADLINE, "two open conflicts to be kept", || {
-        let kept = wait_part(&client, "open conflicts", "works");
-        anyhow::ensure!(kept == "2 open conflicts stored", "{kept}");
+    until(DEADLINE, "two open conflicts to be stored", || {
+        let stored = wait_component(&client, "open conflicts", "works");
+        anyhow::ensure!(stored == "2 open conflicts stored", "{stored}");
         Ok(())
     })
     .unwrap();
     agent.kill().unwrap();
     pods[1].remove_address(&format!("{ends}/32")).unwrap();
     let mut agent = Agent::start_ready(&node, &command(&config)).unwrap();
-    told("resolved", ends);
+    wait_accepted("resolved", ends);
     conflict(comes);
-    told("raised", comes);
+    wait_accepted("raised", comes);
     pods[1].remove_address(&format!("{stays}/32")).unwrap();
-    told("resolved", stays);
+    wait_accepted("resolved", stays);
     agent.terminate(DEADLINE).unwrap();
 
     for address in [stays, ends] {
-        let mut story: Vec<(String, String)> = receiver
+        let mut delivered: Vec<(String, String)> = receiver
             .requests()
             .iter()
             .filter_map(|p| p.json().ok())
@@ -262,16 +265,19 @@ fn over_a_kill_a_conflict_stays_one_story_to_a_webhook() {
                 (text(&e["data"]["conflict_id"]), text(&e["type"]))
             })
             .collect();
-        story.dedup();
-        let kinds: Vec<_> = story.iter().map(|(_, kind)| kind.as_str()).collect();
+        delivered.dedup();
+        let kinds: Vec<_> = delivered.iter().map(|(_, kind)| kind.as_str()).collect();
         assert_eq!(
             kinds,
             [
                 "io.ipconflict.conflict.raised",
                 "io.ipconflict.conflict.resolved"
             ],
-            "{address}: {story:?}"
+            "{address}: {delivered:?}"
         );
-        assert_eq!(story[0].0, story[1].0, "{address}: another id");
+        assert_eq!(
+            delivered[0].0, delivered[1].0,
+            "{address}: the conflict id changed"
+        );
     }
 }

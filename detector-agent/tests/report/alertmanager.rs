@@ -1,4 +1,4 @@
-//! Debian's real Alertmanager: raised, visible, silenced, resolved.
+//! Debian's real Alertmanager: a conflict is shown, silenced and resolved.
 
 use std::{
     fs,
@@ -16,14 +16,14 @@ use crate::AGENT;
 
 const ADDRESS: &str = "10.244.2.10";
 const ALERTMANAGER: &str = "127.0.0.1:9093";
-/// It starts up, and groups alerts, at its own pace.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Bounds the time that Alertmanager takes to start and to group alerts.
+const ALERTMANAGER_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The running Alertmanager; ended on drop.
+/// The running Alertmanager; killed on drop.
 struct Alertmanager(Child);
 
 impl Alertmanager {
-    /// In the node's namespace; it notifies `receiver`.
+    /// Starts it in the node's netns, with `receiver` as the target of its notifications.
     fn start(node: &Node, directory: &std::path::Path, receiver: &Receiver) -> Self {
         let config = directory.join("alertmanager.yml");
         let text = format!(
@@ -68,7 +68,7 @@ fn amtool(node: &Node, args: &[&str]) -> anyhow::Result<String> {
     node.exec(&argv)
 }
 
-/// The alerts about the address, by `amtool alert query` with these flags.
+/// The alerts for the address, from `amtool alert query` with these flags.
 fn query(node: &Node, flags: &[&str]) -> anyhow::Result<Vec<Value>> {
     let mut args = vec!["--output=json", "alert", "query"];
     args.extend(flags);
@@ -89,7 +89,7 @@ fn notified(posted: &[ReceivedRequest], status: &str) -> bool {
 }
 
 #[test]
-fn an_alertmanager_shows_silences_and_resolves_a_conflict() {
+fn alertmanager_shows_silences_and_resolves_a_conflict() {
     let node = Node::new("alerts").unwrap();
     let directory = tempfile::tempdir().unwrap();
     let receiver = node.run_in(Receiver::start).unwrap();
@@ -100,7 +100,7 @@ fn an_alertmanager_shows_silences_and_resolves_a_conflict() {
     .unwrap();
 
     let config = directory.path().join("config.yaml");
-    // The second one is down, which must not matter to the first.
+    // The second one is down, which must not affect the first.
     let text = format!(
         "alertmanagers:\n- {{name: first, url: 'http://{ALERTMANAGER}', labels: {{cluster: east}}, resend-every: 1s}}\n\
          - {{name: down, url: 'http://127.0.0.1:1'}}\n"
@@ -121,7 +121,7 @@ fn an_alertmanager_shows_silences_and_resolves_a_conflict() {
         .unwrap();
 
     receiver
-        .wait_until(PATIENCE, |posted| notified(posted, "firing"))
+        .wait_until(ALERTMANAGER_DEADLINE, |posted| notified(posted, "firing"))
         .unwrap();
     let alerts = query(&node, &[]).unwrap();
     let [alert] = &alerts[..] else {
@@ -138,7 +138,7 @@ fn an_alertmanager_shows_silences_and_resolves_a_conflict() {
         "{summary}"
     );
 
-    // It is told again and again, and would lapse without that.
+    // The alert is resent periodically and would expire otherwise.
     let ends_at =
         |alert: &Value| -> jiff::Timestamp { alert["endsAt"].as_str().unwrap().parse().unwrap() };
     let lapse = ends_at(alert);
@@ -181,16 +181,16 @@ fn an_alertmanager_shows_silences_and_resolves_a_conflict() {
         .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
         .unwrap();
     receiver
-        .wait_until(PATIENCE, |posted| notified(posted, "resolved"))
+        .wait_until(ALERTMANAGER_DEADLINE, |posted| notified(posted, "resolved"))
         .unwrap();
     until(DEADLINE, "the alert to be resolved", || {
         ensure!(query(&node, &[])?.is_empty());
         Ok(())
     })
     .unwrap();
-    // The end is the conflict's own, not the time of the request.
-    let told = receiver.requests();
-    let resolved = told
+    // `endsAt` is the time of the resolution, not of the request.
+    let posted = receiver.requests();
+    let resolved = posted
         .iter()
         .filter_map(|p| p.json().ok())
         .flat_map(|n| n["alerts"].as_array().cloned().unwrap_or_default())
@@ -204,8 +204,8 @@ fn an_alertmanager_shows_silences_and_resolves_a_conflict() {
         .and_then(|c| c.resolved_at)
         .unwrap();
     let end: jiff::Timestamp = end.parse().unwrap();
-    // The Alertmanager keeps milliseconds.
+    // Alertmanager stores milliseconds.
     let apart = ends_at(&resolved).duration_since(end).abs();
     assert!(apart.as_millis() <= 1, "{resolved}, {end}");
-    agent.terminate(PATIENCE).unwrap();
+    agent.terminate(ALERTMANAGER_DEADLINE).unwrap();
 }

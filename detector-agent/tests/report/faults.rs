@@ -1,4 +1,4 @@
-//! A receiver that misbehaves in every way and an agent that is killed over and over, while conflicts come and go.
+//! No event is lost while the receiver fails in every way and the agent is killed repeatedly.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -16,21 +16,21 @@ use redb::{ReadableDatabase as _, ReadableTable as _, TableDefinition};
 
 use crate::AGENT;
 
-/// As the issue asks.
 const CONFLICTS: usize = 1000;
 const KILLS: usize = 50;
-/// Conflicts that come and go together.
+/// Conflicts that are raised and resolved together.
 const GROUP: usize = 20;
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-/// The machine may be busy with many others.
-const PATIENCE: Duration = Duration::from_secs(240);
+/// Generous, because the machine may be busy.
+const PHASE_DEADLINE: Duration = Duration::from_secs(240);
 
 fn address(n: usize) -> String {
     format!("10.99.{}.{}", n / 250, n % 250 + 1)
 }
 
-/// What the receiver does with a request; 410 only where a restart will follow.
-fn mood(random: &mut fastrand::Rng, gone: bool) -> Behaviour {
+/// A random behaviour of the receiver for one request; 410 only if `gone`, because only a restart of
+/// the agent ends its effect.
+fn random_behaviour(random: &mut fastrand::Rng, gone: bool) -> Behaviour {
     match random.u32(..1000) {
         0..=49 => Behaviour::status(500),
         50..=69 => Behaviour::Respond(429, vec![("Retry-After", "1".to_owned())]),
@@ -43,22 +43,24 @@ fn mood(random: &mut fastrand::Rng, gone: bool) -> Behaviour {
     }
 }
 
-/// Adds and removes the addresses of `group` on the second pod, which makes and ends conflicts with the first.
+/// Adds or removes (`verb`) the addresses of `group` on the second pod, which raises or resolves
+/// conflicts with the first.
 fn change(pod: &Pod, verb: &str, group: std::ops::Range<usize>) {
     let lines = group.map(|n| format!("address {verb} {}/32 dev eth0", address(n)));
     pod.netns().ip_batch(lines).unwrap();
 }
 
-/// Event ids that wait in the outbox of an agent that was killed; read from a copy, as the agent would after a crash.
-fn waiting(state: &Path, scratch: &Path) -> Vec<String> {
+/// The ids of the events in the outbox of a killed agent, read from a copy, so that the recovery from
+/// the crash is left to the agent.
+fn pending_event_ids(state: &Path, scratch: &Path) -> Vec<String> {
     const QUEUE: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("outbox.queue");
     let copy = scratch.join("copy.redb");
     if fs::copy(state.join("state.redb"), &copy).is_err() {
-        // Killed before it made the file.
+        // Killed before it created the file.
         return Vec::new();
     }
     let Ok(database) = redb::Database::open(&copy) else {
-        // Killed while it made the file.
+        // Killed while it created the file.
         return Vec::new();
     };
     let Ok(table) = database.begin_read().unwrap().open_table(QUEUE) else {
@@ -75,16 +77,16 @@ fn waiting(state: &Path, scratch: &Path) -> Vec<String> {
         .collect()
 }
 
-struct Story {
-    /// By conflict: (event id, type) in the order they came, and whether each was accepted.
+struct Deliveries {
+    /// By conflict id: (event id, type, accepted) in the order of arrival.
     conflicts: BTreeMap<String, Vec<(String, String, bool)>>,
-    /// By address: conflicts.
+    /// By address: conflict ids.
     addresses: HashMap<String, BTreeSet<String>>,
     accepted: BTreeSet<String>,
 }
 
-fn story(posted: &[ReceivedRequest]) -> Story {
-    let mut story = Story {
+fn deliveries(posted: &[ReceivedRequest]) -> Deliveries {
+    let mut deliveries = Deliveries {
         conflicts: BTreeMap::new(),
         addresses: HashMap::new(),
         accepted: BTreeSet::new(),
@@ -94,26 +96,26 @@ fn story(posted: &[ReceivedRequest]) -> Story {
         let text = |pointer: &str| event.pointer(pointer).unwrap().as_str().unwrap().to_owned();
         assert_eq!(text("/id"), request.header("webhook-id"));
         let conflict = text("/data/conflict_id");
-        story
+        deliveries
             .addresses
             .entry(text("/subject"))
             .or_default()
             .insert(conflict.clone());
         if request.is_accepted() {
-            story.accepted.insert(text("/id"));
+            deliveries.accepted.insert(text("/id"));
         }
-        story.conflicts.entry(conflict).or_default().push((
+        deliveries.conflicts.entry(conflict).or_default().push((
             text("/id"),
             text("/type"),
             request.is_accepted(),
         ));
     }
-    story
+    deliveries
 }
 
-/// Whether the receiver has accepted that every conflict it heard of is over.
-fn all_over(posted: &[ReceivedRequest]) -> bool {
-    story(posted).conflicts.values().all(|events| {
+/// Whether the receiver has accepted the resolution of every conflict that was posted to it.
+fn all_resolved(posted: &[ReceivedRequest]) -> bool {
+    deliveries(posted).conflicts.values().all(|events| {
         events
             .last()
             .is_some_and(|(_, kind, accepted)| kind.ends_with(".resolved") && *accepted)
@@ -132,12 +134,12 @@ fn accepted_raise(posted: &[ReceivedRequest], wanted: &BTreeSet<String>) -> bool
 }
 
 #[test]
-fn nothing_is_lost_over_fifty_kills_and_a_receiver_that_fails_in_every_way() {
+fn no_event_is_lost_over_fifty_kills_and_receiver_faults() {
     let seed = std::env::var("IPCONFLICT_TEST_SEED")
         .ok()
         .and_then(|s| s.parse().ok())
         .unwrap_or_else(|| fastrand::u64(..));
-    println!("seed {seed}: set IPCONFLICT_TEST_SEED to it for the same moments and moods");
+    println!("seed {seed}: set IPCONFLICT_TEST_SEED to it for the same moments and behaviours");
     let mut random = fastrand::Rng::with_seed(seed);
 
     let node = Node::new("faults").unwrap();
@@ -158,11 +160,11 @@ fn nothing_is_lost_over_fifty_kills_and_a_receiver_that_fails_in_every_way() {
         secret.display()
     );
     fs::write(&config, text).unwrap();
-    let moods = Arc::new(Mutex::new((random.fork(), true)));
-    let decide = Arc::clone(&moods);
+    let behaviours = Arc::new(Mutex::new((random.fork(), true)));
+    let decide = Arc::clone(&behaviours);
     receiver.set_handler(move |_| {
         let (random, gone) = &mut *decide.lock().unwrap();
-        mood(random, *gone)
+        random_behaviour(random, *gone)
     });
     let command = || {
         AgentCommand::run(AGENT)
@@ -181,9 +183,9 @@ fn nothing_is_lost_over_fifty_kills_and_a_receiver_that_fails_in_every_way() {
         let mut stored: BTreeSet<String> = BTreeSet::new();
         for kill in 0..KILLS {
             let mut agent = Agent::start(&node, &command()).unwrap();
-            // Half of them at the start, where everything is read back.
+            // About half of the kills happen during startup, while the stored state is loaded.
             if random.bool() {
-                agent.wait_ready(PATIENCE).unwrap();
+                agent.wait_ready(PHASE_DEADLINE).unwrap();
             }
             if random.u8(..5) == 0 {
                 let mut guard = receiver.lock().unwrap();
@@ -199,35 +201,35 @@ fn nothing_is_lost_over_fifty_kills_and_a_receiver_that_fails_in_every_way() {
             thread::sleep(moment);
             agent.kill().unwrap();
             assert!(!agent.log().contains(&SECRET[6..]), "a secret in the log");
-            let waits = waiting(&state, directory.path());
+            let pending = pending_event_ids(&state, directory.path());
             println!(
-                "kill {kill} after {moment:?}: {} events wait, {} requests so far",
-                waits.len(),
+                "kill {kill} after {moment:?}: {} events pending, {} requests so far",
+                pending.len(),
                 receiver.lock().unwrap().requests().len()
             );
-            stored.extend(waits);
+            stored.extend(pending);
         }
-        moods.lock().unwrap().1 = false;
+        behaviours.lock().unwrap().1 = false;
         let agent = Agent::start_ready(&node, &command()).unwrap();
         driver.join().unwrap();
         let receiver = receiver.lock().unwrap();
-        receiver.wait_until(PATIENCE, all_over).unwrap();
+        receiver.wait_until(PHASE_DEADLINE, all_resolved).unwrap();
         drop(agent);
         stored
     });
 
     let posted = receiver.lock().unwrap().requests();
-    let story = story(&posted);
-    let lost: Vec<_> = stored.difference(&story.accepted).collect();
+    let deliveries = deliveries(&posted);
+    let lost: Vec<_> = stored.difference(&deliveries.accepted).collect();
     assert!(lost.is_empty(), "stored and never accepted: {lost:?}");
     for n in 0..CONFLICTS {
         assert!(
-            story.addresses.contains_key(&address(n)),
-            "{} was never heard of",
+            deliveries.addresses.contains_key(&address(n)),
+            "{} was never delivered",
             address(n)
         );
     }
-    for (conflict, events) in &story.conflicts {
+    for (conflict, events) in &deliveries.conflicts {
         check_order(conflict, events);
     }
     let mut bodies: HashMap<&str, &[u8]> = HashMap::new();
@@ -236,30 +238,31 @@ fn nothing_is_lost_over_fifty_kills_and_a_receiver_that_fails_in_every_way() {
         let known = bodies.insert(request.header("webhook-id"), &request.body);
         assert!(
             known.is_none_or(|body| body == request.body),
-            "another body, the same id"
+            "two bodies with the same id"
         );
         repeats += usize::from(known.is_some());
     }
     println!(
-        "{} conflicts, {} events in {} requests, {repeats} of them repeats; {} events were waiting at kills",
-        story.conflicts.len(),
+        "{} conflicts, {} events in {} requests, {repeats} of them repeats; {} events were pending at kills",
+        deliveries.conflicts.len(),
         bodies.len(),
         posted.len(),
         stored.len()
     );
 }
 
-/// Makes and ends all conflicts, a group at a time; each stands until the receiver has accepted that it was raised.
+/// Raises and resolves all conflicts, one group at a time; a group is resolved only after the receiver
+/// has accepted all its `raised` events.
 fn drive(pod: &Pod, receiver: &Mutex<Receiver>, random: &mut fastrand::Rng) {
     let begun = Instant::now();
     for first in (0..CONFLICTS).step_by(GROUP) {
         let group = first..first + GROUP;
         let wanted: BTreeSet<_> = group.clone().map(address).collect();
         change(pod, "add", group.clone());
-        // Not locked while it waits: the others use the receiver too.
+        // The lock is not held while sleeping, because other threads use the receiver.
         while !accepted_raise(&receiver.lock().unwrap().requests(), &wanted) {
             assert!(
-                begun.elapsed() < 3 * PATIENCE,
+                begun.elapsed() < 3 * PHASE_DEADLINE,
                 "group {first} is not raised"
             );
             thread::sleep(Duration::from_millis(20));
@@ -269,19 +272,19 @@ fn drive(pod: &Pod, receiver: &Mutex<Receiver>, random: &mut fastrand::Rng) {
     }
 }
 
-/// Raised first, resolved last, and a repeat never after a later event.
+/// `raised` comes first, `resolved` last, and no event is repeated after a later one.
 fn check_order(conflict: &str, events: &[(String, String, bool)]) {
     let mut once: Vec<(&str, &str)> = events
         .iter()
         .map(|(id, kind, _)| (id.as_str(), kind.rsplit('.').next().unwrap()))
         .collect();
     once.dedup();
-    let story = format!("conflict {conflict}: {events:?}");
+    let context = format!("conflict {conflict}: {events:?}");
     let ids: BTreeSet<_> = once.iter().map(|(id, _)| id).collect();
     assert_eq!(
         ids.len(),
         once.len(),
-        "a repeat after a later event: {story}"
+        "a repeat after a later event: {context}"
     );
     let last = once.len() - 1;
     for (n, (_, kind)) in once.iter().enumerate() {
@@ -290,6 +293,6 @@ fn check_order(conflict: &str, events: &[(String, String, bool)]) {
             n if n == last => "resolved",
             _ => "updated",
         };
-        assert_eq!(*kind, expected, "{story}");
+        assert_eq!(*kind, expected, "{context}");
     }
 }

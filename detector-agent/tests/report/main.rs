@@ -1,4 +1,4 @@
-//! What the sinks deliver: an agent's event lines, webhooks, Alertmanager, and faults on the way.
+//! Sinks: webhooks and Alertmanager, with and without delivery faults.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-// Renders a chart as Helm does for what this project's chart uses: values merged over values.yaml, named templates, the
-// functions of sprig and Helm's own few. It is a check, not Helm: no dependencies, no hooks, no cluster.
+// Renders a chart as Helm does, for the features this project's chart uses: values merged over
+// values.yaml, named templates, sprig and Helm's own functions. No dependencies, hooks or cluster.
 //
 // helm-render CHART RELEASE NAMESPACE [VALUES.yaml] prints a JSON object: file name → text.
 package main
@@ -44,7 +44,7 @@ func read(name string) map[string]interface{} {
 	check(err)
 	values := map[string]interface{}{}
 	check(yaml.Unmarshal(text, &values))
-	// Helm reads YAML by way of JSON: every number is a float.
+	// Helm reads YAML through JSON, so every number is a float.
 	text, err = json.Marshal(values)
 	check(err)
 	values = map[string]interface{}{}
@@ -52,7 +52,7 @@ func read(name string) map[string]interface{} {
 	return values
 }
 
-// As Helm: a map is merged, everything else replaced, null removes.
+// As in Helm: maps are merged, other values replaced, null removes a key.
 func merge(under, over map[string]interface{}) {
 	for key, value := range over {
 		inner, isMap := value.(map[string]interface{})
@@ -73,7 +73,7 @@ func toYaml(value interface{}) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// JSON is YAML; read so, whole numbers are whole again.
+	// Parsed as YAML, integers are integers again.
 	var plain interface{}
 	if err := yaml.Unmarshal(text, &plain); err != nil {
 		return "", err
@@ -105,7 +105,7 @@ func main() {
 		if err != nil {
 			return err
 		}
-		// Follows links, as Helm does.
+		// Follows symbolic links, as Helm does.
 		info, err := os.Stat(name)
 		if err != nil || info.IsDir() {
 			return err
@@ -152,7 +152,7 @@ func main() {
 		}
 		var out bytes.Buffer
 		check(root.ExecuteTemplate(&out, name, data))
-		// Helm, too, prints this for a value that is not there; in a chart it is a mistake.
+		// Helm also prints this for a missing value; in a chart it is an error.
 		if strings.Contains(out.String(), "<no value>") {
 			check(fmt.Errorf("%s: a value that values.yaml does not have", name))
 		}

@@ -1,4 +1,4 @@
-//! The image, built once for all tests, and a node on which containerd runs it as the manifest says.
+//! The image, built once for all tests, and a node on which containerd runs it as in the manifest.
 
 use std::{
     fs,
@@ -37,11 +37,11 @@ pub(super) fn buildah(command: &str) -> Command {
     buildah
 }
 
-/// The image as an archive; built once.
+/// The image as an archive, built on first use.
 pub(super) fn archive() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        // Of an earlier run; each leaves some hundred megabytes.
+        // Left by an earlier run; each takes some hundred megabytes.
         let _ = fs::remove_dir_all(scratch().join("images"));
         let context = tempfile::tempdir().unwrap();
         let base = context.path().join("base");
@@ -95,27 +95,27 @@ pub(super) fn archive() -> &'static Path {
     })
 }
 
-/// What the agent is linked with, and its loader.
+/// The shared libraries of the agent, and its loader.
 pub(super) fn libraries() -> Vec<PathBuf> {
-    let said = stdout(Command::new("ldd").arg(AGENT));
-    let found: Vec<PathBuf> = said
+    let linked = stdout(Command::new("ldd").arg(AGENT));
+    let found: Vec<PathBuf> = linked
         .lines()
         .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
         .map(PathBuf::from)
         .collect();
-    // What distroless has, and nothing more: a new library would break the image.
+    // Only what distroless has: another library would break the image.
     let names: Vec<_> = found
         .iter()
         .map(|path| path.file_name().unwrap().to_str().unwrap())
         .collect();
-    let there = |name: &&str| {
+    let is_in_distroless = |name: &&str| {
         ["libc.so.6", "libgcc_s.so.1", "libm.so.6"].contains(name) || name.starts_with("ld-linux")
     };
-    assert!(names.iter().all(there), "{names:?}");
+    assert!(names.iter().all(is_in_distroless), "{names:?}");
     found
 }
 
-/// A node with containerd on it, and the image in it.
+/// A node that runs containerd with the image loaded.
 pub(super) struct Cluster {
     pub(super) node: Node,
     pub(super) containerd: Containerd,
@@ -178,8 +178,8 @@ impl Cluster {
     }
 }
 
-/// The container as kubelet would make it of the plain manifest. Only directories that are the machine's own are put
-/// elsewhere.
+/// The container as kubelet would create it from the plain manifest, except that host directories are
+/// replaced by others.
 pub(super) fn spec(containerd: &Containerd, files: &Path, folder: &str) -> ContainerSpec {
     let documents = build(folder);
     let of_kind = |kind: &str| {

@@ -1,8 +1,8 @@
-//! The image, built from the real Dockerfile and run as the manifest says: these capabilities, this seccomp profile,
-//! these mounts, in containerd.
+//! The image, built from the real Dockerfile and run in containerd with the capabilities, seccomp profile
+//! and mounts of the manifest.
 //!
-//! The base image cannot be fetched here: Debian 12's own libc and libgcc, which distroless packs, stand in for it; so
-//! does the tests' agent for the released one.
+//! The distroless base image cannot be downloaded here, so Debian 12's libc and libgcc, which it
+//! contains, replace it; the agent is the test build, not a release.
 
 mod cluster;
 
@@ -10,14 +10,14 @@ use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use detector_testkit::{ContainerSpec, DEADLINE, browser::Browser, until};
 
-use crate::tools::{root, scratch, stdout, updating};
+use crate::tools::{is_updating, root, scratch, stdout};
 use cluster::{Cluster, IMAGE, NODE_IP, archive, buildah};
 
 #[test]
-fn the_image_says_what_it_is_and_holds_the_agent_and_nothing_to_change_it_with() {
+fn image_has_labels_a_read_only_agent_and_no_shell() {
     archive();
-    let said = stdout(buildah("inspect").args(["--type", "image", IMAGE]));
-    let image: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let inspected = stdout(buildah("inspect").args(["--type", "image", IMAGE]));
+    let image: serde_json::Value = serde_json::from_str(&inspected).unwrap();
     let config = &image["OCIv1"]["config"];
     assert_eq!(config["User"], "65532:65532");
     assert_eq!(config["Entrypoint"][0], "/usr/local/bin/detector-agent");
@@ -47,7 +47,7 @@ fn the_image_says_what_it_is_and_holds_the_agent_and_nothing_to_change_it_with()
 }
 
 #[test]
-fn from_the_image_as_the_manifest_runs_it_a_conflict_of_two_sandboxes_is_named() {
+fn manifest_container_names_a_conflict_of_two_sandboxes() {
     let mut cluster = Cluster::new("image", "base");
     let spec = cluster.spec.clone();
     let agent = cluster.containerd.run_container(&spec).unwrap();
@@ -58,7 +58,7 @@ fn from_the_image_as_the_manifest_runs_it_a_conflict_of_two_sandboxes_is_named()
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.unwrap().trim().to_owned()
     };
-    // NET_BROADCAST 11, NET_ADMIN 12, PERFMON 38, BPF 39, and that is all it can ever have.
+    // Bits 11 (NET_BROADCAST), 12 (NET_ADMIN), 38 (PERFMON) and 39 (BPF), and no others.
     let capabilities = format!("{:016x}", 1_u64 << 11 | 1 << 12 | 1 << 38 | 1 << 39);
     for set in ["CapEff:", "CapPrm:", "CapBnd:"] {
         assert_eq!(field(set), capabilities, "{set}");
@@ -102,17 +102,17 @@ fn from_the_image_as_the_manifest_runs_it_a_conflict_of_two_sandboxes_is_named()
         Ok(())
     })
     .unwrap();
-    // What the notes of the chart tell a person to type.
+    // The command from the chart's notes.
     let check = ["/usr/local/bin/detector-agent", "check"];
-    let (code, said) = cluster.containerd.exec(&agent, &check).unwrap();
-    assert_eq!(code, 1, "{said}");
+    let (code, output) = cluster.containerd.exec(&agent, &check).unwrap();
+    assert_eq!(code, 1, "{output}");
     assert!(
-        said.starts_with("1 IP address conflict: 10.244.2.2"),
-        "{said}"
+        output.starts_with("1 IP address conflict: 10.244.2.2"),
+        "{output}"
     );
-    assert!(!said.contains("pod unknown"), "{said}");
-    picture(&cluster);
-    // kubelet's SIGTERM is enough, and leaves nothing on the devices.
+    assert!(!output.contains("pod unknown"), "{output}");
+    take_screenshot(&cluster);
+    // After kubelet's SIGTERM nothing is left on the devices.
     let code = cluster.containerd.stop_container(&agent, 30).unwrap();
     let log = cluster.containerd.container_log(&agent).unwrap();
     assert_eq!(code, 0, "{log}");
@@ -129,8 +129,8 @@ fn from_the_image_as_the_manifest_runs_it_a_conflict_of_two_sandboxes_is_named()
     cluster.containerd.remove_container(&agent).unwrap();
 }
 
-/// The README's picture: the status page of this moment.
-fn picture(cluster: &Cluster) {
+/// Takes the README's screenshot of the status page.
+fn take_screenshot(cluster: &Cluster) {
     let browser = Browser::start(&cluster.node).unwrap();
     browser.emulate_screen(1100, 460, false).unwrap();
     browser.open(&format!("http://{NODE_IP}:9842/")).unwrap();
@@ -141,26 +141,26 @@ fn picture(cluster: &Cluster) {
     }
     let file = scratch().join("status-page.png");
     browser.screenshot(&file).unwrap();
-    if updating() {
+    if is_updating() {
         fs::copy(&file, root().join("docs/images/status-page.png")).unwrap();
     }
 }
 
-/// Each capability is there for a reason: without it the agent ends at once, with one sentence that names it.
+/// Every capability is necessary: without it the agent exits at once with one sentence that names it.
 #[test]
-fn without_any_one_of_its_capabilities_it_says_which_one_is_missing() {
+fn missing_capability_of_the_container_is_named() {
     let mut cluster = Cluster::new("imagecaps", "base");
-    let whole = cluster.spec.clone();
-    for missing in &whole.capabilities {
+    let full_spec = cluster.spec.clone();
+    for missing in &full_spec.capabilities {
         let spec = ContainerSpec {
-            capabilities: whole
+            capabilities: full_spec
                 .capabilities
                 .iter()
                 .filter(|capability| *capability != missing)
                 .cloned()
                 .collect(),
             name: format!("no-{}", missing.to_lowercase().replace('_', "-")),
-            ..whole.clone()
+            ..full_spec.clone()
         };
         let agent = cluster.containerd.run_container(&spec).unwrap();
         let (code, log) = cluster.wait_exit(&agent);
@@ -174,9 +174,10 @@ fn without_any_one_of_its_capabilities_it_says_which_one_is_missing() {
     }
 }
 
-/// What docs/security.md says is left of it: without the kernel programs it needs no right to load any.
+/// The reduced set in docs/security.md: without kernel programs the agent needs no capability to load
+/// them.
 #[test]
-fn without_kernel_programs_two_capabilities_do_and_the_cni_cache_names_the_pods() {
+fn no_ebpf_needs_two_capabilities_and_names_pods_by_cni_cache() {
     let mut cluster = Cluster::new("imagefew", "base");
     let mut spec = cluster.spec.clone();
     spec.capabilities
@@ -203,7 +204,7 @@ fn without_kernel_programs_two_capabilities_do_and_the_cni_cache_names_the_pods(
 }
 
 #[test]
-fn the_privileged_overlay_runs_as_well() {
+fn privileged_overlay_runs() {
     let mut cluster = Cluster::new("imagepriv", "overlays/privileged");
     let spec = cluster.spec.clone();
     assert!(spec.privileged);

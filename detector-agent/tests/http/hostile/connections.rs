@@ -1,4 +1,4 @@
-//! Connections that stay: streams, and clients that send or read nothing.
+//! Long-lived connections: streams, and clients that send or read nothing.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -8,7 +8,7 @@ use std::{
 use super::{DEADLINE, assert_alive, connect, request, serve};
 
 #[test]
-fn streams_of_events_are_bounded_and_a_place_is_free_again_when_one_ends() {
+fn event_streams_are_bounded_and_slots_are_reused() {
     let served = serve();
     let open = || {
         let mut stream = connect(served.address);
@@ -26,21 +26,21 @@ fn streams_of_events_are_bounded_and_a_place_is_free_again_when_one_ends() {
     drop(streams.pop());
     let until = Instant::now() + DEADLINE;
     while open().1 != "200" {
-        assert!(Instant::now() < until, "the place is not free again");
+        assert!(Instant::now() < until, "the slot is not free again");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn clients_that_send_or_read_nothing_are_cut_off_while_others_are_served() {
+fn idle_clients_are_disconnected_while_others_are_served() {
     let served = serve();
     let address = served.address;
     let silent = connect(address);
     let mut halfway = connect(address);
     halfway.write_all(b"GET / HTTP/1.1\r\nHost: local").unwrap();
-    // Answers that nobody reads: the server's writes come to a halt.
-    let mut deaf = connect(address);
-    deaf.set_nonblocking(true).unwrap();
+    // This client never reads, so the server's writes block.
+    let mut non_reading = connect(address);
+    non_reading.set_nonblocking(true).unwrap();
     let wanted = request("GET /page.js", "")
         .repeat(1)
         .into_iter()
@@ -49,7 +49,7 @@ fn clients_that_send_or_read_nothing_are_cut_off_while_others_are_served() {
         .unwrap()
         .replace("Connection: close\r\n", "");
     for _ in 0..20_000 {
-        if deaf.write(keep_alive.as_bytes()).is_err() {
+        if non_reading.write(keep_alive.as_bytes()).is_err() {
             break;
         }
     }
@@ -62,13 +62,16 @@ fn clients_that_send_or_read_nothing_are_cut_off_while_others_are_served() {
             "the {what} client is still connected"
         );
     }
-    // Not reading, it sees the end as an error of its own writing.
+    // Without reading, the client notices the close only as a write error.
     let until = Instant::now() + DEADLINE;
     loop {
-        match deaf.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") {
+        match non_reading.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") {
             Err(e) if e.kind() != ErrorKind::WouldBlock => break,
             _ => {
-                assert!(Instant::now() < until, "the deaf client is still connected");
+                assert!(
+                    Instant::now() < until,
+                    "the non-reading client is still connected"
+                );
                 std::thread::sleep(Duration::from_millis(50));
             }
         }

@@ -1,6 +1,6 @@
-//! What clients send that they should not: every request gets its answer or its end, and the next client is served.
+//! Hostile clients: every request is answered or its connection closed, and the next client is served.
 //!
-//! The endpoints run here without an agent around them: nothing answers their questions, so lists are 503.
+//! The endpoints run here without an event loop, so the lists answer 503.
 
 mod connections;
 mod requests;
@@ -19,7 +19,7 @@ use detector_agent::{
     metrics::Metrics,
 };
 
-/// Well above every patience of the server's.
+/// Well above every timeout of the server.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Served {
@@ -65,14 +65,15 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Sends it and reads to the end of the connection; says that no more comes where the server waits for more.
-fn exchange_within(address: SocketAddr, request: &[u8], patience: Duration) -> Vec<u8> {
+/// Sends the request and returns everything up to the end of the connection. If nothing ends it within
+/// `timeout`, the sending side is shut down, because the server may wait for more.
+fn exchange_within(address: SocketAddr, request: &[u8], timeout: Duration) -> Vec<u8> {
     let mut stream = connect(address);
-    // The server may have answered and closed before it read all of it.
+    // The server may answer and close before it has read the whole request.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
-    for patience in [patience, DEADLINE] {
-        stream.set_read_timeout(Some(patience)).unwrap();
+    for timeout in [timeout, DEADLINE] {
+        stream.set_read_timeout(Some(timeout)).unwrap();
         match stream.read_to_end(&mut answer) {
             Ok(_) => return answer,
             Err(e) if e.kind() == ErrorKind::ConnectionReset => return answer,
@@ -82,14 +83,14 @@ fn exchange_within(address: SocketAddr, request: &[u8], patience: Duration) -> V
             Err(e) => panic!("{e}"),
         }
     }
-    panic!("neither an answer nor an end: {}", request.escape_ascii());
+    panic!("the connection was not closed: {}", request.escape_ascii());
 }
 
 fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
     exchange_within(address, request, Duration::from_secs(2))
 }
 
-/// The status of the first answer; 0 where the connection was ended without one.
+/// The status of the first answer; 0 if the connection was closed without one.
 fn status(address: SocketAddr, request: &[u8]) -> u16 {
     status_of(&exchange(address, request))
 }

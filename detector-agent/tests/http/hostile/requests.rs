@@ -1,4 +1,4 @@
-//! What stands in a request.
+//! Malformed and unusual requests.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use proptest::{
 use super::{assert_alive, exchange, exchange_within, request, serve, status, status_of};
 
 #[test]
-fn every_endpoint_answers_malformed_requests_with_the_right_status() {
+fn malformed_requests_get_the_right_status() {
     let served = serve();
     let address = served.address;
     let get = |path: &str| request(&format!("GET {path}"), "");
@@ -29,7 +29,7 @@ fn every_endpoint_answers_malformed_requests_with_the_right_status() {
             &[404],
         ),
         (
-            "bytes that are no text in the path".into(),
+            "invalid UTF-8 in the path".into(),
             get("/%ff%fe%00"),
             &[404],
         ),
@@ -111,7 +111,7 @@ fn every_endpoint_answers_malformed_requests_with_the_right_status() {
             &[400, 413],
         ),
         (
-            "too long a path".into(),
+            "a path that is too long".into(),
             get(&format!("/{long}")),
             &[414, 431],
         ),
@@ -121,7 +121,7 @@ fn every_endpoint_answers_malformed_requests_with_the_right_status() {
             &[414, 431],
         ),
         (
-            "too long a header".into(),
+            "a header that is too long".into(),
             request("GET /", &format!("X: {long}\r\n")),
             &[431],
         ),
@@ -148,7 +148,7 @@ fn every_endpoint_answers_malformed_requests_with_the_right_status() {
             &[400],
         ),
         (
-            "a parameter that is no address".into(),
+            "a parameter that is not an address".into(),
             get("/api/v1/claims?address=10.0.0.0/8"),
             &[400],
         ),
@@ -158,12 +158,12 @@ fn every_endpoint_answers_malformed_requests_with_the_right_status() {
             &[400],
         ),
         (
-            "a parameter of bytes".into(),
+            "a parameter of invalid UTF-8".into(),
             get("/api/v1/claims?address=%ff%00%zz"),
             &[400],
         ),
         (
-            "a parameter where there is none".into(),
+            "a parameter to an endpoint without any".into(),
             get("/api/v1/conflicts?all"),
             &[400],
         ),
@@ -204,7 +204,7 @@ fn every_endpoint_answers_malformed_requests_with_the_right_status() {
         ("/icon.svg", 200),
         ("/metrics", 200),
         ("/healthz", 200),
-        // Nothing is ready and nobody answers questions here.
+        // Without an event loop nothing is ready, and lists cannot be answered.
         ("/readyz", 503),
         ("/api/v1/conflicts", 503),
         ("/api/v1/claims", 503),
@@ -221,7 +221,7 @@ fn every_endpoint_answers_malformed_requests_with_the_right_status() {
 }
 
 #[test]
-fn a_refused_method_names_those_that_are_allowed() {
+fn refused_method_lists_the_allowed_ones() {
     let served = serve();
     let answer = exchange(served.address, &request("DELETE /api/v1/conflicts", ""));
     let text = String::from_utf8_lossy(&answer).to_lowercase();
@@ -229,7 +229,7 @@ fn a_refused_method_names_those_that_are_allowed() {
 }
 
 #[test]
-fn head_has_the_headers_of_get_and_no_body() {
+fn head_has_the_headers_of_get_without_a_body() {
     let served = serve();
     let get = exchange(served.address, &request("GET /page.js", ""));
     let head = exchange(served.address, &request("HEAD /page.js", ""));
@@ -249,7 +249,7 @@ fn head_has_the_headers_of_get_and_no_body() {
 }
 
 #[test]
-fn the_page_allows_nothing_from_elsewhere() {
+fn page_loads_nothing_from_other_origins() {
     let served = serve();
     for path in ["/", "/page.js", "/page.css"] {
         let answer = exchange(served.address, &request(&format!("GET {path}"), ""));
@@ -277,7 +277,7 @@ fn the_page_allows_nothing_from_elsewhere() {
 }
 
 #[test]
-fn random_bytes_never_end_or_hang_the_server() {
+fn random_bytes_never_stop_or_hang_the_server() {
     let served = serve();
     let address = served.address;
     let seed: u64 = std::env::var("IPCONFLICT_TEST_SEED")
@@ -296,7 +296,7 @@ fn random_bytes_never_end_or_hang_the_server() {
     let mut runner = TestRunner::new_with_rng(config, random);
     let anything = prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..600),
-        // Near misses: a request with random bytes in one of its places.
+        // Near misses: a valid request with random bytes inserted at one place.
         (
             proptest::collection::vec(any::<u8>(), 0..80),
             0..4usize,
@@ -329,7 +329,7 @@ fn random_bytes_never_end_or_hang_the_server() {
     ];
     runner
         .run(&anything, |bytes| {
-            // Most of it is no whole request: then it is the end that tells.
+            // Most are incomplete requests, answered only once the sending side is shut down.
             let status = status_of(&exchange_within(address, &bytes, Duration::from_millis(20)));
             prop_assert!(
                 [0, 200, 400, 404, 405, 413, 414, 421, 431, 503, 505].contains(&status),

@@ -1,4 +1,4 @@
-//! The events posted on the pods.
+//! The Kubernetes events posted on pods.
 
 use detector_testkit::{DEADLINE, KubeApi, Node, kube_api::pod};
 use k8s_openapi::api::events::v1::Event as ApiEvent;
@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// What the API server checks of an event (`ValidateEventCreate` of `events.k8s.io/v1`), besides its schema.
+/// Checks an event as the API server does besides the schema (`ValidateEventCreate` of
+/// `events.k8s.io/v1`).
 fn check(event: &Value) -> ApiEvent {
     let typed: ApiEvent = serde_json::from_value(event.clone()).unwrap();
     assert!(typed.event_time.is_some(), "{event}");
@@ -38,14 +39,14 @@ fn check(event: &Value) -> ApiEvent {
     typed
 }
 
-/// The events posted for this reason, each checked.
+/// The posted events with this reason, each checked.
 pub(super) fn of_reason(events: &[Value], reason: &str) -> Vec<ApiEvent> {
     let found = events.iter().filter(|event| event["reason"] == reason);
     found.map(check).collect()
 }
 
 #[test]
-fn both_pods_are_named_completely_and_told_by_events_of_their_own() {
+fn both_pods_are_fully_named_and_get_their_own_events() {
     let node = Node::new("kube").unwrap();
     let api = KubeApi::start(&node).unwrap();
     let mut web = pod(NODE, "default", "web-0", &[ADDRESS]);
@@ -73,7 +74,7 @@ fn both_pods_are_named_completely_and_told_by_events_of_their_own() {
             of_reason(events, "IPConflict").len() == 2
         })
         .unwrap();
-    let mut told: Vec<_> = of_reason(&posted, "IPConflict")
+    let mut regarding: Vec<_> = of_reason(&posted, "IPConflict")
         .into_iter()
         .map(|event| {
             assert_eq!(event.type_.as_deref(), Some("Warning"));
@@ -82,13 +83,13 @@ fn both_pods_are_named_completely_and_told_by_events_of_their_own() {
             (name(event.regarding).unwrap(), name(event.related))
         })
         .collect();
-    told.sort();
-    assert_eq!(told[0].0, "coredns-abc");
-    assert_eq!(told[1].0, "web-0");
-    // The first may have been told before the other pod was known.
+    regarding.sort();
+    assert_eq!(regarding[0].0, "coredns-abc");
+    assert_eq!(regarding[1].0, "web-0");
+    // The first may have been posted before the other pod was known.
     assert!(
-        told.iter().any(|(_, related)| related.is_some()),
-        "{told:?}"
+        regarding.iter().any(|(_, related)| related.is_some()),
+        "{regarding:?}"
     );
 
     pods.pop().unwrap().delete().unwrap();
@@ -100,7 +101,7 @@ fn both_pods_are_named_completely_and_told_by_events_of_their_own() {
     for event in of_reason(&posted, "IPConflictResolved") {
         assert_eq!(event.type_.as_deref(), Some("Normal"));
     }
-    // Nothing was asked for that the role does not grant.
+    // Every request is one that the role grants.
     for request in api.requests() {
         let own_pods = request.starts_with("GET /api/v1/pods?")
             && request.contains("fieldSelector=spec.nodeName%3Dtestkit");
@@ -111,12 +112,12 @@ fn both_pods_are_named_completely_and_told_by_events_of_their_own() {
 }
 
 #[test]
-fn the_same_conflict_again_is_counted_in_the_event_that_is_there() {
+fn recurring_conflict_is_counted_in_the_existing_event() {
     let node = Node::new("kubeseries").unwrap();
     let api = KubeApi::start(&node).unwrap();
     both_pods(&api);
     let agent = agent(&node, &api);
-    // Both pods are known before there is a conflict, so each is told of the other at once.
+    // Both pods are known before the conflict, so each event names the other pod at once.
     agent
         .wait_log(DEADLINE, r#""pod source ready","via":"kube""#)
         .unwrap();

@@ -1,4 +1,5 @@
-//! Which pod, by the Kubernetes API alone: its list and watch in good and bad days, and the events posted on the pods.
+//! Pod lookup through the Kubernetes API alone: list and watch with server faults, and the events posted
+//! on pods.
 
 mod events;
 mod names;

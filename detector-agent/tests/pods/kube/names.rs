@@ -1,10 +1,10 @@
-//! Which pod the API names.
+//! Which pod a device is matched to by the API.
 
 use serde_json::{Value, json};
 
 use super::*;
 
-/// Two pods with one IPv4 address, which their IPv6 addresses tell apart.
+/// Two pods with the same IPv4 address and different IPv6 addresses.
 fn dual_stack(node: &Node) -> Vec<Pod> {
     let specs = [("veth1", "fd00::1"), ("veth2", "fd00::2")].map(|(device, ipv6)| {
         PodSpec::new(device)
@@ -15,7 +15,7 @@ fn dual_stack(node: &Node) -> Vec<Pod> {
 }
 
 #[test]
-fn a_pod_that_the_api_tells_of_after_its_device_is_told_in_an_update() {
+fn pod_applied_after_its_device_is_named_in_an_update() {
     let node = Node::new("kubelate").unwrap();
     let api = KubeApi::start(&node).unwrap();
     let agent = agent(&node, &api);
@@ -30,7 +30,7 @@ fn a_pod_that_the_api_tells_of_after_its_device_is_told_in_an_update() {
 }
 
 #[test]
-fn pods_of_other_nodes_are_not_looked_at() {
+fn pods_of_other_nodes_are_ignored() {
     let node = Node::new("kubeother").unwrap();
     let api = KubeApi::start(&node).unwrap();
     api.apply(pod("another", "default", "web-0", &[ADDRESS]));
@@ -46,7 +46,7 @@ fn pods_of_other_nodes_are_not_looked_at() {
 }
 
 #[test]
-fn without_names_that_tell_the_address_names_a_pod_where_only_one_has_it() {
+fn unique_address_names_the_pod_without_a_device_name() {
     let node = Node::new("kubeaddress").unwrap();
     let api = KubeApi::start(&node).unwrap();
     api.apply(pod(NODE, "default", "one", &[ADDRESS, "fd00::1"]));
@@ -61,7 +61,7 @@ fn without_names_that_tell_the_address_names_a_pod_where_only_one_has_it() {
 }
 
 #[test]
-fn check_asks_the_api_once() {
+fn check_sends_one_api_request() {
     let node = Node::new("kubecheck").unwrap();
     let api = KubeApi::start(&node).unwrap();
     both_pods(&api);
@@ -86,7 +86,7 @@ fn check_asks_the_api_once() {
 }
 
 #[test]
-fn an_address_that_is_handed_on_takes_the_earlier_pods_name_off_the_device() {
+fn reassigned_address_replaces_the_pod_of_its_device() {
     let node = Node::new("kubehanded").unwrap();
     let api = KubeApi::start(&node).unwrap();
     api.apply(pod(NODE, "default", "old", &[ADDRESS, "fd00::1"]));
@@ -94,7 +94,7 @@ fn an_address_that_is_handed_on_takes_the_earlier_pods_name_off_the_device() {
     let agent = agent(&node, &api);
     let _pods = dual_stack(&node);
     wait(&agent, all_named);
-    // The API told late that the pod has another address and that its own is another pod's by now.
+    // The API reports late that the address belongs to another pod and the old pod has a new one.
     api.apply(pod(NODE, "default", "new", &[ADDRESS, "fd00::1"]));
     api.apply(pod(NODE, "default", "old", &["10.244.2.77", "fd00::77"]));
     let corrected = wait(&agent, |conflict| {
@@ -106,7 +106,7 @@ fn an_address_that_is_handed_on_takes_the_earlier_pods_name_off_the_device() {
 }
 
 #[test]
-fn a_better_source_names_the_pod_and_the_api_adds_what_it_knows_of_it() {
+fn api_adds_labels_to_a_pod_named_by_a_better_source() {
     let node = Node::new("kubeboth").unwrap();
     let api = KubeApi::start(&node).unwrap();
     both_pods(&api);
@@ -117,7 +117,7 @@ fn a_better_source_names_the_pod_and_the_api_adds_what_it_knows_of_it() {
         "result": {"cniVersion": "0.3.1", "interfaces": [{"name": WEB}, {"name": "eth0", "sandbox": "/gone"}]}});
     std::fs::write(cache.path().join("calico-1-eth0"), entry.to_string()).unwrap();
     let _pods = devices(&node, &[WEB, DNS]);
-    // `check` waits for every source, in whatever order they answer.
+    // `check` waits for all sources, whatever the order of their answers.
     let args = [
         "check",
         "--format=json",

@@ -1,8 +1,8 @@
-//! The server in good and bad days.
+//! Faults and restarts of the API server.
 
 use super::{events::of_reason, *};
 
-/// The version of the newest watch that was asked for.
+/// The resource versions from which watches were requested.
 fn watched_from(requests: &[String]) -> Vec<u64> {
     let watches = requests
         .iter()
@@ -27,7 +27,7 @@ fn lists(requests: &[String]) -> usize {
 }
 
 #[test]
-fn a_broken_watch_is_resumed_where_a_bookmark_left_it_without_a_new_list() {
+fn broken_watch_resumes_from_the_bookmark_without_a_list() {
     let node = Node::new("kubebroken").unwrap();
     let api = KubeApi::start(&node).unwrap();
     let agent = agent(&node, &api);
@@ -50,7 +50,7 @@ fn a_broken_watch_is_resumed_where_a_bookmark_left_it_without_a_new_list() {
 }
 
 #[test]
-fn a_version_that_is_too_old_leads_to_a_new_list() {
+fn expired_resource_version_leads_to_a_new_list() {
     let node = Node::new("kubegone").unwrap();
     let api = KubeApi::start(&node).unwrap();
     let agent = agent(&node, &api);
@@ -65,7 +65,7 @@ fn a_version_that_is_too_old_leads_to_a_new_list() {
 }
 
 #[test]
-fn a_refused_token_is_said_and_forgotten_when_it_is_taken_again() {
+fn refused_token_is_reported_until_accepted_again() {
     let node = Node::new("kube401").unwrap();
     let api = KubeApi::start(&node).unwrap();
     api.set_unauthorized(true);
@@ -88,7 +88,7 @@ fn a_refused_token_is_said_and_forgotten_when_it_is_taken_again() {
 }
 
 #[test]
-fn a_server_that_hangs_delays_no_event_and_names_the_pods_when_it_answers() {
+fn hanging_server_delays_no_event_and_names_pods_later() {
     let node = Node::new("kubehang").unwrap();
     let api = KubeApi::start(&node).unwrap();
     api.set_hanging(true);
@@ -104,7 +104,7 @@ fn a_server_that_hangs_delays_no_event_and_names_the_pods_when_it_answers() {
 }
 
 #[test]
-fn a_slow_stream_is_read_to_its_end() {
+fn slow_stream_is_read_to_its_end() {
     let node = Node::new("kubeslow").unwrap();
     let api = KubeApi::start(&node).unwrap();
     api.set_slow_watches();
@@ -115,7 +115,7 @@ fn a_slow_stream_is_read_to_its_end() {
 }
 
 #[test]
-fn with_kube_off_nothing_is_contacted_nor_by_auto_outside_a_cluster() {
+fn kube_off_or_auto_outside_a_cluster_contacts_nothing() {
     for kube in ["off", "auto"] {
         let node = Node::new(&format!("kube{kube}")).unwrap();
         let api = KubeApi::start(&node).unwrap();
@@ -134,7 +134,7 @@ fn with_kube_off_nothing_is_contacted_nor_by_auto_outside_a_cluster() {
 }
 
 #[test]
-fn a_server_that_is_absent_at_the_start_is_found_when_it_appears() {
+fn server_absent_at_startup_is_used_when_it_appears() {
     let node = Node::new("kubeabsent").unwrap();
     let api = KubeApi::start_refusing(&node).unwrap();
     both_pods(&api);
@@ -154,7 +154,7 @@ fn a_server_that_is_absent_at_the_start_is_found_when_it_appears() {
 }
 
 #[test]
-fn a_token_that_was_replaced_is_read_again() {
+fn replaced_token_is_read_again() {
     let node = Node::new("kubetoken").unwrap();
     let api = KubeApi::start(&node).unwrap();
     api.apply(pod(NODE, "default", "web-0", &[ADDRESS]));
@@ -166,7 +166,7 @@ fn a_token_that_was_replaced_is_read_again() {
     })
     .unwrap();
     api.replace_token("token-2").unwrap();
-    // Both the watch and the events go on with the new one.
+    // Both the watch and the events use the new token.
     pods.pop().unwrap().delete().unwrap();
     api.wait_events(DEADLINE, |events| {
         of_reason(events, "IPConflictResolved").len() == 2
@@ -180,7 +180,7 @@ fn a_token_that_was_replaced_is_read_again() {
 }
 
 #[test]
-fn an_answer_without_end_is_cut_off_and_costs_nothing_else() {
+fn endless_answer_is_cut_off() {
     let node = Node::new("kubeendless").unwrap();
     let api = KubeApi::start(&node).unwrap();
     api.set_endless_lists(true);
@@ -189,7 +189,7 @@ fn an_answer_without_end_is_cut_off_and_costs_nothing_else() {
     agent
         .wait_log(DEADLINE, "sent a response of more than")
         .unwrap();
-    // 32 MiB a try, and what the sockets hold; tries come ever further apart.
+    // 32 MiB per attempt plus socket buffers; attempts back off.
     let taken = api.endless_bytes_sent();
     assert!(taken < 200 << 20, "{taken}");
     let _pods = devices(&node, &[WEB, DNS]);

@@ -1,4 +1,4 @@
-//! What reaches a receiver, how often and in which order, whatever it answers.
+//! What reaches a receiver, how often and in which order, for every kind of answer.
 
 use std::{
     fs,
@@ -9,17 +9,17 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use detector_agent::sinks::webhook::sign::{Secret, signature};
 use detector_testkit::{Behaviour, DEADLINE, Receiver};
 
-use super::{Running, SECRET, accepted, event, hook, ids};
+use super::{RunningSinks, SECRET, accepted, event, hook, ids};
 
 #[test]
-fn a_request_is_signed_with_every_secret_and_carries_the_files_headers() {
+fn request_has_all_signatures_and_headers_from_files() {
     let receiver = Receiver::start().unwrap();
     let newer = format!("whsec_{}", STANDARD.encode([9; 32]));
     let yaml = hook(
         &receiver.url(),
         "  secret-files: [DIR/new, DIR/old]\n  header-files: {Authorization: DIR/auth}\n",
     );
-    let mut running = Running::start(&yaml, |dir| {
+    let mut running = RunningSinks::start(&yaml, |dir| {
         fs::write(dir.join("new"), &newer).unwrap();
         fs::write(dir.join("old"), format!("{SECRET}\n")).unwrap();
         fs::write(dir.join("auth"), "Bearer s3cr3t-token\n").unwrap();
@@ -64,9 +64,9 @@ fn a_request_is_signed_with_every_secret_and_carries_the_files_headers() {
 }
 
 #[test]
-fn whatever_goes_wrong_the_same_event_comes_again_before_the_next_of_its_conflict() {
+fn failed_event_is_retried_before_the_next_of_its_conflict() {
     let receiver = Receiver::start().unwrap();
-    let moods = [
+    let behaviours = [
         Behaviour::status(500),
         Behaviour::Reset,
         Behaviour::status(429),
@@ -74,14 +74,14 @@ fn whatever_goes_wrong_the_same_event_comes_again_before_the_next_of_its_conflic
         Behaviour::Respond(503, vec![("Retry-After", "0".to_owned())]),
         Behaviour::Hang,
     ];
-    let failures = moods.len();
+    let failures = behaviours.len();
     let tried = std::sync::atomic::AtomicUsize::new(0);
     receiver.set_handler(move |_| {
         let n = tried.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        moods.get(n).cloned().unwrap_or(Behaviour::status(200))
+        behaviours.get(n).cloned().unwrap_or(Behaviour::status(200))
     });
     let yaml = hook(&receiver.url(), "").replace("timeout: 2s", "timeout: 300ms");
-    let mut running = Running::start(&yaml, |_| ()).unwrap();
+    let mut running = RunningSinks::start(&yaml, |_| ()).unwrap();
     running.offer(event("e1", "raised", "c1"));
     running.offer(event("e2", "resolved", "c1"));
     let posted = receiver.wait_until(DEADLINE, |p| accepted(p) == 2).unwrap();
@@ -93,11 +93,11 @@ fn whatever_goes_wrong_the_same_event_comes_again_before_the_next_of_its_conflic
 }
 
 #[test]
-fn a_redirect_is_not_followed() {
+fn redirect_is_not_followed() {
     let elsewhere = Receiver::start().unwrap();
     let receiver = Receiver::start().unwrap();
     receiver.set_behaviour(Behaviour::Respond(307, vec![("Location", elsewhere.url())]));
-    let mut running = Running::start(&hook(&receiver.url(), ""), |_| ()).unwrap();
+    let mut running = RunningSinks::start(&hook(&receiver.url(), ""), |_| ()).unwrap();
     running.offer(event("e1", "raised", "c1"));
     receiver.wait_until(DEADLINE, |p| p.len() >= 3).unwrap();
     assert!(elsewhere.requests().is_empty());
@@ -105,7 +105,7 @@ fn a_redirect_is_not_followed() {
 }
 
 #[test]
-fn a_gone_receiver_is_left_alone_until_the_next_start_and_others_are_served() {
+fn gone_receiver_is_disabled_until_restart_others_are_not() {
     let gone = Receiver::start().unwrap();
     let other = Receiver::start().unwrap();
     gone.set_behaviour(Behaviour::status(410));
@@ -114,7 +114,7 @@ fn a_gone_receiver_is_left_alone_until_the_next_start_and_others_are_served() {
         hook(&gone.url(), ""),
         other.url()
     );
-    let mut running = Running::start(&yaml, |_| ()).unwrap();
+    let mut running = RunningSinks::start(&yaml, |_| ()).unwrap();
     running.offer(event("e1", "raised", "c1"));
     gone.wait_until(DEADLINE, |p| p.len() == 1).unwrap();
     other.wait_until(DEADLINE, |p| p.len() == 1).unwrap();
@@ -125,24 +125,24 @@ fn a_gone_receiver_is_left_alone_until_the_next_start_and_others_are_served() {
     let directory = running.stop();
     assert_eq!(gone.requests().len(), 1);
     gone.set_behaviour(Behaviour::status(200));
-    let _running = Running::in_directory(&yaml, directory).unwrap();
+    let _running = RunningSinks::in_directory(&yaml, directory).unwrap();
     let posted = gone.wait_until(DEADLINE, |p| accepted(p) == 2).unwrap();
     assert_eq!(ids(&posted), ["e1", "e1", "e2"]);
 }
 
 #[test]
-fn what_waits_survives_a_restart() {
+fn pending_events_survive_a_restart() {
     let mut receiver = Receiver::start().unwrap();
     receiver.refuse_connections();
     let yaml = hook(&receiver.url(), "");
-    let mut running = Running::start(&yaml, |_| ()).unwrap();
+    let mut running = RunningSinks::start(&yaml, |_| ()).unwrap();
     for n in 0..50 {
         running.offer(event(&format!("r{n}"), "raised", &format!("c{n}")));
         running.offer(event(&format!("s{n}"), "resolved", &format!("c{n}")));
     }
     let directory = running.stop();
     receiver.accept_connections().unwrap();
-    let _running = Running::in_directory(&yaml, directory).unwrap();
+    let _running = RunningSinks::in_directory(&yaml, directory).unwrap();
     let posted = receiver
         .wait_until(DEADLINE, |p| accepted(p) == 100)
         .unwrap();
@@ -156,7 +156,7 @@ fn what_waits_survives_a_restart() {
 #[test]
 fn raise_to_request_takes_milliseconds_with_fsync() {
     let receiver = Receiver::start().unwrap();
-    let mut running = Running::start(&hook(&receiver.url(), ""), |_| ()).unwrap();
+    let mut running = RunningSinks::start(&hook(&receiver.url(), ""), |_| ()).unwrap();
     let mut took = Vec::new();
     for n in 0..200 {
         let begun = Instant::now();
@@ -167,6 +167,6 @@ fn raise_to_request_takes_milliseconds_with_fsync() {
     took.sort_unstable();
     let (half, most) = (took[took.len() / 2], took[took.len() * 99 / 100]);
     println!("raise to webhook request: p50 {half:?}, p99 {most:?}");
-    // The target is 2 ms; a test machine that is busy with others gets ten times that.
+    // The target is 2 ms; a busy test machine gets ten times that.
     assert!(half < Duration::from_millis(20), "p50 {half:?}");
 }

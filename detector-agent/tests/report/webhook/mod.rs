@@ -1,4 +1,4 @@
-//! Webhooks over real sockets: signed, tried again, in order; TLS; what a receiver may do wrong.
+//! Webhooks over real sockets: signatures, retries, order, TLS, and faulty receivers.
 
 mod delivery;
 mod settings;
@@ -25,8 +25,8 @@ use tokio::runtime::Runtime;
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// The senders of a configuration, fed by hand.
-struct Running {
+/// The sinks of a configuration, fed with events by the test.
+struct RunningSinks {
     directory: TempDir,
     metrics: Arc<Metrics>,
     runtime: Runtime,
@@ -34,8 +34,9 @@ struct Running {
     sinks: Vec<Box<dyn EventSink>>,
 }
 
-impl Running {
-    /// With `webhooks:` as the configuration file has it; `DIR` in it is the directory that `prepare` fills.
+impl RunningSinks {
+    /// Starts the sinks of this configuration file; `DIR` in it stands for the directory that `prepare`
+    /// fills.
     fn start(yaml: &str, prepare: impl FnOnce(&Path)) -> Result<Self, SinksError> {
         let directory = tempfile::tempdir().unwrap();
         prepare(directory.path());
@@ -48,9 +49,9 @@ impl Running {
         fs::write(&file, yaml.replace("DIR", path.to_str().unwrap())).unwrap();
         let args = ["detector-agent", "run", "--config", file.to_str().unwrap()];
         let Command::Run(args) = config::parse(args.map(Into::into)).unwrap().command else {
-            panic!("`run` was asked for");
+            panic!("`run` was expected");
         };
-        // Two threads: the tests block theirs.
+        // Two threads, because the tests block one.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -81,7 +82,7 @@ impl Running {
         }
     }
 
-    /// Waits until the sender has counted it, which comes after the receiver has it.
+    /// Waits until the sender has counted the outcome, which follows the delivery.
     fn wait_count(&self, sink: &str, outcome: &'static str, least: u64) {
         until(DEADLINE, format_args!("{least} × {outcome}"), || {
             let count = self.count(sink, outcome);
@@ -99,7 +100,7 @@ impl Running {
         self.metrics.deliveries.get_or_create(&labels).get()
     }
 
-    /// Ends as the agent does on SIGTERM; gives the directory for the next start.
+    /// Shuts down as the agent does on SIGTERM; returns the directory for the next start.
     fn stop(mut self) -> TempDir {
         let senders = self.senders.take().unwrap();
         self.runtime.block_on(senders.stop(Duration::from_secs(10)));

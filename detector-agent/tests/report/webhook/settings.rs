@@ -1,13 +1,13 @@
-//! What the configuration says of a webhook: filters, formats, files.
+//! Webhook settings: filters, formats, files.
 
 use std::fs;
 
 use detector_agent::event::AnyEvent;
 use detector_testkit::{DEADLINE, ReceivedRequest, Receiver};
 
-use super::{Running, accepted, event_json};
+use super::{RunningSinks, accepted, event_json};
 
-/// `event` raised now, with these kind and confidence and a claimant in this Kubernetes namespace.
+/// A conflict event raised now, with this kind, confidence, and Kubernetes namespace of a claimant.
 fn about(
     id: &str,
     change: &str,
@@ -31,7 +31,7 @@ fn about(
 }
 
 #[test]
-fn each_filter_lets_its_own_conflicts_pass_from_their_first_word_to_their_last() {
+fn filters_pass_all_events_of_matching_conflicts() {
     let receiver = Receiver::start().unwrap();
     let url = |name: &str| format!("http://{}/{name}", receiver.address());
     let filters = [
@@ -48,7 +48,7 @@ fn each_filter_lets_its_own_conflicts_pass_from_their_first_word_to_their_last()
             url(name)
         );
     }
-    let mut running = Running::start(&yaml, |_| ()).unwrap();
+    let mut running = RunningSinks::start(&yaml, |_| ()).unwrap();
     running.offer(about("h1", "raised", "h", "host", "observed", "ops"));
     running.offer(about("d1", "raised", "d", "duplicate", "observed", "shop"));
     running.offer(about(
@@ -59,7 +59,7 @@ fn each_filter_lets_its_own_conflicts_pass_from_their_first_word_to_their_last()
         "observed",
         "shop",
     ));
-    // Of the one that lasts `sure` hears when it is certain; `lasting` later still.
+    // `sure` gets the host conflict when it becomes certain, `lasting` after its minimum duration.
     running.offer(about("h2", "updated", "h", "host", "certain", "ops"));
     let of = |posted: &[ReceivedRequest], name: &str| -> Vec<(String, String)> {
         let path = format!("/{name}");
@@ -83,24 +83,24 @@ fn each_filter_lets_its_own_conflicts_pass_from_their_first_word_to_their_last()
     expected.insert("sure", "h2 raised, h3 resolved");
     expected.insert("lasting", "h2 raised, h3 resolved");
     for (name, expected) in expected {
-        let told: Vec<_> = of(&posted, name)
+        let delivered: Vec<_> = of(&posted, name)
             .iter()
             .map(|(id, kind)| format!("{id} {kind}"))
             .collect();
-        assert_eq!(told.join(", "), expected, "{name}");
+        assert_eq!(delivered.join(", "), expected, "{name}");
     }
     assert_eq!(of(&posted, "all").len(), 5);
 }
 
 #[test]
-fn slack_and_pagerduty_are_told_in_their_own_forms() {
+fn slack_and_pagerduty_get_their_own_formats() {
     let receiver = Receiver::start().unwrap();
     let yaml = format!(
         "webhooks:\n- {{name: chat, url-file: DIR/url, format: slack}}\n\
          - {{name: pager, url: 'http://{}/pager', format: pagerduty, routing-key-file: DIR/key}}\n",
         receiver.address()
     );
-    let mut running = Running::start(&yaml, |dir| {
+    let mut running = RunningSinks::start(&yaml, |dir| {
         let url = format!("http://{}/services/T0/s3cr3t\n", receiver.address());
         fs::write(dir.join("url"), url).unwrap();
         fs::write(dir.join("key"), "s3cr3t-routing-key\n").unwrap();
@@ -135,12 +135,12 @@ fn slack_and_pagerduty_are_told_in_their_own_forms() {
 }
 
 #[test]
-fn every_file_that_cannot_be_used_is_named_at_the_start() {
+fn all_unusable_files_are_named_at_startup() {
     let yaml = "webhooks:\n- {name: a, url: 'http://127.0.0.1:1', secret-files: [DIR/none]}\n\
                 - {name: b, url-file: DIR/url}\n- {name: c, url: 'https://127.0.0.1:1', ca-file: DIR/url}\n\
                 - {name: d, url: 'http://127.0.0.1:1', secret-files: [DIR/short]}\n\
                 alertmanagers:\n- {name: e, url: 'http://127.0.0.1:1', header-files: {X-Key: DIR/empty}}\n";
-    let error = Running::start(yaml, |dir| {
+    let error = RunningSinks::start(yaml, |dir| {
         fs::write(dir.join("url"), "not a url s3cr3t").unwrap();
         fs::write(dir.join("short"), "whsec_c2hvcnQ=").unwrap();
         fs::write(dir.join("empty"), "\n").unwrap();

@@ -1,4 +1,4 @@
-//! Whom a sender trusts, and what it shows of itself.
+//! Server certificates a webhook trusts, and the client certificate it presents.
 
 use std::{fs, sync::Arc};
 
@@ -8,9 +8,9 @@ use detector_testkit::{
 };
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use super::{Running, accepted, event, hook, ids};
+use super::{RunningSinks, accepted, event, hook, ids};
 
-/// A certificate authority, and what it signed for 127.0.0.1 and for a client.
+/// A certificate authority and the certificates it signed for 127.0.0.1 and for a client.
 struct Certificates {
     ca: String,
     server: (String, Vec<u8>),
@@ -67,7 +67,7 @@ fn tls_receiver(certificates: &Certificates) -> Receiver {
 }
 
 #[test]
-fn tls_trusts_the_given_authority_alone_and_shows_the_client_certificate() {
+fn tls_trusts_only_the_ca_and_presents_the_client_cert() {
     let certificates = certificates();
     let stranger = self::certificates();
     let receiver = tls_receiver(&certificates);
@@ -77,7 +77,7 @@ fn tls_trusts_the_given_authority_alone_and_shows_the_client_certificate() {
         "{}- name: wary\n  url: {url}\n  ca-file: DIR/stranger\n  retry: {{first: 20ms}}\n",
         hook(&url, files)
     );
-    let mut running = Running::start(&yaml, |dir| {
+    let mut running = RunningSinks::start(&yaml, |dir| {
         fs::write(dir.join("ca"), &certificates.ca).unwrap();
         fs::write(dir.join("stranger"), &stranger.ca).unwrap();
         fs::write(dir.join("cert"), &certificates.client.0).unwrap();
