@@ -255,7 +255,8 @@ pub(super) fn spec(containerd: &Containerd, files: &Path, folder: &str) -> Conta
             }
         })
         .collect();
-    // The chart's `ipam.hostLocalDirectories`.
+    // The chart's `ipam.hostLocalDirectories`. The plugin would only create it with the first pod.
+    fs::create_dir_all(containerd.ipam_dir()).unwrap();
     mounts.push(HostMount {
         host: containerd.ipam_dir(),
         container: containerd.ipam_dir().display().to_string(),
