@@ -237,7 +237,7 @@ mod tests {
         let mode = DemoMode::Unattended;
         let error = show_conflict(failing, mode, &AtomicBool::new(false)).unwrap_err();
         assert!(
-            format!("{error:#}").contains("the agent ended"),
+            format!("{error:#}").contains("the agent exited"),
             "{error:#}"
         );
         assert_eq!(namespaces(), [""; 0]);
