@@ -35,7 +35,7 @@ fn peer_displaced(node: &mut Node) {
 
 #[test]
 fn address_on_a_peer_without_device_is_ignored() {
-    let causes: [(&str, fn(&mut Node)); 4] = [
+    let causes: [NodeCase; 4] = [
         ("no peer in a snapshot", peer_lost),
         ("no pod device any more", |node| {
             node.link(non_pod_link(1));
@@ -57,7 +57,7 @@ fn address_on_a_peer_without_device_is_ignored() {
 
 #[test]
 fn non_pod_link_with_the_same_peer_withdraws_nothing() {
-    let causes: [(&str, fn(&mut Node)); 3] = [
+    let causes: [NodeCase; 3] = [
         ("removed", |node| node.remove_link(3)),
         ("alias set", |node| {
             node.link(with_alias(non_pod_link(3)));
@@ -102,7 +102,7 @@ fn pod_mac_is_shown_until_the_peer_changes() {
         let claims = node.engine.claims_of(ip(address), node.now);
         claims[0].claimant.evidence[0].mac
     };
-    let causes: [(&str, fn(&mut Node)); 2] = [("lost", peer_lost), ("displaced", peer_displaced)];
+    let causes: [NodeCase; 2] = [("lost", peer_lost), ("displaced", peer_displaced)];
     for (case, cause) in causes {
         let mut node = Node::with_pods(1);
         node.read_pod_addresses(1, &["10.0.0.2"]);
@@ -138,7 +138,7 @@ fn link_turned_bridge_with_neighbours_requests_a_resync() {
 
 #[test]
 fn frame_after_the_peer_was_lost_counts_at_once() {
-    let causes: [(&str, fn(&mut Node)); 2] = [
+    let causes: [NodeCase; 2] = [
         ("displaced", peer_displaced),
         ("lost", |node| {
             node.resync(Snapshot {

@@ -1,4 +1,5 @@
-//! Kernel objects made from a few numbers: links, addresses, neighbours, FDB entries, routes, frames.
+//! Kernel objects made from a few numbers: links, addresses, neighbours, FDB entries, routes,
+//! frames.
 
 use std::net::IpAddr;
 

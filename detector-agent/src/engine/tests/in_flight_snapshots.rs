@@ -3,6 +3,9 @@
 use super::*;
 use crate::engine::in_flight_snapshots::{InFlightSnapshots, SnapshotOutcome, StateKey};
 
+/// A table row: its label, and what happens to the snapshots in flight.
+type SnapshotsCase<'a> = (&'a str, &'a dyn Fn(&mut InFlightSnapshots));
+
 const FIRST: SnapshotToken = SnapshotToken(1);
 const SECOND: SnapshotToken = SnapshotToken(2);
 
@@ -62,7 +65,7 @@ fn updates_outside_a_snapshot_are_not_kept() {
             snapshots.touch(StateKey::Link(ifindex));
         }
     };
-    let cases: [(&str, &dyn Fn(&mut InFlightSnapshots)); 4] = [
+    let cases: [SnapshotsCase; 4] = [
         ("none in flight", &|snapshots| fill(snapshots)),
         ("failed", &|snapshots| {
             snapshots.start(FIRST);

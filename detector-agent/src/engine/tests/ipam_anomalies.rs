@@ -224,7 +224,7 @@ fn only_a_pool_older_than_the_address_is_read_again() {
 
 #[test]
 fn drift_grace_restarts_after_an_interruption() {
-    let interruptions: [(&str, fn(&mut Node)); 3] = [
+    let interruptions: [NodeCase; 3] = [
         ("address removed", |node| {
             node.address_gone(1, "10.0.0.2");
             node.address(1, "10.0.0.2");
@@ -253,7 +253,7 @@ fn drift_grace_restarts_after_an_interruption() {
 
 #[test]
 fn leak_delay_restarts_after_an_interruption() {
-    let interruptions: [(&str, fn(&mut Node)); 3] = [
+    let interruptions: [NodeCase; 3] = [
         ("address in use", |node| {
             node.address(1, "10.0.0.9");
             node.address_gone(1, "10.0.0.9");

@@ -1,5 +1,5 @@
-//! Behaviour of the engine by theme. A [`Node`] feeds the engine observations one millisecond apart,
-//! and its effects are compared as text.
+//! Behaviour of the engine by theme. A [`Node`] feeds the engine observations one millisecond
+//! apart, and its effects are compared as text.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -51,6 +51,9 @@ use effect_text::*;
 use fixtures::*;
 
 const MS: u64 = 1_000_000;
+
+/// A table row: its label, and what happens to the node.
+type NodeCase = (&'static str, fn(&mut Node));
 
 /// An engine with a virtual clock, and helpers that feed it observations.
 struct Node {

@@ -1,4 +1,5 @@
-//! One IPv4 address can be assigned to one link with several prefix lengths, each removed on its own.
+//! One IPv4 address can be assigned to one link with several prefix lengths, each removed on its
+//! own.
 
 use super::*;
 

@@ -149,7 +149,7 @@ fn host_route_of_the_main_table_counts() {
 
 #[test]
 fn grace_period_restarts_after_an_interruption() {
-    let interruptions: [(&str, fn(&mut Node)); 2] = [
+    let interruptions: [NodeCase; 2] = [
         ("route correct", |node| {
             node.route_gone("10.0.0.2", 2);
             node.route("10.0.0.2", 1);
@@ -241,7 +241,7 @@ fn default_route_covers_all_and_a_one_bit_prefix_half() {
 
 #[test]
 fn removed_wrong_route_falls_back_to_the_correct_one() {
-    let removals: [(&str, fn(&mut Node)); 2] = [
+    let removals: [NodeCase; 2] = [
         ("removed", |node| node.remove_link(9)),
         ("down", |node| node.link(link_down(uplink(9)))),
     ];

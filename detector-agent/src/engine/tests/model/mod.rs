@@ -1,11 +1,14 @@
-//! The engine against a plain recomputation: random sequences of what happens on a node, with words lost, readings that
-//! overlap live words, and restarts; after each word that was not lost the open conflicts are those of the [`world`].
+//! The engine against a plain recomputation: random sequences of operations on a node, with losses,
+//! snapshots that overlap live updates, and restarts. After each delivered observation the open
+//! conflicts equal those computed from the [`world`].
 //!
-//! `MODEL_SEQUENCES` (`cargo xtask test --model-sequences N`) sets how many sequences are run: 2,000 by default. `MODEL_SEED`
-//! (64 hex digits, printed at the start and with a failure) repeats a run.
+//! `MODEL_SEQUENCES` (`cargo xtask test --model-sequences N`) sets the number of sequences (2,000
+//! by default). `MODEL_SEED` (64 hex digits, printed at the start and with a failure) repeats a
+//! run.
 
-mod claims;
-mod script;
+mod expected;
+mod harness;
+mod ops;
 mod world;
 
 use std::{
@@ -18,7 +21,8 @@ use proptest::{
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
 
-use script::{Script, ops};
+use harness::Harness;
+use ops::ops;
 
 #[test]
 fn open_conflicts_equal_a_plain_recomputation() {
@@ -26,25 +30,25 @@ fn open_conflicts_equal_a_plain_recomputation() {
         n.parse().expect("MODEL_SEQUENCES is a number of sequences")
     });
     let seed = env::var("MODEL_SEED").map_or_else(|_| random_seed(), |text| seed_from(&text));
-    let shown: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
-    eprintln!("{sequences} sequences, MODEL_SEED={shown}");
+    let printed: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
+    eprintln!("{sequences} sequences, MODEL_SEED={printed}");
 
     let mut runner = runner(sequences, &seed);
     let result = runner.run(&ops(), |ops| {
-        let mut script = Script::new();
+        let mut harness = Harness::new();
         for op in ops {
-            script.run(op)?;
+            harness.run(op)?;
         }
-        script.finish()
+        harness.finish()
     });
     if let Err(error) = result {
-        panic!("MODEL_SEED={shown} MODEL_SEQUENCES={sequences}\n{error}");
+        panic!("MODEL_SEED={printed} MODEL_SEQUENCES={sequences}\n{error}");
     }
 }
 
-/// What a failure prints is worth nothing otherwise.
+/// Otherwise the seed that a failure prints would be useless.
 #[test]
-fn a_seed_repeats_its_sequences() {
+fn seed_repeats_its_sequences() {
     let sequences = |seed: &[u8; 32]| {
         let mut runner = runner(20, seed);
         let next = |_| {

@@ -1,0 +1,329 @@
+//! The detection rules again, as a plain recomputation from a [`World`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::*;
+use super::world::{EntryEvent, ModelDevice, NeighbourEntry, SeenFrame, WINDOW, World};
+
+const CLAIM_TTL: Duration = Duration::from_secs(600);
+const PROBE_TTL: Duration = Duration::from_secs(60);
+
+/// VLAN, and the L2 domain of a link-local address.
+pub(super) type Scope = (Vlan, Option<IfIndex>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum ModelClaimant {
+    Node,
+    Device(IfIndex),
+    BehindBridge(IfIndex, Mac),
+}
+
+/// The combined evidence of one claimant.
+#[derive(Clone, Debug, Default)]
+struct Support {
+    certain: bool,
+    /// Supported by more than a probe.
+    firm: bool,
+    macs: BTreeSet<Mac>,
+}
+
+/// An open conflict, without the parts that depend on the order of observations.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Expected {
+    pub(super) address: IpAddr,
+    pub(super) vlan: (Option<u16>, Option<u16>),
+    pub(super) kind: ConflictKind,
+    pub(super) confidence: Confidence,
+    pub(super) claimants: BTreeSet<String>,
+    pub(super) traffic_goes_to: Option<String>,
+}
+
+type Claims = BTreeMap<Scope, BTreeMap<ModelClaimant, Support>>;
+
+impl World {
+    pub(super) fn expected(&self, addresses: &[IpAddr]) -> Vec<Expected> {
+        let mut expected = Vec::new();
+        for address in addresses {
+            for (scope, claims) in self.claims(*address) {
+                let pods = claims.keys().filter(|c| **c != ModelClaimant::Node).count();
+                let kind = match (pods, claims.contains_key(&ModelClaimant::Node)) {
+                    (1.., true) => ConflictKind::Host,
+                    (2.., false) => ConflictKind::Duplicate,
+                    _ => continue,
+                };
+                let certain = claims.values().filter(|support| support.certain).count();
+                let receiver = self.receiver(*address, scope);
+                expected.push(Expected {
+                    address: *address,
+                    vlan: (scope.0.outer, scope.0.inner),
+                    kind,
+                    confidence: if certain >= 2 {
+                        Confidence::Certain
+                    } else {
+                        Confidence::Observed
+                    },
+                    claimants: claims.keys().map(|c| self.claimant_name(*c)).collect(),
+                    traffic_goes_to: if claims.contains_key(&ModelClaimant::Node) {
+                        Some(self.node_link(*address, scope))
+                    } else {
+                        receiver
+                            .filter(|r| claims.contains_key(r))
+                            .map(|r| self.device_name(r))
+                    },
+                });
+            }
+        }
+        expected.sort();
+        expected
+    }
+
+    /// Whether another claimant than the sender claims the address in the scope of the probe.
+    pub(super) fn is_contested(&self, claim: &FrameClaim) -> bool {
+        let scope = self.scope(claim.address, claim.vlan, claim.ifindex);
+        let claims = self.claims(claim.address);
+        let mut claimants = claims.get(&scope).into_iter().flatten();
+        claimants.any(|(c, _)| *c != ModelClaimant::Device(claim.ifindex))
+    }
+
+    /// Whether the frame is still a live claim.
+    pub(super) fn is_live(&self, frame: &SeenFrame) -> bool {
+        let c = &frame.claim;
+        let ttl = if c.tentative { PROBE_TTL } else { CLAIM_TTL };
+        let assigned = self
+            .pod(c.ifindex)
+            .is_some_and(|d| is_assigned(d, c.address));
+        let supported = !c.tentative && c.vlan == Vlan::default() && assigned;
+        supported || self.now < frame.last + ttl
+    }
+
+    fn claims(&self, address: IpAddr) -> Claims {
+        let mut claims = Claims::new();
+        let mut claim =
+            |scope: Scope, claimant: ModelClaimant, certain: bool, firm: bool, mac: Option<Mac>| {
+                let support = claims
+                    .entry(scope)
+                    .or_default()
+                    .entry(claimant)
+                    .or_default();
+                support.certain |= certain;
+                support.firm |= firm;
+                support.macs.extend(mac);
+            };
+        let untagged = Vlan::default();
+        for ifindex in self.links.keys() {
+            let scope = self.scope(address, untagged, *ifindex);
+            if self.hosts.contains(&(*ifindex, address)) {
+                claim(scope, ModelClaimant::Node, true, true, None);
+            }
+            let Some(device) = self.pod(*ifindex) else {
+                continue;
+            };
+            let claimant = ModelClaimant::Device(*ifindex);
+            if is_assigned(device, address) {
+                let mac = mac(u8::try_from(*ifindex).unwrap());
+                claim(scope, claimant, true, true, device.read.then_some(mac));
+            }
+            if let Some(entry) = self.neighbours.get(&(*ifindex, address))
+                && is_accepted(entry, device, address)
+            {
+                let permanent = entry.state == NudState::Permanent;
+                claim(scope, claimant, permanent, true, Some(entry.mac));
+            }
+            for frame in &self.frames {
+                let c = &frame.claim;
+                if (c.ifindex, c.address) != (*ifindex, address) {
+                    continue;
+                }
+                if self.is_live(frame) {
+                    let scope = self.scope(address, c.vlan, *ifindex);
+                    claim(scope, claimant, false, !c.tentative, Some(c.mac));
+                }
+            }
+        }
+        for ((bridge, _), entry) in self
+            .neighbours
+            .iter()
+            .filter(|((i, a), _)| *a == address && self.is_bridge(*i))
+        {
+            let port = |mac: Mac| self.fdb.get(&(*bridge, mac)).map(|s| s.port);
+            let permanent = entry.state == NudState::Permanent;
+            match port(entry.mac) {
+                Some(port) => {
+                    if let Some(device) = self.pod(port)
+                        && is_accepted(entry, device, address)
+                    {
+                        let scope = self.scope(address, untagged, port);
+                        claim(
+                            scope,
+                            ModelClaimant::Device(port),
+                            permanent,
+                            true,
+                            Some(entry.mac),
+                        );
+                    }
+                }
+                None if permanent => {
+                    let scope = self.scope(address, untagged, *bridge);
+                    let claimant = ModelClaimant::BehindBridge(*bridge, entry.mac);
+                    claim(scope, claimant, true, true, Some(entry.mac));
+                }
+                None => {}
+            }
+            for mac in flapping_macs(entry, self.now) {
+                if let Some(port) = port(mac).filter(|port| self.pod(*port).is_some()) {
+                    let scope = self.scope(address, untagged, port);
+                    claim(scope, ModelClaimant::Device(port), false, true, Some(mac));
+                }
+            }
+        }
+        for claims in claims.values_mut() {
+            self.remove_non_claims(claims);
+        }
+        claims.retain(|_, claims| !claims.is_empty());
+        claims
+    }
+
+    /// Removes uncontested probes, and claimants that are another one seen a second time.
+    fn remove_non_claims(&self, claims: &mut BTreeMap<ModelClaimant, Support>) {
+        let firm: BTreeSet<ModelClaimant> =
+            claims.iter().filter(|c| c.1.firm).map(|c| *c.0).collect();
+        claims
+            .retain(|claimant, support| support.firm || firm.iter().any(|other| other != claimant));
+
+        let pod_of = |claimant: &ModelClaimant| match claimant {
+            ModelClaimant::Device(ifindex) => Some(self.links[ifindex].link.peer?.nsid),
+            ModelClaimant::Node | ModelClaimant::BehindBridge(..) => None,
+        };
+        let all = claims.clone();
+        claims.retain(|claimant, support| {
+            let supersedes = |(other, its): (&ModelClaimant, &Support)| {
+                pod_of(claimant).is_some()
+                    && pod_of(other) == pod_of(claimant)
+                    && (its.certain || other < claimant)
+            };
+            support.certain || !all.iter().any(supersedes)
+        });
+
+        let devices = claims
+            .iter()
+            .filter(|c| matches!(c.0, ModelClaimant::Device(_)));
+        let known: BTreeSet<Mac> = devices.flat_map(|c| c.1.macs.clone()).collect();
+        claims.retain(|claimant, _| match claimant {
+            ModelClaimant::BehindBridge(_, mac) => !known.contains(mac),
+            ModelClaimant::Node | ModelClaimant::Device(_) => true,
+        });
+    }
+
+    fn scope(&self, address: IpAddr, vlan: Vlan, ifindex: IfIndex) -> Scope {
+        let link_local = match address {
+            IpAddr::V4(v4) => v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        };
+        let domain = self.bridge_of(ifindex).unwrap_or(ifindex);
+        (vlan, link_local.then_some(domain))
+    }
+
+    fn receiver(&self, address: IpAddr, scope: Scope) -> Option<ModelClaimant> {
+        if scope.0 != Vlan::default() {
+            return None;
+        }
+        let out = match scope.1 {
+            Some(domain) => domain,
+            None => *self.routes.get(&address)?,
+        };
+        if !self.is_bridge(out) {
+            return Some(ModelClaimant::Device(out));
+        }
+        let mac = self.neighbours.get(&(out, address))?.mac;
+        match self.fdb.get(&(out, mac)) {
+            Some(entry) => Some(ModelClaimant::Device(entry.port)),
+            None => Some(ModelClaimant::BehindBridge(out, mac)),
+        }
+    }
+
+    /// The link that names the host's claim: an uplink before a pod device, then the lowest
+    /// ifindex.
+    fn node_link(&self, address: IpAddr, scope: Scope) -> String {
+        let assigned = self
+            .hosts
+            .iter()
+            .filter(|(i, a)| *a == address && self.scope(address, Vlan::default(), *i) == scope);
+        let ifindex = assigned
+            .map(|(i, _)| *i)
+            .min_by_key(|i| (self.pod(*i).is_some(), *i));
+        self.links[&ifindex.expect("the host has the address")]
+            .link
+            .name
+            .clone()
+    }
+
+    fn device_name(&self, claimant: ModelClaimant) -> String {
+        match claimant {
+            ModelClaimant::Node => unreachable!("named by its link"),
+            ModelClaimant::Device(ifindex) | ModelClaimant::BehindBridge(ifindex, _) => {
+                self.links[&ifindex].link.name.clone()
+            }
+        }
+    }
+
+    fn claimant_name(&self, claimant: ModelClaimant) -> String {
+        match claimant {
+            ModelClaimant::Node => "node".to_owned(),
+            ModelClaimant::Device(_) => self.device_name(claimant),
+            ModelClaimant::BehindBridge(_, mac) => format!("{}/{mac}", self.device_name(claimant)),
+        }
+    }
+}
+
+/// Whether the pod has the address and the agent can know it.
+fn is_assigned(device: &ModelDevice, address: IpAddr) -> bool {
+    device.link.peer.is_some() && device.addresses.get(&address) == Some(&true)
+}
+
+/// Whether a neighbour entry on the path to `device` is evidence.
+fn is_accepted(entry: &NeighbourEntry, device: &ModelDevice, address: IpAddr) -> bool {
+    let is_absent = device.readable && device.read && !is_assigned(device, address);
+    match entry.state {
+        NudState::Permanent => true,
+        NudState::Reachable => is_assigned(device, address) || !entry.refuted,
+        NudState::Stale | NudState::Delay | NudState::Probe => {
+            is_assigned(device, address) || !(entry.refuted || is_absent)
+        }
+        NudState::NoArp | NudState::Invalid => false,
+    }
+}
+
+/// Former lladdrs of an entry that took part in flapping and were current within the window.
+fn flapping_macs(entry: &NeighbourEntry, now: Timestamp) -> BTreeSet<Mac> {
+    let mut took: Vec<(Timestamp, Mac)> = Vec::new();
+    let mut participants = BTreeSet::new();
+    // When this MAC was last replaced among the first `n` changes.
+    let left = |took: &[(Timestamp, Mac)], mac: Mac, n: usize| {
+        let last = took[..n].iter().rposition(|(_, m)| *m == mac)?;
+        took.get(last + 1).map(|(at, _)| (last, *at))
+    };
+    for event in &entry.history {
+        match event {
+            EntryEvent::Cleared(mac) => {
+                participants.remove(mac);
+            }
+            EntryEvent::Took(at, mac) => {
+                took.push((*at, *mac));
+                let n = took.len() - 1;
+                let over =
+                    |m: &Mac| left(&took, *m, n).is_some_and(|(_, left)| at.since(left) >= WINDOW);
+                participants.retain(|m| !over(m));
+                if let Some((before, left)) = left(&took, *mac, n)
+                    && at.since(left) < WINDOW
+                {
+                    participants.extend(took[before..].iter().map(|(_, m)| *m));
+                }
+            }
+        }
+    }
+    participants.remove(&entry.mac);
+    participants.retain(|mac| {
+        left(&took, *mac, took.len()).is_some_and(|(_, left)| now.since(left) < WINDOW)
+    });
+    participants
+}

@@ -1,0 +1,89 @@
+//! What must hold after every observation.
+
+use super::*;
+
+impl Harness {
+    /// Checks the order of effects and, if in sync, that the open conflicts are the expected ones.
+    pub(super) fn check(&mut self, effects: Vec<Effect>) -> TestCaseResult {
+        for effect in effects {
+            match effect {
+                Effect::Raised(conflict) => {
+                    prop_assert!(!self.closed.contains(&conflict.id), "raised again");
+                    prop_assert!(conflict.resolved_at.is_none());
+                    let key = |c: &Conflict| (c.address, c.vlan);
+                    let is_link_local = conflict.address == ip("fe80::1");
+                    prop_assert!(
+                        is_link_local || self.open.values().all(|c| key(c) != key(&conflict)),
+                        "raised although it is open"
+                    );
+                    let before = self.open.insert(conflict.id, conflict);
+                    prop_assert!(before.is_none(), "raised twice");
+                }
+                Effect::Updated(conflict) => {
+                    let before = self.open.insert(conflict.id, conflict.clone());
+                    prop_assert!(before.is_some(), "updated before it was raised");
+                    let before = before.expect("is some");
+                    prop_assert_ne!(
+                        expected_form(&before),
+                        expected_form(&conflict),
+                        "nothing changed"
+                    );
+                    prop_assert_eq!(before.raised_at, conflict.raised_at);
+                }
+                Effect::Resolved(conflict) => {
+                    prop_assert!(
+                        self.open.remove(&conflict.id).is_some(),
+                        "resolved unraised"
+                    );
+                    prop_assert!(self.closed.insert(conflict.id), "resolved twice");
+                    prop_assert!(conflict.resolved_at.is_some());
+                }
+                Effect::Attach(device) => {
+                    if self.stage != SyncStage::Synced {
+                        self.attach.insert(device.ifindex);
+                    }
+                }
+                Effect::Renamed(_) | Effect::Detach(_) | Effect::Anomaly(_) => {}
+                Effect::Resync => self.resync_requested = true,
+            }
+        }
+        if self.engine.is_restoring() {
+            return Ok(());
+        }
+        let mut reported: Vec<_> = self.open.values().map(expected_form).collect();
+        reported.sort();
+        let mut open: Vec<_> = self
+            .engine
+            .conflicts(self.world.now)
+            .iter()
+            .map(expected_form)
+            .collect();
+        open.sort();
+        prop_assert_eq!(
+            &reported,
+            &open,
+            "reported conflicts differ from the open ones"
+        );
+        if self.stage == SyncStage::Synced {
+            prop_assert_eq!(open, self.world.expected(&addresses()));
+        }
+        Ok(())
+    }
+}
+
+fn expected_form(conflict: &Conflict) -> Expected {
+    Expected {
+        address: conflict.address,
+        vlan: (conflict.vlan.outer, conflict.vlan.inner),
+        kind: conflict.kind,
+        confidence: conflict.confidence,
+        claimants: conflict
+            .present()
+            .map(|c| match c.id {
+                ClaimantId::Host => "node".to_owned(),
+                _ => claimant_text(c),
+            })
+            .collect(),
+        traffic_goes_to: conflict.traffic_goes_to.clone(),
+    }
+}

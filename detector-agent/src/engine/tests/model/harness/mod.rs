@@ -1,0 +1,217 @@
+//! Runs a sequence of operations against the kernel model and the engine, and compares the two.
+
+mod check;
+mod delivery;
+mod operations;
+mod recovery;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use proptest::{
+    prelude::*,
+    test_runner::{TestCaseError, TestCaseResult},
+};
+
+use super::super::*;
+use super::expected::Expected;
+use super::ops::{Op, PeerPlace, addresses};
+use super::world::{Dump, PODS, UPLINK, World};
+
+/// How far the agent is from being in sync with the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SyncStage {
+    Synced,
+    /// No observation reaches the agent.
+    Losing,
+    /// Live updates reach the agent again.
+    Resumed,
+    /// The resync that will repair the state is in flight.
+    SnapshotStarted(SnapshotToken),
+    /// The same, and its dump has been taken.
+    SnapshotDumped(SnapshotToken),
+}
+
+/// A snapshot in flight, numbered by its start.
+struct Pending {
+    token: SnapshotToken,
+    scope: SnapshotScope,
+    started: u64,
+    dump: Option<Dump>,
+}
+
+pub(super) struct Harness {
+    engine: Engine,
+    world: World,
+    stage: SyncStage,
+    pending: Vec<Pending>,
+    /// The start number of the newest merged node snapshot.
+    newest: u64,
+    open: HashMap<ConflictId, Conflict>,
+    closed: HashSet<ConflictId>,
+    /// Devices the engine asked to attach while out of sync.
+    attach: BTreeSet<IfIndex>,
+    resync_requested: bool,
+    starts: u64,
+    restarted: bool,
+}
+
+impl Harness {
+    pub(super) fn new() -> Self {
+        let mut harness = Self {
+            engine: Engine::new(Settings::default()),
+            world: World {
+                now: Timestamp(1_000 * MS),
+                ..World::default()
+            },
+            stage: SyncStage::Synced,
+            pending: Vec::new(),
+            newest: 0,
+            open: HashMap::new(),
+            closed: HashSet::new(),
+            attach: BTreeSet::new(),
+            resync_requested: false,
+            starts: 0,
+            restarted: false,
+        };
+        let uplink = harness.world.create(uplink(UPLINK), None, true);
+        harness
+            .deliver(uplink)
+            .expect("an uplink is not a conflict");
+        harness
+    }
+
+    /// Recovers fully, restarts the agent, and recovers again.
+    pub(super) fn finish(mut self) -> TestCaseResult {
+        self.recover_fully()?;
+        self.run(Op::Restart(1))?;
+        self.recover_fully()
+    }
+
+    fn recover_fully(&mut self) -> TestCaseResult {
+        while self.stage != SyncStage::Synced {
+            self.run(Op::Recover)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn run(&mut self, op: Op) -> TestCaseResult {
+        self.world.now.0 += MS;
+        match op {
+            Op::Create {
+                ifindex,
+                place,
+                readable,
+                master,
+                has,
+            } => self.create(ifindex, place, readable, master, &has),
+            Op::Delete(ifindex) => self.apply(|w| w.remove_link(ifindex)),
+            Op::NumberPeer(ifindex) => self.apply(|w| w.number_peer(ifindex)),
+            Op::Enslave(ifindex, master) => self.apply(|w| w.enslave(ifindex, master)),
+            Op::SetUp(ifindex, up) => self.apply(|w| w.set_up(ifindex, up)),
+            Op::CreateBridge(ifindex) => {
+                if self.world.is_bridge(ifindex) {
+                    return Ok(());
+                }
+                self.apply(|w| Some(w.create(bridge(ifindex), None, true)))
+            }
+            Op::DeleteBridge(ifindex, ports_first) => {
+                if ports_first && self.world.is_bridge(ifindex) {
+                    for port in PODS {
+                        if self.world.bridge_of(port) == Some(ifindex) {
+                            self.apply(|w| w.enslave(port, None))?;
+                            self.world.now.0 += MS;
+                        }
+                    }
+                }
+                self.apply(|w| w.remove_link(ifindex))
+            }
+            Op::Assign(ifindex, address) => self.apply(|w| w.assign(ifindex, address)),
+            Op::Unassign(ifindex, address) => {
+                if self.stage == SyncStage::Synced || self.is_removal_unobservable(ifindex, address)
+                {
+                    self.apply(|w| w.unassign(ifindex, address))
+                } else {
+                    Ok(())
+                }
+            }
+            Op::Host(ifindex, address) => self.apply(|w| w.host(ifindex, address)),
+            Op::RemoveHost(ifindex, address) => self.apply(|w| w.remove_host(ifindex, address)),
+            Op::Neighbour(ifindex, address, mac, state) => {
+                self.neighbour(ifindex, address, mac, state)
+            }
+            Op::NeighbourGone(ifindex, address) => {
+                self.apply(|w| w.neighbour_gone(ifindex, address))
+            }
+            Op::LearnFdb(bridge, port, mac) => self.apply(|w| w.learn(bridge, port, mac)),
+            Op::AgeFdb(bridge, mac) => {
+                // The agent knows the port of an aged MAC only if it missed nothing.
+                if self.stage == SyncStage::Synced {
+                    self.apply(|w| w.age(bridge, mac))
+                } else {
+                    Ok(())
+                }
+            }
+            Op::Route(address, ifindex) => self.apply(|w| w.route(address, ifindex)),
+            Op::RouteGone(address) => self.apply(|w| w.route_gone(address)),
+            Op::Frame {
+                ifindex,
+                address,
+                vlan,
+                tentative,
+                late,
+            } => {
+                let claim = FrameClaim {
+                    ifindex,
+                    kind: if address.is_ipv4() {
+                        FrameKind::Arp
+                    } else {
+                        FrameKind::Ndp
+                    },
+                    tentative,
+                    address,
+                    mac: mac(u8::try_from(ifindex).unwrap()),
+                    ether_source: mac(u8::try_from(ifindex).unwrap()),
+                    vlan,
+                };
+                self.frame(claim, late)
+            }
+            Op::StartSnapshot(scope) => self.start_snapshot(scope).map(drop),
+            Op::DumpSnapshot(which) => {
+                if let Some(pending) = self.pending.get_mut(which) {
+                    pending.dump = Some(self.world.dump(pending.scope));
+                }
+                Ok(())
+            }
+            Op::FinishSnapshot(which) => {
+                if self.pending.get(which).is_some_and(|p| p.dump.is_some()) {
+                    self.finish_snapshot(which)?;
+                }
+                Ok(())
+            }
+            Op::FailSnapshot(which) => {
+                if which < self.pending.len() {
+                    let failed = self.pending.remove(which);
+                    self.deliver(Observation::SnapshotFailed(failed.token))?;
+                }
+                Ok(())
+            }
+            Op::Wait(secs) => self.wait(Duration::from_secs(secs)),
+            Op::Lose => {
+                if self.stage == SyncStage::Synced {
+                    self.stage = SyncStage::Losing;
+                    self.restarted = false;
+                    self.attach.clear();
+                    self.resync_requested = false;
+                }
+                Ok(())
+            }
+            Op::Restart(secs) => {
+                if self.stage == SyncStage::Synced {
+                    self.restart(Duration::from_secs(secs))?;
+                }
+                Ok(())
+            }
+            Op::Recover => self.recover(),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Operations with more than one step or with preconditions.
+
+use super::*;
+
+impl Harness {
+    pub(super) fn create(
+        &mut self,
+        ifindex: IfIndex,
+        place: PeerPlace,
+        readable: bool,
+        master: Option<IfIndex>,
+        has: &[IpAddr],
+    ) -> TestCaseResult {
+        if self.world.links.contains_key(&ifindex) {
+            return Ok(());
+        }
+        let taken: HashSet<Peer> = self.world.links.values().filter_map(|d| d.peer).collect();
+        let first = |nsid| Peer { nsid, ifindex: 2 };
+        let fresh = (0..)
+            .find(|n| taken.iter().all(|p| p.nsid != *n))
+            .map(first);
+        let peer_of = |other| self.world.links.get(&other).and_then(|d| d.link.peer);
+        let (peer, numbered) = match place {
+            PeerPlace::Own { numbered } => (fresh, numbered),
+            PeerPlace::SecondInterface(other) => {
+                let second = peer_of(other).map(|p| Peer { ifindex: 3, ..p });
+                (second.filter(|p| !taken.contains(p)).or(fresh), true)
+            }
+            PeerPlace::ReusedNetns(other) => (peer_of(other).or(fresh), true),
+            PeerPlace::None => (None, true),
+        };
+        let link = Link {
+            master: master.filter(|m| self.world.is_bridge(*m)),
+            ..pod(ifindex)
+        };
+        let observation = self.world.create(link, peer, numbered);
+        if let Some(device) = self.world.links.get_mut(&ifindex) {
+            device.readable &= readable;
+            if device.readable {
+                // Assigned before the node sees the device, so no event reports it.
+                device.ever.extend(has);
+                device.addresses.extend(has.iter().map(|a| (*a, false)));
+            }
+        }
+        self.deliver(observation)
+    }
+
+    /// Whether the removal has the same effect if the agent misses it: no frame and no neighbour
+    /// entry depends on it. Only such removals are allowed while out of sync.
+    pub(super) fn is_removal_unobservable(&self, ifindex: IfIndex, address: IpAddr) -> bool {
+        let has_frame = self.world.frames.iter().any(|h| {
+            (h.claim.ifindex, h.claim.address) == (ifindex, address)
+                && h.claim.vlan == Vlan::default()
+        });
+        let mut entries = self.world.neighbours.iter();
+        let has_entry = entries.any(|((_, a), e)| *a == address && e.state != NudState::Permanent);
+        !has_frame && !has_entry
+    }
+
+    pub(super) fn neighbour(
+        &mut self,
+        ifindex: IfIndex,
+        address: IpAddr,
+        mac: Mac,
+        state: NudState,
+    ) -> TestCaseResult {
+        let known = self.world.neighbours.get(&(ifindex, address));
+        // A permanent entry is removed before the kernel manages it again.
+        if known.is_some_and(|e| e.state == NudState::Permanent) && state != NudState::Permanent {
+            return Ok(());
+        }
+        let known_by_agent = self
+            .engine
+            .facts()
+            .get(address)
+            .is_some_and(|f| f.neighbours.iter().any(|n| n.ifindex == ifindex));
+        let fresh = known.is_none() && !known_by_agent;
+        let lossy = self.stage != SyncStage::Synced && self.stage != SyncStage::Losing;
+        if lossy && self.world.is_bridge(ifindex) && !fresh {
+            return Ok(());
+        }
+        self.apply(|w| w.neighbour(ifindex, address, mac, state))
+    }
+
+    pub(super) fn frame(&mut self, claim: FrameClaim, late: u64) -> TestCaseResult {
+        let at = if self.stage == SyncStage::Synced {
+            Timestamp(self.world.now.0 - late * MS * u64::from(!claim.tentative))
+        } else {
+            let Some(device) = self.world.pod(claim.ifindex) else {
+                return Ok(());
+            };
+            let is_same = |d: PodDevice| d.name == device.link.name;
+            let known = self.engine.device(claim.ifindex).is_some_and(is_same);
+            let is_certain = !device.ever.contains(&claim.address)
+                || device.addresses.contains_key(&claim.address);
+            if claim.tentative || !known || !is_certain || self.stage == SyncStage::Losing {
+                return Ok(());
+            }
+            self.world.now
+        };
+        let contested = claim.tentative && self.world.is_contested(&claim);
+        match self.world.receive_frame(claim, at, contested) {
+            Some(observation) => self.deliver_at(at, observation),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn wait(&mut self, time: Duration) -> TestCaseResult {
+        let until = self.world.now + time;
+        while let Some(next) = self.engine.next_expiry().filter(|next| *next <= until) {
+            self.world.now = self.world.now.max(next);
+            let mut effects = Vec::new();
+            self.engine.expire(self.world.now, &mut effects);
+            self.check(effects)?;
+        }
+        self.world.now = until;
+        self.check(Vec::new())
+    }
+}

@@ -1,0 +1,95 @@
+//! Restarts, and the recovery from a loss or a restart.
+
+use super::*;
+
+impl Harness {
+    pub(super) fn restart(&mut self, down: Duration) -> TestCaseResult {
+        self.starts += 1;
+        self.restarted = true;
+        self.attach.clear();
+        self.resync_requested = false;
+        self.pending.clear();
+        self.newest = 0;
+        let records = self.engine.open_records(self.world.now);
+        prop_assert_eq!(records.len(), self.open.len());
+        self.world.restart_agent(&addresses());
+        self.engine = Engine::new(Settings {
+            id_seed: self.starts,
+            ..Settings::default()
+        });
+        // The records as they return from disk.
+        let text = serde_json::to_vec(&records).expect("plain data");
+        let parsed: Vec<OpenConflict> = serde_json::from_slice(&text).expect("the same data");
+        prop_assert_eq!(&records, &parsed);
+        self.engine.restore(parsed);
+        self.world.now = self.world.now + down;
+        self.stage = SyncStage::Resumed;
+        let token = self.start_snapshot(SnapshotScope::Node)?;
+        self.stage = SyncStage::SnapshotStarted(token);
+        Ok(())
+    }
+
+    pub(super) fn recover(&mut self) -> TestCaseResult {
+        match self.stage {
+            SyncStage::Synced => Ok(()),
+            SyncStage::Losing => {
+                self.stage = SyncStage::Resumed;
+                Ok(())
+            }
+            SyncStage::Resumed => {
+                let token = self.start_snapshot(SnapshotScope::Node)?;
+                self.stage = SyncStage::SnapshotStarted(token);
+                Ok(())
+            }
+            SyncStage::SnapshotStarted(token) => {
+                self.drop_loss_dependent_entries()?;
+                if let Some(pending) = self.pending.iter_mut().find(|p| p.token == token) {
+                    pending.dump = Some(self.world.dump(SnapshotScope::Node));
+                    self.stage = SyncStage::SnapshotDumped(token);
+                } else {
+                    // It failed or finished early: start again.
+                    self.stage = SyncStage::Resumed;
+                }
+                Ok(())
+            }
+            SyncStage::SnapshotDumped(token) => {
+                let Some(which) = self.pending.iter().position(|p| p.token == token) else {
+                    self.stage = SyncStage::Resumed;
+                    return Ok(());
+                };
+                self.finish_snapshot(which)?;
+                while self.resync_requested || !self.attach.is_empty() {
+                    if std::mem::take(&mut self.resync_requested) {
+                        self.take_snapshot(SnapshotScope::Node)?;
+                    }
+                    if let Some(ifindex) = self.attach.pop_first() {
+                        self.take_snapshot(SnapshotScope::Device(ifindex))?;
+                    }
+                }
+                // After the window, no former lladdr counts any more.
+                self.wait(Duration::from_secs(181))?;
+                self.stage = SyncStage::Synced;
+                self.check(Vec::new())
+            }
+        }
+    }
+
+    /// Removes, live, every neighbour entry whose evaluation depends on whether the agent saw an
+    /// update that was lost.
+    fn drop_loss_dependent_entries(&mut self) -> TestCaseResult {
+        let world = &self.world;
+        let restarted = self.restarted;
+        let doubtful = world.neighbours.iter().filter(|((ifindex, address), e)| {
+            if restarted {
+                return e.refuted;
+            }
+            let holder = world.links.get(ifindex);
+            let held = holder.is_some_and(|d| d.addresses.contains_key(address));
+            world.is_bridge(*ifindex) || (e.state != NudState::Permanent && !held)
+        });
+        for (ifindex, address) in doubtful.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.apply(|w| w.neighbour_gone(ifindex, address))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! The kernel model: the true state of a node, and the observation that each change causes.
+//!
+//! Some fields are knowledge of the agent rather than kernel state, because the rules depend on it:
+//! which peers were read, which frames were seen, which neighbour entries were refuted, the former
+//! lladdrs of bridge entries, and the ports of aged MACs.
+
+mod addresses;
+mod frames;
+mod neighbours;
+mod snapshots;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::super::*;
+use super::expected::Expected;
+
+pub(super) const PODS: std::ops::RangeInclusive<IfIndex> = 1..=5;
+pub(super) const UPLINK: IfIndex = 7;
+pub(super) const BRIDGES: [IfIndex; 2] = [8, 9];
+pub(super) const WINDOW: Duration = Duration::from_secs(180);
+
+#[derive(Clone, Debug)]
+pub(super) struct ModelDevice {
+    pub(super) link: Link,
+    /// Distinguishes devices that had the same ifindex.
+    pub(super) serial: u64,
+    since: Timestamp,
+    /// The peer in the pod. The link shows it once the kernel has given its namespace an nsid.
+    pub(super) peer: Option<Peer>,
+    pub(super) readable: bool,
+    /// The agent has read the addresses of the peer.
+    pub(super) read: bool,
+    /// Addresses of the peer, and whether the agent can know about each.
+    pub(super) addresses: BTreeMap<IpAddr, bool>,
+    /// Addresses the peer has or ever had.
+    pub(super) ever: BTreeSet<IpAddr>,
+    removed: BTreeMap<IpAddr, Timestamp>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct SeenFrame {
+    pub(super) claim: FrameClaim,
+    pub(super) last: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum EntryEvent {
+    /// The entry took this lladdr.
+    Took(Timestamp, Mac),
+    /// The address was removed in the pod behind this MAC.
+    Cleared(Mac),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct NeighbourEntry {
+    pub(super) mac: Mac,
+    pub(super) state: NudState,
+    pub(super) refuted: bool,
+    pub(super) history: Vec<EntryEvent>,
+    /// Former lladdrs and when each was replaced, without those that were past
+    /// the window at the last change.
+    former: BTreeMap<Mac, Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FdbPort {
+    pub(super) port: IfIndex,
+    pub(super) aged: bool,
+}
+
+/// The contents of a snapshot, and the serials of its devices.
+#[derive(Clone, Debug)]
+pub(super) struct Dump {
+    pub(super) snapshot: Snapshot,
+    serials: BTreeMap<IfIndex, u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct World {
+    pub(super) now: Timestamp,
+    pub(super) serial: u64,
+    /// Number of snapshots started so far.
+    pub(super) snapshots: u64,
+    /// That number when the device of an ifindex was last removed.
+    pub(super) removed_at: BTreeMap<IfIndex, u64>,
+    /// That number when a peer last moved to another device.
+    pub(super) peer_moved_at: HashMap<Peer, u64>,
+    /// That number when an address of a peer was last updated live.
+    pub(super) updated_at_snapshot: HashMap<(Peer, IpAddr), u64>,
+    pub(super) links: BTreeMap<IfIndex, ModelDevice>,
+    pub(super) hosts: BTreeSet<(IfIndex, IpAddr)>,
+    pub(super) neighbours: BTreeMap<(IfIndex, IpAddr), NeighbourEntry>,
+    pub(super) fdb: BTreeMap<(IfIndex, Mac), FdbPort>,
+    pub(super) routes: BTreeMap<IpAddr, IfIndex>,
+    pub(super) frames: Vec<SeenFrame>,
+}
+
+impl World {
+    /// Adds a link; a peer that another device has is taken from that device.
+    pub(super) fn create(
+        &mut self,
+        mut link: Link,
+        peer: Option<Peer>,
+        numbered: bool,
+    ) -> Observation {
+        self.serial += 1;
+        if link.kind == LinkKind::Pod {
+            link.name = format!("veth{}", self.serial);
+        }
+        if let Some(peer) = peer {
+            for device in self.links.values_mut().filter(|d| d.peer == Some(peer)) {
+                device.peer = None;
+                device.link.peer = None;
+                device.read = false;
+                device.readable = false;
+                device.addresses.clear();
+                self.peer_moved_at.insert(peer, self.snapshots);
+            }
+        }
+        link.peer = peer.filter(|_| numbered);
+        let ifindex = link.ifindex;
+        let device = ModelDevice {
+            link,
+            serial: self.serial,
+            since: self.now,
+            peer,
+            readable: peer.is_some(),
+            read: false,
+            addresses: BTreeMap::new(),
+            ever: BTreeSet::new(),
+            removed: BTreeMap::new(),
+        };
+        self.links.insert(ifindex, device);
+        self.link(ifindex)
+    }
+
+    fn link(&self, ifindex: IfIndex) -> Observation {
+        Observation::Link(self.links[&ifindex].link.clone())
+    }
+
+    pub(super) fn number_peer(&mut self, ifindex: IfIndex) -> Option<Observation> {
+        let device = self.links.get_mut(&ifindex)?;
+        if device.peer.is_none() || device.link.peer.is_some() {
+            return None;
+        }
+        device.link.peer = device.peer;
+        Some(self.link(ifindex))
+    }
+
+    pub(super) fn remove_link(&mut self, ifindex: IfIndex) -> Option<Observation> {
+        self.links.remove(&ifindex)?;
+        self.removed_at.insert(ifindex, self.snapshots);
+        self.hosts.retain(|(i, _)| *i != ifindex);
+        self.neighbours.retain(|(i, _), _| *i != ifindex);
+        self.fdb
+            .retain(|(bridge, _), s| *bridge != ifindex && s.port != ifindex);
+        self.routes.retain(|_, i| *i != ifindex);
+        self.frames.retain(|h| h.claim.ifindex != ifindex);
+        self.purge_aged();
+        Some(Observation::LinkGone(ifindex))
+    }
+
+    pub(super) fn enslave(
+        &mut self,
+        ifindex: IfIndex,
+        master: Option<IfIndex>,
+    ) -> Option<Observation> {
+        let device = self.links.get_mut(&ifindex)?;
+        if device.link.master != master {
+            device.link.master = master;
+            self.fdb.retain(|_, s| s.port != ifindex);
+        }
+        Some(self.link(ifindex))
+    }
+
+    pub(super) fn set_up(&mut self, ifindex: IfIndex, up: bool) -> Option<Observation> {
+        let device = self.links.get_mut(&ifindex)?;
+        if device.link.up && !up {
+            self.routes.retain(|_, i| *i != ifindex);
+        }
+        device.link.up = up;
+        Some(self.link(ifindex))
+    }
+
+    pub(super) fn is_bridge(&self, ifindex: IfIndex) -> bool {
+        BRIDGES.contains(&ifindex) && self.links.contains_key(&ifindex)
+    }
+
+    pub(super) fn bridge_of(&self, ifindex: IfIndex) -> Option<IfIndex> {
+        let master = self.links.get(&ifindex)?.link.master?;
+        self.is_bridge(master).then_some(master)
+    }
+
+    pub(super) fn pod(&self, ifindex: IfIndex) -> Option<&ModelDevice> {
+        self.links
+            .get(&ifindex)
+            .filter(|d| d.link.kind == LinkKind::Pod)
+    }
+}
+
+pub(super) fn info(address: IpAddr) -> AssignedAddress {
+    AssignedAddress {
+        address,
+        prefix_len: if address.is_ipv4() { 32 } else { 128 },
+        tentative: false,
+        dad_failed: false,
+    }
+}
+
+fn host_route(address: IpAddr, ifindex: IfIndex) -> Route {
+    Route {
+        destination: address,
+        prefix_len: if address.is_ipv4() { 32 } else { 128 },
+        ifindex,
+        metric: 0,
+        table: 254,
+    }
+}

@@ -1,0 +1,100 @@
+//! Neighbour entries, FDB entries, and routes.
+
+use super::*;
+
+impl World {
+    pub(in super::super) fn neighbour(
+        &mut self,
+        ifindex: IfIndex,
+        address: IpAddr,
+        mac: Mac,
+        state: NudState,
+    ) -> Option<Observation> {
+        self.links.get(&ifindex)?;
+        let now = self.now;
+        let entry = self
+            .neighbours
+            .entry((ifindex, address))
+            .or_insert_with(|| NeighbourEntry {
+                mac,
+                state,
+                refuted: false,
+                history: vec![EntryEvent::Took(now, mac)],
+                former: BTreeMap::new(),
+            });
+        if entry.mac != mac {
+            entry.former.retain(|_, left| now.since(*left) < WINDOW);
+            entry.former.insert(entry.mac, now);
+            entry.former.remove(&mac);
+            entry.history.push(EntryEvent::Took(now, mac));
+            entry.refuted = false;
+            entry.mac = mac;
+        }
+        entry.refuted &= state != NudState::Reachable;
+        entry.state = state;
+        self.purge_aged();
+        Some(Observation::Neighbour(Neighbour {
+            ifindex,
+            address,
+            lladdr: Some(mac),
+            state,
+        }))
+    }
+
+    pub(in super::super) fn neighbour_gone(
+        &mut self,
+        ifindex: IfIndex,
+        address: IpAddr,
+    ) -> Option<Observation> {
+        self.neighbours.remove(&(ifindex, address))?;
+        self.purge_aged();
+        Some(Observation::NeighbourGone(ifindex, address))
+    }
+
+    pub(in super::super) fn learn(
+        &mut self,
+        bridge: IfIndex,
+        port: IfIndex,
+        mac: Mac,
+    ) -> Option<Observation> {
+        if self.bridge_of(port) != Some(bridge) {
+            return None;
+        }
+        let entry = FdbPort { port, aged: false };
+        self.fdb.insert((bridge, mac), entry);
+        Some(Observation::Fdb(fdb(bridge, port, mac)))
+    }
+
+    pub(in super::super) fn age(&mut self, bridge: IfIndex, mac: Mac) -> Option<Observation> {
+        let entry = self.fdb.get_mut(&(bridge, mac)).filter(|s| !s.aged)?;
+        entry.aged = true;
+        let port = entry.port;
+        self.purge_aged();
+        Some(Observation::FdbGone(fdb(bridge, port, mac)))
+    }
+
+    /// Drops aged FDB entries that no neighbour entry of the bridge refers to.
+    pub(super) fn purge_aged(&mut self) {
+        let neighbours = &self.neighbours;
+        self.fdb.retain(|(bridge, mac), entry| {
+            let refers = |e: &NeighbourEntry| e.mac == *mac || e.former.contains_key(mac);
+            let mut on_bridge = neighbours.iter().filter(|((i, _), _)| i == bridge);
+            !entry.aged || on_bridge.any(|(_, e)| refers(e))
+        });
+    }
+
+    pub(in super::super) fn route(
+        &mut self,
+        address: IpAddr,
+        ifindex: IfIndex,
+    ) -> Option<Observation> {
+        self.links.get(&ifindex).filter(|d| d.link.up)?;
+        self.routes.insert(address, ifindex);
+        Some(Observation::Route(host_route(address, ifindex)))
+    }
+
+    pub(in super::super) fn route_gone(&mut self, address: IpAddr) -> Option<Observation> {
+        let ifindex = self.routes.remove(&address)?;
+        Some(Observation::RouteGone(host_route(address, ifindex)))
+    }
+}
