@@ -149,9 +149,8 @@ fn claims_expired_during_downtime_resolve() {
 fn frames_of_a_replaced_device_are_discarded() {
     let other_name = |link: &mut Link| link.name = "veth9".to_owned();
     let other_peer = |link: &mut Link| link.peer = Some(peer(9));
-    let changes: [(&str, fn(&mut Link)); 2] =
-        [("other name", other_name), ("other peer", other_peer)];
-    for (case, change) in changes {
+    let changes: [fn(&mut Link); 2] = [other_name, other_peer];
+    for (case, change) in ["other name", "other peer"].into_iter().zip(changes) {
         let mut node = Node::with_pods(2);
         node.frame(1, "10.0.0.1");
         node.frame(2, "10.0.0.1");
