@@ -188,7 +188,7 @@ fn damaged_state_file_is_put_aside() {
     let log = agent.log();
     let errors: Vec<_> = log.lines().filter(|l| l.contains("ERROR")).collect();
     assert_eq!(errors.len(), 1, "{log}");
-    assert!(errors[0].contains("was put aside as"), "{log}");
+    assert!(errors[0].contains("was moved to"), "{log}");
     let aside = fs::read_dir(directory.path()).unwrap().flatten();
     let aside = aside.filter(|e| e.file_name().to_string_lossy().contains("damaged"));
     assert_eq!(aside.count(), 1);
@@ -319,9 +319,9 @@ fn unwritable_state_directory_is_logged_and_detection_continues() {
     let (node, _pods) = two_pods("unwritable", ADDRESS);
     let agent = Agent::start_ready(&node, &command_with_state(&file)).unwrap();
     raised(&agent, ADDRESS);
-    let line = agent.wait_log(DEADLINE, "cannot keep state in").unwrap();
+    let line = agent.wait_log(DEADLINE, "cannot store state in").unwrap();
     assert!(
-        line.contains("check that --state-dir is a directory"),
+        line.contains("check that --state-dir is a writable directory"),
         "{line}"
     );
     assert_eq!(state_component(&node)["state"], "failed");

@@ -155,7 +155,7 @@ fn all_unusable_files_are_named_at_startup() {
         "`b`: ",
         "/url is not a valid URL",
         "`c`: ",
-        "/url holds no certificate",
+        "/url has no certificate",
         "`d`: ",
         "5 bytes",
         "`e`: ",
