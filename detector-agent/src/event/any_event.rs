@@ -295,6 +295,19 @@ mod tests {
     }
 
     #[test]
+    fn events_have_the_documented_json_and_field_order() {
+        let conflict = r#"{"specversion":"1.0","id":"1","source":"ip-conflict-detector/node-1","type":"io.ipconflict.conflict.raised","subject":"10.0.0.1","time":"TIME","datacontenttype":"application/json","data":{"conflict_id":"000000000000000031302e302e302e31","node":"node-1","address":"10.0.0.1","vlan":null,"kind":"duplicate","confidence":"certain","state":"active","raised_at":"TIME","updated_at":"TIME","resolved_at":null,"latency_us":40,"traffic_goes_to":"veth-a","claimants":[{"device":"veth-a","ifindex":12,"mac":"02:00:00:00:00:01","master":null,"since":"TIME","pod":{"namespace":"default","name":"a","uid":null,"container_id":null,"via":"cri"},"pod_unknown_because":null,"evidence":[{"kind":"address","first_seen":"TIME","last_seen":"TIME","mac":null,"detail":null}]}]}}"#;
+        let mut event = samples::raised("10.0.0.1");
+        event.data.claimants.truncate(1);
+        let anomaly = r#"{"specversion":"1.0","id":"3","source":"ip-conflict-detector/node-1","type":"io.ipconflict.anomaly.raised","subject":"10.0.0.1","time":"TIME","datacontenttype":"application/json","data":{"anomaly_id":"000000000000000031302e302e302e31","node":"node-1","kind":"ipam_drift","cause":"not_allocated","state":"active","address":"10.0.0.1","vlan":null,"device":"veth-a","ifindex":12,"pod":{"namespace":"default","name":"a","uid":null,"container_id":null,"via":"cri"},"pod_unknown_because":null,"also_on":[],"ipam":"host-local","network":"cbr0","source":"/var/lib/cni/networks/cbr0","owner":null,"detail":"it is not allocated, and the next pod may get it","raised_at":"TIME","resolved_at":null,"resolved_because":null,"latency_us":40}}"#;
+        let events = [AnyEvent::from(event), samples::drift("10.0.0.1").into()];
+        for (event, expected) in events.into_iter().zip([conflict, anomaly]) {
+            let expected = expected.replace("TIME", "2026-11-21T01:02:03.123456Z");
+            assert_eq!(serde_json::to_string(&event).unwrap(), expected);
+        }
+    }
+
+    #[test]
     fn an_event_survives_serialisation() {
         for event in [
             AnyEvent::from(samples::raised("10.0.0.1")),

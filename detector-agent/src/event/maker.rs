@@ -14,26 +14,26 @@ use crate::{
 
 /// A conflict or an anomaly as the engine reports it.
 #[derive(Clone, Copy, Debug)]
-pub enum Subject<'a> {
+pub enum EventSubject<'a> {
     /// A conflict.
     Conflict(&'a Conflict),
     /// An anomaly.
     Anomaly(&'a Anomaly),
 }
 
-impl<'a> From<&'a Conflict> for Subject<'a> {
+impl<'a> From<&'a Conflict> for EventSubject<'a> {
     fn from(conflict: &'a Conflict) -> Self {
         Self::Conflict(conflict)
     }
 }
 
-impl<'a> From<&'a Anomaly> for Subject<'a> {
+impl<'a> From<&'a Anomaly> for EventSubject<'a> {
     fn from(anomaly: &'a Anomaly) -> Self {
         Self::Anomaly(anomaly)
     }
 }
 
-impl<'a> Subject<'a> {
+impl<'a> EventSubject<'a> {
     /// The claimants whose pods the event names: of a conflict those that have not left, of an anomaly the holder.
     pub fn claimants(self) -> impl Iterator<Item = &'a Claimant> {
         let (conflict, anomaly) = match self {
@@ -69,12 +69,12 @@ impl EventMaker {
     pub fn any_event(
         &mut self,
         change: Change,
-        subject: Subject<'_>,
+        subject: EventSubject<'_>,
         pods: impl Fn(&Claimant) -> PodAnswer,
     ) -> AnyEvent {
         match subject {
-            Subject::Conflict(conflict) => self.event(change, conflict, pods).into(),
-            Subject::Anomaly(anomaly) => self.anomaly_event(change, anomaly, pods).into(),
+            EventSubject::Conflict(conflict) => self.event(change, conflict, pods).into(),
+            EventSubject::Anomaly(anomaly) => self.anomaly_event(change, anomaly, pods).into(),
         }
     }
 

@@ -18,5 +18,5 @@ pub use envelope::{
     AnomalyEvent, Change, DataContentType, Event, EventType, SpecVersion, SubjectClass,
     SubjectState,
 };
-pub use maker::{EventMaker, Subject};
+pub use maker::{EventMaker, EventSubject};
 pub use names::ContractName;

@@ -112,7 +112,7 @@ pub fn start(
     let (end, ended) = mpsc::sync_channel::<()>(1);
     let shared = Arc::new(Shared::default());
     let counters = handle::WriteCounters::new(metrics);
-    let worker = worker::Worker::new(
+    let worker = worker::PersistenceWorker::new(
         store,
         queue,
         Arc::clone(&shared),

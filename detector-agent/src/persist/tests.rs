@@ -24,7 +24,7 @@ use crate::{
 const ABOUT: TableDefinition<'_, &str, &str> = TableDefinition::new("state.about");
 
 /// An engine with conflicts seen only in frames, and its persistence.
-struct Site {
+struct TestNode {
     engine: Engine,
     health: Health,
     metrics: Arc<Metrics>,
@@ -32,7 +32,7 @@ struct Site {
     restored: Restored,
 }
 
-impl Site {
+impl TestNode {
     fn new(store: Store) -> Self {
         let health = Health::default();
         let metrics = Arc::new(Metrics::new());
@@ -125,7 +125,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for TestNode {
     fn drop(&mut self) {
         self.end();
     }
@@ -150,12 +150,12 @@ fn device(ifindex: u32) -> Link {
 
 /// An earlier agent leaves two conflicts open in `directory`.
 fn store_two_conflicts(directory: &Path) {
-    let mut site = Site::at(directory);
-    site.observe_frames(2);
+    let mut node = TestNode::at(directory);
+    node.observe_frames(2);
     for number in 0..2 {
-        site.changed(address(number));
+        node.changed(address(number));
     }
-    site.end();
+    node.end();
 }
 
 fn set(directory: &Path, key: &str, value: &str) {
@@ -169,33 +169,33 @@ fn set(directory: &Path, key: &str, value: &str) {
 fn open_conflicts_are_restored() {
     let directory = tempfile::tempdir().unwrap();
     store_two_conflicts(directory.path());
-    let site = Site::at(directory.path());
-    assert_eq!(site.restored(), [address(0), address(1)]);
+    let node = TestNode::at(directory.path());
+    assert_eq!(node.restored(), [address(0), address(1)]);
 }
 
 #[test]
 fn resolved_conflicts_are_removed() {
     let directory = tempfile::tempdir().unwrap();
     store_two_conflicts(directory.path());
-    let mut site = Site::at(directory.path());
-    let over = site.restored.conflicts[0].conflict.clone();
-    let (handle, engine) = site.handle();
+    let mut node = TestNode::at(directory.path());
+    let over = node.restored.conflicts[0].conflict.clone();
+    let (handle, engine) = node.handle();
     handle.conflict_changed(engine, &over);
-    site.end();
-    assert_eq!(Site::at(directory.path()).restored().len(), 1);
+    node.end();
+    assert_eq!(TestNode::at(directory.path()).restored().len(), 1);
 }
 
 #[test]
 fn a_full_list_replaces_the_stored_conflicts() {
     let directory = tempfile::tempdir().unwrap();
     store_two_conflicts(directory.path());
-    let mut site = Site::at(directory.path());
-    site.observe_frames(1);
-    let (handle, engine) = site.handle();
+    let mut node = TestNode::at(directory.path());
+    node.observe_frames(1);
+    let (handle, engine) = node.handle();
     handle.request_full_list();
     handle.tick(engine, clock::now());
-    site.end();
-    assert_eq!(Site::at(directory.path()).restored(), [address(0)]);
+    node.end();
+    assert_eq!(TestNode::at(directory.path()).restored(), [address(0)]);
 }
 
 #[test]
@@ -203,9 +203,9 @@ fn records_of_another_boot_are_dropped() {
     let directory = tempfile::tempdir().unwrap();
     store_two_conflicts(directory.path());
     set(directory.path(), "world", "another boot");
-    assert!(Site::at(directory.path()).restored().is_empty());
+    assert!(TestNode::at(directory.path()).restored().is_empty());
     // They stay dropped.
-    assert!(Site::at(directory.path()).restored().is_empty());
+    assert!(TestNode::at(directory.path()).restored().is_empty());
 }
 
 #[test]
@@ -214,9 +214,9 @@ fn records_of_an_unknown_format_are_moved_aside() {
     store_two_conflicts(directory.path());
     for _ in 0..2 {
         set(directory.path(), "format", "2000");
-        let site = Site::at(directory.path());
-        assert!(site.restored().is_empty());
-        assert_eq!(site.part().0, PartState::Works);
+        let node = TestNode::at(directory.path());
+        assert!(node.restored().is_empty());
+        assert_eq!(node.part().0, PartState::Works);
     }
     let store = Store::in_directory(directory.path()).unwrap();
     let read = store.database().unwrap().begin_read().unwrap();
@@ -249,7 +249,7 @@ fn an_undecodable_record_does_not_affect_others() {
     }
     write.commit().unwrap();
     drop(store);
-    assert_eq!(Site::at(directory.path()).restored().len(), 1);
+    assert_eq!(TestNode::at(directory.path()).restored().len(), 1);
 }
 
 #[test]
@@ -268,32 +268,32 @@ fn a_hanging_store_delays_nothing_and_gets_all_afterwards() {
         })
     };
     let before = Instant::now();
-    let mut site = Site::new(Store::new(true, Box::new(open)));
+    let mut node = TestNode::new(Store::new(true, Box::new(open)));
     assert!(
         before.elapsed() >= START,
         "the start waits, but not forever"
     );
-    assert_eq!(site.part().0, PartState::Failed);
-    site.observe_frames(1);
+    assert_eq!(node.part().0, PartState::Failed);
+    node.observe_frames(1);
     for _ in 0..=QUEUE {
-        site.changed(address(0));
+        node.changed(address(0));
     }
-    assert_eq!(site.delivered("dropped"), 1);
+    assert_eq!(node.delivered("dropped"), 1);
     drop(resume);
     let deadline = Instant::now() + Duration::from_secs(20);
-    while site.delivered("delivered") < QUEUE as u64 {
+    while node.delivered("delivered") < QUEUE as u64 {
         assert!(Instant::now() < deadline);
         thread::yield_now();
     }
-    let (handle, engine) = site.handle();
+    let (handle, engine) = node.handle();
     handle.tick(engine, clock::now());
-    site.end();
+    node.end();
     assert_eq!(
-        site.delivered("delivered"),
+        node.delivered("delivered"),
         QUEUE as u64 + 3,
         "the full list"
     );
-    let detail = site.part();
+    let detail = node.part();
     assert_eq!(
         detail,
         (PartState::Works, "1 open conflict stored".to_owned())
@@ -303,15 +303,15 @@ fn a_hanging_store_delays_nothing_and_gets_all_afterwards() {
 #[test]
 fn evidence_from_frames_is_refreshed_periodically() {
     let directory = tempfile::tempdir().unwrap();
-    let mut site = Site::at(directory.path());
-    site.observe_frames(1);
-    let (handle, engine) = site.handle();
+    let mut node = TestNode::at(directory.path());
+    node.observe_frames(1);
+    let (handle, engine) = node.handle();
     let now = clock::now();
     handle.tick(engine, now);
     handle.tick(engine, now + Duration::from_secs(29));
     handle.tick(engine, now + Duration::from_secs(30));
-    site.end();
-    assert_eq!(site.delivered("delivered"), 2);
+    node.end();
+    assert_eq!(node.delivered("delivered"), 2);
 }
 
 #[test]
@@ -332,17 +332,17 @@ fn conflicts_are_stored_again_after_any_damage_to_the_file() {
             *byte ^= 0x5a;
         }
         std::fs::write(directory.path().join("state.redb"), damaged).unwrap();
-        let mut site = Site::at(directory.path());
-        let restored = site.restored().len();
+        let mut node = TestNode::at(directory.path());
+        let restored = node.restored().len();
         assert!(restored == 0 || restored == 2, "piece {number}");
         put_aside += usize::from(restored == 0);
-        site.observe_frames(1);
-        let (handle, engine) = site.handle();
+        node.observe_frames(1);
+        let (handle, engine) = node.handle();
         handle.request_full_list();
         handle.tick(engine, clock::now());
-        site.end();
+        node.end();
         assert_eq!(
-            site.part(),
+            node.part(),
             (PartState::Works, "1 open conflict stored".to_owned()),
             "piece {number}"
         );
@@ -376,13 +376,13 @@ fn anomaly(id: u128) -> Anomaly {
 #[test]
 fn open_anomalies_are_restored() {
     let directory = tempfile::tempdir().unwrap();
-    let mut site = Site::at(directory.path());
-    site.engine.restore_anomalies(vec![anomaly(1), anomaly(2)]);
-    let (handle, engine) = site.handle();
+    let mut node = TestNode::at(directory.path());
+    node.engine.restore_anomalies(vec![anomaly(1), anomaly(2)]);
+    let (handle, engine) = node.handle();
     handle.anomalies_changed();
     handle.flush_anomalies(engine);
-    site.end();
-    let mut restored = Site::at(directory.path()).restored.anomalies.clone();
+    node.end();
+    let mut restored = TestNode::at(directory.path()).restored.anomalies.clone();
     restored.sort_by_key(|anomaly| anomaly.id);
     assert_eq!(restored, [anomaly(1), anomaly(2)]);
 }
@@ -401,20 +401,20 @@ fn a_lost_list_of_anomalies_is_written_again() {
         let opened = store::builder().create(path.join("state.redb"));
         opened.map_err(|error| redb::Error::from(error).into())
     };
-    let mut site = Site::new(Store::new(true, Box::new(open)));
-    site.engine.restore_anomalies(vec![anomaly(1)]);
-    let (handle, engine) = site.handle();
+    let mut node = TestNode::new(Store::new(true, Box::new(open)));
+    node.engine.restore_anomalies(vec![anomaly(1)]);
+    let (handle, engine) = node.handle();
     handle.anomalies_changed();
     handle.tick(engine, clock::now());
     is_broken.store(false, Ordering::Relaxed);
     let deadline = Instant::now() + Duration::from_secs(20);
-    while site.part().0 != PartState::Works {
+    while node.part().0 != PartState::Works {
         assert!(Instant::now() < deadline);
         thread::sleep(Duration::from_millis(10));
-        let (handle, engine) = site.handle();
+        let (handle, engine) = node.handle();
         handle.tick(engine, clock::now());
     }
-    site.end();
-    let site = Site::at(directory.path());
-    assert_eq!(site.restored.anomalies, [anomaly(1)]);
+    node.end();
+    let node = TestNode::at(directory.path());
+    assert_eq!(node.restored.anomalies, [anomaly(1)]);
 }

@@ -25,7 +25,7 @@ const BATCH: usize = 256;
 /// The time between a failure of the store and the next attempt.
 const RETRY: Duration = Duration::from_secs(5);
 
-pub(super) struct Worker {
+pub(super) struct PersistenceWorker {
     store: Arc<Store>,
     queue: Receiver<WriteRequest>,
     shared: Arc<Shared>,
@@ -55,7 +55,7 @@ struct Committed {
     open: u64,
 }
 
-impl Worker {
+impl PersistenceWorker {
     pub(super) fn new(
         store: Arc<Store>,
         queue: Receiver<WriteRequest>,

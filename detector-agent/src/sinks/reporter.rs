@@ -11,7 +11,7 @@ use super::{
 use crate::{
     engine::{Anomaly, Claimant, Conflict, IfIndex, PodDevice},
     event::{
-        AnyEvent, Change, EventMaker, Subject,
+        AnyEvent, Change, EventMaker, EventSubject,
         summary::{anomaly_title, claimants, resolve_reason, vlan_address},
     },
     health::{Part, State},
@@ -64,7 +64,7 @@ impl Reporter {
     }
 
     /// Reports one change of a conflict or an anomaly. The event line is written first.
-    pub fn report<'s>(&mut self, change: Change, subject: impl Into<Subject<'s>>) {
+    pub fn report<'s>(&mut self, change: Change, subject: impl Into<EventSubject<'s>>) {
         let subject = subject.into();
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
         let event = self.maker.any_event(change, subject, pods);
@@ -128,8 +128,8 @@ impl Reporter {
             return;
         }
         let (conflicts, anomalies) = active();
-        let subjects = conflicts.iter().map(Subject::from);
-        let subjects = subjects.chain(anomalies.iter().map(Subject::from));
+        let subjects = conflicts.iter().map(EventSubject::from);
+        let subjects = subjects.chain(anomalies.iter().map(EventSubject::from));
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
         let events: Vec<_> = subjects
             .map(|subject| self.maker.any_event(Change::Updated, subject, pods))

@@ -8,7 +8,7 @@ use tracing::warn;
 use super::{
     EventSink,
     alertmanager::Alertmanager,
-    client::RequestError,
+    client::PostError,
     outbox::{Outbox, OutboxBounds, OutboxError, SinkSpec},
     settings::SinkSettings,
     webhook::{Webhook, WebhookError, sender::Sender},
@@ -67,7 +67,7 @@ impl Senders {
             let part = health.part(Role::Sink, format!("alertmanager {}", settings.name));
             match Alertmanager::new(settings, metrics, part) {
                 Ok(both) => alertmanagers.push(both),
-                Err(why) => unusable.push(describe::<RequestError>(&settings.name, &why)),
+                Err(why) => unusable.push(describe::<PostError>(&settings.name, &why)),
             }
         }
         if !unusable.is_empty() {

@@ -28,7 +28,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     EventSink,
-    client::{HttpClient, RequestError},
+    client::{HttpClient, PostError},
     retry::RetryPolicy,
 };
 use crate::{
@@ -117,7 +117,7 @@ impl Alertmanager {
         settings: &AlertmanagerSettings,
         metrics: &Arc<Metrics>,
         health: Part,
-    ) -> Result<(Self, AlertSink), RequestError> {
+    ) -> Result<(Self, AlertSink), PostError> {
         let client = HttpClient::new(settings.endpoint.clone(), "/api/v2/alerts");
         client.check()?;
         let (sender, changes) = mpsc::channel(CHANGES);

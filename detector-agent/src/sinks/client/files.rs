@@ -21,7 +21,7 @@ const LIMIT: u64 = 1 << 20;
 
 /// What is wrong with a file. Never contains any of its content.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
+pub enum CredentialFileError {
     /// It cannot be read.
     #[error("cannot read {}: {source}", .path.display())]
     Unreadable {
@@ -63,7 +63,7 @@ pub(super) struct Pem {
 }
 
 /// Reads all files of an endpoint.
-pub(super) fn read(endpoint: &Endpoint) -> Result<Credentials, FileError> {
+pub(super) fn read(endpoint: &Endpoint) -> Result<Credentials, CredentialFileError> {
     let url = match &endpoint.url {
         UrlSource::Given(uri) => uri.clone(),
         UrlSource::File(path) => parse_url(&secret(path)?).map_err(|why| wrong(path, why))?,
@@ -94,7 +94,7 @@ pub(super) fn read(endpoint: &Endpoint) -> Result<Credentials, FileError> {
 ///
 /// # Errors
 /// If the file cannot be read, is empty or is not UTF-8.
-pub fn secret(path: &Path) -> Result<Arc<str>, FileError> {
+pub fn secret(path: &Path) -> Result<Arc<str>, CredentialFileError> {
     let content = String::from_utf8(bytes(path)?).map_err(|_| wrong(path, "is not UTF-8 text"))?;
     match content.trim() {
         "" => Err(wrong(path, "is empty")),
@@ -102,15 +102,15 @@ pub fn secret(path: &Path) -> Result<Arc<str>, FileError> {
     }
 }
 
-fn pem(path: &Path) -> Result<Pem, FileError> {
+fn pem(path: &Path) -> Result<Pem, CredentialFileError> {
     Ok(Pem {
         path: path.to_owned(),
         content: bytes(path)?,
     })
 }
 
-fn bytes(path: &Path) -> Result<Vec<u8>, FileError> {
-    let unreadable = |source| FileError::Unreadable {
+fn bytes(path: &Path) -> Result<Vec<u8>, CredentialFileError> {
+    let unreadable = |source| CredentialFileError::Unreadable {
         path: path.to_owned(),
         source,
     };
@@ -126,8 +126,8 @@ fn bytes(path: &Path) -> Result<Vec<u8>, FileError> {
 }
 
 /// The error for invalid content.
-pub(super) fn wrong(path: &Path, why: impl Into<String>) -> FileError {
-    FileError::Wrong {
+pub(super) fn wrong(path: &Path, why: impl Into<String>) -> CredentialFileError {
+    CredentialFileError::Wrong {
         path: path.to_owned(),
         why: why.into(),
     }

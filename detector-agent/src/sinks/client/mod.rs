@@ -29,8 +29,8 @@ use tokio::time::timeout;
 
 use super::{retry::retry_after, settings::Endpoint};
 use crate::error_chain;
+pub use files::{CredentialFileError, secret};
 use files::{Credentials, read};
-pub use files::{FileError, secret};
 
 /// A response's body is read up to this size so that the connection can be reused.
 const BODY: usize = 64 << 10;
@@ -50,10 +50,10 @@ pub struct PostResponse {
 
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
-pub enum RequestError {
+pub enum PostError {
     /// A file with credentials cannot be used.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] CredentialFileError),
     /// The settings and files make no valid request.
     #[error("{0}")]
     Setup(String),
@@ -70,11 +70,11 @@ pub struct HttpClient {
     endpoint: Endpoint,
     /// Appended to the URL's path.
     suffix: &'static str,
-    current: Mutex<Option<(Credentials, Connection)>>,
+    current: Mutex<Option<(Credentials, PreparedClient)>>,
 }
 
 #[derive(Clone)]
-struct Connection {
+struct PreparedClient {
     uri: Uri,
     headers: HeaderMap,
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
@@ -101,8 +101,8 @@ impl HttpClient {
     ///
     /// # Errors
     /// If one cannot be used.
-    pub fn check(&self) -> Result<(), RequestError> {
-        self.connection().map(drop)
+    pub fn check(&self) -> Result<(), PostError> {
+        self.prepare().map(drop)
     }
 
     /// Posts `body`.
@@ -114,13 +114,13 @@ impl HttpClient {
         content_type: &'static str,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<PostResponse, RequestError> {
-        let connection = self.connection()?;
+    ) -> Result<PostResponse, PostError> {
+        let prepared = self.prepare()?;
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = connection.uri;
+        *request.uri_mut() = prepared.uri;
         let all = request.headers_mut();
-        *all = connection.headers;
+        *all = prepared.headers;
         all.extend(headers);
         all.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         all.insert(
@@ -128,11 +128,11 @@ impl HttpClient {
             HeaderValue::from_static(concat!("ip-conflict-detector/", env!("CARGO_PKG_VERSION"))),
         );
         let limit = self.endpoint.timeout;
-        let response = timeout(limit, connection.client.request(request))
+        let response = timeout(limit, prepared.client.request(request))
             .await
-            .map_err(|_| RequestError::Timeout(limit))?
+            .map_err(|_| PostError::Timeout(limit))?
             // No cause contains a URL or a header.
-            .map_err(|error| RequestError::Connection(error_chain::one_line(&error)))?;
+            .map_err(|error| PostError::Connection(error_chain::one_line(&error)))?;
         let summary = summary(&response);
         // The response counts even if reading its body fails.
         let body = Limited::new(response.into_body(), BODY).collect();
@@ -140,22 +140,22 @@ impl HttpClient {
         Ok(summary)
     }
 
-    /// The connection for the present content of the files.
-    fn connection(&self) -> Result<Connection, RequestError> {
+    /// The client for the present content of the files.
+    fn prepare(&self) -> Result<PreparedClient, PostError> {
         let credentials = read(&self.endpoint)?;
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, connection)) = &*current
+        if let Some((known, prepared)) = &*current
             && *known == credentials
         {
-            return Ok(connection.clone());
+            return Ok(prepared.clone());
         }
-        let connection = Connection {
+        let prepared = PreparedClient {
             uri: with_suffix(&credentials.url, self.suffix)?,
             headers: credentials.headers.clone(),
             client: connect(&credentials)?,
         };
-        *current = Some((credentials, connection.clone()));
-        Ok(connection)
+        *current = Some((credentials, prepared.clone()));
+        Ok(prepared)
     }
 }
 
@@ -184,11 +184,11 @@ pub fn header(
 
 fn connect(
     credentials: &Credentials,
-) -> Result<Client<HttpsConnector<HttpConnector>, Full<Bytes>>, RequestError> {
+) -> Result<Client<HttpsConnector<HttpConnector>, Full<Bytes>>, PostError> {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
-    let tls = tls::config(credentials).map_err(RequestError::Setup)?;
+    let tls = tls::config(credentials).map_err(PostError::Setup)?;
     let connector = hyper_rustls::HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_or_http()
@@ -200,16 +200,16 @@ fn connect(
         .build(connector))
 }
 
-fn with_suffix(url: &Uri, suffix: &str) -> Result<Uri, RequestError> {
+fn with_suffix(url: &Uri, suffix: &str) -> Result<Uri, PostError> {
     if suffix.is_empty() {
         return Ok(url.clone());
     }
     let mut parts = url.clone().into_parts();
     let path = format!("{}{suffix}", url.path().trim_end_matches('/'));
-    let wrong = |_| RequestError::Setup("the URL's path cannot be extended".to_owned());
+    let wrong = |_| PostError::Setup("the URL's path cannot be extended".to_owned());
     parts.path_and_query = Some(path.parse().map_err(wrong)?);
     Uri::from_parts(parts)
-        .map_err(|_| RequestError::Setup("the URL's path cannot be extended".to_owned()))
+        .map_err(|_| PostError::Setup("the URL's path cannot be extended".to_owned()))
 }
 
 fn summary(response: &Response<Incoming>) -> PostResponse {

@@ -19,7 +19,7 @@ use crate::{
 
 /// Something that changes the tables.
 #[derive(Clone, Debug)]
-pub(super) enum Input {
+pub(super) enum OutboxInput {
     /// A conflict or an anomaly changed.
     Event(AnyEvent),
     /// Everything that is active now, each with its present state.
@@ -92,13 +92,13 @@ impl<'l, 't> Batch<'l, 't> {
     }
 
     /// Takes one input.
-    pub(super) fn take(&mut self, input: &Input) -> Result<(), StoreError> {
+    pub(super) fn take(&mut self, input: &OutboxInput) -> Result<(), StoreError> {
         match input {
-            Input::Event(event) if event.is_resolved() => self.resolved(event),
-            Input::Event(event) => self.active(event, false),
-            Input::Active(events) => self.all_active(events),
-            Input::DelayElapsed(sink, subject) => self.delay_elapsed(*sink, *subject),
-            Input::Finished(sink, subject, seq) => self.remove(*sink, *subject, *seq),
+            OutboxInput::Event(event) if event.is_resolved() => self.resolved(event),
+            OutboxInput::Event(event) => self.active(event, false),
+            OutboxInput::Active(events) => self.all_active(events),
+            OutboxInput::DelayElapsed(sink, subject) => self.delay_elapsed(*sink, *subject),
+            OutboxInput::Finished(sink, subject, seq) => self.remove(*sink, *subject, *seq),
         }
     }
 

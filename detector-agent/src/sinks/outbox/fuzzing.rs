@@ -6,7 +6,7 @@ use redb::Database;
 
 use super::{
     OutboxBounds, SinkSpec,
-    batch::{BatchOutcome, Input},
+    batch::{BatchOutcome, OutboxInput},
     outbox_store::OutboxStore,
     tables::{self, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
@@ -84,7 +84,7 @@ fn resume(
     let queues: Vec<_> = loaded.queues.into_iter().map(Mutex::new).collect();
     let queues: Vec<_> = queues.iter().collect();
     let mut changes = BatchOutcome::default();
-    let all_ended = [Input::Active(Vec::new())];
+    let all_ended = [OutboxInput::Active(Vec::new())];
     tables.apply(database, &all_ended, &queues, &mut changes, false, now)?;
     tables.applied(&changes);
     let was_notified = |name| {

@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Outbox, OutboxBounds, SinkQueue, SinkSpec, worker::Worker};
+use super::{Outbox, OutboxBounds, SinkQueue, SinkSpec, worker::OutboxWorker};
 use crate::{
     event::Event,
     health::{Health, Role},
@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct ManualOutbox {
     outbox: Outbox,
-    worker: Worker,
+    worker: OutboxWorker,
 }
 
 impl ManualOutbox {

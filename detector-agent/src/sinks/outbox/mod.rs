@@ -65,10 +65,10 @@ use crate::{
     node,
     persist::store::Store,
 };
-use batch::Input;
+use batch::OutboxInput;
 use outbox_store::OutboxStore;
 use queue::Queue;
-use worker::{Backpressure, CommitState, DelayQueue, OutboxMessage, Worker};
+use worker::{Backpressure, CommitState, DelayQueue, OutboxMessage, OutboxWorker};
 
 /// The most events that wait to be stored.
 pub const CAPACITY: usize = 8192;
@@ -156,7 +156,7 @@ impl Outbox {
         bounds: OutboxBounds,
         metrics: &Arc<Metrics>,
         health: Part,
-    ) -> (Self, Worker) {
+    ) -> (Self, OutboxWorker) {
         let tables = OutboxStore::new(sinks, bounds, node::random());
         let labels = Delivery {
             sink: NAME.to_owned(),
@@ -183,7 +183,7 @@ impl Outbox {
             queued: AtomicUsize::new(0),
             behind: AtomicBool::new(true),
         });
-        let mut thread = Worker {
+        let mut thread = OutboxWorker {
             inputs,
             tables,
             store: Arc::clone(store),
@@ -253,7 +253,7 @@ pub struct OutboxSink {
 }
 
 impl OutboxSink {
-    fn send(&mut self, input: Input) -> bool {
+    fn send(&mut self, input: OutboxInput) -> bool {
         let sent = self.worker.send(OutboxMessage::Input(input)).is_ok();
         if !sent && !self.ended {
             self.ended = true;
@@ -268,7 +268,7 @@ impl OutboxSink {
 impl EventSink for OutboxSink {
     fn offer(&mut self, event: &AnyEvent) {
         let waiting = self.backpressure.queued.fetch_add(1, Ordering::AcqRel);
-        if waiting < CAPACITY && self.send(Input::Event(event.clone())) {
+        if waiting < CAPACITY && self.send(OutboxInput::Event(event.clone())) {
             return;
         }
         self.backpressure.queued.fetch_sub(1, Ordering::AcqRel);
@@ -289,6 +289,6 @@ impl EventSink for OutboxSink {
 
     fn catch_up(&mut self, active: &[AnyEvent]) {
         self.backpressure.behind.store(false, Ordering::Release);
-        self.send(Input::Active(active.to_vec()));
+        self.send(OutboxInput::Active(active.to_vec()));
     }
 }

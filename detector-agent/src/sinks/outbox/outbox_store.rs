@@ -10,7 +10,7 @@ use tracing::debug;
 
 use super::{
     OutboxBounds, SinkSpec,
-    batch::{Batch, BatchOutcome, Input},
+    batch::{Batch, BatchOutcome, OutboxInput},
     queue::{Queue, Queues, locked},
     tables::{self, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
@@ -142,7 +142,7 @@ impl OutboxStore {
     pub(super) fn apply(
         &self,
         database: &Database,
-        inputs: &[Input],
+        inputs: &[OutboxInput],
         queues: &Queues<'_>,
         changes: &mut BatchOutcome,
         force: bool,
@@ -155,7 +155,7 @@ impl OutboxStore {
         };
         let mut transaction = database.begin_write()?;
         let lasting = inputs.iter().any(|input| match input {
-            Input::Finished(sink, _, seq) => queues
+            OutboxInput::Finished(sink, _, seq) => queues
                 .get(*sink)
                 .is_some_and(|queue| locked(queue).has_later(*seq)),
             _ => true,

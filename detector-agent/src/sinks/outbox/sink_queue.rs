@@ -8,7 +8,7 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    batch::Input,
+    batch::OutboxInput,
     queue::{Idle, Queue, SendJob, locked},
     tables,
     worker::OutboxMessage,
@@ -151,7 +151,7 @@ impl SinkQueue {
         };
         if let Some(subject) = subject {
             // If the outbox thread has ended, the event stays stored and is sent again after the next start.
-            let _ = self.worker.send(OutboxMessage::Input(Input::Finished(
+            let _ = self.worker.send(OutboxMessage::Input(OutboxInput::Finished(
                 self.index, subject, seq,
             )));
         }

@@ -19,7 +19,7 @@ use tokio::{sync::oneshot, time::Instant};
 use tracing::{error, info, warn};
 
 use super::{
-    batch::{BatchOutcome, Input},
+    batch::{BatchOutcome, OutboxInput},
     outbox_store::OutboxStore,
     queue::locked,
     sink_queue::SinkQueue,
@@ -46,7 +46,7 @@ const STORE: RetryPolicy = RetryPolicy {
 /// The thread's input.
 #[derive(Debug)]
 pub(super) enum OutboxMessage {
-    Input(Input),
+    Input(OutboxInput),
     /// To be answered once everything before it is stored and available to the senders.
     Sync(oneshot::Sender<()>),
     Stop,
@@ -62,7 +62,7 @@ pub(super) struct Backpressure {
 }
 
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(super) struct OutboxWorker {
     pub(super) inputs: Receiver<OutboxMessage>,
     pub(super) tables: OutboxStore,
     pub(super) store: Arc<Store>,
@@ -80,9 +80,9 @@ pub(super) struct Worker {
 #[derive(Debug, Default)]
 pub(super) struct CommitState {
     /// Not committed yet.
-    batch: Vec<Input>,
+    batch: Vec<OutboxInput>,
     /// Committed removals that are not synced: a crash undoes them, and so does reopening the database.
-    unsynced: Vec<Input>,
+    unsynced: Vec<OutboxInput>,
     /// The database of the last commit.
     last: Weak<Database>,
     /// A commit that failed but may have reached the disk.
@@ -111,17 +111,17 @@ impl DelayQueue {
         self.times.peek().map(|Reverse((at, ..))| *at)
     }
 
-    fn take(&mut self, now: Instant) -> Option<Input> {
+    fn take(&mut self, now: Instant) -> Option<OutboxInput> {
         if self.next()? > now {
             return None;
         }
         let Reverse((_, sink, subject)) = self.times.pop()?;
         self.known.remove(&(sink, subject));
-        Some(Input::DelayElapsed(sink, subject))
+        Some(OutboxInput::DelayElapsed(sink, subject))
     }
 }
 
-impl Worker {
+impl OutboxWorker {
     /// Works until it is stopped, or until every sender of inputs is gone.
     pub(super) fn run(mut self) {
         let mut random = fastrand::Rng::new();
@@ -330,7 +330,7 @@ impl Worker {
         let stored = commit_state
             .batch
             .iter()
-            .filter(|input| matches!(input, Input::Event(_)))
+            .filter(|input| matches!(input, OutboxInput::Event(_)))
             .count();
         self.publish(changes);
         if stored > 0 {

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use hyper::{StatusCode, header::HeaderMap};
 
 use super::{
-    client::{FileError, HttpClient, PostResponse, RequestError, header, secret},
+    client::{CredentialFileError, HttpClient, PostError, PostResponse, header, secret},
     settings::{Format, WebhookSettings},
 };
 use crate::{clock::WallTime, event::AnyEvent};
@@ -24,10 +24,10 @@ use sign::{Secret, SecretError, signature};
 pub enum WebhookError {
     /// Its files or its TLS.
     #[error(transparent)]
-    Request(#[from] RequestError),
+    Request(#[from] PostError),
     /// A file with a secret.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] CredentialFileError),
     /// A file has no valid secret.
     #[error("{} {source}", .path.display())]
     Secret {

@@ -28,7 +28,7 @@ enum Pending {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct DiskState {
     bytes: Vec<u8>,
     pending: Vec<Pending>,
     /// Operations that change something, so far.
@@ -41,10 +41,10 @@ struct State {
 
 /// The disk. Clones are the same one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Disk(Arc<Mutex<State>>);
+pub(super) struct Disk(Arc<Mutex<DiskState>>);
 
 impl Disk {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DiskState> {
         self.0.lock().unwrap()
     }
 
@@ -123,7 +123,7 @@ impl Disk {
         state.crash_at = None;
     }
 
-    fn change(&self) -> io::Result<MutexGuard<'_, State>> {
+    fn change(&self) -> io::Result<MutexGuard<'_, DiskState>> {
         let mut state = self.lock();
         if state.crash_at == Some(state.operations) {
             state.off = true;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     super::{CAPACITY, Outbox, OutboxBounds, SinkSpec},
-    world::{ALL, World, health, sinks, store_on},
+    world::{ALL, Simulation, health, sinks, store_on},
 };
 use crate::{
     clock::WallTime,
@@ -16,24 +16,27 @@ use crate::{
 
 #[test]
 fn a_full_disk_delays_events_and_loses_none() {
-    let mut world = World::new(1, OutboxBounds::default());
-    world.start().unwrap();
-    let conflict = world.raise();
-    assert!(world.store());
-    world.deliver(10, 0);
-    world.disk.set_full(true);
-    world.update(&conflict);
-    world.resolve(&conflict);
+    let mut simulation = Simulation::new(1, OutboxBounds::default());
+    simulation.start().unwrap();
+    let conflict = simulation.raise();
+    assert!(simulation.store());
+    simulation.deliver(10, 0);
+    simulation.disk.set_full(true);
+    simulation.update(&conflict);
+    simulation.resolve(&conflict);
     for _ in 0..3 {
-        assert!(!world.store());
+        assert!(!simulation.store());
     }
-    assert!(world.counted("outbox", "store_failed") >= 3);
-    assert_eq!(world.seen[ALL][&samples::subject_id(&conflict)].len(), 1);
-    world.disk.set_full(false);
-    assert!(world.store());
-    world.finish();
-    world.check_order();
-    world.check_complete();
+    assert!(simulation.counted("outbox", "store_failed") >= 3);
+    assert_eq!(
+        simulation.seen[ALL][&samples::subject_id(&conflict)].len(),
+        1
+    );
+    simulation.disk.set_full(false);
+    assert!(simulation.store());
+    simulation.finish();
+    simulation.check_order();
+    simulation.check_complete();
 }
 
 #[test]
@@ -41,26 +44,26 @@ fn a_failed_commit_is_applied_exactly_once() {
     // Every place in the commit where the disk may fill up; then there is room again.
     let mut at = 0;
     loop {
-        let mut world = World::new(2, OutboxBounds::default());
-        world.start().unwrap();
-        let conflict = world.raise();
-        assert!(world.store());
-        world.deliver(10, 0);
-        world.update(&conflict);
-        let before = world.disk.operations();
-        world.disk.crash_at(before + at);
-        let done = world.store();
+        let mut simulation = Simulation::new(2, OutboxBounds::default());
+        simulation.start().unwrap();
+        let conflict = simulation.raise();
+        assert!(simulation.store());
+        simulation.deliver(10, 0);
+        simulation.update(&conflict);
+        let before = simulation.disk.operations();
+        simulation.disk.crash_at(before + at);
+        let done = simulation.store();
         if done {
             assert!(at > 3, "only {at} operations");
             break;
         }
         // Not a crash: everything written is there.
-        world.disk.come_back();
-        assert!(world.store());
-        world.finish();
-        world.check_order();
-        world.check_complete();
-        let updates = world.seen[ALL][&samples::subject_id(&conflict)]
+        simulation.disk.come_back();
+        assert!(simulation.store());
+        simulation.finish();
+        simulation.check_order();
+        simulation.check_complete();
+        let updates = simulation.seen[ALL][&samples::subject_id(&conflict)]
             .iter()
             .filter(|s| s.change == Change::Updated)
             .count();
@@ -71,29 +74,29 @@ fn a_failed_commit_is_applied_exactly_once() {
 
 #[test]
 fn a_full_channel_is_counted_and_repaired_by_a_catch_up() {
-    let mut world = World::new(3, OutboxBounds::default());
-    world.start().unwrap();
-    let ended = world.raise();
-    assert!(world.store());
-    let mut sink = world.run().outbox.sink();
+    let mut simulation = Simulation::new(3, OutboxBounds::default());
+    simulation.start().unwrap();
+    let ended = simulation.raise();
+    assert!(simulation.store());
+    let mut sink = simulation.run().outbox.sink();
     assert!(!sink.is_behind());
     let event = samples::event("x", Change::Updated, &ended, "10.0.0.1").into();
     for _ in 0..CAPACITY {
         sink.offer(&event);
     }
     // There is no room for either event.
-    world.resolve(&ended);
-    let begun = world.raise();
-    assert_eq!(world.counted("outbox", "dropped"), 2);
+    simulation.resolve(&ended);
+    let begun = simulation.raise();
+    assert_eq!(simulation.counted("outbox", "dropped"), 2);
     assert!(!sink.is_behind(), "there is no room yet");
-    while !world.store() {}
+    while !simulation.store() {}
     assert!(sink.is_behind());
     let now = samples::event("y", Change::Updated, &begun, "10.0.0.1");
     sink.catch_up(&[now.into()]);
     assert!(!sink.is_behind());
-    world.finish();
-    world.check_order();
-    let seen = &world.seen[ALL];
+    simulation.finish();
+    simulation.check_order();
+    let seen = &simulation.seen[ALL];
     assert_eq!(
         seen[&samples::subject_id(&ended)].last().unwrap().change,
         Change::Resolved
@@ -202,44 +205,44 @@ fn an_outbox_on_a_full_disk_starts_once_there_is_room() {
 
 #[test]
 fn earlier_events_are_sent_after_a_failed_read_at_the_start() {
-    let mut world = World::new(5, OutboxBounds::default());
-    world.start().unwrap();
-    let conflict = world.raise();
-    assert!(world.store());
-    world.die();
-    world.disk.set_full(true);
-    assert!(world.start().is_err());
-    world.disk.set_full(false);
-    world.start().unwrap();
-    world.resolve(&conflict);
-    world.finish();
-    world.check_order();
-    world.check_complete();
+    let mut simulation = Simulation::new(5, OutboxBounds::default());
+    simulation.start().unwrap();
+    let conflict = simulation.raise();
+    assert!(simulation.store());
+    simulation.die();
+    simulation.disk.set_full(true);
+    assert!(simulation.start().is_err());
+    simulation.disk.set_full(false);
+    simulation.start().unwrap();
+    simulation.resolve(&conflict);
+    simulation.finish();
+    simulation.check_order();
+    simulation.check_complete();
 }
 
 #[test]
 fn an_error_of_another_writer_does_not_repeat_deliveries() {
-    let mut world = World::new(6, OutboxBounds::default());
-    world.start().unwrap();
-    let conflict = world.raise();
-    assert!(world.store());
-    world.deliver(10, 0);
+    let mut simulation = Simulation::new(6, OutboxBounds::default());
+    simulation.start().unwrap();
+    let conflict = simulation.raise();
+    assert!(simulation.store());
+    simulation.deliver(10, 0);
     // The removal is committed but not synced, as nothing follows it.
-    assert!(world.store());
-    let store = Arc::clone(&world.run().worker.store);
-    world.disk.set_full(true);
+    assert!(simulation.store());
+    let store = Arc::clone(&simulation.run().worker.store);
+    simulation.disk.set_full(true);
     let database = store.database().unwrap();
     store.failed(database);
     drop(store);
-    world.disk.set_full(false);
-    world.update(&conflict);
-    assert!(world.store());
-    world.deliver(10, 0);
-    assert!(world.store());
-    world.die();
-    world.start().unwrap();
-    world.resolve(&conflict);
-    world.finish();
-    world.check_order();
-    world.check_complete();
+    simulation.disk.set_full(false);
+    simulation.update(&conflict);
+    assert!(simulation.store());
+    simulation.deliver(10, 0);
+    assert!(simulation.store());
+    simulation.die();
+    simulation.start().unwrap();
+    simulation.resolve(&conflict);
+    simulation.finish();
+    simulation.check_order();
+    simulation.check_complete();
 }

@@ -1,6 +1,6 @@
 //! Random conflicts, with a power cut at every single write.
 
-use super::{super::OutboxBounds, world::World};
+use super::{super::OutboxBounds, world::Simulation};
 
 /// Conflicts open at a time.
 const OPEN: usize = 4;
@@ -13,45 +13,45 @@ const TIGHT: OutboxBounds = OutboxBounds {
 };
 
 /// A run with one crash at the operation `crash_at`; `false` if there were fewer.
-fn live(seed: u64, crash_at: usize, bounds: OutboxBounds, ambiguous: bool) -> (World, bool) {
-    let mut world = World::new(seed, bounds);
-    world.ambiguous = ambiguous;
-    world.disk.crash_at(crash_at);
+fn live(seed: u64, crash_at: usize, bounds: OutboxBounds, ambiguous: bool) -> (Simulation, bool) {
+    let mut simulation = Simulation::new(seed, bounds);
+    simulation.ambiguous = ambiguous;
+    simulation.disk.crash_at(crash_at);
     let mut crashed = false;
     let mut steps = 0;
     while steps < 12 {
-        if world.run.is_none()
-            && let Err(why) = world.start()
+        if simulation.run.is_none()
+            && let Err(why) = simulation.start()
         {
             assert!(
-                world.disk.is_off(),
+                simulation.disk.is_off(),
                 "seed {seed}, crash at {crash_at}: {why}"
             );
             crashed = true;
-            let mut random = world.random.fork();
-            world.disk.power_on(&mut random);
+            let mut random = simulation.random.fork();
+            simulation.disk.power_on(&mut random);
             continue;
         }
-        for _ in 0..world.random.usize(1..6) {
-            world.happen(OPEN);
+        for _ in 0..simulation.random.usize(1..6) {
+            simulation.happen(OPEN);
         }
-        world.store();
-        let failing = if world.random.u8(..3) == 0 { 8 } else { 2 };
-        world.deliver(6, failing);
-        if world.disk.is_off() {
+        simulation.store();
+        let failing = if simulation.random.u8(..3) == 0 { 8 } else { 2 };
+        simulation.deliver(6, failing);
+        if simulation.disk.is_off() {
             crashed = true;
-            world.die();
-            let mut random = world.random.fork();
-            world.disk.power_on(&mut random);
+            simulation.die();
+            let mut random = simulation.random.fork();
+            simulation.disk.power_on(&mut random);
         }
         steps += 1;
     }
-    if world.run.is_none() {
-        world.start().unwrap();
+    if simulation.run.is_none() {
+        simulation.start().unwrap();
     }
-    world.disk.come_back();
-    world.finish();
-    (world, crashed)
+    simulation.disk.come_back();
+    simulation.finish();
+    (simulation, crashed)
 }
 
 #[test]
@@ -59,9 +59,9 @@ fn a_crash_at_any_write_keeps_order_and_loses_nothing_stored() {
     for (seed, step) in [(0, 1), (1, 5)] {
         let mut crash_at = 0;
         loop {
-            let (world, crashed) = live(seed, crash_at, OutboxBounds::default(), true);
-            world.check_order();
-            world.check_complete();
+            let (simulation, crashed) = live(seed, crash_at, OutboxBounds::default(), true);
+            simulation.check_order();
+            simulation.check_complete();
             if !crashed {
                 println!("seed {seed}: {crash_at} writes");
                 assert!(crash_at > 50, "only {crash_at} writes");
@@ -77,10 +77,10 @@ fn at_the_bound_a_sink_still_gets_complete_conflicts() {
     let mut evicted = 0;
     let mut complete = 0;
     for seed in 0..60 {
-        let (world, _) = live(seed, usize::MAX, TIGHT, false);
-        evicted += world.counted("all", "evicted");
-        if !world.lost_resolved {
-            world.check_order();
+        let (simulation, _) = live(seed, usize::MAX, TIGHT, false);
+        evicted += simulation.counted("all", "evicted");
+        if !simulation.lost_resolved {
+            simulation.check_order();
             complete += 1;
         }
     }
@@ -96,10 +96,10 @@ fn at_the_bound_a_sink_still_gets_complete_conflicts() {
 fn a_crash_at_any_write_keeps_order_at_the_bound() {
     let (mut runs, mut complete) = (0, 0);
     for crash_at in (0..).step_by(3) {
-        let (world, crashed) = live(7, crash_at, TIGHT, false);
+        let (simulation, crashed) = live(7, crash_at, TIGHT, false);
         runs += 1;
-        if !world.lost_resolved {
-            world.check_order();
+        if !simulation.lost_resolved {
+            simulation.check_order();
             complete += 1;
         }
         if !crashed {

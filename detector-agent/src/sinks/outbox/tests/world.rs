@@ -10,7 +10,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    super::{Outbox, OutboxBounds, SinkSpec, worker::Worker},
+    super::{Outbox, OutboxBounds, SinkSpec, worker::OutboxWorker},
     disk::Disk,
 };
 use crate::{
@@ -69,10 +69,10 @@ pub(super) fn store_on(disk: &Disk) -> Arc<Store> {
 /// One run of the agent, which ends with a crash.
 pub(super) struct Run {
     pub(super) outbox: Outbox,
-    pub(super) worker: Worker,
+    pub(super) worker: OutboxWorker,
 }
 
-pub(super) struct World {
+pub(super) struct Simulation {
     pub(super) disk: Disk,
     pub(super) random: fastrand::Rng,
     bounds: OutboxBounds,
@@ -93,7 +93,7 @@ pub(super) struct World {
     pub(super) ambiguous: bool,
 }
 
-impl World {
+impl Simulation {
     pub(super) fn new(seed: u64, bounds: OutboxBounds) -> Self {
         Self {
             disk: Disk::default(),
