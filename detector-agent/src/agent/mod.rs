@@ -6,7 +6,7 @@
 //! thread "kernel-worker"     attaches programs and takes snapshots; may wait for kernel locks
 //! thread "ipam"              reads IPAM allocations; may wait for a disk or an API
 //! thread "outbox"            stores events before they are sent; waits for the disk
-//! thread "state"             persists what is open; waits for the disk
+//! thread "persist"           persists what is open; waits for the disk
 //! thread "http"              HTTP endpoints; a slow client delays nothing else
 //! ```
 //!

@@ -36,6 +36,7 @@ use crate::{
     health::Health,
     metrics::Metrics,
     pods::PodDirectory,
+    threads,
 };
 use engine_client::EngineClient;
 use tls::Tls;
@@ -171,19 +172,17 @@ impl Endpoints {
             .build()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let (listener, tls) = (self.listener, self.tls);
-        let thread = thread::Builder::new()
-            .name("http".to_owned())
-            .spawn(move || {
-                let served = runtime.block_on(async {
-                    tokio::select! {
-                        served = serve::serve(listener, tls, app) => served,
-                        _ = stopped => Ok(()),
-                    }
-                });
-                if let Err(error) = served {
-                    error!(%error, "HTTP server failed; detection continues, restart the agent to restore the endpoints");
+        let thread = threads::spawn("http", move || {
+            let served = runtime.block_on(async {
+                tokio::select! {
+                    served = serve::serve(listener, tls, app) => served,
+                    _ = stopped => Ok(()),
                 }
-            })?;
+            });
+            if let Err(error) = served {
+                error!(%error, "HTTP server failed; detection continues, restart the agent to restore the endpoints");
+            }
+        })?;
         info!("serving {scheme}://{address}/");
         Ok(Server {
             stop: Some(stop),

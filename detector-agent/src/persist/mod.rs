@@ -23,7 +23,6 @@ use std::{
         atomic::AtomicBool,
         mpsc::{self, Receiver},
     },
-    thread,
     time::Duration,
 };
 
@@ -34,6 +33,7 @@ use crate::{
     health::Part,
     metrics::Metrics,
     persist::store::Store,
+    threads,
 };
 
 pub use handle::PersistenceHandle;
@@ -119,13 +119,11 @@ pub fn start(
         part.clone(),
         counters.clone(),
     );
-    thread::Builder::new()
-        .name("state".to_owned())
-        .spawn(move || {
-            // Dropped when the thread ends, also by a panic.
-            let _end = end;
-            worker.run(&loaded);
-        })?;
+    threads::spawn("persist", move || {
+        // Dropped when the thread ends, also by a panic.
+        let _end = end;
+        worker.run(&loaded);
+    })?;
     let restored = load.recv_timeout(START).unwrap_or_else(|_| {
         let problem = "reading --state-dir takes too long";
         part.failed(problem);

@@ -47,7 +47,6 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     },
-    thread,
     time::Duration,
 };
 
@@ -64,6 +63,7 @@ use crate::{
     metrics::{Delivery, Metrics},
     node,
     persist::store::Store,
+    threads,
 };
 use batch::OutboxInput;
 use outbox_store::OutboxStore;
@@ -138,14 +138,12 @@ impl Outbox {
     ) -> Result<Self, OutboxError> {
         let (mut outbox, thread) = Self::assemble(store, sinks, bounds, metrics, health);
         let (end, ended) = mpsc::channel();
-        thread::Builder::new()
-            .name(NAME.to_owned())
-            .spawn(move || {
-                thread.run();
-                // `stop` may have timed out.
-                let _ = end.send(());
-            })
-            .map_err(OutboxError::Thread)?;
+        threads::spawn(NAME, move || {
+            thread.run();
+            // `stop` may have timed out.
+            let _ = end.send(());
+        })
+        .map_err(OutboxError::Thread)?;
         outbox.ended = Some(ended);
         Ok(outbox)
     }
