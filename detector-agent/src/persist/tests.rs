@@ -283,7 +283,7 @@ fn a_hanging_store_delays_nothing_and_gets_all_afterwards() {
     let deadline = Instant::now() + Duration::from_secs(20);
     while node.delivered("delivered") < QUEUE as u64 {
         assert!(Instant::now() < deadline);
-        thread::yield_now();
+        std::thread::yield_now();
     }
     let (handle, engine) = node.handle();
     handle.tick(engine, clock::now());
@@ -410,7 +410,7 @@ fn a_lost_list_of_anomalies_is_written_again() {
     let deadline = Instant::now() + Duration::from_secs(20);
     while node.part().0 != PartState::Works {
         assert!(Instant::now() < deadline);
-        thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
         let (handle, engine) = node.handle();
         handle.tick(engine, clock::now());
     }

@@ -159,7 +159,7 @@ impl Queue {
         }
         let mut next: Option<Instant> = None;
         for (seq, subject) in &self.heads {
-            let Some(lane) = self.lanes.get_mut(&subject) else {
+            let Some(lane) = self.lanes.get_mut(subject) else {
                 continue;
             };
             match lane.state {
