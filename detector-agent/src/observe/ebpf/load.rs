@@ -3,16 +3,15 @@
 use std::{
     fs,
     hash::{BuildHasher, RandomState},
-    io,
     net::IpAddr,
     os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use aya::{
     Ebpf, EbpfError, EbpfLoader, Endianness,
     maps::{
-        HashMap, MapError, PerCpuArray, RingBuf,
+        HashMap, PerCpuArray, RingBuf,
         lpm_trie::{Key, LpmTrie},
     },
     programs::{BtfTracePoint, ProgramError, SchedClassifier},
@@ -24,11 +23,11 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use super::{
     CounterReader, EbpfOptions, KernelLog, KernelLogReader, RingReader, SHARED_NETWORKS,
     attach::AttachedDevices,
-    btf::{Btf, BtfError},
+    btf::Btf,
     capability,
     leftovers::PROGRAM,
+    load_error::{BtfProblem, LoadError, map_error, program_error},
     offsets,
-    tc::TcError,
 };
 use crate::error_chain::one_line;
 
@@ -43,68 +42,6 @@ const NEIGHBOUR_PROGRAMS: [(&str, &str); 3] = [
     ("ipconflict_neigh_timer", "neigh_timer_handler"),
     ("ipconflict_neigh_cleanup", "neigh_cleanup_and_release"),
 ];
-
-/// Why the programs could not be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The agent was built without the programs.
-    #[error(
-        "this agent was built without its kernel programs; build it with `cargo xtask build`, or run it with --no-ebpf"
-    )]
-    Stub,
-    /// A capability is missing.
-    #[error("loading the kernel programs needs {0}; run as root, or grant it to the agent")]
-    MissingCapability(&'static str),
-    /// The kernel's type information is missing or unusable.
-    #[error("cannot use the kernel's type information (BTF) in {path}: {problem}")]
-    Btf {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: BtfProblem,
-    },
-    /// The kernel refused although no capability is missing.
-    #[error(
-        "the kernel does not permit this process to load programs ({0}), probably because of a user namespace or kernel lockdown; run it in the host's user namespace, or with --no-ebpf"
-    )]
-    NotPermitted(io::Error),
-    /// The verifier rejected a program.
-    #[error(
-        "the kernel's verifier rejected the program {program}: {source}; the verifier's reasons are logged at level debug"
-    )]
-    Verifier {
-        /// The program.
-        program: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// Another error of the kernel or the object.
-    #[error("cannot load the kernel programs: {0}; --no-ebpf runs without them")]
-    Kernel(String),
-    /// The netlink socket for traffic control cannot be opened.
-    #[error("cannot open a netlink socket for traffic control: {0}")]
-    Tc(#[from] TcError),
-}
-
-/// What is wrong with the kernel's type information.
-#[derive(Debug, thiserror::Error)]
-pub enum BtfProblem {
-    /// The file cannot be read.
-    #[error("{0}; the kernel must be built with CONFIG_DEBUG_INFO_BTF")]
-    Unreadable(io::Error),
-    /// The file is empty.
-    #[error("it is empty; the kernel must be built with CONFIG_DEBUG_INFO_BTF")]
-    Empty,
-    /// It is not BTF, or something is missing from it.
-    #[error("{0}")]
-    Unusable(String),
-}
-
-impl From<BtfError> for BtfProblem {
-    fn from(error: BtfError) -> Self {
-        Self::Unusable(error.to_string())
-    }
-}
 
 /// The loaded programs and the devices they are attached to. Detaches from all devices when dropped.
 #[derive(Debug)]
@@ -330,52 +267,6 @@ fn take(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map, LoadError> {
 
 fn no_map(name: &str) -> LoadError {
     LoadError::Kernel(format!("the object has no map {name}"))
-}
-
-fn map_error(error: &MapError) -> LoadError {
-    match error {
-        MapError::CreateError { io_error, .. }
-            if io_error.kind() == io::ErrorKind::PermissionDenied =>
-        {
-            LoadError::NotPermitted(
-                io_error
-                    .raw_os_error()
-                    .map_or_else(|| io_error.kind().into(), io::Error::from_raw_os_error),
-            )
-        }
-        error => LoadError::Kernel(one_line(error)),
-    }
-}
-
-fn program_error(program: &'static str, error: ProgramError) -> LoadError {
-    match error {
-        ProgramError::LoadError {
-            io_error,
-            verifier_log,
-        } => {
-            if io_error.kind() == io::ErrorKind::PermissionDenied
-                && verifier_log.to_string().is_empty()
-            {
-                return LoadError::NotPermitted(io_error);
-            }
-            tracing::debug!(program, log = %tail(&verifier_log.to_string()), "verifier log");
-            LoadError::Verifier {
-                program,
-                source: io_error,
-            }
-        }
-        error => LoadError::Kernel(format!("{program}: {}", one_line(&error))),
-    }
-}
-
-/// The end of a verifier log, which has the reason.
-fn tail(log: &str) -> String {
-    const LINES: usize = 40;
-    let lines: Vec<&str> = log.lines().collect();
-    lines
-        .get(lines.len().saturating_sub(LINES)..)
-        .unwrap_or_default()
-        .join("\n")
 }
 
 /// The smallest valid size of a ring buffer of at least `bytes`: a power of two, at least a page.
