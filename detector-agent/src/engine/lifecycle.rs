@@ -172,7 +172,8 @@ impl Lifecycle {
         refused
     }
 
-    /// Replaces an open conflict with `conflict`, which is the same one with newer evidence, and reports it as updated.
+    /// Replaces an open conflict with `conflict`, which is the same one with newer evidence, and
+    /// reports it as updated. Its detection latency stays: nothing was detected.
     pub(super) fn refresh(
         &mut self,
         conflict: Conflict,
@@ -184,9 +185,10 @@ impl Lifecycle {
         else {
             return;
         };
+        let latency = conflict.updated_at.0.saturating_sub(conflict.decided_at.0);
         tracked.conflict = Conflict {
             updated_at: now,
-            decided_at: now,
+            decided_at: Timestamp(now.0.saturating_sub(latency)),
             ..conflict
         };
         effects.push(Effect::Updated(tracked.conflict.clone()));
