@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::observation::{IfIndex, Link, LinkKind, Mac, Peer, Timestamp};
+use super::observation::{IfIndex, Link, LinkKind, Mac, NsId, Peer, Timestamp};
 
 /// A pod device, as the attach worker and the pod lookups need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub(super) struct LinkState {
     pub(super) namespace_readable: bool,
     /// The hardware address of the pod's end, once read.
     pub(super) peer_mac: Option<Mac>,
+    /// The pod's namespace is gone, and the kernel is about to remove the device.
+    pub(super) is_dying: bool,
 }
 
 /// The pod's end of a pod device. The peer of any other link is ignored: a pod may have its
@@ -110,9 +112,9 @@ impl Links {
             .and_then(|ifindex| self.by_index.get(ifindex))
     }
 
-    /// The pod device of this index.
+    /// The pod device of this index, unless its pod is gone already.
     pub(super) fn pod(&self, ifindex: IfIndex) -> Option<&LinkState> {
-        self.get(ifindex).filter(|l| l.is_pod())
+        self.get(ifindex).filter(|l| l.is_pod() && !l.is_dying)
     }
 
     pub(super) fn is_bridge(&self, ifindex: IfIndex) -> bool {
@@ -131,6 +133,22 @@ impl Links {
     /// The L2 domain of a link: its bridge, or itself.
     pub(super) fn domain(&self, ifindex: IfIndex) -> IfIndex {
         self.bridge_of(ifindex).unwrap_or(ifindex)
+    }
+
+    /// The known peers in a namespace.
+    pub(super) fn peers_in(&self, nsid: NsId) -> Vec<Peer> {
+        let peers = self.by_peer.keys();
+        peers.filter(|peer| peer.nsid == nsid).copied().collect()
+    }
+
+    /// Unsets the peer of a pod device; returns that device.
+    pub(super) fn unset_peer(&mut self, peer: Peer) -> Option<&mut LinkState> {
+        let ifindex = self.by_peer.remove(&peer)?;
+        let state = self.by_index.get_mut(&ifindex)?;
+        state.link.peer = None;
+        state.namespace_readable = false;
+        state.peer_mac = None;
+        Some(state)
     }
 
     /// Adds or updates a link. With `complete` it comes from a snapshot, and absent attributes are
@@ -184,6 +202,8 @@ impl Links {
         if link.peer.is_none() {
             state.namespace_readable = false;
             state.peer_mac = None;
+        } else {
+            state.is_dying = false;
         }
         let before = std::mem::replace(&mut state.link, link);
         self.unindex(&before);
@@ -201,6 +221,7 @@ impl Links {
             since: now,
             namespace_readable: false,
             peer_mac: None,
+            is_dying: false,
             link,
         };
         self.by_index.insert(ifindex, state);

@@ -334,6 +334,11 @@ pub enum Observation {
     Link(Link),
     /// The link of this index left the agent's namespace.
     LinkGone(IfIndex),
+    /// The namespace with this id is gone, or the id was assigned to another one.
+    NamespaceIdFreed(NsId),
+    /// The pod's end of a pair moved to another namespace. The kernel sends no message about the
+    /// end that stayed.
+    PeerMoved(Peer),
     /// An address was added or changed on a link in another namespace.
     PodAddress(Peer, AssignedAddress),
     /// An address was removed in another namespace. The same IPv4 address may still be assigned

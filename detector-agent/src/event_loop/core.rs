@@ -190,7 +190,10 @@ impl Core {
 /// The `kind` label of an observation.
 fn kind(observation: &Observation) -> Option<&'static str> {
     match observation {
-        Observation::Link(_) | Observation::LinkGone(_) => Some("link"),
+        Observation::Link(_)
+        | Observation::LinkGone(_)
+        | Observation::NamespaceIdFreed(_)
+        | Observation::PeerMoved(_) => Some("link"),
         Observation::PodAddress(..) | Observation::PodAddressGone(..) => Some("address"),
         Observation::HostAddress(..) | Observation::HostAddressGone(..) => Some("host_address"),
         Observation::Neighbour(_) | Observation::NeighbourGone(..) => Some("neighbour"),

@@ -18,9 +18,11 @@ use std::{io, time::Duration};
 
 use crate::{
     clock,
+    engine::{Observation, TimedObservation},
     observe::{
         ebpf::RingReader,
-        netlink::{NetlinkListener, NotificationSource},
+        netlink::{DrainedSocket, NetlinkListener, Omitted},
+        worker::WorkerEvent,
     },
 };
 use poller::Poller;
@@ -33,6 +35,9 @@ pub use resync::Readiness;
 /// Maximum number of datagrams and records taken in one round, so that no source starves another.
 const MAX_DATAGRAMS: usize = 256;
 const MAX_RECORDS: usize = 4096;
+/// Maximum number of datagrams taken before one snapshot is merged: more than a receive buffer holds, unless it is refilled
+/// meanwhile.
+const MAX_DATAGRAMS_BEFORE_SNAPSHOT: usize = 65_536;
 
 /// Everything the event loop receives from.
 #[derive(Debug)]
@@ -84,31 +89,27 @@ impl EventLoop {
 
     /// One round over all inputs; `true` if one of them holds more.
     fn round(&mut self) -> io::Result<bool> {
-        let mut has_more = self.drain_netlink()?;
+        let mut has_more = self.drain_netlink(MAX_DATAGRAMS)?.more;
         has_more |= self.drain_ring();
-        self.drain_mailbox();
+        self.drain_mailbox()?;
         self.core.run_timers(clock::now());
         Ok(has_more)
     }
 
-    fn drain_netlink(&mut self) -> io::Result<bool> {
+    fn drain_netlink(&mut self, max_datagrams: usize) -> io::Result<DrainedSocket> {
         let Self { inputs, core } = self;
-        let mut has_more = false;
-        for source in NotificationSource::ALL {
-            let drained = inputs
-                .netlink
-                .drain(source, MAX_DATAGRAMS, |observation| core.step(observation))
-                .map_err(io::Error::other)?;
-            has_more |= drained.more;
-            if drained.overrun {
-                core.count_dropped("netlink_overrun", 1);
-                core.request_resync("netlink_overrun");
-            }
-            if drained.undecodable > 0 {
-                core.count_dropped("netlink_undecodable", drained.undecodable);
-            }
+        let drained = inputs
+            .netlink
+            .drain(max_datagrams, |observation| core.step(observation))
+            .map_err(io::Error::other)?;
+        if drained.overrun {
+            core.count_dropped("netlink_overrun", 1);
+            core.request_resync("netlink_overrun");
         }
-        Ok(has_more)
+        if drained.undecodable > 0 {
+            core.count_dropped("netlink_undecodable", drained.undecodable);
+        }
+        Ok(drained)
     }
 
     fn drain_ring(&mut self) -> bool {
@@ -123,10 +124,42 @@ impl EventLoop {
         drained.more
     }
 
-    fn drain_mailbox(&mut self) {
+    fn drain_mailbox(&mut self) -> io::Result<()> {
         self.inputs.mailbox.clear_wakeup();
         while let Some(message) = self.inputs.mailbox.next() {
+            let message = match message {
+                LoopMessage::Worker(WorkerEvent::Snapshot(snapshot, omitted)) => {
+                    self.catch_up(snapshot, omitted)?
+                }
+                message => message,
+            };
             self.core.handle(message);
         }
+        Ok(())
+    }
+
+    /// Steps what the kernel reported before the snapshot was complete, as the engine requires: else an address in the
+    /// snapshot meets claims whose removal is still queued, or is taken for one of an earlier pod with the same namespace
+    /// id. A snapshot for which that cannot be done has failed.
+    fn catch_up(
+        &mut self,
+        snapshot: TimedObservation,
+        omitted: Omitted,
+    ) -> io::Result<LoopMessage> {
+        let drained = self.drain_netlink(MAX_DATAGRAMS_BEFORE_SNAPSHOT)?;
+        let event = match snapshot.observation {
+            Observation::Snapshot(token, ..) if drained.more || drained.overrun => {
+                let failed = TimedObservation {
+                    at: snapshot.at,
+                    observation: Observation::SnapshotFailed(token),
+                };
+                WorkerEvent::Snapshot(failed, Omitted::default())
+            }
+            observation => {
+                let at = snapshot.at;
+                WorkerEvent::Snapshot(TimedObservation { at, observation }, omitted)
+            }
+        };
+        Ok(LoopMessage::Worker(event))
     }
 }

@@ -8,7 +8,7 @@ use nix::{
 };
 
 use super::Inputs;
-use crate::{observe::netlink::NotificationSource, sinks::lines::Lines};
+use crate::sinks::lines::Lines;
 
 /// The longest wait; the tick ends each one earlier.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -25,9 +25,7 @@ impl Poller {
     pub(super) fn new(inputs: &Inputs) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let readable = || EpollEvent::new(EpollFlags::EPOLLIN, 0);
-        for source in NotificationSource::ALL {
-            epoll.add(inputs.netlink.fd(source), readable())?;
-        }
+        epoll.add(inputs.netlink.fd(), readable())?;
         epoll.add(inputs.mailbox.as_fd(), readable())?;
         if let Some(ring) = &inputs.ring {
             epoll.add(ring.as_fd(), readable())?;

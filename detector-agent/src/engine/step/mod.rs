@@ -145,6 +145,8 @@ impl Engine {
                 self.in_flight.touch(StateKey::Link(ifindex));
                 self.link_gone(ifindex, effects);
             }
+            Observation::NamespaceIdFreed(nsid) => self.namespace_id_freed(nsid, at),
+            Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
             Observation::PodAddress(peer, info) => {
                 self.in_flight
                     .touch(StateKey::PodAddress(peer, info.address, info.prefix_len));

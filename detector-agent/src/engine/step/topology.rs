@@ -9,7 +9,7 @@ use crate::engine::{
     facts::Owner,
     in_flight_snapshots::StateKey,
     links::{LinkChange, LinkState, PodDevice, pod_peer},
-    observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, Peer, Route, Timestamp},
+    observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, NsId, Peer, Route, Timestamp},
     routes::{AddOutcome, Routes},
 };
 
@@ -126,6 +126,36 @@ impl Engine {
         self.mark_flapping_dirty(ifindex);
         if let Some(state) = state.filter(LinkState::is_pod) {
             effects.push(Effect::Detach(state.device()));
+        }
+    }
+
+    /// The namespace that had this id is gone: nothing reported before holds for the next one, which
+    /// may get the same id and link index at once. The kernel is about to remove its devices.
+    pub(super) fn namespace_id_freed(&mut self, nsid: NsId, at: Timestamp) {
+        for peer in self.links.peers_in(nsid) {
+            let Some(device) = self.links.unset_peer(peer) else {
+                continue;
+            };
+            device.is_dying = true;
+            let ifindex = device.link.ifindex;
+            // A snapshot that is in flight may still show the device as the peer's.
+            self.in_flight.touch(StateKey::Link(ifindex));
+            self.in_flight.touch(StateKey::LinkIdentity(ifindex));
+            self.remove_peer_claims(peer, at);
+            self.mark_link_dirty(ifindex);
+            self.mark_flapping_dirty(ifindex);
+        }
+    }
+
+    /// The pod's end of a device is in another namespace now. Which one, and which addresses it has
+    /// there, only a snapshot of the device shows.
+    pub(super) fn peer_moved(&mut self, peer: Peer, at: Timestamp, effects: &mut Vec<Effect>) {
+        let device = self.links.unset_peer(peer).map(|state| state.device());
+        self.remove_peer_claims(peer, at);
+        if let Some(device) = device {
+            self.in_flight.touch(StateKey::Link(device.ifindex));
+            self.mark_link_dirty(device.ifindex);
+            effects.push(Effect::Attach(device));
         }
     }
 

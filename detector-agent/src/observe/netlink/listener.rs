@@ -1,7 +1,9 @@
 //! Netlink notifications of changes.
 //!
-//! Two sockets: one for the agent's own namespace, and one for addresses in all namespaces that have an id in it, which is
-//! every namespace that contains the peer of one of its links.
+//! One socket receives from the agent's own namespace and from all namespaces that have an id in it, which is every namespace
+//! that contains the peer of one of its links. It has to be one: a message from another namespace carries that namespace's
+//! id and the link's index in it, and the kernel assigns both again soon after they are free. Only the order relative to
+//! `RTM_DELNSID` and to the node's own links shows which pod they meant, and the kernel orders messages within a socket only.
 //!
 //! Invariant: loss is never silent. Once a receive buffer is full the kernel drops everything until the reader has emptied
 //! it, so an overrun is reported only then: a snapshot started at that time contains what was dropped.
@@ -15,9 +17,10 @@ use netlink_packet_core::NLMSG_OVERRUN;
 use nix::{
     errno::Errno,
     libc::{
-        RTM_DELADDR, RTM_DELLINK, RTM_DELNEIGH, RTM_DELROUTE, RTM_NEWADDR, RTM_NEWLINK,
-        RTM_NEWNEIGH, RTM_NEWROUTE, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR,
-        RTNLGRP_IPV6_ROUTE, RTNLGRP_LINK, RTNLGRP_NEIGH,
+        RTM_DELADDR, RTM_DELLINK, RTM_DELNEIGH, RTM_DELNSID, RTM_DELROUTE, RTM_NEWADDR,
+        RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWNSID, RTM_NEWROUTE, RTNLGRP_IPV4_IFADDR,
+        RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE, RTNLGRP_LINK, RTNLGRP_NEIGH,
+        RTNLGRP_NSID,
     },
 };
 
@@ -26,6 +29,7 @@ use super::{
     decode::{
         address::{self, LinkAddress},
         link::{self, LinkFacts, OtherEnd},
+        namespace_id,
         neighbour::{self, NeighbourEntry},
         route,
     },
@@ -40,25 +44,10 @@ use crate::{
 /// Maximum number of remembered pairs with both ends in the agent's namespace.
 const MAX_LOCAL_PAIRS: usize = 4_096;
 
-/// One of the two sockets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NotificationSource {
-    /// Links, neighbours, forwarding entries, routes and addresses of the agent's own namespace.
-    Node,
-    /// Addresses in other namespaces.
-    Pods,
-}
-
-impl NotificationSource {
-    /// Both, the node's first, so that a link is usually reported before the addresses behind it. The kernel does not order
-    /// the two: once a link's peer is known, the device must be read.
-    pub const ALL: [Self; 2] = [Self::Node, Self::Pods];
-}
-
 /// Options of a [`NetlinkListener`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerOptions {
-    /// Size of each socket's receive buffer in bytes.
+    /// Size of the socket's receive buffer in bytes.
     pub receive_buffer: usize,
     /// Report neighbours of IPv4 and IPv6; not needed if the kernel program does. Forwarding entries are always reported.
     pub neighbours: bool,
@@ -90,55 +79,40 @@ pub struct DrainedSocket {
 #[error("receiving netlink notifications failed: {0}")]
 pub struct ListenerError(#[from] Errno);
 
-/// The notification sockets.
+/// The notification socket.
 #[derive(Debug)]
 pub struct NetlinkListener {
-    node: NotificationSocket,
-    pods: NotificationSocket,
+    socket: RouteSocket,
+    /// Messages were lost, and the socket has not been emptied since.
+    has_lost: bool,
     interpreter: Interpreter,
     buffer: Box<[u8]>,
 }
 
-#[derive(Debug)]
-struct NotificationSocket {
-    socket: RouteSocket,
-    /// Messages were lost, and the socket has not been emptied since.
-    has_lost: bool,
-}
-
 impl NetlinkListener {
-    /// Opens the sockets; from here on every change is received.
+    /// Opens the socket; from here on every change is received.
     ///
     /// # Errors
     /// Names the missing capability: `CAP_NET_ADMIN` for the size of the buffer, `CAP_NET_BROADCAST` for receiving from all
     /// namespaces.
     pub fn open(selector: DeviceSelector, options: ListenerOptions) -> Result<Self, OpenError> {
-        let receive_buffer = Some(options.receive_buffer);
-        let addresses = [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
-        let [ipv4_addresses, ipv6_addresses] = addresses;
-        let node = [
+        let groups = [
             RTNLGRP_LINK,
+            RTNLGRP_NSID,
             RTNLGRP_NEIGH,
-            ipv4_addresses,
-            ipv6_addresses,
+            RTNLGRP_IPV4_IFADDR,
+            RTNLGRP_IPV6_IFADDR,
             RTNLGRP_IPV4_ROUTE,
             RTNLGRP_IPV6_ROUTE,
         ];
-        let node = RouteSocket::for_notifications(&node, receive_buffer)?;
+        let socket = RouteSocket::for_notifications(&groups, Some(options.receive_buffer))?;
         if !options.neighbours {
-            node.exclude_ip_neighbours()?;
+            socket.exclude_ip_neighbours()?;
         }
-        let pods = RouteSocket::for_notifications(&addresses, receive_buffer)?;
-        pods.receive_from_all_namespaces()?;
+        socket.receive_from_all_namespaces()?;
         Ok(Self {
-            node: NotificationSocket {
-                socket: node,
-                has_lost: false,
-            },
-            pods: NotificationSocket {
-                socket: pods,
-                has_lost: false,
-            },
+            socket,
+            has_lost: false,
             interpreter: Interpreter::new(selector),
             buffer: vec![0; MAX_DATAGRAM].into_boxed_slice(),
         })
@@ -146,43 +120,35 @@ impl NetlinkListener {
 
     /// The socket to wait on until it is readable.
     #[must_use]
-    pub fn fd(&self, source: NotificationSource) -> BorrowedFd<'_> {
-        match source {
-            NotificationSource::Node => self.node.socket.as_fd(),
-            NotificationSource::Pods => self.pods.socket.as_fd(),
-        }
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
-    /// Reads up to `max_datagrams` from a socket and passes the observations to `emit`. Never blocks.
+    /// Reads up to `max_datagrams` and passes the observations to `emit`, in the kernel's order. Never blocks.
     ///
     /// # Errors
     /// If the socket failed for good.
     pub fn drain(
         &mut self,
-        source: NotificationSource,
         max_datagrams: usize,
         mut emit: impl FnMut(TimedObservation),
     ) -> Result<DrainedSocket, ListenerError> {
-        let socket = match source {
-            NotificationSource::Node => &mut self.node,
-            NotificationSource::Pods => &mut self.pods,
-        };
         let mut drained = DrainedSocket {
             more: true,
             ..DrainedSocket::default()
         };
         for _ in 0..max_datagrams {
-            let received = match socket.socket.receive(&mut self.buffer) {
+            let received = match self.socket.receive(&mut self.buffer) {
                 Ok(received) => received,
                 Err(Errno::EAGAIN) => {
                     drained.more = false;
-                    drained.overrun = std::mem::take(&mut socket.has_lost);
+                    drained.overrun = std::mem::take(&mut self.has_lost);
                     break;
                 }
                 Err(Errno::EINTR) => continue,
                 // ENOBUFS: the buffer was full. The others: the kernel could not build a message for this group.
                 Err(Errno::ENOBUFS | Errno::EMSGSIZE | Errno::ENOMEM) => {
-                    socket.has_lost = true;
+                    self.has_lost = true;
                     continue;
                 }
                 Err(other) => return Err(other.into()),
@@ -192,16 +158,14 @@ impl NetlinkListener {
                 drained.undecodable += 1;
                 continue;
             }
-            socket.has_lost |= received.truncated;
+            self.has_lost |= received.truncated;
             for message in RawMessages::of(self.buffer.get(..received.length).unwrap_or_default()) {
                 let handled = message.and_then(|message| {
-                    socket.has_lost |= message.kind == NLMSG_OVERRUN;
+                    self.has_lost |= message.kind == NLMSG_OVERRUN;
                     let emit = |observation| emit(TimedObservation { at, observation });
-                    match source {
-                        NotificationSource::Node => self.interpreter.node_message(message, emit),
-                        NotificationSource::Pods => received
-                            .nsid
-                            .map_or(Ok(()), |nsid| pod_message(message, nsid, emit)),
+                    match received.nsid {
+                        None => self.interpreter.node_message(message, emit),
+                        Some(nsid) => pod_message(message, nsid, emit),
                     }
                 });
                 drained.undecodable += u64::from(handled.is_err());
@@ -251,6 +215,12 @@ impl Interpreter {
                         facts.other_end = OtherEnd::Elsewhere(peer);
                         emit(Observation::Link(self.selector.link(facts)));
                     }
+                }
+            }
+            // A new id says as much about the previous holder of the id as its removal.
+            RTM_DELNSID | RTM_NEWNSID => {
+                if let Some(nsid) = namespace_id::assigned(payload)? {
+                    emit(Observation::NamespaceIdFreed(nsid));
                 }
             }
             RTM_NEWADDR | RTM_DELADDR => {
@@ -320,6 +290,12 @@ pub(super) fn pod_message(
     nsid: NsId,
     mut emit: impl FnMut(Observation),
 ) -> Result<(), Undecodable> {
+    if message.kind == RTM_DELLINK {
+        if let Some(ifindex) = link::moved_link(message.payload)? {
+            emit(Observation::PeerMoved(Peer { nsid, ifindex }));
+        }
+        return Ok(());
+    }
     if !matches!(message.kind, RTM_NEWADDR | RTM_DELADDR) {
         return Ok(());
     }

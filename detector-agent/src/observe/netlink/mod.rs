@@ -16,9 +16,7 @@ mod socket;
 mod wire;
 
 pub use dumps::MAX_OBJECTS;
-pub use listener::{
-    DrainedSocket, ListenerError, ListenerOptions, NetlinkListener, NotificationSource,
-};
+pub use listener::{DrainedSocket, ListenerError, ListenerOptions, NetlinkListener};
 pub(crate) use namespace::open_namespace;
 pub use request::ReadError;
 pub(in crate::observe) use request::{RequestError, RequestSocket};

@@ -157,6 +157,24 @@ pub(in super::super) fn removed_link(payload: &[u8]) -> Result<Option<RemovedLin
     Ok(Some(RemovedLink { ifindex, moved }))
 }
 
+/// Parses `RTM_DELLINK`; the link's index if it moved to another namespace instead of being deleted.
+pub(in super::super) fn moved_link(payload: &[u8]) -> Result<Option<IfIndex>, Undecodable> {
+    let header = LinkHeader::parse(payload)?;
+    if u8::from(header.interface_family) != AF_UNSPEC {
+        return Ok(None);
+    }
+    let mut has_moved = false;
+    for_each_attribute(payload.get(HEADER..).unwrap_or_default(), |kind, _| {
+        has_moved |= kind == IFLA_NEW_NETNSID;
+        Ok(())
+    })?;
+    Ok(if has_moved {
+        Some(if_index(header.index)?)
+    } else {
+        None
+    })
+}
+
 /// The driver in `IFLA_LINKINFO`.
 fn driver_of(linkinfo: &[u8]) -> Result<LinkDriver, Undecodable> {
     let mut driver = LinkDriver::Other;

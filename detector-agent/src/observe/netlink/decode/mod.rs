@@ -8,6 +8,7 @@
 
 pub(super) mod address;
 pub(super) mod link;
+pub(super) mod namespace_id;
 pub(super) mod neighbour;
 pub(super) mod route;
 #[cfg(test)]
