@@ -20,7 +20,7 @@ use detector_agent::{
     engine::{AssignedAddress, Link, Observation, Snapshot, TimedObservation},
     observe::netlink::{
         BoundedSnapshot, DeviceSelector, DrainedSocket, ListenerOptions, NetlinkListener,
-        NetlinkReader, NotificationSource,
+        NetlinkReader,
     },
 };
 use detector_testkit::{Netns, until};
@@ -37,7 +37,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// The notification sockets of a node and the observations so far.
+/// The notification socket of a node and the observations so far.
 struct Observer {
     listener: NetlinkListener,
     epoll: Epoll,
@@ -50,9 +50,7 @@ impl Observer {
     fn open(node: &Netns, options: ListenerOptions) -> Result<Self> {
         let listener = node.run_in(|| Ok(NetlinkListener::open(selector(), options)?))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        for source in NotificationSource::ALL {
-            epoll.add(listener.fd(source), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-        }
+        epoll.add(listener.fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         Ok(Self {
             listener,
             epoll,
@@ -66,23 +64,20 @@ impl Observer {
         Self::open(node, ListenerOptions::default())
     }
 
-    fn drain(&mut self, source: NotificationSource, max_datagrams: usize) -> Result<DrainedSocket> {
+    fn drain(&mut self, max_datagrams: usize) -> Result<DrainedSocket> {
         let drained = self
             .listener
-            .drain(source, max_datagrams, |stamped| self.seen.push(stamped))?;
+            .drain(max_datagrams, |stamped| self.seen.push(stamped))?;
         self.overruns += usize::from(drained.overrun);
         self.undecodable += drained.undecodable;
         Ok(drained)
     }
 
-    /// Drains both sockets until `enough` accepts the observations so far; sleeps until the kernel sends more.
+    /// Drains the socket until `enough` accepts the observations so far; sleeps until the kernel sends more.
     fn wait(&mut self, what: &str, enough: impl Fn(&[TimedObservation]) -> bool) -> Result<()> {
         let until = Instant::now() + DEADLINE;
         loop {
-            let mut more = false;
-            for source in NotificationSource::ALL {
-                more |= self.drain(source, 64)?.more;
-            }
+            let more = self.drain(64)?.more;
             if enough(&self.seen) {
                 return Ok(());
             }

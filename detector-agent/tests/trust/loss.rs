@@ -29,7 +29,7 @@ fn assert_as_fresh(node: &Node, agent: &Agent, barrier: &Barrier) {
     assert_eq!(conflicts_from_events(&events).unwrap(), fresh);
 }
 
-fn pause(agent: &Agent) {
+pub(super) fn pause(agent: &Agent) {
     agent.signal(Signal::SIGSTOP).unwrap();
     // Signal delivery is asynchronous: wait until every thread has stopped.
     let until = Instant::now() + DEADLINE;
@@ -47,7 +47,7 @@ fn pause(agent: &Agent) {
     }
 }
 
-fn resume(agent: &Agent) {
+pub(super) fn resume(agent: &Agent) {
     agent.signal(Signal::SIGCONT).unwrap();
 }
 

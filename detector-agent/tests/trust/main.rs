@@ -12,6 +12,7 @@ mod ipv6;
 mod leftovers;
 mod loss;
 mod moves;
+mod recycled_ids;
 mod restart;
 mod reuse;
 mod tentative;
