@@ -36,6 +36,8 @@ use environment::{IMAGE, PROGRAM, config, kill_processes, private_mounts, remove
 
 /// How long containerd may take to start or stop; it takes half a second on an idle machine.
 const DAEMON_TIMEOUT: Duration = Duration::from_secs(30);
+/// The data directory of `host-local`, in a directory of its own as in `/var/lib/cni/networks`.
+const IPAM_DIR: &str = "cni-state/networks";
 
 /// A running containerd; stopped and cleaned up on drop.
 #[derive(Debug)]
@@ -92,7 +94,7 @@ impl Containerd {
         let program = format!("{PROGRAM}{}-{number}", std::process::id());
         for plugin in plugins.as_array_mut().into_iter().flatten() {
             if let Some(ipam) = plugin.get_mut("ipam").and_then(Value::as_object_mut) {
-                let data = path.join("ipam").to_string_lossy().into_owned();
+                let data = path.join(IPAM_DIR).to_string_lossy().into_owned();
                 ipam.insert("dataDir".to_owned(), data.into());
             }
         }
@@ -143,7 +145,7 @@ impl Containerd {
     /// The data directory of `host-local`.
     #[must_use]
     pub fn ipam_dir(&self) -> PathBuf {
-        self.directory.path().join("ipam")
+        self.directory.path().join(IPAM_DIR)
     }
 
     /// Deletes all IPAM state while pods run, as in the incidents.

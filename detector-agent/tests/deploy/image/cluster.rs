@@ -255,11 +255,14 @@ pub(super) fn spec(containerd: &Containerd, files: &Path, folder: &str) -> Conta
             }
         })
         .collect();
-    // The chart's `ipam.hostLocalDirectories`. The plugin would only create it with the first pod.
-    fs::create_dir_all(containerd.ipam_dir()).unwrap();
+    // The chart's `ipam.hostLocalDirectories`. Its parent is mounted, because a mount keeps showing a
+    // directory that was deleted and created again as deleted.
+    let ipam = containerd.ipam_dir();
+    fs::create_dir_all(&ipam).unwrap();
+    let state = ipam.parent().unwrap();
     mounts.push(HostMount {
-        host: containerd.ipam_dir(),
-        container: containerd.ipam_dir().display().to_string(),
+        host: state.to_owned(),
+        container: state.display().to_string(),
         read_only: true,
         host_to_container: false,
     });
