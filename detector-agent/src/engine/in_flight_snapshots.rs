@@ -61,16 +61,25 @@ const MAX_TOUCHED_KEYS: usize = 262_144;
 #[derive(Debug, Default)]
 pub(super) struct InFlightSnapshots {
     sequence: u64,
-    started: BTreeMap<SnapshotToken, u64>,
+    started: BTreeMap<SnapshotToken, Start>,
     touched: HashMap<StateKey, u64>,
     /// The position at which the newest merged snapshot of the whole node started.
     newest_node_start: u64,
+}
+
+/// How a snapshot started.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    sequence: u64,
+    is_self_check: bool,
 }
 
 /// A finished snapshot; knows which of its keys are older than a live update.
 #[derive(Debug)]
 pub(super) struct FinishedSnapshot {
     started: u64,
+    /// It was taken to be compared with the engine's state.
+    pub(super) is_self_check: bool,
     touched: HashMap<StateKey, u64>,
 }
 
@@ -99,8 +108,22 @@ impl FinishedSnapshot {
 
 impl InFlightSnapshots {
     pub(super) fn start(&mut self, token: SnapshotToken) {
+        self.insert(token, false);
+    }
+
+    /// As `start`, for a snapshot that is compared with the engine's state.
+    pub(super) fn start_self_check(&mut self, token: SnapshotToken) {
+        self.insert(token, true);
+    }
+
+    fn insert(&mut self, token: SnapshotToken, is_self_check: bool) {
         self.sequence += 1;
-        self.started.insert(token, self.sequence);
+        let sequence = self.sequence;
+        let start = Start {
+            sequence,
+            is_self_check,
+        };
+        self.started.insert(token, start);
     }
 
     pub(super) fn touch(&mut self, key: StateKey) {
@@ -127,9 +150,10 @@ impl InFlightSnapshots {
 
     /// Removes a snapshot that was read, and decides whether it can be merged.
     pub(super) fn finish(&mut self, token: SnapshotToken, scope: SnapshotScope) -> SnapshotOutcome {
-        let Some(started) = self.started.remove(&token) else {
+        let Some(start) = self.started.remove(&token) else {
             return SnapshotOutcome::Unusable;
         };
+        let started = start.sequence;
         let touched = if self.started.is_empty() {
             std::mem::take(&mut self.touched)
         } else {
@@ -141,6 +165,10 @@ impl InFlightSnapshots {
         if scope == SnapshotScope::Node {
             self.newest_node_start = started;
         }
-        SnapshotOutcome::Usable(FinishedSnapshot { started, touched })
+        SnapshotOutcome::Usable(FinishedSnapshot {
+            started,
+            is_self_check: start.is_self_check,
+            touched,
+        })
     }
 }

@@ -37,6 +37,7 @@ mod observation;
 mod record;
 mod routes;
 mod scope;
+mod self_check;
 mod settings;
 mod step;
 #[cfg(test)]
@@ -50,5 +51,6 @@ pub use conflict::*;
 pub use links::PodDevice;
 pub use observation::*;
 pub use record::OpenConflict;
+pub use self_check::{Difference, Discrepancy};
 pub use settings::{AnomalyRules, Bounds, Settings};
 pub use step::{DropCounters, Effect, Engine, ListedClaim};

@@ -366,6 +366,9 @@ pub enum Observation {
     UnansweredProbe(UnansweredProbe),
     /// A snapshot is about to be read: it will contain every change from before this point.
     SnapshotStarted(SnapshotToken),
+    /// The same for a snapshot of a device that is compared with what the engine holds about it;
+    /// differences are reported as [`Effect::Corrected`](super::Effect::Corrected).
+    SelfCheckStarted(SnapshotToken),
     /// That snapshot was read.
     Snapshot(SnapshotToken, SnapshotScope, Box<Snapshot>),
     /// That snapshot failed; another one replaces it.

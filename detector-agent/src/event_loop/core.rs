@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, mpsc},
 };
 
-use super::{LoopMessage, Readiness, resync::Resync};
+use super::{LoopMessage, Readiness, resync::Resync, self_check::SelfChecks};
 use crate::{
     clock,
     engine::{
@@ -52,6 +52,7 @@ pub struct Core {
     /// Effects of the engine that are not applied yet.
     pub(super) effects: Vec<Effect>,
     pub(super) resync: Resync,
+    pub(super) self_checks: SelfChecks,
     /// How many attach jobs the worker has not completed.
     pub(super) attaching: usize,
     /// Attached devices that still exist.
@@ -79,6 +80,7 @@ impl Core {
             selector,
             effects: Vec::new(),
             resync: Resync::new(),
+            self_checks: SelfChecks::new(),
             attaching: 0,
             attached: HashSet::new(),
             kernel_losses: LossCounters::default(),
@@ -153,6 +155,7 @@ impl Core {
             self.tick(now);
         }
         self.start_resync_if_due(now);
+        self.start_self_checks();
         self.outputs.reporter.flush();
     }
 
@@ -205,6 +208,8 @@ fn kind(observation: &Observation) -> Option<&'static str> {
         }),
         Observation::UnansweredProbe(_) => Some("question"),
         Observation::Snapshot(..) => Some("snapshot"),
-        Observation::SnapshotStarted(_) | Observation::SnapshotFailed(_) => None,
+        Observation::SnapshotStarted(_)
+        | Observation::SelfCheckStarted(_)
+        | Observation::SnapshotFailed(_) => None,
     }
 }

@@ -33,6 +33,7 @@ impl Core {
                     self.send_job(WorkerJob::Detach(device.ifindex));
                 }
                 Effect::Resync => self.request_resync("read_outdated"),
+                Effect::Corrected(discrepancy) => self.report_discrepancy(&discrepancy),
                 Effect::Anomaly(effect) => self.apply_anomaly_effect(effect),
             }
         }
@@ -51,6 +52,9 @@ impl Core {
 
     fn report(&mut self, change: Change, conflict: &Conflict) {
         self.outputs.reporter.report(change, conflict);
+        if change != Change::Resolved {
+            self.check_conflict(conflict);
+        }
         if let Some(persistence) = &mut self.outputs.persistence {
             persistence.conflict_changed(&self.engine, conflict);
         }

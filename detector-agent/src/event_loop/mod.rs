@@ -8,10 +8,12 @@
 
 mod core;
 mod effects;
+mod log_budget;
 mod mailbox;
 mod poller;
 mod query;
 mod resync;
+mod self_check;
 mod tick;
 
 use std::{io, time::Duration};
@@ -38,6 +40,9 @@ const MAX_RECORDS: usize = 4096;
 /// Maximum number of datagrams taken before one snapshot is merged: more than a receive buffer holds, unless it is refilled
 /// meanwhile.
 const MAX_DATAGRAMS_BEFORE_SNAPSHOT: usize = 65_536;
+
+/// The same for the ring buffer, in rounds of [`MAX_RECORDS`].
+const MAX_RING_ROUNDS_BEFORE_SNAPSHOT: usize = 16;
 
 /// Everything the event loop receives from.
 #[derive(Debug)]
@@ -140,13 +145,19 @@ impl EventLoop {
 
     /// Steps what the kernel reported before the snapshot was complete, as the engine requires: else an address in the
     /// snapshot meets claims whose removal is still queued, or is taken for one of an earlier pod with the same namespace
-    /// id. A snapshot for which that cannot be done has failed.
+    /// id. A snapshot for which that cannot be done has failed. Records in the ring buffer only matter for neighbour
+    /// entries, whose next update corrects them: a flood of them does not make a snapshot fail.
     fn catch_up(
         &mut self,
         snapshot: TimedObservation,
         omitted: Omitted,
     ) -> io::Result<LoopMessage> {
         let drained = self.drain_netlink(MAX_DATAGRAMS_BEFORE_SNAPSHOT)?;
+        for _ in 0..MAX_RING_ROUNDS_BEFORE_SNAPSHOT {
+            if !self.drain_ring() {
+                break;
+            }
+        }
         let event = match snapshot.observation {
             Observation::Snapshot(token, ..) if drained.more || drained.overrun => {
                 let failed = TimedObservation {

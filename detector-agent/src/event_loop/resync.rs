@@ -11,20 +11,16 @@ use std::{
 
 use tracing::{info, warn};
 
-use super::Core;
+use super::{Core, log_budget::LogBudget};
 use crate::{
     clock,
-    engine::{Observation, SnapshotScope, SnapshotToken, TimedObservation, Timestamp},
+    engine::{Observation, SnapshotToken, TimedObservation, Timestamp},
     metrics::Reason,
     observe::{netlink::Omitted, worker::WorkerJob},
 };
 
 /// Minimum time between the starts of two resyncs.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// Resyncs are logged in bursts of up to this many, then one per interval: a pod may cause one every second. The metrics
-/// count all.
-const LOG_BURST: u32 = 60;
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Whether the start is complete; shared with the HTTP endpoints.
 #[derive(Debug, Default)]
@@ -60,27 +56,6 @@ pub(super) struct Resync {
     pub(super) is_merging: bool,
 }
 
-/// A token bucket for the log: [`LOG_BURST`] lines, one more each [`LOG_INTERVAL`].
-#[derive(Debug)]
-struct LogBudget {
-    left: u32,
-    refilled_at: Timestamp,
-}
-
-impl LogBudget {
-    fn take(&mut self, now: Timestamp) -> bool {
-        let earned = now.since(self.refilled_at).as_secs() / LOG_INTERVAL.as_secs();
-        if earned > 0 {
-            let earned = u32::try_from(earned).unwrap_or(u32::MAX);
-            self.left = self.left.saturating_add(earned).min(LOG_BURST);
-            self.refilled_at = now;
-        }
-        let may_log = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        may_log
-    }
-}
-
 impl Resync {
     /// Nothing is read yet; the first snapshot is requested.
     pub(super) fn new() -> Self {
@@ -89,13 +64,16 @@ impl Resync {
             requested: Some("start"),
             in_flight: None,
             started_at: Timestamp(0),
-            log_budget: LogBudget {
-                left: LOG_BURST,
-                refilled_at: Timestamp(0),
-            },
+            log_budget: LogBudget::new(),
             has_merged_first: false,
             is_merging: false,
         }
+    }
+
+    /// The token of the next snapshot, of the node or of a device.
+    pub(super) fn next_token(&mut self) -> SnapshotToken {
+        self.last_token += 1;
+        SnapshotToken(self.last_token)
     }
 
     /// Requests a resync. If one is requested already, its reason stays.
@@ -117,8 +95,7 @@ impl Resync {
 impl Core {
     /// Informs the engine that a snapshot of the node or of a device starts.
     pub(super) fn start_snapshot(&mut self) -> SnapshotToken {
-        self.resync.last_token += 1;
-        let token = SnapshotToken(self.resync.last_token);
+        let token = self.resync.next_token();
         let started = TimedObservation {
             at: clock::now(),
             observation: Observation::SnapshotStarted(token),
@@ -143,12 +120,19 @@ impl Core {
     }
 
     /// Merges a snapshot of the node or of a device, or handles that it failed.
-    pub(super) fn merge_snapshot(&mut self, snapshot: TimedObservation, omitted: Omitted) {
-        let is_node = match &snapshot.observation {
-            Observation::Snapshot(token, SnapshotScope::Node, _)
-            | Observation::SnapshotFailed(token) => self.resync.in_flight == Some(*token),
-            _ => false,
+    pub(super) fn merge_snapshot(&mut self, mut snapshot: TimedObservation, omitted: Omitted) {
+        let token = match &snapshot.observation {
+            Observation::Snapshot(token, ..) | Observation::SnapshotFailed(token) => Some(*token),
+            _ => None,
         };
+        let self_check = token.filter(|token| self.self_checks.finish(*token));
+        if let Some(token) = self_check
+            && !self.is_in_sync()
+        {
+            // Differences are expected, and a resync repairs them.
+            snapshot.observation = Observation::SnapshotFailed(token);
+        }
+        let is_node = token.is_some() && self.resync.in_flight == token;
         let has_failed = matches!(snapshot.observation, Observation::SnapshotFailed(_));
         if is_node {
             self.resync.in_flight = None;
@@ -159,7 +143,7 @@ impl Core {
         if omitted.over_bound > 0 {
             self.count_dropped("bound", omitted.over_bound);
         }
-        if has_failed {
+        if has_failed && self_check.is_none() {
             self.request_resync("read_failed");
         } else if is_node && !self.resync.has_merged_first {
             self.resync.has_merged_first = true;
@@ -226,13 +210,5 @@ mod tests {
         resync.has_merged_first = true;
         assert_eq!(resync.take_due(start), None, "too soon after the last");
         assert_eq!(resync.take_due(start + MIN_INTERVAL), Some("ring_full"));
-    }
-
-    #[test]
-    fn endless_losses_are_logged_once_a_minute_after_a_burst() {
-        let mut budget = Resync::new().log_budget;
-        let hour = (0..3600).map(|second| Timestamp(1) + Duration::from_secs(second));
-        let logged = hour.filter(|now| budget.take(*now)).count();
-        assert!((60..=120).contains(&logged), "{logged}");
     }
 }

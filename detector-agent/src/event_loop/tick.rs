@@ -22,6 +22,7 @@ impl Core {
         if let Some(persistence) = &mut self.outputs.persistence {
             persistence.tick(&self.engine, now);
         }
+        self.check_devices_in_turn();
         self.read_kernel_counters();
         self.set_engine_losses();
         self.set_gauges();

@@ -37,6 +37,8 @@ pub enum WorkerJob {
     Attach(PodDevice, Option<SnapshotToken>),
     /// Detach from a device that is gone or not a pod device any more.
     Detach(IfIndex),
+    /// Take a snapshot of a device.
+    ReadDevice(PodDevice, SnapshotToken),
     /// Take a snapshot of the node.
     ReadNode(SnapshotToken),
 }
@@ -109,11 +111,7 @@ impl KernelWorker {
             WorkerJob::Attach(device, token) => {
                 let ok = self.attach(attached, &device);
                 if let Some(token) = token {
-                    let snapshot =
-                        self.reader
-                            .read_device(&self.selector, device.ifindex, device.peer);
-                    let scope = SnapshotScope::Device(device.ifindex);
-                    emit(snapshot_event(token, scope, snapshot));
+                    emit(self.read_device(&device, token));
                 }
                 emit(WorkerEvent::AttachDone(device.ifindex, ok));
             }
@@ -123,11 +121,19 @@ impl KernelWorker {
                     programs.detach(ifindex);
                 }
             }
+            WorkerJob::ReadDevice(device, token) => emit(self.read_device(&device, token)),
             WorkerJob::ReadNode(token) => {
                 let snapshot = self.reader.read_node(&self.selector);
                 emit(snapshot_event(token, SnapshotScope::Node, snapshot));
             }
         }
+    }
+
+    fn read_device(&mut self, device: &PodDevice, token: SnapshotToken) -> WorkerEvent {
+        let snapshot = self
+            .reader
+            .read_device(&self.selector, device.ifindex, device.peer);
+        snapshot_event(token, SnapshotScope::Device(device.ifindex), snapshot)
     }
 
     fn check_attached(

@@ -36,7 +36,11 @@ impl Engine {
                 self.mark_full_snapshot(at);
             }
             SnapshotScope::Device(ifindex) => {
+                let before = finished.is_self_check.then(|| self.device_state(ifindex));
                 self.merge_device(&finished, ifindex, snapshot, at, effects);
+                if let Some(before) = before.flatten() {
+                    self.compare_device(ifindex, &before, at, effects);
+                }
             }
         }
     }

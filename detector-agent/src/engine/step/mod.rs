@@ -7,6 +7,7 @@ mod gateways;
 mod merge;
 mod pods;
 mod restore;
+mod self_check;
 mod topology;
 
 use std::{collections::BTreeSet, net::IpAddr};
@@ -25,6 +26,7 @@ use super::{
     observation::{IfIndex, Observation, TimedObservation, Timestamp, Vlan},
     routes::Routes,
     scope::Scope,
+    self_check::{Discrepancy, PendingDiscrepancies},
     settings::Settings,
 };
 
@@ -47,6 +49,8 @@ pub enum Effect {
     /// Take another snapshot of the node: one could not be merged because too much changed
     /// meanwhile, or an entry was reported before its link was known.
     Resync,
+    /// A self-check found and corrected a difference from the kernel that no live update explains.
+    Corrected(Discrepancy),
     /// An effect of anomalies.
     Anomaly(AnomalyEffect),
 }
@@ -88,6 +92,7 @@ pub struct Engine {
     fdb: Fdb,
     routes: Routes,
     in_flight: InFlightSnapshots,
+    discrepancies: PendingDiscrepancies,
     expiry: ExpiryQueue,
     moves: Moves,
     lifecycle: Lifecycle,
@@ -118,6 +123,7 @@ impl Engine {
             fdb: Fdb::default(),
             routes: Routes::default(),
             in_flight: InFlightSnapshots::default(),
+            discrepancies: PendingDiscrepancies::default(),
             expiry: ExpiryQueue::default(),
             moves: Moves::default(),
             drops: DropCounters::default(),
@@ -138,27 +144,25 @@ impl Engine {
         let at = observation.at;
         match observation.observation {
             Observation::Link(link) => {
-                self.in_flight.touch(StateKey::Link(link.ifindex));
+                self.touch(StateKey::Link(link.ifindex));
                 self.link(link, false, at, effects);
             }
             Observation::LinkGone(ifindex) => {
-                self.in_flight.touch(StateKey::Link(ifindex));
+                self.touch(StateKey::Link(ifindex));
                 self.link_gone(ifindex, effects);
             }
             Observation::NamespaceIdFreed(nsid) => self.namespace_id_freed(nsid, at),
             Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
             Observation::PodAddress(peer, info) => {
-                self.in_flight
-                    .touch(StateKey::PodAddress(peer, info.address, info.prefix_len));
+                self.touch(StateKey::PodAddress(peer, info.address, info.prefix_len));
                 self.pod_address(peer, info, at);
             }
             Observation::PodAddressGone(peer, address, prefix_len) => {
-                self.in_flight
-                    .touch(StateKey::PodAddress(peer, address, prefix_len));
+                self.touch(StateKey::PodAddress(peer, address, prefix_len));
                 self.pod_address_gone(peer, address, prefix_len, at);
             }
             Observation::HostAddress(ifindex, info) => {
-                self.in_flight.touch(StateKey::HostAddress(
+                self.touch(StateKey::HostAddress(
                     ifindex,
                     info.address,
                     info.prefix_len,
@@ -166,33 +170,31 @@ impl Engine {
                 self.host_address(ifindex, info, at);
             }
             Observation::HostAddressGone(ifindex, address, prefix_len) => {
-                self.in_flight
-                    .touch(StateKey::HostAddress(ifindex, address, prefix_len));
+                self.touch(StateKey::HostAddress(ifindex, address, prefix_len));
                 self.host_address_gone(ifindex, address, prefix_len);
             }
             Observation::Neighbour(neighbour) => {
-                self.in_flight
-                    .touch(StateKey::Neighbour(neighbour.ifindex, neighbour.address));
+                self.touch(StateKey::Neighbour(neighbour.ifindex, neighbour.address));
                 self.neighbour(neighbour, at, true);
             }
             Observation::NeighbourGone(ifindex, address) => {
-                self.in_flight.touch(StateKey::Neighbour(ifindex, address));
+                self.touch(StateKey::Neighbour(ifindex, address));
                 self.neighbour_gone(ifindex, address);
             }
             Observation::Fdb(entry) => {
-                self.in_flight.touch(StateKey::from(&entry));
+                self.touch(StateKey::from(&entry));
                 self.fdb(entry);
             }
             Observation::FdbGone(entry) => {
-                self.in_flight.touch(StateKey::from(&entry));
+                self.touch(StateKey::from(&entry));
                 self.fdb_gone(entry);
             }
             Observation::Route(route) => {
-                self.in_flight.touch(StateKey::from(&route));
+                self.touch(StateKey::from(&route));
                 self.route(route);
             }
             Observation::RouteGone(route) => {
-                self.in_flight.touch(StateKey::from(&route));
+                self.touch(StateKey::from(&route));
                 self.route_gone(&route);
             }
             Observation::Frame(frame) => self.frame(frame, at),
@@ -204,6 +206,7 @@ impl Engine {
                 self.unanswered_probe(&probe, at, effects);
             }
             Observation::SnapshotStarted(token) => self.in_flight.start(token),
+            Observation::SelfCheckStarted(token) => self.in_flight.start_self_check(token),
             Observation::SnapshotFailed(token) => self.in_flight.fail(token),
             Observation::Snapshot(token, scope, snapshot) => {
                 self.merge_snapshot(token, scope, *snapshot, at, effects)
@@ -218,13 +221,21 @@ impl Engine {
         );
     }
 
+    /// A live update of `key` is about to be applied.
+    fn touch(&mut self, key: StateKey) {
+        self.discrepancies.explain(&key);
+        self.in_flight.touch(key);
+    }
+
     /// When [`Engine::expire`] has to be called next.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Timestamp> {
-        match (self.expiry.next_due(), self.anomalies.next_due()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let due = [
+            self.expiry.next_due(),
+            self.anomalies.next_due(),
+            self.discrepancies.next_due(),
+        ];
+        due.into_iter().flatten().min()
     }
 
     /// Expires what has no removal event: claims seen only in frames, flapping, and anomalies.
@@ -233,6 +244,9 @@ impl Engine {
             self.expire_claims(address, now);
         }
         self.expire_anomalies(now, effects);
+        while let Some(discrepancy) = self.discrepancies.pop_due(now) {
+            effects.push(Effect::Corrected(discrepancy));
+        }
         self.apply_pending(
             DecisionTime {
                 now,

@@ -119,6 +119,7 @@ impl Engine {
 
     pub(super) fn link_gone(&mut self, ifindex: IfIndex, effects: &mut Vec<Effect>) {
         self.in_flight.touch(StateKey::LinkIdentity(ifindex));
+        self.discrepancies.explain_device(ifindex);
         let state = self.links.remove(ifindex);
         // Entries may have been reported for a link whose appearance was missed.
         self.remove_link_facts(ifindex, state.as_ref().and_then(|s| pod_peer(&s.link)));
@@ -141,6 +142,7 @@ impl Engine {
             // A snapshot that is in flight may still show the device as the peer's.
             self.in_flight.touch(StateKey::Link(ifindex));
             self.in_flight.touch(StateKey::LinkIdentity(ifindex));
+            self.discrepancies.explain_device(ifindex);
             self.remove_peer_claims(peer, at);
             self.mark_link_dirty(ifindex);
             self.mark_flapping_dirty(ifindex);
@@ -154,6 +156,7 @@ impl Engine {
         self.remove_peer_claims(peer, at);
         if let Some(device) = device {
             self.in_flight.touch(StateKey::Link(device.ifindex));
+            self.discrepancies.explain_device(device.ifindex);
             self.mark_link_dirty(device.ifindex);
             effects.push(Effect::Attach(device));
         }

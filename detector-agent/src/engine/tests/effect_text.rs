@@ -11,6 +11,7 @@ pub(super) fn conflict_effect_text(effect: &Effect) -> Option<String> {
         | Effect::Renamed(_)
         | Effect::Detach(_)
         | Effect::Resync
+        | Effect::Corrected(_)
         | Effect::Anomaly(_) => None,
     }
 }
@@ -21,7 +22,11 @@ pub(super) fn device_effect_text(effect: &Effect) -> Option<String> {
         Effect::Renamed(d) => Some(format!("rename {}#{}", d.name, d.generation)),
         Effect::Detach(d) => Some(format!("detach {}#{}", d.name, d.generation)),
         Effect::Resync => Some("resync".to_owned()),
-        Effect::Raised(_) | Effect::Updated(_) | Effect::Resolved(_) | Effect::Anomaly(_) => None,
+        Effect::Raised(_)
+        | Effect::Updated(_)
+        | Effect::Resolved(_)
+        | Effect::Corrected(_)
+        | Effect::Anomaly(_) => None,
     }
 }
 

@@ -51,6 +51,7 @@ pub(super) enum Op {
         late: u64,
     },
     StartSnapshot(SnapshotScope),
+    StartSelfCheck(IfIndex),
     DumpSnapshot(usize),
     FinishSnapshot(usize),
     FailSnapshot(usize),
@@ -253,6 +254,7 @@ fn op(theme: Theme) -> impl Strategy<Value = Op> {
         });
     let snapshots = prop_oneof![
         2 => scope.prop_map(Op::StartSnapshot),
+        1 => pod().prop_map(Op::StartSelfCheck),
         2 => (0..3usize).prop_map(Op::DumpSnapshot),
         2 => (0..3usize).prop_map(Op::FinishSnapshot),
         1 => (0..3usize).prop_map(Op::FailSnapshot),

@@ -43,6 +43,9 @@ impl Harness {
                         self.attach.insert(device.ifindex);
                     }
                 }
+                Effect::Corrected(found) => {
+                    prop_assert!(false, "a self-check found {found:?}");
+                }
                 Effect::Renamed(_) | Effect::Detach(_) | Effect::Anomaly(_) => {}
                 Effect::Resync => self.resync_requested = true,
             }

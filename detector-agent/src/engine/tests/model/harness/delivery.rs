@@ -35,19 +35,52 @@ impl Harness {
         &mut self,
         scope: SnapshotScope,
     ) -> Result<SnapshotToken, TestCaseError> {
+        self.start_read(scope, false)
+    }
+
+    /// A self-check of a device that the agent has read before. It is not started while
+    /// observations are lost: differences are expected then.
+    pub(super) fn start_self_check(&mut self, ifindex: IfIndex) -> TestCaseResult {
+        let device = self.world.links.get(&ifindex);
+        let is_known = device.is_some_and(|d| d.read || d.peer.is_none());
+        if !is_known || self.stage != SyncStage::Synced {
+            return Ok(());
+        }
+        self.start_read(SnapshotScope::Device(ifindex), true)
+            .map(drop)
+    }
+
+    pub(super) fn fail_self_checks(&mut self) -> TestCaseResult {
+        while let Some(which) = self.pending.iter().position(|p| p.is_self_check) {
+            let failed = self.pending.remove(which);
+            self.deliver(Observation::SnapshotFailed(failed.token))?;
+        }
+        Ok(())
+    }
+
+    fn start_read(
+        &mut self,
+        scope: SnapshotScope,
+        is_self_check: bool,
+    ) -> Result<SnapshotToken, TestCaseError> {
         self.world.snapshots += 1;
         let token = SnapshotToken(self.world.snapshots);
         self.pending.push(Pending {
             token,
             scope,
             started: self.world.snapshots,
+            is_self_check,
             dump: None,
         });
         // The agent starts snapshots itself, so this is never lost.
         let mut effects = Vec::new();
         let started = TimedObservation {
             at: self.world.now,
-            observation: Observation::SnapshotStarted(token),
+            observation: if is_self_check {
+                Observation::SelfCheckStarted(token)
+            } else {
+                Observation::SnapshotStarted(token)
+            },
         };
         self.engine.step(self.world.now, started, &mut effects);
         self.check(effects)?;

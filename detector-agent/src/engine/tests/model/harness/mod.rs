@@ -36,6 +36,7 @@ struct Pending {
     token: SnapshotToken,
     scope: SnapshotScope,
     started: u64,
+    is_self_check: bool,
     dump: Option<Dump>,
 }
 
@@ -176,6 +177,7 @@ impl Harness {
                 self.frame(claim, late)
             }
             Op::StartSnapshot(scope) => self.start_snapshot(scope).map(drop),
+            Op::StartSelfCheck(ifindex) => self.start_self_check(ifindex),
             Op::DumpSnapshot(which) => {
                 if let Some(pending) = self.pending.get_mut(which) {
                     pending.dump = Some(self.world.dump(pending.scope));
@@ -198,6 +200,7 @@ impl Harness {
             Op::Wait(secs) => self.wait(Duration::from_secs(secs)),
             Op::Lose => {
                 if self.stage == SyncStage::Synced {
+                    self.fail_self_checks()?;
                     self.stage = SyncStage::Losing;
                     self.restarted = false;
                     self.attach.clear();

@@ -1,0 +1,179 @@
+//! Self-checks: what the engine holds about a device is compared with a fresh snapshot of it.
+//!
+//! The snapshot is merged like any other, so a difference is corrected at once. It is reported only
+//! if no live update explains it within [`EXPLANATION_TIME`]: a dump may show a change a moment
+//! before its notification is queued.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    net::IpAddr,
+    time::Duration,
+};
+
+use super::{
+    in_flight_snapshots::StateKey,
+    observation::{IfIndex, Mac, Peer, Timestamp},
+};
+
+/// How long a notification may follow the dump that already shows its change.
+const EXPLANATION_TIME: Duration = Duration::from_secs(1);
+/// Bound on differences that wait for an explanation; further ones are reported at once.
+const MAX_PENDING: usize = 4_096;
+
+/// One difference between the engine and the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// The pod's end of the device.
+    Peer {
+        /// As the engine had it.
+        believed: Option<Peer>,
+        /// As the kernel has it.
+        kernel: Option<Peer>,
+    },
+    /// The device's master.
+    Master {
+        /// As the engine had it.
+        believed: Option<IfIndex>,
+        /// As the kernel has it.
+        kernel: Option<IfIndex>,
+    },
+    /// An address in the pod. Exactly one of the two had it.
+    Address {
+        /// The address.
+        address: IpAddr,
+        /// Its prefix length in bits.
+        prefix_len: u8,
+        /// The kernel has it and the engine did not; otherwise the reverse.
+        in_kernel: bool,
+    },
+    /// The hardware address of a neighbour entry of the device; `None` if there is no entry.
+    Neighbour {
+        /// The neighbour's address.
+        address: IpAddr,
+        /// As the engine had it.
+        believed: Option<Mac>,
+        /// As the kernel has it.
+        kernel: Option<Mac>,
+    },
+}
+
+/// A difference that no live update explains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discrepancy {
+    /// The device's name.
+    pub device: String,
+    /// The device's index.
+    pub ifindex: IfIndex,
+    /// What differed.
+    pub difference: Difference,
+}
+
+/// What the engine holds about a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct DeviceState {
+    pub(super) peer: Option<Peer>,
+    pub(super) master: Option<IfIndex>,
+    pub(super) addresses: BTreeSet<(IpAddr, u8)>,
+    pub(super) neighbours: BTreeMap<IpAddr, Mac>,
+}
+
+impl DeviceState {
+    /// How this state differs from the one after a snapshot was merged, and which live update would
+    /// explain it.
+    pub(super) fn differences(
+        &self,
+        kernel: &Self,
+        ifindex: IfIndex,
+    ) -> Vec<(StateKey, Difference)> {
+        let mut found = Vec::new();
+        if self.peer != kernel.peer {
+            let (believed, kernel) = (self.peer, kernel.peer);
+            found.push((
+                StateKey::Link(ifindex),
+                Difference::Peer { believed, kernel },
+            ));
+        }
+        if self.master != kernel.master {
+            let (believed, kernel) = (self.master, kernel.master);
+            found.push((
+                StateKey::Link(ifindex),
+                Difference::Master { believed, kernel },
+            ));
+        }
+        if let Some(peer) = kernel.peer.or(self.peer) {
+            for (address, prefix_len) in self.addresses.symmetric_difference(&kernel.addresses) {
+                found.push((
+                    StateKey::PodAddress(peer, *address, *prefix_len),
+                    Difference::Address {
+                        address: *address,
+                        prefix_len: *prefix_len,
+                        in_kernel: kernel.addresses.contains(&(*address, *prefix_len)),
+                    },
+                ));
+            }
+        }
+        let known = self.neighbours.keys();
+        let known: BTreeSet<_> = known.chain(kernel.neighbours.keys()).collect();
+        for address in known {
+            let believed = self.neighbours.get(address).copied();
+            let kernel = kernel.neighbours.get(address).copied();
+            let difference = Difference::Neighbour {
+                address: *address,
+                believed,
+                kernel,
+            };
+            if believed != kernel {
+                found.push((StateKey::Neighbour(ifindex, *address), difference));
+            }
+        }
+        found
+    }
+}
+
+/// Differences that were corrected and wait for an explanation, in the order in which that time
+/// ends.
+#[derive(Debug, Default)]
+pub(super) struct PendingDiscrepancies(VecDeque<(Timestamp, StateKey, Discrepancy)>);
+
+impl PendingDiscrepancies {
+    /// Adds a difference found at `now`; returns it if there is no room for it.
+    pub(super) fn add(
+        &mut self,
+        now: Timestamp,
+        key: StateKey,
+        discrepancy: Discrepancy,
+    ) -> Option<Discrepancy> {
+        if self.0.len() >= MAX_PENDING {
+            return Some(discrepancy);
+        }
+        // Never before the last one: the front is what ends next.
+        let due = now + EXPLANATION_TIME;
+        let due = self.0.back().map_or(due, |(last, ..)| due.max(*last));
+        self.0.push_back((due, key, discrepancy));
+        None
+    }
+
+    /// A live update of `key` arrived.
+    pub(super) fn explain(&mut self, key: &StateKey) {
+        if !self.0.is_empty() {
+            self.0.retain(|(_, known, _)| known != key);
+        }
+    }
+
+    /// The device was removed or replaced.
+    pub(super) fn explain_device(&mut self, ifindex: IfIndex) {
+        if !self.0.is_empty() {
+            self.0.retain(|(_, _, found)| found.ifindex != ifindex);
+        }
+    }
+
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        self.0.front().map(|(due, ..)| *due)
+    }
+
+    /// A difference that was not explained in time.
+    pub(super) fn pop_due(&mut self, now: Timestamp) -> Option<Discrepancy> {
+        self.next_due().filter(|due| *due <= now)?;
+        self.0.pop_front().map(|(.., discrepancy)| discrepancy)
+    }
+}

@@ -1,0 +1,226 @@
+//! Self-checks: fresh snapshots of single devices that are compared with the engine's state.
+//!
+//! A few devices are checked every second, in turn, and the devices of a conflict right after it was reported as `certain`. The
+//! report is not delayed until then: a dump takes longer than detection, and a wrong report is corrected by it. Checking every
+//! such conflict, not only those from notifications that waited in the socket's queue, costs two dumps and needs no guess
+//! about how long a notification has waited.
+
+use std::collections::{BTreeSet, HashSet};
+
+use tracing::warn;
+
+use super::{Core, log_budget::LogBudget};
+use crate::{
+    clock,
+    engine::{
+        ClaimantId, Confidence, Conflict, Difference, Discrepancy, IfIndex, Mac, Observation,
+        SnapshotToken, TimedObservation,
+    },
+    metrics::Reason,
+    observe::worker::WorkerJob,
+};
+
+/// Devices checked in turn each second.
+const DEVICES_PER_SECOND: usize = 4;
+/// Checks on request (of conflicts): at most this many at once, then this many per second. A pod that makes and ends conflicts
+/// all the time must not keep the worker busy.
+const REQUEST_BURST: u32 = 256;
+const REQUESTS_PER_SECOND: u32 = 32;
+/// Checks in flight at once, so that attaching to a new device never waits for many.
+const MAX_IN_FLIGHT: usize = 4;
+/// Bound on devices that wait for a check; the checks in turn reach the others.
+const MAX_WAITING: usize = 4_096;
+
+/// Which devices are checked, and when.
+#[derive(Debug)]
+pub(super) struct SelfChecks {
+    waiting: BTreeSet<IfIndex>,
+    in_flight: HashSet<SnapshotToken>,
+    /// The device checked last in turn.
+    last_in_turn: IfIndex,
+    /// How many more checks on request may start.
+    budget: u32,
+    log_budget: LogBudget,
+}
+
+impl SelfChecks {
+    pub(super) fn new() -> Self {
+        Self {
+            waiting: BTreeSet::new(),
+            in_flight: HashSet::new(),
+            last_in_turn: 0,
+            budget: REQUEST_BURST,
+            log_budget: LogBudget::new(),
+        }
+    }
+
+    /// Whether this snapshot is a self-check's; it is in flight no longer.
+    pub(super) fn finish(&mut self, token: SnapshotToken) -> bool {
+        self.in_flight.remove(&token)
+    }
+
+    fn request(&mut self, ifindex: IfIndex) {
+        if self.waiting.len() < MAX_WAITING {
+            self.waiting.insert(ifindex);
+        }
+    }
+
+    /// The next device to check, if one may be checked now.
+    fn take(&mut self) -> Option<IfIndex> {
+        if self.in_flight.len() >= MAX_IN_FLIGHT || self.budget == 0 {
+            return None;
+        }
+        let next = self.waiting.pop_first()?;
+        self.budget -= 1;
+        Some(next)
+    }
+
+    fn refill(&mut self) {
+        self.budget = (self.budget + REQUESTS_PER_SECOND).min(REQUEST_BURST);
+    }
+}
+
+impl Core {
+    /// Once a second: checks the next devices in turn.
+    pub(super) fn check_devices_in_turn(&mut self) {
+        self.self_checks.refill();
+        let last = self.self_checks.last_in_turn;
+        for ifindex in self.engine.next_devices(last, DEVICES_PER_SECOND) {
+            self.self_checks.last_in_turn = ifindex;
+            self.self_checks.request(ifindex);
+        }
+    }
+
+    /// Requests checks of the devices of a conflict that is certain.
+    pub(super) fn check_conflict(&mut self, conflict: &Conflict) {
+        if conflict.confidence != Confidence::Certain {
+            return;
+        }
+        let devices = conflict.present().filter_map(|claimant| match claimant.id {
+            ClaimantId::Device(ifindex, _) => Some(ifindex),
+            ClaimantId::Host | ClaimantId::BehindBridge(..) => None,
+        });
+        for ifindex in devices {
+            self.self_checks.request(ifindex);
+        }
+    }
+
+    /// Starts the requested checks, as far as the bounds allow.
+    pub(super) fn start_self_checks(&mut self) {
+        if !self.is_in_sync() {
+            return;
+        }
+        while let Some(ifindex) = self.self_checks.take() {
+            let Some(device) = self.engine.device(ifindex) else {
+                continue;
+            };
+            let token = self.resync.next_token();
+            let started = TimedObservation {
+                at: clock::now(),
+                observation: Observation::SelfCheckStarted(token),
+            };
+            self.engine.step(started.at, started, &mut self.effects);
+            self.self_checks.in_flight.insert(token);
+            self.send_job(WorkerJob::ReadDevice(device, token));
+        }
+    }
+
+    /// Whether the engine is expected to agree with the kernel: nothing was lost that a resync has not repaired.
+    pub(super) fn is_in_sync(&self) -> bool {
+        let resync = &self.resync;
+        resync.has_merged_first && resync.requested.is_none() && resync.in_flight.is_none()
+    }
+
+    /// Counts and logs a difference that a self-check corrected.
+    pub(super) fn report_discrepancy(&mut self, found: &Discrepancy) {
+        let reason = "self_check";
+        let resyncs = &self.outputs.metrics.resyncs;
+        resyncs.get_or_create(&Reason { reason }).inc();
+        if !self.self_checks.log_budget.take(clock::now()) {
+            return;
+        }
+        let (what, believed, kernel) = describe(&found.difference);
+        warn!(
+            device = found.device,
+            ifindex = found.ifindex,
+            what,
+            agent = believed,
+            kernel,
+            "self-check corrected the agent's state; please report this with the lines before it"
+        );
+    }
+}
+
+/// What differed, what the agent had, and what the kernel has.
+fn describe(difference: &Difference) -> (String, String, String) {
+    fn text<T: std::fmt::Debug>(value: Option<&T>) -> String {
+        value.map_or_else(|| "none".to_owned(), |value| format!("{value:?}"))
+    }
+    match difference {
+        Difference::Peer { believed, kernel } => (
+            "peer".to_owned(),
+            text(believed.as_ref()),
+            text(kernel.as_ref()),
+        ),
+        Difference::Master { believed, kernel } => (
+            "master".to_owned(),
+            text(believed.as_ref()),
+            text(kernel.as_ref()),
+        ),
+        Difference::Address {
+            address,
+            prefix_len,
+            in_kernel,
+        } => {
+            let (believed, kernel) = if *in_kernel {
+                ("absent", "present")
+            } else {
+                ("present", "absent")
+            };
+            let what = format!("address {address}/{prefix_len}");
+            (what, believed.to_owned(), kernel.to_owned())
+        }
+        Difference::Neighbour {
+            address,
+            believed,
+            kernel,
+        } => {
+            let mac = |mac: &Option<Mac>| mac.map_or_else(|| "none".to_owned(), |m| m.to_string());
+            (format!("neighbour {address}"), mac(believed), mac(kernel))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_on_request_are_bounded_in_flight_and_per_second() {
+        let mut checks = SelfChecks::new();
+        for ifindex in 1..=10_000 {
+            checks.request(ifindex);
+        }
+        assert_eq!(checks.waiting.len(), MAX_WAITING);
+        let mut started = 0;
+        for _ in 0..10 {
+            for token in 1_u64.. {
+                if checks.take().is_none() {
+                    break;
+                }
+                started += 1;
+                if checks.in_flight.len() == MAX_IN_FLIGHT - 1 {
+                    checks.in_flight.clear();
+                } else {
+                    checks.in_flight.insert(SnapshotToken(token));
+                }
+            }
+            checks.in_flight.clear();
+        }
+        assert_eq!(started, REQUEST_BURST);
+        checks.refill();
+        assert!(checks.take().is_some());
+        checks.in_flight = (0..MAX_IN_FLIGHT as u64).map(SnapshotToken).collect();
+        assert_eq!(checks.take(), None, "too many are in flight");
+    }
+}
