@@ -1,15 +1,18 @@
 //! Creates and deletes pods, some with the address of another pod.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     net::Ipv4Addr,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
-use detector_testkit::{Node, Pod, PodSpec, random::Random};
+use anyhow::{Result, ensure};
+use detector_testkit::{Node, Pod, PodSpec, event::Conflict, random::Random};
 
 /// Pods created and deleted at once.
 const BATCH: u64 = 5;
@@ -25,6 +28,72 @@ pub(super) struct ChurnState {
     pub(super) deleted: AtomicU64,
     /// Pods created with the address of another pod.
     pub(super) duplicates: AtomicU64,
+    /// Every pod so far, by device.
+    lives: Mutex<HashMap<String, PodLife>>,
+}
+
+/// When a pod had its address at most.
+#[derive(Clone, Copy, Debug)]
+struct PodLife {
+    address: Ipv4Addr,
+    /// Before its creation began.
+    from: Instant,
+    /// After it was deleted.
+    until: Option<Instant>,
+}
+
+impl ChurnState {
+    /// Checks that a raised conflict is true: every claimant is a pod that was given the address, and two of them had it at the same
+    /// time.
+    ///
+    /// # Errors
+    /// It is false; the error contains the claimant.
+    pub(super) fn check_raised(&self, conflict: &Conflict) -> Result<()> {
+        let lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut claimants = Vec::new();
+        for claimant in &conflict.claimants {
+            let life = lives.get(&claimant.device).copied();
+            let had = life.filter(|life| life.address.to_string() == conflict.address);
+            ensure!(
+                had.is_some(),
+                "{} never had {} ({life:?}): {conflict:#?}",
+                claimant.device,
+                conflict.address
+            );
+            claimants.extend(had);
+        }
+        let overlap = |a: &PodLife, b: &PodLife| {
+            a.until.is_none_or(|until| b.from <= until)
+                && b.until.is_none_or(|until| a.from <= until)
+        };
+        let mut pairs = claimants
+            .iter()
+            .enumerate()
+            .flat_map(|(n, a)| claimants[n + 1..].iter().map(move |b| (a, b)));
+        ensure!(
+            pairs.any(|(a, b)| overlap(a, b)),
+            "no two claimants had {} at the same time: {conflict:#?}",
+            conflict.address
+        );
+        Ok(())
+    }
+
+    fn begin(&self, device: &str, address: Ipv4Addr) {
+        let life = PodLife {
+            address,
+            from: Instant::now(),
+            until: None,
+        };
+        let mut lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
+        lives.insert(device.to_owned(), life);
+    }
+
+    fn end(&self, device: &str) {
+        let mut lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(life) = lives.get_mut(device) {
+            life.until = Some(Instant::now());
+        }
+    }
 }
 
 /// The churn of one thread.
@@ -88,6 +157,7 @@ impl<'a> Churn<'a> {
             .map(|(address, number)| {
                 // Device names repeat after a while, as on a real node.
                 let device = format!("veths{}x{}", self.thread, number % 100_000);
+                self.state.begin(&device, *address);
                 PodSpec::new(device).address(format!("{address}/32"))
             })
             .collect();
@@ -98,7 +168,11 @@ impl<'a> Churn<'a> {
         let excess = self.live.len().saturating_sub(self.population);
         let removed: Vec<Pod> = self.live.drain(..excess).map(|(pod, _)| pod).collect();
         let count = u64::try_from(removed.len())?;
+        let devices: Vec<_> = removed.iter().map(|pod| pod.device().to_owned()).collect();
         self.node.delete_pods(removed)?;
+        for device in devices {
+            self.state.end(&device);
+        }
         self.state.deleted.fetch_add(count, Ordering::Relaxed);
         Ok(())
     }

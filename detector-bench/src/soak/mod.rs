@@ -1,13 +1,16 @@
 //! A long run of an agent on a node where pods are created and deleted, some with another pod's address, under faults: container
 //! runtime and webhook hang or fail, the ring buffer overflows, the agent is stopped, killed and restarted.
 //!
-//! It passes if memory and file descriptors do not grow with time, the agent's conflicts in the end equal those of `check`, and the
-//! webhook has received every event.
+//! It passes if memory and file descriptors do not grow with time, every raised conflict was true, self-checks found no difference
+//! from the kernel, the agent's conflicts in the end equal those of `check`, and the webhook has received every event.
+//!
+//! With a throttle the only fault is that the agent gets a small fraction of a core, and lags behind the kernel all the time.
 
 mod churn;
 mod faults;
 mod report;
 mod resources;
+mod throttle;
 
 use std::{
     fs,
@@ -29,6 +32,7 @@ use churn::{Churn, ChurnState};
 use faults::{UnresponsiveRuntime, send_burst};
 pub use report::SoakReport;
 use resources::ResourceSamples;
+use throttle::CpuQuota;
 
 /// Threads that create pods; one works while another waits for the kernel.
 const CHURN_THREADS: u8 = 3;
@@ -36,6 +40,8 @@ const CHURN_THREADS: u8 = 3;
 const RING_BYTES: u32 = 16 * 1024;
 /// Short, so that the claims of bursts expire many times, and their number is stable after the warm-up.
 const CLAIM_TTL: &str = "20s";
+/// How long a throttled agent may take for what it has not processed when the churn ends.
+const THROTTLED_DEADLINE: Duration = Duration::from_secs(600);
 /// Interval between two samples of memory and descriptors.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -50,6 +56,8 @@ pub struct SoakOptions {
     pub population: usize,
     /// The seed for addresses and faults.
     pub seed: u64,
+    /// Limits the agent to this percentage of one core, instead of other faults.
+    pub throttle_percent: Option<u32>,
 }
 
 /// Runs the soak with the agent at this path.
@@ -99,7 +107,10 @@ pub fn run(agent: &Path, options: SoakOptions) -> Result<SoakReport> {
                 scope.spawn(move || churn.run(options.rate / f64::from(CHURN_THREADS)))
             })
             .collect();
-        let outcome = environment.inject_faults(options, started);
+        let outcome = match options.throttle_percent {
+            Some(percent) => environment.throttle(options, percent, started),
+            None => environment.inject_faults(options, started),
+        };
         churn_state.stop.store(true, Ordering::Release);
         let took = started.elapsed();
         let mut pods = Vec::new();
@@ -113,7 +124,7 @@ pub fn run(agent: &Path, options: SoakOptions) -> Result<SoakReport> {
         environment.receiver.set_behaviour(Behaviour::status(200));
         environment.receiver.close_connections();
         let faults_ended = Instant::now();
-        let open_conflicts = wait_agreement(agent, &node, &client)?;
+        let open_conflicts = wait_agreement(agent, &node, &client, options)?;
         let agreed_after = faults_ended.elapsed();
         let trend = run.samples.trend().context("too short for a trend")?;
         let metrics = until(DEADLINE, "an empty outbox", || {
@@ -122,6 +133,19 @@ pub fn run(agent: &Path, options: SoakOptions) -> Result<SoakReport> {
             ensure!(pending == 0.0, "{pending} events wait for the webhook");
             Ok(metrics)
         })?;
+        for received in run.agent.events() {
+            if received.event.kind == RAISED
+                && let Some(conflict) = received.event.conflict()
+            {
+                churn_state.check_raised(&conflict)?;
+            }
+        }
+        let corrections = metrics.sum("ipconflict_resyncs_total", "self_check");
+        ensure!(
+            corrections == 0.0,
+            "self-checks corrected the agent {corrections} times; see its log:\n{}",
+            run.agent.log()
+        );
         let report = SoakReport {
             options,
             took,
@@ -163,8 +187,17 @@ pub fn run(agent: &Path, options: SoakOptions) -> Result<SoakReport> {
 }
 
 /// Waits until the agent and `check` report the same conflicts; returns their number.
-fn wait_agreement(agent: &Path, node: &Node, client: &TestClient<'_>) -> Result<usize> {
-    until(DEADLINE, "agent and `check` to agree", || {
+fn wait_agreement(
+    agent: &Path,
+    node: &Node,
+    client: &TestClient<'_>,
+    options: SoakOptions,
+) -> Result<usize> {
+    let deadline = match options.throttle_percent {
+        Some(_) => THROTTLED_DEADLINE,
+        None => DEADLINE,
+    };
+    until(deadline, "agent and `check` to agree", || {
         let reported = conflicts_from_api(client)?;
         let checked = conflicts_from_check(agent, node, DEADLINE)?;
         ensure!(
@@ -194,6 +227,22 @@ struct SoakRun {
     restarts: u32,
     /// Times that the webhook or the runtime failed or recovered.
     endpoint_changes: u32,
+    /// Ends with the run.
+    quota: Option<CpuQuota>,
+}
+
+impl SoakRun {
+    fn new(agent: Agent) -> Self {
+        Self {
+            samples: ResourceSamples::new(agent.pid()),
+            agent,
+            stops: 0,
+            bursts: 0,
+            restarts: 0,
+            endpoint_changes: 0,
+            quota: None,
+        }
+    }
 }
 
 impl SoakEnvironment<'_> {
@@ -203,14 +252,7 @@ impl SoakEnvironment<'_> {
         let mut random = Random(options.seed);
         let start = || Agent::start_ready(self.node, &self.command);
         let agent = start()?;
-        let mut run = SoakRun {
-            samples: ResourceSamples::new(agent.pid()),
-            agent,
-            stops: 0,
-            bursts: 0,
-            restarts: 0,
-            endpoint_changes: 0,
-        };
+        let mut run = SoakRun::new(agent);
         let mut kills = [0.1, 0.2]
             .map(|part| options.duration.mul_f64(part))
             .into_iter()
@@ -228,6 +270,20 @@ impl SoakEnvironment<'_> {
                 self.inject_fault(&mut run, &mut random)?;
                 next_fault = started.elapsed() + Duration::from_secs(2 + random.below(6));
             }
+            run.samples.sample()?;
+            thread::sleep(SAMPLE_INTERVAL);
+        }
+        self.churn_state.stop.store(true, Ordering::Release);
+        Ok(run)
+    }
+
+    /// Lets the agent lag behind until the duration has passed.
+    fn throttle(&self, options: SoakOptions, percent: u32, started: Instant) -> Result<SoakRun> {
+        let agent = Agent::start_ready(self.node, &self.command)?;
+        let quota = CpuQuota::apply(agent.pid(), percent)?;
+        let mut run = SoakRun::new(agent);
+        run.quota = Some(quota);
+        while started.elapsed() < options.duration {
             run.samples.sample()?;
             thread::sleep(SAMPLE_INTERVAL);
         }
