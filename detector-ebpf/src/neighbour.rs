@@ -14,12 +14,14 @@ use crate::{log, maps::NETNS_INODE, publish};
 
 /// Validity of an entry without a usable hardware address.
 pub(crate) const INVALID: u8 = 0;
-/// Validity of an entry that was configured or needs no resolution (PERMANENT, NOARP).
-const FIXED: u8 = 1;
+/// Validity of an entry that was configured.
+const PERMANENT: u8 = 1;
 /// Validity of an entry confirmed recently.
 const REACHABLE: u8 = 2;
 /// Validity of an entry that was not confirmed recently.
 const UNCONFIRMED: u8 = 3;
+/// Validity of an entry that needs no resolution. Unlike a PERMANENT one it says nothing about who has the address.
+const NOARP: u8 = 4;
 
 /// `NUD_*` of `include/uapi/linux/neighbour.h`.
 mod nud {
@@ -149,8 +151,10 @@ pub(crate) fn observe(neighbour: *const c_void, gone: bool) -> Option<()> {
 
 #[inline(always)]
 fn validity(state: u8) -> u8 {
-    if state & (nud::PERMANENT | nud::NOARP) != 0 {
-        FIXED
+    if state & nud::PERMANENT != 0 {
+        PERMANENT
+    } else if state & nud::NOARP != 0 {
+        NOARP
     } else if state & nud::REACHABLE != 0 {
         REACHABLE
     } else if state & (nud::STALE | nud::DELAY | nud::PROBE) != 0 {

@@ -71,6 +71,23 @@ fn entry_is_observed_with_state_and_hardware_address() {
     }
 }
 
+/// A claim and none: nothing else about the entry changes.
+#[test]
+fn entry_that_becomes_noarp_is_observed_and_back() {
+    let mut fixture = Fixture::detached(&EbpfOptions::default());
+    for (name, state) in [
+        ("permanent", NudState::Permanent),
+        ("noarp", NudState::NoArp),
+        ("permanent", NudState::Permanent),
+    ] {
+        set(&fixture, address(), MAC, name);
+        assert_eq!(
+            next(&mut fixture, address()),
+            entry(&fixture, address(), Some(MAC), state)
+        );
+    }
+}
+
 #[test]
 fn deleted_entry_is_observed_as_gone() {
     let mut fixture = Fixture::detached(&EbpfOptions::default());
