@@ -8,9 +8,10 @@ use detector_testkit::{
 };
 use serde_json::Value;
 
-use crate::tools::{deploy, documents};
-
-const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
+use crate::{
+    AGENT,
+    tools::{deploy, documents},
+};
 
 fn dashboards() -> Vec<(String, Value)> {
     let mut found: Vec<_> = fs::read_dir(deploy("grafana"))

@@ -14,9 +14,10 @@ use detector_agent::{
 };
 use detector_testkit::{Agent, AgentCommand, Node, contract::violations, http::TestClient};
 
-use crate::tools::{assert_current, deploy, root};
-
-const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
+use crate::{
+    AGENT,
+    tools::{assert_current, deploy, root},
+};
 
 /// README and everything in docs/.
 fn documents() -> Vec<PathBuf> {

@@ -18,3 +18,6 @@ mod manifests;
 mod problem_detector;
 mod rules;
 mod tools;
+
+/// The agent under test.
+const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");

@@ -6,9 +6,10 @@ use std::{fs, process::Command};
 use detector_testkit::{AgentCommand, DEADLINE, Node, PodSpec};
 use serde_json::Value;
 
-use crate::tools::{deploy, output};
-
-const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
+use crate::{
+    AGENT,
+    tools::{deploy, output},
+};
 
 fn keys(value: &Value) -> Vec<&str> {
     value

@@ -15,11 +15,11 @@ use detector_testkit::{
 use serde_yaml_ng::Value;
 
 use crate::{
+    AGENT,
     manifests::build,
     tools::{deploy, scratch, stdout},
 };
 
-pub(super) const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
 pub(super) const IMAGE: &str = "localhost/ip-conflict-detector:test";
 pub(super) const BASE: &str = "localhost/ipconflict-base:test";
 pub(super) const NODE_IP: &str = "192.0.2.7";
