@@ -21,7 +21,7 @@ pub struct ClaimInfo {
     pub pod: String,
 }
 
-/// The most series; claims beyond are counted.
+/// The most series; addresses beyond are counted.
 const SERIES: usize = 20_000;
 
 /// The claimed addresses of one scrape, each once: a conflict on this node has metrics of its own, and a second series
@@ -30,17 +30,22 @@ const SERIES: usize = 20_000;
 pub struct ClaimSeries {
     addresses: HashSet<String>,
     series: Vec<ClaimInfo>,
+    /// The last address that found no room.
+    last_omitted: Option<String>,
     overflow: i64,
 }
 
 impl ClaimSeries {
-    /// Adds a claim.
+    /// Adds a claim. Those of one address follow each other.
     pub fn add(&mut self, claim: ClaimInfo) {
         if self.addresses.contains(&claim.address) {
             return;
         }
         if self.series.len() >= SERIES {
-            self.overflow += 1;
+            if self.last_omitted.as_ref() != Some(&claim.address) {
+                self.overflow += 1;
+                self.last_omitted = Some(claim.address);
+            }
             return;
         }
         self.addresses.insert(claim.address.clone());
@@ -60,7 +65,7 @@ impl Collector for ClaimSeries {
         let one = ConstGauge::new(1i64);
         let mut family = encoder.encode_descriptor(
             "claim_info",
-            "One claimed address of this node",
+            "One address that a pod device of this node claims",
             None,
             MetricType::Gauge,
         )?;
@@ -70,9 +75,31 @@ impl Collector for ClaimSeries {
         let overflow = ConstGauge::new(self.overflow);
         overflow.encode(encoder.encode_descriptor(
             "claim_info_overflow",
-            "Claims beyond the bound of ipconflict_claim_info",
+            "Claimed addresses without a series, because of the bound of ipconflict_claim_info",
             None,
             MetricType::Gauge,
         )?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_beyond_the_bound_are_counted_once() {
+        let mut series = ClaimSeries::default();
+        let mut claim = |address: String, pod: &str| {
+            series.add(ClaimInfo {
+                address,
+                namespace: "shop".to_owned(),
+                pod: pod.to_owned(),
+            });
+        };
+        for number in 0..SERIES + 2 {
+            claim(format!("fd00::{number:x}"), "a");
+            claim(format!("fd00::{number:x}"), "b");
+        }
+        assert_eq!((series.series.len(), series.overflow), (SERIES, 2));
     }
 }
