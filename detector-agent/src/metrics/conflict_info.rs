@@ -1,7 +1,8 @@
 //! `ipconflict_conflict_info`: one series for each claimant of an active conflict, bounded.
 //!
 //! Invariants: the cost of an event grows with the claimants of its own conflict, not with the number of series; a
-//! claimant beyond the bound is counted and takes the first place that becomes free; a scrape holds the lock only to
+//! claimant beyond the bound is counted and takes the first place that becomes free; one that its conflict does not list
+//! is only counted; a scrape holds the lock only to
 //! copy references, so encoding never delays an event.
 
 use std::{
@@ -61,6 +62,7 @@ struct SeriesTable {
     /// Conflicts with claimants beyond the bound, the oldest first.
     waiting: BTreeMap<u64, ConflictId>,
     next_place: u64,
+    /// Claimants of all conflicts without a series.
     overflow: usize,
 }
 
@@ -69,8 +71,16 @@ struct SeriesTable {
 struct ConflictSeries {
     shown: Vec<Arc<ConflictInfo>>,
     overflow: Vec<Arc<ConflictInfo>>,
+    /// Claimants that the conflict does not list.
+    unlisted: usize,
     /// Its key in `waiting`.
     place: Option<u64>,
+}
+
+impl ConflictSeries {
+    fn without_series(&self) -> usize {
+        self.overflow.len() + self.unlisted
+    }
 }
 
 impl ConflictInfoSeries {
@@ -86,12 +96,18 @@ impl ConflictInfoSeries {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces a conflict's series; without any, the conflict is removed.
-    pub(super) fn set(&self, conflict: ConflictId, series: impl Iterator<Item = ConflictInfo>) {
+    /// Replaces a conflict's series. `unlisted` claimants have none.
+    pub(super) fn set(
+        &self,
+        conflict: ConflictId,
+        series: impl Iterator<Item = ConflictInfo>,
+        unlisted: usize,
+    ) {
         let mut table = self.lock();
         let place = table.remove(conflict);
         let mut entry = ConflictSeries {
             place,
+            unlisted,
             ..ConflictSeries::default()
         };
         for info in series {
@@ -106,6 +122,23 @@ impl ConflictInfoSeries {
         table.fill(self.limit);
     }
 
+    /// Removes a conflict's series.
+    pub(super) fn remove(&self, conflict: ConflictId) {
+        let mut table = self.lock();
+        table.remove(conflict);
+        table.fill(self.limit);
+    }
+
+    #[cfg(test)]
+    pub(super) fn devices(&self) -> Vec<String> {
+        let table = self.lock();
+        table
+            .series
+            .keys()
+            .map(|info| info.device.clone())
+            .collect()
+    }
+
     #[cfg(test)]
     fn shown(&self) -> (usize, usize) {
         let table = self.lock();
@@ -117,7 +150,7 @@ impl SeriesTable {
     /// Removes a conflict's series; returns its place among the waiting conflicts.
     fn remove(&mut self, conflict: ConflictId) -> Option<u64> {
         let entry = self.conflicts.remove(&conflict)?;
-        self.overflow -= entry.overflow.len();
+        self.overflow -= entry.without_series();
         if let Some(place) = entry.place {
             self.waiting.remove(&place);
         }
@@ -145,10 +178,7 @@ impl SeriesTable {
     }
 
     fn insert(&mut self, conflict: ConflictId, mut entry: ConflictSeries) {
-        if entry.shown.is_empty() && entry.overflow.is_empty() {
-            return;
-        }
-        self.overflow += entry.overflow.len();
+        self.overflow += entry.without_series();
         entry.place = (!entry.overflow.is_empty()).then(|| {
             let place = entry.place.unwrap_or(self.next_place);
             self.next_place += 1;
@@ -167,7 +197,7 @@ impl SeriesTable {
             let Some(mut entry) = self.conflicts.remove(&conflict) else {
                 continue;
             };
-            self.overflow -= entry.overflow.len();
+            self.overflow -= entry.without_series();
             let mut overflow = Vec::new();
             for info in entry.overflow.drain(..) {
                 if self.show(&info, limit) {
@@ -204,7 +234,7 @@ impl Collector for ConflictInfoSeries {
         let overflow = ConstGauge::new(i64::try_from(overflow).unwrap_or(i64::MAX));
         overflow.encode(encoder.encode_descriptor(
             "conflict_info_overflow",
-            "Claimants of active conflicts beyond the bound of ipconflict_conflict_info",
+            "Claimants of active conflicts without a series in ipconflict_conflict_info, because of its bound or of the bound on listed claimants",
             None,
             MetricType::Gauge,
         )?)
@@ -236,15 +266,15 @@ mod tests {
     #[test]
     fn a_claimant_beyond_the_bound_is_counted_and_takes_a_freed_place() {
         let series = ConflictInfoSeries::new(3);
-        series.set(ONE, pair(1));
-        series.set(TWO, pair(2));
-        series.set(THREE, pair(3));
+        series.set(ONE, pair(1), 0);
+        series.set(TWO, pair(2), 0);
+        series.set(THREE, pair(3), 0);
         assert_eq!(series.shown(), (3, 3));
-        series.set(ONE, std::iter::empty());
+        series.remove(ONE);
         assert_eq!(series.shown(), (3, 1));
-        series.set(THREE, std::iter::empty());
+        series.remove(THREE);
         assert_eq!(series.shown(), (2, 0));
-        series.set(TWO, std::iter::empty());
+        series.remove(TWO);
         assert_eq!(series.shown(), (0, 0));
         assert!(series.lock().waiting.is_empty() && series.lock().conflicts.is_empty());
     }
@@ -252,33 +282,48 @@ mod tests {
     #[test]
     fn an_update_replaces_the_series_of_its_conflict_only() {
         let series = ConflictInfoSeries::new(10);
-        series.set(ONE, pair(1));
-        series.set(TWO, pair(2));
-        series.set(ONE, [info(1, "c")].into_iter());
+        series.set(ONE, pair(1), 0);
+        series.set(TWO, pair(2), 0);
+        series.set(ONE, [info(1, "c")].into_iter(), 0);
         assert_eq!(series.shown(), (3, 0));
+    }
+
+    #[test]
+    fn unlisted_claimants_are_counted_and_never_take_a_place() {
+        let series = ConflictInfoSeries::new(3);
+        series.set(ONE, pair(1), 7);
+        assert_eq!(series.shown(), (2, 7));
+        series.set(TWO, pair(2), 2);
+        assert_eq!(series.shown(), (3, 10));
+        series.set(ONE, pair(1), 3);
+        assert_eq!(series.shown(), (3, 6));
+        series.remove(ONE);
+        assert_eq!(series.shown(), (2, 2));
+        series.remove(TWO);
+        assert_eq!(series.shown(), (0, 0));
     }
 
     #[test]
     fn equal_labels_of_two_conflicts_stay_until_both_are_resolved() {
         let series = ConflictInfoSeries::new(10);
-        series.set(ONE, pair(1));
-        series.set(TWO, pair(1));
+        series.set(ONE, pair(1), 0);
+        series.set(TWO, pair(1), 0);
         assert_eq!(series.shown(), (2, 0));
-        series.set(ONE, std::iter::empty());
+        series.remove(ONE);
         assert_eq!(series.shown(), (2, 0));
-        series.set(TWO, std::iter::empty());
+        series.remove(TWO);
         assert_eq!(series.shown(), (0, 0));
     }
 
     #[test]
     fn conflicts_that_come_and_go_beyond_the_bound_leave_nothing_behind() {
         let series = ConflictInfoSeries::new(2);
-        series.set(ONE, pair(1));
+        series.set(ONE, pair(1), 0);
         for number in 100..200 {
             let id = ConflictId(number);
-            series.set(id, pair(2));
-            series.set(id, pair(3));
-            series.set(id, std::iter::empty());
+            series.set(id, pair(2), 1);
+            series.set(id, pair(3), 0);
+            series.remove(id);
         }
         let table = series.lock();
         assert_eq!(

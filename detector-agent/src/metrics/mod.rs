@@ -64,6 +64,12 @@ pub struct Sink {
 /// The most series of `ipconflict_conflict_info`; claimants beyond are counted.
 const CONFLICT_INFO: usize = 1000;
 
+/// A count as the value of a gauge.
+#[must_use]
+pub fn gauge_value(count: usize) -> i64 {
+    count.try_into().unwrap_or(i64::MAX)
+}
+
 /// Every metric. Cheap to share: each one is an atomic, or few of them.
 #[derive(Debug)]
 pub struct Metrics {
@@ -74,7 +80,7 @@ pub struct Metrics {
     pub raised: Family<Kind, Counter>,
     /// From the kernel's timestamp to the event.
     pub latency: Histogram,
-    /// Claimed addresses.
+    /// Live claims of pod devices.
     pub claims: Gauge,
     /// Pod devices the programs are attached to.
     pub attached: Gauge,
@@ -145,7 +151,7 @@ impl Metrics {
             ),
             claims: metric!(
                 "claims",
-                "Addresses claimed by a pod device or by the node itself, each counted once",
+                "Live claims of pod devices: one for each address, VLAN and device, without the node's own addresses",
                 Gauge::default()
             ),
             attached: metric!(
@@ -231,9 +237,15 @@ impl Metrics {
             #[allow(clippy::cast_precision_loss)] // microseconds up to 2^52 are exact
             self.latency.observe(data.latency_us as f64 / 1e6);
         }
-        let is_resolved = data.is_resolved();
-        let present = data.present().filter(|_| !is_resolved);
-        let series = present.map(|claimant| {
+        if data.is_resolved() {
+            self.conflict_info.remove(data.conflict_id);
+            return;
+        }
+        // The receiver of the traffic gets a series first.
+        let receiver = data.traffic_goes_to.as_deref();
+        let mut present: Vec<_> = data.present().collect();
+        present.sort_by_key(|claimant| Some(claimant.device.as_str()) != receiver);
+        let series = present.into_iter().map(|claimant| {
             let pod = claimant.pod.as_ref();
             ConflictInfo {
                 address: AddressLabel(data.address),
@@ -243,7 +255,8 @@ impl Metrics {
                 pod: pod.map(|p| p.name.clone()).unwrap_or_default(),
             }
         });
-        self.conflict_info.set(data.conflict_id, series);
+        self.conflict_info
+            .set(data.conflict_id, series, data.claimants_omitted);
     }
 
     /// Everything in the OpenMetrics text format, with the claims of this node if they are exported.
@@ -266,7 +279,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::engine::ConflictId;
+    use crate::{engine::ConflictId, event::samples};
 
     /// The names in a scrape, each with its type.
     const CONTRACT: &[(&str, &str)] = &[
@@ -295,6 +308,36 @@ mod tests {
         ("process_open_fds", "gauge"),
         ("process_max_fds", "gauge"),
     ];
+
+    #[test]
+    fn claimants_that_a_conflict_does_not_list_are_counted() {
+        let metrics = Metrics::new();
+        let mut event = samples::raised("10.0.0.1");
+        event.data.claimants_omitted = 3;
+        let overflow = |expected: &str| {
+            let text = metrics.encode(None).unwrap_or_default();
+            let line = format!("ipconflict_conflict_info_overflow {expected}\n");
+            assert!(text.contains(&line), "{line} in\n{text}");
+        };
+        metrics.count_event(&event.clone().into());
+        overflow("3");
+        event.data.claimants_omitted = 0;
+        metrics.count_event(&event.into());
+        overflow("0");
+    }
+
+    #[test]
+    fn receiver_of_the_traffic_gets_a_series_first() {
+        let metrics = Metrics {
+            conflict_info: ConflictInfoSeries::new(1),
+            ..Metrics::new()
+        };
+        let mut event = samples::raised("10.0.0.1");
+        event.data.traffic_goes_to = Some(event.data.claimants[1].device.clone());
+        metrics.count_event(&event.clone().into());
+        let shown = metrics.conflict_info.devices();
+        assert_eq!(shown, [event.data.claimants[1].device.as_str()]);
+    }
 
     #[test]
     fn every_metric_has_its_documented_name_and_type() {
@@ -329,6 +372,7 @@ mod tests {
                 namespace: String::new(),
                 pod: String::new(),
             }),
+            0,
         );
         let mut claims = ClaimSeries::default();
         claims.add(ClaimInfo {
