@@ -1,6 +1,6 @@
 //! A conflict or an anomaly in one line, for logs, chats, pagers and alerts.
 
-use super::{AnomalyData, ClaimantData, ConflictData, ResolvedBecause};
+use super::{AnomalyData, ClaimantData, ConflictData, ResolvedBecause, text::receives_traffic};
 use crate::engine::{AnomalyKind, ConflictKind, ResolveReason};
 
 /// Claimants named in a line; the others are counted.
@@ -90,12 +90,17 @@ pub fn vlan_address(data: &ConflictData) -> String {
 #[must_use]
 pub fn claimants(data: &ConflictData) -> String {
     let present: Vec<&ClaimantData> = data.present().collect();
-    let shown = if present.is_empty() {
+    let mut shown = if present.is_empty() {
         data.claimants.iter().collect()
     } else {
         present
     };
     let more = shown.len().saturating_sub(NAMED) + data.claimants_omitted;
+    // The receiver of the traffic is always named.
+    let receiver = shown.iter().position(|c| receives_traffic(data, c));
+    if let Some(position) = receiver.filter(|position| *position >= NAMED) {
+        shown.swap(NAMED - 1, position);
+    }
     let mut names: Vec<String> = shown.iter().take(NAMED).map(|c| claimant(c)).collect();
     if more > 0 {
         names.push(format!("{more} more"));
