@@ -1,5 +1,4 @@
-//! The lifecycle of conflicts: raised at once, updated as they change, resolved when fewer than two
-//! claimants remain.
+//! The lifecycle of conflicts: raised at once, updated as they change, resolved when they end.
 //!
 //! Invariants: a conflict is raised once and resolved once and keeps its id in between; an update
 //! is emitted only if the claimants, the kind, the confidence or the receiver of the traffic
@@ -15,6 +14,7 @@ use super::{
         Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, EvidenceKind,
         LeaveReason,
     },
+    counts::KindCounts,
     observation::Timestamp,
     scope::Scope,
     settings::Bounds,
@@ -27,7 +27,16 @@ pub(super) struct Decision {
     /// The kind of conflict; `None` if there is none.
     pub(super) kind: Option<ConflictKind>,
     pub(super) claimants: Vec<Claimant>,
-    pub(super) traffic_goes_to: Option<String>,
+    /// The one of `claimants` that receives the node's traffic.
+    pub(super) receiver: Option<ClaimantId>,
+}
+
+impl Decision {
+    /// The device name of the receiver.
+    fn traffic_goes_to(&self) -> Option<String> {
+        let receiver = self.claimants.iter().find(|c| Some(c.id) == self.receiver);
+        receiver.map(|c| c.device.clone())
+    }
 }
 
 /// When a decision is made, and the timestamp of the observation that caused it.
@@ -47,7 +56,7 @@ struct TrackedConflict {
 #[derive(Debug)]
 pub(super) struct Lifecycle {
     open: HashMap<IpAddr, Vec<(Scope, TrackedConflict)>>,
-    count: usize,
+    counts: KindCounts<ConflictKind>,
     seed: u64,
     serial: u64,
     deferred: DeferredAddresses,
@@ -73,7 +82,7 @@ impl Lifecycle {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             open: HashMap::new(),
-            count: 0,
+            counts: KindCounts::default(),
             seed,
             serial: 0,
             deferred: DeferredAddresses::default(),
@@ -82,7 +91,7 @@ impl Lifecycle {
 
     /// The next rejected address to decide again, if there is room.
     pub(super) fn next_retry(&mut self, bounds: &Bounds) -> Option<RetryTarget> {
-        if self.count >= bounds.open_conflicts {
+        if self.counts.total() >= bounds.open_conflicts {
             return None;
         }
         match self.deferred.addresses.pop_first() {
@@ -103,6 +112,11 @@ impl Lifecycle {
         open.map(|(scope, open)| (*scope, &open.conflict))
     }
 
+    /// How many conflicts of `kind` are open.
+    pub(super) fn count(&self, kind: ConflictKind) -> usize {
+        self.counts.of(&kind)
+    }
+
     pub(super) fn has_open(&self, address: IpAddr) -> bool {
         self.open.contains_key(&address)
     }
@@ -110,7 +124,7 @@ impl Lifecycle {
     /// Opens a conflict of the previous run again.
     pub(super) fn restore(&mut self, scope: Scope, conflict: Conflict) {
         let ids = conflict.present().map(|c| c.id).collect();
-        self.count += 1;
+        self.counts.add(conflict.kind);
         let open = self.open.entry(conflict.address).or_default();
         open.push((scope, TrackedConflict { conflict, ids }));
     }
@@ -133,18 +147,20 @@ impl Lifecycle {
             let position = decisions.iter().position(|(other, _)| *other == scope);
             let decision = position.map(|position| decisions.swap_remove(position).1);
             match decision {
-                Some(Decision {
-                    kind: Some(kind),
-                    claimants,
-                    traffic_goes_to,
-                }) => {
-                    if known.change(kind, claimants, traffic_goes_to, &leave_reason, at, bounds) {
+                Some(
+                    decision @ Decision {
+                        kind: Some(kind), ..
+                    },
+                ) => {
+                    self.counts.subtract(&known.conflict.kind);
+                    self.counts.add(kind);
+                    if known.change(kind, decision, &leave_reason, at, bounds) {
                         effects.push(Effect::Updated(known.conflict.clone()));
                     }
                     still_open.push((scope, known));
                 }
                 outcome => {
-                    self.count -= 1;
+                    self.counts.subtract(&known.conflict.kind);
                     effects.push(Effect::Resolved(known.resolve(
                         outcome,
                         &leave_reason,
@@ -156,11 +172,11 @@ impl Lifecycle {
         }
         for (scope, decision) in decisions {
             let Some(kind) = decision.kind else { continue };
-            if self.count >= bounds.open_conflicts {
+            if self.counts.total() >= bounds.open_conflicts {
                 refused += u64::from(self.deferred.add(address, bounds));
                 continue;
             }
-            self.count += 1;
+            self.counts.add(kind);
             let opened =
                 TrackedConflict::raise(self.next_id(), address, scope, kind, decision, at, bounds);
             effects.push(Effect::Raised(opened.conflict.clone()));
@@ -234,7 +250,8 @@ impl TrackedConflict {
     ) -> Self {
         let ids = decision.claimants.iter().map(|c| c.id).collect();
         let confidence = confidence(&decision.claimants);
-        let (claimants, claimants_omitted) = truncated(decision.claimants, bounds);
+        let traffic_goes_to = decision.traffic_goes_to();
+        let (claimants, claimants_omitted) = listed(decision, bounds);
         let conflict = Conflict {
             id,
             address,
@@ -245,7 +262,7 @@ impl TrackedConflict {
             updated_at: at.now,
             resolved_at: None,
             decided_at: at.decided_at,
-            traffic_goes_to: decision.traffic_goes_to,
+            traffic_goes_to,
             claimants,
             claimants_omitted,
         };
@@ -256,8 +273,7 @@ impl TrackedConflict {
     fn change(
         &mut self,
         kind: ConflictKind,
-        claimants: Vec<Claimant>,
-        traffic_goes_to: Option<String>,
+        decision: Decision,
         leave_reason: &impl Fn(&Claimant) -> LeaveReason,
         at: DecisionTime,
         bounds: &Bounds,
@@ -269,9 +285,9 @@ impl TrackedConflict {
             std::mem::take(&mut conflict.traffic_goes_to),
         );
         conflict.kind = kind;
-        conflict.confidence = confidence(&claimants);
-        conflict.traffic_goes_to = traffic_goes_to;
-        let joined_or_left = self.replace(claimants, leave_reason, bounds);
+        conflict.confidence = confidence(&decision.claimants);
+        conflict.traffic_goes_to = decision.traffic_goes_to();
+        let joined_or_left = self.replace(decision, leave_reason, bounds);
         let conflict = &mut self.conflict;
         let changed = joined_or_left
             || before
@@ -294,10 +310,12 @@ impl TrackedConflict {
         at: DecisionTime,
         bounds: &Bounds,
     ) -> Conflict {
-        let (remaining, traffic_goes_to) = match outcome {
-            Some(decision) => (decision.claimants, decision.traffic_goes_to),
-            None => (Vec::new(), None),
-        };
+        let remaining = outcome.unwrap_or(Decision {
+            kind: None,
+            claimants: Vec::new(),
+            receiver: None,
+        });
+        let traffic_goes_to = remaining.traffic_goes_to();
         self.replace(remaining, leave_reason, bounds);
         let mut conflict = self.conflict;
         conflict.traffic_goes_to = traffic_goes_to;
@@ -311,14 +329,14 @@ impl TrackedConflict {
     /// claimant joined or left.
     fn replace(
         &mut self,
-        claimants: Vec<Claimant>,
+        decision: Decision,
         leave_reason: &impl Fn(&Claimant) -> LeaveReason,
         bounds: &Bounds,
     ) -> bool {
-        let ids: BTreeSet<_> = claimants.iter().map(|c| c.id).collect();
+        let ids: BTreeSet<_> = decision.claimants.iter().map(|c| c.id).collect();
         let before = std::mem::take(&mut self.conflict.claimants);
         let left = departed(before, &ids, leave_reason, bounds);
-        let (mut claimants, omitted) = truncated(claimants, bounds);
+        let (mut claimants, omitted) = listed(decision, bounds);
         claimants.extend(left);
         self.conflict.claimants = claimants;
         self.conflict.claimants_omitted = omitted;
@@ -348,11 +366,23 @@ fn departed(
     left
 }
 
-fn truncated(mut claimants: Vec<Claimant>, bounds: &Bounds) -> (Vec<Claimant>, usize) {
-    let omitted = claimants
-        .len()
-        .saturating_sub(bounds.claimants_per_conflict);
-    claimants.truncate(bounds.claimants_per_conflict);
+/// The claimants within the bound, the oldest first, and how many are beyond it. The receiver of the
+/// traffic is always among the listed ones: it takes the last place if it is younger.
+fn listed(decision: Decision, bounds: &Bounds) -> (Vec<Claimant>, usize) {
+    let Decision {
+        mut claimants,
+        receiver,
+        ..
+    } = decision;
+    let bound = bounds.claimants_per_conflict;
+    let omitted = claimants.len().saturating_sub(bound);
+    let position = claimants.iter().position(|c| Some(c.id) == receiver);
+    if let (Some(position), Some(last)) = (position, bound.checked_sub(1))
+        && position > last
+    {
+        claimants.swap(last, position);
+    }
+    claimants.truncate(bound);
     (claimants, omitted)
 }
 

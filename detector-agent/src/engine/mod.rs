@@ -13,7 +13,7 @@
 //! 6. **effects**: the difference, as raised, updated and resolved conflicts and anomalies, and
 //!    jobs for the attach worker and the IPAM watcher.
 //!
-//! Claims are never stored. The same facts give the same claims in whatever order they arrived,
+//! Claims are never stored, only counted. The same facts give the same claims in whatever order they arrived,
 //! which makes a resync equal to a fresh start. What may end without an observation is scheduled in
 //! [`expiry`]; [`in_flight_snapshots`] lets live updates take precedence over an older snapshot.
 //!
@@ -23,6 +23,7 @@ mod anomaly;
 mod bridge;
 mod claimants;
 mod conflict;
+mod counts;
 mod dedup;
 mod evidence;
 mod expiry;

@@ -65,7 +65,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// A core before its first observation. `selector` is only used to report patterns without a device.
+    /// A core before its first observation; `engine` may have been restored. `selector` is only used to report patterns without a device.
     #[must_use]
     pub fn new(
         engine: Engine,
@@ -73,7 +73,7 @@ impl Core {
         kernel_counters: Option<CounterReader>,
         selector: DeviceSelector,
     ) -> Self {
-        Self {
+        let core = Self {
             engine,
             outputs,
             kernel_counters,
@@ -87,7 +87,10 @@ impl Core {
             counters_failed: false,
             next_tick: Timestamp(0),
             is_stopping: false,
-        }
+        };
+        // Restored anomalies are open already and have no event.
+        core.set_anomalies_active();
+        core
     }
 
     /// Steps the engine and applies the effects.
@@ -126,8 +129,10 @@ impl Core {
         match event {
             WorkerEvent::AttachDone(ifindex, ok) => {
                 self.attaching = self.attaching.saturating_sub(1);
-                // If the device is gone by now, no effect would remove it from the set again.
-                if ok && self.engine.device(ifindex).is_some() {
+                // Without programs there is nothing to attach. If the device is gone by now, no effect would remove it
+                // from the set again.
+                let is_attached = ok && self.kernel_counters.is_some();
+                if is_attached && self.engine.device(ifindex).is_some() {
                     self.attached.insert(ifindex);
                 } else {
                     self.attached.remove(&ifindex);

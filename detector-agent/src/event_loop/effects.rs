@@ -1,18 +1,22 @@
-//! Applies the effects of the engine: events, jobs for the kernel worker, reads of IPAM pools.
+//! Applies the effects of the engine: gauges, events, jobs for the kernel worker, reads of IPAM pools.
 
 use tracing::error;
 
 use super::Core;
 use crate::{
-    engine::{Anomaly, AnomalyEffect, Conflict, Effect},
+    engine::{Anomaly, AnomalyEffect, AnomalyKind, Conflict, ConflictKind, Effect},
     event::Change,
+    metrics::{Kind, gauge_value},
     observe::worker::WorkerJob,
 };
 
 impl Core {
     /// Applies the pending effects, in order.
     pub(super) fn apply_effects(&mut self) {
-        for effect in std::mem::take(&mut self.effects) {
+        let effects = std::mem::take(&mut self.effects);
+        // First, so that whoever reads an event finds it counted.
+        self.set_active_gauges(&effects);
+        for effect in effects {
             match effect {
                 Effect::Raised(conflict) => self.report(Change::Raised, &conflict),
                 Effect::Updated(conflict) => self.report(Change::Updated, &conflict),
@@ -36,6 +40,44 @@ impl Core {
                 Effect::Corrected(discrepancy) => self.report_discrepancy(&discrepancy),
                 Effect::Anomaly(effect) => self.apply_anomaly_effect(effect),
             }
+        }
+    }
+
+    /// Sets the gauges of what is open that `effects` changed.
+    fn set_active_gauges(&self, effects: &[Effect]) {
+        let is_conflict = |effect: &Effect| {
+            matches!(
+                effect,
+                Effect::Raised(_) | Effect::Updated(_) | Effect::Resolved(_)
+            )
+        };
+        let is_anomaly = |effect: &Effect| {
+            matches!(
+                effect,
+                Effect::Anomaly(AnomalyEffect::Raised(_) | AnomalyEffect::Resolved(_))
+            )
+        };
+        if effects.iter().any(is_conflict) {
+            self.set_conflicts_active();
+        }
+        if effects.iter().any(is_anomaly) {
+            self.set_anomalies_active();
+        }
+    }
+
+    pub(super) fn set_conflicts_active(&self) {
+        for kind in ConflictKind::ALL {
+            let label = Kind { kind: kind.name() };
+            let gauge = self.outputs.metrics.active.get_or_create(&label);
+            gauge.set(gauge_value(self.engine.open_conflicts(kind)));
+        }
+    }
+
+    pub(super) fn set_anomalies_active(&self) {
+        for kind in AnomalyKind::ALL {
+            let label = Kind { kind: kind.name() };
+            let gauge = self.outputs.metrics.anomalies.get_or_create(&label);
+            gauge.set(gauge_value(self.engine.open_anomalies(kind)));
         }
     }
 

@@ -159,6 +159,8 @@ impl Core {
             return;
         };
         persistence.request_full_list();
+        // Those that continue have no event.
+        self.set_conflicts_active();
         for conflict in self.engine.conflicts(clock::now()) {
             self.outputs.reporter.show(&conflict);
         }

@@ -6,9 +6,9 @@ use tracing::warn;
 
 use super::Core;
 use crate::{
-    engine::{AnomalyKind, ConflictKind, Timestamp},
+    engine::Timestamp,
     health::Situation,
-    metrics::{Kind, Metrics, Reason},
+    metrics::{Kind, Metrics, Reason, gauge_value},
     observe::ebpf::CounterValues,
 };
 
@@ -91,23 +91,9 @@ impl Core {
 
     fn set_gauges(&self) {
         let (engine, metrics) = (&self.engine, &self.outputs.metrics);
-        for kind in ConflictKind::ALL {
-            let label = Kind { kind: kind.name() };
-            let gauge = metrics.active.get_or_create(&label);
-            gauge.set(gauge_value(engine.open_conflicts(kind)));
-        }
-        for kind in AnomalyKind::ALL {
-            let label = Kind { kind: kind.name() };
-            let gauge = metrics.anomalies.get_or_create(&label);
-            gauge.set(gauge_value(engine.open_anomalies(kind)));
-        }
         metrics.attached.set(gauge_value(self.attached.len()));
-        metrics.claims.set(gauge_value(engine.address_count()));
+        metrics.claims.set(gauge_value(engine.claim_count()));
     }
-}
-
-fn gauge_value(count: usize) -> i64 {
-    count.try_into().unwrap_or(i64::MAX)
 }
 
 /// Publishes the kernel programs' counters as metrics.

@@ -10,6 +10,7 @@ use std::{
 use super::{
     super::{
         conflict::Claimant,
+        counts::KindCounts,
         expiry::ExpiryQueue,
         lifecycle::{DecisionTime, mix},
         observation::{IfIndex, Timestamp, Vlan},
@@ -63,6 +64,8 @@ pub(in crate::engine) struct Anomalies {
     pub(in crate::engine) rules: AnomalyRules,
     pub(super) pools: Pools,
     open: BTreeMap<AnomalyKey, Anomaly>,
+    /// Of `open` and `restored` together.
+    counts: KindCounts<AnomalyKind>,
     /// Anomalies of the previous run that were not found again yet.
     restored: Vec<Anomaly>,
     restored_until: Option<Timestamp>,
@@ -90,6 +93,7 @@ impl Anomalies {
             rules,
             pools: Pools::default(),
             open: BTreeMap::new(),
+            counts: KindCounts::default(),
             restored: Vec::new(),
             restored_until: None,
             unallocated_since: HashMap::new(),
@@ -107,6 +111,9 @@ impl Anomalies {
 
     /// Restores the open anomalies of the previous run: each keeps its id and is not raised again.
     pub(in crate::engine) fn restore(&mut self, restored: Vec<Anomaly>) {
+        for anomaly in &restored {
+            self.counts.add(anomaly.kind);
+        }
         self.restored = restored;
     }
 
@@ -120,6 +127,11 @@ impl Anomalies {
 
     pub(in crate::engine) fn open(&self) -> impl Iterator<Item = &Anomaly> {
         self.open.values().chain(&self.restored)
+    }
+
+    /// How many anomalies of `kind` are open.
+    pub(in crate::engine) fn count(&self, kind: AnomalyKind) -> usize {
+        self.counts.of(&kind)
     }
 
     pub(in crate::engine) fn is_open(&self, key: &AnomalyKey) -> bool {
@@ -171,6 +183,7 @@ impl Anomalies {
         }
         self.restored_until = None;
         for anomaly in std::mem::take(&mut self.restored) {
+            self.counts.subtract(&anomaly.kind);
             effects.push(resolved(anomaly, ResolveReason::NotSeen, now, now));
         }
     }
@@ -248,6 +261,7 @@ impl Anomalies {
             resolve_reason: None,
         };
         effects.push(AnomalyEffect::Raised(Box::new(anomaly.clone())));
+        self.counts.add(key.kind);
         self.open.insert(key, anomaly);
     }
 
@@ -259,6 +273,7 @@ impl Anomalies {
         effects: &mut Vec<AnomalyEffect>,
     ) {
         if let Some(anomaly) = self.open.remove(key) {
+            self.counts.subtract(&anomaly.kind);
             effects.push(resolved(anomaly, reason, at.now, at.decided_at));
         }
     }

@@ -154,10 +154,6 @@ impl Facts {
         self.by_address.get(&address)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.by_address.len()
-    }
-
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.by_address.keys().copied()
     }

@@ -85,7 +85,7 @@ impl Engine {
     /// How many anomalies of `kind` are open.
     #[must_use]
     pub fn open_anomalies(&self, kind: AnomalyKind) -> usize {
-        self.anomalies.open().filter(|a| a.kind == kind).count()
+        self.anomalies.count(kind)
     }
 
     /// Anomalies rejected at a bound.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{Effect, Engine};
 use crate::engine::{
-    claimants::ClaimContext,
+    claimants::{ClaimContext, Derived},
     conflict::{Claimant, ClaimantId, ConflictKind, LeaveReason},
     lifecycle::{Decision, DecisionTime, RetryTarget, had_assigned_address},
     links::Links,
@@ -41,17 +41,11 @@ impl Engine {
     }
 
     fn decide(&mut self, address: IpAddr, at: DecisionTime, effects: &mut Vec<Effect>) {
-        if self.restored.contains(address) {
-            return;
-        }
         let facts = self.facts.get(address);
         let may_conflict = facts.is_some_and(|f| f.can_conflict());
         let allowed = self.settings.is_allowed(address);
         if facts.is_none() && !allowed {
             self.expiry.cancel(address);
-        }
-        if !may_conflict && !allowed && !self.lifecycle.has_open(address) {
-            return;
         }
         // Not `self.claim_context()`: the moves and the conflicts change while it is read.
         let context = ClaimContext {
@@ -61,7 +55,16 @@ impl Engine {
             routes: &self.routes,
             settings: &self.settings,
         };
+        if !may_conflict && !allowed && !self.lifecycle.has_open(address) {
+            let is_claim = facts.is_some_and(|f| context.is_lone_claim(address, f, at.now));
+            self.claim_counts.set(address, usize::from(is_claim));
+            return;
+        }
         let derived = context.derive(address, at.now);
+        self.claim_counts.set(address, pod_claims(&derived));
+        if self.restored.contains(address) {
+            return;
+        }
         let decisions: Vec<(Scope, Decision)> = if allowed {
             let flapping = self.moves.flapping(address, at.now, &self.settings);
             let window = self.settings.flap_window;
@@ -95,6 +98,12 @@ impl Engine {
             effects,
         );
     }
+}
+
+/// The number of claims, without the node's own.
+fn pod_claims(derived: &Derived) -> usize {
+    let claimants = derived.values().flatten();
+    claimants.filter(|c| c.id != ClaimantId::Host).count()
 }
 
 /// Two or more live claims in one scope are a conflict (`docs/detection-rules.md`, section 1).
@@ -147,11 +156,11 @@ fn decision(
     claimants: Vec<Claimant>,
 ) -> Decision {
     let receiver = context.traffic_receiver(address, scope, &claimants);
-    let traffic_goes_to = receiver.map(|claimant| claimant.device.clone());
+    let receiver = receiver.map(|claimant| claimant.id);
     Decision {
         kind,
         claimants,
-        traffic_goes_to,
+        receiver,
     }
 }
 

@@ -17,6 +17,7 @@ use super::{
     bridge::Fdb,
     claimants::ClaimContext,
     conflict::{Claimant, ClaimantId, Conflict, ConflictKind},
+    counts::ClaimCounts,
     expiry::ExpiryQueue,
     facts::Facts,
     in_flight_snapshots::{InFlightSnapshots, StateKey},
@@ -37,7 +38,7 @@ pub enum Effect {
     Raised(Conflict),
     /// Its claimants, kind, confidence or traffic receiver changed.
     Updated(Conflict),
-    /// Fewer than two claimants remain.
+    /// It ended: fewer than two claimants remain, or an address flaps no more.
     Resolved(Conflict),
     /// A pod device appeared, or its peer became known or changed: attach to it and read its
     /// namespace.
@@ -96,6 +97,8 @@ pub struct Engine {
     expiry: ExpiryQueue,
     moves: Moves,
     lifecycle: Lifecycle,
+    /// Live claims, without the node's own.
+    claim_counts: ClaimCounts,
     anomalies: Anomalies,
     /// A snapshot of the whole node was merged at least once.
     has_full_snapshot: bool,
@@ -115,6 +118,7 @@ impl Engine {
     pub fn new(settings: Settings) -> Self {
         Self {
             lifecycle: Lifecycle::new(settings.id_seed),
+            claim_counts: ClaimCounts::default(),
             anomalies: Anomalies::new(settings.anomalies, settings.id_seed),
             has_full_snapshot: false,
             settings,
@@ -298,10 +302,7 @@ impl Engine {
     /// How many conflicts of `kind` are open.
     #[must_use]
     pub fn open_conflicts(&self, kind: ConflictKind) -> usize {
-        self.lifecycle
-            .open()
-            .filter(|(_, c)| c.kind == kind)
-            .count()
+        self.lifecycle.count(kind)
     }
 
     /// Every address with facts, in no order; see [`Engine::claims_of`].
@@ -310,10 +311,11 @@ impl Engine {
         self.facts.addresses().collect()
     }
 
-    /// How many addresses have facts.
+    /// How many live claims there are, without the node's own: as many as [`Engine::claims_of`]
+    /// lists for all addresses together.
     #[must_use]
-    pub fn address_count(&self) -> usize {
-        self.facts.len()
+    pub fn claim_count(&self) -> usize {
+        self.claim_counts.total()
     }
 
     /// The claims of one address, without the node's own.

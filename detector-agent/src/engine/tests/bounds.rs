@@ -136,6 +136,42 @@ fn claimants_over_the_bound_are_counted_in_the_conflict() {
 }
 
 #[test]
+fn receiver_beyond_the_bound_takes_a_place_in_the_list() {
+    let mut node = Node::with_bounds(Bounds {
+        claimants_per_conflict: 2,
+        ..Bounds::default()
+    });
+    node.route("10.0.0.1", 3);
+    for ifindex in 1..=4 {
+        node.pod(ifindex);
+        node.address(ifindex, "10.0.0.1");
+    }
+    assert_eq!(
+        node.conflict_events(),
+        [
+            "raised 10.0.0.1 duplicate certain: veth1 veth2",
+            "updated 10.0.0.1 duplicate certain: veth1 veth3 +1 -> veth3",
+            "updated 10.0.0.1 duplicate certain: veth1 veth3 +2 -> veth3",
+        ]
+    );
+    node.route_gone("10.0.0.1", 3);
+    node.route("10.0.0.1", 4);
+    assert_eq!(
+        node.conflict_events(),
+        [
+            "updated 10.0.0.1 duplicate certain: veth1 veth2 +2",
+            "updated 10.0.0.1 duplicate certain: veth1 veth4 +2 -> veth4",
+        ]
+    );
+    // Not listed, so not among those that left.
+    node.remove_link(2);
+    assert_eq!(
+        node.conflict_events(),
+        ["updated 10.0.0.1 duplicate certain: veth1 veth4 +1 -> veth4"]
+    );
+}
+
+#[test]
 fn all_claimants_that_left_at_once_are_listed() {
     let mut node = Node::new();
     for ifindex in 1..=40 {

@@ -134,7 +134,7 @@ fn host_addresses_are_bounded_and_free_their_place() {
     node.host(9, "10.0.0.2");
     assert_eq!(node.engine.drop_counters().kernel_entries, 1);
     assert_eq!(
-        node.engine.address_count(),
+        node.engine.addresses().len(),
         1,
         "a refused address leaves no state"
     );

@@ -32,7 +32,7 @@ fn apply_decision(
     let decision = Decision {
         kind,
         claimants,
-        traffic_goes_to: None,
+        receiver: None,
     };
     let at = DecisionTime {
         now: Timestamp(2),
@@ -191,7 +191,7 @@ fn conflicts_are_listed_by_age_and_addresses_once() {
         node.engine.conflict_addresses(),
         ["10.0.0.7", "10.0.0.3", "10.0.0.5"].map(ip)
     );
-    assert_eq!(node.engine.address_count(), 3);
+    assert_eq!(node.engine.addresses().len(), 3);
 }
 
 #[test]

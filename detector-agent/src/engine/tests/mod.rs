@@ -133,6 +133,7 @@ impl Node {
     fn observe_at(&mut self, at: Timestamp, observation: Observation) {
         let observation = TimedObservation { at, observation };
         self.engine.step(self.now, observation, &mut self.effects);
+        assert_counts(&self.engine, self.now);
     }
 
     /// Time passes; `expire` runs whenever the engine has scheduled it.
@@ -143,6 +144,7 @@ impl Node {
             self.engine.expire(self.now, &mut self.effects);
         }
         self.now = until;
+        assert_counts(&self.engine, self.now);
     }
 
     fn wait_secs(&mut self, secs: u64) {
@@ -311,6 +313,23 @@ impl Node {
             ..Snapshot::default()
         };
         self.finish_device_snapshot(token, ifindex, snapshot);
+    }
+}
+
+/// What the engine keeps counted equals what it lists.
+fn assert_counts(engine: &Engine, now: Timestamp) {
+    let addresses = engine.addresses().into_iter();
+    let claims = addresses.map(|a| engine.claims_of(a, now).len());
+    assert_eq!(engine.claim_count(), claims.sum::<usize>(), "claims");
+    let conflicts = engine.conflicts(now);
+    for kind in ConflictKind::ALL {
+        let listed = conflicts.iter().filter(|c| c.kind == kind).count();
+        assert_eq!(engine.open_conflicts(kind), listed, "{kind:?}");
+    }
+    let anomalies = engine.anomalies();
+    for kind in AnomalyKind::ALL {
+        let listed = anomalies.iter().filter(|a| a.kind == kind).count();
+        assert_eq!(engine.open_anomalies(kind), listed, "{kind:?}");
     }
 }
 

@@ -50,6 +50,7 @@ impl Harness {
                 Effect::Resync => self.resync_requested = true,
             }
         }
+        assert_counts(&self.engine, self.world.now);
         if self.engine.is_restoring() {
             return Ok(());
         }

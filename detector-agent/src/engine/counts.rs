@@ -1,0 +1,59 @@
+//! How much is open and claimed, kept as it changes: counting it anew would cost too much to do it
+//! with every event.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+};
+
+/// How many conflicts or anomalies are open, by kind.
+#[derive(Debug)]
+pub(super) struct KindCounts<K>(BTreeMap<K, usize>);
+
+impl<K> Default for KindCounts<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord> KindCounts<K> {
+    pub(super) fn add(&mut self, kind: K) {
+        *self.0.entry(kind).or_default() += 1;
+    }
+
+    pub(super) fn subtract(&mut self, kind: &K) {
+        if let Some(count) = self.0.get_mut(kind) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn of(&self, kind: &K) -> usize {
+        self.0.get(kind).copied().unwrap_or_default()
+    }
+
+    pub(super) fn total(&self) -> usize {
+        self.0.values().sum()
+    }
+}
+
+/// How many live claims each address had when it was last decided about, and all of them together.
+#[derive(Debug, Default)]
+pub(super) struct ClaimCounts {
+    by_address: HashMap<IpAddr, usize>,
+    total: usize,
+}
+
+impl ClaimCounts {
+    pub(super) fn set(&mut self, address: IpAddr, claims: usize) {
+        let before = if claims == 0 {
+            self.by_address.remove(&address)
+        } else {
+            self.by_address.insert(address, claims)
+        };
+        self.total = self.total - before.unwrap_or_default() + claims;
+    }
+
+    pub(super) fn total(&self) -> usize {
+        self.total
+    }
+}
