@@ -143,7 +143,7 @@ impl Moves {
         flapping
     }
 
-    /// When, after `now`, the next recorded move or claim of `address` leaves the window.
+    /// When, after `now`, the next recorded move, part or claim of `address` leaves the window.
     pub(super) fn next_expiry(
         &mut self,
         address: IpAddr,
@@ -153,8 +153,9 @@ impl Moves {
         let scopes = self.histories.get_mut(&address)?.iter_mut();
         let ends = scopes.flat_map(|(_, history)| {
             history.expire(now, window);
-            let oldest = history.moves.front().copied();
-            [oldest, Some(history.last)]
+            let move_ends = history.moves.front().copied();
+            let part_ends = history.participants.front().map(|(at, _)| *at);
+            [move_ends, part_ends, Some(history.last)]
         });
         let ends = ends.flatten().map(|at| at + window);
         ends.filter(|at| *at > now).min()

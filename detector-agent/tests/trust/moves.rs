@@ -21,6 +21,10 @@ struct Site {
 }
 
 fn site(prefix: &str, allowed: bool) -> Site {
+    site_with_window(prefix, allowed, WINDOW)
+}
+
+fn site_with_window(prefix: &str, allowed: bool, window: Duration) -> Site {
     let node = Node::new(prefix).unwrap();
     let pods = node
         .add_pods(&["vetha", "vethb"].map(PodSpec::new))
@@ -30,7 +34,7 @@ fn site(prefix: &str, allowed: bool) -> Site {
         .arg("--flap-moves")
         .arg("5")
         .arg("--flap-window")
-        .arg(format!("{}s", WINDOW.as_secs()));
+        .arg(format!("{}s", window.as_secs()));
     if allowed {
         command = command.arg("--allow").arg("10.244.2.96/28");
     }
@@ -44,6 +48,21 @@ fn site(prefix: &str, allowed: bool) -> Site {
 }
 
 impl Site {
+    /// The VIP moves five times; the second pod has it at the end.
+    fn flap(&self) {
+        take_over(&self.pods[0]);
+        let (mut holder, mut other) = (&self.pods[0], &self.pods[1]);
+        for number in 1..=5 {
+            let events = self.agent.events();
+            let of_vip = events.iter().filter(|r| r.event.subject == VIP).count();
+            assert_eq!(of_vip, 0, "before move {number}");
+            give_up(holder);
+            take_over(other);
+            (holder, other) = (other, holder);
+        }
+        self.assert_flapping();
+    }
+
     /// Waits until the VIP is raised as flapping between the two pods.
     fn assert_flapping(&self) {
         let raised = self.agent.wait_event(DEADLINE, |event| event.raises(VIP));
@@ -83,23 +102,39 @@ fn one_move_of_a_vip_raises_nothing() {
 #[test]
 fn five_moves_are_flapping_until_the_window_ends() {
     let site = site("flapping", true);
-    take_over(&site.pods[0]);
-    let (mut holder, mut other) = (&site.pods[0], &site.pods[1]);
-    for number in 1..=5 {
-        let events = site.agent.events();
-        let of_vip = events.iter().filter(|r| r.event.subject == VIP).count();
-        assert_eq!(of_vip, 0, "before move {number}");
-        give_up(holder);
-        take_over(other);
-        (holder, other) = (other, holder);
-    }
-    site.assert_flapping();
-    site.agent
+    site.flap();
+    let resolved = site
+        .agent
         .wait_event(WINDOW + DEADLINE, |event| event.resolves(VIP))
         .unwrap();
+    let conflict = resolved.event.conflict().unwrap();
+    let left = |device| conflict.claimant(device).unwrap().left.clone();
+    assert_eq!(left("vetha").as_deref(), Some("address_removed"));
+    assert_eq!(left("vethb"), None, "it has the address");
     let raised = site.agent.events();
     let raised = raised.iter().filter(|r| r.event.raises(VIP)).count();
     assert_eq!(raised, 1);
+}
+
+#[test]
+fn flapping_ends_with_the_removal_of_a_participant() {
+    // Longer than the test.
+    let mut site = site_with_window("flapgone", true, Duration::from_secs(600));
+    site.flap();
+    site.pods.pop().unwrap().delete().unwrap();
+    let resolved = site
+        .agent
+        .wait_event(DEADLINE, |event| event.resolves(VIP))
+        .unwrap();
+    let conflict = resolved.event.conflict().unwrap();
+    assert_eq!(conflict.kind, "flapping");
+    let left = conflict.claimant("vethb").unwrap().left.clone();
+    assert_eq!(left.as_deref(), Some("device_removed"));
+    // The other one takes over from nobody.
+    take_over(&site.pods[0]);
+    let events = site.barrier.pass(&site.node, &site.agent).unwrap();
+    let last = events.iter().rfind(|r| r.event.subject == VIP).unwrap();
+    assert!(last.event.resolves(VIP), "{events:#?}");
 }
 
 /// As with a load balancer's speaker: the address is not assigned, there are only gratuitous frames.

@@ -6,7 +6,7 @@ use super::{Effect, Engine};
 use crate::engine::{
     claimants::{ClaimContext, Derived},
     conflict::{Claimant, ClaimantId, ConflictKind, LeaveReason},
-    lifecycle::{Decision, DecisionTime, RetryTarget, had_assigned_address},
+    lifecycle::{Decision, DecisionTime, Lifecycle, RetryTarget, had_assigned_address},
     links::Links,
     scope::Scope,
 };
@@ -65,21 +65,15 @@ impl Engine {
         if self.restored.contains(address) {
             return;
         }
-        let decisions: Vec<(Scope, Decision)> = if allowed {
-            let flapping = self.moves.flapping(address, at.now, &self.settings);
+        // Who claims an allowed address may leave its conflict nevertheless.
+        let mut still_claiming = Vec::new();
+        let decisions = if allowed {
+            still_claiming = derived.values().flatten().map(|c| c.id).collect();
+            let moving = self.moves.flapping(address, at.now, &self.settings);
             let window = self.settings.flap_window;
             self.moves
                 .remove_idle(address, at.now, window, |scope| derived.contains_key(scope));
-            flapping
-                .into_iter()
-                .map(|(scope, claimants)| {
-                    let now = derived.get(&scope).map(Vec::as_slice).unwrap_or_default();
-                    (
-                        scope,
-                        decide_flapping(&context, address, scope, claimants, now),
-                    )
-                })
-                .collect()
+            decide_flapping(&context, address, &self.lifecycle, moving, &derived)
         } else {
             derived
                 .into_iter()
@@ -92,7 +86,7 @@ impl Engine {
         self.drops.conflicts += self.lifecycle.apply(
             address,
             decisions,
-            |claimant| leave_reason(links, claimant),
+            |claimant| leave_reason(links, claimant, still_claiming.contains(&claimant.id)),
             at,
             &self.settings.bounds,
             effects,
@@ -125,27 +119,38 @@ fn decide_claims(
     decision(context, address, scope, kind, claimants)
 }
 
-/// An allowed address that moves too often (`docs/detection-rules.md`, section 8). Participants
-/// that still exist are shown, with their present evidence if they claim it `now`.
+/// An allowed address flaps while it moves too often and at least two of those that take part exist
+/// (`docs/detection-rules.md`, section 8). They are shown with their present evidence if they claim
+/// the address now. Of a conflict that ends, those that claim the address now remain.
 fn decide_flapping(
     context: &ClaimContext<'_>,
     address: IpAddr,
-    scope: Scope,
-    participants: Vec<Claimant>,
-    now: &[Claimant],
-) -> Decision {
-    let claimants = participants
-        .into_iter()
-        .filter(|c| exists(context.links, c))
-        .map(|c| now.iter().find(|n| n.id == c.id).cloned().unwrap_or(c))
-        .collect();
-    decision(
-        context,
-        address,
-        scope,
-        Some(ConflictKind::Flapping),
-        claimants,
-    )
+    lifecycle: &Lifecycle,
+    moving: Vec<(Scope, Vec<Claimant>)>,
+    derived: &Derived,
+) -> Vec<(Scope, Decision)> {
+    let claiming_in = |scope| derived.get(&scope).map(Vec::as_slice).unwrap_or_default();
+    let mut decisions = Vec::new();
+    for (scope, participants) in moving {
+        let now = claiming_in(scope);
+        let existing: Vec<_> = participants
+            .into_iter()
+            .filter(|c| exists(context.links, c))
+            .map(|c| now.iter().find(|n| n.id == c.id).cloned().unwrap_or(c))
+            .collect();
+        if existing.len() >= 2 {
+            let kind = Some(ConflictKind::Flapping);
+            decisions.push((scope, decision(context, address, scope, kind, existing)));
+        }
+    }
+    for (scope, conflict) in lifecycle.open_of(address) {
+        if decisions.iter().all(|(flapping, _)| *flapping != scope) {
+            let mut remaining = claiming_in(scope).to_vec();
+            remaining.retain(|c| conflict.present().any(|p| p.id == c.id));
+            decisions.push((scope, decision(context, address, scope, None, remaining)));
+        }
+    }
+    decisions
 }
 
 fn decision(
@@ -164,11 +169,12 @@ fn decision(
     }
 }
 
-/// Why a former claimant left.
-fn leave_reason(links: &Links, claimant: &Claimant) -> LeaveReason {
+/// Why a former claimant left. One that still claims the address has taken no part in its moves for
+/// too long.
+fn leave_reason(links: &Links, claimant: &Claimant, still_claims: bool) -> LeaveReason {
     if !exists(links, claimant) {
         LeaveReason::DeviceRemoved
-    } else if had_assigned_address(claimant) {
+    } else if had_assigned_address(claimant) && !still_claims {
         LeaveReason::AddressRemoved
     } else {
         LeaveReason::Expired

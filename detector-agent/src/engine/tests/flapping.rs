@@ -128,10 +128,10 @@ fn confirmed_neighbour_entries_count_as_moves() {
 }
 
 #[test]
-fn removed_participant_is_listed_as_left() {
+fn flapping_resolves_with_the_last_but_one_participant() {
     let mut node = with_allowed_range();
     for turn in 0..6 {
-        let holder = 1 + turn % 2;
+        let holder = 1 + turn % 3;
         node.address(holder, VIP);
         node.address_gone(holder, VIP);
     }
@@ -139,23 +139,110 @@ fn removed_participant_is_listed_as_left() {
     node.remove_link(1);
     assert_eq!(
         node.conflict_events(),
-        ["updated 10.9.0.1 flapping observed: veth2 left veth1(device_removed)"]
+        ["updated 10.9.0.1 flapping certain: veth2 veth3 left veth1(device_removed)"]
     );
-    node.remove_link(2);
+    // The last holder keeps the address.
+    node.address(2, VIP);
+    assert!(node.conflict_events().is_empty());
+    node.remove_link(3);
     assert_eq!(
         node.conflict_events(),
         [
-            "updated 10.9.0.1 flapping observed: left veth1(device_removed) left veth2(device_removed)"
+            "resolved 10.9.0.1 flapping certain: veth2 left veth1(device_removed) left veth3(device_removed)"
         ]
     );
     node.wait_secs(181);
-    let events = node.conflict_events();
-    assert!(
-        events
-            .last()
-            .unwrap()
-            .starts_with("resolved 10.9.0.1 flapping"),
-        "{events:?}"
+    assert!(node.conflict_events().is_empty());
+    assert!(node.engine.next_expiry().is_none());
+}
+
+#[test]
+fn moves_of_removed_participants_still_count() {
+    let mut node = with_allowed_range();
+    for turn in 0..6 {
+        node.frame(1 + turn % 2, VIP);
+    }
+    node.remove_link(1);
+    assert_eq!(
+        node.conflict_events(),
+        [
+            "raised 10.9.0.1 flapping observed: veth1 veth2",
+            "resolved 10.9.0.1 flapping observed: veth2 left veth1(device_removed)",
+        ]
+    );
+    // The sixth move within the window.
+    node.frame(3, VIP);
+    assert_eq!(
+        node.conflict_events(),
+        ["raised 10.9.0.1 flapping observed: veth2 veth3"]
+    );
+}
+
+#[test]
+fn device_that_replaces_itself_does_not_flap() {
+    let mut node = with_allowed_range();
+    for ifindex in 11..20 {
+        node.pod(ifindex);
+        node.address(ifindex, VIP);
+        node.remove_link(ifindex);
+    }
+    assert!(node.conflict_events().is_empty());
+}
+
+#[test]
+fn last_holder_remains_when_the_window_ends() {
+    let mut node = with_allowed_range();
+    node.route("10.9.0.1", 2);
+    node.address(3, VIP);
+    for turn in 0..6 {
+        node.address(1 + turn % 2, VIP);
+        node.address_gone(1 + turn % 2, VIP);
+    }
+    assert_eq!(
+        node.conflict_events(),
+        ["raised 10.9.0.1 flapping certain: veth3 veth2 veth1 -> veth2"]
+    );
+    node.address(2, VIP);
+    // The third device has the address all the time, and takes no part any more.
+    node.wait_secs(60);
+    for _ in 0..8 {
+        node.address(1, VIP);
+        node.address_gone(1, VIP);
+        node.address_gone(2, VIP);
+        node.address(2, VIP);
+        node.wait_secs(20);
+    }
+    assert_eq!(
+        node.conflict_events(),
+        ["updated 10.9.0.1 flapping certain: veth1 veth2 left veth3(expired) -> veth2"]
+    );
+    node.wait_secs(181);
+    assert_eq!(
+        node.conflict_events(),
+        [
+            "resolved 10.9.0.1 flapping certain: veth2 left veth3(expired) left veth1(address_removed) -> veth2"
+        ]
+    );
+}
+
+#[test]
+fn participant_leaves_when_its_part_leaves_the_window() {
+    let mut node = with_allowed_range();
+    node.frame(1, VIP);
+    node.frame(2, VIP);
+    node.wait_secs(60);
+    node.frame(3, VIP);
+    node.wait_secs(30);
+    for turn in 0..6 {
+        node.frame(1 + turn % 2, VIP);
+    }
+    node.conflict_events();
+    node.wait_secs(149);
+    assert!(node.conflict_events().is_empty());
+    node.wait_secs(2);
+    assert_eq!(
+        node.conflict_events(),
+        ["updated 10.9.0.1 flapping observed: veth1 veth2 left veth3(expired)"]
     );
 }
 
@@ -274,7 +361,9 @@ fn replaced_participant_is_listed_as_left() {
         node.link(link);
         assert_eq!(
             node.conflict_events(),
-            ["updated 10.9.0.1 flapping observed: veth2 left veth1(device_removed)"],
+            [
+                "resolved 10.9.0.1 flapping certain: left veth1(device_removed) left veth2(address_removed)"
+            ],
             "{case}"
         );
     }

@@ -66,7 +66,7 @@ const KINDS = { duplicate: "duplicate", host: "node address", flapping: "flappin
 const KIND_HELP = {
   duplicate: "Two or more pods claim this address.",
   host: "A pod claims an address of the node.",
-  flapping: "A shared address moves between pods too often.",
+  flapping: "A shared address moves between pods too often. It is resolved when fewer moves remain within the window, or when fewer than two of the pods exist.",
 };
 const CONFIDENCE_HELP = {
   certain: "Two claimants have the address assigned, or a permanent neighbour entry.",
