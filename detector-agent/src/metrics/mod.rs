@@ -1,4 +1,5 @@
-//! All metrics (see docs/metrics.md), updated from any thread without a lock on the event path.
+//! All metrics (see docs/metrics.md), updated from any thread; `conflict_info`, which needs a lock of its own, after the event
+//! line is written.
 
 mod claims;
 mod conflict_info;

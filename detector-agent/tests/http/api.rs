@@ -76,6 +76,115 @@ fn conflicts_and_claims_match_the_events() {
     );
 }
 
+/// The value of one series in a scrape.
+fn metric(client: &TestClient<'_>, series: &str) -> f64 {
+    let metrics = client.get("/metrics").unwrap();
+    let mut values = metrics
+        .body
+        .lines()
+        .filter_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    values.next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn active_conflicts_change_before_their_event() {
+    let node = Node::new("gauges").unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let client = TestClient::new(&node, ORIGIN);
+    let active = || metric(&client, r#"ipconflict_conflicts_active{kind="duplicate"}"#);
+    let first = node
+        .add_pod(&PodSpec::new("vetha").address("10.244.2.10/32"))
+        .unwrap();
+    let second = node.add_pod(&PodSpec::new("vethb")).unwrap();
+    for _ in 0..5 {
+        let seen = agent.event_count();
+        second.add_address("10.244.2.10/32").unwrap();
+        agent
+            .wait_event_after(seen, DEADLINE, |event| event.raises("10.244.2.10"))
+            .unwrap();
+        assert_eq!(active(), 1.0);
+        second.remove_address("10.244.2.10/32").unwrap();
+        agent
+            .wait_event_after(seen, DEADLINE, |event| event.resolves("10.244.2.10"))
+            .unwrap();
+        assert_eq!(active(), 0.0);
+    }
+    first.delete().unwrap();
+}
+
+/// Neither by address, nor with those of the node, nor with those that nobody has any more.
+#[test]
+fn metrics_count_the_claims_that_the_api_lists() {
+    let node = Node::new("claims").unwrap();
+    node.add_bridge("br0", &["10.244.9.1/24"]).unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let client = TestClient::new(&node, ORIGIN);
+    let listed = || {
+        let claims = client.get("/api/v1/claims").unwrap().json().unwrap();
+        claims["claims"].as_array().unwrap().len()
+    };
+    let is_counted = |claims: usize| {
+        until(DEADLINE, "the claims to be counted", || {
+            let counted = metric(&client, "ipconflict_claims");
+            anyhow::ensure!(
+                (counted, listed()) == (claims as f64, claims),
+                "{counted} counted, {} listed, {claims} exist",
+                listed()
+            );
+            Ok(())
+        })
+        .unwrap();
+    };
+    is_counted(0);
+    let mut pods = duplicate(&node, "10.244.2.10/32");
+    agent.wait_raised("10.244.2.10").unwrap();
+    pods[0].add_address("10.244.2.11/32").unwrap();
+    is_counted(3);
+    pods.pop().unwrap().delete().unwrap();
+    is_counted(2);
+}
+
+/// More than the 64 that a conflict lists.
+#[test]
+fn receiver_of_the_traffic_is_named_among_many_claimants() {
+    const PODS: usize = 66;
+    let node = Node::new("crowd").unwrap();
+    let last = format!("veth{}", PODS - 1);
+    let specs: Vec<_> = (0..PODS)
+        .map(|number| {
+            let spec = PodSpec::new(format!("veth{number}")).address("10.244.2.10/32");
+            if number == PODS - 1 {
+                spec.host_route()
+            } else {
+                spec
+            }
+        })
+        .collect();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let _pods = node.add_pods(&specs).unwrap();
+    let client = TestClient::new(&node, ORIGIN);
+    until(DEADLINE, "all claimants", || {
+        let answer = client.get("/api/v1/conflicts")?.json()?;
+        let conflict = &answer["conflicts"][0];
+        anyhow::ensure!(conflict["claimants_omitted"] == PODS - 64, "{conflict}");
+        anyhow::ensure!(conflict["traffic_goes_to"] == last.as_str(), "{conflict}");
+        Ok(())
+    })
+    .unwrap();
+    let events = agent.events();
+    let event = events.iter().rfind(|r| r.event.subject == "10.244.2.10");
+    let conflict = event.unwrap().event.conflict().unwrap();
+    assert_eq!(conflict.traffic_goes_to.as_deref(), Some(last.as_str()));
+    assert_eq!(conflict.claimants.len(), 64);
+    assert!(conflict.claimant(&last).is_some(), "{conflict:?}");
+    let metrics = client.get("/metrics").unwrap().body;
+    assert!(metrics.contains("ipconflict_conflict_info_overflow 2\n"));
+    let series = format!(
+        r#"ipconflict_conflict_info{{address="10.244.2.10",kind="duplicate",device="{last}""#
+    );
+    assert!(metrics.contains(&series), "{metrics}");
+}
+
 #[test]
 fn thousands_of_claims_are_one_json_document() {
     let node = Node::new("many").unwrap();
@@ -173,6 +282,7 @@ fn readyz_lists_the_components_and_their_state() {
 
     let without = Agent::start_ready(&node, &AgentCommand::run(AGENT).arg("--no-ebpf")).unwrap();
     state("kernel programs", "off");
+    assert_eq!(metric(&client, "ipconflict_devices_attached"), 0.0);
     drop(without);
 }
 
