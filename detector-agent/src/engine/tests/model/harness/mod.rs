@@ -97,6 +97,7 @@ impl Harness {
 
     pub(super) fn run(&mut self, op: Op) -> TestCaseResult {
         self.world.now.0 += MS;
+        self.world.drop_expired_frames();
         match op {
             Op::Create {
                 ifindex,

@@ -14,10 +14,6 @@ impl World {
         let removed = device.removed.get(&claim.address);
         let untagged = claim.vlan == Vlan::default();
         let refuted = untagged && removed.is_some_and(|removed| at <= *removed);
-        let live: Vec<_> = self.frames.iter().map(|f| self.is_live(f)).collect();
-        let mut live = live.into_iter();
-        self.frames.retain(|_| live.next() == Some(true));
-        let device = self.pod(claim.ifindex)?;
         if at >= device.since && !refuted && (!claim.tentative || contested) {
             let key = |c: &FrameClaim| (c.ifindex, c.address, c.vlan, c.kind);
             match self
@@ -33,5 +29,12 @@ impl World {
             }
         }
         Some(Observation::Frame(claim))
+    }
+
+    /// An expired frame is gone for good, also if the address is assigned afterwards.
+    pub(in super::super) fn drop_expired_frames(&mut self) {
+        let live: Vec<_> = self.frames.iter().map(|f| self.is_live(f)).collect();
+        let mut live = live.into_iter();
+        self.frames.retain(|_| live.next() == Some(true));
     }
 }
