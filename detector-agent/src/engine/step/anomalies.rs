@@ -143,12 +143,12 @@ impl Engine {
         if !routes_matter && !allocation_matters {
             return;
         }
-        // Allowed addresses come from no pool, and they move.
-        let (holders, is_reachable) = if self.settings.is_allowed(address) {
-            (Vec::new(), false)
-        } else {
-            self.holders(address, at.now)
-        };
+        let (mut holders, mut is_reachable) = self.holders(address, at.now);
+        let is_held = !holders.is_empty();
+        if self.settings.is_allowed(address) {
+            // It moves, and usually comes from no pool: whoever has it may have it.
+            (holders, is_reachable) = (Vec::new(), false);
+        }
         let mut anomaly_effects = Vec::new();
         if routes_matter {
             self.check_host_route(
@@ -167,7 +167,7 @@ impl Engine {
             .check_drift(address, &holders, at, bounds, &mut anomaly_effects);
         self.anomalies.check_leak(
             address,
-            !holders.is_empty(),
+            is_held,
             has_unreadable_namespace,
             at,
             bounds,

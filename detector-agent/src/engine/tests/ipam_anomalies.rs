@@ -134,6 +134,24 @@ fn allowed_address_is_never_drift() {
 }
 
 #[test]
+fn allowed_address_is_a_leak_only_if_no_pod_has_it() {
+    let mut node = Node::with_settings(Settings {
+        allow: vec!["10.0.0.2/32".parse().unwrap()],
+        ..Settings::default()
+    });
+    node.pod(1);
+    node.take_first_snapshot();
+    node.read_pod_addresses(1, &["10.0.0.2"]);
+    node.tick();
+    node.read_pool(&["10.0.0.2"], Completeness::Complete);
+    node.wait_secs(601);
+    assert!(node.anomaly_events().is_empty());
+    node.address_gone(1, "10.0.0.2");
+    node.wait_secs(601);
+    assert_eq!(node.anomaly_events(), ["raised ipam_leak 10.0.0.2"]);
+}
+
+#[test]
 fn host_address_and_frame_only_claim_are_not_drift() {
     let mut node = synced_node();
     node.link(uplink(9));
