@@ -10,7 +10,9 @@ use std::{
     net::IpAddr,
 };
 
-use super::observation::{FdbEntry, IfIndex, Mac, Peer, Route, SnapshotScope, SnapshotToken};
+use super::observation::{
+    AssignmentId, FdbEntry, IfIndex, Mac, Peer, Route, SnapshotScope, SnapshotToken,
+};
 
 /// Identifies one item of the kernel's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,10 +23,14 @@ pub(super) enum StateKey {
     /// contains about the neighbours, addresses and ports of such a link belongs to the earlier
     /// link, or was also reported live for the later one.
     LinkIdentity(IfIndex),
-    /// A pod's address, with its prefix length.
-    PodAddress(Peer, IpAddr, u8),
-    /// A node's address, with its prefix length.
-    HostAddress(IfIndex, IpAddr, u8),
+    /// All assignments of a pod's address: touched with each of them.
+    PodAddress(Peer, IpAddr),
+    /// One assignment of a pod's address.
+    PodAssignment(Peer, AssignmentId),
+    /// All assignments of a node's address: touched with each of them.
+    HostAddress(IfIndex, IpAddr),
+    /// One assignment of a node's address.
+    HostAssignment(IfIndex, AssignmentId),
     /// A neighbour entry.
     Neighbour(IfIndex, IpAddr),
     /// A forwarding entry.
@@ -94,12 +100,6 @@ pub(super) enum SnapshotOutcome {
 }
 
 impl FinishedSnapshot {
-    /// Whether a pod's address was updated live since this snapshot started, with any prefix
-    /// length.
-    pub(super) fn has_live_update(&self, peer: Peer, address: IpAddr) -> bool {
-        (0..=128).any(|length| self.is_outdated(&StateKey::PodAddress(peer, address, length)))
-    }
-
     /// Whether a live update of `key` is newer than this snapshot.
     pub(super) fn is_outdated(&self, key: &StateKey) -> bool {
         self.touched.get(key).is_some_and(|at| *at > self.started)

@@ -13,6 +13,7 @@
 
 use std::{fmt, net::IpAddr};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
@@ -142,10 +143,41 @@ pub struct AssignedAddress {
     pub address: IpAddr,
     /// Its prefix length in bits.
     pub prefix_len: u8,
+    /// The other end's address on a point-to-point link (`IFA_ADDRESS` if it differs).
+    pub other_end: Option<IpAddr>,
     /// IPv6 duplicate address detection is running (`IFA_F_TENTATIVE`).
     pub tentative: bool,
     /// IPv6 duplicate address detection failed (`IFA_F_DADFAILED`).
     pub dad_failed: bool,
+}
+
+/// Identifies one assignment of an address on one link, as the kernel does.
+///
+/// IPv4 allows one local address several times if the prefixes differ, which for a point-to-point
+/// address are those of the other end (`__inet_insert_ifa` in net/ipv4/devinet.c). IPv6 has each
+/// address once, and changes its prefix in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AssignmentId {
+    /// The local address.
+    pub address: IpAddr,
+    /// The prefix that it is assigned with, without host bits; for IPv6 the address itself.
+    pub prefix: IpNet,
+}
+
+impl AssignedAddress {
+    /// Which assignment of the address this is.
+    #[must_use]
+    pub fn id(&self) -> AssignmentId {
+        let address = self.address;
+        let ipv4 = address.is_ipv4().then(|| {
+            let other_end = self.other_end.unwrap_or(address);
+            IpNet::new(other_end, self.prefix_len).ok()
+        });
+        AssignmentId {
+            address,
+            prefix: ipv4.flatten().map_or(address.into(), |net| net.trunc()),
+        }
+    }
 }
 
 /// Neighbour unreachability states (`linux/neighbour.h`). The kernel reports one at a time.
@@ -341,13 +373,13 @@ pub enum Observation {
     PeerMoved(Peer),
     /// An address was added or changed on a link in another namespace.
     PodAddress(Peer, AssignedAddress),
-    /// An address was removed in another namespace. The same IPv4 address may still be assigned
-    /// with another prefix length (the last field, in bits).
-    PodAddressGone(Peer, IpAddr, u8),
+    /// An assignment of an address was removed in another namespace; the link may have others of
+    /// the same address.
+    PodAddressGone(Peer, AssignmentId),
     /// An address was added to a link of the node itself.
     HostAddress(IfIndex, AssignedAddress),
-    /// An address was removed from a link of the node itself; as [`Observation::PodAddressGone`].
-    HostAddressGone(IfIndex, IpAddr, u8),
+    /// As [`Observation::PodAddressGone`], on a link of the node itself.
+    HostAddressGone(IfIndex, AssignmentId),
     /// A neighbour entry was added or changed. [`NudState::Invalid`] withdraws it.
     Neighbour(Neighbour),
     /// The kernel removed a neighbour entry.

@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     in_flight_snapshots::StateKey,
-    observation::{IfIndex, Mac, Peer, Timestamp},
+    observation::{AssignmentId, IfIndex, Mac, Peer, Timestamp},
 };
 
 /// How long a notification may follow the dump that already shows its change.
@@ -39,10 +39,8 @@ pub enum Difference {
     },
     /// An address in the pod. Exactly one of the two had it.
     Address {
-        /// The address.
-        address: IpAddr,
-        /// Its prefix length in bits.
-        prefix_len: u8,
+        /// The address and its prefix.
+        id: AssignmentId,
         /// The kernel has it and the engine did not; otherwise the reverse.
         in_kernel: bool,
     },
@@ -73,7 +71,7 @@ pub struct Discrepancy {
 pub(super) struct DeviceState {
     pub(super) peer: Option<Peer>,
     pub(super) master: Option<IfIndex>,
-    pub(super) addresses: BTreeSet<(IpAddr, u8)>,
+    pub(super) addresses: BTreeSet<AssignmentId>,
     pub(super) neighbours: BTreeMap<IpAddr, Mac>,
 }
 
@@ -101,13 +99,12 @@ impl DeviceState {
             ));
         }
         if let Some(peer) = kernel.peer.or(self.peer) {
-            for (address, prefix_len) in self.addresses.symmetric_difference(&kernel.addresses) {
+            for id in self.addresses.symmetric_difference(&kernel.addresses) {
                 found.push((
-                    StateKey::PodAddress(peer, *address, *prefix_len),
+                    StateKey::PodAssignment(peer, *id),
                     Difference::Address {
-                        address: *address,
-                        prefix_len: *prefix_len,
-                        in_kernel: kernel.addresses.contains(&(*address, *prefix_len)),
+                        id: *id,
+                        in_kernel: kernel.addresses.contains(id),
                     },
                 ));
             }

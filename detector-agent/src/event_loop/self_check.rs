@@ -167,17 +167,13 @@ fn describe(difference: &Difference) -> (String, String, String) {
             text(believed.as_ref()),
             text(kernel.as_ref()),
         ),
-        Difference::Address {
-            address,
-            prefix_len,
-            in_kernel,
-        } => {
+        Difference::Address { id, in_kernel } => {
             let (believed, kernel) = if *in_kernel {
                 ("absent", "present")
             } else {
                 ("present", "absent")
             };
-            let what = format!("address {address}/{prefix_len}");
+            let what = format!("address {} with prefix {}", id.address, id.prefix);
             (what, believed.to_owned(), kernel.to_owned())
         }
         Difference::Neighbour {

@@ -62,7 +62,8 @@ fn pod_address_changes_are_observed_at_once() -> Result<()> {
     })?;
     pod.remove_address("10.244.2.10/24")?;
     observer.wait_for("its removal", |what| {
-        *what == Observation::PodAddressGone(peer, address("10.244.2.10"), 24)
+        matches!(what, Observation::PodAddressGone(at, id)
+            if *at == peer && id.address == address("10.244.2.10"))
     })?;
     assert_eq!((observer.overruns, observer.undecodable), (0, 0));
     Ok(())

@@ -6,6 +6,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod assignments;
 mod bridge;
 mod host;
 mod ipv6;

@@ -5,6 +5,7 @@
 //! entries, former ones included; what a pod can make grow stays within
 //! [`Bounds::claims_per_device`], everything else within [`Bounds::kernel_entries`].
 
+mod assigned;
 mod frames;
 mod neighbours;
 mod removals;
@@ -14,56 +15,12 @@ use std::{
     net::IpAddr,
 };
 
+pub(super) use assigned::{Assigned, HostAddress, RemovedAssignment};
 pub(super) use frames::FrameFact;
 pub(super) use neighbours::{NeighbourFact, NeighbourUpdateContext};
 
-use super::{
-    observation::{AssignedAddress, IfIndex, Mac, Peer, Timestamp, Vlan},
-    settings::Bounds,
-};
+use super::observation::{IfIndex, Mac, Peer};
 use removals::RecentRemovals;
-
-/// The prefix lengths that one address has on one link: IPv4 allows several, each added and removed
-/// separately.
-#[derive(Clone, Debug)]
-struct Prefixes(Vec<u8>);
-
-impl Prefixes {
-    fn add(&mut self, length: u8) {
-        if !self.0.contains(&length) {
-            self.0.push(length);
-        }
-    }
-
-    /// Removes one if another remains; `false` if it was the last, so that the address is gone.
-    fn remove(&mut self, length: u8) -> bool {
-        if self.0.iter().all(|known| *known == length) {
-            return false;
-        }
-        self.0.retain(|known| *known != length);
-        true
-    }
-}
-
-/// An address assigned inside a pod's namespace.
-#[derive(Clone, Debug)]
-pub(super) struct Assigned {
-    pub(super) peer: Peer,
-    /// As last reported.
-    pub(super) info: AssignedAddress,
-    prefixes: Prefixes,
-    pub(super) first: Timestamp,
-    pub(super) last: Timestamp,
-}
-
-/// An address of the node itself.
-#[derive(Clone, Debug)]
-pub(super) struct HostAddress {
-    pub(super) ifindex: IfIndex,
-    prefixes: Prefixes,
-    pub(super) first: Timestamp,
-    pub(super) last: Timestamp,
-}
 
 /// All facts about one address.
 #[derive(Clone, Debug, Default)]
@@ -165,148 +122,6 @@ impl Facts {
             .unwrap_or_default()
     }
 
-    pub(super) fn assign(
-        &mut self,
-        peer: Peer,
-        info: AssignedAddress,
-        at: Timestamp,
-        bounds: &Bounds,
-    ) -> StoreOutcome {
-        let owner = Owner::Peer(peer);
-        let count = self.owners.get(&owner).map_or(0, HashSet::len);
-        let entry = self.by_address.entry(info.address).or_default();
-        if let Some(known) = entry.assigned.iter_mut().find(|a| a.peer == peer) {
-            known.last = at;
-            known.prefixes.add(info.prefix_len);
-            // The state of duplicate address detection is shown in the evidence; it does not affect
-            // decisions.
-            known.info = info;
-            return StoreOutcome::Refreshed;
-        }
-        if count >= bounds.claims_per_device {
-            self.drop_if_empty(info.address);
-            return StoreOutcome::Refused;
-        }
-        entry.assigned.push(Assigned {
-            peer,
-            info,
-            prefixes: Prefixes(vec![info.prefix_len]),
-            first: at,
-            last: at,
-        });
-        self.owners.entry(owner).or_default().insert(info.address);
-        StoreOutcome::Changed
-    }
-
-    /// The address is no longer assigned on `peer` with this prefix length; `true` if it remains
-    /// with another one.
-    pub(super) fn remove_prefix(&mut self, peer: Peer, address: IpAddr, prefix_len: u8) -> bool {
-        let entry = self.by_address.get_mut(&address);
-        entry
-            .and_then(|entry| entry.assigned.iter_mut().find(|a| a.peer == peer))
-            .is_some_and(|known| known.prefixes.remove(prefix_len))
-    }
-
-    /// The addresses assigned on `peer`, once for each prefix length.
-    pub(super) fn assigned_prefixes(&self, peer: Peer) -> Vec<(IpAddr, u8)> {
-        let addresses = self.owners.get(&Owner::Peer(peer)).into_iter().flatten();
-        let known = addresses.filter_map(|address| {
-            let assigned = &self.by_address.get(address)?.assigned;
-            Some((*address, assigned.iter().find(|a| a.peer == peer)?))
-        });
-        known
-            .flat_map(|(address, a)| a.prefixes.0.iter().map(move |length| (address, *length)))
-            .collect()
-    }
-
-    /// The address is no longer assigned on `peer`. Untagged frame claims of `device`, the pod
-    /// device there, are removed too. `true` if there was anything to remove.
-    pub(super) fn unassign(
-        &mut self,
-        peer: Peer,
-        address: IpAddr,
-        device: IfIndex,
-        at: Timestamp,
-    ) -> bool {
-        let mut removed = false;
-        if let Some(entry) = self.by_address.get_mut(&address) {
-            let before = entry.assigned.len();
-            entry.assigned.retain(|a| a.peer != peer);
-            removed = entry.assigned.len() != before;
-        }
-        self.unindex(Owner::Peer(peer), address);
-        self.removals.record(device, address, at);
-        removed |= self.remove_frames(device, address, |f| f.vlan == Vlan::default());
-        self.drop_if_empty(address);
-        removed
-    }
-
-    pub(super) fn assign_host(
-        &mut self,
-        ifindex: IfIndex,
-        info: AssignedAddress,
-        at: Timestamp,
-        bounds: &Bounds,
-    ) -> StoreOutcome {
-        let address = info.address;
-        let entry = self.by_address.entry(address).or_default();
-        if let Some(known) = entry.host.iter_mut().find(|h| h.ifindex == ifindex) {
-            known.last = at;
-            known.prefixes.add(info.prefix_len);
-            return StoreOutcome::Refreshed;
-        }
-        if self.host_count >= bounds.kernel_entries {
-            self.drop_if_empty(address);
-            return StoreOutcome::Refused;
-        }
-        entry.host.push(HostAddress {
-            ifindex,
-            prefixes: Prefixes(vec![info.prefix_len]),
-            first: at,
-            last: at,
-        });
-        self.host_count += 1;
-        self.index_link(ifindex, address);
-        StoreOutcome::Changed
-    }
-
-    /// The node's address is no longer on a link with this prefix length; `true` if it remains with
-    /// another one.
-    pub(super) fn remove_host_prefix(
-        &mut self,
-        ifindex: IfIndex,
-        address: IpAddr,
-        prefix_len: u8,
-    ) -> bool {
-        let entry = self.by_address.get_mut(&address);
-        entry
-            .and_then(|entry| entry.host.iter_mut().find(|h| h.ifindex == ifindex))
-            .is_some_and(|known| known.prefixes.remove(prefix_len))
-    }
-
-    pub(super) fn unassign_host(&mut self, ifindex: IfIndex, address: IpAddr) -> bool {
-        let Some(entry) = self.by_address.get_mut(&address) else {
-            return false;
-        };
-        let before = entry.host.len();
-        entry.host.retain(|h| h.ifindex != ifindex);
-        let gone = before - entry.host.len();
-        self.host_count -= gone;
-        self.unindex_link(ifindex, address);
-        self.drop_if_empty(address);
-        gone > 0
-    }
-
-    /// The node's own addresses with their links, once for each prefix length.
-    pub(super) fn host_addresses(&self) -> impl Iterator<Item = (IfIndex, IpAddr, u8)> + '_ {
-        self.by_address.iter().flat_map(|(address, facts)| {
-            facts.host.iter().flat_map(|h| {
-                let lengths = h.prefixes.0.iter();
-                lengths.map(|length| (h.ifindex, *address, *length))
-            })
-        })
-    }
-
     /// Removes the facts of a link of the node (frames, neighbours, node addresses).
     pub(super) fn remove_link(&mut self, ifindex: IfIndex) -> Vec<IpAddr> {
         let addresses = self.owned_by(Owner::Link(ifindex));
@@ -325,19 +140,6 @@ impl Facts {
             self.remove_frames(ifindex, *address, |_| true);
             self.remove_neighbour(ifindex, *address);
         }
-        addresses
-    }
-
-    /// Removes the addresses assigned on a pod's end.
-    pub(super) fn remove_peer(&mut self, peer: Peer) -> Vec<IpAddr> {
-        let addresses = self.owned_by(Owner::Peer(peer));
-        for address in &addresses {
-            if let Some(entry) = self.by_address.get_mut(address) {
-                entry.assigned.retain(|a| a.peer != peer);
-            }
-            self.drop_if_empty(*address);
-        }
-        self.owners.remove(&Owner::Peer(peer));
         addresses
     }
 

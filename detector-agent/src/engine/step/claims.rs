@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use super::Engine;
 use crate::engine::{
     conflict::ClaimantId,
-    facts::{FrameFact, NeighbourUpdateContext, StoreOutcome},
+    facts::{FrameFact, NeighbourUpdateContext, RemovedAssignment, StoreOutcome},
     observation::{
-        AssignedAddress, FrameClaim, IfIndex, Mac, Neighbour, NudState, Peer, Timestamp, Vlan,
+        AssignedAddress, AssignmentId, FrameClaim, IfIndex, Mac, Neighbour, NudState, Peer,
+        Timestamp, Vlan,
     },
     scope::is_claimable,
 };
@@ -34,19 +35,19 @@ impl Engine {
         }
     }
 
-    pub(super) fn pod_address_gone(
-        &mut self,
-        peer: Peer,
-        address: IpAddr,
-        prefix_len: u8,
-        at: Timestamp,
-    ) {
+    /// An assignment of an address on `peer` was removed; the address is gone with the last one.
+    pub(super) fn pod_address_gone(&mut self, peer: Peer, id: AssignmentId, at: Timestamp) {
+        match self.facts.remove_assignment(peer, id) {
+            RemovedAssignment::Last => self.pod_address_withdrawn(peer, id.address, at),
+            RemovedAssignment::OthersRemain | RemovedAssignment::Unknown => {}
+        }
+    }
+
+    /// An address is no longer assigned on `peer`.
+    pub(super) fn pod_address_withdrawn(&mut self, peer: Peer, address: IpAddr, at: Timestamp) {
         let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) else {
             return;
         };
-        if self.facts.remove_prefix(peer, address, prefix_len) {
-            return;
-        }
         let mut changed = self.facts.unassign(peer, address, device, at);
         changed |= self.facts.refute_neighbour(device, address, |_| true);
         if let Some(bridge) = self.links.bridge_of(device) {
@@ -74,10 +75,14 @@ impl Engine {
         }
     }
 
-    pub(super) fn host_address_gone(&mut self, ifindex: IfIndex, address: IpAddr, prefix_len: u8) {
-        if self.facts.remove_host_prefix(ifindex, address, prefix_len) {
-            return;
+    pub(super) fn host_address_gone(&mut self, ifindex: IfIndex, id: AssignmentId) {
+        match self.facts.remove_host_assignment(ifindex, id) {
+            RemovedAssignment::Last => self.host_address_withdrawn(ifindex, id.address),
+            RemovedAssignment::OthersRemain | RemovedAssignment::Unknown => {}
         }
+    }
+
+    pub(super) fn host_address_withdrawn(&mut self, ifindex: IfIndex, address: IpAddr) {
         if self.facts.unassign_host(ifindex, address) {
             self.dirty.insert(address);
         }

@@ -137,21 +137,37 @@ impl Engine {
             let Some(addresses) = pod.addresses else {
                 continue;
             };
-            let present: HashSet<_> = addresses
-                .iter()
-                .map(|a| (a.address, a.prefix_len))
-                .collect();
-            for (gone, length) in self.facts.assigned_prefixes(pod.peer) {
-                let known = present.contains(&(gone, length));
-                if !known && !finished.is_outdated(&StateKey::PodAddress(pod.peer, gone, length)) {
-                    self.pod_address_gone(pod.peer, gone, length, at);
-                }
+            self.merge_pod_addresses(finished, pod.peer, addresses, at);
+        }
+    }
+
+    /// The addresses on one peer.
+    fn merge_pod_addresses(
+        &mut self,
+        finished: &FinishedSnapshot,
+        peer: Peer,
+        addresses: Vec<AssignedAddress>,
+        at: Timestamp,
+    ) {
+        let present: HashSet<_> = addresses.iter().map(AssignedAddress::id).collect();
+        let listed: HashSet<_> = addresses.iter().map(|a| a.address).collect();
+        for address in self.facts.overflowed_assignments(peer) {
+            if !finished.is_outdated(&StateKey::PodAddress(peer, address))
+                && self.facts.forget_overflow(peer, address)
+                && !listed.contains(&address)
+            {
+                self.pod_address_withdrawn(peer, address, at);
             }
-            for info in addresses {
-                let key = StateKey::PodAddress(pod.peer, info.address, info.prefix_len);
-                if !finished.is_outdated(&key) {
-                    self.pod_address(pod.peer, info, at);
-                }
+        }
+        let is_outdated = |id| finished.is_outdated(&StateKey::PodAssignment(peer, id));
+        for gone in self.facts.assignments(peer) {
+            if !present.contains(&gone) && !is_outdated(gone) {
+                self.pod_address_gone(peer, gone, at);
+            }
+        }
+        for info in addresses {
+            if !is_outdated(info.id()) {
+                self.pod_address(peer, info, at);
             }
         }
     }
@@ -162,21 +178,29 @@ impl Engine {
         host: &[(IfIndex, AssignedAddress)],
         at: Timestamp,
     ) {
-        let key = |i: IfIndex, info: &AssignedAddress| (i, info.address, info.prefix_len);
-        let present: HashSet<_> = host.iter().map(|(i, info)| key(*i, info)).collect();
-        let is_outdated = |(i, a, length)| {
-            finished.is_outdated(&StateKey::HostAddress(i, a, length))
+        let present: HashSet<_> = host.iter().map(|(i, info)| (*i, info.id())).collect();
+        let listed: HashSet<_> = host.iter().map(|(i, info)| (*i, info.address)).collect();
+        for (ifindex, address) in self.facts.overflowed_host_assignments() {
+            if !finished.is_outdated(&StateKey::HostAddress(ifindex, address))
+                && self.facts.forget_host_overflow(ifindex, address)
+                && !listed.contains(&(ifindex, address))
+            {
+                self.host_address_withdrawn(ifindex, address);
+            }
+        }
+        let is_outdated = |(i, id)| {
+            finished.is_outdated(&StateKey::HostAssignment(i, id))
                 || finished.is_outdated(&StateKey::LinkIdentity(i))
         };
-        let known = self.facts.host_addresses();
+        let known = self.facts.host_assignments();
         let gone: Vec<_> = known
             .filter(|host| !present.contains(host) && !is_outdated(*host))
             .collect();
-        for (ifindex, address, length) in gone {
-            self.host_address_gone(ifindex, address, length);
+        for (ifindex, id) in gone {
+            self.host_address_gone(ifindex, id);
         }
         for (ifindex, info) in host {
-            if !is_outdated(key(*ifindex, info)) {
+            if !is_outdated((*ifindex, info.id())) {
                 self.host_address(*ifindex, *info, at);
             }
         }

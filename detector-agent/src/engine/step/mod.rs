@@ -24,7 +24,7 @@ use super::{
     lifecycle::{DecisionTime, Lifecycle},
     links::{LinkState, Links, PodDevice},
     moves::Moves,
-    observation::{IfIndex, Observation, TimedObservation, Timestamp, Vlan},
+    observation::{AssignmentId, IfIndex, Observation, Peer, TimedObservation, Timestamp, Vlan},
     routes::Routes,
     scope::Scope,
     self_check::{Discrepancy, PendingDiscrepancies},
@@ -158,24 +158,20 @@ impl Engine {
             Observation::NamespaceIdFreed(nsid) => self.namespace_id_freed(nsid, at),
             Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
             Observation::PodAddress(peer, info) => {
-                self.touch(StateKey::PodAddress(peer, info.address, info.prefix_len));
+                self.touch_pod_address(peer, info.id());
                 self.pod_address(peer, info, at);
             }
-            Observation::PodAddressGone(peer, address, prefix_len) => {
-                self.touch(StateKey::PodAddress(peer, address, prefix_len));
-                self.pod_address_gone(peer, address, prefix_len, at);
+            Observation::PodAddressGone(peer, id) => {
+                self.touch_pod_address(peer, id);
+                self.pod_address_gone(peer, id, at);
             }
             Observation::HostAddress(ifindex, info) => {
-                self.touch(StateKey::HostAddress(
-                    ifindex,
-                    info.address,
-                    info.prefix_len,
-                ));
+                self.touch_host_address(ifindex, info.id());
                 self.host_address(ifindex, info, at);
             }
-            Observation::HostAddressGone(ifindex, address, prefix_len) => {
-                self.touch(StateKey::HostAddress(ifindex, address, prefix_len));
-                self.host_address_gone(ifindex, address, prefix_len);
+            Observation::HostAddressGone(ifindex, id) => {
+                self.touch_host_address(ifindex, id);
+                self.host_address_gone(ifindex, id);
             }
             Observation::Neighbour(neighbour) => {
                 self.touch(StateKey::Neighbour(neighbour.ifindex, neighbour.address));
@@ -229,6 +225,16 @@ impl Engine {
     fn touch(&mut self, key: StateKey) {
         self.discrepancies.explain(&key);
         self.in_flight.touch(key);
+    }
+
+    fn touch_pod_address(&mut self, peer: Peer, id: AssignmentId) {
+        self.touch(StateKey::PodAddress(peer, id.address));
+        self.touch(StateKey::PodAssignment(peer, id));
+    }
+
+    fn touch_host_address(&mut self, ifindex: IfIndex, id: AssignmentId) {
+        self.touch(StateKey::HostAddress(ifindex, id.address));
+        self.touch(StateKey::HostAssignment(ifindex, id));
     }
 
     /// When [`Engine::expire`] has to be called next.

@@ -13,7 +13,7 @@ use super::Engine;
 use crate::engine::{
     conflict::{Claimant, ClaimantId, Conflict},
     facts::{FrameFact, StoreOutcome},
-    in_flight_snapshots::FinishedSnapshot,
+    in_flight_snapshots::{FinishedSnapshot, StateKey},
     links::LinkState,
     observation::{IfIndex, Peer, Timestamp, Vlan},
     record::{LinkName, OpenConflict, PersistedFormerLladdr, PersistedFrame},
@@ -179,7 +179,7 @@ impl Engine {
         // The address may have been removed while the device was not known yet.
         let untagged = restored.vlan == Vlan::default();
         if let Some(peer) = link.link.peer.or(restored.peer).filter(|_| untagged)
-            && finished.has_live_update(peer, address)
+            && finished.is_outdated(&StateKey::PodAddress(peer, address))
             && !self
                 .facts
                 .get(address)

@@ -11,7 +11,7 @@ impl Engine {
     /// What the engine holds about a pod device; `None` if it has no such device.
     pub(super) fn device_state(&self, ifindex: IfIndex) -> Option<DeviceState> {
         let link = &self.links.pod(ifindex)?.link;
-        let addresses = link.peer.map(|peer| self.facts.assigned_prefixes(peer));
+        let addresses = link.peer.map(|peer| self.facts.assignments(peer));
         let neighbours = self.facts.owned_by(Owner::Link(ifindex)).into_iter();
         Some(DeviceState {
             peer: link.peer,

@@ -113,10 +113,19 @@ pub(super) fn assigned_with_prefix(address: &str, prefix_len: u8) -> AssignedAdd
     }
 }
 
+/// A point-to-point address, as `ip address add ADDRESS peer OTHER/LEN` adds it.
+pub(super) fn assigned_with_peer(address: &str, other: &str, prefix_len: u8) -> AssignedAddress {
+    AssignedAddress {
+        other_end: Some(ip(other)),
+        ..assigned_with_prefix(address, prefix_len)
+    }
+}
+
 pub(super) fn assigned(address: &str) -> AssignedAddress {
     AssignedAddress {
         address: ip(address),
         prefix_len: 32,
+        other_end: None,
         tentative: false,
         dad_failed: false,
     }

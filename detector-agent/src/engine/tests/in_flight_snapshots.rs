@@ -99,25 +99,31 @@ fn updates_outside_a_snapshot_are_not_kept() {
 }
 
 #[test]
-fn live_update_matches_any_prefix_length() {
-    for prefix_len in [0, 24, 128] {
+fn assignments_of_an_address_are_touched_each() {
+    for prefix_len in [0, 24, 32] {
+        let id = assigned_with_prefix("10.0.0.1", prefix_len).id();
         let mut snapshots = InFlightSnapshots::default();
         snapshots.start(FIRST);
-        snapshots.touch(StateKey::PodAddress(peer(1), ip("10.0.0.1"), prefix_len));
+        snapshots.touch(StateKey::PodAssignment(peer(1), id));
+        snapshots.touch(StateKey::PodAddress(peer(1), ip("10.0.0.1")));
+        snapshots.touch(StateKey::HostAssignment(9, id));
+        snapshots.touch(StateKey::HostAddress(9, ip("10.0.0.1")));
         let SnapshotOutcome::Usable(done) = snapshots.finish(FIRST, SnapshotScope::Node) else {
             panic!("/{prefix_len}: the snapshot was started");
         };
-        assert!(
-            done.has_live_update(peer(1), ip("10.0.0.1")),
-            "/{prefix_len}"
-        );
-        assert!(
-            !done.has_live_update(peer(1), ip("10.0.0.2")),
-            "/{prefix_len}"
-        );
-        assert!(
-            !done.has_live_update(peer(2), ip("10.0.0.1")),
-            "/{prefix_len}"
-        );
+        let other = assigned_with_prefix("10.0.0.1", 8).id();
+        for (key, outdated) in [
+            (StateKey::PodAssignment(peer(1), id), true),
+            (StateKey::PodAssignment(peer(1), other), false),
+            (StateKey::PodAddress(peer(1), ip("10.0.0.1")), true),
+            (StateKey::PodAddress(peer(1), ip("10.0.0.2")), false),
+            (StateKey::PodAddress(peer(2), ip("10.0.0.1")), false),
+            (StateKey::HostAssignment(9, id), true),
+            (StateKey::HostAssignment(9, other), false),
+            (StateKey::HostAddress(9, ip("10.0.0.1")), true),
+            (StateKey::HostAddress(8, ip("10.0.0.1")), false),
+        ] {
+            assert_eq!(done.is_outdated(&key), outdated, "/{prefix_len} {key:?}");
+        }
     }
 }

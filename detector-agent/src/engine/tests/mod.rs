@@ -214,11 +214,8 @@ impl Node {
     }
 
     fn address_gone(&mut self, ifindex: IfIndex, address: &str) {
-        self.observe(Observation::PodAddressGone(
-            peer(ifindex),
-            ip(address),
-            assigned(address).prefix_len,
-        ));
+        let id = assigned(address).id();
+        self.observe(Observation::PodAddressGone(peer(ifindex), id));
     }
 
     fn host(&mut self, ifindex: IfIndex, address: &str) {
@@ -226,11 +223,8 @@ impl Node {
     }
 
     fn host_gone(&mut self, ifindex: IfIndex, address: &str) {
-        self.observe(Observation::HostAddressGone(
-            ifindex,
-            ip(address),
-            assigned(address).prefix_len,
-        ));
+        let id = assigned(address).id();
+        self.observe(Observation::HostAddressGone(ifindex, id));
     }
 
     fn neighbour(&mut self, ifindex: IfIndex, address: &str, lladdr: Mac, state: NudState) {

@@ -42,8 +42,7 @@ fn corrections(node: &mut Node) -> Vec<Difference> {
 
 fn address_difference(address: &str, in_kernel: bool) -> Difference {
     Difference::Address {
-        address: ip(address),
-        prefix_len: assigned(address).prefix_len,
+        id: assigned(address).id(),
         in_kernel,
     }
 }

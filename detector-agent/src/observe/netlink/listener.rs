@@ -230,11 +230,7 @@ impl Interpreter {
                     emit(if message.kind == RTM_NEWADDR {
                         Observation::HostAddress(found.ifindex, found.address)
                     } else {
-                        Observation::HostAddressGone(
-                            found.ifindex,
-                            found.address.address,
-                            found.address.prefix_len,
-                        )
+                        Observation::HostAddressGone(found.ifindex, found.address.id())
                     });
                 }
             }
@@ -308,7 +304,7 @@ pub(super) fn pod_message(
         emit(if message.kind == RTM_NEWADDR {
             Observation::PodAddress(peer, found.address)
         } else {
-            Observation::PodAddressGone(peer, found.address.address, found.address.prefix_len)
+            Observation::PodAddressGone(peer, found.address.id())
         });
     }
     Ok(())

@@ -82,7 +82,7 @@ impl Kernel {
         };
         if pair.addresses.remove(&address) {
             self.queue
-                .push_back(Observation::PodAddressGone(pair.peer, address, 32));
+                .push_back(Observation::PodAddressGone(pair.peer, assigned_to(address).id()));
         }
     }
 
@@ -109,7 +109,7 @@ impl Kernel {
         };
         for address in pair.addresses {
             self.queue
-                .push_back(Observation::PodAddressGone(pair.peer, address, 32));
+                .push_back(Observation::PodAddressGone(pair.peer, assigned_to(address).id()));
         }
         self.queue.push_back(Observation::LinkGone(ifindex));
     }
@@ -132,7 +132,7 @@ impl Kernel {
         let before = std::mem::replace(&mut pair.peer, free.unwrap());
         for address in std::mem::take(&mut pair.addresses) {
             self.queue
-                .push_back(Observation::PodAddressGone(before, address, 32));
+                .push_back(Observation::PodAddressGone(before, assigned_to(address).id()));
         }
         self.queue.push_back(Observation::PeerMoved(before));
     }

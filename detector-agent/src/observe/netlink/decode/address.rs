@@ -68,7 +68,8 @@ pub(in super::super) fn link_address(payload: &[u8]) -> Result<Option<LinkAddres
         }
         Ok(())
     })?;
-    // On a point-to-point link IFA_ADDRESS is the peer's.
+    // On a point-to-point link IFA_ADDRESS is the other end's.
+    let other_end = address.filter(|address| local.is_some_and(|local| local != *address));
     let address = local
         .or(address)
         .ok_or(Undecodable("an address message without an address"))?;
@@ -77,6 +78,7 @@ pub(in super::super) fn link_address(payload: &[u8]) -> Result<Option<LinkAddres
         address: AssignedAddress {
             address,
             prefix_len: prefix_len(family, header.prefix_len)?,
+            other_end,
             tentative: flags & IFA_F_TENTATIVE != 0,
             dad_failed: flags & IFA_F_DADFAILED != 0,
         },

@@ -182,6 +182,7 @@ fn an_address_has_its_local_side_and_flags() {
     let plain = AssignedAddress {
         address: ip("10.244.2.10"),
         prefix_len: 24,
+        other_end: None,
         tentative: false,
         dad_failed: false,
     };

@@ -48,11 +48,7 @@ impl World {
                 entry.history.push(EntryEvent::Cleared(mac));
             }
         }
-        Some(Observation::PodAddressGone(
-            peer,
-            address,
-            info(address).prefix_len,
-        ))
+        Some(Observation::PodAddressGone(peer, info(address).id()))
     }
 
     pub(in super::super) fn host(
@@ -72,6 +68,6 @@ impl World {
     ) -> Option<Observation> {
         self.hosts
             .remove(&(ifindex, address))
-            .then(|| Observation::HostAddressGone(ifindex, address, info(address).prefix_len))
+            .then(|| Observation::HostAddressGone(ifindex, info(address).id()))
     }
 }

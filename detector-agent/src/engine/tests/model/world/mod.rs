@@ -202,6 +202,7 @@ pub(super) fn info(address: IpAddr) -> AssignedAddress {
     AssignedAddress {
         address,
         prefix_len: if address.is_ipv4() { 32 } else { 128 },
+        other_end: None,
         tentative: false,
         dad_failed: false,
     }

@@ -1,0 +1,314 @@
+//! Addresses assigned to the pods' ends of devices and to the node's own links.
+//!
+//! Linux may have one IPv4 address several times on one link, each added and removed on its own
+//! ([`AssignmentId`]). All of them are one fact, which ends with the last of them.
+
+use std::{collections::HashSet, net::IpAddr};
+
+use ipnet::IpNet;
+
+use super::{Facts, Owner, StoreOutcome};
+use crate::engine::{
+    observation::{AssignedAddress, AssignmentId, IfIndex, Peer, Timestamp, Vlan},
+    settings::Bounds,
+};
+
+/// Bound on the remembered assignments of one address on one link: a pod may add an address once
+/// for every peer address that it can think of.
+pub(in crate::engine) const MAX_ASSIGNMENTS: usize = 16;
+
+/// The assignments of one address on one link.
+#[derive(Clone, Debug)]
+struct Assignments {
+    known: Vec<IpNet>,
+    /// There were more than are known. Which of those still exist, only a snapshot shows.
+    overflowed: bool,
+}
+
+/// What is left of an address on a link once an assignment was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum RemovedAssignment {
+    /// Nothing: it was the last one, or the address was not assigned.
+    Last,
+    /// Other assignments of the same address.
+    OthersRemain,
+    /// Possibly some of those beyond [`MAX_ASSIGNMENTS`].
+    Unknown,
+}
+
+impl Assignments {
+    fn new(id: AssignmentId) -> Self {
+        Self {
+            known: vec![id.prefix],
+            overflowed: false,
+        }
+    }
+
+    fn add(&mut self, id: AssignmentId) {
+        if self.known.contains(&id.prefix) {
+            return;
+        }
+        if self.known.len() < MAX_ASSIGNMENTS {
+            self.known.push(id.prefix);
+        } else {
+            self.overflowed = true;
+        }
+    }
+
+    fn remove(&mut self, id: AssignmentId) -> RemovedAssignment {
+        self.known.retain(|known| *known != id.prefix);
+        match (self.known.is_empty(), self.overflowed) {
+            (false, _) => RemovedAssignment::OthersRemain,
+            (true, true) => RemovedAssignment::Unknown,
+            (true, false) => RemovedAssignment::Last,
+        }
+    }
+
+    fn ids(&self, address: IpAddr) -> impl Iterator<Item = AssignmentId> + '_ {
+        let id = move |prefix: &IpNet| AssignmentId {
+            address,
+            prefix: *prefix,
+        };
+        self.known.iter().map(id)
+    }
+}
+
+/// An address assigned inside a pod's namespace.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct Assigned {
+    pub(in crate::engine) peer: Peer,
+    /// As last reported.
+    pub(in crate::engine) info: AssignedAddress,
+    assignments: Assignments,
+    pub(in crate::engine) first: Timestamp,
+    pub(in crate::engine) last: Timestamp,
+}
+
+/// An address of the node itself.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct HostAddress {
+    pub(in crate::engine) ifindex: IfIndex,
+    assignments: Assignments,
+    pub(in crate::engine) first: Timestamp,
+    pub(in crate::engine) last: Timestamp,
+}
+
+impl Facts {
+    pub(in crate::engine) fn assign(
+        &mut self,
+        peer: Peer,
+        info: AssignedAddress,
+        at: Timestamp,
+        bounds: &Bounds,
+    ) -> StoreOutcome {
+        let count = self.assigned_count(peer);
+        let entry = self.by_address.entry(info.address).or_default();
+        if let Some(known) = entry.assigned.iter_mut().find(|a| a.peer == peer) {
+            known.last = at;
+            known.assignments.add(info.id());
+            // The state of duplicate address detection is shown in the evidence; it does not affect
+            // decisions.
+            known.info = info;
+            return StoreOutcome::Refreshed;
+        }
+        if count >= bounds.claims_per_device {
+            self.drop_if_empty(info.address);
+            return StoreOutcome::Refused;
+        }
+        entry.assigned.push(Assigned {
+            peer,
+            info,
+            assignments: Assignments::new(info.id()),
+            first: at,
+            last: at,
+        });
+        let owned = self.owners.entry(Owner::Peer(peer)).or_default();
+        owned.insert(info.address);
+        StoreOutcome::Changed
+    }
+
+    /// How many addresses are assigned on `peer`.
+    pub(in crate::engine) fn assigned_count(&self, peer: Peer) -> usize {
+        self.owners.get(&Owner::Peer(peer)).map_or(0, HashSet::len)
+    }
+
+    /// Removes one assignment of an address on `peer`. The address itself stays until
+    /// [`Facts::unassign`].
+    pub(in crate::engine) fn remove_assignment(
+        &mut self,
+        peer: Peer,
+        id: AssignmentId,
+    ) -> RemovedAssignment {
+        self.assigned_mut(peer, id.address)
+            .map_or(RemovedAssignment::Last, |known| {
+                known.assignments.remove(id)
+            })
+    }
+
+    /// The known assignments on `peer`.
+    pub(in crate::engine) fn assignments(&self, peer: Peer) -> Vec<AssignmentId> {
+        self.assigned_on(peer)
+            .flat_map(|(address, a)| a.assignments.ids(address))
+            .collect()
+    }
+
+    /// The addresses on `peer` that have, or had, more assignments than are known.
+    pub(in crate::engine) fn overflowed_assignments(&self, peer: Peer) -> Vec<IpAddr> {
+        self.assigned_on(peer)
+            .filter(|(_, a)| a.assignments.overflowed)
+            .map(|(address, _)| address)
+            .collect()
+    }
+
+    /// A snapshot is about to name all assignments of an address that has more than are known.
+    /// `true` if none is known, so that the address is gone unless the snapshot contains it.
+    pub(in crate::engine) fn forget_overflow(&mut self, peer: Peer, address: IpAddr) -> bool {
+        self.assigned_mut(peer, address).is_some_and(|known| {
+            known.assignments.overflowed = false;
+            known.assignments.known.is_empty()
+        })
+    }
+
+    fn assigned_on(&self, peer: Peer) -> impl Iterator<Item = (IpAddr, &Assigned)> {
+        let addresses = self.owners.get(&Owner::Peer(peer)).into_iter().flatten();
+        addresses.filter_map(move |address| {
+            let mut assigned = self.by_address.get(address)?.assigned.iter();
+            Some((*address, assigned.find(|a| a.peer == peer)?))
+        })
+    }
+
+    fn assigned_mut(&mut self, peer: Peer, address: IpAddr) -> Option<&mut Assigned> {
+        let entry = self.by_address.get_mut(&address)?;
+        entry.assigned.iter_mut().find(|a| a.peer == peer)
+    }
+
+    /// The address is no longer assigned on `peer`. Untagged frame claims of `device`, the pod
+    /// device there, are removed too. `true` if there was anything to remove.
+    pub(in crate::engine) fn unassign(
+        &mut self,
+        peer: Peer,
+        address: IpAddr,
+        device: IfIndex,
+        at: Timestamp,
+    ) -> bool {
+        let mut removed = false;
+        if let Some(entry) = self.by_address.get_mut(&address) {
+            let before = entry.assigned.len();
+            entry.assigned.retain(|a| a.peer != peer);
+            removed = entry.assigned.len() != before;
+        }
+        self.unindex(Owner::Peer(peer), address);
+        self.removals.record(device, address, at);
+        removed |= self.remove_frames(device, address, |f| f.vlan == Vlan::default());
+        self.drop_if_empty(address);
+        removed
+    }
+
+    /// Removes the addresses assigned on a pod's end.
+    pub(in crate::engine) fn remove_peer(&mut self, peer: Peer) -> Vec<IpAddr> {
+        let addresses = self.owned_by(Owner::Peer(peer));
+        for address in &addresses {
+            if let Some(entry) = self.by_address.get_mut(address) {
+                entry.assigned.retain(|a| a.peer != peer);
+            }
+            self.drop_if_empty(*address);
+        }
+        self.owners.remove(&Owner::Peer(peer));
+        addresses
+    }
+
+    pub(in crate::engine) fn assign_host(
+        &mut self,
+        ifindex: IfIndex,
+        info: AssignedAddress,
+        at: Timestamp,
+        bounds: &Bounds,
+    ) -> StoreOutcome {
+        let address = info.address;
+        let entry = self.by_address.entry(address).or_default();
+        if let Some(known) = entry.host.iter_mut().find(|h| h.ifindex == ifindex) {
+            known.last = at;
+            known.assignments.add(info.id());
+            return StoreOutcome::Refreshed;
+        }
+        if self.host_count >= bounds.kernel_entries {
+            self.drop_if_empty(address);
+            return StoreOutcome::Refused;
+        }
+        entry.host.push(HostAddress {
+            ifindex,
+            assignments: Assignments::new(info.id()),
+            first: at,
+            last: at,
+        });
+        self.host_count += 1;
+        self.index_link(ifindex, address);
+        StoreOutcome::Changed
+    }
+
+    /// Removes one assignment of a node's address. The address itself stays until
+    /// [`Facts::unassign_host`].
+    pub(in crate::engine) fn remove_host_assignment(
+        &mut self,
+        ifindex: IfIndex,
+        id: AssignmentId,
+    ) -> RemovedAssignment {
+        self.host_mut(ifindex, id.address)
+            .map_or(RemovedAssignment::Last, |known| {
+                known.assignments.remove(id)
+            })
+    }
+
+    pub(in crate::engine) fn unassign_host(&mut self, ifindex: IfIndex, address: IpAddr) -> bool {
+        let Some(entry) = self.by_address.get_mut(&address) else {
+            return false;
+        };
+        let before = entry.host.len();
+        entry.host.retain(|h| h.ifindex != ifindex);
+        let gone = before - entry.host.len();
+        self.host_count -= gone;
+        self.unindex_link(ifindex, address);
+        self.drop_if_empty(address);
+        gone > 0
+    }
+
+    /// The known assignments of the node's own addresses, with their links.
+    pub(in crate::engine) fn host_assignments(
+        &self,
+    ) -> impl Iterator<Item = (IfIndex, AssignmentId)> + '_ {
+        self.by_address.iter().flat_map(|(address, facts)| {
+            facts.host.iter().flat_map(|h| {
+                let ids = h.assignments.ids(*address);
+                ids.map(|id| (h.ifindex, id))
+            })
+        })
+    }
+
+    /// The node's addresses that have, or had, more assignments than are known.
+    pub(in crate::engine) fn overflowed_host_assignments(&self) -> Vec<(IfIndex, IpAddr)> {
+        let addresses = self.by_address.iter();
+        addresses
+            .flat_map(|(address, facts)| {
+                let overflowed = facts.host.iter().filter(|h| h.assignments.overflowed);
+                overflowed.map(|h| (h.ifindex, *address))
+            })
+            .collect()
+    }
+
+    /// As [`Facts::forget_overflow`], for an address of the node.
+    pub(in crate::engine) fn forget_host_overflow(
+        &mut self,
+        ifindex: IfIndex,
+        address: IpAddr,
+    ) -> bool {
+        self.host_mut(ifindex, address).is_some_and(|known| {
+            known.assignments.overflowed = false;
+            known.assignments.known.is_empty()
+        })
+    }
+
+    fn host_mut(&mut self, ifindex: IfIndex, address: IpAddr) -> Option<&mut HostAddress> {
+        let entry = self.by_address.get_mut(&address)?;
+        entry.host.iter_mut().find(|h| h.ifindex == ifindex)
+    }
+}
