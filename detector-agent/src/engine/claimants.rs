@@ -55,10 +55,11 @@ impl ClaimContext<'_> {
             .map(|(key, _)| *key)
             .collect();
         for key in tentative {
-            // A probe counts only against another device's claim (RFC 5227 §2.1.1, RFC 4862 §5.4).
-            let contested = drafts
-                .iter()
-                .any(|((scope, _), d)| *scope == key.0 && !d.tentative);
+            // A probe counts only against another pod's claim, or the node's (RFC 5227 §2.1.1,
+            // RFC 4862 §5.4).
+            let contested = drafts.iter().any(|((scope, id), d)| {
+                *scope == key.0 && !d.tentative && !self.links.is_one_pod(*id, key.1)
+            });
             if !contested {
                 drafts.remove(&key);
             }
@@ -68,7 +69,7 @@ impl ClaimContext<'_> {
             derived.entry(scope).or_default().push(draft.claimant);
         }
         for claimants in derived.values_mut() {
-            drop_same_pod_claims(claimants);
+            drop_same_pod_claims(claimants, self.links);
             drop_resolved_bridge_claims(claimants);
             claimants.sort_by_key(|c| (c.since, c.id));
         }

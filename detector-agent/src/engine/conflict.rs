@@ -34,7 +34,7 @@ impl TryFrom<String> for ConflictId {
 /// What kind of conflict it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ConflictKind {
-    /// Two or more pod devices claim the address.
+    /// Devices of two or more pods claim the address.
     Duplicate,
     /// A pod claims an address of the node itself.
     Host,
@@ -62,7 +62,7 @@ impl ConflictKind {
 pub enum Confidence {
     /// Claims were seen on the wire or in the neighbour table.
     Observed,
-    /// Two claimants have the address assigned, or a permanent neighbour entry.
+    /// Two pods, or a pod and the node, have the address assigned or a permanent neighbour entry.
     Certain,
 }
 

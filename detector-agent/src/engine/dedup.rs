@@ -2,6 +2,7 @@
 
 use super::{
     conflict::{Claimant, ClaimantId},
+    links::{Links, PodIdentity},
     observation::Mac,
 };
 
@@ -12,16 +13,20 @@ use super::{
 /// requests with any of them as the sender (`arp_announce` 0). Evidence that is not certain is
 /// therefore no claim of its own if another interface of the same pod has certain evidence. If none
 /// has, all of it is one claim, shown at the first interface.
-pub(super) fn drop_same_pod_claims(claimants: &mut Vec<Claimant>) {
+pub(super) fn drop_same_pod_claims(claimants: &mut Vec<Claimant>, links: &Links) {
     let interfaces: Vec<_> = claimants
         .iter()
-        .filter_map(|c| Some((c.peer?.nsid, c.is_certain(), c.id)))
+        .filter_map(|c| match links.pod_identity(c.id) {
+            PodIdentity::Namespace(nsid) => Some((nsid, c.is_certain(), c.id)),
+            PodIdentity::Claimant(_) => None,
+        })
         .collect();
     claimants.retain(|c| {
-        let spilled_from = |(nsid, certain, id): &(_, bool, _)| {
-            c.peer.is_some_and(|peer| peer.nsid == *nsid) && (*certain || *id < c.id)
+        let identity = links.pod_identity(c.id);
+        let explains = |(nsid, certain, id): &(_, bool, _)| {
+            identity == PodIdentity::Namespace(*nsid) && (*certain || *id < c.id)
         };
-        c.is_certain() || !interfaces.iter().any(spilled_from)
+        c.is_certain() || !interfaces.iter().any(explains)
     });
 }
 

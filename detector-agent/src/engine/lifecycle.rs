@@ -26,6 +26,7 @@ use super::{
 pub(super) struct Decision {
     /// The kind of conflict; `None` if there is none.
     pub(super) kind: Option<ConflictKind>,
+    pub(super) confidence: Confidence,
     pub(super) claimants: Vec<Claimant>,
     /// The one of `claimants` that receives the node's traffic.
     pub(super) receiver: Option<ClaimantId>,
@@ -249,8 +250,8 @@ impl TrackedConflict {
         bounds: &Bounds,
     ) -> Self {
         let ids = decision.claimants.iter().map(|c| c.id).collect();
-        let confidence = confidence(&decision.claimants);
         let traffic_goes_to = decision.traffic_goes_to();
+        let confidence = decision.confidence;
         let (claimants, claimants_omitted) = listed(decision, bounds);
         let conflict = Conflict {
             id,
@@ -285,7 +286,7 @@ impl TrackedConflict {
             std::mem::take(&mut conflict.traffic_goes_to),
         );
         conflict.kind = kind;
-        conflict.confidence = confidence(&decision.claimants);
+        conflict.confidence = decision.confidence;
         conflict.traffic_goes_to = decision.traffic_goes_to();
         let joined_or_left = self.replace(decision, leave_reason, bounds);
         let conflict = &mut self.conflict;
@@ -312,12 +313,20 @@ impl TrackedConflict {
     ) -> Conflict {
         let remaining = outcome.unwrap_or(Decision {
             kind: None,
+            confidence: self.conflict.confidence,
             claimants: Vec::new(),
             receiver: None,
         });
         let traffic_goes_to = remaining.traffic_goes_to();
         self.replace(remaining, leave_reason, bounds);
         let mut conflict = self.conflict;
+        if conflict.kind != ConflictKind::Flapping {
+            // Those that remain are one pod, which is shown at the first of its interfaces.
+            let mut is_first = true;
+            conflict
+                .claimants
+                .retain(|c| c.left.is_some() || std::mem::take(&mut is_first));
+        }
         conflict.traffic_goes_to = traffic_goes_to;
         conflict.updated_at = at.now;
         conflict.decided_at = at.decided_at;
@@ -384,15 +393,6 @@ fn listed(decision: Decision, bounds: &Bounds) -> (Vec<Claimant>, usize) {
     }
     claimants.truncate(bound);
     (claimants, omitted)
-}
-
-/// See `docs/detection-rules.md`, section 7.
-fn confidence(claimants: &[Claimant]) -> Confidence {
-    if claimants.iter().filter(|c| c.is_certain()).count() >= 2 {
-        Confidence::Certain
-    } else {
-        Confidence::Observed
-    }
 }
 
 /// Whether the claimant had the address assigned.

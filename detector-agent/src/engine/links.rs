@@ -5,7 +5,10 @@
 
 use std::collections::HashMap;
 
-use super::observation::{IfIndex, Link, LinkKind, Mac, NsId, Peer, Timestamp};
+use super::{
+    conflict::ClaimantId,
+    observation::{IfIndex, Link, LinkKind, Mac, NsId, Peer, Timestamp},
+};
 
 /// A pod device, as the attach worker and the pod lookups need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +36,18 @@ pub(super) struct LinkState {
     pub(super) peer_mac: Option<Mac>,
     /// The pod's namespace is gone, and the kernel is about to remove the device.
     pub(super) is_dying: bool,
+    /// The namespace of the pod's end. It is remembered when the peer is unset, so that a pod with
+    /// two devices does not become two pods while it is deleted or one of its interfaces moves.
+    namespace: Option<NsId>,
+}
+
+/// Distinguishes the pods among claimants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum PodIdentity {
+    /// The pod in this namespace, which may have several devices.
+    Namespace(NsId),
+    /// The namespace is unknown, or it is no pod at all: different from every other claimant.
+    Claimant(ClaimantId),
 }
 
 /// The pod's end of a pod device. The peer of any other link is ignored: a pod may have its
@@ -135,6 +150,30 @@ impl Links {
         self.bridge_of(ifindex).unwrap_or(ifindex)
     }
 
+    /// The pod that a claimant is.
+    pub(super) fn pod_identity(&self, id: ClaimantId) -> PodIdentity {
+        let namespace = match id {
+            ClaimantId::Device(ifindex, generation) => self
+                .get(ifindex)
+                .filter(|state| state.generation == generation)
+                .and_then(|state| state.namespace),
+            ClaimantId::Host | ClaimantId::BehindBridge(..) => None,
+        };
+        namespace.map_or(PodIdentity::Claimant(id), PodIdentity::Namespace)
+    }
+
+    /// Whether two claimants are one pod, or the same claimant.
+    pub(super) fn is_one_pod(&self, a: ClaimantId, b: ClaimantId) -> bool {
+        self.pod_identity(a) == self.pod_identity(b)
+    }
+
+    /// The namespace with this id is gone: the next one with the id is another pod.
+    pub(super) fn forget_namespace(&mut self, nsid: NsId) {
+        for state in self.by_index.values_mut() {
+            state.namespace = state.namespace.filter(|known| *known != nsid);
+        }
+    }
+
     /// The known peers in a namespace.
     pub(super) fn peers_in(&self, nsid: NsId) -> Vec<Peer> {
         let peers = self.by_peer.keys();
@@ -205,6 +244,7 @@ impl Links {
         } else {
             state.is_dying = false;
         }
+        state.namespace = pod_peer(&link).map(|p| p.nsid).or(state.namespace);
         let before = std::mem::replace(&mut state.link, link);
         self.unindex(&before);
         UpsertOutcome {
@@ -222,6 +262,7 @@ impl Links {
             namespace_readable: false,
             peer_mac: None,
             is_dying: false,
+            namespace: pod_peer(&link).map(|peer| peer.nsid),
             link,
         };
         self.by_index.insert(ifindex, state);

@@ -2,7 +2,7 @@
 //! §15.1).
 //!
 //! As in RFC 7432, a claim by one device while another holds the address is a move, even if it
-//! repeats an earlier claim.
+//! repeats an earlier claim. A pod that claims it on another one of its interfaces is no move.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -39,12 +39,14 @@ pub(super) struct Moves {
 }
 
 impl Moves {
-    /// Records that `claimant` claims an allowed address. `true` if that is a move.
+    /// Records that `claimant` claims an allowed address. `true` if that is a move: the last holder
+    /// was not `is_one_pod` with it.
     pub(super) fn record_claim(
         &mut self,
         address: IpAddr,
         scope: Scope,
         claimant: &Claimant,
+        is_one_pod: impl Fn(ClaimantId, ClaimantId) -> bool,
         at: Timestamp,
         settings: &Settings,
     ) -> bool {
@@ -66,7 +68,7 @@ impl Moves {
             scopes.len() - 1
         });
         let history = &mut scopes[position].1;
-        let moved = history.holder != claimant.id;
+        let moved = !is_one_pod(history.holder, claimant.id);
         history.holder = claimant.id;
         history.last = history.last.max(at);
         history.participants.retain(|(_, c)| c.id != claimant.id);

@@ -13,6 +13,7 @@ mod ipv6;
 mod leftovers;
 mod loss;
 mod moves;
+mod own_interfaces;
 mod recycled_ids;
 mod restart;
 mod reuse;

@@ -191,14 +191,16 @@ impl Engine {
         }
     }
 
-    /// Whether another claimant than the sender of a probe claims the address.
+    /// Whether another pod than the sender of a probe, or the node, claims the address.
     fn is_contested(&self, frame: FrameClaim, generation: u64, now: Timestamp) -> bool {
         let own = ClaimantId::Device(frame.ifindex, generation);
         let context = self.claim_context();
         let scope = context.scope(frame.address, frame.vlan, frame.ifindex);
         let derived = context.derive(frame.address, now);
         let claimants = derived.get(&scope).into_iter().flatten();
-        claimants.into_iter().any(|c| c.id != own)
+        claimants
+            .into_iter()
+            .any(|c| !self.links.is_one_pod(c.id, own))
     }
 
     /// Records a claim of an allowed address, which may be a move.
@@ -219,9 +221,10 @@ impl Engine {
         };
         self.expiry
             .schedule(address, at + self.settings.flap_window);
+        let is_one_pod = |a, b| self.links.is_one_pod(a, b);
         if self
             .moves
-            .record_claim(address, scope, claimant, at, &self.settings)
+            .record_claim(address, scope, claimant, is_one_pod, at, &self.settings)
         {
             self.dirty.insert(address);
         }

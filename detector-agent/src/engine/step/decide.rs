@@ -1,11 +1,11 @@
 //! Decides about every address whose facts changed.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use super::{Effect, Engine};
 use crate::engine::{
     claimants::{ClaimContext, Derived},
-    conflict::{Claimant, ClaimantId, ConflictKind, LeaveReason},
+    conflict::{Claimant, ClaimantId, Confidence, ConflictKind, LeaveReason},
     lifecycle::{Decision, DecisionTime, Lifecycle, RetryTarget, had_assigned_address},
     links::Links,
     scope::Scope,
@@ -100,26 +100,41 @@ fn pod_claims(derived: &Derived) -> usize {
     claimants.filter(|c| c.id != ClaimantId::Host).count()
 }
 
-/// Two or more live claims in one scope are a conflict (`docs/detection-rules.md`, section 1).
+/// Live claims of two or more pods, or of a pod and the node, in one scope are a conflict
+/// (`docs/detection-rules.md`, section 1).
 fn decide_claims(
     context: &ClaimContext<'_>,
     address: IpAddr,
     scope: Scope,
     claimants: Vec<Claimant>,
 ) -> Decision {
-    let pods = claimants
-        .iter()
-        .filter(|c| c.id != ClaimantId::Host)
-        .count();
-    let kind = match (pods, claimants.len() - pods) {
-        (1.., 1..) => Some(ConflictKind::Host),
-        (2.., 0) => Some(ConflictKind::Duplicate),
+    let on_node = claimants.iter().any(|c| c.id == ClaimantId::Host);
+    let pods = claimants.iter().filter(|c| c.id != ClaimantId::Host);
+    let kind = match (pod_count(context.links, pods), on_node) {
+        (1.., true) => Some(ConflictKind::Host),
+        (2.., false) => Some(ConflictKind::Duplicate),
         _ => None,
     };
     decision(context, address, scope, kind, claimants)
 }
 
-/// An allowed address flaps while it moves too often and at least two of those that take part exist
+/// How many different pods (or the node) these claimants are.
+fn pod_count<'c>(links: &Links, claimants: impl Iterator<Item = &'c Claimant>) -> usize {
+    let pods: BTreeSet<_> = claimants.map(|c| links.pod_identity(c.id)).collect();
+    pods.len()
+}
+
+/// See `docs/detection-rules.md`, section 7.
+fn confidence(links: &Links, claimants: &[Claimant]) -> Confidence {
+    let certain = claimants.iter().filter(|c| c.is_certain());
+    if pod_count(links, certain) >= 2 {
+        Confidence::Certain
+    } else {
+        Confidence::Observed
+    }
+}
+
+/// An allowed address flaps while it moves too often and at least two of the pods that take part exist
 /// (`docs/detection-rules.md`, section 8). They are shown with their present evidence if they claim
 /// the address now. Of a conflict that ends, those that claim the address now remain.
 fn decide_flapping(
@@ -138,7 +153,7 @@ fn decide_flapping(
             .filter(|c| exists(context.links, c))
             .map(|c| now.iter().find(|n| n.id == c.id).cloned().unwrap_or(c))
             .collect();
-        if existing.len() >= 2 {
+        if pod_count(context.links, existing.iter()) >= 2 {
             let kind = Some(ConflictKind::Flapping);
             decisions.push((scope, decision(context, address, scope, kind, existing)));
         }
@@ -164,6 +179,7 @@ fn decision(
     let receiver = receiver.map(|claimant| claimant.id);
     Decision {
         kind,
+        confidence: confidence(context.links, &claimants),
         claimants,
         receiver,
     }

@@ -30,6 +30,8 @@ use super::{
     self_check::{Discrepancy, PendingDiscrepancies},
     settings::Settings,
 };
+#[cfg(test)]
+use super::{links::PodIdentity, observation::NsId};
 
 /// What follows from an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +40,8 @@ pub enum Effect {
     Raised(Conflict),
     /// Its claimants, kind, confidence or traffic receiver changed.
     Updated(Conflict),
-    /// It ended: fewer than two claimants remain, or an address flaps no more.
+    /// It ended: claimants of at most one pod, or the node alone, remain, or an address flaps no
+    /// more.
     Resolved(Conflict),
     /// A pod device appeared, or its peer became known or changed: attach to it and read its
     /// namespace.
@@ -365,6 +368,16 @@ impl Engine {
     #[cfg(test)]
     pub(super) fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    /// The namespace in which the pod behind a device is, or last was.
+    #[cfg(test)]
+    pub(super) fn namespace_of(&self, ifindex: IfIndex) -> Option<NsId> {
+        let id = ClaimantId::Device(ifindex, self.links.get(ifindex)?.generation);
+        match self.links.pod_identity(id) {
+            PodIdentity::Namespace(nsid) => Some(nsid),
+            PodIdentity::Claimant(_) => None,
+        }
     }
 
     fn claim_context(&self) -> ClaimContext<'_> {

@@ -147,6 +147,7 @@ impl Engine {
             self.mark_link_dirty(ifindex);
             self.mark_flapping_dirty(ifindex);
         }
+        self.links.forget_namespace(nsid);
     }
 
     /// The pod's end of a device is in another namespace now. Which one, and which addresses it has

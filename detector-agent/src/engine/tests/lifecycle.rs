@@ -31,6 +31,7 @@ fn apply_decision(
     let kind = (claimants.len() > 1).then_some(ConflictKind::Duplicate);
     let decision = Decision {
         kind,
+        confidence: Confidence::Certain,
         claimants,
         receiver: None,
     };

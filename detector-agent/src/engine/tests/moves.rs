@@ -52,8 +52,9 @@ impl MovesFixture {
 
     fn claim_in(&mut self, scope: Scope, address: IpAddr, device: IfIndex, secs: u64) -> bool {
         let claimant = self.claimant(device);
+        let same = |a, b| a == b;
         self.moves
-            .record_claim(address, scope, &claimant, at(secs), &self.settings)
+            .record_claim(address, scope, &claimant, same, at(secs), &self.settings)
     }
 
     fn claim(&mut self, device: IfIndex, secs: u64) -> bool {

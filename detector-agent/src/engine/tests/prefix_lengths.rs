@@ -273,7 +273,7 @@ fn address_with_too_many_assignments_ends_with_a_snapshot() {
     remove(&mut node, &all[39]);
     assert_eq!(
         node.conflict_events().last().unwrap(),
-        "resolved 10.0.0.5 host certain: veth2 left veth1(address_removed) node/eth9(address_removed)"
+        "resolved 10.0.0.5 host certain: veth2 left veth1(address_removed) left node/eth9(address_removed)"
     );
 
     for info in &all {

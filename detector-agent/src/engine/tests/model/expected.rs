@@ -45,13 +45,15 @@ impl World {
         let mut expected = Vec::new();
         for address in addresses {
             for (scope, claims) in self.claims(*address) {
-                let pods = claims.keys().filter(|c| **c != ModelClaimant::Node).count();
+                let is_pod = |c: &&ModelClaimant| **c != ModelClaimant::Node;
+                let pods = self.pod_count(claims.keys().filter(is_pod));
                 let kind = match (pods, claims.contains_key(&ModelClaimant::Node)) {
                     (1.., true) => ConflictKind::Host,
                     (2.., false) => ConflictKind::Duplicate,
                     _ => continue,
                 };
-                let certain = claims.values().filter(|support| support.certain).count();
+                let certain = claims.iter().filter(|(_, support)| support.certain);
+                let certain = self.pod_count(certain.map(|(claimant, _)| claimant));
                 let receiver = self.receiver(*address, scope);
                 expected.push(Expected {
                     address: *address,
@@ -77,12 +79,36 @@ impl World {
         expected
     }
 
-    /// Whether another claimant than the sender claims the address in the scope of the probe.
+    /// Whether another pod than the sender, or the node, claims the address in the scope of the
+    /// probe.
     pub(super) fn is_contested(&self, claim: &FrameClaim) -> bool {
         let scope = self.scope(claim.address, claim.vlan, claim.ifindex);
         let claims = self.claims(claim.address);
         let mut claimants = claims.get(&scope).into_iter().flatten();
-        claimants.any(|(c, _)| *c != ModelClaimant::Device(claim.ifindex))
+        claimants.any(|(c, _)| !self.is_one_pod(*c, ModelClaimant::Device(claim.ifindex)))
+    }
+
+    fn pod_count<'c>(&self, claimants: impl Iterator<Item = &'c ModelClaimant>) -> usize {
+        let mut pods: Vec<ModelClaimant> = Vec::new();
+        for claimant in claimants {
+            if !pods.iter().any(|known| self.is_one_pod(*known, *claimant)) {
+                pods.push(*claimant);
+            }
+        }
+        pods.len()
+    }
+
+    /// Whether two claimants are one pod, or the same.
+    fn is_one_pod(&self, a: ModelClaimant, b: ModelClaimant) -> bool {
+        let namespace = |claimant| match claimant {
+            ModelClaimant::Device(ifindex) => {
+                let peer = self.links.get(&ifindex).and_then(|d| d.link.peer);
+                let former = || self.former_namespaces.get(&ifindex).copied();
+                peer.map(|peer| peer.nsid).or_else(former)
+            }
+            ModelClaimant::Node | ModelClaimant::BehindBridge(..) => None,
+        };
+        a == b || (namespace(a).is_some() && namespace(a) == namespace(b))
     }
 
     /// Whether the frame is still a live claim.
@@ -187,18 +213,16 @@ impl World {
     fn remove_non_claims(&self, claims: &mut BTreeMap<ModelClaimant, Support>) {
         let firm: BTreeSet<ModelClaimant> =
             claims.iter().filter(|c| c.1.firm).map(|c| *c.0).collect();
-        claims
-            .retain(|claimant, support| support.firm || firm.iter().any(|other| other != claimant));
+        claims.retain(|claimant, support| {
+            let is_other = |other: &ModelClaimant| !self.is_one_pod(*other, *claimant);
+            support.firm || firm.iter().any(is_other)
+        });
 
-        let pod_of = |claimant: &ModelClaimant| match claimant {
-            ModelClaimant::Device(ifindex) => Some(self.links[ifindex].link.peer?.nsid),
-            ModelClaimant::Node | ModelClaimant::BehindBridge(..) => None,
-        };
         let all = claims.clone();
         claims.retain(|claimant, support| {
             let supersedes = |(other, its): (&ModelClaimant, &Support)| {
-                pod_of(claimant).is_some()
-                    && pod_of(other) == pod_of(claimant)
+                other != claimant
+                    && self.is_one_pod(*other, *claimant)
                     && (its.certain || other < claimant)
             };
             support.certain || !all.iter().any(supersedes)

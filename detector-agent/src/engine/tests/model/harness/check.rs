@@ -51,6 +51,11 @@ impl Harness {
             }
         }
         assert_counts(&self.engine, self.world.now);
+        let links = self.world.links.iter();
+        let without_peer = links.filter(|(_, device)| device.link.peer.is_none());
+        self.world.former_namespaces = without_peer
+            .filter_map(|(ifindex, _)| Some((*ifindex, self.engine.namespace_of(*ifindex)?)))
+            .collect();
         if self.engine.is_restoring() {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! The kernel model: the true state of a node, and the observation that each change causes.
 //!
 //! Some fields are knowledge of the agent rather than kernel state, because the rules depend on it:
-//! which peers were read, which frames were seen, which neighbour entries were refuted, the former
+//! which peers were read, where lost peers were, which frames were seen, which neighbour entries were refuted, the former
 //! lladdrs of bridge entries, and the ports of aged MACs.
 
 mod addresses;
@@ -88,6 +88,8 @@ pub(super) struct World {
     /// That number when an address of a peer was last updated live.
     pub(super) updated_at_snapshot: HashMap<(Peer, IpAddr), u64>,
     pub(super) links: BTreeMap<IfIndex, ModelDevice>,
+    /// Of devices whose peer is unknown now, the namespace in which the agent last knew it.
+    pub(super) former_namespaces: BTreeMap<IfIndex, NsId>,
     pub(super) hosts: BTreeSet<(IfIndex, IpAddr)>,
     pub(super) neighbours: BTreeMap<(IfIndex, IpAddr), NeighbourEntry>,
     pub(super) fdb: BTreeMap<(IfIndex, Mac), FdbPort>,
