@@ -51,6 +51,16 @@ impl Fdb {
             .range((bridge, mac, None)..=(bridge, mac, Some(u16::MAX)))
     }
 
+    /// How many entries there are, those that aged out included.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many of them are of one port.
+    pub(super) fn len_of_port(&self, port: IfIndex) -> usize {
+        self.by_port.get(&port).map_or(0, BTreeSet::len)
+    }
+
     /// The kernel's entries, without those that aged out.
     pub(super) fn entries(&self) -> impl Iterator<Item = FdbEntry> + '_ {
         let live = self.entries.iter().filter(|(_, found)| !found.aged);
@@ -73,9 +83,8 @@ impl Fdb {
         let key = (entry.bridge, entry.mac, entry.vlan);
         let before = self.port(entry.bridge, entry.mac);
         let known = self.entries.get(&key).map(|found| found.port);
-        let of_port_count = self.by_port.get(&entry.port).map_or(0, BTreeSet::len);
         let grows = known.is_none() && self.entries.len() >= bound;
-        if grows || (known != Some(entry.port) && of_port_count >= per_port) {
+        if grows || (known != Some(entry.port) && self.len_of_port(entry.port) >= per_port) {
             // Its new port is not stored, but it did leave the old one.
             self.remove(&key);
             return FdbChange::Refused;

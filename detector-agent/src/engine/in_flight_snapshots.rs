@@ -100,6 +100,11 @@ pub(super) enum SnapshotOutcome {
 }
 
 impl FinishedSnapshot {
+    /// The position at which it started.
+    pub(super) fn started(&self) -> u64 {
+        self.started
+    }
+
     /// Whether a live update of `key` is newer than this snapshot.
     pub(super) fn is_outdated(&self, key: &StateKey) -> bool {
         self.touched.get(key).is_some_and(|at| *at > self.started)
@@ -124,6 +129,12 @@ impl InFlightSnapshots {
             is_self_check,
         };
         self.started.insert(token, start);
+    }
+
+    /// The present position in the order of live updates and starts of snapshots; advances only
+    /// while a snapshot is in flight.
+    pub(super) fn position(&self) -> u64 {
+        self.sequence
     }
 
     pub(super) fn touch(&mut self, key: StateKey) {

@@ -15,7 +15,8 @@
 //!
 //! Claims are never stored, only counted. The same facts give the same claims in whatever order they arrived,
 //! which makes a resync equal to a fresh start. What may end without an observation is scheduled in
-//! [`expiry`]; [`in_flight_snapshots`] lets live updates take precedence over an older snapshot.
+//! [`expiry`]; [`in_flight_snapshots`] lets live updates take precedence over an older snapshot;
+//! [`refusals`] requests again what was refused at bounds.
 //!
 //! The rules are described in `docs/detection-rules.md`.
 
@@ -36,6 +37,7 @@ mod links;
 mod moves;
 mod observation;
 mod record;
+mod refusals;
 mod routes;
 mod scope;
 mod self_check;
@@ -49,9 +51,11 @@ pub use anomaly::{
     Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, PoolUpdate, ResolveReason,
 };
 pub use conflict::*;
+pub use facts::MAX_ASSIGNMENTS;
 pub use links::PodDevice;
 pub use observation::*;
 pub use record::OpenConflict;
+pub use refusals::BoundKind;
 pub use self_check::{Difference, Discrepancy};
 pub use settings::{AnomalyRules, Bounds, Settings};
-pub use step::{DropCounters, Effect, Engine, ListedClaim};
+pub use step::{BoundReached, DropCounters, Effect, Engine, ListedClaim};

@@ -339,6 +339,28 @@ pub struct PodAddresses {
     /// The addresses; `None` if the namespace could not be read (it is gone, or the kernel
     /// refused).
     pub addresses: Option<Vec<AssignedAddress>>,
+    /// There are more addresses than are listed: one that is absent need not be gone.
+    pub is_truncated: bool,
+}
+
+/// The lists of a [`Snapshot`] that omit objects beyond a bound: one that is absent there need not
+/// be gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "one independent flag for each list"
+)]
+pub struct TruncatedLists {
+    /// [`Snapshot::links`].
+    pub links: bool,
+    /// [`Snapshot::host`].
+    pub host: bool,
+    /// [`Snapshot::neighbours`].
+    pub neighbours: bool,
+    /// [`Snapshot::fdb`].
+    pub fdb: bool,
+    /// [`Snapshot::routes`].
+    pub routes: bool,
 }
 
 /// A dump of the kernel's state. For [`SnapshotScope::Device`] only `links`, `pods` and
@@ -357,6 +379,8 @@ pub struct Snapshot {
     pub fdb: Vec<FdbEntry>,
     /// Routes.
     pub routes: Vec<Route>,
+    /// Which of these lists are incomplete.
+    pub truncated: TruncatedLists,
 }
 
 /// One change of the kernel's state, one frame, or one snapshot.

@@ -30,6 +30,10 @@ pub(super) struct Routes {
 }
 
 impl Routes {
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Route> {
         self.by_length.values().flat_map(HashMap::values).flatten()
     }

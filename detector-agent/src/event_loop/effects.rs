@@ -1,14 +1,36 @@
 //! Applies the effects of the engine: gauges, events, jobs for the kernel worker, reads of IPAM pools.
 
-use tracing::error;
+use tracing::{error, warn};
 
 use super::Core;
 use crate::{
-    engine::{Anomaly, AnomalyEffect, AnomalyKind, Conflict, ConflictKind, Effect},
+    engine::{Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, Effect},
     event::Change,
     metrics::{Kind, gauge_value},
     observe::worker::WorkerJob,
 };
+
+/// Called once for each device and bound, not for each drop.
+fn log_bound(reached: &BoundReached) {
+    let BoundReached {
+        device,
+        bound,
+        limit,
+    } = reached;
+    let bound = bound.name();
+    match device {
+        Some(device) => warn!(
+            device = device.name,
+            bound,
+            limit,
+            "bound reached, further ones are dropped until there is room (docs/limits.md)"
+        ),
+        None => warn!(
+            bound,
+            limit, "bound reached, further ones are dropped until there is room (docs/limits.md)"
+        ),
+    }
+}
 
 impl Core {
     /// Applies the pending effects, in order.
@@ -38,6 +60,12 @@ impl Core {
                 }
                 Effect::Resync => self.request_resync("read_outdated"),
                 Effect::Corrected(discrepancy) => self.report_discrepancy(&discrepancy),
+                Effect::ReadDevice(device) => {
+                    let token = self.start_snapshot();
+                    self.send_job(WorkerJob::ReadDevice(device, token));
+                }
+                Effect::ReadNode => self.request_resync("room"),
+                Effect::BoundReached(reached) => log_bound(&reached),
                 Effect::Anomaly(effect) => self.apply_anomaly_effect(effect),
             }
         }

@@ -7,6 +7,7 @@
 )]
 
 mod assignments;
+mod bounds;
 mod bridge;
 mod host;
 mod ipv6;

@@ -15,7 +15,7 @@ use crate::engine::{
 
 /// Bound on the remembered assignments of one address on one link: a pod may add an address once
 /// for every peer address that it can think of.
-pub(in crate::engine) const MAX_ASSIGNMENTS: usize = 16;
+pub const MAX_ASSIGNMENTS: usize = 16;
 
 /// The assignments of one address on one link.
 #[derive(Clone, Debug)]

@@ -15,6 +15,7 @@ use std::{
     net::IpAddr,
 };
 
+pub use assigned::MAX_ASSIGNMENTS;
 pub(super) use assigned::{Assigned, HostAddress, RemovedAssignment};
 pub(super) use frames::FrameFact;
 pub(super) use neighbours::{NeighbourFact, NeighbourUpdateContext};
@@ -109,6 +110,20 @@ pub(super) struct Facts {
 impl Facts {
     pub(super) fn get(&self, address: IpAddr) -> Option<&AddressFacts> {
         self.by_address.get(&address)
+    }
+
+    pub(super) fn neighbour_count(&self) -> usize {
+        self.neighbour_count
+    }
+
+    /// How many neighbour entries are on one link.
+    pub(super) fn neighbours_on(&self, ifindex: IfIndex) -> usize {
+        self.neighbours.of(ifindex)
+    }
+
+    /// How many addresses the node itself has, once for each link.
+    pub(super) fn host_count(&self) -> usize {
+        self.host_count
     }
 
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {

@@ -10,6 +10,7 @@ use crate::engine::{
         AssignedAddress, AssignmentId, FrameClaim, IfIndex, Mac, Neighbour, NudState, Peer,
         Timestamp, Vlan,
     },
+    refusals::BoundKind,
     scope::is_claimable,
 };
 
@@ -27,7 +28,10 @@ impl Engine {
             StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
             }
-            StoreOutcome::Refused => self.drops.claims += 1,
+            StoreOutcome::Refused => {
+                self.drops.claims += 1;
+                self.refused_on(device, BoundKind::Addresses);
+            }
             StoreOutcome::Refreshed => {}
         }
         if is_new {
@@ -39,7 +43,12 @@ impl Engine {
     pub(super) fn pod_address_gone(&mut self, peer: Peer, id: AssignmentId, at: Timestamp) {
         match self.facts.remove_assignment(peer, id) {
             RemovedAssignment::Last => self.pod_address_withdrawn(peer, id.address, at),
-            RemovedAssignment::OthersRemain | RemovedAssignment::Unknown => {}
+            RemovedAssignment::OthersRemain => {}
+            RemovedAssignment::Unknown => {
+                if let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
+                    self.refused_on(device, BoundKind::Assignments);
+                }
+            }
         }
     }
 
@@ -70,7 +79,10 @@ impl Engine {
             StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
             }
-            StoreOutcome::Refused => self.drops.kernel_entries += 1,
+            StoreOutcome::Refused => {
+                self.drops.kernel_entries += 1;
+                self.refused(BoundKind::HostAddresses);
+            }
             StoreOutcome::Refreshed => {}
         }
     }
@@ -78,7 +90,8 @@ impl Engine {
     pub(super) fn host_address_gone(&mut self, ifindex: IfIndex, id: AssignmentId) {
         match self.facts.remove_host_assignment(ifindex, id) {
             RemovedAssignment::Last => self.host_address_withdrawn(ifindex, id.address),
-            RemovedAssignment::OthersRemain | RemovedAssignment::Unknown => {}
+            RemovedAssignment::OthersRemain => {}
+            RemovedAssignment::Unknown => self.refused(BoundKind::Assignments),
         }
     }
 
@@ -113,7 +126,7 @@ impl Engine {
         {
             StoreOutcome::Changed => {}
             StoreOutcome::Refused => {
-                self.drops.kernel_entries += 1;
+                self.neighbour_refused(neighbour.ifindex);
                 return;
             }
             StoreOutcome::Refreshed => return,
@@ -183,7 +196,10 @@ impl Engine {
                 self.dirty.insert(frame.address);
                 self.expiry.schedule(frame.address, end);
             }
-            StoreOutcome::Refused => self.drops.claims += 1,
+            StoreOutcome::Refused => {
+                self.drops.claims += 1;
+                self.refused_on(frame.ifindex, BoundKind::FrameClaims);
+            }
             StoreOutcome::Refreshed => {}
         }
         if !frame.tentative {

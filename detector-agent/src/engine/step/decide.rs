@@ -14,6 +14,7 @@ use crate::engine::{
 impl Engine {
     /// Decides about the dirty addresses, and about those rejected earlier if there is room now.
     pub(super) fn apply_pending(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
+        self.report_bounds(at.now, effects);
         self.evict_unreferenced_fdb();
         self.resolve_gateways_of_removed_devices(at.now, effects);
         loop {

@@ -9,8 +9,9 @@ use crate::engine::{
     in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
     observation::{
         AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, PodAddresses, Route, Snapshot,
-        SnapshotScope, SnapshotToken, Timestamp,
+        SnapshotScope, SnapshotToken, Timestamp, TruncatedLists,
     },
+    refusals::{BoundKind, BoundOwner},
 };
 
 impl Engine {
@@ -52,9 +53,13 @@ impl Engine {
         at: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
+        let truncated = snapshot.truncated;
+        self.refusals.node_read(finished.started());
+        self.note_truncated(truncated);
         let present: BTreeSet<_> = snapshot.links.iter().map(|l| l.ifindex).collect();
         let known = self.links.iter().map(|l| l.link.ifindex);
         let gone: Vec<_> = known
+            .filter(|_| !truncated.links)
             .filter(|i| !present.contains(i) && !finished.is_outdated(&StateKey::Link(*i)))
             .collect();
         for ifindex in gone {
@@ -79,12 +84,16 @@ impl Engine {
             }
             self.link(link, true, at, effects);
         }
-        self.merge_fdb(finished, &snapshot.fdb);
-        self.merge_routes(finished, &snapshot.routes);
-        self.merge_host(finished, &snapshot.host, at);
+        self.merge_fdb(finished, &snapshot.fdb, truncated.fdb);
+        self.merge_routes(finished, &snapshot.routes, truncated.routes);
+        self.merge_host(finished, &snapshot.host, truncated.host, at);
         let same = |peer: Peer, device| device_by_peer.get(&peer) == Some(&device);
         self.merge_pods(finished, snapshot.pods, same, at);
-        let followed: Vec<_> = self.links.iter().map(|l| l.link.ifindex).collect();
+        let followed: Vec<_> = if truncated.neighbours {
+            Vec::new()
+        } else {
+            self.links.iter().map(|l| l.link.ifindex).collect()
+        };
         self.merge_neighbours(finished, &followed, &snapshot.neighbours, at);
         self.apply_restored(finished, at);
     }
@@ -100,6 +109,10 @@ impl Engine {
         if self.links.get(ifindex).is_none() {
             return;
         }
+        let owner = BoundOwner::Device(ifindex);
+        let bounds = [BoundKind::DeviceNeighbours];
+        self.refusals.read(owner, &bounds, finished.started());
+        self.refusals.read_done(owner);
         // Possibly no message reported the peer: the link's own is sent before the pair is joined.
         let link = snapshot.links.into_iter().find(|l| l.ifindex == ifindex);
         if let Some(link) = link.filter(|_| !finished.is_outdated(&StateKey::Link(ifindex))) {
@@ -109,6 +122,20 @@ impl Engine {
         let mut neighbours = snapshot.neighbours;
         neighbours.retain(|n| n.ifindex == ifindex);
         self.merge_neighbours(finished, &[ifindex], &neighbours, at);
+    }
+
+    /// What a snapshot omits is treated like what is refused.
+    fn note_truncated(&mut self, truncated: TruncatedLists) {
+        let lists = [
+            (truncated.links, BoundKind::Links),
+            (truncated.host, BoundKind::HostAddresses),
+            (truncated.neighbours, BoundKind::Neighbours),
+            (truncated.fdb, BoundKind::Forwarding),
+            (truncated.routes, BoundKind::Routes),
+        ];
+        for (_, bound) in lists.into_iter().filter(|(is_truncated, _)| *is_truncated) {
+            self.refused(bound);
+        }
     }
 
     /// `same`: whether the snapshot has this peer at the device that has it now.
@@ -137,16 +164,28 @@ impl Engine {
             let Some(addresses) = pod.addresses else {
                 continue;
             };
-            self.merge_pod_addresses(finished, pod.peer, addresses, at);
+            let bounds = [BoundKind::Addresses, BoundKind::Assignments];
+            let owner = BoundOwner::Device(device);
+            self.refusals.read(owner, &bounds, finished.started());
+            if pod.is_truncated {
+                self.refused_on(device, BoundKind::Addresses);
+            } else {
+                self.remove_absent_addresses(finished, pod.peer, &addresses, at);
+            }
+            for info in addresses {
+                if !finished.is_outdated(&StateKey::PodAssignment(pod.peer, info.id())) {
+                    self.pod_address(pod.peer, info, at);
+                }
+            }
         }
     }
 
-    /// The addresses on one peer.
-    fn merge_pod_addresses(
+    /// Removes the addresses that are not on a peer any more.
+    fn remove_absent_addresses(
         &mut self,
         finished: &FinishedSnapshot,
         peer: Peer,
-        addresses: Vec<AssignedAddress>,
+        addresses: &[AssignedAddress],
         at: Timestamp,
     ) {
         let present: HashSet<_> = addresses.iter().map(AssignedAddress::id).collect();
@@ -165,22 +204,20 @@ impl Engine {
                 self.pod_address_gone(peer, gone, at);
             }
         }
-        for info in addresses {
-            if !is_outdated(info.id()) {
-                self.pod_address(peer, info, at);
-            }
-        }
     }
 
     fn merge_host(
         &mut self,
         finished: &FinishedSnapshot,
         host: &[(IfIndex, AssignedAddress)],
+        is_truncated: bool,
         at: Timestamp,
     ) {
         let present: HashSet<_> = host.iter().map(|(i, info)| (*i, info.id())).collect();
         let listed: HashSet<_> = host.iter().map(|(i, info)| (*i, info.address)).collect();
-        for (ifindex, address) in self.facts.overflowed_host_assignments() {
+        let mut overflowed = self.facts.overflowed_host_assignments();
+        overflowed.retain(|_| !is_truncated);
+        for (ifindex, address) in overflowed {
             if !finished.is_outdated(&StateKey::HostAddress(ifindex, address))
                 && self.facts.forget_host_overflow(ifindex, address)
                 && !listed.contains(&(ifindex, address))
@@ -194,7 +231,7 @@ impl Engine {
         };
         let known = self.facts.host_assignments();
         let gone: Vec<_> = known
-            .filter(|host| !present.contains(host) && !is_outdated(*host))
+            .filter(|host| !is_truncated && !present.contains(host) && !is_outdated(*host))
             .collect();
         for (ifindex, id) in gone {
             self.host_address_gone(ifindex, id);
@@ -232,7 +269,7 @@ impl Engine {
         }
     }
 
-    fn merge_fdb(&mut self, finished: &FinishedSnapshot, entries: &[FdbEntry]) {
+    fn merge_fdb(&mut self, finished: &FinishedSnapshot, entries: &[FdbEntry], is_truncated: bool) {
         let key = |e: &FdbEntry| (e.bridge, e.mac, e.vlan);
         let present: HashSet<_> = entries.iter().map(key).collect();
         // A live update of a link is newer than the snapshot: the port may be of another bridge by
@@ -254,7 +291,7 @@ impl Engine {
         };
         let known = self.fdb.entries();
         let gone: Vec<_> = known
-            .filter(|e| !present.contains(&key(e)) && !is_outdated(e))
+            .filter(|e| !is_truncated && !present.contains(&key(e)) && !is_outdated(e))
             .collect();
         for entry in gone {
             self.fdb_gone(entry);
@@ -266,7 +303,7 @@ impl Engine {
         }
     }
 
-    fn merge_routes(&mut self, finished: &FinishedSnapshot, routes: &[Route]) {
+    fn merge_routes(&mut self, finished: &FinishedSnapshot, routes: &[Route], is_truncated: bool) {
         let present: HashSet<_> = routes.iter().collect();
         let is_outdated = |r: &Route| {
             finished.is_outdated(&StateKey::from(r))
@@ -275,7 +312,7 @@ impl Engine {
         };
         let known = self.routes.iter();
         let gone: Vec<_> = known
-            .filter(|r| !present.contains(r) && !is_outdated(r))
+            .filter(|r| !is_truncated && !present.contains(r) && !is_outdated(r))
             .copied()
             .collect();
         for route in gone {

@@ -1,6 +1,7 @@
 //! The engine: one observation in, effects out.
 
 mod anomalies;
+mod bounds;
 mod claims;
 mod decide;
 mod gateways;
@@ -25,6 +26,7 @@ use super::{
     links::{LinkState, Links, PodDevice},
     moves::Moves,
     observation::{AssignmentId, IfIndex, Observation, Peer, TimedObservation, Timestamp, Vlan},
+    refusals::Refusals,
     routes::Routes,
     scope::Scope,
     self_check::{Discrepancy, PendingDiscrepancies},
@@ -32,6 +34,8 @@ use super::{
 };
 #[cfg(test)]
 use super::{links::PodIdentity, observation::NsId};
+
+pub use bounds::BoundReached;
 
 /// What follows from an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +59,14 @@ pub enum Effect {
     Resync,
     /// A self-check found and corrected a difference from the kernel that no live update explains.
     Corrected(Discrepancy),
+    /// There is room again at a bound of a device that refused something: take a snapshot of the
+    /// device.
+    ReadDevice(PodDevice),
+    /// There is room again at a bound of the node that refused something: take another snapshot of
+    /// the node.
+    ReadNode,
+    /// A bound refused something; reported once until it has refused nothing for ten minutes.
+    BoundReached(BoundReached),
     /// An effect of anomalies.
     Anomaly(AnomalyEffect),
 }
@@ -106,6 +118,7 @@ pub struct Engine {
     /// A snapshot of the whole node was merged at least once.
     has_full_snapshot: bool,
     drops: DropCounters,
+    refusals: Refusals,
     /// Addresses whose facts changed in this step.
     dirty: BTreeSet<IpAddr>,
     /// Unknown links for which a neighbour was reported: if one turns out to be a bridge, a resync
@@ -134,6 +147,7 @@ impl Engine {
             expiry: ExpiryQueue::default(),
             moves: Moves::default(),
             drops: DropCounters::default(),
+            refusals: Refusals::default(),
             dirty: BTreeSet::new(),
             unresolved_links: BTreeSet::new(),
             restored: restore::RestoredConflicts::default(),
@@ -247,11 +261,13 @@ impl Engine {
             self.expiry.next_due(),
             self.anomalies.next_due(),
             self.discrepancies.next_due(),
+            self.refusals.next_check(),
         ];
         due.into_iter().flatten().min()
     }
 
     /// Expires what has no removal event: claims seen only in frames, flapping, and anomalies.
+    /// Requests what was refused at bounds that have room again.
     pub fn expire(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         while let Some(address) = self.expiry.pop_due(now) {
             self.expire_claims(address, now);
@@ -260,6 +276,7 @@ impl Engine {
         while let Some(discrepancy) = self.discrepancies.pop_due(now) {
             effects.push(Effect::Corrected(discrepancy));
         }
+        self.read_refused(now, effects);
         self.apply_pending(
             DecisionTime {
                 now,

@@ -17,6 +17,7 @@ use crate::engine::{
     links::LinkState,
     observation::{IfIndex, Peer, Timestamp, Vlan},
     record::{LinkName, OpenConflict, PersistedFormerLladdr, PersistedFrame},
+    refusals::BoundKind,
     scope::Scope,
 };
 
@@ -199,6 +200,7 @@ impl Engine {
         };
         if self.facts.add_frame(fact, address, &self.settings.bounds) == StoreOutcome::Refused {
             self.drops.claims += 1;
+            self.refused_on(device, BoundKind::FrameClaims);
         }
     }
 

@@ -8,9 +8,14 @@ use crate::engine::{
 };
 
 impl Engine {
-    /// What the engine holds about a pod device; `None` if it has no such device.
+    /// What the engine holds about a pod device; `None` if it has no such device, or if it lacks
+    /// some of the state because of a bound.
     pub(super) fn device_state(&self, ifindex: IfIndex) -> Option<DeviceState> {
         let link = &self.links.pod(ifindex)?.link;
+        let has_overflowed = |peer| !self.facts.overflowed_assignments(peer).is_empty();
+        if self.refusals.lacks(ifindex) || link.peer.is_some_and(has_overflowed) {
+            return None;
+        }
         let addresses = link.peer.map(|peer| self.facts.assignments(peer));
         let neighbours = self.facts.owned_by(Owner::Link(ifindex)).into_iter();
         Some(DeviceState {

@@ -10,6 +10,7 @@ use crate::engine::{
     in_flight_snapshots::StateKey,
     links::{LinkChange, LinkState, PodDevice, pod_peer},
     observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, NsId, Peer, Route, Timestamp},
+    refusals::BoundKind,
     routes::{AddOutcome, Routes},
 };
 
@@ -26,6 +27,7 @@ impl Engine {
         let ifindex = link.ifindex;
         if self.links.get(ifindex).is_none() && self.links.len() >= self.settings.bounds.links {
             self.drops.links += 1;
+            self.refused(BoundKind::Links);
             return;
         }
         let up = link.up;
@@ -44,6 +46,7 @@ impl Engine {
             LinkChange::Replaced(old) => {
                 self.in_flight.touch(StateKey::LinkIdentity(ifindex));
                 self.remove_link_facts(ifindex, pod_peer(&old));
+                self.refusals.remove(ifindex);
                 self.mark_flapping_dirty(ifindex);
                 // Entries of the new link may have been reported before it was known to be another
                 // one.
@@ -123,6 +126,7 @@ impl Engine {
         let state = self.links.remove(ifindex);
         // Entries may have been reported for a link whose appearance was missed.
         self.remove_link_facts(ifindex, state.as_ref().and_then(|s| pod_peer(&s.link)));
+        self.refusals.remove(ifindex);
         self.mark_ports_dirty(ifindex);
         self.mark_flapping_dirty(ifindex);
         if let Some(state) = state.filter(LinkState::is_pod) {
@@ -223,7 +227,7 @@ impl Engine {
         match self.fdb.set(entry, bounds.kernel_entries, share) {
             FdbChange::Unchanged => return,
             FdbChange::Moved => {}
-            FdbChange::Refused => self.drops.kernel_entries += 1,
+            FdbChange::Refused => self.forwarding_refused(entry.port),
         }
         self.mark_behind_dirty(&[(entry.bridge, entry.mac)]);
     }
@@ -240,7 +244,10 @@ impl Engine {
         match self.routes.add(route, self.settings.bounds.kernel_entries) {
             AddOutcome::New => {}
             AddOutcome::Known => return,
-            AddOutcome::Refused => self.drops.kernel_entries += 1,
+            AddOutcome::Refused => {
+                self.drops.kernel_entries += 1;
+                self.refused(BoundKind::Routes);
+            }
         }
         self.mark_host_route_dirty(&route);
         self.mark_open_dirty(|address| Routes::covers(&route, address));

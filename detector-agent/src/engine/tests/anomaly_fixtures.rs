@@ -86,6 +86,7 @@ impl Node {
                     peer: peer(ifindex),
                     mac: None,
                     addresses: Some(Vec::new()),
+                    is_truncated: false,
                 })
                 .collect(),
             ..Snapshot::default()

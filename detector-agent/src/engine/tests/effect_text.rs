@@ -12,6 +12,9 @@ pub(super) fn conflict_effect_text(effect: &Effect) -> Option<String> {
         | Effect::Detach(_)
         | Effect::Resync
         | Effect::Corrected(_)
+        | Effect::ReadDevice(_)
+        | Effect::ReadNode
+        | Effect::BoundReached(_)
         | Effect::Anomaly(_) => None,
     }
 }
@@ -22,6 +25,13 @@ pub(super) fn device_effect_text(effect: &Effect) -> Option<String> {
         Effect::Renamed(d) => Some(format!("rename {}#{}", d.name, d.generation)),
         Effect::Detach(d) => Some(format!("detach {}#{}", d.name, d.generation)),
         Effect::Resync => Some("resync".to_owned()),
+        Effect::ReadDevice(d) => Some(format!("read {}#{}", d.name, d.generation)),
+        Effect::ReadNode => Some("read the node".to_owned()),
+        Effect::BoundReached(reached) => {
+            let device = reached.device.as_ref();
+            let of = device.map_or("the node", |device| device.name.as_str());
+            Some(format!("bound of {of}: {}", reached.bound.name()))
+        }
         Effect::Raised(_)
         | Effect::Updated(_)
         | Effect::Resolved(_)

@@ -136,6 +136,7 @@ pub(super) fn pod_addresses(ifindex: IfIndex, addresses: &[&str]) -> PodAddresse
         peer: peer(ifindex),
         mac: Some(mac(u8::try_from(ifindex).unwrap())),
         addresses: Some(addresses.iter().map(|a| assigned(a)).collect()),
+        is_truncated: false,
     }
 }
 

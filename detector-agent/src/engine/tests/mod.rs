@@ -37,6 +37,7 @@ mod pool_coverage;
 mod prefix_lengths;
 mod probes;
 mod recycling;
+mod refusals;
 mod restart;
 mod route_anomalies;
 mod scopes;

@@ -5,7 +5,7 @@
 //! are read first, so a pod that appears later is reported by the notification sockets alone.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     net::IpAddr,
     os::fd::BorrowedFd,
 };
@@ -16,9 +16,12 @@ use super::{
     request::{ReadError, RequestSocket},
     socket::OpenError,
 };
-use crate::engine::{AssignedAddress, IfIndex, Link, LinkKind, NsId, Peer, PodAddresses, Snapshot};
+use crate::engine::{
+    AssignedAddress, IfIndex, Link, LinkKind, MAX_ASSIGNMENTS, NsId, Peer, PodAddresses, Snapshot,
+    TruncatedLists,
+};
 
-/// Maximum number of addresses on one pod's link in a snapshot.
+/// Maximum number of different addresses on one pod's link in a snapshot.
 pub const MAX_PER_POD: usize = 1_024;
 
 /// A snapshot, and how much of the kernel's state is missing in it.
@@ -75,8 +78,10 @@ impl NetlinkReader {
     pub fn read_node(&mut self, selector: &DeviceSelector) -> Result<BoundedSnapshot, ReadError> {
         let socket = &mut self.socket;
         let mut omitted = Omitted::default();
+        let links = dumps::links(socket)?;
+        let are_links_truncated = links.omitted > 0;
         let links: Vec<Link> = omitted
-            .unwrap_list(dumps::links(socket)?)
+            .unwrap_list(links)
             .into_iter()
             .map(|facts| selector.link(facts))
             .collect();
@@ -97,6 +102,13 @@ impl NetlinkReader {
         let host = dumps::host_addresses(socket)?;
         let peers = of_kind(LinkKind::Pod).filter_map(|link| link.peer);
         let pods = pods(socket, peers, &mut omitted)?;
+        let truncated = TruncatedLists {
+            links: are_links_truncated,
+            host: host.omitted > 0,
+            neighbours: neighbours.omitted > 0,
+            fdb: fdb.omitted > 0,
+            routes: routes.omitted > 0,
+        };
         let host = omitted.unwrap_list(host).into_iter();
         let snapshot = Snapshot {
             pods,
@@ -105,6 +117,7 @@ impl NetlinkReader {
             fdb: omitted.unwrap_list(fdb),
             routes: omitted.unwrap_list(routes),
             links,
+            truncated,
         };
         Ok(self.finish(snapshot, omitted))
     }
@@ -182,6 +195,43 @@ fn unreadable(peer: Peer) -> PodAddresses {
         peer,
         mac: None,
         addresses: None,
+        is_truncated: false,
+    }
+}
+
+/// The addresses on one pod's link: up to [`MAX_PER_POD`] different ones. If one is assigned so often that the engine does
+/// not remember all of its assignments, the rest is left out.
+#[derive(Debug, Default)]
+struct PodList {
+    addresses: Vec<AssignedAddress>,
+    /// How often each address is listed.
+    counts: HashMap<IpAddr, usize>,
+    is_truncated: bool,
+}
+
+impl PodList {
+    /// Adds an address; `false` if it is left out because of the bound.
+    fn push(&mut self, info: AssignedAddress) -> bool {
+        let different = self.counts.len();
+        let count = match self.counts.get_mut(&info.address) {
+            Some(count) => count,
+            None if different < MAX_PER_POD => self.counts.entry(info.address).or_default(),
+            None => {
+                self.is_truncated = true;
+                return false;
+            }
+        };
+        if *count > MAX_ASSIGNMENTS {
+            return true;
+        }
+        // As many repeated ones again.
+        if *count > 0 && self.addresses.len() - different >= MAX_PER_POD {
+            self.is_truncated = true;
+            return false;
+        }
+        *count += 1;
+        self.addresses.push(info);
+        true
     }
 }
 
@@ -191,10 +241,10 @@ fn pods(
     peers: impl Iterator<Item = Peer>,
     omitted: &mut Omitted,
 ) -> Result<Vec<PodAddresses>, ReadError> {
-    let mut by_namespace: BTreeMap<NsId, BTreeMap<IfIndex, Vec<AssignedAddress>>> = BTreeMap::new();
+    let mut by_namespace: BTreeMap<NsId, BTreeMap<IfIndex, PodList>> = BTreeMap::new();
     for peer in peers {
         let links = by_namespace.entry(peer.nsid).or_default();
-        links.insert(peer.ifindex, Vec::new());
+        links.insert(peer.ifindex, PodList::default());
     }
     let mut pods = Vec::new();
     for (nsid, mut links) in by_namespace {
@@ -205,11 +255,12 @@ fn pods(
         };
         match dumps::pod_addresses(socket, nsid, |ifindex| links.contains_key(&ifindex)) {
             Ok(addresses) => {
+                let is_truncated = addresses.omitted > 0;
                 for found in omitted.unwrap_list(addresses) {
-                    match links.get_mut(&found.ifindex) {
-                        Some(list) if list.len() < MAX_PER_POD => list.push(found.address),
-                        Some(_) => omitted.over_bound += 1,
-                        None => {}
+                    if let Some(list) = links.get_mut(&found.ifindex)
+                        && !list.push(found.address)
+                    {
+                        omitted.over_bound += 1;
                     }
                 }
                 for (peer, list) in peers(links) {
@@ -222,7 +273,8 @@ fn pods(
                     pods.push(PodAddresses {
                         peer,
                         mac,
-                        addresses: Some(list),
+                        addresses: Some(list.addresses),
+                        is_truncated: is_truncated || list.is_truncated,
                     });
                 }
             }

@@ -81,8 +81,10 @@ impl Kernel {
             return;
         };
         if pair.addresses.remove(&address) {
-            self.queue
-                .push_back(Observation::PodAddressGone(pair.peer, assigned_to(address).id()));
+            self.queue.push_back(Observation::PodAddressGone(
+                pair.peer,
+                assigned_to(address).id(),
+            ));
         }
     }
 
@@ -108,8 +110,10 @@ impl Kernel {
             return;
         };
         for address in pair.addresses {
-            self.queue
-                .push_back(Observation::PodAddressGone(pair.peer, assigned_to(address).id()));
+            self.queue.push_back(Observation::PodAddressGone(
+                pair.peer,
+                assigned_to(address).id(),
+            ));
         }
         self.queue.push_back(Observation::LinkGone(ifindex));
     }
@@ -131,8 +135,10 @@ impl Kernel {
         let free = (FIRST_INDEX..).map(at).find(|peer| !taken.contains(peer));
         let before = std::mem::replace(&mut pair.peer, free.unwrap());
         for address in std::mem::take(&mut pair.addresses) {
-            self.queue
-                .push_back(Observation::PodAddressGone(before, assigned_to(address).id()));
+            self.queue.push_back(Observation::PodAddressGone(
+                before,
+                assigned_to(address).id(),
+            ));
         }
         self.queue.push_back(Observation::PeerMoved(before));
     }
@@ -154,6 +160,7 @@ impl Kernel {
             peer,
             mac: None,
             addresses: of_namespace,
+            is_truncated: false,
         }
     }
 }

@@ -47,6 +47,9 @@ impl Harness {
                     prop_assert!(false, "a self-check found {found:?}");
                 }
                 Effect::Renamed(_) | Effect::Detach(_) | Effect::Anomaly(_) => {}
+                Effect::ReadDevice(_) | Effect::ReadNode | Effect::BoundReached(_) => {
+                    prop_assert!(false, "the bounds are far away: {:?}", effect);
+                }
                 Effect::Resync => self.resync_requested = true,
             }
         }

@@ -15,6 +15,7 @@ impl World {
                 peer: d.link.peer?,
                 mac: Some(mac(u8::try_from(*ifindex).unwrap())),
                 addresses: d.readable.then_some(addresses),
+                is_truncated: false,
             })
         });
         let neighbours = self.neighbours.iter().filter(|((i, _), _)| is_covered(*i));
