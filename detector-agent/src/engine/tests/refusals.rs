@@ -55,7 +55,7 @@ fn refused_addresses_are_read_once_there_is_room() {
     node.wait_secs(1);
     assert_eq!(node.device_effects(), ["read veth1#1"]);
     read(&mut node, 10..20);
-    assert_eq!(node.engine.address_count(), 10);
+    assert_eq!(node.engine.addresses().len(), 10);
     node.wait_secs(2_000);
     assert!(node.device_effects().is_empty());
     assert_eq!(node.engine.next_expiry(), None);
@@ -65,7 +65,7 @@ fn refused_addresses_are_read_once_there_is_room() {
 fn snapshot_beyond_the_bound_is_read_again_once_there_is_room() {
     let mut node = bounded(1);
     read(&mut node, 0..20);
-    assert_eq!(node.engine.address_count(), 10);
+    assert_eq!(node.engine.addresses().len(), 10);
     node.address_gone(1, &nth(0));
     node.wait_secs(1);
     assert_eq!(
@@ -73,7 +73,7 @@ fn snapshot_beyond_the_bound_is_read_again_once_there_is_room() {
         ["bound of veth1: addresses of a pod device", "read veth1#1"]
     );
     read(&mut node, 1..20);
-    assert_eq!(node.engine.address_count(), 10);
+    assert_eq!(node.engine.addresses().len(), 10);
 }
 
 #[test]

@@ -211,6 +211,7 @@ impl Agent {
                     peer,
                     mac: None,
                     addresses: None,
+                    is_truncated: false,
                 }));
             }
             read.pods = Some(pods);
