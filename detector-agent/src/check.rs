@@ -206,20 +206,25 @@ fn read_node(args: &CheckArgs) -> Result<NodeState, CheckError> {
         ..Settings::default()
     });
     let token = SnapshotToken(0);
+    let step = |engine: &mut Engine, observation| {
+        let observation = TimedObservation {
+            at: now,
+            observation,
+        };
+        // The effects are dropped: conflicts are queried from the engine, and nothing else matters to a single check.
+        engine.step(now, observation, &mut Vec::new());
+    };
     for observation in [
         Observation::SnapshotStarted(token),
         Observation::Snapshot(token, SnapshotScope::Node, Box::new(snapshot)),
     ] {
-        // The effects are dropped: conflicts are queried from the engine, and nothing else matters to a single check.
-        engine.step(
-            now,
-            TimedObservation {
-                at: now,
-                observation,
-            },
-            &mut Vec::new(),
-        );
+        step(&mut engine, observation);
     }
+    let lookup = requests.look_up_routes(&engine.take_route_lookups(usize::MAX));
+    if let Some(error) = lookup.error {
+        return Err(error.into());
+    }
+    step(&mut engine, Observation::RoutesLookedUp(lookup.answers));
     // Read IPAM after the kernel: IPAM allocates an address before it is configured, so every live address is in it.
     let settings = &args.common.pods;
     let node = node::name(args.common.node_name.as_deref())?;

@@ -10,9 +10,10 @@ use super::{
     evidence::{frame_evidence, neighbour_evidence},
     facts::{AddressFacts, Assigned, Facts, FrameFact, NeighbourFact},
     links::{LinkState, Links},
-    observation::{IfIndex, NudState, Timestamp, Vlan},
+    observation::{IfIndex, Mac, NudState, Timestamp, Vlan},
+    route_lookups::{BridgePort, RouteLookups, RouteTarget},
     routes::Routes,
-    scope::{Scope, is_claimable, is_link_local},
+    scope::{NODE_WIDE, Scope, is_claimable, is_link_local},
     settings::Settings,
 };
 
@@ -22,6 +23,7 @@ pub(super) struct ClaimContext<'a> {
     pub(super) facts: &'a Facts,
     pub(super) fdb: &'a Fdb,
     pub(super) routes: &'a Routes,
+    pub(super) route_lookups: &'a RouteLookups,
     pub(super) settings: &'a Settings,
 }
 
@@ -107,8 +109,39 @@ impl ClaimContext<'_> {
     }
 
     /// The one of `claimants` that receives the node's packets for `address`
-    /// (`docs/detection-rules.md`, section 11).
+    /// (`docs/detection-rules.md`, section 11): the one in the kernel's last answer if it was
+    /// asked, else the one that follows from the stored routes.
     pub(super) fn traffic_receiver<'c>(
+        &self,
+        address: IpAddr,
+        scope: Scope,
+        claimants: &'c [Claimant],
+    ) -> Option<&'c Claimant> {
+        match self.route_lookups.answer(address) {
+            Some(target) if scope == NODE_WIDE => self.looked_up_receiver(*target, claimants),
+            _ => self.derived_receiver(address, scope, claimants),
+        }
+    }
+
+    fn looked_up_receiver<'c>(
+        &self,
+        target: RouteTarget,
+        claimants: &'c [Claimant],
+    ) -> Option<&'c Claimant> {
+        match target {
+            RouteTarget::Nowhere => None,
+            RouteTarget::Host => claimants.iter().find(|c| c.id == ClaimantId::Host),
+            RouteTarget::Device(ifindex) => device_claimant(ifindex, claimants),
+            RouteTarget::Bridge(path) => match path.port {
+                BridgePort::Forwarding(port) => device_claimant(port, claimants),
+                BridgePort::Blocked(_) => None,
+                BridgePort::Unknown => self.receiver_behind(path.bridge, path.mac?, claimants),
+            },
+        }
+    }
+
+    /// As [`Self::traffic_receiver`], by the stored routes alone.
+    pub(super) fn derived_receiver<'c>(
         &self,
         address: IpAddr,
         scope: Scope,
@@ -127,26 +160,30 @@ impl ClaimContext<'_> {
             Some(domain) => domain,
             None => self.routes.lookup(address)?,
         };
-        let device = if self.links.is_bridge(out) {
-            let entry = self
-                .facts
-                .get(address)?
-                .neighbours
-                .iter()
-                .find(|n| n.ifindex == out)?;
-            match self.fdb.port(out, entry.lladdr) {
-                Some(port) => port,
-                None => {
-                    let id = ClaimantId::BehindBridge(out, entry.lladdr);
-                    return claimants.iter().find(|c| c.id == id);
-                }
+        if !self.links.is_bridge(out) {
+            return device_claimant(out, claimants);
+        }
+        let mut entries = self.facts.get(address)?.neighbours.iter();
+        let entry = entries.find(|n| n.ifindex == out)?;
+        self.receiver_behind(out, entry.lladdr, claimants)
+    }
+
+    /// The claimant behind a bridge that has a hardware address: a port that is down passes
+    /// nothing, and a quiet pod stays behind the port where it was seen last.
+    fn receiver_behind<'c>(
+        &self,
+        bridge: IfIndex,
+        mac: Mac,
+        claimants: &'c [Claimant],
+    ) -> Option<&'c Claimant> {
+        match self.fdb.port(bridge, mac) {
+            Some(port) if self.links.is_running(port) => device_claimant(port, claimants),
+            Some(_) => None,
+            None => {
+                let id = ClaimantId::BehindBridge(bridge, mac);
+                claimants.iter().find(|c| c.id == id)
             }
-        } else {
-            out
-        };
-        claimants
-            .iter()
-            .find(|c| matches!(c.id, ClaimantId::Device(ifindex, _) if ifindex == device))
+        }
     }
 
     fn add_assigned(
@@ -382,4 +419,10 @@ impl ClaimContext<'_> {
             },
         );
     }
+}
+
+fn device_claimant(device: IfIndex, claimants: &[Claimant]) -> Option<&Claimant> {
+    claimants
+        .iter()
+        .find(|c| matches!(c.id, ClaimantId::Device(ifindex, _) if ifindex == device))
 }

@@ -32,6 +32,7 @@ pub fn open_conflicts(bytes: &[u8]) {
             mac: None,
             master: None,
             up: true,
+            running: true,
         })
         .collect();
     let mut engine = Engine::new(Settings::default());

@@ -137,6 +137,12 @@ impl Links {
             .is_some_and(|l| l.link.kind == LinkKind::Bridge)
     }
 
+    /// Whether a link is up and able to pass packets.
+    pub(super) fn is_running(&self, ifindex: IfIndex) -> bool {
+        self.get(ifindex)
+            .is_some_and(|l| l.link.up && l.link.running)
+    }
+
     /// The bridge a link is a port of.
     pub(super) fn bridge_of(&self, ifindex: IfIndex) -> Option<IfIndex> {
         self.get(ifindex)?

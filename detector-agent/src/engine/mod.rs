@@ -13,10 +13,11 @@
 //! 6. **effects**: the difference, as raised, updated and resolved conflicts and anomalies, and
 //!    jobs for the attach worker and the IPAM watcher.
 //!
-//! Claims are never stored, only counted. The same facts give the same claims in whatever order they arrived,
-//! which makes a resync equal to a fresh start. What may end without an observation is scheduled in
-//! [`expiry`]; [`in_flight_snapshots`] lets live updates take precedence over an older snapshot;
-//! [`refusals`] requests again what was refused at bounds.
+//! Claims are never stored, only counted. The same facts give the same claims in whatever order
+//! they arrived, which makes a resync equal to a fresh start. [`route_lookups`] holds what the
+//! kernel answered about the addresses in conflict. What may end without an observation is
+//! scheduled in [`expiry`]; [`in_flight_snapshots`] lets live updates take precedence over an older
+//! snapshot; [`refusals`] requests again what was refused at bounds.
 //!
 //! The rules are described in `docs/detection-rules.md`.
 
@@ -38,6 +39,7 @@ mod moves;
 mod observation;
 mod record;
 mod refusals;
+mod route_lookups;
 mod routes;
 mod scope;
 mod self_check;
@@ -56,6 +58,7 @@ pub use links::PodDevice;
 pub use observation::*;
 pub use record::OpenConflict;
 pub use refusals::BoundKind;
+pub use route_lookups::{BridgePath, BridgePort, RouteAnswers, RouteTarget, RoutingChange};
 pub use self_check::{Difference, Discrepancy};
 pub use settings::{AnomalyRules, Bounds, Settings};
 pub use step::{BoundReached, DropCounters, Effect, Engine, ListedClaim};

@@ -16,6 +16,8 @@ use std::{fmt, net::IpAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::route_lookups::{RouteAnswers, RoutingChange};
+
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -134,6 +136,8 @@ pub struct Link {
     /// Administratively up (`IFF_UP`). The kernel drops the routes of a link that goes down without
     /// a notification.
     pub up: bool,
+    /// Able to pass packets (`IFF_RUNNING`): up, and the other end of a pair is up too.
+    pub running: bool,
 }
 
 /// An address assigned to a link, in the agent's namespace or in a pod's.
@@ -268,6 +272,16 @@ pub struct Route {
     pub metric: u32,
     /// Routing table.
     pub table: u32,
+}
+
+/// The place of a route among others of its destination, metric and table: the kernel uses the
+/// first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RoutePlace {
+    /// Before them (`ip route prepend`).
+    First,
+    /// After them (`ip route append`).
+    Last,
 }
 
 /// The protocol of a frame that carries a claim.
@@ -412,10 +426,17 @@ pub enum Observation {
     Fdb(FdbEntry),
     /// A forwarding entry was removed or aged out.
     FdbGone(FdbEntry),
-    /// A route was added.
+    /// A route was added in place of the first one of its destination, metric and table, if there
+    /// was one.
     Route(Route),
+    /// A route was added beside those of its destination, metric and table.
+    RouteBeside(Route, RoutePlace),
     /// A route was removed.
     RouteGone(Route),
+    /// Something else changed that decides where packets go.
+    RoutingChanged(RoutingChange),
+    /// The kernel was asked where it sends the packets for some addresses.
+    RoutesLookedUp(RouteAnswers),
     /// A pod sent a frame that claims an address.
     Frame(FrameClaim),
     /// A pod asked for one address again and again.

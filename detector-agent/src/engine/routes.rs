@@ -1,13 +1,15 @@
-//! The node's routes: which device receives the traffic of an address. A route is never a claim.
+//! The node's routes: which device receives the traffic of an address, as far as unicast routes
+//! show it. A route is never a claim, and the kernel's own answer takes precedence
+//! ([`route_lookups`](super::route_lookups)).
 
 use std::{
     collections::{BTreeMap, HashMap},
     net::IpAddr,
 };
 
-use super::observation::{IfIndex, Route};
+use super::observation::{IfIndex, Route, RoutePlace};
 
-/// `RT_TABLE_MAIN`: takes precedence over other tables, because policy rules are not read.
+/// `RT_TABLE_MAIN`: takes precedence over other tables, because policy rules are not read here.
 const MAIN: u32 = 254;
 
 /// The result of adding a route.
@@ -38,23 +40,41 @@ impl Routes {
         self.by_length.values().flat_map(HashMap::values).flatten()
     }
 
-    /// Adds a route, within a bound on all of them.
-    pub(super) fn add(&mut self, route: Route, bound: usize) -> AddOutcome {
+    /// Adds a route in place of the first one of its destination, metric and table, within a bound
+    /// on all of them: the kernel reports a replaced route only by its successor.
+    pub(super) fn replace(&mut self, route: Route, bound: usize) -> AddOutcome {
+        let (destination, length) = (route.destination, route.prefix_len);
+        let known = self.by_length.get_mut(&length);
+        let known = known.and_then(|known| known.get_mut(&destination));
+        if let Some(known) = known.filter(|known| !known.contains(&route)) {
+            let mut known = known.iter_mut();
+            let is_replaced = |k: &&mut Route| (k.metric, k.table) == (route.metric, route.table);
+            if let Some(first) = known.find(is_replaced) {
+                *first = route;
+                return AddOutcome::New;
+            }
+        }
+        self.add(route, RoutePlace::Last, bound)
+    }
+
+    /// Adds a route beside those of its destination, metric and table, within a bound on all of
+    /// them.
+    pub(super) fn add(&mut self, route: Route, place: RoutePlace, bound: usize) -> AddOutcome {
         let (destination, length) = (route.destination, route.prefix_len);
         let known = self.by_length.get(&length);
         let known = known.and_then(|known| known.get(&destination));
         if known.is_some_and(|known| known.contains(&route)) {
             return AddOutcome::Known;
         }
-        // One route per destination, metric and table: the kernel reports a replaced route only by
-        // its successor. Of routes appended beside each other, the last reported one counts.
-        let replaced = |k: &Route| (k.metric, k.table) == (route.metric, route.table);
-        self.retain(destination, length, |known| !replaced(known));
         if self.count >= bound {
             return AddOutcome::Refused;
         }
         let known = self.by_length.entry(length).or_default();
-        known.entry(destination).or_default().push(route);
+        let known = known.entry(destination).or_default();
+        match place {
+            RoutePlace::First => known.insert(0, route),
+            RoutePlace::Last => known.push(route),
+        }
         self.count += 1;
         AddOutcome::New
     }
@@ -112,10 +132,16 @@ impl Routes {
 
     /// Whether a route covers `address`.
     pub(super) fn covers(route: &Route, address: IpAddr) -> bool {
-        network(address, route.prefix_len) == route.destination
+        covers_prefix(route.destination, route.prefix_len, address)
     }
 }
 
+/// Whether `address` is in the prefix.
+pub(super) fn covers_prefix(destination: IpAddr, prefix_len: u8, address: IpAddr) -> bool {
+    network(address, prefix_len) == destination
+}
+
+/// The first of those with the best table and metric, as in the kernel.
 fn best(routes: &[Route]) -> Option<IfIndex> {
     let best = routes
         .iter()
@@ -177,7 +203,7 @@ mod tests {
             route("10.0.0.7", 32, 3, 1024),
             route("10.0.0.7", 32, 4, 0),
         ] {
-            assert_eq!(routes.add(r, 10), AddOutcome::New);
+            assert_eq!(routes.replace(r, 10), AddOutcome::New);
         }
         assert_eq!(routes.lookup([10, 0, 0, 7].into()), Some(4));
         assert_eq!(routes.lookup([10, 0, 0, 8].into()), Some(2));
@@ -195,9 +221,9 @@ mod tests {
             table: 100,
             ..route("10.0.0.7", 32, 9, 0)
         };
-        assert_eq!(routes.add(other, 10), AddOutcome::New);
+        assert_eq!(routes.replace(other, 10), AddOutcome::New);
         let main = route("10.0.0.7", 32, 3, 50);
-        assert_eq!(routes.add(main, 10), AddOutcome::New);
+        assert_eq!(routes.replace(main, 10), AddOutcome::New);
         assert_eq!(routes.lookup([10, 0, 0, 7].into()), Some(3));
     }
 
@@ -206,11 +232,11 @@ mod tests {
         let mut routes = Routes::default();
         for (destination, length) in [("10.0.0.7", 32), ("2001:db8::7", 128)] {
             assert_eq!(
-                routes.add(route(destination, length, 3, 0), 10),
+                routes.replace(route(destination, length, 3, 0), 10),
                 AddOutcome::New
             );
             assert_eq!(
-                routes.add(route(destination, length, 4, 0), 10),
+                routes.replace(route(destination, length, 4, 0), 10),
                 AddOutcome::New
             );
             let address = route(destination, length, 0, 0).destination;
@@ -218,6 +244,28 @@ mod tests {
             assert!(!routes.remove(&route(destination, length, 3, 0)));
         }
         assert_eq!(routes.iter().count(), 2);
+    }
+
+    #[test]
+    fn first_of_equal_routes_counts() {
+        let address = IpAddr::from([10, 0, 0, 7]);
+        let to = |ifindex| route("10.0.0.7", 32, ifindex, 0);
+        let mut routes = Routes::default();
+        for (ifindex, place, winner) in [
+            (1, RoutePlace::First, 1),
+            (2, RoutePlace::Last, 1),
+            (3, RoutePlace::First, 3),
+        ] {
+            assert_eq!(routes.add(to(ifindex), place, 10), AddOutcome::New);
+            assert_eq!(routes.lookup(address), Some(winner));
+        }
+        // `ip route replace` replaces the first one and keeps the others.
+        assert_eq!(routes.replace(to(4), 10), AddOutcome::New);
+        for winner in [4, 1, 2] {
+            assert_eq!(routes.lookup(address), Some(winner));
+            assert!(routes.remove(&to(winner)));
+        }
+        assert_eq!(routes.lookup(address), None);
     }
 
     #[test]
@@ -229,7 +277,7 @@ mod tests {
                 |routes, _| routes.remove_link(1),
             ];
             for end in ends {
-                assert_eq!(routes.add(added, 1), AddOutcome::New);
+                assert_eq!(routes.replace(added, 1), AddOutcome::New);
                 assert!(end(&mut routes, &added));
                 assert!(routes.by_length.is_empty());
                 assert!(!end(&mut routes, &added));
@@ -240,7 +288,10 @@ mod tests {
     #[test]
     fn unknown_route_is_not_removed() {
         let mut routes = Routes::default();
-        assert_eq!(routes.add(route("10.0.0.7", 32, 1, 0), 1), AddOutcome::New);
+        assert_eq!(
+            routes.replace(route("10.0.0.7", 32, 1, 0), 1),
+            AddOutcome::New
+        );
         for unknown in [
             route("10.0.0.8", 32, 1, 0),
             route("10.0.0.0", 24, 1, 0),
@@ -255,18 +306,21 @@ mod tests {
     #[test]
     fn newest_route_is_refused_at_the_bound() {
         let mut routes = Routes::default();
-        assert_eq!(routes.add(route("10.0.0.1", 32, 1, 0), 1), AddOutcome::New);
         assert_eq!(
-            routes.add(route("10.0.0.2", 32, 1, 0), 1),
+            routes.replace(route("10.0.0.1", 32, 1, 0), 1),
+            AddOutcome::New
+        );
+        assert_eq!(
+            routes.replace(route("10.0.0.2", 32, 1, 0), 1),
             AddOutcome::Refused
         );
         assert_eq!(
-            routes.add(route("10.0.0.1", 32, 1, 0), 1),
+            routes.replace(route("10.0.0.1", 32, 1, 0), 1),
             AddOutcome::Known,
             "a known route takes no room"
         );
         assert_eq!(
-            routes.add(route("10.0.0.1", 32, 2, 0), 1),
+            routes.replace(route("10.0.0.1", 32, 2, 0), 1),
             AddOutcome::New,
             "nor does a replaced one"
         );

@@ -15,6 +15,16 @@ pub(super) struct Scope {
     pub(super) domain: Option<IfIndex>,
 }
 
+/// Untagged claims of addresses that are not link-local: those that IPAM allocates and routes lead
+/// to.
+pub(super) const NODE_WIDE: Scope = Scope {
+    vlan: Vlan {
+        outer: None,
+        inner: None,
+    },
+    domain: None,
+};
+
 /// Whether an address can belong to one pod: not unspecified, loopback, multicast, broadcast or
 /// reserved.
 pub(super) fn is_claimable(address: IpAddr) -> bool {

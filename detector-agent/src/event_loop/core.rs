@@ -5,7 +5,10 @@ use std::{
     sync::{Arc, mpsc},
 };
 
-use super::{LoopMessage, Readiness, resync::Resync, self_check::SelfChecks};
+use super::{
+    LoopMessage, Readiness, resync::Resync, route_lookups::RouteLookupSchedule,
+    self_check::SelfChecks,
+};
 use crate::{
     clock,
     engine::{
@@ -52,6 +55,7 @@ pub struct Core {
     /// Effects of the engine that are not applied yet.
     pub(super) effects: Vec<Effect>,
     pub(super) resync: Resync,
+    pub(super) route_lookups: RouteLookupSchedule,
     pub(super) self_checks: SelfChecks,
     /// How many attach jobs the worker has not completed.
     pub(super) attaching: usize,
@@ -80,6 +84,7 @@ impl Core {
             selector,
             effects: Vec::new(),
             resync: Resync::new(),
+            route_lookups: RouteLookupSchedule::default(),
             self_checks: SelfChecks::new(),
             attaching: 0,
             attached: HashSet::new(),
@@ -141,13 +146,15 @@ impl Core {
             }
             WorkerEvent::Displaced(_) => self.request_resync("displaced"),
             WorkerEvent::Snapshot(snapshot, omitted) => self.merge_snapshot(snapshot, omitted),
+            WorkerEvent::RoutesLookedUp(lookup) => self.finish_route_lookups(lookup),
         }
     }
 
     /// When [`Core::run_timers`] has something to do.
     pub(super) fn next_deadline(&self) -> Timestamp {
-        let expiry = self.engine.next_expiry();
-        expiry.map_or(self.next_tick, |expiry| expiry.min(self.next_tick))
+        let others = [self.engine.next_expiry(), self.next_route_lookups()];
+        let earliest = others.into_iter().flatten().min();
+        earliest.map_or(self.next_tick, |at| at.min(self.next_tick))
     }
 
     /// Does what is due by now.
@@ -160,6 +167,7 @@ impl Core {
             self.tick(now);
         }
         self.start_resync_if_due(now);
+        self.start_route_lookups_if_due(now);
         self.start_self_checks();
         self.outputs.reporter.flush();
     }
@@ -206,7 +214,10 @@ fn kind(observation: &Observation) -> Option<&'static str> {
         Observation::HostAddress(..) | Observation::HostAddressGone(..) => Some("host_address"),
         Observation::Neighbour(_) | Observation::NeighbourGone(..) => Some("neighbour"),
         Observation::Fdb(_) | Observation::FdbGone(_) => Some("fdb"),
-        Observation::Route(_) | Observation::RouteGone(_) => Some("route"),
+        Observation::Route(_)
+        | Observation::RouteBeside(..)
+        | Observation::RouteGone(_)
+        | Observation::RoutingChanged(_) => Some("route"),
         Observation::Frame(frame) => Some(match frame.kind {
             FrameKind::Arp => "arp",
             FrameKind::Ndp => "ndp",
@@ -215,6 +226,7 @@ fn kind(observation: &Observation) -> Option<&'static str> {
         Observation::Snapshot(..) => Some("snapshot"),
         Observation::SnapshotStarted(_)
         | Observation::SelfCheckStarted(_)
-        | Observation::SnapshotFailed(_) => None,
+        | Observation::SnapshotFailed(_)
+        | Observation::RoutesLookedUp(_) => None,
     }
 }

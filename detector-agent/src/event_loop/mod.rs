@@ -4,7 +4,8 @@
 //! round the netlink sockets are drained before the ring buffer, because the kernel announces a device before its frames.
 //!
 //! [`Inputs`] are drained straight into [`Core::step`]; effects of a step are applied in [`effects`], snapshots of the kernel's
-//! state are requested and merged in [`resync`], and what can wait for a second is in [`tick`].
+//! state are requested and merged in [`resync`], routes of addresses in conflict are looked up in [`route_lookups`], and what
+//! can wait for a second is in [`tick`].
 
 mod core;
 mod effects;
@@ -13,6 +14,7 @@ mod mailbox;
 mod poller;
 mod query;
 mod resync;
+mod route_lookups;
 mod self_check;
 mod tick;
 

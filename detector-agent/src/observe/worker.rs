@@ -1,4 +1,5 @@
-//! The kernel worker's thread, which may wait for the kernel: attaches the programs to devices and takes snapshots.
+//! The kernel worker's thread, which may wait for the kernel: attaches the programs to devices, takes snapshots and looks
+//! up routes.
 //!
 //! Jobs are done in order. A device's namespace is read only after the attach, so what changed in between is in the snapshot.
 //! Every few seconds the worker checks whether the programs still run before others: the kernel reports that a filter was
@@ -6,6 +7,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    net::IpAddr,
     sync::mpsc::{Receiver, RecvTimeoutError},
     time::{Duration, Instant},
 };
@@ -14,7 +16,7 @@ use tracing::{debug, warn};
 
 use super::{
     ebpf::{AttachError, Programs},
-    netlink::{BoundedSnapshot, DeviceSelector, NetlinkReader, Omitted, ReadError},
+    netlink::{BoundedSnapshot, DeviceSelector, NetlinkReader, Omitted, ReadError, RouteLookup},
 };
 use crate::{
     clock,
@@ -41,6 +43,8 @@ pub enum WorkerJob {
     ReadDevice(PodDevice, SnapshotToken),
     /// Take a snapshot of the node.
     ReadNode(SnapshotToken),
+    /// Ask the kernel for the routes of these addresses.
+    LookUpRoutes(Vec<IpAddr>),
 }
 
 /// A message of the kernel worker.
@@ -52,6 +56,8 @@ pub enum WorkerEvent {
     Displaced(IfIndex),
     /// A snapshot is complete, or failed.
     Snapshot(TimedObservation, Omitted),
+    /// A batch of route lookups is done.
+    RoutesLookedUp(RouteLookup),
 }
 
 /// Generation and name of each attached device.
@@ -125,6 +131,10 @@ impl KernelWorker {
             WorkerJob::ReadNode(token) => {
                 let snapshot = self.reader.read_node(&self.selector);
                 emit(snapshot_event(token, SnapshotScope::Node, snapshot));
+            }
+            WorkerJob::LookUpRoutes(addresses) => {
+                let lookup = self.reader.look_up_routes(&addresses);
+                emit(WorkerEvent::RoutesLookedUp(lookup));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use anyhow::Result;
 use detector_agent::{
-    engine::{FdbEntry, Mac, NudState, Observation, Route},
+    engine::{FdbEntry, Mac, NudState, Observation, Route, RoutePlace, RoutingChange},
     observe::netlink::ListenerOptions,
 };
 use detector_testkit::{Frame, FrameSender, Node, PodSpec};
@@ -24,7 +24,8 @@ fn routes_are_observed_and_in_snapshots() -> Result<()> {
         table: 254,
     };
     node.ip("route add 10.244.2.10/32 dev vpa scope link")?;
-    observer.wait_for("the route", |what| *what == Observation::Route(expected))?;
+    let added = Observation::RouteBeside(expected, RoutePlace::First);
+    observer.wait_for("the route", |what| *what == added)?;
     let has_route = || -> Result<bool> {
         Ok(read(&node, &selector())?
             .snapshot
@@ -35,6 +36,57 @@ fn routes_are_observed_and_in_snapshots() -> Result<()> {
     node.ip("route delete 10.244.2.10/32 dev vpa")?;
     observer.wait_for("its end", |what| *what == Observation::RouteGone(expected))?;
     assert!(!has_route()?);
+    Ok(())
+}
+
+#[test]
+fn changes_that_affect_routing_are_observed() -> Result<()> {
+    let node = Node::new("routing")?;
+    let _pods = node.add_pods(&["vpa", "vpb"].map(PodSpec::new))?;
+    let mut observer = Observer::of(&node)?;
+    let target = Route {
+        destination: address("10.244.2.10"),
+        prefix_len: 32,
+        ifindex: node.ifindex("vpa")?,
+        metric: 0,
+        table: 254,
+    };
+    let second = Route {
+        ifindex: node.ifindex("vpb")?,
+        ..target
+    };
+    let destination = |last| {
+        let address = [10, 244, 2, last].into();
+        Observation::RoutingChanged(RoutingChange::Destination(address, 32))
+    };
+    for (command, expected) in [
+        (
+            "route add 10.244.2.10 dev vpa",
+            Observation::RouteBeside(target, RoutePlace::First),
+        ),
+        (
+            "route append 10.244.2.10 dev vpb",
+            Observation::RouteBeside(second, RoutePlace::Last),
+        ),
+        (
+            "route delete 10.244.2.10 dev vpa",
+            Observation::RouteGone(target),
+        ),
+        (
+            "route replace 10.244.2.10 dev vpa",
+            Observation::Route(target),
+        ),
+        ("route add blackhole 10.244.2.11", destination(11)),
+        ("route add local 10.244.2.12 dev lo", destination(12)),
+        ("route add 10.244.2.13 tos 8 dev vpa", destination(13)),
+        (
+            "rule add to 10.244.2.10 lookup 88",
+            Observation::RoutingChanged(RoutingChange::Policy),
+        ),
+    ] {
+        node.ip(command)?;
+        observer.wait_for(command, |what| *what == expected)?;
+    }
     Ok(())
 }
 

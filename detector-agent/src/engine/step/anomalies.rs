@@ -9,17 +9,8 @@ use crate::engine::{
     conflict::{Claimant, ClaimantId},
     lifecycle::DecisionTime,
     links::LinkState,
-    observation::{IfIndex, Timestamp, Vlan},
-    scope::Scope,
-};
-
-/// Untagged claims of addresses that are not link-local: those that IPAM allocates.
-const NODE_WIDE: Scope = Scope {
-    vlan: Vlan {
-        outer: None,
-        inner: None,
-    },
-    domain: None,
+    observation::{IfIndex, Timestamp},
+    scope::NODE_WIDE,
 };
 
 impl Engine {
@@ -217,7 +208,7 @@ impl Engine {
         let mut holders = derived.remove(&NODE_WIDE).unwrap_or_default();
         let is_reachable = self
             .claim_context()
-            .traffic_receiver(address, NODE_WIDE, &holders)
+            .derived_receiver(address, NODE_WIDE, &holders)
             .is_some();
         holders.retain(|claimant| match claimant.id {
             ClaimantId::Device(ifindex, _) => {

@@ -8,7 +8,7 @@ use crate::engine::{
     conflict::{Claimant, ClaimantId, Confidence, ConflictKind, LeaveReason},
     lifecycle::{Decision, DecisionTime, Lifecycle, RetryTarget, had_assigned_address},
     links::Links,
-    scope::Scope,
+    scope::{NODE_WIDE, Scope},
 };
 
 impl Engine {
@@ -54,6 +54,7 @@ impl Engine {
             facts: &self.facts,
             fdb: &self.fdb,
             routes: &self.routes,
+            route_lookups: &self.route_lookups,
             settings: &self.settings,
         };
         if !may_conflict && !allowed && !self.lifecycle.has_open(address) {
@@ -92,6 +93,13 @@ impl Engine {
             &self.settings.bounds,
             effects,
         );
+        // The event goes out with what is known; the kernel's answer corrects it.
+        let mut open = self.lifecycle.open_of(address);
+        if open.any(|(scope, _)| scope == NODE_WIDE) {
+            self.route_lookups.follow(address);
+        } else {
+            self.route_lookups.forget(address);
+        }
     }
 }
 

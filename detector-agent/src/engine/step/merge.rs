@@ -8,8 +8,8 @@ use crate::engine::{
     facts::Owner,
     in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
     observation::{
-        AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, PodAddresses, Route, Snapshot,
-        SnapshotScope, SnapshotToken, Timestamp, TruncatedLists,
+        AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, PodAddresses, Route, RoutePlace,
+        Snapshot, SnapshotScope, SnapshotToken, Timestamp, TruncatedLists,
     },
     refusals::{BoundKind, BoundOwner},
 };
@@ -34,6 +34,8 @@ impl Engine {
         match scope {
             SnapshotScope::Node => {
                 self.merge_node(&finished, snapshot, at, effects);
+                // Notifications may have been lost.
+                self.route_lookups.request_all();
                 self.mark_full_snapshot(at);
             }
             SnapshotScope::Device(ifindex) => {
@@ -320,7 +322,7 @@ impl Engine {
         }
         for route in routes {
             if !is_outdated(route) {
-                self.route(*route);
+                self.route(*route, Some(RoutePlace::Last));
             }
         }
     }

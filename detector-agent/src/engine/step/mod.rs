@@ -8,6 +8,7 @@ mod gateways;
 mod merge;
 mod pods;
 mod restore;
+mod routing;
 mod self_check;
 mod topology;
 
@@ -27,6 +28,7 @@ use super::{
     moves::Moves,
     observation::{AssignmentId, IfIndex, Observation, Peer, TimedObservation, Timestamp, Vlan},
     refusals::Refusals,
+    route_lookups::{Dependency, RouteLookups},
     routes::Routes,
     scope::Scope,
     self_check::{Discrepancy, PendingDiscrepancies},
@@ -107,6 +109,7 @@ pub struct Engine {
     facts: Facts,
     fdb: Fdb,
     routes: Routes,
+    route_lookups: RouteLookups,
     in_flight: InFlightSnapshots,
     discrepancies: PendingDiscrepancies,
     expiry: ExpiryQueue,
@@ -142,6 +145,7 @@ impl Engine {
             facts: Facts::default(),
             fdb: Fdb::default(),
             routes: Routes::default(),
+            route_lookups: RouteLookups::default(),
             in_flight: InFlightSnapshots::default(),
             discrepancies: PendingDiscrepancies::default(),
             expiry: ExpiryQueue::default(),
@@ -166,6 +170,7 @@ impl Engine {
         match observation.observation {
             Observation::Link(link) => {
                 self.touch(StateKey::Link(link.ifindex));
+                self.route_lookups.changed(Dependency::Link(link.ifindex));
                 self.link(link, false, at, effects);
             }
             Observation::LinkGone(ifindex) => {
@@ -184,36 +189,48 @@ impl Engine {
             }
             Observation::HostAddress(ifindex, info) => {
                 self.touch_host_address(ifindex, info.id());
+                self.route_lookups.request(info.address);
                 self.host_address(ifindex, info, at);
             }
             Observation::HostAddressGone(ifindex, id) => {
                 self.touch_host_address(ifindex, id);
+                self.route_lookups.request(id.address);
                 self.host_address_gone(ifindex, id);
             }
             Observation::Neighbour(neighbour) => {
                 self.touch(StateKey::Neighbour(neighbour.ifindex, neighbour.address));
+                self.route_lookups
+                    .changed(Dependency::Neighbour(neighbour.ifindex, neighbour.address));
                 self.neighbour(neighbour, at, true);
             }
             Observation::NeighbourGone(ifindex, address) => {
                 self.touch(StateKey::Neighbour(ifindex, address));
+                self.route_lookups
+                    .changed(Dependency::Neighbour(ifindex, address));
                 self.neighbour_gone(ifindex, address);
             }
             Observation::Fdb(entry) => {
                 self.touch(StateKey::from(&entry));
+                self.route_lookups
+                    .changed(Dependency::Fdb(entry.bridge, entry.mac));
                 self.fdb(entry);
             }
             Observation::FdbGone(entry) => {
                 self.touch(StateKey::from(&entry));
+                self.route_lookups
+                    .changed(Dependency::Fdb(entry.bridge, entry.mac));
                 self.fdb_gone(entry);
             }
-            Observation::Route(route) => {
-                self.touch(StateKey::from(&route));
-                self.route(route);
-            }
+            Observation::Route(route) => self.route_added(route, None),
+            Observation::RouteBeside(route, place) => self.route_added(route, Some(place)),
             Observation::RouteGone(route) => {
                 self.touch(StateKey::from(&route));
+                self.route_lookups
+                    .request_covered(route.destination, route.prefix_len);
                 self.route_gone(&route);
             }
+            Observation::RoutingChanged(change) => self.routing_changed(change),
+            Observation::RoutesLookedUp(answers) => self.routes_looked_up(answers),
             Observation::Frame(frame) => self.frame(frame, at),
             Observation::UnansweredProbe(probe) => {
                 let at = DecisionTime {
@@ -403,6 +420,7 @@ impl Engine {
             facts: &self.facts,
             fdb: &self.fdb,
             routes: &self.routes,
+            route_lookups: &self.route_lookups,
             settings: &self.settings,
         }
     }

@@ -1,6 +1,4 @@
-//! Links, forwarding tables and routes. None of them is a claim.
-
-use std::net::IpAddr;
+//! Links and forwarding tables. Neither is a claim.
 
 use super::{Effect, Engine};
 use crate::engine::{
@@ -9,9 +7,8 @@ use crate::engine::{
     facts::Owner,
     in_flight_snapshots::StateKey,
     links::{LinkChange, LinkState, PodDevice, pod_peer},
-    observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, NsId, Peer, Route, Timestamp},
+    observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, NsId, Peer, Timestamp},
     refusals::BoundKind,
-    routes::{AddOutcome, Routes},
 };
 
 impl Engine {
@@ -96,6 +93,9 @@ impl Engine {
         }
         if old.up && !up {
             self.on_link_down(ifindex);
+        } else if up && !old.up {
+            // Next hops over the link count again.
+            self.route_lookups.request_all();
         }
     }
 
@@ -111,13 +111,6 @@ impl Engine {
     fn on_link_down(&mut self, ifindex: IfIndex) {
         self.in_flight.touch(StateKey::LinkRoutes(ifindex));
         self.remove_link_routes(ifindex);
-    }
-
-    fn remove_link_routes(&mut self, ifindex: IfIndex) {
-        if self.routes.remove_link(ifindex) {
-            self.dirty.extend(self.anomalies.routed_addresses());
-            self.mark_open_dirty(|_| true);
-        }
     }
 
     pub(super) fn link_gone(&mut self, ifindex: IfIndex, effects: &mut Vec<Effect>) {
@@ -175,6 +168,7 @@ impl Engine {
         }
         let behind = self.fdb.remove_link(ifindex);
         self.mark_behind_dirty(&behind);
+        self.dirty.extend(self.route_lookups.link_gone(ifindex));
         self.remove_link_routes(ifindex);
     }
 
@@ -212,11 +206,6 @@ impl Engine {
         self.dirty.extend(with.map(|c| c.address));
     }
 
-    pub(super) fn mark_open_dirty(&mut self, which: impl Fn(IpAddr) -> bool) {
-        let open = self.lifecycle.open().map(|(_, c)| c.address);
-        self.dirty.extend(open.filter(|a| which(*a)));
-    }
-
     pub(super) fn fdb(&mut self, entry: FdbEntry) {
         let bounds = &self.settings.bounds;
         let share = if self.links.pod(entry.port).is_some() {
@@ -237,33 +226,6 @@ impl Engine {
         let keep = still_port && self.facts.is_mac_referenced(entry.bridge, entry.mac);
         if self.fdb.unset(entry, keep) == FdbChange::Moved {
             self.mark_behind_dirty(&[(entry.bridge, entry.mac)]);
-        }
-    }
-
-    pub(super) fn route(&mut self, route: Route) {
-        match self.routes.add(route, self.settings.bounds.kernel_entries) {
-            AddOutcome::New => {}
-            AddOutcome::Known => return,
-            AddOutcome::Refused => {
-                self.drops.kernel_entries += 1;
-                self.refused(BoundKind::Routes);
-            }
-        }
-        self.mark_host_route_dirty(&route);
-        self.mark_open_dirty(|address| Routes::covers(&route, address));
-    }
-
-    /// A host route changed: check whether it leads to a claimant.
-    fn mark_host_route_dirty(&mut self, route: &Route) {
-        if route.prefix_len == if route.destination.is_ipv4() { 32 } else { 128 } {
-            self.dirty.insert(route.destination);
-        }
-    }
-
-    pub(super) fn route_gone(&mut self, route: &Route) {
-        if self.routes.remove(route) {
-            self.mark_host_route_dirty(route);
-            self.mark_open_dirty(|address| Routes::covers(route, address));
         }
     }
 }

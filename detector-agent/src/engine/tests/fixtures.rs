@@ -34,6 +34,7 @@ pub(super) fn pod(ifindex: IfIndex) -> Link {
         master: None,
         peer: Some(peer(ifindex)),
         up: true,
+        running: true,
     }
 }
 
@@ -91,7 +92,11 @@ pub(super) fn bridge_port(ifindex: IfIndex, bridge: IfIndex) -> Link {
 }
 
 pub(super) fn link_down(link: Link) -> Link {
-    Link { up: false, ..link }
+    Link {
+        up: false,
+        running: false,
+        ..link
+    }
 }
 
 pub(super) fn renamed(link: Link, name: &str) -> Link {

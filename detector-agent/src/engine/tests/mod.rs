@@ -40,6 +40,7 @@ mod recycling;
 mod refusals;
 mod restart;
 mod route_anomalies;
+mod route_answers;
 mod scopes;
 mod self_checks;
 mod snapshot_merge;

@@ -119,7 +119,7 @@ fn address_families_are_routed_separately() {
         of("2001:db8::", 64, 2),
         of("2001:db8::7", 128, 3),
     ] {
-        assert_eq!(routes.add(route, 10), AddOutcome::New);
+        assert_eq!(routes.replace(route, 10), AddOutcome::New);
     }
     assert_eq!(routes.lookup(ip("2001:db8::7")), Some(3));
     assert_eq!(routes.lookup(ip("2001:db8::8")), Some(2));
@@ -142,8 +142,8 @@ fn host_route_of_the_main_table_counts() {
         metric: 50,
         ..route("10.0.0.2", 3)
     };
-    routes.add(other, 10);
-    routes.add(main, 10);
+    routes.replace(other, 10);
+    routes.replace(main, 10);
     assert_eq!(routes.host_route(ip("10.0.0.2")), Some(3));
 }
 
@@ -233,7 +233,7 @@ fn default_route_covers_all_and_a_one_bit_prefix_half() {
             prefix_len,
             ..route("0.0.0.0", ifindex)
         };
-        assert_eq!(routes.add(wide, 10), AddOutcome::New, "/{prefix_len}");
+        assert_eq!(routes.replace(wide, 10), AddOutcome::New, "/{prefix_len}");
     }
     assert_eq!(routes.lookup(ip("255.255.255.255")), Some(1));
     assert_eq!(routes.lookup(ip("127.255.255.255")), Some(2));

@@ -27,7 +27,7 @@ use super::{
         address::{self, LinkAddress},
         link::{self, LinkFacts},
         neighbour::{self, NeighbourEntry},
-        route,
+        route::{self, RouteMessage as DecodedRoute},
     },
     request::{ReadError, RequestError, RequestSocket},
     wire::{RawMessage, Undecodable},
@@ -160,7 +160,7 @@ pub(super) fn namespace_id(
 }
 
 /// A request for an answer without the counters, which are most of a link's message.
-fn link_request() -> LinkMessage {
+pub(super) fn link_request() -> LinkMessage {
     let mut request = LinkMessage::default();
     request
         .attributes
@@ -292,10 +292,12 @@ pub(super) fn routes(
         let each = |(first, others): &mut Both, message: RawMessage<'_>| {
             match parse_as(message, RTM_NEWROUTE, route::route) {
                 // A kernel without IPv6 answers a request for its routes with all IPv4 routes.
-                Ok(Some(route)) if route.destination.is_ipv6() != is_ipv6 => {}
-                Ok(Some(route)) if preferred.contains(&route.ifindex) => first.push(route),
-                Ok(Some(route)) => others.push(route),
-                Ok(None) => {}
+                Ok(DecodedRoute::Unicast(route)) if route.destination.is_ipv6() != is_ipv6 => {}
+                Ok(DecodedRoute::Unicast(route)) if preferred.contains(&route.ifindex) => {
+                    first.push(route);
+                }
+                Ok(DecodedRoute::Unicast(route)) => others.push(route),
+                Ok(DecodedRoute::Other(..) | DecodedRoute::Ignored) => {}
                 Err(_) => return false,
             }
             true
@@ -310,7 +312,7 @@ pub(super) fn routes(
 }
 
 /// Parses a message that must be of type `kind`.
-fn parse_as<T>(
+pub(super) fn parse_as<T>(
     message: RawMessage<'_>,
     kind: u16,
     parse: impl Fn(&[u8]) -> Result<T, Undecodable>,

@@ -1,6 +1,7 @@
 //! Datagrams of any content; see [`crate::fuzzing`].
 
 use super::{
+    decode::{link, route},
     listener::{Interpreter, pod_message},
     selection::DeviceSelector,
     wire::RawMessages,
@@ -21,6 +22,8 @@ pub fn datagram(bytes: &[u8]) {
             let _ = pod_message(message, nsid, |found| observations.push(found));
         }
         let _ = message.end_of_answer();
+        let _ = route::found_route(message.payload);
+        let _ = link::forwarding(message.payload);
         for observation in observations {
             at.0 += 1;
             engine.step(at, TimedObservation { at, observation }, &mut effects);

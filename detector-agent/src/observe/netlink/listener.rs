@@ -13,13 +13,14 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
-use netlink_packet_core::NLMSG_OVERRUN;
+use netlink_packet_core::{NLM_F_APPEND, NLM_F_REPLACE, NLMSG_OVERRUN};
 use nix::{
     errno::Errno,
     libc::{
-        RTM_DELADDR, RTM_DELLINK, RTM_DELNEIGH, RTM_DELNSID, RTM_DELROUTE, RTM_NEWADDR,
-        RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWNSID, RTM_NEWROUTE, RTNLGRP_IPV4_IFADDR,
-        RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE, RTNLGRP_LINK, RTNLGRP_NEIGH,
+        RTM_DELADDR, RTM_DELLINK, RTM_DELNEIGH, RTM_DELNSID, RTM_DELROUTE, RTM_DELRULE,
+        RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWNSID, RTM_NEWROUTE, RTM_NEWRULE,
+        RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_IFADDR,
+        RTNLGRP_IPV6_ROUTE, RTNLGRP_IPV6_RULE, RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_NEXTHOP,
         RTNLGRP_NSID,
     },
 };
@@ -31,16 +32,21 @@ use super::{
         link::{self, LinkFacts, OtherEnd},
         namespace_id,
         neighbour::{self, NeighbourEntry},
-        route,
+        route::{self, RouteMessage},
     },
     socket::{MAX_DATAGRAM, OpenError, RouteSocket},
     wire::{RawMessage, RawMessages, Undecodable},
 };
 use crate::{
     clock,
-    engine::{IfIndex, NsId, Observation, Peer, TimedObservation},
+    engine::{
+        IfIndex, NsId, Observation, Peer, Route, RoutePlace, RoutingChange, TimedObservation,
+    },
 };
 
+/// `linux/rtnetlink.h`; libc does not have them.
+const RTM_NEWNEXTHOP: u16 = 104;
+const RTM_DELNEXTHOP: u16 = 105;
 /// Maximum number of remembered pairs with both ends in the agent's namespace.
 const MAX_LOCAL_PAIRS: usize = 4_096;
 
@@ -104,6 +110,9 @@ impl NetlinkListener {
             RTNLGRP_IPV6_IFADDR,
             RTNLGRP_IPV4_ROUTE,
             RTNLGRP_IPV6_ROUTE,
+            RTNLGRP_IPV4_RULE,
+            RTNLGRP_IPV6_RULE,
+            RTNLGRP_NEXTHOP,
         ];
         let socket = RouteSocket::for_notifications(&groups, Some(options.receive_buffer))?;
         if !options.neighbours {
@@ -203,6 +212,8 @@ impl Interpreter {
                 if let Some(facts) = link::new_link(payload)? {
                     self.remember_local_pair(&facts);
                     emit(Observation::Link(self.selector.link(facts)));
+                } else if let Some(port) = link::bridge_port(payload)? {
+                    emit(Observation::RoutingChanged(RoutingChange::Port(port)));
                 }
             }
             RTM_DELLINK => {
@@ -250,14 +261,19 @@ impl Interpreter {
                     (NeighbourEntry::Ignored, _) => {}
                 }
             }
-            RTM_NEWROUTE | RTM_DELROUTE => {
-                if let Some(route) = route::route(payload)? {
-                    emit(if message.kind == RTM_NEWROUTE {
-                        Observation::Route(route)
-                    } else {
-                        Observation::RouteGone(route)
-                    });
+            RTM_NEWROUTE | RTM_DELROUTE => match route::route(payload)? {
+                RouteMessage::Unicast(route) if message.kind == RTM_NEWROUTE => {
+                    emit(added_route(route, message.flags));
                 }
+                RouteMessage::Unicast(route) => emit(Observation::RouteGone(route)),
+                RouteMessage::Other(destination, length) => {
+                    let change = RoutingChange::Destination(destination, length);
+                    emit(Observation::RoutingChanged(change));
+                }
+                RouteMessage::Ignored => {}
+            },
+            RTM_NEWRULE | RTM_DELRULE | RTM_NEWNEXTHOP | RTM_DELNEXTHOP => {
+                emit(Observation::RoutingChanged(RoutingChange::Policy));
             }
             _ => {}
         }
@@ -277,6 +293,18 @@ impl Interpreter {
                 self.local_pairs.remove(&facts.ifindex);
             }
         }
+    }
+}
+
+/// By the flags of its notification, where a route was added among those of its destination, metric and table
+/// (`fib_table_insert` in net/ipv4/fib_trie.c, `fib6_add_rt2node` in net/ipv6/ip6_fib.c).
+fn added_route(route: Route, flags: u16) -> Observation {
+    if flags & NLM_F_REPLACE != 0 {
+        Observation::Route(route)
+    } else if flags & NLM_F_APPEND != 0 || route.destination.is_ipv6() {
+        Observation::RouteBeside(route, RoutePlace::Last)
+    } else {
+        Observation::RouteBeside(route, RoutePlace::First)
     }
 }
 

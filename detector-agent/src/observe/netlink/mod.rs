@@ -10,6 +10,7 @@ pub(crate) mod fuzzing;
 mod listener;
 mod namespace;
 mod request;
+mod route_lookup;
 mod selection;
 mod snapshot;
 mod socket;
@@ -20,6 +21,7 @@ pub use listener::{DrainedSocket, ListenerError, ListenerOptions, NetlinkListene
 pub(crate) use namespace::open_namespace;
 pub use request::ReadError;
 pub(in crate::observe) use request::{RequestError, RequestSocket};
+pub use route_lookup::RouteLookup;
 pub use selection::{DeviceSelector, LinkDriver, PatternError};
 pub use snapshot::{BoundedSnapshot, MAX_PER_POD, NetlinkReader, Omitted};
 pub use socket::OpenError;

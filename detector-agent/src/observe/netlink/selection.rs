@@ -105,6 +105,7 @@ impl DeviceSelector {
             master: facts.master,
             peer,
             up: facts.up,
+            running: facts.running,
         }
     }
 

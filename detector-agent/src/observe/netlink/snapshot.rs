@@ -56,7 +56,7 @@ impl Omitted {
 /// Reads the kernel's state by netlink. Blocking: for a thread that may wait (some milliseconds on a busy node).
 #[derive(Debug)]
 pub struct NetlinkReader {
-    socket: RequestSocket,
+    pub(super) socket: RequestSocket,
 }
 
 impl NetlinkReader {

@@ -140,9 +140,15 @@ impl RouteSocket {
                 .map_err(|error| OpenError::privileged(purpose, "CAP_NET_ADMIN", error))?;
         }
         for group in groups {
-            this.socket
-                .add_membership(*group)
-                .map_err(|error| OpenError::system("joining a netlink multicast group", error))?;
+            match this.socket.add_membership(*group) {
+                // Before Linux 5.3 there are no next-hop objects.
+                Err(error)
+                    if *group == libc::RTNLGRP_NEXTHOP
+                        && error.raw_os_error() == Some(libc::EINVAL) => {}
+                joined => joined.map_err(|error| {
+                    OpenError::system("joining a netlink multicast group", error)
+                })?,
+            }
         }
         this.socket
             .set_non_blocking(true)

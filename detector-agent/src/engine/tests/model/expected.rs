@@ -54,7 +54,7 @@ impl World {
                 };
                 let certain = claims.iter().filter(|(_, support)| support.certain);
                 let certain = self.pod_count(certain.map(|(claimant, _)| claimant));
-                let receiver = self.receiver(*address, scope);
+                let receiver = self.receiver(*address, scope, &claims);
                 expected.push(Expected {
                     address: *address,
                     vlan: (scope.0.outer, scope.0.inner),
@@ -65,13 +65,12 @@ impl World {
                         Confidence::Observed
                     },
                     claimants: claims.keys().map(|c| self.claimant_name(*c)).collect(),
-                    traffic_goes_to: if claims.contains_key(&ModelClaimant::Node) {
-                        Some(self.node_link(*address, scope))
-                    } else {
-                        receiver
-                            .filter(|r| claims.contains_key(r))
-                            .map(|r| self.device_name(r))
-                    },
+                    traffic_goes_to: receiver
+                        .filter(|r| claims.contains_key(r))
+                        .map(|r| match r {
+                            ModelClaimant::Node => self.node_link(*address, scope),
+                            r => self.device_name(r),
+                        }),
                 });
             }
         }
@@ -247,19 +246,34 @@ impl World {
         (vlan, link_local.then_some(domain))
     }
 
-    fn receiver(&self, address: IpAddr, scope: Scope) -> Option<ModelClaimant> {
+    fn receiver(
+        &self,
+        address: IpAddr,
+        scope: Scope,
+        claims: &BTreeMap<ModelClaimant, Support>,
+    ) -> Option<ModelClaimant> {
+        let node_wide = (Vlan::default(), None);
+        if scope != node_wide && claims.contains_key(&ModelClaimant::Node) {
+            return Some(ModelClaimant::Node);
+        }
         if scope.0 != Vlan::default() {
             return None;
         }
         let out = match scope.1 {
             Some(domain) => domain,
-            None => *self.routes.get(&address)?,
+            None => match self.look_up_route(address) {
+                RouteTarget::Host => return Some(ModelClaimant::Node),
+                RouteTarget::Nowhere => return None,
+                RouteTarget::Device(out) => out,
+                RouteTarget::Bridge(path) => path.bridge,
+            },
         };
         if !self.is_bridge(out) {
             return Some(ModelClaimant::Device(out));
         }
         let mac = self.neighbours.get(&(out, address))?.mac;
         match self.fdb.get(&(out, mac)) {
+            Some(entry) if !self.links[&entry.port].link.up => None,
             Some(entry) => Some(ModelClaimant::Device(entry.port)),
             None => Some(ModelClaimant::BehindBridge(out, mac)),
         }

@@ -43,6 +43,12 @@ pub(super) enum Op {
     AgeFdb(IfIndex, Mac),
     Route(IpAddr, IfIndex),
     RouteGone(IpAddr),
+    /// A policy rule that discards the packets for an address, or sends them over a link.
+    Rule(IpAddr, Option<IfIndex>),
+    RuleGone(IpAddr),
+    /// The kernel answers the pending route lookups; the agent gets the answers later.
+    StartLookups,
+    FinishLookups,
     Frame {
         ifindex: IfIndex,
         address: IpAddr,
@@ -228,6 +234,10 @@ fn op(theme: Theme) -> impl Strategy<Value = Op> {
         2 => (anywhere(), address()).prop_map(|(i, a)| Op::RemoveHost(i, a)),
         2 => (address(), anywhere()).prop_map(|(a, i)| Op::Route(a, i)),
         1 => address().prop_map(Op::RouteGone),
+        1 => (address(), proptest::option::of(anywhere())).prop_map(|(a, i)| Op::Rule(a, i)),
+        1 => address().prop_map(Op::RuleGone),
+        1 => Just(Op::StartLookups),
+        1 => Just(Op::FinishLookups),
     ];
     let neighbours = prop_oneof![
         4 => (bridge_or_pod(), address(), macs(), state)

@@ -1,14 +1,14 @@
 //! `RTM_NEWLINK` and `RTM_DELLINK`.
 
-use netlink_packet_core::{parse_i32, parse_u32};
+use netlink_packet_core::{parse_i32, parse_u16, parse_u32};
 use netlink_packet_route::link::LinkHeader;
 use nix::libc::{
-    self, ARPHRD_LOOPBACK, IFLA_ADDRESS, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK,
-    IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER, IFLA_NEW_IFINDEX, IFLA_NEW_NETNSID,
-    IFLA_WIRELESS,
+    self, ARPHRD_LOOPBACK, IFLA_ADDRESS, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND,
+    IFLA_INFO_SLAVE_DATA, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER,
+    IFLA_NEW_IFINDEX, IFLA_NEW_NETNSID, IFLA_WIRELESS,
 };
 
-use super::{AF_UNSPEC, if_index, mac};
+use super::{AF_BRIDGE, AF_UNSPEC, if_index, mac};
 use crate::{
     engine::{IfIndex, Mac, NsId, Peer},
     observe::netlink::{
@@ -19,6 +19,13 @@ use crate::{
 
 const HEADER: usize = size_of::<libc::ifinfomsg>();
 const IFF_UP: u32 = libc::IFF_UP as u32;
+const IFF_RUNNING: u32 = libc::IFF_RUNNING as u32;
+
+/// `linux/if_link.h` and `linux/if_bridge.h`; libc does not have them.
+const IFLA_BR_VLAN_FILTERING: u16 = 7;
+const IFLA_BR_VLAN_DEFAULT_PVID: u16 = 39;
+const IFLA_BRPORT_STATE: u16 = 1;
+const BR_STATE_FORWARDING: u8 = 3;
 
 /// A link as one message describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +39,8 @@ pub(in super::super) struct LinkFacts {
     /// The other end of a veth or netkit pair.
     pub(in super::super) other_end: OtherEnd,
     pub(in super::super) up: bool,
+    /// Able to pass packets: up, and with a carrier.
+    pub(in super::super) running: bool,
 }
 
 /// Where the other end of a veth or netkit pair is.
@@ -120,7 +129,63 @@ pub(in super::super) fn new_link(payload: &[u8]) -> Result<Option<LinkFacts>, Un
         master,
         other_end,
         up: header.flags.bits() & IFF_UP != 0,
+        running: header.flags.bits() & IFF_RUNNING != 0,
     }))
+}
+
+/// The port that a bridge's message is about (family `AF_BRIDGE`); the bridge sends one when the port's state changes.
+pub(in super::super) fn bridge_port(payload: &[u8]) -> Result<Option<IfIndex>, Undecodable> {
+    let header = LinkHeader::parse(payload)?;
+    if u8::from(header.interface_family) != AF_BRIDGE {
+        return Ok(None);
+    }
+    if_index(header.index).map(Some)
+}
+
+/// What decides about forwarding on a link, in `RTM_NEWLINK`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct LinkForwarding {
+    /// The link is a bridge.
+    pub(in super::super) is_bridge: bool,
+    /// The VLAN of untagged frames, if it is a bridge with VLAN filtering.
+    pub(in super::super) vlan: Option<u16>,
+    /// The link is a bridge's port that forwards frames.
+    pub(in super::super) is_forwarding_port: bool,
+}
+
+/// Parses `RTM_NEWLINK`.
+pub(in super::super) fn forwarding(payload: &[u8]) -> Result<LinkForwarding, Undecodable> {
+    let mut found = LinkForwarding::default();
+    let mut filters_vlans = false;
+    for_each_attribute(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
+        if kind != IFLA_LINKINFO {
+            return Ok(());
+        }
+        let is_bridge = driver_of(value)? == LinkDriver::Bridge;
+        found.is_bridge = is_bridge;
+        for_each_attribute(value, |kind, value| match kind {
+            // Other drivers give the same numbers another meaning.
+            IFLA_INFO_DATA if is_bridge => for_each_attribute(value, |kind, value| {
+                match kind {
+                    IFLA_BR_VLAN_FILTERING => filters_vlans = value.first() == Some(&1),
+                    IFLA_BR_VLAN_DEFAULT_PVID => {
+                        found.vlan = Some(parse_u16(value)?).filter(|vlan| *vlan != 0);
+                    }
+                    _ => {}
+                }
+                Ok(())
+            }),
+            IFLA_INFO_SLAVE_DATA => for_each_attribute(value, |kind, value| {
+                if kind == IFLA_BRPORT_STATE {
+                    found.is_forwarding_port = value.first() == Some(&BR_STATE_FORWARDING);
+                }
+                Ok(())
+            }),
+            _ => Ok(()),
+        })
+    })?;
+    found.vlan = found.vlan.filter(|_| filters_vlans);
+    Ok(found)
 }
 
 /// Parses `RTM_DELLINK`; `None` if the link stays and only left its bridge (family `AF_BRIDGE`).

@@ -1,12 +1,12 @@
-//! `RTM_NEWROUTE` and `RTM_DELROUTE`.
+//! `RTM_NEWROUTE` and `RTM_DELROUTE`, as notifications, in dumps, and as the answer to a lookup.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::parse_u32;
 use netlink_packet_route::route::RouteHeader;
 use nix::libc::{
-    RT_TABLE_LOCAL, RTA_DST, RTA_MULTIPATH, RTA_OIF, RTA_PRIORITY, RTA_TABLE, RTM_F_CLONED,
-    RTN_UNICAST,
+    RT_TABLE_LOCAL, RTA_DST, RTA_GATEWAY, RTA_MULTIPATH, RTA_OIF, RTA_PRIORITY, RTA_TABLE, RTA_VIA,
+    RTM_F_CLONED, RTN_LOCAL, RTN_UNICAST,
 };
 
 use super::{AF_INET, AF_INET6, if_index, ip_address, prefix_len};
@@ -20,16 +20,24 @@ const HEADER: usize = 12;
 /// Size of `struct rtnexthop`: length (2 bytes), flags, hops, interface index (4 bytes).
 const NEXT_HOP_HEADER: usize = 8;
 
-/// Parses either message; `None` for routes from which no single receiving device follows: other types than unicast, the
-/// local table, cloned cache entries, routes over several next hops or without a device.
-pub(in super::super) fn route(payload: &[u8]) -> Result<Option<Route>, Undecodable> {
+/// What a message says about routing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum RouteMessage {
+    /// A route from which a single receiving device follows.
+    Unicast(Route),
+    /// Any other route of this destination and prefix length: of another type, in the local table, for a type of service or
+    /// a source, over several next hops, without a device.
+    Other(IpAddr, u8),
+    /// Another family, or a cache entry.
+    Ignored,
+}
+
+/// Parses either message.
+pub(in super::super) fn route(payload: &[u8]) -> Result<RouteMessage, Undecodable> {
     let header = RouteHeader::parse(payload)?;
     let family = u8::from(header.address_family);
-    if !matches!(family, AF_INET | AF_INET6)
-        || u8::from(header.kind) != RTN_UNICAST
-        || header.flags.bits() & RTM_F_CLONED != 0
-    {
-        return Ok(None);
+    if !matches!(family, AF_INET | AF_INET6) || header.flags.bits() & RTM_F_CLONED != 0 {
+        return Ok(RouteMessage::Ignored);
     }
     let mut destination: Option<IpAddr> = None;
     let mut device: Option<IfIndex> = None;
@@ -48,24 +56,70 @@ pub(in super::super) fn route(payload: &[u8]) -> Result<Option<Route>, Undecodab
         }
         Ok(())
     })?;
-    let Some(ifindex) = device.or(only_hop) else {
-        return Ok(None);
-    };
-    if table == u32::from(RT_TABLE_LOCAL) {
-        return Ok(None);
-    }
     let destination = destination.unwrap_or(match family {
         AF_INET => Ipv4Addr::UNSPECIFIED.into(),
         _ => Ipv6Addr::UNSPECIFIED.into(),
     });
     let prefix_len = prefix_len(family, header.destination_prefix_length)?;
-    Ok(Some(Route {
-        destination,
-        prefix_len,
-        ifindex,
-        metric,
-        table,
-    }))
+    let is_plain = u8::from(header.kind) == RTN_UNICAST
+        && table != u32::from(RT_TABLE_LOCAL)
+        && header.tos == 0
+        && header.source_prefix_length == 0;
+    Ok(match device.or(only_hop) {
+        Some(ifindex) if is_plain => RouteMessage::Unicast(Route {
+            destination,
+            prefix_len,
+            ifindex,
+            metric,
+            table,
+        }),
+        _ => RouteMessage::Other(destination, prefix_len),
+    })
+}
+
+/// The answer to a lookup of one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum FoundRoute {
+    /// Delivered to the node itself.
+    Local,
+    /// Out of a device, to a gateway or to the address itself.
+    Out(IfIndex, Option<IpAddr>),
+    /// Discarded, rejected, or for a group of receivers.
+    Nowhere,
+}
+
+/// Parses the answer to a lookup.
+pub(in super::super) fn found_route(payload: &[u8]) -> Result<FoundRoute, Undecodable> {
+    let header = RouteHeader::parse(payload)?;
+    let family = u8::from(header.address_family);
+    let mut device = None;
+    let mut gateway = None;
+    for_each_attribute(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
+        match kind {
+            RTA_OIF => device = Some(if_index(parse_u32(value)?)?),
+            RTA_GATEWAY => gateway = Some(ip_address(family, value)?),
+            RTA_VIA => gateway = Some(via(value)?),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    match u8::from(header.kind) {
+        RTN_LOCAL => Ok(FoundRoute::Local),
+        RTN_UNICAST => match device {
+            Some(device) => Ok(FoundRoute::Out(device, gateway)),
+            None => Err(Undecodable("a route that was looked up has no device")),
+        },
+        _ => Ok(FoundRoute::Nowhere),
+    }
+}
+
+/// A gateway of another family: `struct rtvia`, the family (2 bytes) and the address.
+fn via(value: &[u8]) -> Result<IpAddr, Undecodable> {
+    let Some((family, address)) = value.split_first_chunk::<2>() else {
+        return Err(Undecodable("a gateway is truncated"));
+    };
+    let family = u8::try_from(u16::from_ne_bytes(*family)).unwrap_or_default();
+    ip_address(family, address)
 }
 
 /// The device of a next-hop list with exactly one entry.

@@ -15,7 +15,7 @@ use super::{
     address,
     link::{self, LinkFacts, OtherEnd, RemovedLink},
     neighbour::{self, NeighbourEntry},
-    route,
+    route::{self, FoundRoute, RouteMessage},
 };
 use crate::{
     engine::{AssignedAddress, FdbEntry, Mac, Neighbour, NudState, Peer, Route},
@@ -287,7 +287,10 @@ fn own_addresses_and_tunnel_entries_are_not_forwarding_entries() {
 
 #[test]
 fn a_unicast_route_over_one_device_is_kept() {
-    let read = |name: &str| route::route(&payload(name)).unwrap();
+    let read = |name: &str| match route::route(&payload(name)) {
+        Ok(RouteMessage::Unicast(route)) => Some(route),
+        _ => None,
+    };
     let pod = Route {
         destination: ip("10.244.2.10"),
         prefix_len: 32,
@@ -327,10 +330,53 @@ fn a_unicast_route_over_one_device_is_kept() {
 }
 
 #[test]
-fn other_routes_are_ignored() {
+fn of_other_routes_the_destination_is_kept() {
     for name in ["route_local_table", "route_multipath", "route_blackhole"] {
-        assert_eq!(route::route(&payload(name)), Ok(None), "{name}");
+        let read = route::route(&payload(name));
+        assert!(
+            matches!(read, Ok(RouteMessage::Other(..))),
+            "{name}: {read:?}"
+        );
     }
+    let other = RouteMessage::Other(ip("10.244.2.10"), 32);
+    // The type of service, and the length of a source prefix.
+    for at in [3, 2] {
+        let mut bytes = payload("route_pod");
+        bytes[at] = 8;
+        assert_eq!(route::route(&bytes), Ok(other));
+    }
+    // RTM_F_CLONED.
+    let mut bytes = payload("route_pod");
+    bytes[9] |= 2;
+    assert_eq!(route::route(&bytes), Ok(RouteMessage::Ignored));
+}
+
+#[test]
+fn a_looked_up_route_has_a_device_and_perhaps_a_gateway() {
+    let bytes = payload("route_pod");
+    assert_eq!(route::found_route(&bytes), Ok(FoundRoute::Out(3, None)));
+    let mut local = bytes.clone();
+    local[7] = 2;
+    assert_eq!(route::found_route(&local), Ok(FoundRoute::Local));
+    for kind in [3, 6, 7, 8] {
+        let mut rejected = bytes.clone();
+        rejected[7] = kind;
+        assert_eq!(route::found_route(&rejected), Ok(FoundRoute::Nowhere));
+    }
+    let mut by_gateway = bytes.clone();
+    by_gateway.extend([8, 0, 5, 0, 10, 0, 0, 1]);
+    assert_eq!(
+        route::found_route(&by_gateway),
+        Ok(FoundRoute::Out(3, Some(ip("10.0.0.1"))))
+    );
+    let mut via = bytes.clone();
+    via.extend([22, 0, 18, 0, 10, 0]);
+    via.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]);
+    assert_eq!(
+        route::found_route(&via),
+        Ok(FoundRoute::Out(3, Some(ip("fd00::1"))))
+    );
+    assert!(route::found_route(&bytes[..12]).is_err(), "no device");
 }
 
 #[test]
@@ -340,7 +386,8 @@ fn a_list_of_one_next_hop_gives_its_device() {
     // Cut the second hop (8 bytes) off the list (16 + 8) and its length, 4 bytes before the value.
     bytes.drain(list + 16..list + 24);
     bytes[list - 4] = 20;
-    assert_eq!(route::route(&bytes).unwrap().unwrap().ifindex, 3);
+    let read = route::route(&bytes);
+    assert!(matches!(read, Ok(RouteMessage::Unicast(route)) if route.ifindex == 3));
 }
 
 #[test]
@@ -394,6 +441,9 @@ fn parse_all(bytes: &[u8]) {
         let _ = address::link_address(payload);
         let _ = neighbour::entry(payload);
         let _ = route::route(payload);
+        let _ = route::found_route(payload);
+        let _ = link::forwarding(payload);
+        let _ = link::bridge_port(payload);
     };
     let walked = RawMessages::of(bytes)
         .map(|message| message.map(|message| decode(message.payload)).is_err());

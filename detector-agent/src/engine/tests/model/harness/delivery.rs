@@ -31,6 +31,32 @@ impl Harness {
         self.check(effects)
     }
 
+    /// Takes the pending route lookups, and answers them as the kernel would now.
+    pub(super) fn answer_lookups(&mut self) -> RouteAnswers {
+        let addresses = self.engine.take_route_lookups(2);
+        let found = addresses.into_iter();
+        RouteAnswers {
+            found: found.map(|a| (a, self.world.look_up_route(a))).collect(),
+            failed: Vec::new(),
+        }
+    }
+
+    pub(super) fn step_answers(&mut self, answers: RouteAnswers, effects: &mut Vec<Effect>) {
+        let observation = TimedObservation {
+            at: self.world.now,
+            observation: Observation::RoutesLookedUp(answers),
+        };
+        self.engine.step(self.world.now, observation, effects);
+    }
+
+    pub(super) fn finish_lookups(&mut self) -> TestCaseResult {
+        let mut effects = Vec::new();
+        if let Some(answers) = self.lookups.take() {
+            self.step_answers(answers, &mut effects);
+        }
+        self.check(effects)
+    }
+
     pub(super) fn start_snapshot(
         &mut self,
         scope: SnapshotScope,

@@ -52,6 +52,8 @@ pub(super) struct Harness {
     /// Devices the engine asked to attach while out of sync.
     attach: BTreeSet<IfIndex>,
     resync_requested: bool,
+    /// Answers of the kernel that have not reached the engine.
+    lookups: Option<RouteAnswers>,
     starts: u64,
     restarted: bool,
 }
@@ -71,6 +73,7 @@ impl Harness {
             closed: HashSet::new(),
             attach: BTreeSet::new(),
             resync_requested: false,
+            lookups: None,
             starts: 0,
             restarted: false,
         };
@@ -155,6 +158,15 @@ impl Harness {
             }
             Op::Route(address, ifindex) => self.apply(|w| w.route(address, ifindex)),
             Op::RouteGone(address) => self.apply(|w| w.route_gone(address)),
+            Op::Rule(address, ifindex) => self.apply(|w| w.rule(address, ifindex)),
+            Op::RuleGone(address) => self.apply(|w| w.rule_gone(address)),
+            Op::StartLookups => {
+                if self.lookups.is_none() {
+                    self.lookups = Some(self.answer_lookups());
+                }
+                Ok(())
+            }
+            Op::FinishLookups => self.finish_lookups(),
             Op::Frame {
                 ifindex,
                 address,

@@ -94,6 +94,8 @@ pub(super) struct World {
     pub(super) neighbours: BTreeMap<(IfIndex, IpAddr), NeighbourEntry>,
     pub(super) fdb: BTreeMap<(IfIndex, Mac), FdbPort>,
     pub(super) routes: BTreeMap<IpAddr, IfIndex>,
+    /// Policy rules: they come before the routes, and the agent cannot read them.
+    pub(super) rules: BTreeMap<IpAddr, Option<IfIndex>>,
     pub(super) frames: Vec<SeenFrame>,
 }
 
@@ -157,6 +159,7 @@ impl World {
         self.fdb
             .retain(|(bridge, _), s| *bridge != ifindex && s.port != ifindex);
         self.routes.retain(|_, i| *i != ifindex);
+        self.rules.retain(|_, i| *i != Some(ifindex));
         self.frames.retain(|h| h.claim.ifindex != ifindex);
         self.purge_aged();
         Some(Observation::LinkGone(ifindex))
@@ -179,8 +182,10 @@ impl World {
         let device = self.links.get_mut(&ifindex)?;
         if device.link.up && !up {
             self.routes.retain(|_, i| *i != ifindex);
+            self.rules.retain(|_, i| *i != Some(ifindex));
         }
         device.link.up = up;
+        device.link.running = up;
         Some(self.link(ifindex))
     }
 

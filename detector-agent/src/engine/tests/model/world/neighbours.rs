@@ -97,4 +97,51 @@ impl World {
         let ifindex = self.routes.remove(&address)?;
         Some(Observation::RouteGone(host_route(address, ifindex)))
     }
+
+    pub(in super::super) fn rule(
+        &mut self,
+        address: IpAddr,
+        ifindex: Option<IfIndex>,
+    ) -> Option<Observation> {
+        if let Some(ifindex) = ifindex {
+            self.links.get(&ifindex).filter(|d| d.link.up)?;
+        }
+        self.rules.insert(address, ifindex);
+        Some(Observation::RoutingChanged(RoutingChange::Policy))
+    }
+
+    pub(in super::super) fn rule_gone(&mut self, address: IpAddr) -> Option<Observation> {
+        self.rules.remove(&address)?;
+        Some(Observation::RoutingChanged(RoutingChange::Policy))
+    }
+
+    /// What the kernel answers to a lookup.
+    pub(in super::super) fn look_up_route(&self, address: IpAddr) -> RouteTarget {
+        let out = match self.rules.get(&address) {
+            Some(target) => *target,
+            None if self.hosts.iter().any(|(_, a)| *a == address) => return RouteTarget::Host,
+            None => self.routes.get(&address).copied(),
+        };
+        let Some(out) = out else {
+            return RouteTarget::Nowhere;
+        };
+        if !self.is_bridge(out) {
+            return RouteTarget::Device(out);
+        }
+        let mac = self.neighbours.get(&(out, address)).map(|entry| entry.mac);
+        let entry = mac.and_then(|mac| self.fdb.get(&(out, mac)));
+        RouteTarget::Bridge(BridgePath {
+            bridge: out,
+            next_hop: address,
+            mac,
+            port: match entry {
+                Some(entry) if entry.aged => BridgePort::Unknown,
+                Some(entry) if self.links[&entry.port].link.up => {
+                    BridgePort::Forwarding(entry.port)
+                }
+                Some(entry) => BridgePort::Blocked(entry.port),
+                None => BridgePort::Unknown,
+            },
+        })
+    }
 }

@@ -1,0 +1,226 @@
+//! Asks the kernel where it sends the node's own packets for an address, as `ip route get ADDRESS` does: policy rules, every
+//! table and type of route, next-hop objects and the choice among several next hops are the kernel's own.
+//!
+//! If they leave through a bridge, the neighbour entry of the next hop and the bridge's forwarding entry say through which
+//! port. Each lookup takes one to five requests for single objects, about 10 µs each, and lists nothing.
+
+use std::{collections::HashMap, io, net::IpAddr};
+
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage},
+    route::{RouteAddress, RouteAttribute, RouteMessage},
+};
+use nix::{
+    errno::Errno,
+    libc::{RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWROUTE},
+};
+
+use super::{
+    decode::{
+        link::{self, LinkForwarding},
+        neighbour::{self, NeighbourEntry},
+        route::{self, FoundRoute},
+    },
+    dumps::{link_request, parse_as},
+    request::{ReadError, RequestError, RequestSocket},
+    snapshot::NetlinkReader,
+    wire::{RawMessage, Undecodable},
+};
+use crate::engine::{BridgePath, BridgePort, IfIndex, Mac, NudState, RouteAnswers, RouteTarget};
+
+/// The outcome of a batch of lookups.
+#[derive(Debug, Default)]
+pub struct RouteLookup {
+    /// The answers, and the addresses without one.
+    pub answers: RouteAnswers,
+    /// Why the last of those has no answer.
+    pub error: Option<ReadError>,
+}
+
+impl NetlinkReader {
+    /// Looks up the routes of these addresses. The batch ends at the first one that cannot be looked up, so that a socket
+    /// that does not answer costs one timeout.
+    pub fn look_up_routes(&mut self, addresses: &[IpAddr]) -> RouteLookup {
+        let mut lookup = RouteLookup::default();
+        let mut links = Links::new();
+        let mut rest = addresses.iter();
+        for address in rest.by_ref() {
+            match look_up(&mut self.socket, &mut links, *address) {
+                Ok(target) => lookup.answers.found.push((*address, target)),
+                Err(error) => {
+                    lookup.answers.failed.push(*address);
+                    lookup.error = Some(error.while_reading("the route of an address"));
+                    break;
+                }
+            }
+        }
+        lookup.answers.failed.extend(rest);
+        lookup
+    }
+}
+
+/// What was read of links during one batch.
+type Links = HashMap<IfIndex, Option<LinkForwarding>>;
+
+fn look_up(
+    socket: &mut RequestSocket,
+    links: &mut Links,
+    address: IpAddr,
+) -> Result<RouteTarget, RequestError> {
+    let (device, gateway) = match route_of(socket, address)? {
+        FoundRoute::Local => return Ok(RouteTarget::Host),
+        FoundRoute::Nowhere => return Ok(RouteTarget::Nowhere),
+        FoundRoute::Out(device, gateway) => (device, gateway),
+    };
+    let Some(bridge) = link(socket, links, device)?.filter(|link| link.is_bridge) else {
+        return Ok(RouteTarget::Device(device));
+    };
+    let next_hop = gateway.unwrap_or(address);
+    let mac = neighbour_mac(socket, device, next_hop)?;
+    let port = match mac {
+        Some(mac) => forwarding_port(socket, device, mac, bridge.vlan)?,
+        None => None,
+    };
+    let port = match port {
+        Some(port) => match link(socket, links, port)? {
+            Some(state) if state.is_forwarding_port => BridgePort::Forwarding(port),
+            Some(_) => BridgePort::Blocked(port),
+            None => BridgePort::Unknown,
+        },
+        None => BridgePort::Unknown,
+    };
+    Ok(RouteTarget::Bridge(BridgePath {
+        bridge: device,
+        next_hop,
+        mac,
+        port,
+    }))
+}
+
+fn route_of(socket: &mut RequestSocket, address: IpAddr) -> Result<FoundRoute, RequestError> {
+    let mut request = RouteMessage::default();
+    let (family, length, destination) = match address {
+        IpAddr::V4(v4) => (AddressFamily::Inet, 32, RouteAddress::Inet(v4)),
+        IpAddr::V6(v6) => (AddressFamily::Inet6, 128, RouteAddress::Inet6(v6)),
+    };
+    request.header.address_family = family;
+    request.header.destination_prefix_length = length;
+    request
+        .attributes
+        .push(RouteAttribute::Destination(destination));
+    let found = one(
+        socket,
+        RouteNetlinkMessage::GetRoute(request),
+        RTM_NEWROUTE,
+        route::found_route,
+    );
+    match found {
+        // Unreachable, prohibited and discarded (IPv4: `fib_props` in net/ipv4/fib_semantics.c; IPv6 also has answers with
+        // such types), and no route at all, or none of this family.
+        Err(RequestError::Refused(
+            Errno::EHOSTUNREACH
+            | Errno::EACCES
+            | Errno::EINVAL
+            | Errno::ENETUNREACH
+            | Errno::EAFNOSUPPORT
+            | Errno::EOPNOTSUPP,
+        )) => Ok(FoundRoute::Nowhere),
+        Ok(Some(found)) => Ok(found),
+        Ok(None) => Err(RequestError::System(io::ErrorKind::InvalidData.into())),
+        Err(other) => Err(other),
+    }
+}
+
+fn link(
+    socket: &mut RequestSocket,
+    links: &mut Links,
+    ifindex: IfIndex,
+) -> Result<Option<LinkForwarding>, RequestError> {
+    if let Some(known) = links.get(&ifindex) {
+        return Ok(*known);
+    }
+    let mut request = link_request();
+    request.header.index = ifindex;
+    let request = RouteNetlinkMessage::GetLink(request);
+    let found = none_if_gone(one(socket, request, RTM_NEWLINK, link::forwarding))?;
+    links.insert(ifindex, found);
+    Ok(found)
+}
+
+/// The hardware address that a neighbour resolves to.
+fn neighbour_mac(
+    socket: &mut RequestSocket,
+    ifindex: IfIndex,
+    address: IpAddr,
+) -> Result<Option<Mac>, RequestError> {
+    let mut request = NeighbourMessage::default();
+    let (family, destination) = match address {
+        IpAddr::V4(v4) => (AddressFamily::Inet, NeighbourAddress::Inet(v4)),
+        IpAddr::V6(v6) => (AddressFamily::Inet6, NeighbourAddress::Inet6(v6)),
+    };
+    request.header.family = family;
+    request.header.ifindex = ifindex;
+    request
+        .attributes
+        .push(NeighbourAttribute::Destination(destination));
+    let request = RouteNetlinkMessage::GetNeighbour(request);
+    let found = none_if_gone(one(socket, request, RTM_NEWNEIGH, neighbour::entry))?;
+    Ok(match found {
+        Some(NeighbourEntry::Neighbour(entry)) if entry.state != NudState::Invalid => entry.lladdr,
+        _ => None,
+    })
+}
+
+/// The port of a bridge's forwarding entry.
+fn forwarding_port(
+    socket: &mut RequestSocket,
+    bridge: IfIndex,
+    mac: Mac,
+    vlan: Option<u16>,
+) -> Result<Option<IfIndex>, RequestError> {
+    let mut request = NeighbourMessage::default();
+    request.header.family = AddressFamily::Bridge;
+    request.attributes.extend([
+        NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()),
+        NeighbourAttribute::Controller(bridge),
+    ]);
+    request
+        .attributes
+        .extend(vlan.map(NeighbourAttribute::Vlan));
+    let request = RouteNetlinkMessage::GetNeighbour(request);
+    let found = none_if_gone(one(socket, request, RTM_NEWNEIGH, neighbour::entry))?;
+    Ok(match found {
+        Some(NeighbourEntry::Fdb(entry)) => Some(entry.port),
+        _ => None,
+    })
+}
+
+/// Requests one object.
+fn one<T>(
+    socket: &mut RequestSocket,
+    request: RouteNetlinkMessage,
+    kind: u16,
+    parse: impl Fn(&[u8]) -> Result<T, Undecodable>,
+) -> Result<Option<T>, RequestError> {
+    socket.get(
+        request,
+        |found: &mut Option<T>, message: RawMessage<'_>| match parse_as(message, kind, &parse) {
+            Ok(object) => {
+                *found = Some(object);
+                true
+            }
+            Err(_) => false,
+        },
+    )
+}
+
+/// No entry, or no such device any more; before Linux 5.0 single entries cannot be requested.
+fn none_if_gone<T>(found: Result<Option<T>, RequestError>) -> Result<Option<T>, RequestError> {
+    match found {
+        Err(RequestError::Refused(
+            Errno::ENOENT | Errno::ENODEV | Errno::EINVAL | Errno::EOPNOTSUPP,
+        )) => Ok(None),
+        other => other,
+    }
+}
