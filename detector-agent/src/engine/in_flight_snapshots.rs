@@ -151,6 +151,17 @@ impl InFlightSnapshots {
         self.touched.insert(key, self.sequence);
     }
 
+    /// Whether a snapshot is in flight.
+    pub(super) fn is_any(&self) -> bool {
+        !self.started.is_empty()
+    }
+
+    /// Makes every snapshot in flight unusable.
+    pub(super) fn discard_all(&mut self) {
+        self.started.clear();
+        self.touched.clear();
+    }
+
     /// Removes a snapshot that failed.
     pub(super) fn fail(&mut self, token: SnapshotToken) {
         self.started.remove(&token);

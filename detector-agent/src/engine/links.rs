@@ -36,6 +36,9 @@ pub(super) struct LinkState {
     pub(super) peer_mac: Option<Mac>,
     /// The pod's namespace is gone, and the kernel is about to remove the device.
     pub(super) is_dying: bool,
+    /// Notifications were lost since the kernel last reported the peer: it may be another device's
+    /// by now.
+    pub(super) is_peer_stale: bool,
     /// The namespace of the pod's end. It is remembered when the peer is unset, so that a pod with
     /// two devices does not become two pods while it is deleted or one of its interfaces moves.
     namespace: Option<NsId>,
@@ -180,6 +183,13 @@ impl Links {
         }
     }
 
+    /// Notifications were lost: no peer is certain until the kernel reports it again.
+    pub(super) fn mark_peers_stale(&mut self) {
+        for state in self.by_index.values_mut() {
+            state.is_peer_stale = state.link.peer.is_some();
+        }
+    }
+
     /// The known peers in a namespace.
     pub(super) fn peers_in(&self, nsid: NsId) -> Vec<Peer> {
         let peers = self.by_peer.keys();
@@ -217,6 +227,17 @@ impl Links {
                 .is_some_and(|holder| holder.generation > state.generation)
         };
         link.peer = link.peer.filter(|peer| !newer_holds(*peer));
+        if link.peer.is_some()
+            && let Some(state) = self.by_index.get_mut(&ifindex)
+        {
+            state.is_peer_stale = false;
+        }
+        let Some(state) = self.by_index.get(&ifindex) else {
+            return UpsertOutcome {
+                change: LinkChange::New,
+                displaced: self.insert(link, now),
+            };
+        };
         // A message without the peer (an early or partial one) does not unset it.
         if !complete && link.peer.is_none() && link.kind == state.link.kind {
             link.peer = state.link.peer;
@@ -268,6 +289,7 @@ impl Links {
             namespace_readable: false,
             peer_mac: None,
             is_dying: false,
+            is_peer_stale: false,
             namespace: pod_peer(&link).map(|peer| peer.nsid),
             link,
         };

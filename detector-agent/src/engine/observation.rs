@@ -409,6 +409,9 @@ pub enum Observation {
     /// The pod's end of a pair moved to another namespace. The kernel sends no message about the
     /// end that stayed.
     PeerMoved(Peer),
+    /// Notifications were lost, and those that follow are newer. A snapshot of the node repairs the
+    /// loss; snapshots in flight are of no use for that.
+    NotificationsLost,
     /// An address was added or changed on a link in another namespace.
     PodAddress(Peer, AssignedAddress),
     /// An assignment of an address was removed in another namespace; the link may have others of

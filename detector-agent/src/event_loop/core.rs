@@ -226,6 +226,7 @@ fn kind(observation: &Observation) -> Option<&'static str> {
         Observation::Snapshot(..) => Some("snapshot"),
         Observation::SnapshotStarted(_)
         | Observation::SelfCheckStarted(_)
+        | Observation::NotificationsLost
         | Observation::SnapshotFailed(_)
         | Observation::RoutesLookedUp(_) => None,
     }

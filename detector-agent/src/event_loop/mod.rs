@@ -110,6 +110,10 @@ impl EventLoop {
             .drain(max_datagrams, |observation| core.step(observation))
             .map_err(io::Error::other)?;
         if drained.overrun {
+            core.step(TimedObservation {
+                at: clock::now(),
+                observation: Observation::NotificationsLost,
+            });
             core.count_dropped("netlink_overrun", 1);
             core.request_resync("netlink_overrun");
         }

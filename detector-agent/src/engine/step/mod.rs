@@ -5,6 +5,7 @@ mod bounds;
 mod claims;
 mod decide;
 mod gateways;
+mod loss;
 mod merge;
 mod pods;
 mod restore;
@@ -12,7 +13,10 @@ mod routing;
 mod self_check;
 mod topology;
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeSet, HashSet},
+    net::IpAddr,
+};
 
 use super::{
     anomaly::{Anomalies, AnomalyEffect},
@@ -127,6 +131,9 @@ pub struct Engine {
     /// Unknown links for which a neighbour was reported: if one turns out to be a bridge, a resync
     /// is needed.
     unresolved_links: BTreeSet<IfIndex>,
+    /// Peers with address updates that wait until it is certain whose peer they are; bounded like
+    /// links.
+    deferred_peers: HashSet<Peer>,
     /// Open conflicts of the previous run, until the first full snapshot.
     restored: restore::RestoredConflicts,
 }
@@ -154,6 +161,7 @@ impl Engine {
             refusals: Refusals::default(),
             dirty: BTreeSet::new(),
             unresolved_links: BTreeSet::new(),
+            deferred_peers: HashSet::new(),
             restored: restore::RestoredConflicts::default(),
         }
     }
@@ -177,15 +185,20 @@ impl Engine {
                 self.touch(StateKey::Link(ifindex));
                 self.link_gone(ifindex, effects);
             }
+            Observation::NotificationsLost => self.notifications_lost(),
             Observation::NamespaceIdFreed(nsid) => self.namespace_id_freed(nsid, at),
             Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
             Observation::PodAddress(peer, info) => {
                 self.touch_pod_address(peer, info.id());
-                self.pod_address(peer, info, at);
+                if !self.defer_address_update(peer, effects) {
+                    self.pod_address(peer, info, at);
+                }
             }
             Observation::PodAddressGone(peer, id) => {
                 self.touch_pod_address(peer, id);
-                self.pod_address_gone(peer, id, at);
+                if !self.defer_address_update(peer, effects) {
+                    self.pod_address_gone(peer, id, at);
+                }
             }
             Observation::HostAddress(ifindex, info) => {
                 self.touch_host_address(ifindex, info.id());
@@ -245,6 +258,9 @@ impl Engine {
             Observation::Snapshot(token, scope, snapshot) => {
                 self.merge_snapshot(token, scope, *snapshot, at, effects)
             }
+        }
+        if !self.deferred_peers.is_empty() {
+            self.read_deferred(effects);
         }
         self.apply_pending(
             DecisionTime {

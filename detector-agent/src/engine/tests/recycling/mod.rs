@@ -1,5 +1,6 @@
 //! Namespace ids and link indexes that the kernel assigns again, while the agent lags behind the
-//! kernel by any number of notifications and reads devices at any time in between.
+//! kernel by any number of notifications, loses some of them, and reads devices at any time in
+//! between.
 //!
 //! At no time does a claim name a pod that never had the address; and once the agent has caught up
 //! the claims are exactly the kernel's addresses.
@@ -27,6 +28,8 @@ enum Op {
     Read(usize),
     /// A self-check of a device starts.
     SelfCheck(usize),
+    /// The last notifications find no room; the agent receives the others and starts a resync.
+    Overrun(usize),
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -42,6 +45,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => (1..6_usize).prop_map(Op::Receive),
         6 => nth().prop_map(Op::Read),
         1 => nth().prop_map(Op::SelfCheck),
+        1 => (1..12_usize).prop_map(Op::Overrun),
     ];
     proptest::collection::vec(op, 1..60)
 }
@@ -119,12 +123,24 @@ impl Agent {
                     self.read(n % self.reads.len())?;
                 }
             }
+            Op::Overrun(count) => {
+                let kept = self.kernel.queue.len().saturating_sub(count);
+                self.kernel.queue.truncate(kept);
+                while !self.kernel.queue.is_empty() {
+                    self.receive()?;
+                }
+                self.step(Observation::NotificationsLost, false)?;
+                self.start(SnapshotScope::Node, None, false)?;
+            }
             Op::SelfCheck(n) => {
                 let device = self.kernel.nth(n).and_then(|i| self.engine.device(i));
-                // Like the worker's jobs, after the read that follows the attach.
+                // Like the worker's jobs, after the read that follows the attach; and not while a
+                // resync is in flight.
                 let scope = |d: &PodDevice| SnapshotScope::Device(d.ifindex);
+                let others = [Some(SnapshotScope::Node), device.as_ref().map(scope)];
+                let mut reads = self.reads.iter();
                 if let Some(device) = device
-                    && self.reads.iter().all(|read| read.scope != scope(&device))
+                    && reads.all(|read| !others.contains(&Some(read.scope)))
                 {
                     self.start(scope(&device), device.peer, true)?;
                 }
@@ -155,6 +171,9 @@ impl Agent {
         for effect in effects {
             match effect {
                 Effect::Attach(device) if !is_node_merge => {
+                    self.start(SnapshotScope::Device(device.ifindex), device.peer, false)?;
+                }
+                Effect::ReadDevice(device) => {
                     self.start(SnapshotScope::Device(device.ifindex), device.peer, false)?;
                 }
                 Effect::Resync => self.start(SnapshotScope::Node, None, false)?,
@@ -208,6 +227,7 @@ impl Agent {
             let mut pods: Vec<_> = pods.collect();
             if links.is_empty() {
                 pods.extend(read.known_peer.map(|peer| PodAddresses {
+                    is_truncated: false,
                     peer,
                     mac: None,
                     addresses: None,

@@ -43,7 +43,7 @@ impl Harness {
                     prop_assert!(self.closed.insert(conflict.id), "resolved twice");
                     prop_assert!(conflict.resolved_at.is_some());
                 }
-                Effect::Attach(device) => {
+                Effect::Attach(device) | Effect::ReadDevice(device) => {
                     if self.stage != SyncStage::Synced {
                         self.attach.insert(device.ifindex);
                     }
@@ -52,7 +52,7 @@ impl Harness {
                     prop_assert!(false, "a self-check found {found:?}");
                 }
                 Effect::Renamed(_) | Effect::Detach(_) | Effect::Anomaly(_) => {}
-                Effect::ReadDevice(_) | Effect::ReadNode | Effect::BoundReached(_) => {
+                Effect::ReadNode | Effect::BoundReached(_) => {
                     prop_assert!(false, "the bounds are far away: {:?}", effect);
                 }
                 Effect::Resync => self.resync_requested = true,
