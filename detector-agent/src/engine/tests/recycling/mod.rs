@@ -231,7 +231,6 @@ impl Agent {
                     peer,
                     mac: None,
                     addresses: None,
-                    is_truncated: false,
                 }));
             }
             read.pods = Some(pods);
