@@ -16,6 +16,9 @@ pub(in crate::engine) struct FormerLladdr {
     pub(in crate::engine) last: Timestamp,
     /// The entry alternated between this hardware address and another: both answer.
     pub(in crate::engine) flapped: bool,
+    /// The address was removed in the pod after this was last confirmed: a later return to another
+    /// hardware address is a handover, and does not show that this one answers.
+    refuted: bool,
 }
 
 /// A neighbour entry of the kernel.
@@ -172,6 +175,7 @@ impl Facts {
             for former in &mut neighbour.former {
                 if is_behind_pod(former.mac) {
                     former.flapped = false;
+                    former.refuted = true;
                     touched = true;
                 }
             }
@@ -202,6 +206,7 @@ impl Facts {
                     first,
                     last,
                     flapped: true,
+                    refuted: false,
                 },
             );
             self.reference_mac(bridge, mac, address);
@@ -238,7 +243,8 @@ impl Facts {
 }
 
 /// The entry changes from one hardware address to another. The old one is remembered. An entry that
-/// returns to one it had within `window` proves that this one and all it had in between answer.
+/// returns to one it had within `window` proves that this one and all it had in between answer,
+/// except for those whose pods gave the address up.
 /// Returns the hardware addresses that are no longer remembered.
 fn remember(known: &mut NeighbourFact, next: Mac, at: Timestamp, window: Duration) -> Vec<Mac> {
     let mut dropped = Vec::new();
@@ -254,11 +260,12 @@ fn remember(known: &mut NeighbourFact, next: Mac, at: Timestamp, window: Duratio
         first: known.first,
         last: at,
         flapped: known.returned,
+        refuted: known.refuted,
     });
     known.returned = false;
     if let Some(before) = known.former.iter().position(|former| former.mac == next) {
         for former in known.former.iter_mut().skip(before) {
-            former.flapped = true;
+            former.flapped |= !former.refuted;
         }
         known.former.remove(before);
         known.returned = true;

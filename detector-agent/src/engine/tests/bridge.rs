@@ -199,6 +199,31 @@ fn flapping_entry_shows_both_ports() {
     );
 }
 
+/// As keepalived moves an address to and fro: the entry returns, but only one pod has the address.
+#[test]
+fn handover_behind_a_bridge_is_not_flapping() {
+    let mut node = Node::with_bridge(2);
+    node.address(1, "10.0.0.1");
+    node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
+    for (from, to) in [(1_u8, 2), (2, 1), (1, 2)] {
+        node.address_gone(from.into(), "10.0.0.1");
+        node.address(to.into(), "10.0.0.1");
+        node.neighbour(9, "10.0.0.1", mac(to), NudState::Stale);
+    }
+    assert!(node.conflict_events().is_empty());
+    // With an overlap, both have it until one gives it up.
+    node.address(1, "10.0.0.1");
+    node.neighbour(9, "10.0.0.1", mac(1), NudState::Stale);
+    node.address_gone(2, "10.0.0.1");
+    assert_eq!(
+        node.conflict_events(),
+        [
+            "raised 10.0.0.1 duplicate certain: veth2 veth1",
+            "resolved 10.0.0.1 duplicate certain: veth1 left veth2(address_removed)",
+        ]
+    );
+}
+
 #[test]
 fn single_entry_change_is_a_move_not_a_conflict() {
     let mut node = Node::with_bridge(2);

@@ -146,6 +146,38 @@ fn removal_ends_flapping_only_for_macs_leading_there() {
 }
 
 #[test]
+fn return_after_a_removal_is_a_handover() {
+    // The address is removed behind 2 while the entry still leads there, or only later.
+    for leads_there_at_removal in [true, false] {
+        let mut entries = Entries::default();
+        entries.set_bridge_lladdrs(&[1, 2]);
+        if leads_there_at_removal {
+            assert!(entries.refute(BRIDGE, 2));
+        }
+        entries.set_bridge_lladdrs(&[3]);
+        if !leads_there_at_removal {
+            assert!(entries.refute(BRIDGE, 2));
+        }
+        entries.set_bridge_lladdrs(&[1]);
+        assert_eq!(entries.former(), [(2, false), (3, true)]);
+        // It answers again.
+        entries.set_bridge_lladdrs(&[2, 1]);
+        assert_eq!(entries.former(), [(3, true), (2, true)]);
+    }
+}
+
+#[test]
+fn confirmation_after_a_removal_shows_that_the_pod_answers() {
+    let mut entries = Entries::default();
+    entries.set_bridge_lladdrs(&[1, 2]);
+    assert!(entries.refute(BRIDGE, 2));
+    let confirmed = neighbour(BRIDGE, "10.0.0.1", mac(2), NudState::Reachable);
+    entries.set(confirmed, true);
+    entries.set_bridge_lladdrs(&[1]);
+    assert_eq!(entries.former(), [(2, true)]);
+}
+
+#[test]
 fn later_lladdr_does_not_inherit_flapping() {
     let mut entries = Entries::default();
     entries.set_bridge_lladdrs(&[1, 2, 1, 3, 4]);

@@ -331,10 +331,12 @@ fn is_accepted(entry: &NeighbourEntry, device: &ModelDevice, address: IpAddr) ->
     }
 }
 
-/// Former lladdrs of an entry that took part in flapping and were current within the window.
+/// Former lladdrs of an entry that took part in flapping and were current within the window. One
+/// whose pod gave the address up takes part again only once the entry has it again or confirms it.
 fn flapping_macs(entry: &NeighbourEntry, now: Timestamp) -> BTreeSet<Mac> {
     let mut took: Vec<(Timestamp, Mac)> = Vec::new();
     let mut participants = BTreeSet::new();
+    let mut given_up = BTreeSet::new();
     // When this MAC was last replaced among the first `n` changes.
     let left = |took: &[(Timestamp, Mac)], mac: Mac, n: usize| {
         let last = took[..n].iter().rposition(|(_, m)| *m == mac)?;
@@ -344,8 +346,13 @@ fn flapping_macs(entry: &NeighbourEntry, now: Timestamp) -> BTreeSet<Mac> {
         match event {
             EntryEvent::Cleared(mac) => {
                 participants.remove(mac);
+                given_up.insert(*mac);
+            }
+            EntryEvent::Confirmed(mac) => {
+                given_up.remove(mac);
             }
             EntryEvent::Took(at, mac) => {
+                given_up.remove(mac);
                 took.push((*at, *mac));
                 let n = took.len() - 1;
                 let over =
@@ -354,7 +361,8 @@ fn flapping_macs(entry: &NeighbourEntry, now: Timestamp) -> BTreeSet<Mac> {
                 if let Some((before, left)) = left(&took, *mac, n)
                     && at.since(left) < WINDOW
                 {
-                    participants.extend(took[before..].iter().map(|(_, m)| *m));
+                    let since = took[before..].iter().map(|(_, m)| *m);
+                    participants.extend(since.filter(|m| !given_up.contains(m)));
                 }
             }
         }

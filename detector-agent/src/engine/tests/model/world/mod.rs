@@ -47,6 +47,8 @@ pub(super) struct SeenFrame {
 pub(super) enum EntryEvent {
     /// The entry took this lladdr.
     Took(Timestamp, Mac),
+    /// The present lladdr was confirmed.
+    Confirmed(Mac),
     /// The address was removed in the pod behind this MAC.
     Cleared(Mac),
 }

@@ -30,7 +30,10 @@ impl World {
             entry.refuted = false;
             entry.mac = mac;
         }
-        entry.refuted &= state != NudState::Reachable;
+        if state == NudState::Reachable {
+            entry.refuted = false;
+            entry.history.push(EntryEvent::Confirmed(mac));
+        }
         entry.state = state;
         self.purge_aged();
         Some(Observation::Neighbour(Neighbour {
