@@ -26,6 +26,9 @@ fn pod(layout: &Layout, device: &str, addresses: &[&str]) -> Pod {
         let length = if address.contains(':') { 128 } else { 32 };
         spec.address(format!("{address}/{length}"))
     });
+    // As Calico does on both ends: the gateway answers from the start.
+    let dad = "net.ipv6.conf.default.accept_dad";
+    layout.node.sysctl(dad, "0").unwrap();
     let pod = layout.node.add_pod(&spec).unwrap();
     add_gateway(&pod, "169.254.1.1");
     if addresses.iter().any(|address| address.contains(':')) {
