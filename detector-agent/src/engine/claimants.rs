@@ -10,10 +10,10 @@ use super::{
     evidence::{frame_evidence, neighbour_evidence},
     facts::{AddressFacts, Assigned, Facts, FrameFact, NeighbourFact},
     links::{LinkState, Links},
-    observation::{IfIndex, Mac, NudState, Timestamp, Vlan},
-    route_lookups::{BridgePort, RouteLookups, RouteTarget},
+    observation::{IfIndex, NudState, Timestamp, Vlan},
+    route_lookups::RouteLookups,
     routes::Routes,
-    scope::{NODE_WIDE, Scope, is_claimable, is_link_local},
+    scope::{Scope, is_claimable, is_link_local},
     settings::Settings,
 };
 
@@ -106,84 +106,6 @@ impl ClaimContext<'_> {
             && (facts.assigned.iter().any(assigned)
                 || facts.neighbours.iter().any(neighbour)
                 || facts.frames.iter().any(frame))
-    }
-
-    /// The one of `claimants` that receives the node's packets for `address`
-    /// (`docs/detection-rules.md`, section 11): the one in the kernel's last answer if it was
-    /// asked, else the one that follows from the stored routes.
-    pub(super) fn traffic_receiver<'c>(
-        &self,
-        address: IpAddr,
-        scope: Scope,
-        claimants: &'c [Claimant],
-    ) -> Option<&'c Claimant> {
-        match self.route_lookups.answer(address) {
-            Some(target) if scope == NODE_WIDE => self.looked_up_receiver(*target, claimants),
-            _ => self.derived_receiver(address, scope, claimants),
-        }
-    }
-
-    fn looked_up_receiver<'c>(
-        &self,
-        target: RouteTarget,
-        claimants: &'c [Claimant],
-    ) -> Option<&'c Claimant> {
-        match target {
-            RouteTarget::Nowhere => None,
-            RouteTarget::Host => claimants.iter().find(|c| c.id == ClaimantId::Host),
-            RouteTarget::Device(ifindex) => device_claimant(ifindex, claimants),
-            RouteTarget::Bridge(path) => match path.port {
-                BridgePort::Forwarding(port) => device_claimant(port, claimants),
-                BridgePort::Blocked(_) => None,
-                BridgePort::Unknown => self.receiver_behind(path.bridge, path.mac?, claimants),
-            },
-        }
-    }
-
-    /// As [`Self::traffic_receiver`], by the stored routes alone.
-    pub(super) fn derived_receiver<'c>(
-        &self,
-        address: IpAddr,
-        scope: Scope,
-        claimants: &'c [Claimant],
-    ) -> Option<&'c Claimant> {
-        // The node delivers its own addresses locally: the local table is consulted first.
-        if let Some(host) = claimants.iter().find(|c| c.id == ClaimantId::Host) {
-            return Some(host);
-        }
-        // Routes are untagged. For link-local addresses the sender chooses the link, not the
-        // routes.
-        if scope.vlan != Vlan::default() {
-            return None;
-        }
-        let out = match scope.domain {
-            Some(domain) => domain,
-            None => self.routes.lookup(address)?,
-        };
-        if !self.links.is_bridge(out) {
-            return device_claimant(out, claimants);
-        }
-        let mut entries = self.facts.get(address)?.neighbours.iter();
-        let entry = entries.find(|n| n.ifindex == out)?;
-        self.receiver_behind(out, entry.lladdr, claimants)
-    }
-
-    /// The claimant behind a bridge that has a hardware address: a port that is down passes
-    /// nothing, and a quiet pod stays behind the port where it was seen last.
-    fn receiver_behind<'c>(
-        &self,
-        bridge: IfIndex,
-        mac: Mac,
-        claimants: &'c [Claimant],
-    ) -> Option<&'c Claimant> {
-        match self.fdb.port(bridge, mac) {
-            Some(port) if self.links.is_running(port) => device_claimant(port, claimants),
-            Some(_) => None,
-            None => {
-                let id = ClaimantId::BehindBridge(bridge, mac);
-                claimants.iter().find(|c| c.id == id)
-            }
-        }
     }
 
     fn add_assigned(
@@ -419,10 +341,4 @@ impl ClaimContext<'_> {
             },
         );
     }
-}
-
-fn device_claimant(device: IfIndex, claimants: &[Claimant]) -> Option<&Claimant> {
-    claimants
-        .iter()
-        .find(|c| matches!(c.id, ClaimantId::Device(ifindex, _) if ifindex == device))
 }

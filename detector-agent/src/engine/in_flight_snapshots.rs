@@ -10,8 +10,9 @@ use std::{
     net::IpAddr,
 };
 
-use super::observation::{
-    AssignmentId, FdbEntry, IfIndex, Mac, Peer, Route, SnapshotScope, SnapshotToken,
+use super::{
+    observation::{AssignmentId, FdbEntry, IfIndex, Mac, Peer, Route},
+    snapshot::{SnapshotScope, SnapshotToken},
 };
 
 /// Identifies one item of the kernel's state.

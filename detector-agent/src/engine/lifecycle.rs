@@ -15,6 +15,7 @@ use super::{
         LeaveReason,
     },
     counts::KindCounts,
+    ids::mix,
     observation::Timestamp,
     scope::Scope,
     settings::Bounds,
@@ -218,14 +219,6 @@ impl Lifecycle {
         let low = mix(self.seed.rotate_left(32).wrapping_add(self.serial));
         ConflictId((u128::from(high) << 64) | u128::from(low))
     }
-}
-
-/// The finalizer of SplitMix64: spreads a counter over all bits.
-pub(super) fn mix(value: u64) -> u64 {
-    let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 impl DeferredAddresses {

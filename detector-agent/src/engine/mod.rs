@@ -32,6 +32,7 @@ mod expiry;
 mod facts;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod ids;
 mod in_flight_snapshots;
 mod lifecycle;
 mod links;
@@ -44,9 +45,11 @@ mod routes;
 mod scope;
 mod self_check;
 mod settings;
+mod snapshot;
 mod step;
 #[cfg(test)]
 mod tests;
+mod traffic_receiver;
 
 pub use anomaly::{
     Allocation, Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, ChangedAddresses,
@@ -61,4 +64,5 @@ pub use refusals::BoundKind;
 pub use route_lookups::{BridgePath, BridgePort, RouteAnswers, RouteTarget, RoutingChange};
 pub use self_check::{Difference, Discrepancy};
 pub use settings::{AnomalyRules, Bounds, Settings};
+pub use snapshot::*;
 pub use step::{BoundReached, DropCounters, Effect, Engine, ListedClaim};

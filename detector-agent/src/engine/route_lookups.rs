@@ -7,7 +7,7 @@
 //! holds until the next one.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
     net::IpAddr,
 };
 
@@ -117,8 +117,8 @@ impl RouteLookups {
 
     /// A conflict about the address is open.
     pub(super) fn follow(&mut self, address: IpAddr) {
-        if !self.tracked.contains_key(&address) {
-            self.tracked.insert(address, Tracked::default());
+        if let Entry::Vacant(place) = self.tracked.entry(address) {
+            place.insert(Tracked::default());
             self.request(address);
         }
     }

@@ -8,10 +8,10 @@ use crate::engine::{
     facts::Owner,
     in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
     observation::{
-        AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, PodAddresses, Route, RoutePlace,
-        Snapshot, SnapshotScope, SnapshotToken, Timestamp, TruncatedLists,
+        AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, Route, RoutePlace, Timestamp,
     },
     refusals::{BoundKind, BoundOwner},
+    snapshot::{PodAddresses, Snapshot, SnapshotScope, SnapshotToken, TruncatedLists},
 };
 
 impl Engine {

@@ -4,7 +4,8 @@ use std::{collections::HashSet, net::IpAddr};
 
 use super::*;
 use crate::engine::{
-    lifecycle::{Decision, DecisionTime, Lifecycle, mix},
+    ids::mix,
+    lifecycle::{Decision, DecisionTime, Lifecycle},
     scope::Scope,
 };
 

@@ -187,9 +187,12 @@ fn refused_neighbour_of_a_device_is_read_again() {
     assert_eq!(node.device_effects(), ["read veth1#1"]);
 }
 
+/// A table row: the bound, what reaches it, and what makes room.
+type BoundCase = (&'static str, fn(&mut Node), fn(&mut Node));
+
 #[test]
 fn node_is_read_again_when_one_of_its_bounds_has_room() {
-    let cases: [(&str, fn(&mut Node), fn(&mut Node)); 5] = [
+    let cases: [BoundCase; 5] = [
         (
             "routes",
             |node| (0..3).for_each(|n| node.route(&nth(n), 9)),

@@ -138,7 +138,7 @@ fn a_state_that_agrees_is_not_reported() {
 
 #[test]
 fn a_live_update_explains_a_difference() {
-    let cases: [(&str, fn(&mut Node)); 3] = [
+    let cases: [NodeCase; 3] = [
         ("before the merge", |node| {
             let token = begin_self_check(node);
             node.address(1, "10.0.0.1");

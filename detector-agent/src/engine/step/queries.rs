@@ -1,0 +1,127 @@
+//! What the engine holds, for the endpoints, the metrics and the event loop.
+
+use super::*;
+
+impl Engine {
+    /// The open conflicts with their claimants' newest evidence, oldest first.
+    #[must_use]
+    pub fn conflicts(&self, now: Timestamp) -> Vec<Conflict> {
+        let mut conflicts: Vec<_> = self
+            .conflict_addresses()
+            .into_iter()
+            .flat_map(|address| self.conflicts_of(address, now))
+            .collect();
+        conflicts.sort_by_key(|c| (c.raised_at, c.address, c.vlan));
+        conflicts
+    }
+
+    /// The addresses with an open conflict, oldest conflict first; see [`Engine::conflicts_of`].
+    #[must_use]
+    pub fn conflict_addresses(&self) -> Vec<IpAddr> {
+        let open = self.lifecycle.open();
+        let mut addresses: Vec<_> = open.map(|(_, c)| (c.raised_at, c.address)).collect();
+        addresses.sort_unstable();
+        let mut seen = BTreeSet::new();
+        addresses.retain(|(_, address)| seen.insert(*address));
+        addresses.into_iter().map(|(_, address)| address).collect()
+    }
+
+    /// The open conflicts of one address, with their claimants' newest evidence.
+    #[must_use]
+    pub fn conflicts_of(&self, address: IpAddr, now: Timestamp) -> Vec<Conflict> {
+        let derived = self.claim_context().derive(address, now);
+        let refreshed = |(scope, conflict): (Scope, &Conflict)| {
+            let mut conflict = conflict.clone();
+            for fresh in derived.get(&scope).into_iter().flatten() {
+                if let Some(shown) = conflict.claimants.iter_mut().find(|c| c.id == fresh.id) {
+                    shown.clone_from(fresh);
+                }
+            }
+            conflict
+        };
+        self.lifecycle.open_of(address).map(refreshed).collect()
+    }
+
+    /// How many conflicts of `kind` are open.
+    #[must_use]
+    pub fn open_conflicts(&self, kind: ConflictKind) -> usize {
+        self.lifecycle.count(kind)
+    }
+
+    /// Every address with facts, in no order; see [`Engine::claims_of`].
+    #[must_use]
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.facts.addresses().collect()
+    }
+
+    /// How many live claims there are, without the node's own: as many as [`Engine::claims_of`]
+    /// lists for all addresses together.
+    #[must_use]
+    pub fn claim_count(&self) -> usize {
+        self.claim_counts.total()
+    }
+
+    /// The claims of one address, without the node's own.
+    #[must_use]
+    pub fn claims_of(&self, address: IpAddr, now: Timestamp) -> Vec<ListedClaim> {
+        let derived = self.claim_context().derive(address, now);
+        let claims = derived.into_iter().flat_map(|(scope, claimants)| {
+            claimants.into_iter().map(move |claimant| ListedClaim {
+                address,
+                vlan: scope.vlan,
+                claimant,
+            })
+        });
+        claims
+            .filter(|c| c.claimant.id != ClaimantId::Host)
+            .collect()
+    }
+
+    /// All pod devices.
+    #[must_use]
+    pub fn devices(&self) -> Vec<PodDevice> {
+        self.links
+            .iter()
+            .filter(|l| l.is_pod())
+            .map(LinkState::device)
+            .collect()
+    }
+
+    /// The pod device with this index, if there is one.
+    #[must_use]
+    pub fn device(&self, ifindex: IfIndex) -> Option<PodDevice> {
+        self.links.pod(ifindex).map(LinkState::device)
+    }
+
+    /// What was dropped at bounds so far.
+    #[must_use]
+    pub fn drop_counters(&self) -> DropCounters {
+        self.drops
+    }
+
+    #[cfg(test)]
+    pub(in crate::engine) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// The namespace in which the pod behind a device is, or last was.
+    #[cfg(test)]
+    pub(in crate::engine) fn namespace_of(&self, ifindex: IfIndex) -> Option<NsId> {
+        let id = ClaimantId::Device(ifindex, self.links.get(ifindex)?.generation);
+        match self.links.pod_identity(id) {
+            PodIdentity::Namespace(nsid) => Some(nsid),
+            PodIdentity::Claimant(_) => None,
+        }
+    }
+
+    pub(super) fn claim_context(&self) -> ClaimContext<'_> {
+        ClaimContext {
+            links: &self.links,
+            facts: &self.facts,
+            fdb: &self.fdb,
+            routes: &self.routes,
+            route_lookups: &self.route_lookups,
+            settings: &self.settings,
+        }
+    }
+}
