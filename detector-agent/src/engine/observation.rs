@@ -342,8 +342,7 @@ pub enum Observation {
     LinkGone(IfIndex),
     /// The namespace with this id is gone, or the id was assigned to another one.
     NamespaceIdFreed(NsId),
-    /// The pod's end of a pair moved to another namespace. The kernel sends no message about the
-    /// end that stayed.
+    /// The pod's end of a pair moved to another namespace; no message is about the other end.
     PeerMoved(Peer),
     /// Notifications were lost, and those that follow are newer. A snapshot of the node repairs the
     /// loss; snapshots in flight are of no use for that.
