@@ -3,7 +3,8 @@
 //! Invariants: an address without facts has no entry; `owners` lists exactly the addresses that an
 //! owner has facts for; `behind` lists exactly the hardware addresses in bridges' neighbour
 //! entries, former ones included; what a pod can make grow stays within
-//! [`Bounds::claims_per_device`], everything else within [`Bounds::kernel_entries`].
+//! [`Bounds::claims_per_device`](super::settings::Bounds::claims_per_device), everything else within
+//! [`Bounds::kernel_entries`](super::settings::Bounds::kernel_entries).
 
 mod assigned;
 mod frames;
