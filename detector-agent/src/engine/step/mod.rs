@@ -66,8 +66,8 @@ pub enum Effect {
     Resync,
     /// A self-check found and corrected a difference from the kernel that no live update explains.
     Corrected(Discrepancy),
-    /// There is room again at a bound of a device that refused something: take a snapshot of the
-    /// device.
+    /// Take a snapshot of a device: a bound that refused something has room again, or an update of
+    /// its addresses could not be applied.
     ReadDevice(PodDevice),
     /// There is room again at a bound of the node that refused something: take another snapshot of
     /// the node.
