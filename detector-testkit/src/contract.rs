@@ -76,13 +76,14 @@ fn conflict(data: &mut FieldCheck<'_>, resolved: bool) {
             field.report("null while active");
         }
     });
+    // A duration and not a time: hundreds of conflicts found by one snapshot take a busy machine more than a second.
     data.field("latency_us", |field| {
         if !field
             .value
             .as_f64()
-            .is_some_and(|latency| latency > 0.0 && latency < 1e6)
+            .is_some_and(|latency| latency > 0.0 && latency < 1e8)
         {
-            field.report("between 0 and 1000000, both excluded");
+            field.report("between 0 and 100000000, both excluded");
         }
     });
     data.field("traffic_goes_to", |field| field.or_null(non_empty));
