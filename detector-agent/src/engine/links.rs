@@ -64,6 +64,13 @@ impl LinkState {
         self.link.kind == LinkKind::Pod
     }
 
+    /// Removes what is known of the pod's end.
+    fn clear_peer(&mut self) {
+        self.link.peer = None;
+        self.namespace_readable = false;
+        self.peer_mac = None;
+    }
+
     pub(super) fn device(&self) -> PodDevice {
         PodDevice {
             ifindex: self.link.ifindex,
@@ -200,9 +207,7 @@ impl Links {
     pub(super) fn unset_peer(&mut self, peer: Peer) -> Option<&mut LinkState> {
         let ifindex = self.by_peer.remove(&peer)?;
         let state = self.by_index.get_mut(&ifindex)?;
-        state.link.peer = None;
-        state.namespace_readable = false;
-        state.peer_mac = None;
+        state.clear_peer();
         Some(state)
     }
 
@@ -215,29 +220,18 @@ impl Links {
         now: Timestamp,
     ) -> UpsertOutcome {
         let ifindex = link.ifindex;
-        let Some(state) = self.by_index.get(&ifindex) else {
+        let holder = link.peer.and_then(|peer| self.pod_by_peer(peer));
+        let holder = holder.map(|holder| holder.generation);
+        let Some(state) = self.by_index.get_mut(&ifindex) else {
             return UpsertOutcome {
                 change: LinkChange::New,
                 displaced: self.insert(link, now),
             };
         };
         // A dying device may still report a peer that belongs to a newer one by now.
-        let newer_holds = |peer: Peer| {
-            self.pod_by_peer(peer)
-                .is_some_and(|holder| holder.generation > state.generation)
-        };
-        link.peer = link.peer.filter(|peer| !newer_holds(*peer));
-        if link.peer.is_some()
-            && let Some(state) = self.by_index.get_mut(&ifindex)
-        {
-            state.is_peer_stale = false;
-        }
-        let Some(state) = self.by_index.get(&ifindex) else {
-            return UpsertOutcome {
-                change: LinkChange::New,
-                displaced: self.insert(link, now),
-            };
-        };
+        let newer_holds = holder.is_some_and(|holder| holder > state.generation);
+        link.peer = link.peer.filter(|_| !newer_holds);
+        state.is_peer_stale &= link.peer.is_none();
         // A message without the peer (an early or partial one) does not unset it.
         if !complete && link.peer.is_none() && link.kind == state.link.kind {
             link.peer = state.link.peer;
@@ -259,12 +253,6 @@ impl Links {
             });
             return UpsertOutcome { change, displaced };
         }
-        let Some(state) = self.by_index.get_mut(&ifindex) else {
-            return UpsertOutcome {
-                change: LinkChange::New,
-                displaced: self.insert(link, now),
-            };
-        };
         if link.peer.is_none() {
             state.namespace_readable = false;
             state.peer_mac = None;
@@ -308,9 +296,7 @@ impl Links {
         let peer = pod_peer(&self.get(ifindex)?.link)?;
         let displaced = self.by_peer.insert(peer, ifindex)?;
         if let Some(state) = self.by_index.get_mut(&displaced) {
-            state.link.peer = None;
-            state.namespace_readable = false;
-            state.peer_mac = None;
+            state.clear_peer();
         }
         Some((displaced, peer))
     }
