@@ -145,8 +145,7 @@ impl InFlightSnapshots {
         self.sequence += 1;
         if self.touched.len() >= MAX_TOUCHED_KEYS && !self.touched.contains_key(&key) {
             // The snapshots in flight cannot be merged any more; those started from here on can.
-            self.started.clear();
-            self.touched.clear();
+            self.discard_all();
             return;
         }
         self.touched.insert(key, self.sequence);
