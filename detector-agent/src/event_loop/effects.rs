@@ -36,7 +36,7 @@ impl Core {
     /// Applies the pending effects, in order.
     pub(super) fn apply_effects(&mut self) {
         let effects = std::mem::take(&mut self.effects);
-        // First, so that whoever reads an event finds it counted.
+        // First: a reader of an event finds it counted.
         self.set_active_gauges(&effects);
         for effect in effects {
             match effect {

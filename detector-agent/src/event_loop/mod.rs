@@ -1,7 +1,7 @@
 //! The event loop's thread: waits for the kernel, steps the engine, reports events. Nothing here blocks.
 //!
 //! One thread does everything from the ring buffer to the event line, so no hand-over between threads adds latency. In each
-//! round the netlink sockets are drained before the ring buffer, because the kernel announces a device before its frames.
+//! round the netlink socket is drained before the ring buffer, because the kernel announces a device before its frames.
 //!
 //! [`Inputs`] are drained straight into [`Core::step`]; effects of a step are applied in [`effects`], snapshots of the kernel's
 //! state are requested and merged in [`resync`], routes of addresses in conflict are looked up in [`route_lookups`], and what
@@ -155,8 +155,8 @@ impl EventLoop {
     /// entries, whose next update corrects them: a flood of them does not make a snapshot fail.
     fn catch_up(
         &mut self,
-        snapshot: TimedObservation,
-        omitted: Omitted,
+        mut snapshot: TimedObservation,
+        mut omitted: Omitted,
     ) -> io::Result<LoopMessage> {
         let drained = self.drain_netlink(MAX_DATAGRAMS_BEFORE_SNAPSHOT)?;
         for _ in 0..MAX_RING_ROUNDS_BEFORE_SNAPSHOT {
@@ -164,19 +164,13 @@ impl EventLoop {
                 break;
             }
         }
-        let event = match snapshot.observation {
-            Observation::Snapshot(token, ..) if drained.more || drained.overrun => {
-                let failed = TimedObservation {
-                    at: snapshot.at,
-                    observation: Observation::SnapshotFailed(token),
-                };
-                WorkerEvent::Snapshot(failed, Omitted::default())
-            }
-            observation => {
-                let at = snapshot.at;
-                WorkerEvent::Snapshot(TimedObservation { at, observation }, omitted)
-            }
-        };
+        if (drained.more || drained.overrun)
+            && let Observation::Snapshot(token, ..) = snapshot.observation
+        {
+            snapshot.observation = Observation::SnapshotFailed(token);
+            omitted = Omitted::default();
+        }
+        let event = WorkerEvent::Snapshot(snapshot, omitted);
         Ok(LoopMessage::Worker(event))
     }
 }

@@ -70,12 +70,6 @@ impl Resync {
         }
     }
 
-    /// The token of the next snapshot, of the node or of a device.
-    pub(super) fn next_token(&mut self) -> SnapshotToken {
-        self.last_token += 1;
-        SnapshotToken(self.last_token)
-    }
-
     /// Requests a resync. If one is requested already, its reason stays.
     pub(super) fn request(&mut self, reason: &'static str) {
         self.requested.get_or_insert(reason);
@@ -95,10 +89,19 @@ impl Resync {
 impl Core {
     /// Informs the engine that a snapshot of the node or of a device starts.
     pub(super) fn start_snapshot(&mut self) -> SnapshotToken {
-        let token = self.resync.next_token();
+        self.start_snapshot_as(Observation::SnapshotStarted)
+    }
+
+    /// As `start_snapshot`, with the observation that informs the engine.
+    pub(super) fn start_snapshot_as(
+        &mut self,
+        started: fn(SnapshotToken) -> Observation,
+    ) -> SnapshotToken {
+        self.resync.last_token += 1;
+        let token = SnapshotToken(self.resync.last_token);
         let started = TimedObservation {
             at: clock::now(),
-            observation: Observation::SnapshotStarted(token),
+            observation: started(token),
         };
         self.engine.step(started.at, started, &mut self.effects);
         token

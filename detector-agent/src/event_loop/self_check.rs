@@ -14,7 +14,7 @@ use crate::{
     clock,
     engine::{
         ClaimantId, Confidence, Conflict, Difference, Discrepancy, IfIndex, Mac, Observation,
-        SnapshotToken, TimedObservation,
+        SnapshotToken,
     },
     metrics::Reason,
     observe::worker::WorkerJob,
@@ -114,12 +114,7 @@ impl Core {
             let Some(device) = self.engine.device(ifindex) else {
                 continue;
             };
-            let token = self.resync.next_token();
-            let started = TimedObservation {
-                at: clock::now(),
-                observation: Observation::SelfCheckStarted(token),
-            };
-            self.engine.step(started.at, started, &mut self.effects);
+            let token = self.start_snapshot_as(Observation::SelfCheckStarted);
             self.self_checks.in_flight.insert(token);
             self.send_job(WorkerJob::ReadDevice(device, token));
         }
