@@ -228,7 +228,7 @@ impl Interpreter {
                     }
                 }
             }
-            // A new id says as much about the previous holder of the id as its removal.
+            // A new id shows that its previous holder is gone, as its removal does.
             RTM_DELNSID | RTM_NEWNSID => {
                 if let Some(nsid) = namespace_id::assigned(payload)? {
                     emit(Observation::NamespaceIdFreed(nsid));
@@ -315,7 +315,8 @@ pub(super) fn pod_message(
     mut emit: impl FnMut(Observation),
 ) -> Result<(), Undecodable> {
     if message.kind == RTM_DELLINK {
-        if let Some(ifindex) = link::moved_link(message.payload)? {
+        if let Some(removed) = link::removed_link(message.payload)?.filter(|link| link.has_moved) {
+            let ifindex = removed.ifindex;
             emit(Observation::PeerMoved(Peer { nsid, ifindex }));
         }
         return Ok(());

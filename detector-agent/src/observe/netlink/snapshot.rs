@@ -2,7 +2,7 @@
 //!
 //! Invariants: bounded ([`MAX_OBJECTS`](super::MAX_OBJECTS) of each kind, [`MAX_PER_POD`] addresses on one pod's link),
 //! whatever the kernel holds; omissions are counted. A namespace that vanishes meanwhile costs only its own addresses. Links
-//! are read first, so a pod that appears later is reported by the notification sockets alone.
+//! are read first, so a pod that appears later is reported by the notification socket alone.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

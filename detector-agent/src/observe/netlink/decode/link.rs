@@ -63,11 +63,13 @@ impl LinkFacts {
     }
 }
 
-/// A link that left the agent's namespace.
+/// A link that left its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct RemovedLink {
     pub(in super::super) ifindex: IfIndex,
-    /// If it moved to another namespace: the other end of its pair, and where it is now. The kernel sends no message about
+    /// It moved to another namespace instead of being deleted.
+    pub(in super::super) has_moved: bool,
+    /// If it moved away from its other end: the other end of its pair, and where it is now. The kernel sends no message about
     /// the end that stayed.
     pub(in super::super) moved: Option<(IfIndex, Peer)>,
 }
@@ -197,6 +199,7 @@ pub(in super::super) fn removed_link(payload: &[u8]) -> Result<Option<RemovedLin
     let ifindex = if_index(header.index)?;
     let mut other_end: Option<IfIndex> = None;
     let mut has_peer_nsid = false;
+    let mut has_moved = false;
     let mut nsid: Option<NsId> = None;
     let mut new_ifindex: Option<IfIndex> = None;
     let mut driver = LinkDriver::Other;
@@ -204,7 +207,10 @@ pub(in super::super) fn removed_link(payload: &[u8]) -> Result<Option<RemovedLin
         match kind {
             IFLA_LINK => other_end = if_index(parse_u32(value)?).ok(),
             IFLA_LINK_NETNSID => has_peer_nsid = true,
-            IFLA_NEW_NETNSID => nsid = Some(parse_i32(value)?).filter(|nsid| *nsid >= 0),
+            IFLA_NEW_NETNSID => {
+                has_moved = true;
+                nsid = Some(parse_i32(value)?).filter(|nsid| *nsid >= 0);
+            }
             IFLA_NEW_IFINDEX => new_ifindex = if_index(parse_u32(value)?).ok(),
             IFLA_LINKINFO => driver = driver_of(value)?,
             _ => {}
@@ -219,25 +225,11 @@ pub(in super::super) fn removed_link(payload: &[u8]) -> Result<Option<RemovedLin
         }
         _ => None,
     };
-    Ok(Some(RemovedLink { ifindex, moved }))
-}
-
-/// Parses `RTM_DELLINK`; the link's index if it moved to another namespace instead of being deleted.
-pub(in super::super) fn moved_link(payload: &[u8]) -> Result<Option<IfIndex>, Undecodable> {
-    let header = LinkHeader::parse(payload)?;
-    if u8::from(header.interface_family) != AF_UNSPEC {
-        return Ok(None);
-    }
-    let mut has_moved = false;
-    for_each_attribute(payload.get(HEADER..).unwrap_or_default(), |kind, _| {
-        has_moved |= kind == IFLA_NEW_NETNSID;
-        Ok(())
-    })?;
-    Ok(if has_moved {
-        Some(if_index(header.index)?)
-    } else {
-        None
-    })
+    Ok(Some(RemovedLink {
+        ifindex,
+        has_moved,
+        moved,
+    }))
 }
 
 /// The driver in `IFLA_LINKINFO`.

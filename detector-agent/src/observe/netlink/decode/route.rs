@@ -20,7 +20,7 @@ const HEADER: usize = 12;
 /// Size of `struct rtnexthop`: length (2 bytes), flags, hops, interface index (4 bytes).
 const NEXT_HOP_HEADER: usize = 8;
 
-/// What a message says about routing.
+/// The content of a message about a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum RouteMessage {
     /// A route from which a single receiving device follows.

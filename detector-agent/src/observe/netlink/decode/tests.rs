@@ -145,6 +145,7 @@ fn a_removed_link_names_the_end_it_moved_away_from() {
         moved,
         Some(RemovedLink {
             ifindex: 2,
+            has_moved: true,
             moved: Some((3, POD))
         })
     );
@@ -153,6 +154,7 @@ fn a_removed_link_names_the_end_it_moved_away_from() {
         deleted,
         Some(RemovedLink {
             ifindex: 3,
+            has_moved: false,
             moved: None
         })
     );
