@@ -22,25 +22,21 @@ use std::{
 use super::{
     anomaly::{Anomalies, AnomalyEffect},
     bridge::Fdb,
-    claimants::ClaimContext,
-    conflict::{Claimant, ClaimantId, Conflict, ConflictKind},
+    conflict::{Claimant, Conflict},
     counts::ClaimCounts,
     expiry::ExpiryQueue,
     facts::Facts,
     in_flight_snapshots::{InFlightSnapshots, StateKey},
     lifecycle::{DecisionTime, Lifecycle},
-    links::{LinkState, Links, PodDevice},
+    links::{Links, PodDevice},
     moves::Moves,
     observation::{AssignmentId, IfIndex, Observation, Peer, TimedObservation, Timestamp, Vlan},
     refusals::Refusals,
     route_lookups::{Dependency, RouteLookups},
     routes::Routes,
-    scope::Scope,
     self_check::{Discrepancy, PendingDiscrepancies},
     settings::Settings,
 };
-#[cfg(test)]
-use super::{links::PodIdentity, observation::NsId};
 
 pub use bounds::BoundReached;
 

@@ -1,6 +1,17 @@
 //! What the engine holds, for the endpoints, the metrics and the event loop.
 
-use super::*;
+use std::{collections::BTreeSet, net::IpAddr};
+
+use super::{DropCounters, Engine, ListedClaim};
+use crate::engine::{
+    claimants::ClaimContext,
+    conflict::{ClaimantId, Conflict, ConflictKind},
+    links::{LinkState, PodDevice},
+    observation::{IfIndex, Timestamp},
+    scope::Scope,
+};
+#[cfg(test)]
+use crate::engine::{facts::Facts, links::PodIdentity, observation::NsId};
 
 impl Engine {
     /// The open conflicts with their claimants' newest evidence, oldest first.
