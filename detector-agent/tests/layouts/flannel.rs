@@ -1,5 +1,5 @@
 //! Flannel and the plugin `bridge`: pods behind ports of `cni0`, which has the gateway's address. The node has one neighbour
-//! entry for an address, whose hardware address changes with whoever announced it last, and a forwarding entry for each pod.
+//! entry for an address, whose hardware address changes with the pod that announced it last, and a forwarding entry for each pod.
 
 use std::net::Ipv4Addr;
 
@@ -23,7 +23,7 @@ impl Flannel {
         Self { layout, cni }
     }
 
-    /// A pod with [`ADDRESS`], whoever has it already: the state of `host-local` was lost.
+    /// A pod with [`ADDRESS`], even if another pod has it: the state of `host-local` was lost.
     fn pod(&self, name: &str) -> CniPod {
         self.cni.wipe().unwrap();
         let pod = self.cni.add_pod(&self.layout.node, name).unwrap();
@@ -31,7 +31,7 @@ impl Flannel {
         pod
     }
 
-    /// The node talks to whoever has the address, and so resolves it.
+    /// The node talks to the pod that has the address, and so resolves it.
     fn resolve(&self) {
         wait_reachable(&self.layout.node, ADDRESS.into(), DEADLINE).unwrap();
     }
@@ -115,7 +115,7 @@ fn node_resolves_again_after_the_pod_it_used_is_deleted() {
     let [first, second, third] = ["a", "b", "c"].map(|name| flannel.pod(name));
     let [a, b, c] = [&first, &second, &third].map(device);
     let all = [a.as_str(), b.as_str(), c.as_str()];
-    // Nobody has resolved the address yet, unless a pod's own announcement has.
+    // The address is not resolved yet, unless a pod's own announcement has.
     let port = flannel.port_in_use();
     layout.expect(&[&first, &second, &third], &[(TEXT, &all, port.as_deref())]);
     flannel.resolve();

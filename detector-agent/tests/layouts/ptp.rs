@@ -8,12 +8,26 @@ use crate::layout::Layout;
 const SUBNET: &str = "10.244.2.0/24";
 const ADDRESS: &str = "10.244.2.2";
 
-/// A pod with [`ADDRESS`], whoever has it already: the state of `host-local` was lost.
+/// A pod with [`ADDRESS`], even if another pod has it: the state of `host-local` was lost.
 fn pod(layout: &Layout, cni: &Cni, name: &str) -> CniPod {
     cni.wipe().unwrap();
     let pod = cni.add_pod(&layout.node, name).unwrap();
     assert_eq!(pod.address().unwrap().to_string(), ADDRESS);
     pod
+}
+
+fn device(pod: &CniPod) -> String {
+    pod.device().unwrap().to_owned()
+}
+
+/// Three pods with [`ADDRESS`]; the first has the route.
+fn three_pods(layout: &Layout, cni: &Cni) -> [CniPod; 3] {
+    let pods = ["a", "b", "c"].map(|name| pod(layout, cni, name));
+    let devices = pods.each_ref().map(device);
+    let [a, b, c] = devices.each_ref().map(String::as_str);
+    let [first, second, third] = &pods;
+    layout.expect(&[first, second, third], &[(ADDRESS, &[a, b, c], Some(a))]);
+    pods
 }
 
 #[test]
@@ -35,14 +49,9 @@ fn pods_without_a_duplicate_raise_nothing() {
 fn first_pod_keeps_the_route_until_it_is_deleted() {
     let layout = Layout::new("ptp");
     let cni = Cni::ptp("kindnet", SUBNET).unwrap();
-    let [first, second, third] = ["a", "b", "c"].map(|name| pod(&layout, &cni, name));
-    let device = |pod: &CniPod| pod.device().unwrap().to_owned();
+    let [first, second, third] = three_pods(&layout, &cni);
     let [a, b, c] = [&first, &second, &third].map(device);
     let (a, b, c) = (a.as_str(), b.as_str(), c.as_str());
-    layout.expect(
-        &[&first, &second, &third],
-        &[(ADDRESS, &[a, b, c], Some(a))],
-    );
     // The node's packets reach the first, and all of them have the address.
     wait_reachable(&layout.node, ADDRESS.parse().unwrap(), DEADLINE).unwrap();
     layout.expect(
@@ -76,14 +85,9 @@ fn first_pod_keeps_the_route_until_it_is_deleted() {
 fn route_goes_with_the_namespace_of_the_first_pod() {
     let layout = Layout::new("ptp");
     let cni = Cni::ptp("kindnet", SUBNET).unwrap();
-    let [first, second, third] = ["a", "b", "c"].map(|name| pod(&layout, &cni, name));
-    let device = |pod: &CniPod| pod.device().unwrap().to_owned();
-    let [a, b, c] = [&first, &second, &third].map(device);
-    let (a, b, c) = (a.as_str(), b.as_str(), c.as_str());
-    layout.expect(
-        &[&first, &second, &third],
-        &[(ADDRESS, &[a, b, c], Some(a))],
-    );
+    let [first, second, third] = three_pods(&layout, &cni);
+    let [b, c] = [&second, &third].map(device);
+    let (b, c) = (b.as_str(), c.as_str());
     drop(first);
     layout.expect(&[&second, &third], &[(ADDRESS, &[b, c], None)]);
     layout.ip(&format!("route add {ADDRESS}/32 dev {c} scope host"));

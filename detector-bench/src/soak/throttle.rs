@@ -23,8 +23,7 @@ impl CpuQuota {
     /// Limits a process to this percentage of one core.
     pub(super) fn apply(pid: u32, percent: u32) -> Result<Self> {
         let quota = PERIOD_US / 100 * percent;
-        let is_v1 = Path::new(V1).join("cpu.cfs_quota_us").exists()
-            || Path::new(V1).join("cpu.cfs_period_us").exists();
+        let is_v1 = Path::new(V1).join("cpu.cfs_period_us").exists();
         let parent = PathBuf::from(if is_v1 { V1 } else { V2 });
         let path = parent.join(format!("ipconflict-soak-{}", std::process::id()));
         fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
