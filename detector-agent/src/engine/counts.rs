@@ -1,4 +1,4 @@
-//! How much is open and claimed, kept as it changes: counting it anew would cost too much to do it
+//! How much is open and claimed, kept as it changes: counting it again would cost too much to do it
 //! with every event.
 
 use std::{
