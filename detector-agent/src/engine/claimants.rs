@@ -10,10 +10,11 @@ use super::{
     evidence::{frame_evidence, neighbour_evidence},
     facts::{AddressFacts, Assigned, Facts, FrameFact, NeighbourFact},
     links::{LinkState, Links},
+    network::Network,
     observation::{IfIndex, NudState, Timestamp, Vlan},
     route_lookups::RouteLookups,
     routes::Routes,
-    scope::{Scope, is_claimable, is_link_local},
+    scope::{NetworkId, Scope, is_claimable, is_link_local},
     settings::Settings,
 };
 
@@ -272,9 +273,26 @@ impl ClaimContext<'_> {
     }
 
     pub(super) fn scope(&self, address: IpAddr, vlan: Vlan, ifindex: IfIndex) -> Scope {
-        Scope {
-            vlan,
-            domain: is_link_local(address).then(|| self.links.domain(ifindex)),
+        let network = if is_link_local(address) {
+            NetworkId::Link(self.links.domain(ifindex))
+        } else {
+            NetworkId::Node
+        };
+        Scope { network, vlan }
+    }
+
+    /// The name of a network.
+    pub(super) fn network(&self, id: NetworkId) -> Network {
+        let name = |ifindex| {
+            let link = self.links.get(ifindex);
+            link.map_or_else(|| ifindex.to_string(), |l| l.link.name.clone())
+        };
+        match id {
+            NetworkId::Node => Network::Node,
+            NetworkId::Vrf(vrf) => Network::Vrf(name(vrf)),
+            NetworkId::Switch(switch) => Network::Bridge(name(switch)),
+            NetworkId::Link(link) if self.links.is_bridge(link) => Network::Bridge(name(link)),
+            NetworkId::Link(link) => Network::Link(name(link)),
         }
     }
 

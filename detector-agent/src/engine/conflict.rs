@@ -4,7 +4,10 @@ use std::{fmt, net::IpAddr};
 
 use serde::{Deserialize, Serialize};
 
-use super::observation::{IfIndex, Mac, Peer, Timestamp, Vlan};
+use super::{
+    network::Network,
+    observation::{IfIndex, Mac, Peer, Timestamp, Vlan},
+};
 
 /// Identifies a conflict for its whole life, also across restarts of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -183,6 +186,9 @@ pub struct Conflict {
     pub id: ConflictId,
     /// The contested address.
     pub address: IpAddr,
+    /// The network in which it is contested.
+    #[serde(default)]
+    pub network: Network,
     /// VLAN tags of the claims.
     pub vlan: Vlan,
     /// Its kind.

@@ -16,6 +16,7 @@ use super::{
     },
     counts::KindCounts,
     ids::mix,
+    network::Network,
     observation::Timestamp,
     scope::Scope,
     settings::Bounds,
@@ -25,6 +26,7 @@ use super::{
 /// The state of an address in one scope, as the rules decide it.
 #[derive(Debug)]
 pub(super) struct Decision {
+    pub(super) network: Network,
     /// The kind of conflict; `None` if there is none.
     pub(super) kind: Option<ConflictKind>,
     pub(super) confidence: Confidence,
@@ -245,10 +247,12 @@ impl TrackedConflict {
         let ids = decision.claimants.iter().map(|c| c.id).collect();
         let traffic_goes_to = decision.traffic_goes_to();
         let confidence = decision.confidence;
+        let network = decision.network.clone();
         let (claimants, claimants_omitted) = listed(decision, bounds);
         let conflict = Conflict {
             id,
             address,
+            network,
             vlan: scope.vlan,
             kind,
             confidence,
@@ -305,6 +309,7 @@ impl TrackedConflict {
         bounds: &Bounds,
     ) -> Conflict {
         let remaining = outcome.unwrap_or(Decision {
+            network: Network::Node,
             kind: None,
             confidence: self.conflict.confidence,
             claimants: Vec::new(),

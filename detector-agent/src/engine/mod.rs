@@ -37,6 +37,7 @@ mod in_flight_snapshots;
 mod lifecycle;
 mod links;
 mod moves;
+mod network;
 mod observation;
 mod record;
 mod refusals;
@@ -58,6 +59,7 @@ pub use anomaly::{
 pub use conflict::*;
 pub use facts::MAX_ASSIGNMENTS;
 pub use links::PodDevice;
+pub use network::{Network, NotANetwork};
 pub use observation::*;
 pub use record::OpenConflict;
 pub use refusals::BoundKind;

@@ -15,7 +15,7 @@ use super::{
 pub struct OpenConflict {
     /// The conflict as last reported, with its evidence at the time of writing.
     pub conflict: Conflict,
-    /// For a link-local address: the L2 domain.
+    /// The link that identifies the network, unless it is `node`.
     pub(super) domain: Option<LinkName>,
     /// The claimants' frame evidence.
     pub(super) frames: Vec<PersistedFrame>,

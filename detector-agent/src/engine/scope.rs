@@ -3,27 +3,66 @@
 
 use std::net::IpAddr;
 
-use super::observation::{IfIndex, Vlan};
+use super::{
+    network::Network,
+    observation::{IfIndex, Vlan},
+};
 
-/// Two claims of one address conflict only within one scope. The network namespace is always the
-/// agent's.
+/// Identifies a network. The network namespace is always the agent's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Scope {
-    /// VLAN tags of the claim.
-    pub(super) vlan: Vlan,
-    /// The L2 domain (the bridge, or the device itself); set for link-local addresses only.
-    pub(super) domain: Option<IfIndex>,
+pub(super) enum NetworkId {
+    /// The routing domain of the main table.
+    Node,
+    /// The routing domain of a VRF.
+    Vrf(IfIndex),
+    /// The L2 domain of a bridge, or of another switch, that the node does not route.
+    Switch(IfIndex),
+    /// One link, for a link-local address: that of a bridge and its ports, or of a device alone.
+    Link(IfIndex),
 }
 
-/// Untagged claims of addresses that are not link-local: those that IPAM allocates and routes lead
-/// to.
-pub(super) const NODE_WIDE: Scope = Scope {
-    vlan: Vlan {
-        outer: None,
-        inner: None,
-    },
-    domain: None,
-};
+impl NetworkId {
+    /// The link that identifies it.
+    pub(super) fn link(self) -> Option<IfIndex> {
+        match self {
+            Self::Node => None,
+            Self::Vrf(link) | Self::Switch(link) | Self::Link(link) => Some(link),
+        }
+    }
+
+    /// The network of a persisted conflict, with the link that identifies it.
+    pub(super) fn of_record(address: IpAddr, network: &Network, link: Option<IfIndex>) -> Self {
+        match (network, link) {
+            (_, None) => Self::Node,
+            (Network::Vrf(_), Some(link)) => Self::Vrf(link),
+            // A record from before networks had names has a link only for a link-local address.
+            (_, Some(link)) if is_link_local(address) => Self::Link(link),
+            (_, Some(link)) => Self::Switch(link),
+        }
+    }
+}
+
+/// Two claims of one address conflict only within one scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Scope {
+    pub(super) network: NetworkId,
+    /// VLAN tags of the claim; none if its VLAN is routed.
+    pub(super) vlan: Vlan,
+}
+
+impl Scope {
+    /// Untagged in this network.
+    pub(super) const fn untagged(network: NetworkId) -> Self {
+        let vlan = Vlan {
+            outer: None,
+            inner: None,
+        };
+        Self { network, vlan }
+    }
+}
+
+/// Untagged claims in what the node routes by its main table: that is where IPAM's addresses are.
+pub(super) const NODE_WIDE: Scope = Scope::untagged(NetworkId::Node);
 
 /// Whether an address can belong to one pod: not unspecified, loopback, multicast, broadcast or
 /// reserved.

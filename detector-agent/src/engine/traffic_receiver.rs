@@ -7,7 +7,7 @@ use super::{
     conflict::{Claimant, ClaimantId},
     observation::{IfIndex, Mac, Vlan},
     route_lookups::{BridgePort, RouteTarget},
-    scope::{NODE_WIDE, Scope},
+    scope::{NODE_WIDE, NetworkId, Scope},
 };
 
 impl ClaimContext<'_> {
@@ -59,9 +59,9 @@ impl ClaimContext<'_> {
         if scope.vlan != Vlan::default() {
             return None;
         }
-        let out = match scope.domain {
-            Some(domain) => domain,
-            None => self.routes.lookup(address)?,
+        let out = match scope.network {
+            NetworkId::Link(link) | NetworkId::Switch(link) => link,
+            NetworkId::Node | NetworkId::Vrf(_) => self.routes.lookup(address)?,
         };
         if !self.links.is_bridge(out) {
             return device_claimant(out, claimants);

@@ -9,7 +9,7 @@ use crate::{
     clock::{Moment, WallTime},
     engine::{
         self, Confidence, Conflict, ConflictId, ConflictKind, EvidenceKind, IfIndex, LeaveReason,
-        Mac,
+        Mac, Network,
     },
     pods::{Pod, PodAnswer},
 };
@@ -23,6 +23,9 @@ pub struct ConflictData {
     pub node: String,
     /// The address that is claimed.
     pub address: IpAddr,
+    /// The network in which the address has to be unique.
+    #[serde(default)]
+    pub network: Network,
     /// The VLAN (of two tags the outer one).
     pub vlan: Option<u16>,
     /// The inner of two VLAN tags.
@@ -118,6 +121,7 @@ impl ConflictData {
             conflict_id: conflict.id,
             node: node.to_owned(),
             address: conflict.address,
+            network: conflict.network.clone(),
             vlan: conflict.vlan.outer,
             inner_vlan: conflict.vlan.inner,
             kind: conflict.kind,

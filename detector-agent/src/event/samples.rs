@@ -10,7 +10,7 @@ use crate::{
     clock::WallTime,
     engine::{
         AnomalyCause, AnomalyId, AnomalyKind, Confidence, ConflictId, ConflictKind, EvidenceKind,
-        Ipam, Mac,
+        Ipam, Mac, Network,
     },
     pods::{Pod, Via},
 };
@@ -74,6 +74,7 @@ pub(crate) fn event(id: &str, change: Change, conflict: &str, address: &str) -> 
             conflict_id: conflict_id(conflict),
             node: "node-1".to_owned(),
             address,
+            network: Network::Node,
             vlan: None,
             inner_vlan: None,
             kind: ConflictKind::Duplicate,

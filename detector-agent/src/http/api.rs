@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    engine::{Anomaly, AnomalyId, Claimant, Conflict, ListedClaim},
+    engine::{Anomaly, AnomalyId, Claimant, Conflict, ListedClaim, Network},
     event::{AnomalyData, ClaimantData, ConflictData},
     metrics::{ClaimInfo, ClaimSeries},
     pods::PodAnswer,
@@ -29,6 +29,8 @@ const ANOMALIES_PER_QUERY: usize = 128;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct ClaimData {
     address: IpAddr,
+    #[serde(default)]
+    network: Network,
     vlan: Option<u16>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     inner_vlan: Option<u16>,
@@ -233,6 +235,7 @@ impl Listed for ListedClaim {
     fn data(&self, sources: &Sources, moment: &Moment) -> impl Serialize {
         ClaimData {
             address: self.address,
+            network: self.network.clone(),
             vlan: self.vlan.outer,
             inner_vlan: self.vlan.inner,
             claimant: ClaimantData::new(

@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        engine::{Confidence, Conflict, ConflictId, ConflictKind, Timestamp, Vlan},
+        engine::{Confidence, Conflict, ConflictId, ConflictKind, Network, Timestamp, Vlan},
         event::EventMaker,
         pods::PodAnswer,
     };
@@ -148,6 +148,7 @@ mod tests {
         let conflict = Conflict {
             id: ConflictId(1),
             address: [10, 0, 0, 1].into(),
+            network: Network::Node,
             vlan: Vlan::default(),
             kind: ConflictKind::Duplicate,
             confidence: Confidence::Observed,

@@ -187,6 +187,7 @@ fn decision(
     let receiver = context.traffic_receiver(address, scope, &claimants);
     let receiver = receiver.map(|claimant| claimant.id);
     Decision {
+        network: context.network(scope.network),
         kind,
         confidence: confidence(context.links, &claimants),
         claimants,

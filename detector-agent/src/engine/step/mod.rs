@@ -30,6 +30,7 @@ use super::{
     lifecycle::{DecisionTime, Lifecycle},
     links::{Links, PodDevice},
     moves::Moves,
+    network::Network,
     observation::{AssignmentId, IfIndex, Observation, Peer, TimedObservation, Timestamp, Vlan},
     refusals::Refusals,
     route_lookups::{Dependency, RouteLookups},
@@ -95,6 +96,8 @@ pub struct DropCounters {
 pub struct ListedClaim {
     /// The claimed address.
     pub address: IpAddr,
+    /// The network in which it is claimed.
+    pub network: Network,
     /// VLAN tags.
     pub vlan: Vlan,
     /// The claimant, with its evidence.

@@ -76,9 +76,12 @@ impl Engine {
     #[must_use]
     pub fn claims_of(&self, address: IpAddr, now: Timestamp) -> Vec<ListedClaim> {
         let derived = self.claim_context().derive(address, now);
+        let context = self.claim_context();
         let claims = derived.into_iter().flat_map(|(scope, claimants)| {
+            let network = context.network(scope.network);
             claimants.into_iter().map(move |claimant| ListedClaim {
                 address,
+                network: network.clone(),
                 vlan: scope.vlan,
                 claimant,
             })

@@ -18,7 +18,7 @@ use crate::engine::{
     observation::{IfIndex, Peer, Timestamp, Vlan},
     record::{LinkName, OpenConflict, PersistedFormerLladdr, PersistedFrame},
     refusals::BoundKind,
-    scope::Scope,
+    scope::{NetworkId, Scope},
 };
 
 /// Conflicts held back until the first full snapshot.
@@ -82,7 +82,7 @@ impl Engine {
         let former = neighbours.filter(|_| scope.vlan == Vlan::default());
         Some(OpenConflict {
             conflict: conflict.clone(),
-            domain: scope.domain.and_then(|domain| self.link_name(domain)),
+            domain: scope.network.link().and_then(|link| self.link_name(link)),
             frames: frames.filter_map(|f| self.persisted_frame(f)).collect(),
             former: former
                 .flat_map(|n| {
@@ -146,8 +146,8 @@ impl Engine {
                 if still { domain.ifindex } else { NO_LINK }
             });
             let scope = Scope {
+                network: NetworkId::of_record(address, &restored.conflict.network, domain),
                 vlan: restored.conflict.vlan,
-                domain,
             };
             for claimant in &mut restored.conflict.claimants {
                 claimant.id = self.current_id(claimant);

@@ -6,16 +6,10 @@ use super::*;
 use crate::engine::{
     ids::mix,
     lifecycle::{Decision, DecisionTime, Lifecycle},
-    scope::Scope,
+    scope::{NODE_WIDE, Scope},
 };
 
-const UNTAGGED: Scope = Scope {
-    vlan: Vlan {
-        outer: None,
-        inner: None,
-    },
-    domain: None,
-};
+const UNTAGGED: Scope = NODE_WIDE;
 
 /// The claimants of one address on two pods.
 fn claimants() -> Vec<Claimant> {
@@ -31,6 +25,7 @@ fn apply_decision(
 ) -> Vec<Effect> {
     let kind = (claimants.len() > 1).then_some(ConflictKind::Duplicate);
     let decision = Decision {
+        network: Network::Node,
         kind,
         confidence: Confidence::Certain,
         claimants,

@@ -1,15 +1,13 @@
 //! How many moves of an allowed address are kept, and for how long.
 
 use super::*;
-use crate::engine::{moves::Moves, record::PersistedMoves, scope::Scope};
-
-const UNTAGGED: Scope = Scope {
-    vlan: Vlan {
-        outer: None,
-        inner: None,
-    },
-    domain: None,
+use crate::engine::{
+    moves::Moves,
+    record::PersistedMoves,
+    scope::{NODE_WIDE, Scope},
 };
+
+const UNTAGGED: Scope = NODE_WIDE;
 
 const TAGGED: Scope = Scope {
     vlan: Vlan {
