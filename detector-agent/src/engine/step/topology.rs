@@ -152,12 +152,15 @@ impl Engine {
     pub(super) fn peer_moved(&mut self, peer: Peer, at: Timestamp, effects: &mut Vec<Effect>) {
         let device = self.links.unset_peer(peer).map(|state| state.device());
         self.remove_peer_claims(peer, at);
-        if let Some(device) = device {
-            self.in_flight.touch(StateKey::Link(device.ifindex));
-            self.discrepancies.explain_device(device.ifindex);
-            self.mark_link_dirty(device.ifindex);
-            effects.push(Effect::Attach(device));
-        }
+        let Some(device) = device else {
+            // A snapshot in flight may still show this peer, at a device that is unknown so far.
+            self.defer_address_update(peer, effects);
+            return;
+        };
+        self.in_flight.touch(StateKey::Link(device.ifindex));
+        self.discrepancies.explain_device(device.ifindex);
+        self.mark_link_dirty(device.ifindex);
+        effects.push(Effect::Attach(device));
     }
 
     /// Removes everything that depends on a link that is gone.

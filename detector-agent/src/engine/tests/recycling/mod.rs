@@ -310,6 +310,23 @@ impl Agent {
     }
 }
 
+/// Runs a sequence of operations, and lets the agent catch up.
+fn run(ops: Vec<Op>) -> TestCaseResult {
+    let mut agent = Agent::new();
+    for op in ops {
+        agent.run(op)?;
+    }
+    agent.finish()
+}
+
+#[test]
+fn move_of_a_peer_is_not_lost_while_only_an_older_snapshot_shows_the_device() {
+    let empty = || Op::Create(Vec::new());
+    let lost = [empty(), Op::Overrun(3), empty()];
+    let moved = [Op::Read(0), Op::MovePeer(0, 1)];
+    run(lost.into_iter().chain(moved).collect()).unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 4_000,
@@ -320,10 +337,6 @@ proptest! {
 
     #[test]
     fn claims_never_move_to_the_next_holder_of_an_id(ops in ops()) {
-        let mut agent = Agent::new();
-        for op in ops {
-            agent.run(op)?;
-        }
-        agent.finish()?;
+        run(ops)?;
     }
 }
