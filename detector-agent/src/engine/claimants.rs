@@ -10,11 +10,10 @@ use super::{
     evidence::{frame_evidence, neighbour_evidence},
     facts::{AddressFacts, Assigned, Facts, FrameFact, NeighbourFact},
     links::{LinkState, Links},
-    network::Network,
     observation::{IfIndex, NudState, Timestamp, Vlan},
     route_lookups::RouteLookups,
     routes::Routes,
-    scope::{NetworkId, Scope, is_claimable, is_link_local},
+    scope::{Scope, is_claimable},
     settings::Settings,
 };
 
@@ -131,9 +130,10 @@ impl ClaimContext<'_> {
                 mac: link.peer_mac,
                 detail,
             };
+            let scope = self.scope(address, Vlan::default(), link.link.ifindex);
             // An address in duplicate address detection counts in full, unlike a probe seen in a
             // frame: it has already been given to the pod.
-            self.add(drafts, address, Vlan::default(), link, evidence, false);
+            self.add(drafts, scope, link, evidence, false);
         }
     }
 
@@ -146,7 +146,8 @@ impl ClaimContext<'_> {
     ) {
         for entry in &facts.neighbours {
             if let Some(link) = self.links.pod(entry.ifindex) {
-                self.add_neighbour(address, entry, link, facts, drafts);
+                let scope = self.scope(address, Vlan::default(), entry.ifindex);
+                self.add_neighbour(scope, entry, link, facts, drafts);
             } else if self.links.is_bridge(entry.ifindex) {
                 self.add_bridge_entry(address, entry, facts, now, drafts);
             }
@@ -155,7 +156,7 @@ impl ClaimContext<'_> {
 
     fn add_neighbour(
         &self,
-        address: IpAddr,
+        scope: Scope,
         entry: &NeighbourFact,
         link: &LinkState,
         facts: &AddressFacts,
@@ -163,7 +164,7 @@ impl ClaimContext<'_> {
     ) {
         if self.supports_claim(entry, link, facts) {
             let evidence = neighbour_evidence(entry);
-            self.add(drafts, address, Vlan::default(), link, evidence, false);
+            self.add(drafts, scope, link, evidence, false);
         }
     }
 
@@ -178,16 +179,17 @@ impl ClaimContext<'_> {
         drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
     ) {
         let bridge = entry.ifindex;
+        let scope = self.scope(address, Vlan::default(), bridge);
         match self.fdb.port(bridge, entry.lladdr) {
             Some(port) => {
                 if let Some(link) = self.links.pod(port) {
-                    self.add_neighbour(address, entry, link, facts, drafts);
+                    self.add_neighbour(scope, entry, link, facts, drafts);
                 }
             }
             // Without a forwarding entry, a dynamic entry is no claim: a port that was just removed
             // leaves the same behind.
             None if entry.state == NudState::Permanent => {
-                self.add_behind_bridge(drafts, address, bridge, entry);
+                self.add_behind_bridge(drafts, scope, bridge, entry);
             }
             None => {}
         }
@@ -210,7 +212,7 @@ impl ClaimContext<'_> {
                 mac: Some(former.mac),
                 detail: Some("FLAPPING".to_owned()),
             };
-            self.add(drafts, address, Vlan::default(), link, evidence, false);
+            self.add(drafts, scope, link, evidence, false);
         }
     }
 
@@ -225,14 +227,8 @@ impl ClaimContext<'_> {
             if let Some(link) = self.links.pod(frame.ifindex)
                 && self.is_frame_live(frame, link, facts, now)
             {
-                self.add(
-                    drafts,
-                    address,
-                    frame.vlan,
-                    link,
-                    frame_evidence(frame),
-                    frame.tentative,
-                );
+                let scope = self.scope(address, frame.vlan, frame.ifindex);
+                self.add(drafts, scope, link, frame_evidence(frame), frame.tentative);
             }
         }
     }
@@ -251,7 +247,7 @@ impl ClaimContext<'_> {
             let Some(link) = self.links.get(host.ifindex) else {
                 continue;
             };
-            let scope = self.scope(address, Vlan::default(), host.ifindex);
+            let scope = self.host_scope(address, host.ifindex);
             let evidence = Evidence {
                 kind: EvidenceKind::Address,
                 first_seen: host.first,
@@ -272,35 +268,11 @@ impl ClaimContext<'_> {
         }
     }
 
-    pub(super) fn scope(&self, address: IpAddr, vlan: Vlan, ifindex: IfIndex) -> Scope {
-        let network = if is_link_local(address) {
-            NetworkId::Link(self.links.domain(ifindex))
-        } else {
-            NetworkId::Node
-        };
-        Scope { network, vlan }
-    }
-
-    /// The name of a network.
-    pub(super) fn network(&self, id: NetworkId) -> Network {
-        let name = |ifindex| {
-            let link = self.links.get(ifindex);
-            link.map_or_else(|| ifindex.to_string(), |l| l.link.name.clone())
-        };
-        match id {
-            NetworkId::Node => Network::Node,
-            NetworkId::Vrf(vrf) => Network::Vrf(name(vrf)),
-            NetworkId::Switch(switch) => Network::Bridge(name(switch)),
-            NetworkId::Link(link) if self.links.is_bridge(link) => Network::Bridge(name(link)),
-            NetworkId::Link(link) => Network::Link(name(link)),
-        }
-    }
-
     fn claimant(&self, id: ClaimantId, link: &LinkState) -> Claimant {
         let master = self
             .links
-            .bridge_of(link.link.ifindex)
-            .and_then(|bridge| self.links.get(bridge));
+            .switch_of(link.link.ifindex)
+            .and_then(|switch| self.links.get(switch));
         Claimant {
             id,
             device: link.link.name.clone(),
@@ -317,14 +289,12 @@ impl ClaimContext<'_> {
     fn add(
         &self,
         drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
-        address: IpAddr,
-        vlan: Vlan,
+        scope: Scope,
         link: &LinkState,
         evidence: Evidence,
         tentative: bool,
     ) {
         let id = ClaimantId::Device(link.link.ifindex, link.generation);
-        let scope = self.scope(address, vlan, link.link.ifindex);
         let draft = drafts.entry((scope, id)).or_insert_with(|| Draft {
             claimant: self.claimant(id, link),
             tentative: true,
@@ -336,7 +306,7 @@ impl ClaimContext<'_> {
     fn add_behind_bridge(
         &self,
         drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
-        address: IpAddr,
+        scope: Scope,
         bridge: IfIndex,
         entry: &NeighbourFact,
     ) {
@@ -350,7 +320,6 @@ impl ClaimContext<'_> {
             peer: None,
             ..self.claimant(id, link)
         };
-        let scope = self.scope(address, Vlan::default(), bridge);
         drafts.insert(
             (scope, id),
             Draft {

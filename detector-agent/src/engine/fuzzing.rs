@@ -33,6 +33,7 @@ pub fn open_conflicts(bytes: &[u8]) {
             master: None,
             up: true,
             running: true,
+            vlan_filtering: None,
         })
         .collect();
     let mut engine = Engine::new(Settings::default());

@@ -20,6 +20,8 @@ use super::{
 pub(super) enum StateKey {
     /// The state of a link.
     Link(IfIndex),
+    /// The PVID of a port.
+    PortVlan(IfIndex),
     /// The identity of a link: touched when the link is removed or replaced. What an older snapshot
     /// contains about the neighbours, addresses and ports of such a link belongs to the earlier
     /// link, or was also reported live for the later one.

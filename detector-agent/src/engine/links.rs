@@ -39,6 +39,9 @@ pub(super) struct LinkState {
     /// Notifications were lost since the kernel last reported the peer: it may be another device's
     /// by now.
     pub(super) is_peer_stale: bool,
+    /// The VLAN of its untagged frames, if it is a port of a bridge that filters VLANs, or such a
+    /// bridge itself.
+    pub(super) pvid: Option<u16>,
     /// The namespace of the pod's end. It is remembered when the peer is unset, so that a pod with
     /// two devices does not become two pods while it is deleted or one of its interfaces moves.
     namespace: Option<NsId>,
@@ -110,6 +113,10 @@ pub(super) struct UpsertOutcome {
 pub(super) struct Links {
     by_index: HashMap<IfIndex, LinkState>,
     by_peer: HashMap<Peer, IfIndex>,
+    /// VLAN interfaces by the link that they are on and their VLAN id.
+    vlan_interfaces: HashMap<(IfIndex, u16), IfIndex>,
+    /// VRFs by their routing table.
+    vrfs: HashMap<u32, IfIndex>,
     generations: u64,
 }
 
@@ -161,9 +168,14 @@ impl Links {
             .filter(|master| self.is_bridge(*master))
     }
 
-    /// The L2 domain of a link: its bridge, or itself.
-    pub(super) fn domain(&self, ifindex: IfIndex) -> IfIndex {
-        self.bridge_of(ifindex).unwrap_or(ifindex)
+    /// The VLAN interface with this id on a link.
+    pub(super) fn vlan_interface(&self, parent: IfIndex, id: u16) -> Option<IfIndex> {
+        self.vlan_interfaces.get(&(parent, id)).copied()
+    }
+
+    /// The VRF with this routing table.
+    pub(super) fn vrf_of_table(&self, table: u32) -> Option<IfIndex> {
+        self.vrfs.get(&table).copied()
     }
 
     /// The pod that a claimant is.
@@ -278,6 +290,7 @@ impl Links {
             peer_mac: None,
             is_dying: false,
             is_peer_stale: false,
+            pvid: None,
             namespace: pod_peer(&link).map(|peer| peer.nsid),
             link,
         };
@@ -291,9 +304,19 @@ impl Links {
         Some(state)
     }
 
-    /// Indexes a pod device by its peer; returns the device that had that peer until now.
+    /// Indexes a link by what it is found by; returns the pod device that had its peer until now.
     fn index(&mut self, ifindex: IfIndex) -> Option<(IfIndex, Peer)> {
-        let peer = pod_peer(&self.get(ifindex)?.link)?;
+        let link = &self.by_index.get(&ifindex)?.link;
+        match link.kind {
+            LinkKind::Vlan { parent, id } => {
+                self.vlan_interfaces.insert((parent, id), ifindex);
+            }
+            LinkKind::Vrf { table } => {
+                self.vrfs.insert(table, ifindex);
+            }
+            LinkKind::Pod | LinkKind::Bridge | LinkKind::Switch | LinkKind::Other => {}
+        }
+        let peer = pod_peer(link)?;
         let displaced = self.by_peer.insert(peer, ifindex)?;
         if let Some(state) = self.by_index.get_mut(&displaced) {
             state.clear_peer();
@@ -302,6 +325,15 @@ impl Links {
     }
 
     fn unindex(&mut self, link: &Link) {
+        match link.kind {
+            LinkKind::Vlan { parent, id } => {
+                self.vlan_interfaces.remove(&(parent, id));
+            }
+            LinkKind::Vrf { table } => {
+                self.vrfs.remove(&table);
+            }
+            LinkKind::Pod | LinkKind::Bridge | LinkKind::Switch | LinkKind::Other => {}
+        }
         if let Some(peer) = pod_peer(link) {
             self.by_peer.remove(&peer);
         }

@@ -3,7 +3,7 @@
 //! [`Engine::step`] takes one [`Observation`] and returns [`Effect`]s. The flow is
 //!
 //! 1. **observation** ([`observation`]): a change of the kernel's state, a frame, or a snapshot;
-//! 2. **facts** ([`facts`], [`links`], [`bridge`], [`routes`]): the observation updates them and
+//! 2. **facts** ([`facts`], [`links`], [`topology`], [`bridge`], [`routes`]): the observation updates them and
 //!    marks the affected addresses dirty (`step/claims.rs`, `step/topology.rs`, `step/merge.rs`);
 //! 3. **claimants** ([`claimants`], [`dedup`]): for each dirty address they are derived from the
 //!    facts;
@@ -50,6 +50,7 @@ mod snapshot;
 mod step;
 #[cfg(test)]
 mod tests;
+mod topology;
 mod traffic_receiver;
 
 pub use anomaly::{
@@ -63,7 +64,9 @@ pub use network::{Network, NotANetwork};
 pub use observation::*;
 pub use record::OpenConflict;
 pub use refusals::BoundKind;
-pub use route_lookups::{BridgePath, BridgePort, RouteAnswers, RouteTarget, RoutingChange};
+pub use route_lookups::{
+    BridgePath, BridgePort, RouteAnswers, RouteQuery, RouteTarget, RoutingChange,
+};
 pub use self_check::{Difference, Discrepancy};
 pub use settings::{AnomalyRules, Bounds, Settings};
 pub use snapshot::*;

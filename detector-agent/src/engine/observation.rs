@@ -115,6 +115,20 @@ pub enum LinkKind {
     Pod,
     /// A bridge, whose ports may be pod devices.
     Bridge,
+    /// Another switch whose ports have it as their master (Open vSwitch).
+    Switch,
+    /// A VRF, with its routing table.
+    Vrf {
+        /// The number of the table.
+        table: u32,
+    },
+    /// A VLAN interface.
+    Vlan {
+        /// The link that it is on.
+        parent: IfIndex,
+        /// Its VLAN id.
+        id: u16,
+    },
     /// Any other link of the node: uplinks, tunnels, loopback.
     Other,
 }
@@ -141,6 +155,24 @@ pub struct Link {
     pub up: bool,
     /// Able to pass packets (`IFF_RUNNING`): up, and the other end of a pair is up too.
     pub running: bool,
+    /// A bridge's VLAN filtering, if it is on.
+    pub vlan_filtering: Option<VlanFiltering>,
+}
+
+/// VLAN filtering of a bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VlanFiltering {
+    /// The PVID that its ports, and itself, get unless configured otherwise.
+    pub default_pvid: Option<u16>,
+}
+
+/// The VLAN of untagged frames at a port of a bridge, or at the bridge itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortVlan {
+    /// The port, or the bridge.
+    pub ifindex: IfIndex,
+    /// The PVID; `None` if untagged frames are dropped.
+    pub pvid: Option<u16>,
 }
 
 /// An address assigned to a link, in the agent's namespace or in a pod's.
@@ -340,6 +372,8 @@ pub enum Observation {
     Link(Link),
     /// The link of this index left the agent's namespace.
     LinkGone(IfIndex),
+    /// The PVID of a bridge's port, or of the bridge itself.
+    PortVlan(PortVlan),
     /// The namespace with this id is gone, or the id was assigned to another one.
     NamespaceIdFreed(NsId),
     /// The pod's end of a pair moved to another namespace; no message is about the other end.

@@ -7,14 +7,36 @@
 //! holds until the next one.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
     net::IpAddr,
 };
 
 use super::{
     observation::{IfIndex, Mac},
     routes::covers_prefix,
+    scope::{NetworkId, Scope},
 };
+
+/// A question for the kernel: where does it send the node's packets for an address?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RouteQuery {
+    /// The address.
+    pub address: IpAddr,
+    /// The VRF whose packets are meant; `None` for those outside of any.
+    pub vrf: Option<IfIndex>,
+}
+
+impl RouteQuery {
+    /// How to ask about an address in this scope; `None` if packets are not routed there.
+    pub(super) fn of(address: IpAddr, scope: Scope) -> Option<Self> {
+        let vrf = match scope.network {
+            NetworkId::Node => None,
+            NetworkId::Vrf(vrf) => Some(vrf),
+            NetworkId::Switch(_) | NetworkId::Link(_) => return None,
+        };
+        (scope == Scope::untagged(scope.network)).then_some(Self { address, vrf })
+    }
+}
 
 /// Where the kernel sends the node's packets for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +54,8 @@ pub enum RouteTarget {
 /// The path of packets behind a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BridgePath {
+    /// The link that the node sends them out of: the bridge, or a VLAN interface on it.
+    pub interface: IfIndex,
     /// The bridge.
     pub bridge: IfIndex,
     /// The gateway, or the address itself.
@@ -57,9 +81,9 @@ pub enum BridgePort {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteAnswers {
     /// What the kernel answered.
-    pub found: Vec<(IpAddr, RouteTarget)>,
-    /// Addresses for which it could not be asked; they are looked up again.
-    pub failed: Vec<IpAddr>,
+    pub found: Vec<(RouteQuery, RouteTarget)>,
+    /// What it could not be asked; it is asked again.
+    pub failed: Vec<RouteQuery>,
 }
 
 /// A change that affects where packets go, beyond the routes that are stored.
@@ -85,7 +109,7 @@ pub(super) enum Dependency {
 /// Bound on the recorded changes during one batch; beyond it the entire batch is looked up again.
 const MAX_CHANGES_IN_FLIGHT: usize = 4_096;
 
-/// An address with an open conflict.
+/// The state of a query about an address with an open conflict.
 #[derive(Debug, Default)]
 struct Tracked {
     answer: Option<RouteTarget>,
@@ -95,19 +119,19 @@ struct Tracked {
 
 #[derive(Debug, Default)]
 pub(super) struct RouteLookups {
-    tracked: HashMap<IpAddr, Tracked>,
-    queue: BTreeMap<u64, IpAddr>,
+    tracked: BTreeMap<RouteQuery, Tracked>,
+    queue: BTreeMap<u64, RouteQuery>,
     last_place: u64,
-    dependents: HashMap<Dependency, HashSet<IpAddr>>,
-    in_flight: HashSet<IpAddr>,
+    dependents: HashMap<Dependency, HashSet<RouteQuery>>,
+    in_flight: HashSet<RouteQuery>,
     changed_in_flight: HashSet<Dependency>,
     too_many_changes: bool,
 }
 
 impl RouteLookups {
-    /// The kernel's last answer about an address.
-    pub(super) fn answer(&self, address: IpAddr) -> Option<&RouteTarget> {
-        self.tracked.get(&address)?.answer.as_ref()
+    /// The kernel's last answer.
+    pub(super) fn answer(&self, query: RouteQuery) -> Option<&RouteTarget> {
+        self.tracked.get(&query)?.answer.as_ref()
     }
 
     /// Whether a lookup is waiting to be made.
@@ -115,34 +139,52 @@ impl RouteLookups {
         !self.queue.is_empty()
     }
 
-    /// A conflict about the address is open.
-    pub(super) fn follow(&mut self, address: IpAddr) {
-        if let Entry::Vacant(place) = self.tracked.entry(address) {
-            place.insert(Tracked::default());
-            self.request(address);
+    /// These are the queries about an address in conflict; none if no conflict is open.
+    pub(super) fn follow(&mut self, address: IpAddr, queries: &[RouteQuery]) {
+        let mut unwanted = self.queries_about(address);
+        unwanted.retain(|known| !queries.contains(known));
+        for query in unwanted {
+            self.forget(query);
+        }
+        for query in queries {
+            if let Entry::Vacant(place) = self.tracked.entry(*query) {
+                place.insert(Tracked::default());
+                self.enqueue(*query);
+            }
         }
     }
 
-    /// No conflict about the address is open any more.
-    pub(super) fn forget(&mut self, address: IpAddr) {
-        let Some(tracked) = self.tracked.remove(&address) else {
+    fn queries_about(&self, address: IpAddr) -> Vec<RouteQuery> {
+        let query = |vrf| RouteQuery { address, vrf };
+        let known = self.tracked.range(query(None)..=query(Some(IfIndex::MAX)));
+        known.map(|(query, _)| *query).collect()
+    }
+
+    fn forget(&mut self, query: RouteQuery) {
+        let Some(tracked) = self.tracked.remove(&query) else {
             return;
         };
         if let Some(place) = tracked.queued {
             self.queue.remove(&place);
         }
-        self.unindex(address, tracked.answer);
+        self.unindex(query, tracked.answer);
     }
 
     /// The address has to be looked up, if it is in conflict.
     pub(super) fn request(&mut self, address: IpAddr) {
-        let Some(tracked) = self.tracked.get_mut(&address) else {
+        for query in self.queries_about(address) {
+            self.enqueue(query);
+        }
+    }
+
+    fn enqueue(&mut self, query: RouteQuery) {
+        let Some(tracked) = self.tracked.get_mut(&query) else {
             return;
         };
         if tracked.queued.is_none() {
             self.last_place += 1;
             tracked.queued = Some(self.last_place);
-            self.queue.insert(self.last_place, address);
+            self.queue.insert(self.last_place, query);
         }
     }
 
@@ -158,9 +200,10 @@ impl RouteLookups {
     }
 
     fn request_if(&mut self, is_affected: impl Fn(IpAddr) -> bool) {
-        let affected = self.tracked.keys().copied().filter(|a| is_affected(*a));
-        for address in affected.collect::<Vec<_>>() {
-            self.request(address);
+        let queries = self.tracked.keys().copied();
+        let affected = queries.filter(|query| is_affected(query.address));
+        for query in affected.collect::<Vec<_>>() {
+            self.enqueue(query);
         }
     }
 
@@ -174,8 +217,8 @@ impl RouteLookups {
             }
         }
         if let Some(dependents) = self.dependents.get(&what) {
-            for address in dependents.clone() {
-                self.request(address);
+            for query in dependents.clone() {
+                self.enqueue(query);
             }
         }
     }
@@ -185,22 +228,22 @@ impl RouteLookups {
     pub(super) fn link_gone(&mut self, ifindex: IfIndex) -> HashSet<IpAddr> {
         let dependents = self.dependents.get(&Dependency::Link(ifindex));
         let dependents = dependents.cloned().unwrap_or_default();
-        for address in &dependents {
-            self.set(*address, None);
+        for query in &dependents {
+            self.set(*query, None);
         }
-        dependents
+        dependents.iter().map(|query| query.address).collect()
     }
 
-    /// Takes up to `limit` addresses to look up, those that wait longest first.
-    pub(super) fn take(&mut self, limit: usize) -> Vec<IpAddr> {
+    /// Takes up to `limit` queries, those that wait longest first.
+    pub(super) fn take(&mut self, limit: usize) -> Vec<RouteQuery> {
         let mut taken = Vec::new();
         while taken.len() < limit
-            && let Some((_, address)) = self.queue.pop_first()
+            && let Some((_, query)) = self.queue.pop_first()
         {
-            if let Some(tracked) = self.tracked.get_mut(&address) {
+            if let Some(tracked) = self.tracked.get_mut(&query) {
                 tracked.queued = None;
             }
-            taken.push(address);
+            taken.push(query);
         }
         self.in_flight.extend(&taken);
         taken
@@ -209,20 +252,20 @@ impl RouteLookups {
     /// Stores the answers of a batch. Returns the addresses whose answer changed.
     pub(super) fn finish(&mut self, answers: RouteAnswers) -> Vec<IpAddr> {
         let mut changed = Vec::new();
-        for (address, target) in answers.found {
+        for (query, target) in answers.found {
             let is_outdated = self.too_many_changes
                 || dependencies(&target).any(|what| self.changed_in_flight.contains(&what));
             if is_outdated {
-                self.request(address);
+                self.enqueue(query);
             }
-            self.in_flight.remove(&address);
-            if self.set(address, Some(target)) {
-                changed.push(address);
+            self.in_flight.remove(&query);
+            if self.set(query, Some(target)) {
+                changed.push(query.address);
             }
         }
-        for address in answers.failed {
-            self.in_flight.remove(&address);
-            self.request(address);
+        for query in answers.failed {
+            self.in_flight.remove(&query);
+            self.enqueue(query);
         }
         if self.in_flight.is_empty() {
             self.changed_in_flight.clear();
@@ -231,26 +274,26 @@ impl RouteLookups {
         changed
     }
 
-    /// Sets the answer about a tracked address; `true` if that changed it.
-    fn set(&mut self, address: IpAddr, answer: Option<RouteTarget>) -> bool {
-        let Some(tracked) = self.tracked.get_mut(&address) else {
+    /// Sets the answer to a tracked query; `true` if that changed it.
+    fn set(&mut self, query: RouteQuery, answer: Option<RouteTarget>) -> bool {
+        let Some(tracked) = self.tracked.get_mut(&query) else {
             return false;
         };
         let before = std::mem::replace(&mut tracked.answer, answer);
         if before == answer {
             return false;
         }
-        self.unindex(address, before);
+        self.unindex(query, before);
         for what in answer.iter().flat_map(dependencies) {
-            self.dependents.entry(what).or_default().insert(address);
+            self.dependents.entry(what).or_default().insert(query);
         }
         true
     }
 
-    fn unindex(&mut self, address: IpAddr, answer: Option<RouteTarget>) {
+    fn unindex(&mut self, query: RouteQuery, answer: Option<RouteTarget>) {
         for what in answer.iter().flat_map(dependencies) {
             if let Some(dependents) = self.dependents.get_mut(&what) {
-                dependents.remove(&address);
+                dependents.remove(&query);
                 if dependents.is_empty() {
                     self.dependents.remove(&what);
                 }
@@ -269,7 +312,7 @@ fn dependencies(target: &RouteTarget) -> impl Iterator<Item = Dependency> + use<
         BridgePort::Forwarding(port) | BridgePort::Blocked(port) => Some(port),
         BridgePort::Unknown => None,
     });
-    let neighbour = path.map(|path| Dependency::Neighbour(path.bridge, path.next_hop));
+    let neighbour = path.map(|path| Dependency::Neighbour(path.interface, path.next_hop));
     let fdb = path.and_then(|path| Some(Dependency::Fdb(path.bridge, path.mac?)));
     let links = [link, port].into_iter().flatten().map(Dependency::Link);
     links.chain(neighbour).chain(fdb)
@@ -283,8 +326,20 @@ mod tests {
         [10, 0, 0, last].into()
     }
 
+    fn query(last: u8) -> RouteQuery {
+        RouteQuery {
+            address: ip(last),
+            vrf: None,
+        }
+    }
+
+    fn follow(lookups: &mut RouteLookups, last: u8) {
+        lookups.follow(ip(last), &[query(last)]);
+    }
+
     fn path(port: IfIndex) -> RouteTarget {
         RouteTarget::Bridge(BridgePath {
+            interface: 9,
             bridge: 9,
             next_hop: ip(1),
             mac: Some(Mac([2, 0, 0, 0, 0, 1])),
@@ -292,9 +347,9 @@ mod tests {
         })
     }
 
-    fn found(address: IpAddr, target: RouteTarget) -> RouteAnswers {
+    fn found(query: RouteQuery, target: RouteTarget) -> RouteAnswers {
         RouteAnswers {
-            found: vec![(address, target)],
+            found: vec![(query, target)],
             failed: Vec::new(),
         }
     }
@@ -302,15 +357,15 @@ mod tests {
     #[test]
     fn forgotten_addresses_leave_nothing_behind() {
         let mut lookups = RouteLookups::default();
-        lookups.follow(ip(1));
-        assert_eq!(lookups.take(10), [ip(1)]);
-        assert_eq!(lookups.finish(found(ip(1), path(3))), [ip(1)]);
+        follow(&mut lookups, 1);
+        assert_eq!(lookups.take(10), [query(1)]);
+        assert_eq!(lookups.finish(found(query(1), path(3))), [ip(1)]);
         lookups.request_all();
-        lookups.forget(ip(1));
+        lookups.follow(ip(1), &[]);
         assert!(lookups.tracked.is_empty() && lookups.dependents.is_empty());
         assert!(lookups.queue.is_empty() && lookups.in_flight.is_empty());
         // An answer that comes too late is not stored.
-        assert!(lookups.finish(found(ip(1), path(3))).is_empty());
+        assert!(lookups.finish(found(query(1), path(3))).is_empty());
         assert!(lookups.dependents.is_empty());
     }
 
@@ -326,10 +381,10 @@ mod tests {
         let repeated = [true; 4].into_iter().chain([false; 2]);
         for (what, is_repeated) in depends_on.into_iter().chain(others).zip(repeated) {
             let mut lookups = RouteLookups::default();
-            lookups.follow(ip(1));
+            follow(&mut lookups, 1);
             lookups.take(10);
             lookups.changed(what);
-            lookups.finish(found(ip(1), path(3)));
+            lookups.finish(found(query(1), path(3)));
             assert_eq!(lookups.is_pending(), is_repeated, "{what:?}");
             assert!(lookups.changed_in_flight.is_empty());
         }
@@ -338,14 +393,14 @@ mod tests {
     #[test]
     fn too_many_changes_during_a_lookup_make_it_repeated() {
         let mut lookups = RouteLookups::default();
-        lookups.follow(ip(1));
+        follow(&mut lookups, 1);
         lookups.take(10);
         for ifindex in (100..).take(MAX_CHANGES_IN_FLIGHT + 1) {
             lookups.changed(Dependency::Link(ifindex));
         }
-        lookups.finish(found(ip(1), path(3)));
-        assert_eq!(lookups.take(10), [ip(1)]);
-        lookups.finish(found(ip(1), path(3)));
+        lookups.finish(found(query(1), path(3)));
+        assert_eq!(lookups.take(10), [query(1)]);
+        lookups.finish(found(query(1), path(3)));
         assert!(!lookups.is_pending());
     }
 
@@ -353,10 +408,10 @@ mod tests {
     fn addresses_that_wait_longest_come_first() {
         let mut lookups = RouteLookups::default();
         for last in [3, 1, 2] {
-            lookups.follow(ip(last));
+            follow(&mut lookups, last);
         }
-        assert_eq!(lookups.take(2), [ip(3), ip(1)]);
+        assert_eq!(lookups.take(2), [query(3), query(1)]);
         lookups.request(ip(1));
-        assert_eq!(lookups.take(2), [ip(2), ip(1)]);
+        assert_eq!(lookups.take(2), [query(2), query(1)]);
     }
 }

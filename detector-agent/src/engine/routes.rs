@@ -7,7 +7,10 @@ use std::{
     net::IpAddr,
 };
 
-use super::observation::{IfIndex, Route, RoutePlace};
+use super::{
+    observation::{IfIndex, Route, RoutePlace},
+    topology::L3Presence,
+};
 
 /// `RT_TABLE_MAIN`: takes precedence over other tables, because policy rules are not read here.
 const MAIN: u32 = 254;
@@ -29,6 +32,8 @@ pub(super) struct Routes {
     /// entry.
     by_length: BTreeMap<u8, Destinations>,
     count: usize,
+    /// The links that they lead to.
+    pub(super) presence: L3Presence,
 }
 
 impl Routes {
@@ -50,6 +55,8 @@ impl Routes {
             let mut known = known.iter_mut();
             let is_replaced = |k: &&mut Route| (k.metric, k.table) == (route.metric, route.table);
             if let Some(first) = known.find(is_replaced) {
+                self.presence.remove(first.ifindex, destination);
+                self.presence.add(route.ifindex, destination);
                 *first = route;
                 return AddOutcome::New;
             }
@@ -76,6 +83,7 @@ impl Routes {
             RoutePlace::Last => known.push(route),
         }
         self.count += 1;
+        self.presence.add(route.ifindex, destination);
         AddOutcome::New
     }
 
@@ -88,7 +96,11 @@ impl Routes {
         let before = self.count;
         self.by_length.retain(|_, destinations| {
             destinations.retain(|_, routes| {
-                self.count -= drop_others(routes, |known| known.ifindex != ifindex);
+                let gone = drop_others(routes, |known| known.ifindex != ifindex);
+                self.count -= gone.len();
+                for route in gone {
+                    self.presence.remove(route.ifindex, route.destination);
+                }
                 !routes.is_empty()
             });
             !destinations.is_empty()
@@ -111,23 +123,44 @@ impl Routes {
         if destinations.is_empty() {
             self.by_length.remove(&length);
         }
-        self.count -= gone;
-        gone > 0
+        self.count -= gone.len();
+        for route in &gone {
+            self.presence.remove(route.ifindex, route.destination);
+        }
+        !gone.is_empty()
     }
 
-    /// The output device for `address`: longest prefix, then the main table, then the lowest
-    /// metric.
-    pub(super) fn lookup(&self, address: IpAddr) -> Option<IfIndex> {
+    /// The output device for `address` by these tables: longest prefix, then the main table, then
+    /// the lowest metric.
+    pub(super) fn lookup(
+        &self,
+        address: IpAddr,
+        in_table: impl Fn(u32) -> bool,
+    ) -> Option<IfIndex> {
         let lengths = self.by_length.iter().rev();
         let mut matching =
             lengths.filter_map(|(length, known)| known.get(&network(address, *length)));
-        matching.find_map(|routes| best(routes))
+        matching.find_map(|routes| best(routes.iter().filter(|r| in_table(r.table))))
     }
 
-    /// The output device of the host route for `address`: main table first, then the lowest metric.
-    pub(super) fn host_route(&self, address: IpAddr) -> Option<IfIndex> {
+    /// The output device of the host route for `address` by these tables: main table first, then
+    /// the lowest metric.
+    pub(super) fn host_route(
+        &self,
+        address: IpAddr,
+        in_table: impl Fn(u32) -> bool,
+    ) -> Option<IfIndex> {
+        best(self.host_routes(address).filter(|r| in_table(r.table)))
+    }
+
+    /// The host routes for `address`, of all tables.
+    pub(super) fn host_routes(&self, address: IpAddr) -> impl Iterator<Item = &Route> {
         let length = if address.is_ipv4() { 32 } else { 128 };
-        best(self.by_length.get(&length)?.get(&address)?)
+        let known = self.by_length.get(&length);
+        known
+            .and_then(|known| known.get(&address))
+            .into_iter()
+            .flatten()
     }
 
     /// Whether a route covers `address`.
@@ -142,18 +175,14 @@ pub(super) fn covers_prefix(destination: IpAddr, prefix_len: u8, address: IpAddr
 }
 
 /// The first of those with the best table and metric, as in the kernel.
-fn best(routes: &[Route]) -> Option<IfIndex> {
-    let best = routes
-        .iter()
-        .min_by_key(|r| (r.table != MAIN, r.metric, r.table));
+fn best<'r>(routes: impl Iterator<Item = &'r Route>) -> Option<IfIndex> {
+    let best = routes.min_by_key(|r| (r.table != MAIN, r.metric, r.table));
     best.map(|r| r.ifindex)
 }
 
-/// Returns how many were removed.
-fn drop_others(routes: &mut Vec<Route>, keep: impl Fn(&Route) -> bool) -> usize {
-    let before = routes.len();
-    routes.retain(keep);
-    before - routes.len()
+/// Returns those that were removed.
+fn drop_others(routes: &mut Vec<Route>, keep: impl Fn(&Route) -> bool) -> Vec<Route> {
+    routes.extract_if(.., |route| !keep(route)).collect()
 }
 
 /// `address` with all but its first `length` bits cleared. An IPv4 length above 32 leaves it
@@ -205,13 +234,13 @@ mod tests {
         ] {
             assert_eq!(routes.replace(r, 10), AddOutcome::New);
         }
-        assert_eq!(routes.lookup([10, 0, 0, 7].into()), Some(4));
-        assert_eq!(routes.lookup([10, 0, 0, 8].into()), Some(2));
-        assert_eq!(routes.lookup([10, 0, 1, 8].into()), Some(1));
+        assert_eq!(routes.lookup([10, 0, 0, 7].into(), |_| true), Some(4));
+        assert_eq!(routes.lookup([10, 0, 0, 8].into(), |_| true), Some(2));
+        assert_eq!(routes.lookup([10, 0, 1, 8].into(), |_| true), Some(1));
         assert!(routes.remove_link(4));
-        assert_eq!(routes.lookup([10, 0, 0, 7].into()), Some(3));
+        assert_eq!(routes.lookup([10, 0, 0, 7].into(), |_| true), Some(3));
         assert!(routes.remove(&route("10.0.0.7", 32, 3, 1024)));
-        assert_eq!(routes.lookup([10, 0, 0, 7].into()), Some(2));
+        assert_eq!(routes.lookup([10, 0, 0, 7].into(), |_| true), Some(2));
     }
 
     #[test]
@@ -224,7 +253,7 @@ mod tests {
         assert_eq!(routes.replace(other, 10), AddOutcome::New);
         let main = route("10.0.0.7", 32, 3, 50);
         assert_eq!(routes.replace(main, 10), AddOutcome::New);
-        assert_eq!(routes.lookup([10, 0, 0, 7].into()), Some(3));
+        assert_eq!(routes.lookup([10, 0, 0, 7].into(), |_| true), Some(3));
     }
 
     #[test]
@@ -240,7 +269,7 @@ mod tests {
                 AddOutcome::New
             );
             let address = route(destination, length, 0, 0).destination;
-            assert_eq!(routes.lookup(address), Some(4));
+            assert_eq!(routes.lookup(address, |_| true), Some(4));
             assert!(!routes.remove(&route(destination, length, 3, 0)));
         }
         assert_eq!(routes.iter().count(), 2);
@@ -257,15 +286,15 @@ mod tests {
             (3, RoutePlace::First, 3),
         ] {
             assert_eq!(routes.add(to(ifindex), place, 10), AddOutcome::New);
-            assert_eq!(routes.lookup(address), Some(winner));
+            assert_eq!(routes.lookup(address, |_| true), Some(winner));
         }
         // `ip route replace` replaces the first one and keeps the others.
         assert_eq!(routes.replace(to(4), 10), AddOutcome::New);
         for winner in [4, 1, 2] {
-            assert_eq!(routes.lookup(address), Some(winner));
+            assert_eq!(routes.lookup(address, |_| true), Some(winner));
             assert!(routes.remove(&to(winner)));
         }
-        assert_eq!(routes.lookup(address), None);
+        assert_eq!(routes.lookup(address, |_| true), None);
     }
 
     #[test]

@@ -4,8 +4,10 @@
 use std::net::IpAddr;
 
 use super::{
+    claimants::ClaimContext,
     network::Network,
     observation::{IfIndex, Vlan},
+    topology::L2Domain,
 };
 
 /// Identifies a network. The network namespace is always the agent's.
@@ -63,6 +65,84 @@ impl Scope {
 
 /// Untagged claims in what the node routes by its main table: that is where IPAM's addresses are.
 pub(super) const NODE_WIDE: Scope = Scope::untagged(NetworkId::Node);
+
+impl ClaimContext<'_> {
+    /// The scope of a claim that a pod makes with these tags on a link, or that the node's
+    /// neighbour table has for a bridge.
+    pub(super) fn scope(&self, address: IpAddr, vlan: Vlan, ifindex: IfIndex) -> Scope {
+        let domain = self.links.l2_domain(ifindex, vlan);
+        let scope = self.network_scope(address, domain, ifindex);
+        self.within_link(address, domain, scope)
+    }
+
+    /// The scope of an address of the node itself.
+    pub(super) fn host_scope(&self, address: IpAddr, ifindex: IfIndex) -> Scope {
+        let domain = self.links.l2_domain(ifindex, Vlan::default());
+        let scope = Scope::untagged(self.links.routing_domain(ifindex));
+        self.within_link(address, domain, scope)
+    }
+
+    fn network_scope(&self, address: IpAddr, domain: L2Domain, ifindex: IfIndex) -> Scope {
+        let L2Domain { switch, vlan } = domain;
+        if self.links.is_bridge(switch) {
+            let own = self.links.own_interface(domain);
+            let routed = own.filter(|own| self.is_routed(*own, address));
+            return routed.map_or(
+                Scope {
+                    network: NetworkId::Switch(switch),
+                    vlan,
+                },
+                |own| Scope::untagged(self.links.routing_domain(own)),
+            );
+        }
+        let network = if switch == ifindex {
+            self.links.routing_domain(ifindex)
+        } else {
+            NetworkId::Switch(switch)
+        };
+        Scope { network, vlan }
+    }
+
+    /// Whether the node has an address of the family of `address` on a link, or a route to it.
+    fn is_routed(&self, ifindex: IfIndex, address: IpAddr) -> bool {
+        self.facts.presence.has(ifindex, address) || self.routes.presence.has(ifindex, address)
+    }
+
+    /// Link-local addresses are unique on one link only, unless the node routes this one to a pod.
+    fn within_link(&self, address: IpAddr, domain: L2Domain, scope: Scope) -> Scope {
+        if !is_link_local(address) || self.is_routed_to_pod(address, scope.network) {
+            return scope;
+        }
+        Scope {
+            network: NetworkId::Link(domain.switch),
+            vlan: domain.vlan,
+        }
+    }
+
+    /// Whether a host route of a network leads to a pod device: Amazon's plugin gives pods
+    /// addresses of 169.254.172.0/22 that are unique on the node.
+    fn is_routed_to_pod(&self, address: IpAddr, network: NetworkId) -> bool {
+        self.routes.host_routes(address).any(|route| {
+            self.links.domain_of_table(route.table) == network
+                && self.links.pod(route.ifindex).is_some()
+        })
+    }
+
+    /// The name of a network.
+    pub(super) fn network(&self, id: NetworkId) -> Network {
+        let name = |ifindex| {
+            let link = self.links.get(ifindex);
+            link.map_or_else(|| ifindex.to_string(), |l| l.link.name.clone())
+        };
+        match id {
+            NetworkId::Node => Network::Node,
+            NetworkId::Vrf(vrf) => Network::Vrf(name(vrf)),
+            NetworkId::Switch(switch) => Network::Bridge(name(switch)),
+            NetworkId::Link(link) if self.links.is_switch(link) => Network::Bridge(name(link)),
+            NetworkId::Link(link) => Network::Link(name(link)),
+        }
+    }
+}
 
 /// Whether an address can belong to one pod: not unspecified, loopback, multicast, broadcast or
 /// reserved.

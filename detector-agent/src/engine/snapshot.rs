@@ -1,6 +1,8 @@
 //! Snapshots: full dumps of the kernel's state, of the node or of one device.
 
-use super::observation::{AssignedAddress, FdbEntry, IfIndex, Link, Mac, Neighbour, Peer, Route};
+use super::observation::{
+    AssignedAddress, FdbEntry, IfIndex, Link, Mac, Neighbour, Peer, PortVlan, Route,
+};
 
 /// Identifies one snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,6 +57,8 @@ pub struct TruncatedLists {
 pub struct Snapshot {
     /// Links of the agent's namespace.
     pub links: Vec<Link>,
+    /// The PVIDs of bridges that filter VLANs, and of their ports.
+    pub port_vlans: Vec<PortVlan>,
     /// Addresses in the namespaces of pod devices.
     pub pods: Vec<PodAddresses>,
     /// Addresses on the node's own links, by link.

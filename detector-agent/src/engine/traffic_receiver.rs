@@ -6,8 +6,8 @@ use super::{
     claimants::ClaimContext,
     conflict::{Claimant, ClaimantId},
     observation::{IfIndex, Mac, Vlan},
-    route_lookups::{BridgePort, RouteTarget},
-    scope::{NODE_WIDE, NetworkId, Scope},
+    route_lookups::{BridgePort, RouteQuery, RouteTarget},
+    scope::{NetworkId, Scope},
 };
 
 impl ClaimContext<'_> {
@@ -20,9 +20,10 @@ impl ClaimContext<'_> {
         scope: Scope,
         claimants: &'c [Claimant],
     ) -> Option<&'c Claimant> {
-        match self.route_lookups.answer(address) {
-            Some(target) if scope == NODE_WIDE => self.looked_up_receiver(*target, claimants),
-            _ => self.derived_receiver(address, scope, claimants),
+        let query = RouteQuery::of(address, scope);
+        match query.and_then(|query| self.route_lookups.answer(query)) {
+            Some(target) => self.looked_up_receiver(*target, claimants),
+            None => self.derived_receiver(address, scope, claimants),
         }
     }
 
@@ -55,13 +56,17 @@ impl ClaimContext<'_> {
             return Some(host);
         }
         // Routes are untagged. For link-local addresses the sender chooses the link, not the
-        // routes.
+        // routes; to an isolated L2 domain the node sends nothing.
         if scope.vlan != Vlan::default() {
             return None;
         }
         let out = match scope.network {
-            NetworkId::Link(link) | NetworkId::Switch(link) => link,
-            NetworkId::Node | NetworkId::Vrf(_) => self.routes.lookup(address)?,
+            NetworkId::Link(link) => link,
+            NetworkId::Switch(_) => return None,
+            NetworkId::Node | NetworkId::Vrf(_) => {
+                let in_table = |table| self.links.domain_of_table(table) == scope.network;
+                self.routes.lookup(address, in_table)?
+            }
         };
         if !self.links.is_bridge(out) {
             return device_claimant(out, claimants);

@@ -208,6 +208,7 @@ fn kind(observation: &Observation) -> Option<&'static str> {
     match observation {
         Observation::Link(_)
         | Observation::LinkGone(_)
+        | Observation::PortVlan(_)
         | Observation::NamespaceIdFreed(_)
         | Observation::PeerMoved(_) => Some("link"),
         Observation::PodAddress(..) | Observation::PodAddressGone(..) => Some("address"),

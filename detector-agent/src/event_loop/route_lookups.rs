@@ -59,8 +59,8 @@ impl Core {
     pub(super) fn start_route_lookups_if_due(&mut self, now: Timestamp) {
         if self.next_route_lookups().is_some_and(|at| at <= now) {
             self.route_lookups.start(now);
-            let addresses = self.engine.take_route_lookups(MAX_BATCH);
-            self.send_job(WorkerJob::LookUpRoutes(addresses));
+            let queries = self.engine.take_route_lookups(MAX_BATCH);
+            self.send_job(WorkerJob::LookUpRoutes(queries));
         }
     }
 

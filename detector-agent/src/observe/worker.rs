@@ -7,7 +7,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    net::IpAddr,
     sync::mpsc::{Receiver, RecvTimeoutError},
     time::{Duration, Instant},
 };
@@ -20,7 +19,9 @@ use super::{
 };
 use crate::{
     clock,
-    engine::{IfIndex, Observation, PodDevice, SnapshotScope, SnapshotToken, TimedObservation},
+    engine::{
+        IfIndex, Observation, PodDevice, RouteQuery, SnapshotScope, SnapshotToken, TimedObservation,
+    },
 };
 
 /// Minimum time between two checks of the attached programs.
@@ -44,7 +45,7 @@ pub enum WorkerJob {
     /// Take a snapshot of the node.
     ReadNode(SnapshotToken),
     /// Ask the kernel for the routes of these addresses.
-    LookUpRoutes(Vec<IpAddr>),
+    LookUpRoutes(Vec<RouteQuery>),
 }
 
 /// A message of the kernel worker.
@@ -132,8 +133,8 @@ impl KernelWorker {
                 let snapshot = self.reader.read_node(&self.selector);
                 emit(snapshot_event(token, SnapshotScope::Node, snapshot));
             }
-            WorkerJob::LookUpRoutes(addresses) => {
-                let lookup = self.reader.look_up_routes(&addresses);
+            WorkerJob::LookUpRoutes(queries) => {
+                let lookup = self.reader.look_up_routes(&queries);
                 emit(WorkerEvent::RoutesLookedUp(lookup));
             }
         }

@@ -242,6 +242,7 @@ impl Facts {
             last: at,
         });
         self.host_count += 1;
+        self.presence.add(ifindex, address);
         self.index_link(ifindex, address);
         StoreOutcome::Changed
     }
@@ -267,6 +268,9 @@ impl Facts {
         entry.host.retain(|h| h.ifindex != ifindex);
         let gone = before - entry.host.len();
         self.host_count -= gone;
+        if gone > 0 {
+            self.presence.remove(ifindex, address);
+        }
         self.unindex_link(ifindex, address);
         self.drop_if_empty(address);
         gone > 0

@@ -21,7 +21,10 @@ pub(super) use assigned::{Assigned, HostAddress, RemovedAssignment};
 pub(super) use frames::FrameFact;
 pub(super) use neighbours::{NeighbourFact, NeighbourUpdateContext};
 
-use super::observation::{IfIndex, Mac, Peer};
+use super::{
+    observation::{IfIndex, Mac, Peer},
+    topology::L3Presence,
+};
 use removals::RecentRemovals;
 
 /// All facts about one address.
@@ -106,6 +109,8 @@ pub(super) struct Facts {
     /// What was removed from `behind` since last taken.
     unreferenced: Vec<(IfIndex, Mac)>,
     removals: RecentRemovals,
+    /// The node's addresses by link.
+    pub(super) presence: L3Presence,
 }
 
 impl Facts {

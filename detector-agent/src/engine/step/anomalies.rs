@@ -8,9 +8,8 @@ use crate::engine::{
     anomaly::{Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, PoolUpdate},
     conflict::{Claimant, ClaimantId},
     lifecycle::DecisionTime,
-    links::LinkState,
     observation::{IfIndex, Timestamp},
-    scope::NODE_WIDE,
+    scope::{NODE_WIDE, NetworkId},
 };
 
 impl Engine {
@@ -127,15 +126,22 @@ impl Engine {
             return;
         }
         self.check_gateways(address, at, effects);
-        let host_route = self.routes.host_route(address);
+        let links = &self.links;
+        let in_main = |table| links.domain_of_table(table) == NetworkId::Node;
+        let host_route = self.routes.host_route(address, in_main);
         let routes_matter = host_route.is_some() || self.anomalies.tracks_route(address);
         let allocation_matters =
             self.anomalies.has_pools() || self.anomalies.tracks_allocation(address);
         if !routes_matter && !allocation_matters {
             return;
         }
-        let (mut holders, mut is_reachable) = self.holders(address, at.now);
-        let is_held = !holders.is_empty();
+        let mut derived = self.claim_context().derive(address, at.now);
+        let is_held = derived.values().flatten().any(|c| self.is_holder(c));
+        let mut holders = derived.remove(&NODE_WIDE).unwrap_or_default();
+        let context = self.claim_context();
+        let receiver = context.derived_receiver(address, NODE_WIDE, &holders);
+        let mut is_reachable = receiver.is_some();
+        holders.retain(|claimant| self.is_holder(claimant));
         if self.settings.is_allowed(address) {
             // It moves, and usually comes from no pool: whoever has it may have it.
             (holders, is_reachable) = (Vec::new(), false);
@@ -200,26 +206,15 @@ impl Engine {
             .host_route_stray(address, target, holders, at, bounds, effects);
     }
 
-    /// The pods that surely hold an address: it is assigned, the node has a permanent neighbour
-    /// entry, or the namespace cannot be read and there is other evidence. And whether any claimant
-    /// receives the node's packets.
-    fn holders(&self, address: IpAddr, now: Timestamp) -> (Vec<Claimant>, bool) {
-        let mut derived = self.claim_context().derive(address, now);
-        let mut holders = derived.remove(&NODE_WIDE).unwrap_or_default();
-        let is_reachable = self
-            .claim_context()
-            .derived_receiver(address, NODE_WIDE, &holders)
-            .is_some();
-        holders.retain(|claimant| match claimant.id {
+    /// Whether a claimant is a pod that surely holds the address: it is assigned, the node has a
+    /// permanent neighbour entry, or the namespace cannot be read and there is other evidence.
+    fn is_holder(&self, claimant: &Claimant) -> bool {
+        match claimant.id {
             ClaimantId::Device(ifindex, _) => {
-                claimant.is_certain()
-                    || self
-                        .links
-                        .pod(ifindex)
-                        .is_some_and(|link: &LinkState| !link.namespace_readable)
+                let link = self.links.pod(ifindex);
+                claimant.is_certain() || link.is_some_and(|link| !link.namespace_readable)
             }
             ClaimantId::BehindBridge(..) | ClaimantId::Host => false,
-        });
-        (holders, is_reachable)
+        }
     }
 }

@@ -8,13 +8,15 @@ use crate::engine::{
     conflict::{Claimant, ClaimantId, Confidence, ConflictKind, LeaveReason},
     lifecycle::{Decision, DecisionTime, Lifecycle, RetryTarget, had_assigned_address},
     links::Links,
-    scope::{NODE_WIDE, Scope},
+    route_lookups::RouteQuery,
+    scope::Scope,
 };
 
 impl Engine {
     /// Decides about the dirty addresses, and about those rejected earlier if there is room now.
     pub(super) fn apply_pending(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
         self.report_bounds(at.now, effects);
+        self.mark_presence_dirty();
         self.evict_unreferenced_fdb();
         self.resolve_gateways_of_removed_devices(at.now, effects);
         loop {
@@ -94,12 +96,10 @@ impl Engine {
             effects,
         );
         // The event goes out with what is known; the kernel's answer corrects it.
-        let mut open = self.lifecycle.open_of(address);
-        if open.any(|(scope, _)| scope == NODE_WIDE) {
-            self.route_lookups.follow(address);
-        } else {
-            self.route_lookups.forget(address);
-        }
+        let open = self.lifecycle.open_of(address);
+        let queries = open.filter_map(|(scope, _)| RouteQuery::of(address, scope));
+        self.route_lookups
+            .follow(address, &queries.collect::<Vec<_>>());
     }
 }
 

@@ -86,6 +86,12 @@ impl Engine {
             }
             self.link(link, true, at, effects);
         }
+        for vlan in snapshot.port_vlans {
+            let replaced = finished.is_outdated(&StateKey::LinkIdentity(vlan.ifindex));
+            if !replaced && !finished.is_outdated(&StateKey::PortVlan(vlan.ifindex)) {
+                self.port_vlan(vlan);
+            }
+        }
         self.merge_fdb(finished, &snapshot.fdb, truncated.fdb);
         self.merge_routes(finished, &snapshot.routes, truncated.routes);
         self.merge_host(finished, &snapshot.host, truncated.host, at);

@@ -185,6 +185,10 @@ impl Engine {
                 self.touch(StateKey::Link(ifindex));
                 self.link_gone(ifindex, effects);
             }
+            Observation::PortVlan(vlan) => {
+                self.touch(StateKey::PortVlan(vlan.ifindex));
+                self.port_vlan(vlan);
+            }
             Observation::NotificationsLost => self.notifications_lost(),
             Observation::NamespaceIdFreed(nsid) => self.namespace_id_freed(nsid, at),
             Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),

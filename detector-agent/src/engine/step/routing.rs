@@ -7,17 +7,17 @@ use crate::engine::{
     in_flight_snapshots::StateKey,
     observation::{IfIndex, Route, RoutePlace},
     refusals::BoundKind,
-    route_lookups::{Dependency, RouteAnswers, RoutingChange},
+    route_lookups::{Dependency, RouteAnswers, RouteQuery, RoutingChange},
     routes::{AddOutcome, Routes},
 };
 
 impl Engine {
-    /// Takes up to `limit` addresses whose route has to be looked up, those that wait longest
-    /// first: addresses in conflict without an answer, or with one that something changed may have
+    /// Takes up to `limit` queries for the kernel, those that wait longest first: about addresses in
+    /// conflict without an answer, or with one that something changed may have
     /// outdated. The answers are due as one [`Observation::RoutesLookedUp`].
     ///
     /// [`Observation::RoutesLookedUp`]: crate::engine::Observation::RoutesLookedUp
-    pub fn take_route_lookups(&mut self, limit: usize) -> Vec<IpAddr> {
+    pub fn take_route_lookups(&mut self, limit: usize) -> Vec<RouteQuery> {
         self.route_lookups.take(limit)
     }
 

@@ -7,7 +7,7 @@ use crate::engine::{
     facts::Owner,
     in_flight_snapshots::StateKey,
     links::{LinkChange, LinkState, PodDevice, pod_peer},
-    observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, NsId, Peer, Timestamp},
+    observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, NsId, Peer, PortVlan, Timestamp},
     refusals::BoundKind,
 };
 
@@ -29,6 +29,9 @@ impl Engine {
         }
         let up = link.up;
         let was_bridge = self.links.is_bridge(ifindex);
+        let mut dependents = self.links.depending_on(ifindex);
+        let filtering = link.vlan_filtering;
+        let filtering_before = self.links.get(ifindex).map(|l| l.link.vlan_filtering);
         let before = self.links.pod(ifindex).map(LinkState::device);
         let upserted = self.links.upsert(link, complete, at);
         if let Some((older, peer)) = upserted.displaced {
@@ -52,12 +55,17 @@ impl Engine {
             LinkChange::Changed(old) => self.link_changed(&old, up, at),
         }
         self.mark_link_dirty(ifindex);
+        dependents.extend(self.links.depending_on(ifindex));
+        for dependent in dependents {
+            self.mark_link_dirty(dependent);
+        }
         let is_bridge = self.links.is_bridge(ifindex);
-        if was_bridge != is_bridge {
-            self.mark_ports_dirty(ifindex);
-            if self.unresolved_links.remove(&ifindex) && is_bridge {
-                effects.push(Effect::Resync);
-            }
+        if was_bridge != is_bridge && self.unresolved_links.remove(&ifindex) && is_bridge {
+            effects.push(Effect::Resync);
+        }
+        // Notifications name a PVID only when it is changed for one port.
+        if filtering.is_some() && !complete && filtering_before != Some(filtering) {
+            effects.push(Effect::ReadNode);
         }
         let after = self.links.pod(ifindex).map(LinkState::device);
         match (before, after) {
@@ -116,11 +124,14 @@ impl Engine {
     pub(super) fn link_gone(&mut self, ifindex: IfIndex, effects: &mut Vec<Effect>) {
         self.in_flight.touch(StateKey::LinkIdentity(ifindex));
         self.discrepancies.explain_device(ifindex);
+        let dependents = self.links.depending_on(ifindex);
         let state = self.links.remove(ifindex);
         // Entries may have been reported for a link whose appearance was missed.
         self.remove_link_facts(ifindex, state.as_ref().and_then(|s| pod_peer(&s.link)));
         self.refusals.remove(ifindex);
-        self.mark_ports_dirty(ifindex);
+        for dependent in dependents {
+            self.mark_link_dirty(dependent);
+        }
         self.mark_flapping_dirty(ifindex);
         if let Some(state) = state.filter(LinkState::is_pod) {
             effects.push(Effect::Detach(state.device()));
@@ -185,12 +196,30 @@ impl Engine {
         self.mark_behind_dirty(&behind);
     }
 
-    /// A bridge appeared or disappeared: the L2 domains of its ports changed.
-    fn mark_ports_dirty(&mut self, bridge: IfIndex) {
-        let ports = self.links.iter().map(|l| &l.link);
-        let ports = ports.filter(|l| l.master == Some(bridge));
-        for port in ports.map(|l| l.ifindex).collect::<Vec<_>>() {
-            self.mark_link_dirty(port);
+    /// Links by which the node takes part in an L2 domain got their first address or route, or lost
+    /// the last one: the claims there are in another network now.
+    pub(super) fn mark_presence_dirty(&mut self) {
+        let mut changed = self.facts.presence.take_changed();
+        changed.append(&mut self.routes.presence.take_changed());
+        for ifindex in changed {
+            for dependent in self.links.depending_on(ifindex) {
+                self.mark_link_dirty(dependent);
+            }
+        }
+    }
+
+    /// The PVID of a port, or of a bridge itself.
+    pub(super) fn port_vlan(&mut self, vlan: PortVlan) {
+        let PortVlan { ifindex, pvid } = vlan;
+        let Some(link) = self.links.get_mut(ifindex) else {
+            return;
+        };
+        if std::mem::replace(&mut link.pvid, pvid) == pvid {
+            return;
+        }
+        self.mark_link_dirty(ifindex);
+        for dependent in self.links.depending_on(ifindex) {
+            self.mark_link_dirty(dependent);
         }
     }
 

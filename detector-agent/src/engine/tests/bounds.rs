@@ -94,7 +94,7 @@ fn kernel_entries_over_the_bound_are_counted() {
         kernel_entries: 2,
         ..Bounds::default()
     });
-    node.bridge(9);
+    node.link(bridge(9));
     node.pod(1);
     for n in 1..=4u8 {
         let address = format!("10.0.0.{n}");

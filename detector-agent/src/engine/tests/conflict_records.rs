@@ -65,6 +65,7 @@ fn former_lladdrs_of_another_bridge_are_discarded() {
         link.master = Some(9);
     }
     dump.links.push(renamed(bridge(9), "br0"));
+    dump.host = bridge_addresses(9);
     dump.fdb = vec![fdb(9, 1, mac(1)), fdb(9, 2, mac(2))];
     dump.neighbours = vec![neighbour(9, "10.0.0.1", mac(1), NudState::Reachable)];
     node.resync(dump);
@@ -192,6 +193,7 @@ fn claimant_behind_a_renamed_bridge_has_left() {
     let mut dump = snapshot(&[(1, &[])]);
     dump.links[0].master = Some(9);
     dump.links.push(renamed(bridge(9), "br0"));
+    dump.host = bridge_addresses(9);
     dump.neighbours = vec![neighbour(9, "10.0.0.1", mac(7), NudState::Permanent)];
     node.resync(dump);
     assert_eq!(

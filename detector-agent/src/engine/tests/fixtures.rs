@@ -35,6 +35,7 @@ pub(super) fn pod(ifindex: IfIndex) -> Link {
         peer: Some(peer(ifindex)),
         up: true,
         running: true,
+        vlan_filtering: None,
     }
 }
 
@@ -56,6 +57,13 @@ pub(super) fn bridge(ifindex: IfIndex) -> Link {
         peer: None,
         ..pod(ifindex)
     }
+}
+
+/// The addresses by which the node routes a bridge.
+pub(super) fn bridge_addresses(bridge: IfIndex) -> Vec<(IfIndex, AssignedAddress)> {
+    let addresses = ["192.0.2.1", "2001:db8:ffff::1"];
+    let on_bridge = addresses.map(|address| (bridge, assigned(address)));
+    on_bridge.into()
 }
 
 /// A link of the node itself.

@@ -32,6 +32,7 @@ mod moves;
 mod multi_interface_pods;
 mod neighbour_store;
 mod neighbours;
+mod networks;
 mod pods;
 mod pool_coverage;
 mod prefix_lengths;
@@ -194,8 +195,17 @@ impl Node {
         self.link(bridge_port(ifindex, bridge));
     }
 
+    /// A bridge that the node routes.
     fn bridge(&mut self, ifindex: IfIndex) {
         self.link(bridge(ifindex));
+        self.route_bridge(ifindex);
+    }
+
+    /// Gives a bridge an address of each family.
+    fn route_bridge(&mut self, ifindex: IfIndex) {
+        for (ifindex, address) in bridge_addresses(ifindex) {
+            self.observe(Observation::HostAddress(ifindex, address));
+        }
     }
 
     /// As [`Node::with_bridge`], on this node.

@@ -225,7 +225,7 @@ fn node_is_read_again_when_one_of_its_bounds_has_room() {
             links: 4,
             ..Bounds::default()
         });
-        node.bridge(9);
+        node.link(bridge(9));
         node.port(1, 9);
         node.device_effects();
         fill(&mut node);

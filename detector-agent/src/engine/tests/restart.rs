@@ -268,6 +268,7 @@ fn flapping_entry_continues() {
         link.master = Some(9);
     }
     dump.links.push(bridge(9));
+    dump.host = bridge_addresses(9);
     dump.fdb = vec![fdb(9, 1, mac(1)), fdb(9, 2, mac(2))];
     for current in [1, 2] {
         let mut node = restart(&node);

@@ -121,11 +121,11 @@ fn address_families_are_routed_separately() {
     ] {
         assert_eq!(routes.replace(route, 10), AddOutcome::New);
     }
-    assert_eq!(routes.lookup(ip("2001:db8::7")), Some(3));
-    assert_eq!(routes.lookup(ip("2001:db8::8")), Some(2));
-    assert_eq!(routes.lookup(ip("2001:db8:1::8")), None);
-    assert_eq!(routes.host_route(ip("2001:db8::7")), Some(3));
-    assert_eq!(routes.host_route(ip("2001:db8::8")), None);
+    assert_eq!(routes.lookup(ip("2001:db8::7"), |_| true), Some(3));
+    assert_eq!(routes.lookup(ip("2001:db8::8"), |_| true), Some(2));
+    assert_eq!(routes.lookup(ip("2001:db8:1::8"), |_| true), None);
+    assert_eq!(routes.host_route(ip("2001:db8::7"), |_| true), Some(3));
+    assert_eq!(routes.host_route(ip("2001:db8::8"), |_| true), None);
     assert!(!Routes::covers(&of("0.0.0.0", 0, 1), ip("2001:db8::7")));
     assert!(!Routes::covers(&of("::", 0, 1), ip("10.0.0.1")));
     assert!(Routes::covers(&of("::", 0, 1), ip("2001:db8::7")));
@@ -144,7 +144,7 @@ fn host_route_of_the_main_table_counts() {
     };
     routes.replace(other, 10);
     routes.replace(main, 10);
-    assert_eq!(routes.host_route(ip("10.0.0.2")), Some(3));
+    assert_eq!(routes.host_route(ip("10.0.0.2"), |_| true), Some(3));
 }
 
 #[test]
@@ -235,8 +235,8 @@ fn default_route_covers_all_and_a_one_bit_prefix_half() {
         };
         assert_eq!(routes.replace(wide, 10), AddOutcome::New, "/{prefix_len}");
     }
-    assert_eq!(routes.lookup(ip("255.255.255.255")), Some(1));
-    assert_eq!(routes.lookup(ip("127.255.255.255")), Some(2));
+    assert_eq!(routes.lookup(ip("255.255.255.255"), |_| true), Some(1));
+    assert_eq!(routes.lookup(ip("127.255.255.255"), |_| true), Some(2));
 }
 
 #[test]

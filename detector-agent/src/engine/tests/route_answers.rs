@@ -6,12 +6,13 @@ impl Node {
     /// The addresses to look up, which are from then on in flight.
     fn lookups(&mut self) -> Vec<String> {
         let addresses = self.engine.take_route_lookups(10);
-        addresses.iter().map(ToString::to_string).collect()
+        let addresses = addresses.iter().map(|query| query.address.to_string());
+        addresses.collect()
     }
 
     fn answer(&mut self, address: &str, target: RouteTarget) {
         self.observe(Observation::RoutesLookedUp(RouteAnswers {
-            found: vec![(ip(address), target)],
+            found: vec![(query(address), target)],
             failed: Vec::new(),
         }));
     }
@@ -23,8 +24,16 @@ impl Node {
     }
 }
 
+fn query(address: &str) -> RouteQuery {
+    RouteQuery {
+        address: ip(address),
+        vrf: None,
+    }
+}
+
 fn behind(bridge: IfIndex, n: u8, port: BridgePort) -> RouteTarget {
     RouteTarget::Bridge(BridgePath {
+        interface: bridge,
         bridge,
         next_hop: ip("10.0.0.1"),
         mac: Some(mac(n)),
@@ -255,7 +264,7 @@ fn failed_lookup_is_repeated() {
     assert_eq!(node.lookups(), ["10.0.0.1"]);
     node.observe(Observation::RoutesLookedUp(RouteAnswers {
         found: Vec::new(),
-        failed: vec![ip("10.0.0.1")],
+        failed: vec![query("10.0.0.1")],
     }));
     assert_eq!(node.lookups(), ["10.0.0.1"]);
 }

@@ -184,7 +184,8 @@ fn snapshot_is_ignored_for_a_device_recreated_meanwhile() {
         neighbour(1, "10.0.0.1", mac(1), NudState::Permanent),
         neighbour(9, "10.0.0.1", mac(7), NudState::Reachable),
     ];
-    old.host = vec![(1, assigned("10.0.0.1"))];
+    old.host = bridge_addresses(9);
+    old.host.push((1, assigned("10.0.0.1")));
     old.fdb = vec![fdb(9, 1, mac(7))];
     old.routes = vec![route("10.0.0.1", 1)];
     let node_token = node.begin_snapshot();

@@ -24,7 +24,7 @@ fn snapshot_is_ignored_for_a_silently_replaced_device() {
             neighbour(1, "10.0.0.1", mac(1), NudState::Permanent),
             neighbour(9, "10.0.0.1", mac(7), NudState::Reachable),
         ],
-        host: vec![(1, assigned("10.0.0.1"))],
+        host: [bridge_addresses(9), vec![(1, assigned("10.0.0.1"))]].concat(),
         fdb: vec![fdb(9, 1, mac(7))],
         routes: vec![route("10.0.0.1", 1)],
         ..two_pod_snapshot()

@@ -32,7 +32,7 @@ use super::{
     request::{ReadError, RequestError, RequestSocket},
     wire::{RawMessage, Undecodable},
 };
-use crate::engine::{FdbEntry, IfIndex, Neighbour, NsId, Peer, Route};
+use crate::engine::{FdbEntry, IfIndex, Neighbour, NsId, Peer, PortVlan, Route};
 
 /// Maximum number of objects of each kind in a snapshot.
 pub const MAX_OBJECTS: usize = 65_536;
@@ -86,6 +86,24 @@ pub(super) fn links(socket: &mut RequestSocket) -> Result<BoundedList<LinkFacts>
     socket
         .dump(request, each)
         .map_err(|error| error.while_reading("links"))
+}
+
+/// The PVIDs of bridges and their ports in the agent's namespace.
+pub(super) fn port_vlans(socket: &mut RequestSocket) -> Result<BoundedList<PortVlan>, ReadError> {
+    let mut request = LinkMessage::default();
+    request.header.interface_family = AddressFamily::Bridge;
+    let vlans = LinkAttribute::ExtMask(vec![LinkExtentMask::BrvlanCompressed]);
+    request.attributes.push(vlans);
+    let each = |vlans: &mut BoundedList<_>, message: RawMessage<'_>| {
+        keep_if(
+            vlans,
+            parse_as(message, RTM_NEWLINK, link::bridge_port),
+            |_| true,
+        )
+    };
+    socket
+        .dump(RouteNetlinkMessage::GetLink(request), each)
+        .map_err(|error| error.while_reading("the VLANs of bridges"))
 }
 
 /// One link of the agent's namespace; `None` if it is gone.

@@ -213,7 +213,10 @@ impl Interpreter {
                     self.remember_local_pair(&facts);
                     emit(Observation::Link(self.selector.link(facts)));
                 } else if let Some(port) = link::bridge_port(payload)? {
-                    emit(Observation::RoutingChanged(RoutingChange::Port(port)));
+                    emit(Observation::PortVlan(port));
+                    emit(Observation::RoutingChanged(RoutingChange::Port(
+                        port.ifindex,
+                    )));
                 }
             }
             RTM_DELLINK => {

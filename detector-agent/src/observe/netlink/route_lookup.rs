@@ -27,7 +27,9 @@ use super::{
     snapshot::NetlinkReader,
     wire::{RawMessage, Undecodable},
 };
-use crate::engine::{BridgePath, BridgePort, IfIndex, Mac, NudState, RouteAnswers, RouteTarget};
+use crate::engine::{
+    BridgePath, BridgePort, IfIndex, Mac, NudState, RouteAnswers, RouteQuery, RouteTarget,
+};
 
 /// The outcome of a batch of lookups.
 #[derive(Debug, Default)]
@@ -39,17 +41,17 @@ pub struct RouteLookup {
 }
 
 impl NetlinkReader {
-    /// Looks up the routes of these addresses. The batch ends at the first one that cannot be looked up, so that a socket
+    /// Asks these queries. The batch ends at the first one that cannot be looked up, so that a socket
     /// that does not answer costs one timeout.
-    pub fn look_up_routes(&mut self, addresses: &[IpAddr]) -> RouteLookup {
+    pub fn look_up_routes(&mut self, queries: &[RouteQuery]) -> RouteLookup {
         let mut lookup = RouteLookup::default();
         let mut links = Links::new();
-        let mut rest = addresses.iter();
-        for address in rest.by_ref() {
-            match look_up(&mut self.socket, &mut links, *address) {
-                Ok(target) => lookup.answers.found.push((*address, target)),
+        let mut rest = queries.iter();
+        for query in rest.by_ref() {
+            match look_up(&mut self.socket, &mut links, *query) {
+                Ok(target) => lookup.answers.found.push((*query, target)),
                 Err(error) => {
-                    lookup.answers.failed.push(*address);
+                    lookup.answers.failed.push(*query);
                     lookup.error = Some(error.while_reading("the route of an address"));
                     break;
                 }
@@ -66,20 +68,20 @@ type Links = HashMap<IfIndex, Option<LinkForwarding>>;
 fn look_up(
     socket: &mut RequestSocket,
     links: &mut Links,
-    address: IpAddr,
+    query: RouteQuery,
 ) -> Result<RouteTarget, RequestError> {
-    let (device, gateway) = match route_of(socket, address)? {
+    let (device, gateway) = match route_of(socket, query)? {
         FoundRoute::Local => return Ok(RouteTarget::Host),
         FoundRoute::Nowhere => return Ok(RouteTarget::Nowhere),
         FoundRoute::Out(device, gateway) => (device, gateway),
     };
-    let Some(bridge) = link(socket, links, device)?.filter(|link| link.is_bridge) else {
+    let Some((bridge, vlan)) = bridge_of(socket, links, device)? else {
         return Ok(RouteTarget::Device(device));
     };
-    let next_hop = gateway.unwrap_or(address);
+    let next_hop = gateway.unwrap_or(query.address);
     let mac = neighbour_mac(socket, device, next_hop)?;
     let port = match mac {
-        Some(mac) => forwarding_port(socket, device, mac, bridge.vlan)?,
+        Some(mac) => forwarding_port(socket, bridge, mac, vlan)?,
         None => None,
     };
     let port = match port {
@@ -91,16 +93,38 @@ fn look_up(
         None => BridgePort::Unknown,
     };
     Ok(RouteTarget::Bridge(BridgePath {
-        bridge: device,
+        interface: device,
+        bridge,
         next_hop,
         mac,
         port,
     }))
 }
 
-fn route_of(socket: &mut RequestSocket, address: IpAddr) -> Result<FoundRoute, RequestError> {
+/// The bridge that packets out of a link pass, and their VLAN there: the link itself, or the one
+/// that a VLAN interface is on.
+fn bridge_of(
+    socket: &mut RequestSocket,
+    links: &mut Links,
+    device: IfIndex,
+) -> Result<Option<(IfIndex, Option<u16>)>, RequestError> {
+    let Some(found) = link(socket, links, device)? else {
+        return Ok(None);
+    };
+    if found.is_bridge {
+        return Ok(Some((device, found.vlan)));
+    }
+    let Some((parent, id)) = found.vlan_on else {
+        return Ok(None);
+    };
+    let parent_link = link(socket, links, parent)?.filter(|parent| parent.is_bridge);
+    // Without VLAN filtering the forwarding table has no VLANs.
+    Ok(parent_link.map(|bridge| (parent, bridge.vlan.map(|_| id))))
+}
+
+fn route_of(socket: &mut RequestSocket, query: RouteQuery) -> Result<FoundRoute, RequestError> {
     let mut request = RouteMessage::default();
-    let (family, length, destination) = match address {
+    let (family, length, destination) = match query.address {
         IpAddr::V4(v4) => (AddressFamily::Inet, 32, RouteAddress::Inet(v4)),
         IpAddr::V6(v6) => (AddressFamily::Inet6, 128, RouteAddress::Inet6(v6)),
     };
@@ -109,6 +133,10 @@ fn route_of(socket: &mut RequestSocket, address: IpAddr) -> Result<FoundRoute, R
     request
         .attributes
         .push(RouteAttribute::Destination(destination));
+    // As `ip route get ADDRESS vrf NAME`: the packets of a socket that is bound to the VRF.
+    request
+        .attributes
+        .extend(query.vrf.map(RouteAttribute::Oif));
     let found = one(
         socket,
         RouteNetlinkMessage::GetRoute(request),

@@ -3,7 +3,7 @@
 use globset::{Glob, GlobMatcher};
 
 use super::decode::link::LinkFacts;
-use crate::engine::{Link, LinkKind, Peer};
+use crate::engine::{IfIndex, Link, LinkKind, Peer};
 
 /// The driver of a link (`IFLA_INFO_KIND`), as far as it matters for selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,20 @@ pub enum LinkDriver {
     Tun,
     /// `bridge`.
     Bridge,
+    /// `openvswitch`: the switch that is the master of its ports.
+    OpenVswitch,
+    /// `vrf`, with its routing table.
+    Vrf {
+        /// The number of the table.
+        table: u32,
+    },
+    /// `vlan`, on a link of the same namespace.
+    Vlan {
+        /// That link.
+        parent: IfIndex,
+        /// Its VLAN id.
+        id: u16,
+    },
     /// The namespace's loopback device.
     Loopback,
     /// Any other, or a physical device.
@@ -74,14 +88,23 @@ impl DeviceSelector {
             |patterns: &[GlobMatcher]| patterns.iter().any(|pattern| pattern.is_match(name));
         match driver {
             LinkDriver::Bridge => return LinkKind::Bridge,
+            LinkDriver::OpenVswitch => return LinkKind::Switch,
+            LinkDriver::Vrf { table } => return LinkKind::Vrf { table },
+            LinkDriver::Vlan { parent, id } if !matches(&self.include) => {
+                return LinkKind::Vlan { parent, id };
+            }
             LinkDriver::Loopback => return LinkKind::Other,
-            LinkDriver::Veth | LinkDriver::Netkit | LinkDriver::Tun | LinkDriver::Other => {}
+            LinkDriver::Veth
+            | LinkDriver::Netkit
+            | LinkDriver::Tun
+            | LinkDriver::Vlan { .. }
+            | LinkDriver::Other => {}
         }
         let chosen = if self.include.is_empty() {
             match driver {
                 LinkDriver::Veth | LinkDriver::Netkit => peer.is_some(),
                 LinkDriver::Tun => name.starts_with("tap"),
-                LinkDriver::Bridge | LinkDriver::Loopback | LinkDriver::Other => false,
+                _ => false,
             }
         } else {
             matches(&self.include)
@@ -106,6 +129,7 @@ impl DeviceSelector {
             peer,
             up: facts.up,
             running: facts.running,
+            vlan_filtering: facts.vlan_filtering,
         }
     }
 

@@ -91,6 +91,11 @@ impl NetlinkReader {
             .map(|link| link.ifindex)
             .collect();
 
+        let port_vlans = if links.iter().any(|link| link.vlan_filtering.is_some()) {
+            omitted.unwrap_list(dumps::port_vlans(socket)?)
+        } else {
+            Vec::new()
+        };
         let mut fdb = BoundedList::default();
         for bridge in of_kind(LinkKind::Bridge) {
             fdb.append(dumps::forwarding_entries(socket, bridge.ifindex)?);
@@ -98,7 +103,13 @@ impl NetlinkReader {
         let neighbours = dumps::neighbours(socket, None, |neighbour| {
             watched.contains(&neighbour.ifindex)
         })?;
-        let routes = dumps::routes(socket, &watched)?;
+        // The node takes part in a bridge's VLAN by a VLAN interface.
+        let mut routed = watched;
+        let vlan_interfaces = links
+            .iter()
+            .filter(|link| matches!(link.kind, LinkKind::Vlan { .. }));
+        routed.extend(vlan_interfaces.map(|link| link.ifindex));
+        let routes = dumps::routes(socket, &routed)?;
         let host = dumps::host_addresses(socket)?;
         let peers = of_kind(LinkKind::Pod).filter_map(|link| link.peer);
         let pods = pods(socket, peers, &mut omitted)?;
@@ -111,6 +122,7 @@ impl NetlinkReader {
         };
         let host = omitted.unwrap_list(host).into_iter();
         let snapshot = Snapshot {
+            port_vlans,
             pods,
             host: host.map(|found| (found.ifindex, found.address)).collect(),
             neighbours: omitted.unwrap_list(neighbours),

@@ -150,6 +150,7 @@ fn device(ifindex: u32) -> Link {
         peer: None,
         up: true,
         running: true,
+        vlan_filtering: None,
     }
 }
 

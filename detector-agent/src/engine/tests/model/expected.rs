@@ -8,8 +8,16 @@ use super::world::{EntryEvent, ModelDevice, NeighbourEntry, SeenFrame, WINDOW, W
 const CLAIM_TTL: Duration = Duration::from_secs(600);
 const PROBE_TTL: Duration = Duration::from_secs(60);
 
-/// VLAN, and the L2 domain of a link-local address.
-pub(super) type Scope = (Vlan, Option<IfIndex>);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum ModelNetwork {
+    Node,
+    /// An L2 domain that the node does not route.
+    Bridge(IfIndex),
+    /// The link of a link-local address.
+    Link(IfIndex),
+}
+
+pub(super) type Scope = (Vlan, ModelNetwork);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ModelClaimant {
@@ -31,6 +39,7 @@ struct Support {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Expected {
     pub(super) address: IpAddr,
+    pub(super) network: String,
     pub(super) vlan: (Option<u16>, Option<u16>),
     pub(super) kind: ConflictKind,
     pub(super) confidence: Confidence,
@@ -57,6 +66,7 @@ impl World {
                 let receiver = self.receiver(*address, scope, &claims);
                 expected.push(Expected {
                     address: *address,
+                    network: self.network_name(scope.1),
                     vlan: (scope.0.outer, scope.0.inner),
                     kind,
                     confidence: if certain >= 2 {
@@ -138,6 +148,7 @@ impl World {
         for ifindex in self.links.keys() {
             let scope = self.scope(address, untagged, *ifindex);
             if self.hosts.contains(&(*ifindex, address)) {
+                let scope = self.host_scope(address, *ifindex);
                 claim(scope, ModelClaimant::Node, true, true, None);
             }
             let Some(device) = self.pod(*ifindex) else {
@@ -238,12 +249,58 @@ impl World {
     }
 
     fn scope(&self, address: IpAddr, vlan: Vlan, ifindex: IfIndex) -> Scope {
-        let link_local = match address {
-            IpAddr::V4(v4) => v4.is_link_local(),
-            IpAddr::V6(v6) => v6.is_unicast_link_local(),
-        };
         let domain = self.bridge_of(ifindex).unwrap_or(ifindex);
-        (vlan, link_local.then_some(domain))
+        let routed =
+            !self.is_bridge(domain) || (vlan == Vlan::default() && self.is_routed(domain, address));
+        let network = if routed {
+            ModelNetwork::Node
+        } else {
+            ModelNetwork::Bridge(domain)
+        };
+        self.within_link(address, vlan, domain, network)
+    }
+
+    fn host_scope(&self, address: IpAddr, ifindex: IfIndex) -> Scope {
+        let domain = self.bridge_of(ifindex).unwrap_or(ifindex);
+        self.within_link(address, Vlan::default(), domain, ModelNetwork::Node)
+    }
+
+    /// Link-local addresses are unique on one link, unless the node routes them to a pod.
+    fn within_link(
+        &self,
+        address: IpAddr,
+        vlan: Vlan,
+        domain: IfIndex,
+        network: ModelNetwork,
+    ) -> Scope {
+        let route = self.routes.get(&address);
+        let to_pod = route.is_some_and(|out| self.pod(*out).is_some());
+        if !is_link_local(address) || (network == ModelNetwork::Node && to_pod) {
+            return (vlan, network);
+        }
+        (vlan, ModelNetwork::Link(domain))
+    }
+
+    /// Whether the node has an address of the same family on a bridge, or a route to it.
+    fn is_routed(&self, bridge: IfIndex, address: IpAddr) -> bool {
+        let of_family = |a: &IpAddr| a.is_ipv4() == address.is_ipv4() && !is_link_local(*a);
+        let mut hosts = self.hosts.iter();
+        hosts.any(|(i, a)| *i == bridge && of_family(a))
+            || self
+                .routes
+                .iter()
+                .any(|(a, i)| *i == bridge && of_family(a))
+    }
+
+    fn network_name(&self, network: ModelNetwork) -> String {
+        let name = |ifindex| &self.links[&ifindex].link.name;
+        match network {
+            ModelNetwork::Node => "node".to_owned(),
+            ModelNetwork::Link(link) if !self.is_bridge(link) => format!("link:{}", name(link)),
+            ModelNetwork::Bridge(bridge) | ModelNetwork::Link(bridge) => {
+                format!("bridge:{}", name(bridge))
+            }
+        }
     }
 
     fn receiver(
@@ -252,7 +309,7 @@ impl World {
         scope: Scope,
         claims: &BTreeMap<ModelClaimant, Support>,
     ) -> Option<ModelClaimant> {
-        let node_wide = (Vlan::default(), None);
+        let node_wide = (Vlan::default(), ModelNetwork::Node);
         if scope != node_wide && claims.contains_key(&ModelClaimant::Node) {
             return Some(ModelClaimant::Node);
         }
@@ -260,8 +317,9 @@ impl World {
             return None;
         }
         let out = match scope.1 {
-            Some(domain) => domain,
-            None => match self.look_up_route(address) {
+            ModelNetwork::Bridge(_) => return None,
+            ModelNetwork::Link(domain) => domain,
+            ModelNetwork::Node => match self.look_up_route(address) {
                 RouteTarget::Host => return Some(ModelClaimant::Node),
                 RouteTarget::Nowhere => return None,
                 RouteTarget::Device(out) => out,
@@ -285,7 +343,7 @@ impl World {
         let assigned = self
             .hosts
             .iter()
-            .filter(|(i, a)| *a == address && self.scope(address, Vlan::default(), *i) == scope);
+            .filter(|(i, a)| *a == address && self.host_scope(address, *i) == scope);
         let ifindex = assigned
             .map(|(i, _)| *i)
             .min_by_key(|i| (self.pod(*i).is_some(), *i));
@@ -310,6 +368,13 @@ impl World {
             ModelClaimant::Device(_) => self.device_name(claimant),
             ModelClaimant::BehindBridge(_, mac) => format!("{}/{mac}", self.device_name(claimant)),
         }
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
     }
 }
 

@@ -3,14 +3,14 @@
 use netlink_packet_core::{parse_i32, parse_u16, parse_u32};
 use netlink_packet_route::link::LinkHeader;
 use nix::libc::{
-    self, ARPHRD_LOOPBACK, IFLA_ADDRESS, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND,
-    IFLA_INFO_SLAVE_DATA, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER,
+    self, ARPHRD_LOOPBACK, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA,
+    IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER,
     IFLA_NEW_IFINDEX, IFLA_NEW_NETNSID, IFLA_WIRELESS,
 };
 
 use super::{AF_BRIDGE, AF_UNSPEC, if_index, mac};
 use crate::{
-    engine::{IfIndex, Mac, NsId, Peer},
+    engine::{IfIndex, Mac, NsId, Peer, PortVlan, VlanFiltering},
     observe::netlink::{
         selection::LinkDriver,
         wire::{Undecodable, for_each_attribute, text},
@@ -24,6 +24,10 @@ const IFF_RUNNING: u32 = libc::IFF_RUNNING as u32;
 /// `linux/if_link.h` and `linux/if_bridge.h`; libc does not have them.
 const IFLA_BR_VLAN_FILTERING: u16 = 7;
 const IFLA_BR_VLAN_DEFAULT_PVID: u16 = 39;
+const IFLA_VLAN_ID: u16 = 1;
+const IFLA_VRF_TABLE: u16 = 1;
+const IFLA_BRIDGE_VLAN_INFO: u16 = 2;
+const BRIDGE_VLAN_INFO_PVID: u16 = 1 << 1;
 const IFLA_BRPORT_STATE: u16 = 1;
 const BR_STATE_FORWARDING: u8 = 3;
 
@@ -41,6 +45,7 @@ pub(in super::super) struct LinkFacts {
     pub(in super::super) up: bool,
     /// Able to pass packets: up, and with a carrier.
     pub(in super::super) running: bool,
+    pub(in super::super) vlan_filtering: Option<VlanFiltering>,
 }
 
 /// Where the other end of a veth or netkit pair is.
@@ -88,7 +93,7 @@ pub(in super::super) fn new_link(payload: &[u8]) -> Result<Option<LinkFacts>, Un
     let mut master = None;
     let mut other_end = None;
     let mut nsid = None;
-    let mut driver = LinkDriver::Other;
+    let mut info = LinkInfo::default();
     let mut partial = false;
     for_each_attribute(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
         match kind {
@@ -98,7 +103,7 @@ pub(in super::super) fn new_link(payload: &[u8]) -> Result<Option<LinkFacts>, Un
             IFLA_MASTER => master = if_index(parse_u32(value)?).ok(),
             IFLA_LINK => other_end = if_index(parse_u32(value)?).ok(),
             IFLA_LINK_NETNSID => nsid = Some(parse_i32(value)?),
-            IFLA_LINKINFO => driver = driver_of(value)?,
+            IFLA_LINKINFO => info = LinkInfo::parse(value)?,
             IFLA_WIRELESS => partial = true,
             _ => {}
         }
@@ -110,9 +115,13 @@ pub(in super::super) fn new_link(payload: &[u8]) -> Result<Option<LinkFacts>, Un
     let name = name
         .filter(|name| !name.is_empty())
         .ok_or(Undecodable("a link without a name"))?;
-    if u16::from(header.link_layer_type) == ARPHRD_LOOPBACK {
-        driver = LinkDriver::Loopback;
-    }
+    let driver = match (info.driver, other_end, nsid) {
+        _ if u16::from(header.link_layer_type) == ARPHRD_LOOPBACK => LinkDriver::Loopback,
+        (InfoDriver::Known(driver), ..) => driver,
+        // The lower device of a pod's VLAN interface may be in another namespace.
+        (InfoDriver::Vlan(id), Some(parent), None) => LinkDriver::Vlan { parent, id },
+        (InfoDriver::Vlan(_), ..) => LinkDriver::Other,
+    };
     // Other drivers use the same attribute for their lower device (vlan, macvlan), which is no pod's.
     let other_end = match (driver, other_end, nsid) {
         // The id is negative if the namespace is being torn down.
@@ -132,16 +141,36 @@ pub(in super::super) fn new_link(payload: &[u8]) -> Result<Option<LinkFacts>, Un
         other_end,
         up: header.flags.bits() & IFF_UP != 0,
         running: header.flags.bits() & IFF_RUNNING != 0,
+        vlan_filtering: info.vlan_filtering,
     }))
 }
 
-/// The port that a bridge's message is about (family `AF_BRIDGE`); the bridge sends one when the port's state changes.
-pub(in super::super) fn bridge_port(payload: &[u8]) -> Result<Option<IfIndex>, Undecodable> {
+/// The port that a bridge's message is about (family `AF_BRIDGE`), or the bridge itself, with its PVID. The bridge sends one
+/// when the state or the VLANs of the port change (`br_ifinfo_notify` in net/bridge/br_netlink.c). Without VLANs there is no
+/// list of them.
+pub(in super::super) fn bridge_port(payload: &[u8]) -> Result<Option<PortVlan>, Undecodable> {
     let header = LinkHeader::parse(payload)?;
     if u8::from(header.interface_family) != AF_BRIDGE {
         return Ok(None);
     }
-    if_index(header.index).map(Some)
+    let mut pvid = None;
+    for_each_attribute(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
+        if kind != IFLA_AF_SPEC {
+            return Ok(());
+        }
+        for_each_attribute(value, |kind, value| {
+            // `struct bridge_vlan_info`: flags and VLAN id.
+            if kind == IFLA_BRIDGE_VLAN_INFO
+                && let Some((flags, id)) = value.split_at_checked(2)
+                && parse_u16(flags)? & BRIDGE_VLAN_INFO_PVID != 0
+            {
+                pvid = Some(parse_u16(id)?).filter(|id| *id != 0);
+            }
+            Ok(())
+        })
+    })?;
+    let ifindex = if_index(header.index)?;
+    Ok(Some(PortVlan { ifindex, pvid }))
 }
 
 /// What decides about forwarding on a link, in `RTM_NEWLINK`.
@@ -151,6 +180,8 @@ pub(in super::super) struct LinkForwarding {
     pub(in super::super) is_bridge: bool,
     /// The VLAN of untagged frames, if it is a bridge with VLAN filtering.
     pub(in super::super) vlan: Option<u16>,
+    /// The link below and the VLAN id, if it is a VLAN interface.
+    pub(in super::super) vlan_on: Option<(IfIndex, u16)>,
     /// The link is a bridge's port that forwards frames.
     pub(in super::super) is_forwarding_port: bool,
 }
@@ -158,25 +189,18 @@ pub(in super::super) struct LinkForwarding {
 /// Parses `RTM_NEWLINK`.
 pub(in super::super) fn forwarding(payload: &[u8]) -> Result<LinkForwarding, Undecodable> {
     let mut found = LinkForwarding::default();
-    let mut filters_vlans = false;
+    if let Some(link) = new_link(payload)? {
+        found.is_bridge = link.driver == LinkDriver::Bridge;
+        found.vlan = link.vlan_filtering.and_then(|bridge| bridge.default_pvid);
+        if let LinkDriver::Vlan { parent, id } = link.driver {
+            found.vlan_on = Some((parent, id));
+        }
+    }
     for_each_attribute(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
         if kind != IFLA_LINKINFO {
             return Ok(());
         }
-        let is_bridge = driver_of(value)? == LinkDriver::Bridge;
-        found.is_bridge = is_bridge;
         for_each_attribute(value, |kind, value| match kind {
-            // Other drivers give the same numbers another meaning.
-            IFLA_INFO_DATA if is_bridge => for_each_attribute(value, |kind, value| {
-                match kind {
-                    IFLA_BR_VLAN_FILTERING => filters_vlans = value.first() == Some(&1),
-                    IFLA_BR_VLAN_DEFAULT_PVID => {
-                        found.vlan = Some(parse_u16(value)?).filter(|vlan| *vlan != 0);
-                    }
-                    _ => {}
-                }
-                Ok(())
-            }),
             IFLA_INFO_SLAVE_DATA => for_each_attribute(value, |kind, value| {
                 if kind == IFLA_BRPORT_STATE {
                     found.is_forwarding_port = value.first() == Some(&BR_STATE_FORWARDING);
@@ -186,7 +210,6 @@ pub(in super::super) fn forwarding(payload: &[u8]) -> Result<LinkForwarding, Und
             _ => Ok(()),
         })
     })?;
-    found.vlan = found.vlan.filter(|_| filters_vlans);
     Ok(found)
 }
 
@@ -202,7 +225,7 @@ pub(in super::super) fn removed_link(payload: &[u8]) -> Result<Option<RemovedLin
     let mut has_moved = false;
     let mut nsid: Option<NsId> = None;
     let mut new_ifindex: Option<IfIndex> = None;
-    let mut driver = LinkDriver::Other;
+    let mut info = LinkInfo::default();
     for_each_attribute(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
         match kind {
             IFLA_LINK => other_end = if_index(parse_u32(value)?).ok(),
@@ -212,17 +235,18 @@ pub(in super::super) fn removed_link(payload: &[u8]) -> Result<Option<RemovedLin
                 nsid = Some(parse_i32(value)?).filter(|nsid| *nsid >= 0);
             }
             IFLA_NEW_IFINDEX => new_ifindex = if_index(parse_u32(value)?).ok(),
-            IFLA_LINKINFO => driver = driver_of(value)?,
+            IFLA_LINKINFO => info = LinkInfo::parse(value)?,
             _ => {}
         }
         Ok(())
     })?;
-    let moved = match (driver, other_end, nsid, new_ifindex) {
-        (LinkDriver::Veth | LinkDriver::Netkit, Some(stays), Some(nsid), Some(ifindex))
-            if !has_peer_nsid =>
-        {
-            Some((stays, Peer { nsid, ifindex }))
-        }
+    let moved = match (info.driver, other_end, nsid, new_ifindex) {
+        (
+            InfoDriver::Known(LinkDriver::Veth | LinkDriver::Netkit),
+            Some(stays),
+            Some(nsid),
+            Some(ifindex),
+        ) if !has_peer_nsid => Some((stays, Peer { nsid, ifindex })),
         _ => None,
     };
     Ok(Some(RemovedLink {
@@ -232,20 +256,80 @@ pub(in super::super) fn removed_link(payload: &[u8]) -> Result<Option<RemovedLin
     }))
 }
 
-/// The driver in `IFLA_LINKINFO`.
-fn driver_of(linkinfo: &[u8]) -> Result<LinkDriver, Undecodable> {
-    let mut driver = LinkDriver::Other;
-    for_each_attribute(linkinfo, |kind, value| {
-        if kind == IFLA_INFO_KIND {
-            driver = match text(value).as_str() {
-                "veth" => LinkDriver::Veth,
-                "netkit" => LinkDriver::Netkit,
-                "tun" => LinkDriver::Tun,
-                "bridge" => LinkDriver::Bridge,
-                _ => LinkDriver::Other,
-            };
+/// What `IFLA_LINKINFO` names as the driver.
+#[derive(Clone, Copy, Debug)]
+enum InfoDriver {
+    Known(LinkDriver),
+    /// `vlan`, with its VLAN id.
+    Vlan(u16),
+}
+
+/// The content of `IFLA_LINKINFO`.
+#[derive(Clone, Copy, Debug)]
+struct LinkInfo {
+    driver: InfoDriver,
+    vlan_filtering: Option<VlanFiltering>,
+}
+
+impl Default for LinkInfo {
+    fn default() -> Self {
+        Self {
+            driver: InfoDriver::Known(LinkDriver::Other),
+            vlan_filtering: None,
         }
+    }
+}
+
+impl LinkInfo {
+    /// The kernel writes the driver before its data, which every driver numbers anew.
+    fn parse(value: &[u8]) -> Result<Self, Undecodable> {
+        let mut info = Self::default();
+        let mut name = String::new();
+        for_each_attribute(value, |kind, value| {
+            match kind {
+                IFLA_INFO_KIND => {
+                    name = text(value);
+                    info.driver = InfoDriver::Known(driver(&name));
+                }
+                IFLA_INFO_DATA => info.add_data(&name, value)?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(info)
+    }
+
+    fn add_data(&mut self, driver: &str, data: &[u8]) -> Result<(), Undecodable> {
+        let mut filters_vlans = false;
+        let mut default_pvid = None;
+        for_each_attribute(data, |kind, value| {
+            match (driver, kind) {
+                ("bridge", IFLA_BR_VLAN_FILTERING) => filters_vlans = value.first() == Some(&1),
+                ("bridge", IFLA_BR_VLAN_DEFAULT_PVID) => {
+                    default_pvid = Some(parse_u16(value)?).filter(|pvid| *pvid != 0);
+                }
+                ("vlan", IFLA_VLAN_ID) => self.driver = InfoDriver::Vlan(parse_u16(value)?),
+                ("vrf", IFLA_VRF_TABLE) => {
+                    let table = parse_u32(value)?;
+                    self.driver = InfoDriver::Known(LinkDriver::Vrf { table });
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        self.vlan_filtering = filters_vlans.then_some(VlanFiltering { default_pvid });
         Ok(())
-    })?;
-    Ok(driver)
+    }
+}
+
+/// The driver of this name, as far as it is known without its data.
+fn driver(name: &str) -> LinkDriver {
+    match name {
+        "veth" => LinkDriver::Veth,
+        "netkit" => LinkDriver::Netkit,
+        "tun" => LinkDriver::Tun,
+        "bridge" => LinkDriver::Bridge,
+        "openvswitch" => LinkDriver::OpenVswitch,
+        _ => LinkDriver::Other,
+    }
 }

@@ -15,10 +15,9 @@ impl Harness {
                 Effect::Raised(conflict) => {
                     prop_assert!(!self.closed.contains(&conflict.id), "raised again");
                     prop_assert!(conflict.resolved_at.is_none());
-                    let key = |c: &Conflict| (c.address, c.vlan);
-                    let is_link_local = conflict.address == ip("fe80::1");
+                    let key = |c: &Conflict| (c.address, c.network.clone(), c.vlan);
                     prop_assert!(
-                        is_link_local || self.open.values().all(|c| key(c) != key(&conflict)),
+                        self.open.values().all(|c| key(c) != key(&conflict)),
                         "raised although it is open"
                     );
                     let before = self.open.insert(conflict.id, conflict);
@@ -99,6 +98,7 @@ impl Harness {
 fn expected_form(conflict: &Conflict) -> Expected {
     Expected {
         address: conflict.address,
+        network: conflict.network.to_string(),
         vlan: (conflict.vlan.outer, conflict.vlan.inner),
         kind: conflict.kind,
         confidence: conflict.confidence,

@@ -33,10 +33,10 @@ impl Harness {
 
     /// Takes the pending route lookups, and answers them as the kernel would now.
     pub(super) fn answer_lookups(&mut self) -> RouteAnswers {
-        let addresses = self.engine.take_route_lookups(2);
-        let found = addresses.into_iter();
+        let queries = self.engine.take_route_lookups(2).into_iter();
+        let answer = |query: RouteQuery| (query, self.world.look_up_route(query.address));
         RouteAnswers {
-            found: found.map(|a| (a, self.world.look_up_route(a))).collect(),
+            found: queries.map(answer).collect(),
             failed: Vec::new(),
         }
     }

@@ -134,6 +134,7 @@ impl World {
         let mac = self.neighbours.get(&(out, address)).map(|entry| entry.mac);
         let entry = mac.and_then(|mac| self.fdb.get(&(out, mac)));
         RouteTarget::Bridge(BridgePath {
+            interface: out,
             bridge: out,
             next_hop: address,
             mac,
