@@ -51,6 +51,16 @@ fn conflict(data: &mut FieldCheck<'_>, resolved: bool) {
     data.field("conflict_id", non_empty);
     data.field("node", non_empty);
     data.field("address", address);
+    data.field("network", |field| {
+        field.text(
+            |text| {
+                let kinds = ["vrf:", "bridge:", "cni:", "link:"];
+                let is_name = |kind| text.strip_prefix(kind).is_some_and(|name| !name.is_empty());
+                text == "node" || kinds.into_iter().any(is_name)
+            },
+            "the name of a network",
+        )
+    });
     data.field("vlan", |vlan| {
         if !vlan.value.is_null()
             && !vlan.value.is_u64()

@@ -111,6 +111,8 @@ pub struct Conflict {
     pub node: String,
     /// The address.
     pub address: String,
+    /// `node`, `vrf:…`, `bridge:…`, `cni:…` or `link:…`.
+    pub network: String,
     /// The VLAN it was claimed in.
     pub vlan: Option<Value>,
     /// `duplicate`, `host` or `flapping`.

@@ -13,6 +13,7 @@ use crate::{
     setup,
     test::PRIVILEGED_FEATURES,
     tools::{self, Tool},
+    vm,
     workspace::Workspace,
 };
 
@@ -58,6 +59,11 @@ fn checks(workspace: &Workspace) -> Result<Vec<LintCheck>> {
         .args(["--features", FUZZER_FEATURE])
         .args(host)
         .args(["--", "--deny", "warnings"]);
+    let mut clippy_guest = cargo(&["clippy", "--test", vm::GUEST_ONLY]);
+    clippy_guest
+        .args(["--features", PRIVILEGED_FEATURES])
+        .args(host)
+        .args(["--", "--deny", "warnings"]);
     let mut clippy_ebpf = cargo(&["clippy"]);
     clippy_ebpf.args(ebpf).args(["--", "--deny", "warnings"]);
     let mut doc = cargo(&["doc", "--no-deps", "--document-private-items"]);
@@ -83,6 +89,7 @@ fn checks(workspace: &Workspace) -> Result<Vec<LintCheck>> {
     Ok(vec![
         check("format", cargo(&["fmt", "--all", "--check"])),
         check("clippy", clippy),
+        check("clippy of the guests' tests", clippy_guest),
         check("clippy of the eBPF programs", clippy_ebpf),
         check("documentation", doc),
         check("documentation of the eBPF programs", doc_ebpf),

@@ -115,6 +115,7 @@ mod tests {
         Conflict {
             conflict_id: "c".to_owned(),
             node: "n".to_owned(),
+            network: "node".to_owned(),
             address: "10.244.2.10".to_owned(),
             vlan: None,
             kind: "duplicate".to_owned(),

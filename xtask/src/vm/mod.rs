@@ -12,6 +12,7 @@ mod plan;
 mod report;
 
 pub(crate) use guest::{EMULATOR, FILE_SERVER};
+pub(crate) use plan::GUEST_ONLY;
 
 use std::time::Duration;
 
