@@ -188,7 +188,7 @@ impl World {
                     if let Some(device) = self.pod(port)
                         && is_accepted(entry, device, address)
                     {
-                        let scope = self.scope(address, untagged, port);
+                        let scope = self.scope(address, untagged, *bridge);
                         claim(
                             scope,
                             ModelClaimant::Device(port),
@@ -207,7 +207,7 @@ impl World {
             }
             for mac in flapping_macs(entry, self.now) {
                 if let Some(port) = port(mac).filter(|port| self.pod(*port).is_some()) {
-                    let scope = self.scope(address, untagged, port);
+                    let scope = self.scope(address, untagged, *bridge);
                     claim(scope, ModelClaimant::Device(port), false, true, Some(mac));
                 }
             }
@@ -248,37 +248,45 @@ impl World {
         });
     }
 
-    fn scope(&self, address: IpAddr, vlan: Vlan, ifindex: IfIndex) -> Scope {
-        let domain = self.bridge_of(ifindex).unwrap_or(ifindex);
-        let routed =
-            !self.is_bridge(domain) || (vlan == Vlan::default() && self.is_routed(domain, address));
-        let network = if routed {
-            ModelNetwork::Node
+    pub(super) fn scope(&self, address: IpAddr, vlan: Vlan, ifindex: IfIndex) -> Scope {
+        let (domain, vlan) = self.l2_domain(vlan, ifindex);
+        let scope = if !self.is_bridge(domain) {
+            (vlan, ModelNetwork::Node)
+        } else if vlan == self.own_vlan(domain) && self.is_routed(domain, address) {
+            (Vlan::default(), ModelNetwork::Node)
         } else {
-            ModelNetwork::Bridge(domain)
+            (vlan, ModelNetwork::Bridge(domain))
         };
-        self.within_link(address, vlan, domain, network)
+        self.within_link(address, (domain, vlan), scope)
     }
 
     fn host_scope(&self, address: IpAddr, ifindex: IfIndex) -> Scope {
+        let domain = self.l2_domain(Vlan::default(), ifindex);
+        self.within_link(address, domain, (Vlan::default(), ModelNetwork::Node))
+    }
+
+    fn l2_domain(&self, mut vlan: Vlan, ifindex: IfIndex) -> (IfIndex, Vlan) {
         let domain = self.bridge_of(ifindex).unwrap_or(ifindex);
-        self.within_link(address, Vlan::default(), domain, ModelNetwork::Node)
+        vlan.outer = vlan.outer.or(self.pvid_at(domain, ifindex));
+        (domain, vlan)
+    }
+
+    /// The VLAN of the node's own frames on a bridge.
+    fn own_vlan(&self, bridge: IfIndex) -> Vlan {
+        Vlan {
+            outer: self.pvid_at(bridge, bridge),
+            inner: None,
+        }
     }
 
     /// Link-local addresses are unique on one link, unless the node routes them to a pod.
-    fn within_link(
-        &self,
-        address: IpAddr,
-        vlan: Vlan,
-        domain: IfIndex,
-        network: ModelNetwork,
-    ) -> Scope {
+    fn within_link(&self, address: IpAddr, domain: (IfIndex, Vlan), scope: Scope) -> Scope {
         let route = self.routes.get(&address);
         let to_pod = route.is_some_and(|out| self.pod(*out).is_some());
-        if !is_link_local(address) || (network == ModelNetwork::Node && to_pod) {
-            return (vlan, network);
+        if !is_link_local(address) || (scope.1 == ModelNetwork::Node && to_pod) {
+            return scope;
         }
-        (vlan, ModelNetwork::Link(domain))
+        (domain.1, ModelNetwork::Link(domain.0))
     }
 
     /// Whether the node has an address of the same family on a bridge, or a route to it.

@@ -31,6 +31,8 @@ pub(super) enum Op {
     NumberPeer(IfIndex),
     Enslave(IfIndex, Option<IfIndex>),
     SetUp(IfIndex, bool),
+    FilterVlans(IfIndex, bool),
+    SetPvid(IfIndex, Option<u16>),
     CreateBridge(IfIndex),
     DeleteBridge(IfIndex, bool),
     Assign(IfIndex, IpAddr),
@@ -222,6 +224,9 @@ fn op(theme: Theme) -> impl Strategy<Value = Op> {
         1 => pod().prop_map(Op::NumberPeer),
         2 => (pod(), proptest::option::of(bridge())).prop_map(|(p, b)| Op::Enslave(p, b)),
         1 => (anywhere(), any::<bool>()).prop_map(|(i, up)| Op::SetUp(i, up)),
+        1 => (bridge(), any::<bool>()).prop_map(|(b, on)| Op::FilterVlans(b, on)),
+        2 => (bridge_or_pod(), select(vec![None, Some(5), Some(7)]))
+            .prop_map(|(i, pvid)| Op::SetPvid(i, pvid)),
         2 => bridge().prop_map(Op::CreateBridge),
         1 => (bridge(), any::<bool>()).prop_map(|(b, first)| Op::DeleteBridge(b, first)),
     ];

@@ -95,6 +95,8 @@ pub(super) struct World {
     pub(super) hosts: BTreeSet<(IfIndex, IpAddr)>,
     pub(super) neighbours: BTreeMap<(IfIndex, IpAddr), NeighbourEntry>,
     pub(super) fdb: BTreeMap<(IfIndex, Mac), FdbPort>,
+    /// PVIDs of ports and bridges, with or without filtering.
+    pub(super) pvids: BTreeMap<IfIndex, u16>,
     pub(super) routes: BTreeMap<IpAddr, IfIndex>,
     /// Policy rules: they come before the routes, and the agent cannot read them.
     pub(super) rules: BTreeMap<IpAddr, Option<IfIndex>>,
@@ -160,6 +162,7 @@ impl World {
         self.neighbours.retain(|(i, _), _| *i != ifindex);
         self.fdb
             .retain(|(bridge, _), s| *bridge != ifindex && s.port != ifindex);
+        self.pvids.remove(&ifindex);
         self.routes.retain(|_, i| *i != ifindex);
         self.rules.retain(|_, i| *i != Some(ifindex));
         self.frames.retain(|h| h.claim.ifindex != ifindex);
@@ -189,6 +192,26 @@ impl World {
         device.link.up = up;
         device.link.running = up;
         Some(self.link(ifindex))
+    }
+
+    pub(super) fn filter_vlans(&mut self, bridge: IfIndex, on: bool) -> Option<Observation> {
+        let default_pvid = None;
+        let link = &mut self.links.get_mut(&bridge)?.link;
+        link.vlan_filtering = on.then_some(VlanFiltering { default_pvid });
+        Some(self.link(bridge))
+    }
+
+    pub(super) fn set_pvid(&mut self, ifindex: IfIndex, pvid: Option<u16>) -> Option<Observation> {
+        self.links.get(&ifindex)?;
+        self.pvids.remove(&ifindex);
+        self.pvids.extend(pvid.map(|pvid| (ifindex, pvid)));
+        Some(Observation::PortVlan(PortVlan { ifindex, pvid }))
+    }
+
+    /// The VLAN of untagged frames at a port of a bridge, or at the bridge itself.
+    pub(super) fn pvid_at(&self, bridge: IfIndex, port: IfIndex) -> Option<u16> {
+        self.links.get(&bridge)?.link.vlan_filtering?;
+        self.pvids.get(&port).copied()
     }
 
     pub(super) fn is_bridge(&self, ifindex: IfIndex) -> bool {

@@ -34,6 +34,11 @@ impl World {
         };
         if scope == SnapshotScope::Node {
             let live = self.fdb.iter().filter(|(_, s)| !s.aged);
+            let port_vlan = |ifindex: &IfIndex| PortVlan {
+                ifindex: *ifindex,
+                pvid: self.pvids.get(ifindex).copied(),
+            };
+            snapshot.port_vlans = self.links.keys().map(port_vlan).collect();
             snapshot.host = self.hosts.iter().map(|(i, a)| (*i, info(*a))).collect();
             snapshot.fdb = live
                 .map(|((bridge, mac), s)| fdb(*bridge, s.port, *mac))
@@ -91,7 +96,8 @@ impl World {
         let records = frames.into_iter().filter(|h| {
             let c = &h.claim;
             let name = &self.links[&c.ifindex].link.name;
-            let vlan = (c.vlan.outer, c.vlan.inner);
+            let (vlan, _) = self.scope(c.address, c.vlan, c.ifindex);
+            let vlan = (vlan.outer, vlan.inner);
             let is_same = |e: &Expected| e.address == c.address && e.vlan == vlan;
             open.iter()
                 .any(|e| is_same(e) && e.claimants.contains(name))
