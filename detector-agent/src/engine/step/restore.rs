@@ -77,9 +77,11 @@ impl Engine {
             present.any(|c| matches!(c.id, ClaimantId::Device(i, _) if i == ifindex))
         };
         let frames = facts.into_iter().flat_map(|f| &f.frames);
-        let frames = frames.filter(|f| f.vlan == scope.vlan && claims(f.ifindex));
+        let context = self.claim_context();
+        let is_in_scope = |vlan, ifindex| context.scope(address, vlan, ifindex) == scope;
+        let frames = frames.filter(|f| is_in_scope(f.vlan, f.ifindex) && claims(f.ifindex));
         let neighbours = facts.into_iter().flat_map(|f| &f.neighbours);
-        let former = neighbours.filter(|_| scope.vlan == Vlan::default());
+        let former = neighbours.filter(|n| is_in_scope(Vlan::default(), n.ifindex));
         Some(OpenConflict {
             conflict: conflict.clone(),
             domain: scope.network.link().and_then(|link| self.link_name(link)),
