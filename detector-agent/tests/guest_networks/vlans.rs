@@ -85,8 +85,12 @@ fn vlan_belongs_to_the_node_while_its_interface_has_an_address() {
     );
     site.bridge("vlan add dev br0 vid 10 self");
     let _routed = site.pod("vetha", "br1");
-    let _in_vlan = site.pod("vethb", "br0");
+    let in_vlan = site.quiet_pod("vethb", "br0");
     site.access_port("vethb", 10);
+    in_vlan
+        .netns()
+        .ip("address add 10.9.8.5/24 dev eth0")
+        .unwrap();
     site.assert_silent();
     site.node.ip("address add 10.9.8.2/24 dev br0.10").unwrap();
     site.expect("node", None, &["vetha", "vethb"]);
