@@ -91,7 +91,7 @@ pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
 
 fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
     let NodeState {
-        engine,
+        mut engine,
         now,
         omitted,
         ipam,
@@ -107,8 +107,8 @@ fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
         });
     }
     let node = node::name(args.common.node_name.as_deref())?;
-    let conflicts = engine.conflicts(now);
-    let in_conflict: HashSet<IfIndex> = conflicts
+    let in_conflict: HashSet<IfIndex> = engine
+        .conflicts(now)
         .iter()
         .flat_map(Conflict::present)
         .map(|claimant| claimant.ifindex)
@@ -128,8 +128,15 @@ fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
     let settings = &args.common.pods;
     let kube = KubeClient::new(settings.kube);
     let sources = PodSources::new(settings, &node, kube);
+    let looked_up = devices_to_look_up.clone();
     let pods = pods::resolve_once(devices_to_look_up, sources, settings.lookup_timeout)
         .map_err(CheckError::PodLookup)?;
+    let networks = looked_up.into_iter().filter_map(|device| {
+        let name = pods.network_of(device.ifindex, device.generation)?;
+        Some((device.ifindex, device.generation, name))
+    });
+    engine.networks_known(now, &networks.collect::<Vec<_>>(), &mut Vec::new());
+    let conflicts = engine.conflicts(now);
     let moment = Moment::now();
     let conflicts: Vec<ConflictData> = conflicts
         .iter()

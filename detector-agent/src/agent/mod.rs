@@ -243,9 +243,9 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
 
     runtime.block_on(async {
         let known = handle.clone();
-        let emit = move |devices| {
+        let emit = move |update| {
             // Fails only while the agent stops.
-            known.send(LoopMessage::PodsKnown(devices));
+            known.send(LoopMessage::Lookups(update));
         };
         tokio::spawn(resolver.run(sources, requested, emit));
         kernel_log.map(tokio::spawn);

@@ -1,11 +1,14 @@
 //! Turns the flags into the options of each part.
 
+use std::time::Duration;
+
 use super::AgentError;
 use crate::{
     cli::RunArgs,
     engine::{AnomalyRules, Settings},
     http, logging, node,
     observe::ebpf::EbpfOptions,
+    pods::PathSetting,
     sinks::lines::Lines,
 };
 
@@ -49,6 +52,9 @@ pub(super) fn ebpf(args: &RunArgs) -> EbpfOptions {
     }
 }
 
+/// A CNI result is written some 12 ms after its device appeared; a plugin that is slow to answer takes longer.
+const CNI_NETWORK_WAIT: Duration = Duration::from_secs(2);
+
 pub(super) fn engine(args: &RunArgs) -> Settings {
     Settings {
         allow: args.common.allow.clone(),
@@ -56,6 +62,10 @@ pub(super) fn engine(args: &RunArgs) -> Settings {
         flap_moves: args.flap_moves as usize,
         flap_window: args.flap_window,
         id_seed: node::random(),
+        cni_network_wait: match args.common.pods.cni_cache_dir {
+            PathSetting::At(_) => CNI_NETWORK_WAIT,
+            PathSetting::Off => Duration::ZERO,
+        },
         anomalies: AnomalyRules {
             leak_after: args.common.ipam.ipam_leak_after,
             ..AnomalyRules::default()

@@ -3,7 +3,7 @@
 //! Invariants: at most one pod device per peer, and every pod device that has a peer is found by
 //! it; a generation is never used twice.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use super::{
     conflict::ClaimantId,
@@ -42,6 +42,10 @@ pub(super) struct LinkState {
     /// The VLAN of its untagged frames, if it is a port of a bridge that filters VLANs, or such a
     /// bridge itself.
     pub(super) pvid: Option<u16>,
+    /// The network that the CNI result names, once it is known.
+    pub(super) cni_network: Option<CniNetworkId>,
+    /// The name of that network may still come.
+    pub(super) awaits_network: bool,
     /// The namespace of the pod's end. It is remembered when the peer is unset, so that a pod with
     /// two devices does not become two pods while it is deleted or one of its interfaces moves.
     namespace: Option<NsId>,
@@ -109,6 +113,13 @@ pub(super) struct UpsertOutcome {
     pub(super) displaced: Option<(IfIndex, Peer)>,
 }
 
+/// Identifies a CNI network by its place in the list of their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct CniNetworkId(usize);
+
+/// Bound on the names of CNI networks. Ports with another name are in the network of their switch.
+const MAX_CNI_NETWORKS: usize = 1_024;
+
 #[derive(Debug, Default)]
 pub(super) struct Links {
     by_index: HashMap<IfIndex, LinkState>,
@@ -117,6 +128,7 @@ pub(super) struct Links {
     vlan_interfaces: HashMap<(IfIndex, u16), IfIndex>,
     /// VRFs by their routing table.
     vrfs: HashMap<u32, IfIndex>,
+    cni_networks: Vec<Arc<str>>,
     generations: u64,
 }
 
@@ -176,6 +188,20 @@ impl Links {
     /// The VRF with this routing table.
     pub(super) fn vrf_of_table(&self, table: u32) -> Option<IfIndex> {
         self.vrfs.get(&table).copied()
+    }
+
+    /// The id of the CNI network with this name; `None` at the bound.
+    pub(super) fn cni_network(&mut self, name: &Arc<str>) -> Option<CniNetworkId> {
+        let known = self.cni_networks.iter().position(|known| known == name);
+        if known.is_none() && self.cni_networks.len() < MAX_CNI_NETWORKS {
+            self.cni_networks.push(Arc::clone(name));
+            return Some(CniNetworkId(self.cni_networks.len() - 1));
+        }
+        known.map(CniNetworkId)
+    }
+
+    pub(super) fn cni_network_name(&self, id: CniNetworkId) -> &str {
+        self.cni_networks.get(id.0).map_or("", |name| name)
     }
 
     /// The pod that a claimant is.
@@ -291,6 +317,8 @@ impl Links {
             is_dying: false,
             is_peer_stale: false,
             pvid: None,
+            cni_network: None,
+            awaits_network: false,
             namespace: pod_peer(&link).map(|peer| peer.nsid),
             link,
         };

@@ -32,7 +32,7 @@ impl RouteQuery {
         let vrf = match scope.network {
             NetworkId::Node => None,
             NetworkId::Vrf(vrf) => Some(vrf),
-            NetworkId::Switch(_) | NetworkId::Link(_) => return None,
+            NetworkId::Switch(_) | NetworkId::Cni(_) | NetworkId::Link(_) => return None,
         };
         (scope == Scope::untagged(scope.network)).then_some(Self { address, vrf })
     }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use super::{
     claimants::ClaimContext,
+    links::CniNetworkId,
     network::Network,
     observation::{IfIndex, Vlan},
     topology::L2Domain,
@@ -19,6 +20,8 @@ pub(super) enum NetworkId {
     Vrf(IfIndex),
     /// The L2 domain of a bridge, or of another switch, that the node does not route.
     Switch(IfIndex),
+    /// A network of a switch other than a bridge, which the CNI results of its ports name.
+    Cni(CniNetworkId),
     /// One link, for a link-local address: that of a bridge and its ports, or of a device alone.
     Link(IfIndex),
 }
@@ -27,7 +30,7 @@ impl NetworkId {
     /// The link that identifies it.
     pub(super) fn link(self) -> Option<IfIndex> {
         match self {
-            Self::Node => None,
+            Self::Node | Self::Cni(_) => None,
             Self::Vrf(link) | Self::Switch(link) | Self::Link(link) => Some(link),
         }
     }
@@ -98,9 +101,19 @@ impl ClaimContext<'_> {
         let network = if switch == ifindex {
             self.links.routing_domain(ifindex)
         } else {
-            NetworkId::Switch(switch)
+            self.port_network(switch, ifindex)
         };
         Scope { network, vlan }
+    }
+
+    /// The network of a port of a switch other than a bridge.
+    fn port_network(&self, switch: IfIndex, ifindex: IfIndex) -> NetworkId {
+        let port = self.links.get(ifindex);
+        match port.map(|port| (port.cni_network, port.awaits_network)) {
+            Some((Some(network), _)) => NetworkId::Cni(network),
+            Some((None, true)) => NetworkId::Link(ifindex),
+            _ => NetworkId::Switch(switch),
+        }
     }
 
     /// Whether the node has an address of the family of `address` on a link, or a route to it.
@@ -137,6 +150,7 @@ impl ClaimContext<'_> {
         match id {
             NetworkId::Node => Network::Node,
             NetworkId::Vrf(vrf) => Network::Vrf(name(vrf)),
+            NetworkId::Cni(id) => Network::Cni(self.links.cni_network_name(id).to_owned()),
             NetworkId::Switch(switch) => Network::Bridge(name(switch)),
             NetworkId::Link(link) if self.links.is_switch(link) => Network::Bridge(name(link)),
             NetworkId::Link(link) => Network::Link(name(link)),

@@ -15,6 +15,9 @@ pub struct Settings {
     pub flap_moves: usize,
     /// The window within which moves are counted (RFC 7432 §15.1: 180 s).
     pub flap_window: Duration,
+    /// How long a new port of a switch other than a bridge waits for the name of its network. Until
+    /// then it conflicts with nothing.
+    pub cni_network_wait: Duration,
     /// Grace periods of anomalies.
     pub anomalies: AnomalyRules,
     /// Memory bounds.
@@ -30,6 +33,7 @@ impl Default for Settings {
             claim_ttl: Duration::from_secs(600),
             flap_moves: 5,
             flap_window: Duration::from_secs(180),
+            cni_network_wait: Duration::ZERO,
             anomalies: AnomalyRules::default(),
             bounds: Bounds::default(),
             id_seed: 0,

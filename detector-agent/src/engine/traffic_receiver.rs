@@ -62,7 +62,7 @@ impl ClaimContext<'_> {
         }
         let out = match scope.network {
             NetworkId::Link(link) => link,
-            NetworkId::Switch(_) => return None,
+            NetworkId::Switch(_) | NetworkId::Cni(_) => return None,
             NetworkId::Node | NetworkId::Vrf(_) => {
                 let in_table = |table| self.links.domain_of_table(table) == scope.network;
                 self.routes.lookup(address, in_table)?

@@ -22,6 +22,7 @@ use crate::{
         worker::{WorkerEvent, WorkerJob},
     },
     persist::PersistenceHandle,
+    pods::LookupUpdate,
     sinks::{Reporter, lines::Lines},
 };
 
@@ -116,11 +117,7 @@ impl Core {
         match message {
             LoopMessage::Worker(event) => self.handle_worker_event(event),
             LoopMessage::Query(query) => query.answer(&self.engine),
-            LoopMessage::PodsKnown(devices) => {
-                self.engine
-                    .pods_known(clock::now(), &devices, &mut self.effects);
-                self.apply_effects();
-            }
+            LoopMessage::Lookups(update) => self.apply_lookups(&update),
             LoopMessage::Pool(update) => {
                 self.engine
                     .update_pool(clock::now(), update, &mut self.effects);
@@ -128,6 +125,14 @@ impl Core {
             }
             LoopMessage::Stop => self.stop(),
         }
+    }
+
+    fn apply_lookups(&mut self, update: &LookupUpdate) {
+        let now = clock::now();
+        self.engine
+            .networks_known(now, &update.networks, &mut self.effects);
+        self.engine.pods_known(now, &update.pods, &mut self.effects);
+        self.apply_effects();
     }
 
     fn handle_worker_event(&mut self, event: WorkerEvent) {

@@ -9,10 +9,7 @@ use std::{
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::Query;
-use crate::{
-    engine::{IfIndex, PoolUpdate},
-    observe::worker::WorkerEvent,
-};
+use crate::{engine::PoolUpdate, observe::worker::WorkerEvent, pods::LookupUpdate};
 
 /// A message to the event loop.
 #[derive(Debug)]
@@ -21,8 +18,8 @@ pub enum LoopMessage {
     Worker(WorkerEvent),
     /// A query of the current state.
     Query(Query),
-    /// The pods behind these devices (index and generation) became known, or changed.
-    PodsKnown(Vec<(IfIndex, u64)>),
+    /// Pods behind devices, or networks of devices, became known.
+    Lookups(LookupUpdate),
     /// An IPAM pool was read or removed.
     Pool(PoolUpdate),
     /// End the loop.

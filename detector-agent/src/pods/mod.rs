@@ -42,7 +42,7 @@ pub use directory::{PodDirectory, PodLookups};
 pub use kube::KubePods;
 pub use matcher::{DeviceMatcher, PodRecord};
 pub use once::resolve_once;
-pub use resolver::{LOOKUP_QUEUE, LookupRequest, PodResolver};
+pub use resolver::{LOOKUP_QUEUE, LookupRequest, LookupUpdate, PodResolver};
 pub use settings::{CriSetting, PathSetting, PodLookupSettings};
 pub use source::{PodSource, SourceError, SourceSnapshot, SourceState, SourceStatus};
 pub use sources::PodSources;

@@ -7,6 +7,7 @@ mod decide;
 mod gateways;
 mod loss;
 mod merge;
+mod networks;
 mod pods;
 mod queries;
 mod restore;
@@ -15,7 +16,7 @@ mod self_check;
 mod topology;
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashSet, VecDeque},
     net::IpAddr,
 };
 
@@ -134,6 +135,8 @@ pub struct Engine {
     /// Peers with address updates that wait until it is certain whose peer they are; bounded like
     /// links.
     deferred_peers: HashSet<Peer>,
+    /// New pod devices by the time until which they wait for the name of their network.
+    awaiting_networks: VecDeque<(Timestamp, IfIndex, u64)>,
     /// Open conflicts of the previous run, until the first full snapshot.
     restored: restore::RestoredConflicts,
 }
@@ -162,6 +165,7 @@ impl Engine {
             dirty: BTreeSet::new(),
             unresolved_links: BTreeSet::new(),
             deferred_peers: HashSet::new(),
+            awaiting_networks: VecDeque::new(),
             restored: restore::RestoredConflicts::default(),
         }
     }
@@ -299,6 +303,7 @@ impl Engine {
             self.anomalies.next_due(),
             self.discrepancies.next_due(),
             self.refusals.next_check(),
+            self.awaiting_networks.front().map(|(due, ..)| *due),
         ];
         due.into_iter().flatten().min()
     }
@@ -310,6 +315,7 @@ impl Engine {
             self.expire_claims(address, now);
         }
         self.expire_anomalies(now, effects);
+        self.expire_network_waits(now);
         while let Some(discrepancy) = self.discrepancies.pop_due(now) {
             effects.push(Effect::Corrected(discrepancy));
         }

@@ -18,7 +18,7 @@ use crate::engine::{
     observation::{IfIndex, Peer, Timestamp, Vlan},
     record::{LinkName, OpenConflict, PersistedFormerLladdr, PersistedFrame},
     refusals::BoundKind,
-    scope::{NetworkId, Scope},
+    scope::Scope,
 };
 
 /// Conflicts held back until the first full snapshot.
@@ -147,13 +147,13 @@ impl Engine {
                 let still = self.is_same_link(&domain.name, domain.ifindex);
                 if still { domain.ifindex } else { NO_LINK }
             });
-            let scope = Scope {
-                network: NetworkId::of_record(address, &restored.conflict.network, domain),
-                vlan: restored.conflict.vlan,
-            };
             for claimant in &mut restored.conflict.claimants {
                 claimant.id = self.current_id(claimant);
             }
+            let scope = Scope {
+                network: self.restore_network(&restored.conflict, domain),
+                vlan: restored.conflict.vlan,
+            };
             if let Some(mut moves) = restored.moves {
                 for (_, claimant) in &mut moves.participants {
                     claimant.id = self.current_id(claimant);

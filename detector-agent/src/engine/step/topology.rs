@@ -72,6 +72,9 @@ impl Engine {
             (Some(before), None) => effects.push(Effect::Detach(before)),
             (before, Some(after)) => {
                 let same = |b: &PodDevice| b.generation == after.generation && b.peer == after.peer;
+                if before.as_ref().map(|b| b.generation) != Some(after.generation) {
+                    self.await_network(ifindex, at);
+                }
                 if !before.as_ref().is_some_and(same) {
                     effects.push(Effect::Attach(after));
                 } else if before.as_ref() != Some(&after) {

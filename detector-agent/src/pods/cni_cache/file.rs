@@ -25,6 +25,8 @@ pub(in crate::pods) struct CacheEntry {
     pub(in crate::pods) pod: Pod,
     pub(super) namespace: Option<PathBuf>,
     pub(in crate::pods) devices: Vec<String>,
+    /// The name of the network that the result is about.
+    pub(super) network: Option<String>,
 }
 
 /// Why a file has no pod.
@@ -61,6 +63,7 @@ struct CacheFile {
     kind: Option<String>,
     container_id: Option<String>,
     netns: Option<String>,
+    network_name: Option<String>,
     cni_args: Option<Vec<(String, String)>>,
     result: Option<CacheResult>,
 }
@@ -120,6 +123,7 @@ pub(in crate::pods) fn parse(text: &[u8]) -> Result<CacheEntry, Unusable> {
             .filter(|name| (1..=15).contains(&name.len()))
             .take(MAX_INTERFACES)
             .collect(),
+        network: file.network_name.filter(|name| is_name(name)),
     })
 }
 
@@ -150,6 +154,7 @@ mod tests {
         );
         assert_eq!(pod.via, Via::CniCache);
         assert_eq!(entry.devices, ["veth63a506ba"]);
+        assert_eq!(entry.network.as_deref(), Some("testkit"));
         let file = "/var/run/netns/cni-5fcc2183-6c3d-1ab3-fc21-09b463aafe79";
         assert_eq!(entry.namespace.as_deref(), Some(Path::new(file)));
     }

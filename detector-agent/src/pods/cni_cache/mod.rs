@@ -166,6 +166,7 @@ impl CacheReader {
                         .as_deref()
                         .and_then(|path| netns.id_at(path)),
                     devices: entry.devices.clone(),
+                    network: entry.network.clone(),
                     addresses: Vec::new(),
                     runtime_uid: None,
                     running: true,

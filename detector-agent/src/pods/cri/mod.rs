@@ -157,6 +157,7 @@ impl Cri {
                 },
                 namespace,
                 devices: network.map(|n| n.devices.clone()).unwrap_or_default(),
+                network: None,
                 addresses: Vec::new(),
                 runtime_uid: None,
                 running,

@@ -45,6 +45,7 @@ pub(in crate::pods) fn pod_record(api_pod: &ApiPod, labels: &[String]) -> Option
         pod,
         namespace: None,
         devices: Vec::new(),
+        network: None,
         addresses: addresses
             .into_iter()
             .flatten()

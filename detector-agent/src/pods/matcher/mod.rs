@@ -22,6 +22,8 @@ pub struct PodRecord {
     pub namespace: Option<NsId>,
     /// Names of the host ends of its devices.
     pub devices: Vec<String>,
+    /// The name of the CNI network that the devices are in, from the CNI result cache.
+    pub network: Option<String>,
     /// Its addresses, from a source that knows neither namespace nor devices.
     pub addresses: Vec<IpAddr>,
     /// The uid that the container runtime uses instead of the API's (static pods).
@@ -89,14 +91,25 @@ impl DeviceMatcher {
         let in_namespace = device
             .peer
             .and_then(|peer| self.by_namespace.get(&peer.nsid));
-        let index = in_namespace.or_else(|| {
-            // A record in another namespace than the device's peer belongs to an earlier device of this name.
-            self.by_device.get(&device.name).filter(|index| {
-                let namespace = self.records.get(**index).and_then(|r| r.namespace);
-                !matches!((namespace, device.peer), (Some(namespace), Some(peer)) if namespace != peer.nsid)
-            })
-        })?;
-        self.records.get(*index).map(|record| &record.pod)
+        let record = match in_namespace {
+            Some(index) => self.records.get(*index),
+            None => self.record_of(device),
+        };
+        record.map(|record| &record.pod)
+    }
+
+    /// The name of the CNI network that a device is in.
+    pub(super) fn network_of(&self, device: &PodDevice) -> Option<&str> {
+        self.record_of(device)?.network.as_deref()
+    }
+
+    /// The record with a device of this name. One in another namespace than the device's peer belongs to an earlier device
+    /// of that name.
+    fn record_of(&self, device: &PodDevice) -> Option<&PodRecord> {
+        let record = self.records.get(*self.by_device.get(&device.name)?)?;
+        let is_another = matches!((record.namespace, device.peer),
+            (Some(namespace), Some(peer)) if namespace != peer.nsid);
+        (!is_another).then_some(record)
     }
 
     /// The pod that the device's name is derived from.

@@ -70,6 +70,13 @@ impl SourceMatchers {
         Some(self.with_kube_details(Arc::new(pod)))
     }
 
+    /// The name of the CNI network that a device is in, by a result that was read after the device appeared.
+    pub(in crate::pods) fn network_of(&self, device: &PodDevice, first_round: u64) -> Option<&str> {
+        let is_current = self.cni_cache.round >= first_round;
+        let matcher = Some(&self.cni_cache.matcher).filter(|_| is_current)?;
+        matcher.network_of(device)
+    }
+
     fn best_match(&self, device: &PodDevice, first_round: u64) -> Option<Pod> {
         for snapshot in [&self.cri, &self.cni_cache] {
             if snapshot.round >= first_round

@@ -17,6 +17,7 @@ fn record(name: &str, namespace: Option<NsId>, device: &str, created: i64) -> Po
         pod: pod(name, Via::Cri),
         namespace,
         devices: vec![device.to_owned()],
+        network: None,
         addresses: Vec::new(),
         runtime_uid: None,
         running: true,

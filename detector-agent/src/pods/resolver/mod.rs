@@ -47,6 +47,15 @@ pub enum LookupRequest {
     DeviceGone(IfIndex, u64),
 }
 
+/// What became known about devices (index and generation).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LookupUpdate {
+    /// The names of CNI networks that devices are in.
+    pub networks: Vec<(IfIndex, u64, Arc<str>)>,
+    /// Devices whose pod became known, or changed; the directory has it.
+    pub pods: Vec<(IfIndex, u64)>,
+}
+
 /// Resolves devices to pods; the only writer of the directory.
 #[derive(Debug)]
 pub struct PodResolver {
@@ -61,6 +70,8 @@ pub struct PodResolver {
     round: u64,
     /// Devices whose pod became known or changed since the last notification.
     changed: Vec<DeviceId>,
+    /// Devices whose CNI network became known since then.
+    named_networks: Vec<(IfIndex, u64, Arc<str>)>,
     /// The published answers are out of date.
     is_stale: bool,
     logs_sources: bool,
@@ -80,6 +91,7 @@ impl PodResolver {
             sources: Vec::new(),
             round: 0,
             changed: Vec::new(),
+            named_networks: Vec::new(),
             is_stale: false,
             logs_sources: true,
         }
@@ -93,13 +105,12 @@ impl PodResolver {
         }
     }
 
-    /// Runs until the sender of `requests` is dropped. `notify` is called with the devices whose pod became known or
-    /// changed.
+    /// Runs until the sender of `requests` is dropped. `notify` is called with what became known about which devices.
     pub async fn run(
         mut self,
         sources: PodSources,
         mut requests: mpsc::Receiver<LookupRequest>,
-        notify: impl Fn(Vec<(IfIndex, u64)>),
+        notify: impl Fn(LookupUpdate),
     ) {
         let (rounds, watched) = watch::channel(0);
         let (sender, mut reports) = mpsc::channel(8);
@@ -124,9 +135,12 @@ impl PodResolver {
                 rounds.send_replace(self.round);
             }
             self.publish();
-            let changed = std::mem::take(&mut self.changed);
-            if !changed.is_empty() {
-                notify(changed);
+            let update = LookupUpdate {
+                networks: std::mem::take(&mut self.named_networks),
+                pods: std::mem::take(&mut self.changed),
+            };
+            if update != LookupUpdate::default() {
+                notify(update);
             }
         }
     }
@@ -232,6 +246,9 @@ impl PodResolver {
             (*id, answer)
         });
         self.directory.publish_answers(answers.collect());
+        let lookups = self.devices.iter();
+        let networks = lookups.filter_map(|(id, lookup)| Some((*id, lookup.network.clone()?)));
+        self.directory.publish_networks(networks.collect());
     }
 }
 

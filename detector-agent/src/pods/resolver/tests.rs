@@ -118,6 +118,7 @@ fn record(via: Via, name: &str, namespace: i32) -> PodRecord {
         },
         namespace: Some(namespace),
         devices: Vec::new(),
+        network: None,
         addresses: Vec::new(),
         runtime_uid: None,
         running: true,
