@@ -9,8 +9,7 @@
 
 mod core;
 mod effects;
-mod log_budget;
-mod mailbox;
+mod message;
 mod poller;
 mod query;
 mod resync;
@@ -23,6 +22,7 @@ use std::{io, time::Duration};
 use crate::{
     clock,
     engine::{Observation, TimedObservation},
+    mailbox::Mailbox,
     observe::{
         ebpf::RingReader,
         netlink::{DrainedSocket, NetlinkListener, Omitted},
@@ -32,7 +32,7 @@ use crate::{
 use poller::Poller;
 
 pub use self::core::{Core, Outputs};
-pub use mailbox::{EventLoopHandle, LoopMessage, Mailbox};
+pub use message::{EventLoopHandle, LoopMessage};
 pub use query::Query;
 pub use resync::Readiness;
 
@@ -54,7 +54,7 @@ pub struct Inputs {
     /// Records of the kernel programs; `None` with `--no-ebpf`.
     pub ring: Option<RingReader>,
     /// Messages of other threads.
-    pub mailbox: Mailbox,
+    pub mailbox: Mailbox<LoopMessage>,
 }
 
 /// The event loop before and while it runs.
@@ -137,7 +137,7 @@ impl EventLoop {
 
     fn drain_mailbox(&mut self) -> io::Result<()> {
         self.inputs.mailbox.clear_wakeup();
-        while let Some(message) = self.inputs.mailbox.next() {
+        while let Ok(message) = self.inputs.mailbox.next() {
             let message = match message {
                 LoopMessage::Worker(WorkerEvent::Snapshot(snapshot, omitted)) => {
                     self.catch_up(snapshot, omitted)?

@@ -11,10 +11,11 @@ use std::{
 
 use tracing::{info, warn};
 
-use super::{Core, log_budget::LogBudget};
+use super::Core;
 use crate::{
     clock,
     engine::{Observation, SnapshotToken, TimedObservation, Timestamp},
+    log_budget::LogBudget,
     metrics::Reason,
     observe::{netlink::Omitted, worker::WorkerJob},
 };

@@ -9,13 +9,14 @@ use std::collections::{BTreeSet, HashSet};
 
 use tracing::warn;
 
-use super::{Core, log_budget::LogBudget};
+use super::Core;
 use crate::{
     clock,
     engine::{
         ClaimantId, Confidence, Conflict, Difference, Discrepancy, IfIndex, Mac, Observation,
         SnapshotToken,
     },
+    log_budget::LogBudget,
     metrics::Reason,
     observe::worker::WorkerJob,
 };

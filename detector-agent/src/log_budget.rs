@@ -10,13 +10,13 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A token bucket for the log: [`LOG_BURST`] lines, one more each [`LOG_INTERVAL`].
 #[derive(Debug)]
-pub(super) struct LogBudget {
+pub(crate) struct LogBudget {
     left: u32,
     refilled_at: Timestamp,
 }
 
 impl LogBudget {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             left: LOG_BURST,
             refilled_at: Timestamp(0),
@@ -24,7 +24,7 @@ impl LogBudget {
     }
 
     /// Whether a line may be logged at `now`.
-    pub(super) fn take(&mut self, now: Timestamp) -> bool {
+    pub(crate) fn take(&mut self, now: Timestamp) -> bool {
         let earned = now.since(self.refilled_at).as_secs() / LOG_INTERVAL.as_secs();
         if earned > 0 {
             let earned = u32::try_from(earned).unwrap_or(u32::MAX);

@@ -1,0 +1,24 @@
+//! Messages of other threads to the event loop.
+
+use super::Query;
+use crate::{
+    engine::PoolUpdate, mailbox::MailboxSender, observe::worker::WorkerEvent, pods::LookupUpdate,
+};
+
+/// A message to the event loop.
+#[derive(Debug)]
+pub enum LoopMessage {
+    /// From the kernel worker.
+    Worker(WorkerEvent),
+    /// A query of the current state.
+    Query(Query),
+    /// Pods behind devices, or networks of devices, became known.
+    Lookups(LookupUpdate),
+    /// An IPAM pool was read or removed.
+    Pool(PoolUpdate),
+    /// End the loop.
+    Stop,
+}
+
+/// Sends messages to the event loop.
+pub type EventLoopHandle = MailboxSender<LoopMessage>;
