@@ -17,11 +17,7 @@ mod options;
 mod restart;
 mod signals;
 
-use std::{
-    io,
-    sync::{Arc, mpsc},
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use tracing::{info, warn};
 
@@ -35,6 +31,7 @@ use crate::{
     instance::{Instance, InstanceError},
     ipam,
     kube_client::KubeClient,
+    mailbox::MailboxSender,
     metrics::Metrics,
     node::{self, NodeNameError},
     observe::{
@@ -170,7 +167,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let persistence = restart::restore(&mut engine, store, args.claim_ttl, &health, &metrics)?;
     let (persistence, persistence_thread) = persistence.unzip();
     let (handle, mailbox) = EventLoopHandle::new().map_err(AgentError::Start)?;
-    let (worker_jobs, jobs) = mpsc::channel();
+    let (worker_jobs, jobs) = MailboxSender::new().map_err(AgentError::Start)?;
     let (pool_reads, requested_pools) = tokio::sync::mpsc::unbounded_channel();
     let (ring, kernel_counters) = kernel.ring.unzip();
     let outputs = Outputs {

@@ -1,9 +1,6 @@
 //! The part of the event loop that does not know where observations come from: the engine and what depends on it.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, mpsc},
-};
+use std::{collections::HashSet, sync::Arc};
 
 use super::{
     LoopMessage, Readiness, resync::Resync, route_lookups::RouteLookupSchedule,
@@ -15,6 +12,7 @@ use crate::{
         Effect, Engine, FrameKind, IfIndex, Observation, PoolId, TimedObservation, Timestamp,
     },
     health::SourceHealth,
+    mailbox::MailboxSender,
     metrics::{Kind, Metrics, Reason},
     observe::{
         ebpf::{CounterReader, LossCounters},
@@ -30,7 +28,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Outputs {
     /// Jobs of the kernel worker.
-    pub worker_jobs: mpsc::Sender<WorkerJob>,
+    pub worker_jobs: MailboxSender<WorkerJob>,
     /// Pools that the IPAM watcher must read again now.
     pub pool_reads: tokio::sync::mpsc::UnboundedSender<PoolId>,
     /// Conflict and anomaly events.
@@ -62,6 +60,8 @@ pub struct Core {
     pub(super) attaching: usize,
     /// Attached devices that still exist.
     pub(super) attached: HashSet<IfIndex>,
+    /// How many devices have a filter of others before ours, or not ours because reattaching fails.
+    pub(super) preempted: usize,
     pub(super) kernel_losses: LossCounters,
     /// The last read of the kernel programs' counters failed.
     pub(super) counters_failed: bool,
@@ -89,6 +89,7 @@ impl Core {
             self_checks: SelfChecks::new(),
             attaching: 0,
             attached: HashSet::new(),
+            preempted: 0,
             kernel_losses: LossCounters::default(),
             counters_failed: false,
             next_tick: Timestamp(0),
@@ -149,7 +150,9 @@ impl Core {
                 }
                 self.check_ready();
             }
-            WorkerEvent::Displaced(_) => self.request_resync("displaced"),
+            WorkerEvent::Reattached(ifindex) => self.read_reattached(ifindex),
+            WorkerEvent::Displaced => self.request_resync("displaced"),
+            WorkerEvent::Preempted(devices) => self.preempted = devices,
             WorkerEvent::Snapshot(snapshot, omitted) => self.merge_snapshot(snapshot, omitted),
             WorkerEvent::RoutesLookedUp(lookup) => self.finish_route_lookups(lookup),
         }

@@ -138,7 +138,7 @@ impl Core {
     }
 
     pub(super) fn send_job(&mut self, job: WorkerJob) {
-        if self.outputs.worker_jobs.send(job).is_err() {
+        if !self.outputs.worker_jobs.send(job) {
             error!("kernel worker thread ended unexpectedly; stopping");
             self.stop();
         }

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::Core;
 use crate::{
     clock,
-    engine::{Observation, SnapshotToken, TimedObservation, Timestamp},
+    engine::{IfIndex, Observation, SnapshotToken, TimedObservation, Timestamp},
     log_budget::LogBudget,
     metrics::Reason,
     observe::{netlink::Omitted, worker::WorkerJob},
@@ -121,6 +121,18 @@ impl Core {
         let token = self.start_snapshot();
         self.resync.in_flight = Some(token);
         self.send_job(WorkerJob::ReadNode(token));
+    }
+
+    /// Reads a device on which the program was reattached: of what it missed, a snapshot shows the rest.
+    pub(super) fn read_reattached(&mut self, ifindex: IfIndex) {
+        let Some(device) = self.engine.device(ifindex) else {
+            return;
+        };
+        let reason = "reattached";
+        let resyncs = &self.outputs.metrics.resyncs;
+        resyncs.get_or_create(&Reason { reason }).inc();
+        let token = self.start_snapshot();
+        self.send_job(WorkerJob::ReadDevice(device, token));
     }
 
     /// Merges a snapshot of the node or of a device, or handles that it failed.

@@ -39,6 +39,7 @@ impl Core {
             devices: self.engine.devices().len(),
             attached: self.attached.len(),
             attaching: self.attaching,
+            preempted: self.preempted,
             has_snapshot: self.resync.has_merged_first,
             snapshot_in_flight: self.resync.in_flight.is_some(),
             resync: self.resync.requested,
@@ -92,6 +93,7 @@ impl Core {
     fn set_gauges(&self) {
         let (engine, metrics) = (&self.engine, &self.outputs.metrics);
         metrics.attached.set(gauge_value(self.attached.len()));
+        metrics.preempted.set(gauge_value(self.preempted));
         metrics.claims.set(gauge_value(engine.claim_count()));
     }
 }

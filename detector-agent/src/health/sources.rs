@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Health, Part, Role};
+use super::{Health, Part, Role, State};
 use crate::engine::Timestamp;
 
 /// What the event loop knows about its sources.
@@ -12,6 +12,8 @@ pub struct Situation {
     pub devices: usize,
     /// Pod devices with programs attached.
     pub attached: usize,
+    /// Pod devices on which other programs may hide frames from ours.
+    pub preempted: usize,
     /// Attachments in progress.
     pub attaching: usize,
     /// The first full snapshot is merged.
@@ -63,26 +65,11 @@ impl SourceHealth {
             return;
         }
         self.last = Some(*situation);
-        let Situation {
-            devices, attached, ..
-        } = *situation;
-        if let Some(programs) = &self.programs {
-            if !situation.has_snapshot {
-                // Still starting.
-            } else if devices == 0 {
-                programs.works("ready; there is no pod device yet");
-            } else if attached >= devices {
-                programs.works(match devices {
-                    1 => "attached to the one pod device".to_owned(),
-                    devices => format!("attached to all {devices} pod devices"),
-                });
-            } else if situation.attaching > 0 {
-                programs.works(format!("attaching: {attached} of {devices} pod devices"));
-            } else {
-                programs.degraded(format!(
-                    "attached to {attached} of {devices} pod devices; frames of the others are not seen"
-                ));
-            }
+        if let Some(programs) = &self.programs
+            && situation.has_snapshot
+        {
+            let (state, detail) = attachment(situation);
+            programs.set(state, detail);
         }
         match situation.resync {
             _ if !situation.has_snapshot => {}
@@ -95,18 +82,48 @@ impl SourceHealth {
     }
 }
 
+/// State and detail of the kernel programs after the start.
+fn attachment(situation: &Situation) -> (State, String) {
+    let Situation {
+        devices,
+        attached,
+        preempted,
+        ..
+    } = *situation;
+    let mut state = State::Works;
+    let mut detail = if devices == 0 {
+        "ready; there is no pod device yet".to_owned()
+    } else if attached >= devices {
+        match devices {
+            1 => "attached to the one pod device".to_owned(),
+            devices => format!("attached to all {devices} pod devices"),
+        }
+    } else if situation.attaching > 0 {
+        format!("attaching: {attached} of {devices} pod devices")
+    } else {
+        state = State::Degraded;
+        format!(
+            "attached to {attached} of {devices} pod devices; frames of the others are not seen"
+        )
+    };
+    if preempted > 0 {
+        state = State::Degraded;
+        let reason = "another program's filter runs first and may hide frames";
+        detail = format!("{detail}; on {preempted} of them {reason}");
+    }
+    (state, detail)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{PartReport, State},
-        *,
-    };
+    use super::{super::PartReport, *};
 
     fn situation() -> Situation {
         Situation {
             devices: 5,
             attached: 5,
             attaching: 0,
+            preempted: 0,
             has_snapshot: true,
             snapshot_in_flight: false,
             resync: None,
@@ -144,6 +161,14 @@ mod tests {
         };
         assert_eq!(
             update(unattached),
+            [State::Degraded, State::Works, State::Works]
+        );
+        let preempted = Situation {
+            preempted: 2,
+            ..situation()
+        };
+        assert_eq!(
+            update(preempted),
             [State::Degraded, State::Works, State::Works]
         );
         let lost = Situation {

@@ -85,6 +85,8 @@ pub struct Metrics {
     pub claims: Gauge,
     /// Pod devices the programs are attached to.
     pub attached: Gauge,
+    /// Pod devices on which the program may miss frames.
+    pub preempted: Gauge,
     /// Observations, by kind.
     pub observations: Family<Kind, Counter>,
     /// Observations lost, by reason.
@@ -158,6 +160,11 @@ impl Metrics {
             attached: metric!(
                 "devices_attached",
                 "Pod devices the programs are attached to",
+                Gauge::default()
+            ),
+            preempted: metric!(
+                "devices_preempted",
+                "Pod devices on which another program's filter runs before the agent's, or the agent's cannot be reattached",
                 Gauge::default()
             ),
             observations: metric!(

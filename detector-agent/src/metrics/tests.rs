@@ -15,6 +15,7 @@ const CONTRACT: &[(&str, &str)] = &[
     ("ipconflict_detection_latency_seconds", "histogram"),
     ("ipconflict_claims", "gauge"),
     ("ipconflict_devices_attached", "gauge"),
+    ("ipconflict_devices_preempted", "gauge"),
     ("ipconflict_observations_total", "counter"),
     ("ipconflict_observations_dropped_total", "counter"),
     ("ipconflict_frames_rejected_total", "counter"),

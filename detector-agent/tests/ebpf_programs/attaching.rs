@@ -10,7 +10,7 @@ use aya::{
     programs::{LinkOrder, SchedClassifier, TcAttachType, tc::TcAttachOptions},
 };
 use detector_agent::observe::ebpf::{
-    AttachError, AttachMethod, AttachMode, EbpfOptions, Programs, leftovers,
+    AttachError, AttachMethod, AttachMode, AttachOutcome, EbpfOptions, Programs, leftovers,
 };
 use detector_testkit::{DEADLINE, Frame};
 
@@ -87,7 +87,7 @@ fn assert_remaining_on_tcx(fixture: &Fixture, expected: &[&str]) {
 }
 
 #[test]
-fn attaching_adds_clsact_and_detaching_removes_it() {
+fn attaching_adds_clsact_and_detaching_leaves_it_empty() {
     let mut fixture = Fixture::new(&options(AttachMode::Auto));
     assert_eq!(
         fixture.programs.attached(fixture.ifindex),
@@ -96,7 +96,8 @@ fn attaching_adds_clsact_and_detaching_removes_it() {
     assert!(filters(&fixture).contains(OURS));
     fixture.programs.detach(fixture.ifindex);
     assert_eq!(fixture.programs.attached(fixture.ifindex), None);
-    assert!(!qdiscs(&fixture).contains("clsact"));
+    assert!(qdiscs(&fixture).contains("clsact"));
+    assert_eq!(filters(&fixture), "");
     // It can be attached again.
     fixture.attach().unwrap();
     assert!(sees_frames(&mut fixture));
@@ -123,9 +124,9 @@ fn dropping_the_programs_detaches_them() {
     drop(programs);
     let shown = node
         .netns()
-        .exec(&["tc", "qdisc", "show", "dev", DEVICE])
+        .exec(&["tc", "filter", "show", "dev", DEVICE, "ingress"])
         .unwrap();
-    assert!(!shown.contains("clsact"), "{shown}");
+    assert_eq!(shown, "");
     drop(pod);
 }
 
@@ -173,32 +174,89 @@ fn earlier_filter_does_not_hide_frames_and_stays() {
     assert!(left.contains("u32") && !left.contains(OURS), "{left}");
 }
 
+/// Attaches again, as after a notification of the kernel.
+fn attach_again(fixture: &mut Fixture) -> AttachOutcome {
+    let (programs, ifindex) = (&mut fixture.programs, fixture.ifindex);
+    let netns = fixture.node.netns();
+    netns
+        .run_in(|| Ok(programs.attach(ifindex, DEVICE)?))
+        .unwrap()
+}
+
 #[test]
-fn attaching_works_beside_a_filter_of_priority_1() {
+fn attaching_again_moves_before_later_filters() {
+    let mut fixture = Fixture::new(&options(AttachMode::Tc));
+    assert_eq!(attach_again(&mut fixture), AttachOutcome::Unchanged);
+    fixture.tc("filter add dev veth0 ingress protocol arp u32 match u32 0 0 flowid 1:1");
+    assert_eq!(attach_again(&mut fixture), AttachOutcome::Unchanged);
+    fixture.tc("filter add dev veth0 ingress prio 7 protocol arp u32 match u32 0 0 flowid 1:1");
+    assert_eq!(attach_again(&mut fixture), AttachOutcome::Attached);
+    assert!(sees_frames(&mut fixture));
+    assert_eq!(filters(&fixture).matches(OURS).count(), 1);
+    assert_eq!(attach_again(&mut fixture), AttachOutcome::Unchanged);
+}
+
+#[test]
+fn filter_of_priority_1_and_another_kind_preempts_on_clsact() {
+    let mut fixture = Fixture::new(&options(AttachMode::Tc));
+    fixture.tc("filter add dev veth0 ingress prio 1 protocol arp u32 match u32 0 0 flowid 1:1");
+    for _ in 0..2 {
+        assert_eq!(attach_again(&mut fixture), AttachOutcome::Preempted);
+        assert_eq!(filters(&fixture).matches(OURS).count(), 1);
+    }
+    fixture.tc("filter del dev veth0 ingress prio 1");
+    assert_eq!(attach_again(&mut fixture), AttachOutcome::Unchanged);
+}
+
+#[test]
+fn filter_of_priority_1_and_another_kind_is_avoided_by_tcx() {
     let mut fixture = Fixture::detached(&options(AttachMode::Auto));
     fixture.tc(&format!("qdisc add dev {DEVICE} clsact"));
     fixture.tc("filter add dev veth0 ingress prio 1 protocol arp u32 match u32 0 0 flowid 1:1");
-    fixture.attach().unwrap();
-    assert!(filters(&fixture).contains(OURS));
+    assert_eq!(attach_again(&mut fixture), AttachOutcome::Attached);
+    assert_eq!(
+        fixture.programs.attached(fixture.ifindex),
+        Some(AttachMethod::Tcx)
+    );
+    assert!(sees_frames(&mut fixture));
+    assert!(filters(&fixture).contains("u32"));
 }
 
 #[test]
-fn foreign_clsact_stays_even_if_empty() {
+fn filters_shared_with_other_devices_are_avoided_by_tcx() {
     let mut fixture = Fixture::detached(&options(AttachMode::Auto));
-    fixture.tc(&format!("qdisc add dev {DEVICE} clsact"));
+    fixture.tc(&format!("qdisc add dev {DEVICE} ingress_block 7 clsact"));
+    fixture.tc("filter add block 7 protocol arp u32 match u32 0 0 flowid 1:1");
     fixture.attach().unwrap();
-    fixture.programs.detach(fixture.ifindex);
-    assert!(qdiscs(&fixture).contains("clsact"));
-    assert_eq!(filters(&fixture), "");
+    assert!(sees_frames(&mut fixture));
 }
 
 #[test]
-fn our_clsact_stays_while_others_use_it() {
-    let mut fixture = Fixture::new(&options(AttachMode::Auto));
-    fixture.tc("filter add dev veth0 egress prio 1 protocol all u32 match u32 0 0 flowid 1:1");
+fn filters_in_other_chains_run_later() {
+    let mut fixture = Fixture::new(&options(AttachMode::Tc));
+    fixture.tc("filter add dev veth0 ingress chain 5 prio 1 protocol arp u32 match u32 0 0");
+    assert_eq!(attach_again(&mut fixture), AttachOutcome::Unchanged);
+}
+
+#[test]
+fn program_that_replaced_ours_is_not_removed() {
+    let mut fixture = Fixture::new(&options(AttachMode::Tc));
+    let shown = filters(&fixture);
+    let ours: Vec<_> = shown
+        .lines()
+        .find(|line| line.contains(OURS))
+        .unwrap()
+        .split(' ')
+        .collect();
+    let value_after = |word| ours[ours.iter().position(|other| *other == word).unwrap() + 1];
+    let (priority, handle) = (value_after("pref"), value_after("handle"));
+    let replace = ["tc", "filter", "replace", "dev", DEVICE, "ingress"];
+    let place = ["prio", priority, "handle", handle, "protocol", "all"];
+    let program = ["bpf", "bytecode", "1,6 0 0 0,"];
+    let words = [&replace[..], &place, &program].concat();
+    fixture.node.netns().exec(&words).unwrap();
     fixture.programs.detach(fixture.ifindex);
-    assert!(qdiscs(&fixture).contains("clsact"));
-    assert!(fixture.tc("filter show dev veth0 egress").contains("u32"));
+    assert!(filters(&fixture).contains("bytecode"));
 }
 
 #[test]
@@ -249,7 +307,7 @@ fn attaching_again_moves_to_tcx_if_others_use_it() {
         fixture.programs.attached(fixture.ifindex),
         Some(AttachMethod::Tcx)
     );
-    assert!(!qdiscs(&fixture).contains("clsact"));
+    assert_eq!(filters(&fixture), "");
     assert!(sees_frames(&mut fixture));
 }
 

@@ -15,11 +15,11 @@ use nix::libc;
 
 use crate::AGENT;
 
-fn command(attach: &str) -> AgentCommand {
+pub(super) fn command(attach: &str) -> AgentCommand {
     AgentCommand::run(AGENT).arg("--attach").arg(attach)
 }
 
-fn filters(node: &Node, device: &str) -> Vec<String> {
+pub(super) fn filters(node: &Node, device: &str) -> Vec<String> {
     let shown = node
         .exec(&["tc", "filter", "show", "dev", device, "ingress"])
         .unwrap();
@@ -27,12 +27,15 @@ fn filters(node: &Node, device: &str) -> Vec<String> {
     filters.map(ToOwned::to_owned).collect()
 }
 
-fn ours(filters: &[String]) -> usize {
-    let ours = |line: &&String| line.contains("ipconflict_arp_ndp");
-    filters.iter().filter(ours).count()
+pub(super) fn is_ours(filter: &str) -> bool {
+    filter.contains("ipconflict_arp_ndp")
 }
 
-/// Adds another tool's filter: classic BPF that passes every frame on to the next filter.
+fn ours(filters: &[String]) -> usize {
+    filters.iter().filter(|filter| is_ours(filter)).count()
+}
+
+/// Adds another tool's filter: classic BPF that accepts every frame, so that filters behind it see nothing.
 fn add_foreign_filter(node: &Node, device: &str) -> Vec<String> {
     let code = "1,6 0 0 4294967295,";
     let words = ["tc", "qdisc", "add", "dev", device, "clsact"];
@@ -46,7 +49,7 @@ fn add_foreign_filter(node: &Node, device: &str) -> Vec<String> {
 }
 
 /// The ids of the programs on a device's TCX ingress, in the order they run.
-fn tcx_program_ids(node: &Node, device: &str) -> Vec<u32> {
+pub(super) fn tcx_program_ids(node: &Node, device: &str) -> Vec<u32> {
     node.run_in(|| Ok(SchedClassifier::query_tcx(device, TcAttachType::Ingress)?))
         .unwrap()
         .1
@@ -106,7 +109,7 @@ fn bpf(command: libc::c_long, attributes: &[u64]) -> OwnedFd {
 }
 
 /// Polls until the agent has changed a device, which it reports nowhere.
-fn wait_for(is_done: impl Fn() -> bool) {
+pub(super) fn wait_for(is_done: impl Fn() -> bool) {
     until(DEADLINE, "the agent to change the device", || {
         ensure!(is_done());
         Ok(())
@@ -114,7 +117,7 @@ fn wait_for(is_done: impl Fn() -> bool) {
     .unwrap();
 }
 
-fn two_pods(prefix: &str) -> (Node, Vec<Pod>, Barrier) {
+pub(super) fn two_pods(prefix: &str) -> (Node, Vec<Pod>, Barrier) {
     let node = Node::new(prefix).unwrap();
     let pods = node
         .add_pods(&["vetha", "vethb"].map(PodSpec::new))
@@ -124,7 +127,7 @@ fn two_pods(prefix: &str) -> (Node, Vec<Pod>, Barrier) {
 }
 
 /// Makes a conflict that only frames show, and waits until it is raised.
-fn assert_frames_are_seen(pods: &[Pod], agent: &Agent, last: u8) {
+pub(super) fn assert_frames_are_seen(pods: &[Pod], agent: &Agent, last: u8) {
     for pod in pods {
         let frame = Frame::announcement(pod.mac(), [10, 244, 2, last].into());
         FrameSender::open(pod).unwrap().send(&frame).unwrap();

@@ -57,6 +57,8 @@ const EXCLUSIONS: &[Exclusion] = &[
     needs_tcx("attaching::tcx_is_used_first_if_others_use_it"),
     needs_tcx("attaching::only_leftovers_of_a_killed_agent_are_removed"),
     needs_tcx("attaching::attaching_again_moves_to_tcx_if_others_use_it"),
+    needs_tcx("attaching::filter_of_priority_1_and_another_kind_is_avoided_by_tcx"),
+    needs_tcx("attaching::filters_shared_with_other_devices_are_avoided_by_tcx"),
 ];
 
 const fn needs_tcx(test: &'static str) -> Exclusion {

@@ -1,51 +1,31 @@
 //! Attaching to pod devices, and detaching.
+//!
+//! Filters of others may hide frames from those behind them, so ours has to run first. On `clsact` it moves to the front of
+//! the filters that it finds ([`placement`]); behind one that cannot be preceded there, TCX is used, which runs
+//! before `clsact`.
 
-use std::{collections::HashMap, io, os::fd::AsFd};
-
-use aya::programs::{
-    LinkOrder, ProgramError, SchedClassifier, TcAttachType,
-    tc::{SchedClassifierLink, TcAttachOptions},
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd, BorrowedFd},
 };
-use nix::{errno::Errno, net::if_::if_nametoindex};
+
+use aya::programs::{SchedClassifier, tc::SchedClassifierLink};
+use nix::errno::Errno;
+use tracing::{debug, warn};
 
 use super::{
-    AttachMode, Programs,
-    filter_removals::FilterRemovals,
+    AttachError, AttachMode, Programs,
+    attach_error::{program_error, tc_error},
+    filter_changes::{ChangedDevices, FilterChanges},
     leftovers::PROGRAM,
-    tc::{HANDLE, Tc, TcError},
+    placement,
+    tc::{Place, Tc, TcError, TcFilter},
+    tcx,
 };
-use crate::{engine::IfIndex, error_chain};
+use crate::engine::IfIndex;
 
-/// Why a device could not be attached to.
-#[derive(Debug, thiserror::Error)]
-pub enum AttachError {
-    /// It is gone, or was renamed or replaced.
-    #[error("the device {name} vanished while the agent attached to it")]
-    Vanished {
-        /// Its name.
-        name: String,
-    },
-    /// A capability is missing.
-    #[error("attaching to {name} needs CAP_NET_ADMIN: run as root, or grant it to the agent")]
-    MissingCapability {
-        /// The device.
-        name: String,
-    },
-    /// TCX was requested.
-    #[error("cannot attach to {name} by TCX, which needs Linux 6.6 or newer; use --attach tc")]
-    NoTcx {
-        /// The device.
-        name: String,
-    },
-    /// Another error.
-    #[error("cannot attach to {name}: {reason}")]
-    Refused {
-        /// The device.
-        name: String,
-        /// The kernel's error.
-        reason: String,
-    },
-}
+/// How often attaching is tried if filters change meanwhile.
+const ATTEMPTS: u32 = 3;
 
 /// How the program is attached to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,22 +36,29 @@ pub enum AttachMethod {
     Tcx,
 }
 
+/// What attaching changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachOutcome {
+    /// Nothing: the program was attached, and runs before all others.
+    Unchanged,
+    /// The program was attached or moved, and runs before all others now.
+    Attached,
+    /// The program is attached, but another program's filter runs before it and may hide frames.
+    Preempted,
+}
+
 /// The devices that the program is attached to.
 #[derive(Debug)]
 pub(super) struct AttachedDevices {
     tc: Tc,
-    removals: FilterRemovals,
+    changes: FilterChanges,
     mode: AttachMode,
     attached: HashMap<IfIndex, Attachment>,
 }
 
 #[derive(Debug)]
 enum Attachment {
-    Clsact {
-        priority: u16,
-        /// Whether we added `clsact` to the device.
-        added_clsact: bool,
-    },
+    Clsact(Place),
     /// Dropping the link detaches.
     Tcx(#[expect(dead_code, reason = "held for its drop")] SchedClassifierLink),
 }
@@ -79,7 +66,7 @@ enum Attachment {
 impl Attachment {
     fn method(&self) -> AttachMethod {
         match self {
-            Self::Clsact { .. } => AttachMethod::Clsact,
+            Self::Clsact(_) => AttachMethod::Clsact,
             Self::Tcx(_) => AttachMethod::Tcx,
         }
     }
@@ -90,10 +77,14 @@ impl AttachedDevices {
     pub(super) fn open(mode: AttachMode) -> Result<Self, TcError> {
         Ok(Self {
             tc: Tc::open()?,
-            removals: FilterRemovals::open()?,
+            changes: FilterChanges::open()?,
             mode,
             attached: HashMap::new(),
         })
+    }
+
+    fn method(&self, ifindex: IfIndex) -> Option<AttachMethod> {
+        self.attached.get(&ifindex).map(Attachment::method)
     }
 
     fn attach(
@@ -101,136 +92,154 @@ impl AttachedDevices {
         program: &mut SchedClassifier,
         ifindex: IfIndex,
         name: &str,
-    ) -> Result<AttachMethod, AttachError> {
-        let wanted = match self.mode {
-            AttachMode::Tc => AttachMethod::Clsact,
-            AttachMode::Tcx => AttachMethod::Tcx,
-            AttachMode::Auto if has_foreign_tcx(name) => AttachMethod::Tcx,
-            AttachMode::Auto => AttachMethod::Clsact,
+    ) -> Result<AttachOutcome, AttachError> {
+        let uses_tcx = match self.mode {
+            AttachMode::Tc => false,
+            AttachMode::Tcx => true,
+            AttachMode::Auto => {
+                self.method(ifindex) == Some(AttachMethod::Tcx) || tcx::has_foreign_program(name)
+            }
         };
-        if let Some(present) = self.attached.get(&ifindex)
-            && present.method() == wanted
-        {
-            return Ok(wanted);
+        if uses_tcx {
+            self.attach_tcx(program, ifindex, name)
+        } else {
+            self.attach_clsact(program, ifindex, name)
         }
-        let attachment = match wanted {
-            AttachMethod::Clsact => self.attach_clsact(program, ifindex, name)?,
-            AttachMethod::Tcx => attach_tcx(program, ifindex, name)?,
-        };
-        // The new one is attached before the old one is detached: no frame is missed, and a claim seen twice is published
-        // once.
-        if let Some(old) = self.attached.insert(ifindex, attachment) {
-            self.remove(ifindex, old);
-        }
-        Ok(wanted)
     }
 
-    /// Whether our filter does not see frames: another program removed it together with `clsact`, or was attached before it by
-    /// TCX, for which the kernel sends no notification.
-    fn is_displaced(&mut self, ifindex: IfIndex, name: &str) -> Result<bool, AttachError> {
-        match self.attached.get(&ifindex) {
-            Some(Attachment::Clsact { .. }) => {}
-            Some(Attachment::Tcx(_)) => return Ok(false),
-            // The last attempt to reattach failed.
-            None => return Ok(true),
+    /// As `attach`, without listing the filters of a device that is attached by `clsact` unless a program is on TCX.
+    fn attach_unless_on_clsact(
+        &mut self,
+        program: &mut SchedClassifier,
+        ifindex: IfIndex,
+        name: &str,
+    ) -> Result<AttachOutcome, AttachError> {
+        let is_on_clsact = self.method(ifindex) == Some(AttachMethod::Clsact);
+        if is_on_clsact && (self.mode == AttachMode::Tc || !tcx::has_foreign_program(name)) {
+            return Ok(AttachOutcome::Unchanged);
         }
-        if self.mode == AttachMode::Auto && has_foreign_tcx(name) {
-            return Ok(true);
+        self.attach(program, ifindex, name)
+    }
+
+    fn attach_tcx(
+        &mut self,
+        program: &mut SchedClassifier,
+        ifindex: IfIndex,
+        name: &str,
+    ) -> Result<AttachOutcome, AttachError> {
+        if self.method(ifindex) == Some(AttachMethod::Tcx) && tcx::is_first(name) {
+            return Ok(AttachOutcome::Unchanged);
         }
-        if !self.removals.may_affect(ifindex) {
-            return Ok(false);
-        }
-        let filters = self.tc.ingress_filters(ifindex);
-        let filters = filters.map_err(|error| tc_error(name, &error))?;
-        let is_present = filters.iter().any(|filter| filter.is_named(PROGRAM));
-        if !is_present {
-            // There is no filter left to remove.
-            self.attached.remove(&ifindex);
-        }
-        Ok(!is_present)
+        let link = tcx::attach_first(program, ifindex, name)?;
+        self.replace(ifindex, Attachment::Tcx(link));
+        Ok(AttachOutcome::Attached)
     }
 
     fn attach_clsact(
         &mut self,
-        program: &SchedClassifier,
+        program: &mut SchedClassifier,
         ifindex: IfIndex,
         name: &str,
-    ) -> Result<Attachment, AttachError> {
+    ) -> Result<AttachOutcome, AttachError> {
         let failed = |error: TcError| tc_error(name, &error);
-        let fd = program.fd().map_err(|error| program_error(name, &error))?;
-        let added_clsact = self.tc.add_clsact(ifindex).map_err(failed)?;
-        let priority = if added_clsact {
-            0
-        } else {
-            self.priority_before_others(ifindex).map_err(failed)?
-        };
-        let priority = match self.tc.add_filter(ifindex, priority, PROGRAM, fd.as_fd()) {
-            Ok(priority) => priority,
-            Err(error) => {
-                if added_clsact {
-                    self.remove_empty_clsact(ifindex);
-                }
-                return Err(failed(error));
+        let mut attempts = ATTEMPTS;
+        loop {
+            attempts -= 1;
+            let filters = self.tc.ingress_filters(ifindex).map_err(failed)?;
+            let present = self.position_of_ours(ifindex, &filters);
+            match present {
+                Some(0) => return Ok(AttachOutcome::Unchanged),
+                Some(_) => {}
+                // Another program removed or replaced it: there is nothing left to detach.
+                None => drop(self.attached.remove(&ifindex)),
             }
-        };
-        Ok(Attachment::Clsact {
-            priority,
-            added_clsact,
-        })
-    }
-
-    /// The priority at which verdicts of other filters do not hide packets from ours: the first filter's own where the
-    /// kernel lets filters share a priority (the newest runs first), else the one before it. Zero, the kernel's choice, if
-    /// there are no filters.
-    fn priority_before_others(&mut self, ifindex: IfIndex) -> Result<u16, TcError> {
-        Ok(match self.tc.ingress_filters(ifindex)?.first() {
-            None => 0,
-            Some(first) if first.is_for_any_bpf() => first.priority,
-            Some(first) => first.priority.saturating_sub(1),
-        })
-    }
-
-    fn remove(&mut self, ifindex: IfIndex, attachment: Attachment) {
-        let Attachment::Clsact {
-            priority,
-            added_clsact,
-        } = attachment
-        else {
-            return;
-        };
-        match self.tc.remove_filter(ifindex, priority, HANDLE) {
-            Ok(()) => {
-                if added_clsact {
-                    self.remove_empty_clsact(ifindex);
+            let free = placement::first_free(&filters, present);
+            if free.preceded_by > 0 && self.mode == AttachMode::Auto {
+                match self.attach_tcx(program, ifindex, name) {
+                    Ok(outcome) => return Ok(outcome),
+                    Err(error @ AttachError::Vanished { .. }) => return Err(error),
+                    Err(error) => debug!(device = name, %error, "not attached by TCX"),
                 }
             }
-            // The device is gone, or another program removed the filter together with `clsact`.
-            Err(TcError::Refused(Errno::ENODEV | Errno::ENOENT | Errno::EINVAL)) => {}
-            Err(error) => {
-                tracing::warn!(ifindex, %error, "filter not removed; run `detector-agent cleanup`")
+            if present.is_some_and(|position| position <= free.preceded_by) {
+                return Ok(AttachOutcome::Preempted);
+            }
+            let fd = program.fd().map_err(|error| program_error(name, &error))?;
+            match self.add_filter(ifindex, free.place, fd.as_fd()) {
+                Ok(()) if free.preceded_by == 0 => return Ok(AttachOutcome::Attached),
+                Ok(()) => return Ok(AttachOutcome::Preempted),
+                // Filters, or `clsact`, changed since they were listed.
+                Err(TcError::Refused(Errno::EEXIST | Errno::EINVAL | Errno::ENOENT))
+                    if attempts > 0 => {}
+                // The filters of the device are shared with others (`ingress_block`).
+                Err(TcError::Refused(Errno::EOPNOTSUPP)) if self.mode == AttachMode::Auto => {
+                    return self.attach_tcx(program, ifindex, name);
+                }
+                Err(error) => return Err(failed(error)),
             }
         }
     }
 
-    /// Removes the `clsact` we added, unless others use it by now. (The kernel cannot check and remove atomically; a few
-    /// microseconds lie between the two.)
-    fn remove_empty_clsact(&mut self, ifindex: IfIndex) {
-        if matches!(self.tc.is_clsact_empty(ifindex), Ok(true))
-            && let Err(error) = self.tc.remove_clsact(ifindex)
-        {
-            tracing::debug!(ifindex, %error, "clsact not removed");
+    fn add_filter(
+        &mut self,
+        ifindex: IfIndex,
+        place: Place,
+        program: BorrowedFd<'_>,
+    ) -> Result<(), TcError> {
+        self.tc.add_clsact(ifindex)?;
+        self.tc.add_filter(ifindex, place, PROGRAM, program)?;
+        self.replace(ifindex, Attachment::Clsact(place));
+        Ok(())
+    }
+
+    /// Where our filter is among those of a device; `None` if another program removed or replaced it.
+    fn position_of_ours(&self, ifindex: IfIndex, filters: &[TcFilter]) -> Option<usize> {
+        let Some(Attachment::Clsact(place)) = self.attached.get(&ifindex) else {
+            return None;
+        };
+        filters
+            .iter()
+            .position(|filter| filter.place == *place && filter.is_named(PROGRAM))
+    }
+
+    /// The new one is attached before the old one is detached: no frame is missed, and a claim seen twice is published once.
+    fn replace(&mut self, ifindex: IfIndex, attachment: Attachment) {
+        if let Some(Attachment::Clsact(old)) = self.attached.insert(ifindex, attachment) {
+            self.remove_filter(ifindex, old);
+        }
+    }
+
+    /// Removes our filter from a place, unless another program's is there by now. (The kernel cannot compare and remove
+    /// atomically; a few microseconds lie between the two.)
+    fn remove_filter(&mut self, ifindex: IfIndex, place: Place) {
+        let filters = self.tc.ingress_filters(ifindex);
+        let removed = filters.and_then(|filters| {
+            let is_ours = |filter: &TcFilter| filter.place == place && filter.is_named(PROGRAM);
+            if filters.iter().any(is_ours) {
+                self.tc.remove_filter(ifindex, place)
+            } else {
+                Ok(())
+            }
+        });
+        match removed {
+            // The device is gone, or another program removed the filter together with `clsact`.
+            Ok(()) | Err(TcError::Refused(Errno::ENODEV | Errno::ENOENT | Errno::EINVAL)) => {}
+            Err(error) => {
+                warn!(ifindex, %error, "filter not removed; run `detector-agent cleanup`")
+            }
         }
     }
 
     fn detach(&mut self, ifindex: IfIndex) {
-        if let Some(attachment) = self.attached.remove(&ifindex) {
-            self.remove(ifindex, attachment);
+        if let Some(Attachment::Clsact(place)) = self.attached.remove(&ifindex) {
+            self.remove_filter(ifindex, place);
         }
     }
 
     fn detach_all(&mut self) {
-        for (ifindex, attachment) in std::mem::take(&mut self.attached) {
-            self.remove(ifindex, attachment);
+        let devices: Vec<_> = self.attached.keys().copied().collect();
+        for ifindex in devices {
+            self.detach(ifindex);
         }
     }
 }
@@ -242,42 +251,41 @@ impl Drop for AttachedDevices {
 }
 
 impl Programs {
-    /// Attaches to a device's ingress side. On an attached device, moves to the other attach method if necessary
-    /// ([`AttachMode::Auto`]).
+    /// Attaches to a device's ingress side, before all other programs. On an attached device, reattaches if another program
+    /// removed the filter, put its own before it, or uses TCX ([`AttachMode::Auto`]).
     ///
     /// # Errors
     /// [`AttachError::Vanished`] if the device was removed meanwhile, which is normal; else the kernel's error.
-    pub fn attach(&mut self, ifindex: IfIndex, name: &str) -> Result<AttachMethod, AttachError> {
-        let Some((program, devices)) = self.classifier() else {
-            return Err(AttachError::Refused {
-                name: name.to_owned(),
-                reason: format!("{PROGRAM} is not loaded"),
-            });
-        };
+    pub fn attach(&mut self, ifindex: IfIndex, name: &str) -> Result<AttachOutcome, AttachError> {
+        let (program, devices) = self.classifier().ok_or_else(|| not_loaded(name))?;
         devices.attach(program, ifindex, name)
     }
 
-    /// Reattaches if another program removed or displaced the filter; returns whether it was, in which case frames were
-    /// missed. Call [`Programs::begin_check`] before a round over the devices.
+    /// As [`Programs::attach`], for an attached device whose filters did not change: the kernel only sends no notification of
+    /// programs on TCX.
     ///
     /// # Errors
     /// As [`Programs::attach`].
-    pub fn reattach_if_displaced(
+    pub fn check_tcx(
         &mut self,
         ifindex: IfIndex,
         name: &str,
-    ) -> Result<bool, AttachError> {
-        let displaced = self.devices.is_displaced(ifindex, name)?;
-        if displaced {
-            self.attach(ifindex, name)?;
-        }
-        Ok(displaced)
+    ) -> Result<AttachOutcome, AttachError> {
+        let (program, devices) = self.classifier().ok_or_else(|| not_loaded(name))?;
+        devices.attach_unless_on_clsact(program, ifindex, name)
     }
 
-    /// Begins a round of [`Programs::reattach_if_displaced`]: reads the kernel's notifications of removed filters since the
-    /// last one. With `every_device`, the filters of all devices are listed.
-    pub fn begin_check(&mut self, every_device: bool) {
-        self.devices.removals.drain(every_device);
+    /// The devices whose filters others changed since the last call. There are some when
+    /// [`Programs::filter_changes`] is readable.
+    pub fn changed_devices(&mut self) -> ChangedDevices {
+        let devices = &mut self.devices;
+        devices.changes.read(devices.tc.port_number())
+    }
+
+    /// Readable when filters of a device may have changed.
+    #[must_use]
+    pub fn filter_changes(&self) -> BorrowedFd<'_> {
+        self.devices.changes.as_fd()
     }
 
     /// Detaches from a device, if attached.
@@ -293,72 +301,13 @@ impl Programs {
     /// How the program is attached to a device; `None` if it is not.
     #[must_use]
     pub fn attached(&self, ifindex: IfIndex) -> Option<AttachMethod> {
-        self.devices.attached.get(&ifindex).map(Attachment::method)
+        self.devices.method(ifindex)
     }
 }
 
-/// Whether a program of others is attached by TCX; `false` on a kernel without TCX.
-fn has_foreign_tcx(name: &str) -> bool {
-    SchedClassifier::query_tcx(name, TcAttachType::Ingress).is_ok_and(|(_, programs)| {
-        // The kernel truncates a program's name to 15 bytes; a program may have none.
-        let ours = PROGRAM.get(..15);
-        programs.iter().any(|program| program.name_as_str() != ours)
-    })
-}
-
-/// aya attaches by name, so the index is compared before and after, in case another device takes over the name meanwhile.
-fn attach_tcx(
-    program: &mut SchedClassifier,
-    ifindex: IfIndex,
-    name: &str,
-) -> Result<Attachment, AttachError> {
-    let is_same_device = || if_nametoindex(name) == Ok(ifindex);
-    let vanished = || AttachError::Vanished {
-        name: name.to_owned(),
-    };
-    if !is_same_device() {
-        return Err(vanished());
+fn not_loaded(device: &str) -> AttachError {
+    AttachError::Refused {
+        name: device.to_owned(),
+        reason: format!("{PROGRAM} is not loaded"),
     }
-    let options = TcAttachOptions::TcxOrder(LinkOrder::first());
-    let link = program
-        .attach_with_options(name, TcAttachType::Ingress, options)
-        .and_then(|id| program.take_link(id))
-        .map_err(|error| program_error(name, &error))?;
-    if !is_same_device() {
-        return Err(vanished());
-    }
-    Ok(Attachment::Tcx(link))
-}
-
-fn tc_error(name: &str, error: &TcError) -> AttachError {
-    let name = name.to_owned();
-    match error.errno() {
-        Some(Errno::ENODEV) => AttachError::Vanished { name },
-        Some(Errno::EPERM | Errno::EACCES) => AttachError::MissingCapability { name },
-        _ => AttachError::Refused {
-            name,
-            reason: error.to_string(),
-        },
-    }
-}
-
-fn program_error(name: &str, error: &ProgramError) -> AttachError {
-    let name = name.to_owned();
-    match os_error(error) {
-        Some(Errno::ENODEV) => AttachError::Vanished { name },
-        Some(Errno::EPERM | Errno::EACCES) => AttachError::MissingCapability { name },
-        Some(Errno::EINVAL) => AttachError::NoTcx { name },
-        _ => AttachError::Refused {
-            name,
-            reason: error.to_string(),
-        },
-    }
-}
-
-/// The errno in the chain of an error.
-fn os_error(error: &(dyn std::error::Error + 'static)) -> Option<Errno> {
-    error_chain::causes(error)
-        .filter_map(|error| error.downcast_ref::<io::Error>())
-        .find_map(io::Error::raw_os_error)
-        .map(Errno::from_raw)
 }

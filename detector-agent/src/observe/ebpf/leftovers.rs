@@ -1,7 +1,7 @@
 //! Filters that a killed agent left behind.
 //!
 //! `clsact` filters outlive the process that added them (TCX links do not). They are recognised by the program's name, which
-//! the kernel stores with the filter. `clsact` itself stays, because its owner is unknown.
+//! the kernel stores with the filter. `clsact` itself stays: others may use it.
 
 use nix::errno::Errno;
 
@@ -33,7 +33,7 @@ fn remove_from(tc: &mut Tc, ifindex: IfIndex) -> Result<bool, TcError> {
     let mut removed = false;
     for filter in tc.ingress_filters(ifindex)? {
         if filter.is_named(PROGRAM) {
-            tc.remove_filter(ifindex, filter.priority, filter.handle)?;
+            tc.remove_filter(ifindex, filter.place)?;
             removed = true;
         }
     }

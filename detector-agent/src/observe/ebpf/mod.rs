@@ -9,14 +9,15 @@
 //! Invariants: nothing here delays or changes a packet; every loss is counted in the kernel; filters and programs of others
 //! stay as they are.
 //!
-//! Limits: a device has at most one `clsact` or `ingress` queueing discipline. While ours is there, nobody can add the older
-//! `ingress`, as the CNI plugin `bandwidth` does; `--attach tcx` needs neither.
+//! Limits: a device has at most one `clsact` or `ingress` queueing discipline. Once the agent has added `clsact`, nobody can
+//! add the older `ingress`, as the CNI plugin `bandwidth` does; `--attach tcx` needs neither.
 
 mod attach;
+mod attach_error;
 mod btf;
 mod capability;
 mod counters;
-mod filter_removals;
+mod filter_changes;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod kernel_log;
@@ -24,8 +25,10 @@ pub mod leftovers;
 mod load;
 mod load_error;
 mod offsets;
+mod placement;
 mod ring_reader;
 mod tc;
+mod tcx;
 mod test_run;
 
 use std::{path::PathBuf, time::Duration};
@@ -33,8 +36,10 @@ use std::{path::PathBuf, time::Duration};
 use clap::ValueEnum;
 use ipnet::IpNet;
 
-pub use attach::{AttachError, AttachMethod};
+pub use attach::{AttachMethod, AttachOutcome};
+pub use attach_error::AttachError;
 pub use counters::{CounterError, CounterReader, CounterValues, DeviceLosses, LossCounters};
+pub use filter_changes::ChangedDevices;
 pub use kernel_log::KernelLogReader;
 pub use load::Programs;
 pub use load_error::{BtfProblem, LoadError};

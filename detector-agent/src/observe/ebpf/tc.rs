@@ -6,14 +6,14 @@ use std::{
     time::Duration,
 };
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::{
     RouteNetlinkMessage,
     tc::{TcAttribute, TcBpfFlags, TcFilterBpfOption, TcHandle, TcHeader, TcMessage, TcOption},
 };
 use nix::{
     errno::Errno,
-    libc::{self, RTM_NEWQDISC, RTM_NEWTFILTER, TCA_KIND, TCA_OPTIONS},
+    libc::{self, RTM_NEWQDISC, RTM_NEWTFILTER, TCA_CHAIN, TCA_KIND, TCA_OPTIONS},
 };
 
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// `ETH_P_ALL` in network order, as in `tcm_info`.
-const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
+pub(super) const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
 /// Size of `struct tcmsg`.
 pub(super) const HEADER: usize = 20;
 /// include/uapi/linux/pkt_cls.h; missing in libc.
@@ -34,16 +34,8 @@ pub(super) const INGRESS: TcHandle = TcHandle {
     major: u16::MAX,
     minor: TcHandle::MIN_INGRESS,
 };
-/// The egress side of `clsact`.
-const EGRESS: TcHandle = TcHandle {
-    major: u16::MAX,
-    minor: TcHandle::MIN_EGRESS,
-};
 const CLSACT: &str = "clsact";
 const BPF: &str = "bpf";
-/// The handle of our filters, far from those that the kernel and other tools count up from 1, so that no `tc filter
-/// replace … handle 1` of others replaces ours.
-pub(super) const HANDLE: u32 = 0x4950_4344;
 /// Timeout of a response. The kernel handles a request synchronously once it has the lock, so this passes only if it is stuck.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -86,15 +78,19 @@ impl TcError {
     }
 }
 
-/// A filter as the kernel lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TcFilter {
-    /// The device.
-    pub(super) ifindex: IfIndex,
-    /// Its priority; the lowest number runs first.
+/// Where a filter is among those of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The lowest number runs first.
     pub(super) priority: u16,
     /// Its identity within the priority.
     pub(super) handle: u32,
+}
+
+/// A filter as the kernel lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TcFilter {
+    pub(super) place: Place,
     /// The protocol it matches, in network order.
     pub(super) protocol: u16,
     /// Its kind: `bpf`, `u32`, …
@@ -128,83 +124,59 @@ impl Tc {
         })
     }
 
-    /// Adds `clsact` to a device; `false` if the device has `clsact` or `ingress` already.
-    pub(super) fn add_clsact(&mut self, ifindex: IfIndex) -> Result<bool, TcError> {
+    /// The socket's port, which the kernel's notifications of its changes carry.
+    pub(super) fn port_number(&self) -> u32 {
+        self.socket.port_number()
+    }
+
+    /// Adds `clsact` to a device, unless it has `clsact` or `ingress` already. It is never removed: an empty one costs
+    /// nothing, and between a plugin's `tc qdisc replace` and `tc filter add` it looks unused.
+    pub(super) fn add_clsact(&mut self, ifindex: IfIndex) -> Result<(), TcError> {
         let request = RouteNetlinkMessage::NewQueueDiscipline(clsact_of(ifindex));
         match self.change(request, NLM_F_CREATE | NLM_F_EXCL) {
-            Ok(()) => Ok(true),
-            Err(TcError::Refused(Errno::EEXIST)) => Ok(false),
-            Err(error) => Err(error),
+            Err(TcError::Refused(Errno::EEXIST)) => Ok(()),
+            result => result,
         }
     }
 
-    /// Removes `clsact` with all its filters.
-    pub(super) fn remove_clsact(&mut self, ifindex: IfIndex) -> Result<(), TcError> {
-        self.change(
-            RouteNetlinkMessage::DelQueueDiscipline(clsact_of(ifindex)),
-            0,
-        )
-    }
-
-    /// Adds a program on the ingress side with this priority, or, if it is zero, one that the kernel chooses. Returns the
-    /// priority.
+    /// Adds a program on the ingress side.
     pub(super) fn add_filter(
         &mut self,
         ifindex: IfIndex,
-        priority: u16,
+        place: Place,
         name: &str,
         program: BorrowedFd<'_>,
-    ) -> Result<u16, TcError> {
-        let mut message = message(ifindex, INGRESS);
-        message.header.handle = HANDLE.into();
-        message.header.info = info(priority, ALL_PROTOCOLS);
+    ) -> Result<(), TcError> {
         let fd = u32::try_from(program.as_raw_fd()).map_err(io::Error::other)?;
-        message.attributes = vec![
-            TcAttribute::Kind(BPF.to_owned()),
-            TcAttribute::Options(vec![
-                TcOption::Bpf(TcFilterBpfOption::ProgFd(fd)),
-                TcOption::Bpf(TcFilterBpfOption::ProgName(name.to_owned())),
-                TcOption::Bpf(TcFilterBpfOption::Flags(TcBpfFlags::DirectAction)),
-            ]),
-        ];
-        // The echo contains the priority that the kernel chose.
-        let chosen = self.socket.change(
-            RouteNetlinkMessage::NewTrafficFilter(message),
-            NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO,
-            |chosen, message| {
-                if message.kind != RTM_NEWTFILTER {
-                    return true;
-                }
-                let header = TcHeader::parse(message.payload);
-                *chosen = header.as_ref().ok().map(priority_of);
-                header.is_ok()
-            },
-        )?;
-        chosen.ok_or_else(|| io::Error::other("the response has no filter priority").into())
+        let mut message = filter_at(ifindex, place);
+        message.attributes.push(TcAttribute::Options(vec![
+            TcOption::Bpf(TcFilterBpfOption::ProgFd(fd)),
+            TcOption::Bpf(TcFilterBpfOption::ProgName(name.to_owned())),
+            TcOption::Bpf(TcFilterBpfOption::Flags(TcBpfFlags::DirectAction)),
+        ]));
+        let request = RouteNetlinkMessage::NewTrafficFilter(message);
+        self.change(request, NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Removes one filter of ours.
-    pub(super) fn remove_filter(
-        &mut self,
-        ifindex: IfIndex,
-        priority: u16,
-        handle: u32,
-    ) -> Result<(), TcError> {
-        let mut message = message(ifindex, INGRESS);
-        message.header.handle = handle.into();
-        message.header.info = info(priority, ALL_PROTOCOLS);
-        message.attributes.push(TcAttribute::Kind(BPF.to_owned()));
+    pub(super) fn remove_filter(&mut self, ifindex: IfIndex, place: Place) -> Result<(), TcError> {
+        let message = filter_at(ifindex, place);
         self.change(RouteNetlinkMessage::DelTrafficFilter(message), 0)
     }
 
-    /// The filters on the ingress side, in the order in which they run.
+    /// The filters on the ingress side, in the order in which they run. Those in other chains than the first are left out:
+    /// they run only if a filter of the first one jumps to them.
     pub(super) fn ingress_filters(&mut self, ifindex: IfIndex) -> Result<Vec<TcFilter>, TcError> {
-        self.filters(ifindex, INGRESS)
-    }
-
-    /// Whether a device's `clsact` has no filters on either side.
-    pub(super) fn is_clsact_empty(&mut self, ifindex: IfIndex) -> Result<bool, TcError> {
-        Ok(self.filters(ifindex, INGRESS)?.is_empty() && self.filters(ifindex, EGRESS)?.is_empty())
+        let request = RouteNetlinkMessage::GetTrafficFilter(message(ifindex, INGRESS));
+        let filters = self
+            .socket
+            .dump(request, |filters: &mut Vec<TcFilter>, message| {
+                let filter = filter(message);
+                let is_ok = filter.is_ok();
+                filters.extend(filter.ok().flatten());
+                is_ok
+            })?;
+        Ok(filters)
     }
 
     /// The devices that have `clsact` or the older `ingress`.
@@ -227,21 +199,8 @@ impl Tc {
         Ok(devices)
     }
 
-    fn filters(&mut self, ifindex: IfIndex, parent: TcHandle) -> Result<Vec<TcFilter>, TcError> {
-        let request = RouteNetlinkMessage::GetTrafficFilter(message(ifindex, parent));
-        let filters = self
-            .socket
-            .dump(request, |filters: &mut Vec<TcFilter>, message| {
-                let filter = filter(message);
-                let is_ok = filter.is_ok();
-                filters.extend(filter.ok().flatten());
-                is_ok
-            })?;
-        Ok(filters)
-    }
-
     fn change(&mut self, request: RouteNetlinkMessage, flags: u16) -> Result<(), TcError> {
-        Ok(self.socket.change(request, flags, |(), _| true)?)
+        Ok(self.socket.change(request, flags)?)
     }
 }
 
@@ -257,6 +216,14 @@ fn clsact_of(ifindex: IfIndex) -> TcMessage {
     message
 }
 
+fn filter_at(ifindex: IfIndex, place: Place) -> TcMessage {
+    let mut message = message(ifindex, INGRESS);
+    message.header.handle = place.handle.into();
+    message.header.info = u32::from(place.priority) << 16 | u32::from(ALL_PROTOCOLS);
+    message.attributes.push(TcAttribute::Kind(BPF.to_owned()));
+    message
+}
+
 fn message(ifindex: IfIndex, parent: TcHandle) -> TcMessage {
     let mut message = TcMessage::default();
     message.header.index = i32::try_from(ifindex).unwrap_or(i32::MAX);
@@ -264,34 +231,25 @@ fn message(ifindex: IfIndex, parent: TcHandle) -> TcMessage {
     message
 }
 
-fn info(priority: u16, protocol: u16) -> u32 {
-    u32::from(priority) << 16 | u32::from(protocol)
-}
-
-fn priority_of(header: &TcHeader) -> u16 {
-    (header.info >> 16) as u16
-}
-
-/// Parses `RTM_NEWTFILTER`; `None` for other messages, and for the one without a handle that the kernel lists for each
-/// priority before its filters.
+/// Parses `RTM_NEWTFILTER`; `None` for other messages, for the one without a handle that the kernel lists for each priority
+/// before its filters, and for filters outside the first chain.
 fn filter(message: RawMessage<'_>) -> Result<Option<TcFilter>, Undecodable> {
     if message.kind != RTM_NEWTFILTER {
         return Ok(None);
     }
     let header = TcHeader::parse(message.payload)?;
     let handle = u32::from(header.handle);
-    let Ok(ifindex) = IfIndex::try_from(header.index) else {
-        return Ok(None);
-    };
     if handle == 0 {
         return Ok(None);
     }
     let mut kind = String::new();
     let mut name = None;
+    let mut is_in_first_chain = true;
     let attributes = message.payload.get(HEADER..).unwrap_or_default();
     for_each_attribute(attributes, |attribute, value| {
         match attribute {
             TCA_KIND => kind = text(value),
+            TCA_CHAIN => is_in_first_chain = value.iter().all(|byte| *byte == 0),
             // Options of other kinds have other numbers; they are only read once the kind is known.
             TCA_OPTIONS if kind == BPF => {
                 for_each_attribute(value, |option, value| {
@@ -305,10 +263,11 @@ fn filter(message: RawMessage<'_>) -> Result<Option<TcFilter>, Undecodable> {
         }
         Ok(())
     })?;
-    Ok(Some(TcFilter {
-        ifindex,
-        priority: priority_of(&header),
-        handle,
+    Ok(is_in_first_chain.then(|| TcFilter {
+        place: Place {
+            priority: (header.info >> 16) as u16,
+            handle,
+        },
         protocol: (header.info & 0xffff) as u16,
         kind,
         name,

@@ -120,6 +120,11 @@ impl RequestSocket {
         })
     }
 
+    /// The port of the socket; another one after an error.
+    pub(in crate::observe) fn port_number(&self) -> u32 {
+        self.socket.port_number()
+    }
+
     /// Requests a list. `each` adds a message to a fresh `T`, once per attempt, and returns whether it could parse it.
     pub(in crate::observe) fn dump<T: Default>(
         &mut self,
@@ -138,15 +143,13 @@ impl RequestSocket {
         self.request(request, 0, ATTEMPTS, each)
     }
 
-    /// Requests a change, once, and waits until it is acknowledged. `each` gets the messages before that (with
-    /// `NLM_F_ECHO` the object that was made) and returns whether it could parse them.
-    pub(in crate::observe) fn change<T: Default>(
+    /// Requests a change, once, and waits until it is acknowledged.
+    pub(in crate::observe) fn change(
         &mut self,
         request: RouteNetlinkMessage,
         flags: u16,
-        each: impl FnMut(&mut T, RawMessage<'_>) -> bool,
-    ) -> Result<T, RequestError> {
-        self.request(request, NLM_F_ACK | flags, 1, each)
+    ) -> Result<(), RequestError> {
+        self.request(request, NLM_F_ACK | flags, 1, |(), _| true)
     }
 
     fn request<T: Default>(

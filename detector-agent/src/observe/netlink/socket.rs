@@ -84,6 +84,7 @@ impl OpenError {
 #[derive(Debug)]
 pub(in crate::observe) struct RouteSocket {
     socket: Socket,
+    port: u32,
     control: Vec<u8>,
 }
 
@@ -104,9 +105,10 @@ impl RouteSocket {
     fn new() -> Result<Self, OpenError> {
         let open = |error| OpenError::system("opening a netlink socket", error);
         let mut socket = Socket::new(NETLINK_ROUTE).map_err(open)?;
-        socket.bind_auto().map_err(open)?;
+        let address = socket.bind_auto().map_err(open)?;
         Ok(Self {
             socket,
+            port: address.port_number(),
             control: cmsg_space!(i32),
         })
     }
@@ -174,6 +176,11 @@ impl RouteSocket {
     pub(super) fn exclude_ip_neighbours(&self) -> Result<(), OpenError> {
         attach_filter(&self.socket, &only_forwarding_neighbours())
             .map_err(|error| OpenError::system("filtering netlink messages", error))
+    }
+
+    /// The port that the kernel gave to the socket.
+    pub(super) fn port_number(&self) -> u32 {
+        self.port
     }
 
     pub(super) fn send(&self, request: &[u8]) -> io::Result<()> {

@@ -26,6 +26,8 @@ pub(in crate::observe) struct RawMessage<'a> {
     pub(in crate::observe) kind: u16,
     pub(in crate::observe) flags: u16,
     pub(in crate::observe) sequence: u32,
+    /// The socket whose request this answers or, in a notification, whose request caused it.
+    pub(in crate::observe) port: u32,
     pub(in crate::observe) payload: &'a [u8],
 }
 
@@ -76,6 +78,7 @@ impl<'a> Iterator for RawMessages<'a> {
             kind: buffer.message_type(),
             flags: buffer.flags(),
             sequence: buffer.sequence_number(),
+            port: buffer.port_number(),
             payload: buffer.payload(),
         }))
     }

@@ -2,15 +2,17 @@
 //! up routes.
 //!
 //! Jobs are done in order. A device's namespace is read only after the attach, so what changed in between is in the snapshot.
-//! Every few seconds the worker checks whether the programs still run before others: the kernel reports that a filter was
-//! removed, but not that another one was put before it.
+//! Between jobs the worker keeps the programs in front of those of others ([`filter_watch`]).
+
+mod filter_watch;
 
 use std::{
-    collections::{HashMap, HashSet},
-    sync::mpsc::{Receiver, RecvTimeoutError},
+    os::fd::AsFd as _,
+    sync::mpsc::TryRecvError,
     time::{Duration, Instant},
 };
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{debug, warn};
 
 use super::{
@@ -22,16 +24,12 @@ use crate::{
     engine::{
         IfIndex, Observation, PodDevice, RouteQuery, SnapshotScope, SnapshotToken, TimedObservation,
     },
+    mailbox::Mailbox,
 };
+use filter_watch::FilterWatch;
 
-/// Minimum time between two checks of the attached programs.
-const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Every this many checks the filters of each device are listed even without a notification of the kernel, which gets lost
-/// silently if the kernel has no memory for it.
-const FULL_CHECK_EVERY: u32 = 60;
-/// A check takes a few µs for each device. With very many devices the checks become rarer, so that they use at most this
-/// fraction (one in …) of a core.
-const CHECK_CPU_FRACTION: u32 = 2_000;
+/// The longest wait for a job.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A job for the kernel worker.
 #[derive(Debug)]
@@ -53,23 +51,18 @@ pub enum WorkerJob {
 pub enum WorkerEvent {
     /// An attach job is done; `false` if it failed because the device is gone or the kernel refused.
     AttachDone(IfIndex, bool),
-    /// A filter was removed or preempted, and reattached: the device's frames were missed for a while.
-    Displaced(IfIndex),
+    /// For the first time on this device, another program removed the filter or put its own before it, as network plugins
+    /// do while they set up a pod. Frames of the device were missed.
+    Reattached(IfIndex),
+    /// The same again: something keeps doing that.
+    Displaced,
+    /// The number of devices on which the program may miss frames, because another program's filter runs before it or
+    /// because it cannot be reattached.
+    Preempted(usize),
     /// A snapshot is complete, or failed.
     Snapshot(TimedObservation, Omitted),
     /// A batch of route lookups is done.
     RoutesLookedUp(RouteLookup),
-}
-
-/// Generation and name of each attached device.
-type AttachedDevices = HashMap<IfIndex, (u64, String)>;
-
-/// The state of the checks of the attached programs.
-#[derive(Debug, Default)]
-struct Checks {
-    done: u32,
-    /// Devices whose last reattach failed and was logged.
-    failing: HashSet<IfIndex>,
 }
 
 /// What the thread works with.
@@ -84,23 +77,18 @@ pub struct KernelWorker {
 }
 
 impl KernelWorker {
-    /// Works until the sender of `jobs` is dropped, then detaches from every device.
-    pub fn run(mut self, jobs: &Receiver<WorkerJob>, emit: impl Fn(WorkerEvent)) {
-        let mut attached = AttachedDevices::new();
-        let mut next_check = Instant::now() + CHECK_INTERVAL;
-        let mut checks = Checks::default();
+    /// Works until the senders of `jobs` are dropped, then detaches from every device.
+    pub fn run(mut self, jobs: &Mailbox<WorkerJob>, emit: impl Fn(WorkerEvent)) {
+        let mut watch = FilterWatch::new();
         loop {
-            let wait = next_check.saturating_duration_since(Instant::now());
-            let job = jobs.recv_timeout(wait);
-            if Instant::now() >= next_check {
-                let started = Instant::now();
-                self.check_attached(&attached, &mut checks, &emit);
-                next_check = Instant::now() + pause_after(started.elapsed());
+            if let Some(programs) = &mut self.programs {
+                watch.run(programs, &emit);
             }
-            match job {
-                Ok(job) => self.handle(job, &mut attached, &emit),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
+            jobs.clear_wakeup();
+            match jobs.next() {
+                Ok(job) => self.handle(job, &mut watch, &emit),
+                Err(TryRecvError::Empty) => self.wait(jobs, &watch),
+                Err(TryRecvError::Disconnected) => break,
             }
         }
         if let Some(programs) = &mut self.programs {
@@ -108,22 +96,39 @@ impl KernelWorker {
         }
     }
 
-    fn handle(
-        &mut self,
-        job: WorkerJob,
-        attached: &mut AttachedDevices,
-        emit: &impl Fn(WorkerEvent),
-    ) {
+    /// Waits for a job, a changed filter or the next check.
+    fn wait(&self, jobs: &Mailbox<WorkerJob>, watch: &FilterWatch) {
+        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut descriptors = vec![readable(jobs.as_fd())];
+        let mut deadline = None;
+        if let Some(programs) = &self.programs {
+            let next_read = watch.next_read();
+            if next_read <= Instant::now() {
+                descriptors.push(readable(programs.filter_changes()));
+                deadline = Some(watch.next_deadline());
+            } else {
+                deadline = Some(watch.next_deadline().min(next_read));
+            }
+        }
+        let wait = deadline.map_or(MAX_WAIT, |at| at.saturating_duration_since(Instant::now()));
+        // Rounded up, so that a wait does not repeatedly end just before the deadline.
+        let millis = wait.min(MAX_WAIT).as_millis().saturating_add(1);
+        let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
+        // Interrupted by a signal, or out of memory: the caller looks for itself.
+        let _ = poll(&mut descriptors, timeout);
+    }
+
+    fn handle(&mut self, job: WorkerJob, watch: &mut FilterWatch, emit: &impl Fn(WorkerEvent)) {
         match job {
             WorkerJob::Attach(device, token) => {
-                let ok = self.attach(attached, &device);
+                let ok = self.attach(watch, &device);
                 if let Some(token) = token {
                     emit(self.read_device(&device, token));
                 }
                 emit(WorkerEvent::AttachDone(device.ifindex, ok));
             }
             WorkerJob::Detach(ifindex) => {
-                attached.remove(&ifindex);
+                watch.remove(ifindex);
                 if let Some(programs) = &mut self.programs {
                     programs.detach(ifindex);
                 }
@@ -147,53 +152,16 @@ impl KernelWorker {
         snapshot_event(token, SnapshotScope::Device(device.ifindex), snapshot)
     }
 
-    fn check_attached(
-        &mut self,
-        attached: &AttachedDevices,
-        checks: &mut Checks,
-        emit: &impl Fn(WorkerEvent),
-    ) {
-        let Some(programs) = &mut self.programs else {
-            return;
-        };
-        checks.done = checks.done.wrapping_add(1);
-        programs.begin_check(checks.done.is_multiple_of(FULL_CHECK_EVERY));
-        checks
-            .failing
-            .retain(|ifindex| attached.contains_key(ifindex));
-        for (ifindex, (_, name)) in attached {
-            match programs.reattach_if_displaced(*ifindex, name) {
-                Ok(false) | Err(AttachError::Vanished { .. }) => {}
-                Ok(true) => {
-                    checks.failing.remove(ifindex);
-                    warn!(
-                        device = name,
-                        "another program removed or displaced the eBPF filter; reattached, resyncing"
-                    );
-                    emit(WorkerEvent::Displaced(*ifindex));
-                }
-                Err(error) if checks.failing.insert(*ifindex) => warn!(
-                    device = name,
-                    %error,
-                    retry_seconds = CHECK_INTERVAL.as_secs(),
-                    "reattach failed; frames of this device may be missed until a retry succeeds"
-                ),
-                Err(error) => debug!(device = name, %error, "reattach failed again"),
-            }
-        }
-    }
-
-    fn attach(&mut self, attached: &mut AttachedDevices, device: &PodDevice) -> bool {
+    fn attach(&mut self, watch: &mut FilterWatch, device: &PodDevice) -> bool {
         let Some(programs) = &mut self.programs else {
             return true;
         };
-        let known = attached.get(&device.ifindex);
-        if known.is_some_and(|(generation, _)| *generation == device.generation) {
+        if watch.contains(device) {
             return true;
         }
         match programs.attach(device.ifindex, &device.name) {
-            Ok(_) => {
-                attached.insert(device.ifindex, (device.generation, device.name.clone()));
+            Ok(outcome) => {
+                watch.insert(device, outcome);
                 true
             }
             Err(AttachError::Vanished { .. }) => {
@@ -210,11 +178,6 @@ impl KernelWorker {
             }
         }
     }
-}
-
-/// How long to wait after a check that took this long.
-fn pause_after(check: Duration) -> Duration {
-    (check * CHECK_CPU_FRACTION).max(CHECK_INTERVAL)
 }
 
 fn snapshot_event(
@@ -234,16 +197,4 @@ fn snapshot_event(
     };
     let at = clock::now();
     WorkerEvent::Snapshot(TimedObservation { at, observation }, omitted)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn checks_use_little_cpu_however_many_devices() {
-        assert_eq!(pause_after(Duration::from_micros(200)), CHECK_INTERVAL);
-        let long = Duration::from_millis(30);
-        assert_eq!(pause_after(long), Duration::from_secs(60));
-    }
 }

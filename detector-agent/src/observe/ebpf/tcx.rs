@@ -1,0 +1,55 @@
+//! TCX on the ingress side of a device, which runs before `clsact` (since Linux 6.6).
+
+use aya::programs::{
+    LinkOrder, SchedClassifier, TcAttachType,
+    tc::{SchedClassifierLink, TcAttachOptions},
+};
+use nix::net::if_::if_nametoindex;
+
+use super::{AttachError, attach_error::program_error, leftovers::PROGRAM};
+use crate::engine::IfIndex;
+
+/// Whether a program of others is there; `false` on a kernel without TCX.
+pub(super) fn has_foreign_program(name: &str) -> bool {
+    list(name).contains(&false)
+}
+
+/// Whether our program runs before all others there.
+pub(super) fn is_first(name: &str) -> bool {
+    list(name).first() == Some(&true)
+}
+
+/// Which of the programs are ours, in the order in which they run. None on a kernel without TCX.
+fn list(name: &str) -> Vec<bool> {
+    let Ok((_, programs)) = SchedClassifier::query_tcx(name, TcAttachType::Ingress) else {
+        return Vec::new();
+    };
+    // The kernel truncates a program's name to 15 bytes; a program may have none.
+    let ours = PROGRAM.get(..15);
+    let is_ours = programs.iter().map(|program| program.name_as_str() == ours);
+    is_ours.collect()
+}
+
+/// Attaches before all other programs. aya attaches by name, so the index is compared before and after, in case another device takes over the name meanwhile.
+pub(super) fn attach_first(
+    program: &mut SchedClassifier,
+    ifindex: IfIndex,
+    name: &str,
+) -> Result<SchedClassifierLink, AttachError> {
+    let is_same_device = || if_nametoindex(name) == Ok(ifindex);
+    let vanished = || AttachError::Vanished {
+        name: name.to_owned(),
+    };
+    if !is_same_device() {
+        return Err(vanished());
+    }
+    let options = TcAttachOptions::TcxOrder(LinkOrder::first());
+    let link = program
+        .attach_with_options(name, TcAttachType::Ingress, options)
+        .and_then(|id| program.take_link(id))
+        .map_err(|error| program_error(name, &error))?;
+    if !is_same_device() {
+        return Err(vanished());
+    }
+    Ok(link)
+}
