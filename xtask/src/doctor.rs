@@ -67,8 +67,8 @@ fn group_names(groups: &[Group]) -> String {
         .join(", ")
 }
 
-/// The first kernel with BPF ring buffers, CAP_BPF and CAP_PERFMON.
-const OLDEST_KERNEL: (u32, u32) = (5, 8);
+/// The first kernel with every BPF helper that the kernel programs call.
+const OLDEST_KERNEL: (u32, u32) = (5, 11);
 
 fn kernel_release() -> ProbeResult {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -80,7 +80,7 @@ fn check_kernel(release: &str) -> ProbeResult {
     match parse_kernel(release) {
         Some(version) if version >= OLDEST_KERNEL => Ok(release.to_owned()),
         Some(_) => Err(MissingDependency::absent(
-            format!("{release} has no BPF ring buffers"),
+            format!("{release} lacks BPF helpers that the agent needs"),
             format!("boot Linux {major}.{minor} or newer"),
         )),
         None => Err(MissingDependency::absent(
@@ -156,11 +156,11 @@ mod tests {
     }
 
     #[test]
-    fn kernels_without_ring_buffers_are_rejected() {
+    fn kernels_without_the_helpers_are_rejected() {
         assert!(check_kernel("6.18.0").is_ok());
-        assert!(check_kernel("5.8.0-53-generic").is_ok());
+        assert!(check_kernel("5.11.0-53-generic").is_ok());
         assert!(check_kernel("6.1+").is_ok());
-        assert!(check_kernel("5.4.0-1").is_err());
+        assert!(check_kernel("5.10.0-28-amd64").is_err());
         assert!(check_kernel("").is_err());
     }
 

@@ -19,7 +19,7 @@ pub(super) struct GuestKernel {
     pub(super) has_tcx: bool,
 }
 
-/// All series; 6.1 is the oldest supported.
+/// All series; 6.1 is the oldest one tested.
 const KERNELS: [GuestKernel; 2] = [
     GuestKernel {
         series: "6.1",

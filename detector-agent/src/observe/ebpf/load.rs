@@ -18,7 +18,6 @@ use aya::{
 };
 use detector_common::{Budget, SHARED_KIND_BITS, SharedAddress, TAG_ARP, TAG_NDP, shared_address};
 use ipnet::IpNet;
-use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 
 use super::{
     CounterReader, EbpfOptions, KernelLog, KernelLogReader, RingReader, SHARED_NETWORKS,
@@ -60,7 +59,10 @@ impl Programs {
     /// [`LoadError`]; nothing stays loaded then. Failure to follow the neighbour tables is not an error, see
     /// [`Self::has_neighbour_events`].
     pub fn load(options: &EbpfOptions) -> Result<(Self, RingReader), LoadError> {
-        Self::load_object(OBJECT, options)
+        Self::load_object(OBJECT, options).map_err(|error| {
+            let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+            error.on_kernel(release.trim_end())
+        })
     }
 
     fn load_object(object: &[u8], options: &EbpfOptions) -> Result<(Self, RingReader), LoadError> {
@@ -70,7 +72,6 @@ impl Programs {
         if let Some(name) = capability::missing() {
             return Err(LoadError::MissingCapability(name));
         }
-        raise_memory_lock_limit();
         let path = options.btf.as_deref().unwrap_or(Path::new(DEFAULT_BTF));
         let unusable = |problem| LoadError::Btf {
             path: path.to_owned(),
@@ -287,13 +288,6 @@ fn own_netns_inode() -> Result<u32, LoadError> {
         fs::metadata(path).map_err(|error| LoadError::Kernel(format!("{path}: {error}")))?;
     u32::try_from(metadata.ino())
         .map_err(|_| LoadError::Kernel(format!("{path}: the inode exceeds 32 bits")))
-}
-
-/// Kernels before 5.11 charge maps to this limit. If it cannot be raised and is too low, creating the maps fails.
-fn raise_memory_lock_limit() {
-    if let Err(errno) = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY) {
-        tracing::debug!(%errno, "RLIMIT_MEMLOCK not raised");
-    }
 }
 
 #[expect(

@@ -7,6 +7,9 @@ use aya::{maps::MapError, programs::ProgramError};
 use super::{btf::BtfError, tc::TcError};
 use crate::error_chain::one_line;
 
+/// The first kernel with every helper that the programs call: `bpf_ktime_get_coarse_ns` is the youngest.
+const OLDEST_KERNEL: (u32, u32) = (5, 11);
+
 /// Why the programs could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -41,12 +44,42 @@ pub enum LoadError {
         /// The system's error.
         source: io::Error,
     },
+    /// The kernel refused, and is too old.
+    #[error("Linux {}.{} or newer is needed, and this is {release}: {source}", OLDEST_KERNEL.0, OLDEST_KERNEL.1)]
+    OldKernel {
+        /// The kernel's release.
+        release: String,
+        /// What it refused.
+        source: Box<Self>,
+    },
     /// Another error of the kernel or the object.
     #[error("cannot load the kernel programs: {0}; --no-ebpf runs without them")]
     Kernel(String),
     /// The netlink socket for traffic control cannot be opened.
     #[error("cannot open a netlink socket for traffic control: {0}")]
     Tc(#[from] TcError),
+}
+
+impl LoadError {
+    /// Names the kernel that is needed if this error is due to an old one. Releases are not compared before loading, because
+    /// distributions add features to older kernels.
+    pub(super) fn on_kernel(self, release: &str) -> Self {
+        let is_old = version(release).is_some_and(|version| version < OLDEST_KERNEL);
+        match self {
+            Self::Verifier { .. } | Self::Kernel(_) if is_old => Self::OldKernel {
+                release: release.to_owned(),
+                source: Box::new(self),
+            },
+            error => error,
+        }
+    }
+}
+
+/// Major and minor version of a kernel release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(['.', '-', '+']);
+    let mut number = || numbers.next()?.parse().ok();
+    Some((number()?, number()?))
 }
 
 /// What is wrong with the kernel's type information.
@@ -113,4 +146,33 @@ fn tail(log: &str) -> String {
         .get(lines.len().saturating_sub(LINES)..)
         .unwrap_or_default()
         .join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_old_kernels_name_the_version_needed() {
+        let on = |release| {
+            let refused = LoadError::Verifier {
+                program: "p",
+                source: io::Error::from_raw_os_error(22),
+            };
+            refused.on_kernel(release).to_string()
+        };
+        for old in ["5.10.0-28-amd64", "5.8.0", "4.19.0"] {
+            let expected = format!("Linux 5.11 or newer is needed, and this is {old}: ");
+            assert!(on(old).starts_with(&expected), "{}", on(old));
+        }
+        for other in ["5.11.0", "6.1.0-13-cloud-amd64", "6.18+", ""] {
+            assert!(
+                on(other).starts_with("the kernel's verifier"),
+                "{}",
+                on(other)
+            );
+        }
+        let capability = LoadError::MissingCapability("CAP_BPF").on_kernel("5.10.0");
+        assert!(matches!(capability, LoadError::MissingCapability(_)));
+    }
 }
