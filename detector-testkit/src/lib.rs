@@ -38,7 +38,7 @@ pub use cni::{Cni, CniPod};
 pub use container::{Container, ContainerSpec, HostMount, Seccomp};
 pub use containerd::Containerd;
 pub use event::Event;
-pub use frames::{ArpOperation, Frame, FrameSender, NaFlags, announce};
+pub use frames::{ArpOperation, ExtensionHeader, Frame, FrameSender, NaFlags, announce};
 pub use kube_api::KubeApi;
 pub use mac::MacAddress;
 pub use mounts::PrivateMounts;

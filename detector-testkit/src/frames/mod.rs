@@ -58,6 +58,31 @@ fn advertisement_body(target: Ipv6Addr, option: Option<MacAddress>, flags: NaFla
     body
 }
 
+/// An IPv6 extension header of eight bytes that a receiver steps over, RFC 8200 §4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExtensionHeader {
+    /// Hop-by-hop options: only padding.
+    HopByHop = 0,
+    /// A routing header without segments left.
+    Routing = 43,
+    /// The only fragment of a packet (an atomic fragment, RFC 6946).
+    Fragment = 44,
+    /// Destination options: only padding.
+    DestinationOptions = 60,
+}
+
+impl ExtensionHeader {
+    /// The header in front of one of type `next`.
+    fn bytes(self, next: u8) -> [u8; 8] {
+        match self {
+            // PadN of four bytes.
+            Self::HopByHop | Self::DestinationOptions => [next, 0, 1, 4, 0, 0, 0, 0],
+            Self::Routing | Self::Fragment => [next, 0, 0, 0, 0, 0, 0, 0],
+        }
+    }
+}
+
 /// An Ethernet frame, ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
@@ -225,6 +250,24 @@ impl Frame {
             ethertype: ETHERTYPE_IPV6,
             payload,
         }
+    }
+
+    /// Inserts extension headers, in this order, directly behind the header of an IPv6 packet.
+    #[must_use]
+    pub fn extension_headers(mut self, headers: &[ExtensionHeader]) -> Self {
+        let [_, _, _, _, high, low, next, ..] = self.payload.as_mut_slice() else {
+            return self;
+        };
+        let length = u16::from_be_bytes([*high, *low]);
+        let added = u16::try_from(headers.len() * 8).unwrap_or(u16::MAX);
+        [*high, *low] = length.saturating_add(added).to_be_bytes();
+        let mut chain = Vec::new();
+        for header in headers.iter().rev() {
+            chain.splice(..0, header.bytes(*next));
+            *next = *header as u8;
+        }
+        self.payload.splice(40..40, chain);
+        self
     }
 
     /// Adds a VLAN tag. With two tags the first one added is the outer one, with the 802.1ad EtherType.

@@ -3,7 +3,7 @@
 
 use std::net::Ipv6Addr;
 
-use super::{Frame, NaFlags, group_mac, solicited_node};
+use super::{ExtensionHeader, Frame, NaFlags, group_mac, solicited_node};
 use crate::mac::MacAddress;
 
 const MAC: MacAddress = MacAddress([0x02, 0x1c, 0, 0, 0, 0x01]);
@@ -106,4 +106,18 @@ fn solicited_advertisement_may_omit_the_option() {
     assert_eq!(bytes.len(), 14 + 40 + 24);
     assert_eq!(bytes.get(38..54), Some(&soliciting.octets()[..]));
     assert_eq!(bytes.get(58), Some(&0x60));
+}
+
+#[test]
+fn extension_headers_are_chained_in_order() {
+    let target = "fd00::a:b".parse().unwrap();
+    let plain = Frame::advertisement(MAC, target, Some(MAC), NaFlags::OVERRIDE);
+    let chain = [ExtensionHeader::HopByHop, ExtensionHeader::Fragment];
+    let bytes = plain.clone().extension_headers(&chain).to_bytes();
+    let plain = plain.to_bytes();
+    // Payload length 48, next header hop-by-hop.
+    assert_eq!(bytes.get(18..21), Some(&[0, 48, 0][..]));
+    assert_eq!(bytes.get(54..62), Some(&[44, 0, 1, 4, 0, 0, 0, 0][..]));
+    assert_eq!(bytes.get(62..70), Some(&[58, 0, 0, 0, 0, 0, 0, 0][..]));
+    assert_eq!(bytes.get(70..), plain.get(54..));
 }
