@@ -37,8 +37,6 @@ pub enum RejectReason {
     ArpOperation,
     /// The claimed address is unspecified, loopback, multicast or broadcast.
     Address,
-    /// The claimed hardware address is zero or a group address.
-    HardwareAddress,
     /// The ethertype is IPv6 but the IP version is not 6.
     IpVersion,
     /// Neighbour Discovery with a hop limit other than 255, so it was forwarded (RFC 4861 §7.1).
@@ -49,9 +47,11 @@ pub enum RejectReason {
     IcmpLength,
     /// Neighbour Discovery in a fragment (RFC 6980 §5).
     Fragment,
+    /// More IPv6 extension headers than are followed: whether Neighbour Discovery is behind them is unknown.
+    ExtensionHeaderCount,
     /// A Neighbour Discovery option has length zero, exceeds the message, or cannot hold an Ethernet address.
     NdpOption,
-    /// More Neighbour Discovery options than any stack sends.
+    /// More Neighbour Discovery options than are followed.
     NdpOptionCount,
     /// Neighbour Discovery that receivers discard because its fields contradict each other (RFC 4861 §7.1): duplicate
     /// address detection with a source link-layer address option or not sent to a solicited-node address, or a
@@ -115,12 +115,12 @@ impl RejectReason {
         Self::ArpFormat,
         Self::ArpOperation,
         Self::Address,
-        Self::HardwareAddress,
         Self::IpVersion,
         Self::HopLimit,
         Self::IcmpCode,
         Self::IcmpLength,
         Self::Fragment,
+        Self::ExtensionHeaderCount,
         Self::NdpOption,
         Self::NdpOptionCount,
         Self::NdpContradiction,
@@ -135,12 +135,12 @@ impl RejectReason {
             Self::ArpFormat => "arp_format",
             Self::ArpOperation => "arp_operation",
             Self::Address => "address",
-            Self::HardwareAddress => "hardware_address",
             Self::IpVersion => "ip_version",
             Self::HopLimit => "hop_limit",
             Self::IcmpCode => "icmp_code",
             Self::IcmpLength => "icmp_length",
             Self::Fragment => "fragment",
+            Self::ExtensionHeaderCount => "extension_header_count",
             Self::NdpOption => "ndp_option",
             Self::NdpOptionCount => "ndp_option_count",
             Self::NdpContradiction => "ndp_contradiction",

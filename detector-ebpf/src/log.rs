@@ -32,6 +32,7 @@ const BUDGET: Budget = Budget::new(64, 32);
 
 const ARP: u16 = 0x0806_u16.to_be();
 const IPV6: u16 = 0x86dd_u16.to_be();
+const ICMPV6: u8 = 58;
 
 /// Logs that a frame is not a valid claim.
 #[inline(always)]
@@ -130,7 +131,8 @@ fn has_budget(ifindex: u32) -> bool {
 }
 
 /// Logs the addresses at their usual offsets. The frame may be malformed, so they are a hint at most; a frame with a VLAN
-/// tag inside, or too short for them, is described by its Ethernet source alone.
+/// tag inside, or too short for them, is described by its Ethernet source alone. The target behind IPv6 extension headers is
+/// not logged.
 #[inline(never)]
 fn log_frame(skb: Skb, code: u32) {
     let mut line = Line {
@@ -161,7 +163,9 @@ fn log_frame(skb: Skb, code: u32) {
             {
                 line.ip_version = 6;
                 line.address = address;
-                line.target = target;
+                if skb.load(20) == Some(ICMPV6) {
+                    line.target = target;
+                }
             }
         }
         _ => {}

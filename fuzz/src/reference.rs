@@ -3,9 +3,10 @@
 //! It shares no code with the parser of the kernel program and works differently: it lists every fault of a frame instead of
 //! stopping at the first, over slices and vectors, without regard for a verifier or for speed.
 //!
-//! Two rules are the detector's own, not an RFC's: a message with more than eight options is invalid, and anything after more
-//! than two VLAN tags, or after an IPv6 extension header other than a fragment header, is ignored. Of the validity rules of
-//! RFC 4861 §7.1, the checksum is left to the receiver's kernel.
+//! Some rules are not an RFC's. Two are the detector's own: more than two VLAN tags, and more than eight extension headers or
+//! options, are invalid. Two are Linux's: any hardware address is accepted, and a payload length of zero
+//! in front of hop-by-hop options means the rest of the frame. Of the validity rules of RFC 4861 §7.1, the checksum is left to the
+//! receiver's kernel.
 
 use std::collections::BTreeSet;
 
@@ -94,7 +95,11 @@ pub fn read(frame: &[u8], outer_tag: Option<u16>) -> ReferenceVerdict {
     }
     match ethertype {
         ARP => parser.arp(rest),
-        IPV6 if is_neighbour_discovery(rest) => parser.ndp(rest),
+        IPV6 => match UpperLayer::of(rest) {
+            UpperLayer::NeighbourDiscovery { at, fragmented } => parser.ndp(rest, at, fragmented),
+            UpperLayer::OutOfReach => parser.fault("extension_header_count"),
+            UpperLayer::Other => return ReferenceVerdict::Other,
+        },
         _ => return ReferenceVerdict::Other,
     }
     if parser.faults.is_empty() {
@@ -104,15 +109,56 @@ pub fn read(frame: &[u8], outer_tag: Option<u16>) -> ReferenceVerdict {
     }
 }
 
-/// Whether it is ICMPv6 (58) of type 135 or 136, directly after the IPv6 header or after a fragment header (44, eight bytes).
-fn is_neighbour_discovery(packet: &[u8]) -> bool {
-    let at = |offset: usize| packet.get(offset).copied();
-    let kind = match at(6) {
-        Some(58) => at(40),
-        Some(44) if at(40) == Some(58) => at(48),
-        _ => None,
-    };
-    matches!(kind, Some(135 | 136))
+/// What an IPv6 packet carries.
+enum UpperLayer {
+    Other,
+    /// A solicitation or advertisement: ICMPv6 (58) of type 135 or 136, `at` this offset.
+    NeighbourDiscovery {
+        at: usize,
+        fragmented: bool,
+    },
+    /// Behind more extension headers than are read.
+    OutOfReach,
+}
+
+impl UpperLayer {
+    /// RFC 8200 §4: a chain of headers, each of which begins with the type of the next one.
+    fn of(packet: &[u8]) -> Self {
+        let mut kinds: Vec<u8> = packet.get(6).copied().into_iter().collect();
+        let mut at = 40;
+        while let Some(kind) = kinds.last().copied() {
+            let headers = kinds.len() - 1;
+            let is_extension = match kind {
+                // Routing, fragment, destination options.
+                43 | 44 | 60 => true,
+                // §4.1: hop-by-hop options "appear immediately after an IPv6 header only".
+                0 => headers == 0,
+                _ => false,
+            };
+            if !is_extension {
+                let message = packet.get(at..).and_then(<[u8]>::first);
+                if kind != 58 || !matches!(message, Some(135 | 136)) {
+                    break;
+                }
+                let fragmented = kinds.contains(&44);
+                return Self::NeighbourDiscovery { at, fragmented };
+            }
+            if headers == 8 {
+                return Self::OutOfReach;
+            }
+            let Some([next, length, ..]) = packet.get(at..) else {
+                break;
+            };
+            // §4.5: eight bytes; §4.3, §4.4, §4.6: "in 8-octet units, not including the first 8 octets".
+            at += if kind == 44 {
+                8
+            } else {
+                8 + usize::from(*length) * 8
+            };
+            kinds.push(*next);
+        }
+        Self::Other
+    }
 }
 
 struct ReferenceParser {
@@ -147,7 +193,6 @@ impl ReferenceParser {
         // RFC 5227 §1.1: a probe is a request with an all-zero sender address.
         self.claim.tentative = operation == 1 && sender.iter().all(|byte| *byte == 0);
         self.claim.address = if self.claim.tentative { target } else { sender }.to_vec();
-        self.hardware_address();
         // "This host" and loopback (RFC 1122 §3.2.1.3), and from 224 multicast, reserved and broadcast.
         let first = self.claim.address[0];
         if first == 0 || first == 127 || first >= 224 {
@@ -156,34 +201,38 @@ impl ReferenceParser {
     }
 
     /// RFC 4861 §4.3, §4.4 and §7.1.
-    fn ndp(&mut self, packet: &[u8]) {
-        if packet.len() < 64 {
+    fn ndp(&mut self, packet: &[u8], at: usize, fragmented: bool) {
+        let Some(message) = packet.get(at..).filter(|message| message.len() >= 24) else {
             self.fault("truncated");
             return;
-        }
+        };
         if packet[0] >> 4 != 6 {
             self.fault("ip_version");
         }
         // RFC 6980 §5: silently ignored when fragmented.
-        if packet[6] == 44 {
+        if fragmented {
             self.fault("fragment");
         }
         if packet[7] != 255 {
             self.fault("hop_limit");
         }
-        if packet[41] != 0 {
+        if message[1] != 0 {
             self.fault("icmp_code");
         }
         // "ICMP length (derived from the IP length) is 24 or more octets."
-        let length = usize::from(u16::from_be_bytes([packet[4], packet[5]]));
-        if length < 24 {
+        let end = match u16::from_be_bytes([packet[4], packet[5]]) {
+            // RFC 2675 §2: the length is in the hop-by-hop options then. Linux does not insist on it.
+            0 if packet[6] == 0 => packet.len(),
+            length => 40 + usize::from(length),
+        };
+        if end < at + 24 {
             self.fault("icmp_length");
         }
-        if 40 + length > packet.len() {
+        if end > packet.len() {
             self.fault("truncated");
         }
-        let solicitation = packet[40] == 135;
-        let (source, target) = (&packet[8..24], &packet[48..64]);
+        let solicitation = message[0] == 135;
+        let (source, target) = (&packet[8..24], &message[8..24]);
         // "Target Address is not a multicast address."
         if target[0] == 0xff {
             self.fault("address");
@@ -199,7 +248,7 @@ impl ReferenceParser {
             self.fault("ndp_contradiction");
         }
         // "If the IP Destination Address is a multicast address the Solicited flag is zero."
-        if !solicitation && destination[0] == 0xff && packet[44] & 0x40 != 0 {
+        if !solicitation && destination[0] == 0xff && message[4] & 0x40 != 0 {
             self.fault("ndp_contradiction");
         }
         let claims_source = solicitation && !self.claim.tentative;
@@ -210,11 +259,10 @@ impl ReferenceParser {
             self.fault("address");
         }
         self.claim.mac = self.claim.ether_source;
-        if let Some(options) = packet.get(64..40 + length) {
+        if let Some(options) = packet.get(at + 24..end) {
             // Source link-layer address (1) of a solicitation, target link-layer address (2) of an advertisement.
             self.options(options, if solicitation { 1 } else { 2 });
         }
-        self.hardware_address();
     }
 
     /// RFC 4861 §4.6: type, length in units of eight bytes, value. "All included options have a length that is greater
@@ -249,14 +297,6 @@ impl ReferenceParser {
         }
         if seen > 8 {
             self.fault("ndp_option_count");
-        }
-    }
-
-    /// A hardware address of one station: the group bit (IEEE 802) is clear, and it is not zero.
-    fn hardware_address(&mut self) {
-        let mac = self.claim.mac;
-        if mac[0] & 1 == 1 || mac == [0; 6] {
-            self.fault("hardware_address");
         }
     }
 }

@@ -21,7 +21,7 @@ use detector_testkit::random::Random;
 
 /// Number of frames derived from those of the corpus.
 const DERIVED: usize = 20_000;
-/// Maximum length of a derived frame: all headers, both tags and more options than are parsed.
+/// Maximum length of a derived frame: all headers, both tags and a few extension headers and options.
 const MAX_LENGTH: usize = 200;
 
 fn corpus() -> Vec<Vec<u8>> {
@@ -47,7 +47,7 @@ fn derive(random: &mut Random, frames: &[Vec<u8>]) -> Vec<u8> {
     let below = |random: &mut Random, bound: usize| random.below(bound as u64) as usize;
     let mut frame = frames[below(random, frames.len())].clone();
     for _ in 0..1 + below(random, 4) {
-        match below(random, 8) {
+        match below(random, 9) {
             0 => {
                 let at = below(random, frame.len() + 1);
                 frame.truncate(at);
@@ -68,6 +68,15 @@ fn derive(random: &mut Random, frames: &[Vec<u8>]) -> Vec<u8> {
             4 if !frame.is_empty() => {
                 let at = below(random, frame.len());
                 frame[at] = [0, 1, 2, 6, 8, 58, 127, 128, 135, 136, 224, 255][below(random, 12)];
+            }
+            // An IPv6 extension header.
+            5 if frame.len() > 54 && frame[12..14] == [0x86, 0xdd] => {
+                let mut header = vec![0; 8 + 8 * below(random, 3)];
+                header[0] = frame[20];
+                header[1] = (header.len() / 8 - 1) as u8;
+                frame[20] = [0, 43, 44, 60][below(random, 4)];
+                frame[19] = frame[19].wrapping_add(header.len() as u8);
+                frame.splice(54..54, header);
             }
             _ if !frame.is_empty() => {
                 let at = below(random, frame.len());

@@ -10,7 +10,7 @@ use detector_common::{
     Counter, RejectReason, TAG_ARP,
     frame::{Classification, FrameSlice, parse},
 };
-use detector_testkit::{Frame, MacAddress, NaFlags};
+use detector_testkit::{ExtensionHeader, Frame, MacAddress, NaFlags};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
@@ -21,37 +21,46 @@ const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x0a]);
 /// Valid frames with some bytes changed, cut or padded.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let v6 = "fd00::a:b".parse().unwrap();
-    let valid = [
+    let arp = vec![
         Frame::announcement(MAC, [10, 244, 2, 10].into()),
         Frame::probe(MAC, [10, 244, 2, 10].into()),
+    ];
+    let ndp = vec![
         Frame::solicitation(MAC, v6, "fd00::1".parse().unwrap()),
         Frame::dad(MAC, v6),
         Frame::advertisement(MAC, v6, Some(MAC), NaFlags::OVERRIDE),
     ];
+    let headers = prop::sample::select(vec![
+        ExtensionHeader::HopByHop,
+        ExtensionHeader::Routing,
+        ExtensionHeader::Fragment,
+        ExtensionHeader::DestinationOptions,
+    ]);
+    let ndp = (
+        prop::sample::select(ndp),
+        prop::collection::vec(headers, 0..10),
+    );
+    let valid = prop_oneof![
+        prop::sample::select(arp),
+        ndp.prop_map(|(frame, headers)| frame.extension_headers(&headers)),
+    ];
     let tags = prop::collection::vec(any::<u16>(), 0..3);
     let changes = prop::collection::vec((0_usize..90, any::<u8>()), 0..5);
-    (
-        prop::sample::select(valid.to_vec()),
-        tags,
-        changes,
-        0_usize..140,
-    )
-        .prop_map(|(frame, tags, changes, length)| {
-            let mut bytes = tags.into_iter().fold(frame, Frame::vlan).to_bytes();
-            for (at, byte) in changes {
-                if let Some(changed) = bytes.get_mut(at) {
-                    *changed = byte;
-                }
+    // None keeps the length, and with it most claims.
+    let length = prop::option::of(0_usize..160);
+    (valid, tags, changes, length).prop_map(|(frame, tags, changes, length)| {
+        let mut bytes = tags.into_iter().fold(frame, Frame::vlan).to_bytes();
+        for (at, byte) in changes {
+            if let Some(changed) = bytes.get_mut(at) {
+                *changed = byte;
             }
-            // The kernel refuses to test-run a program on a truncated IP header.
-            let is_arp = bytes.get(12..14) == Some(&[0x08, 0x06]);
-            let least = if is_arp { 14 } else { 54 };
-            if length >= least {
-                bytes.resize(length, 0);
-            }
-            bytes.resize(bytes.len().max(least), 0);
-            bytes
-        })
+        }
+        // The kernel refuses to test-run a program on a truncated IP header.
+        let is_arp = bytes.get(12..14) == Some(&[0x08, 0x06]);
+        let least = if is_arp { 14 } else { 54 };
+        bytes.resize(length.unwrap_or(bytes.len()).max(least), 0);
+        bytes
+    })
 }
 
 #[test]

@@ -7,7 +7,7 @@ use detector_agent::{
     observe::ebpf::EbpfOptions,
 };
 use detector_common::{Counter, RecordKind, RejectReason};
-use detector_testkit::{ArpOperation, Frame, MacAddress, NaFlags};
+use detector_testkit::{ArpOperation, ExtensionHeader, Frame, MacAddress, NaFlags};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::fixture::{Fixture, MAC};
@@ -161,13 +161,7 @@ fn malformed_frames_are_counted_by_reason_only() {
             &body,
         )
     };
-    let fragment = {
-        let mut frame = broken(valid_ndp(), 6, 44);
-        let payload = frame.payload_mut();
-        payload[5] += 8;
-        payload.splice(40..40, [58, 0, 0, 0, 0, 0, 0, 1]);
-        frame
-    };
+    let many_headers = [ExtensionHeader::DestinationOptions; 9];
     let cases = [
         (short(valid_arp(), 27), RejectReason::Truncated),
         (valid_arp().vlan(0xfff), RejectReason::Vlan),
@@ -177,15 +171,18 @@ fn malformed_frames_are_counted_by_reason_only() {
             Frame::announcement(MAC, Ipv4Addr::LOCALHOST),
             RejectReason::Address,
         ),
-        (
-            Frame::announcement(MacAddress::ZERO, ADDRESS).ether_source(MAC),
-            RejectReason::HardwareAddress,
-        ),
         (broken(valid_ndp(), 0, 0x40), RejectReason::IpVersion),
         (broken(valid_ndp(), 7, 64), RejectReason::HopLimit),
         (broken(valid_ndp(), 41, 1), RejectReason::IcmpCode),
         (broken(valid_ndp(), 5, 8), RejectReason::IcmpLength),
-        (fragment, RejectReason::Fragment),
+        (
+            valid_ndp().extension_headers(&[ExtensionHeader::Fragment]),
+            RejectReason::Fragment,
+        ),
+        (
+            valid_ndp().extension_headers(&many_headers),
+            RejectReason::ExtensionHeaderCount,
+        ),
         (broken(valid_ndp(), 65, 0), RejectReason::NdpOption),
         (many_options, RejectReason::NdpOptionCount),
         (

@@ -6,6 +6,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod accepted;
 mod agreement;
 mod attaching;
 mod fixture;

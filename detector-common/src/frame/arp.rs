@@ -2,7 +2,7 @@
 
 use network_types::{arp::ArpHdr, eth::EtherType};
 
-use super::{FrameReader, WireFormat, is_station};
+use super::{FrameReader, WireFormat};
 use crate::{RawClaim, RejectReason, TAG_ARP};
 
 const REQUEST: u16 = 1;
@@ -37,9 +37,6 @@ pub(super) fn fill<F: FrameReader>(
     let operation = u16::from_be_bytes(arp.oper);
     if !matches!(operation, REQUEST | REPLY) {
         return Err(RejectReason::ArpOperation);
-    }
-    if !is_station(arp.sha) {
-        return Err(RejectReason::HardwareAddress);
     }
     let probe = operation == REQUEST && arp.spa == [0; 4];
     let address = if probe { arp.tpa } else { arp.spa };

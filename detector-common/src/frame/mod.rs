@@ -3,8 +3,11 @@
 //! Generic over [`FrameReader`], so that the kernel program and the tests on the host run the same code. Loops are bounded
 //! and nothing allocates, because the kernel's verifier has to follow every path.
 //!
-//! Limits: Neighbour Discovery after IPv6 extension headers other than a fragment header is not recognised, and the ICMPv6
-//! checksum is not verified (on a veth it is often not filled in yet).
+//! A hardware address may have any value: Linux also accepts zero and group addresses from ARP and Neighbour Discovery
+//! (`neigh_update` in net/core/neighbour.c).
+//!
+//! Limits: the ICMPv6 checksum is not verified (on a veth it is often not filled in yet), nor are the contents of IPv6
+//! extension headers.
 
 mod arp;
 mod ndp;
@@ -21,6 +24,7 @@ mod tests;
 
 use core::mem::MaybeUninit;
 
+use ndp::NdpLocation;
 use network_types::{
     eth::{EthHdr, EtherType},
     vlan::VlanHdr,
@@ -110,14 +114,16 @@ pub fn parse<F: FrameReader>(frame: &F, claim: &mut MaybeUninit<RawClaim>) -> Cl
         },
         _ => return Classification::Other,
     };
-    if payload.protocol == IPV6 {
-        if !ndp::is_present(frame, payload.offset) {
-            return Classification::Other;
-        }
-    } else if payload.protocol != ARP {
-        return Classification::Other;
-    }
-    match fill(frame, payload, claim) {
+    let ndp = match payload.protocol {
+        ARP => None,
+        IPV6 => match ndp::find(frame, payload.offset) {
+            Ok(Some(location)) => Some(location),
+            Ok(None) => return Classification::Other,
+            Err(reason) => return Classification::Rejected(reason),
+        },
+        _ => return Classification::Other,
+    };
+    match fill(frame, payload, ndp, claim) {
         Ok(()) => Classification::Claim,
         Err(reason) => Classification::Rejected(reason),
     }
@@ -127,6 +133,7 @@ pub fn parse<F: FrameReader>(frame: &F, claim: &mut MaybeUninit<RawClaim>) -> Cl
 fn fill<F: FrameReader>(
     frame: &F,
     payload: Payload,
+    ndp: Option<NdpLocation>,
     claim: &mut MaybeUninit<RawClaim>,
 ) -> Result<(), RejectReason> {
     let claim = RawClaim::zeroed(claim);
@@ -134,10 +141,9 @@ fn fill<F: FrameReader>(
     claim.ether_source = frame
         .read::<[u8; 6]>(ETHER_SOURCE)
         .ok_or(RejectReason::Truncated)?;
-    if payload.protocol == ARP {
-        arp::fill(frame, payload.offset, claim)
-    } else {
-        ndp::fill(frame, payload.offset, claim)
+    match ndp {
+        None => arp::fill(frame, payload.offset, claim),
+        Some(location) => ndp::fill(frame, payload.offset, location, claim),
     }
 }
 
@@ -187,10 +193,4 @@ fn fill_tags<F: FrameReader>(
     claim.vlan_outer = outer;
     claim.vlan_inner = inner;
     Ok(())
-}
-
-/// Whether a hardware address can belong to one station: neither zero nor a group address.
-#[inline(always)]
-fn is_station(mac: [u8; 6]) -> bool {
-    mac[0] & 1 == 0 && mac != [0; 6]
 }

@@ -2,11 +2,21 @@
 
 use network_types::{icmp::Icmpv6Hdr, ip::Ipv6Hdr};
 
-use super::{FrameReader, WireFormat, is_station};
+use super::{FrameReader, WireFormat};
 use crate::{RawClaim, RejectReason, TAG_NDP};
 
 const ICMPV6: u8 = 58;
+/// Extension headers that Linux steps over (`ipv6_parse_hopopts`, `ipv6_destopt_rcv` and `ipv6_rthdr_rcv` in
+/// net/ipv6/exthdrs.c, `ipv6_frag_rcv` in net/ipv6/reassembly.c).
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
+const DESTINATION_OPTIONS: u8 = 60;
+/// Packets with more extension headers are rejected, though receivers accept them: no stack sends so many.
+const MAX_EXTENSION_HEADERS: usize = 8;
+/// Messages with more options are rejected: stacks send at most a link-layer address, a nonce and the four options of
+/// SEND (RFC 3971).
+const MAX_OPTIONS: usize = 8;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 const SOURCE_LINK_LAYER: u8 = 1;
@@ -15,63 +25,142 @@ const TARGET_LINK_LAYER: u8 = 2;
 const SOLICITED: u8 = 0x40;
 /// The solicited-node groups `ff02::1:ff00:0/104` (RFC 4291 §2.7.1), shifted by the 24 bits that vary.
 const SOLICITED_NODE: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000 >> 24;
-/// Messages with more options are rejected: stacks send at most a link-layer address, a nonce and the four options of
-/// SEND (RFC 3971).
-const MAX_OPTIONS: usize = 8;
 /// Offset of the IPv6 next header field.
 const NEXT_HEADER: usize = 6;
-/// Length of an IPv6 fragment header.
-const FRAGMENT_LEN: usize = 8;
-/// Minimum length of a solicitation or advertisement: header, flags and target.
-const MESSAGE_LEN: usize = Icmpv6Hdr::LEN + 16;
+/// Length of an IPv6 fragment header, and unit of the length of the other extension headers, which does not count the first.
+const EXTENSION_UNIT: usize = 8;
 /// Unit of an option's length field, which is also the length of an Ethernet link-layer address option.
 const OPTION_UNIT: usize = 8;
 
-/// The IPv6 header, the ICMPv6 header and the target address, contiguous in the frame.
+/// The ICMPv6 header and the target address: a solicitation or advertisement without its options.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) struct NdpMessage {
-    ip: Ipv6Hdr,
+struct NdpBody {
     icmp: Icmpv6Hdr,
     target: [u8; 16],
 }
 
-const _: () = assert!(size_of::<NdpMessage>() == 64 && align_of::<NdpMessage>() == 1);
-// SAFETY: consists of byte arrays without padding (size and alignment are asserted above).
-unsafe impl WireFormat for NdpMessage {}
+/// The IPv6 header and a message directly behind it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct NdpPacket {
+    ip: Ipv6Hdr,
+    body: NdpBody,
+}
 
-/// Whether the IPv6 packet at `offset` is a solicitation or advertisement. Reads one byte of a data packet.
+const _: () = assert!(size_of::<NdpBody>() == 24 && align_of::<NdpBody>() == 1);
+const _: () = assert!(size_of::<NdpPacket>() == 64 && align_of::<NdpPacket>() == 1);
+// SAFETY: consists of byte arrays without padding (size and alignment are asserted above).
+unsafe impl WireFormat for Ipv6Hdr {}
+// SAFETY: as above.
+unsafe impl WireFormat for NdpBody {}
+// SAFETY: as above.
+unsafe impl WireFormat for NdpPacket {}
+
+/// Where a solicitation or advertisement is.
+#[derive(Clone, Copy)]
+pub(super) struct NdpLocation {
+    /// Offset of the ICMPv6 header.
+    offset: usize,
+    /// Whether extension headers precede it, so that its offset is not constant.
+    has_extensions: bool,
+    /// Whether one of them is a fragment header.
+    is_fragment: bool,
+}
+
+/// Finds the solicitation or advertisement in the IPv6 packet at `offset`. Reads one byte of a data packet without extension
+/// headers.
 #[inline(always)]
-pub(super) fn is_present<F: FrameReader>(frame: &F, offset: usize) -> bool {
+pub(super) fn find<F: FrameReader>(
+    frame: &F,
+    offset: usize,
+) -> Result<Option<NdpLocation>, RejectReason> {
+    let upper = offset + Ipv6Hdr::LEN;
     match frame.peek(offset + NEXT_HEADER) {
-        Some(ICMPV6) => is_neighbour_discovery(frame, offset + Ipv6Hdr::LEN),
-        Some(FRAGMENT) => {
-            frame.peek(offset + Ipv6Hdr::LEN) == Some(ICMPV6)
-                && is_neighbour_discovery(frame, offset + Ipv6Hdr::LEN + FRAGMENT_LEN)
+        Some(ICMPV6) => Ok(
+            is_neighbour_discovery(frame.peek(upper)).then_some(NdpLocation {
+                offset: upper,
+                has_extensions: false,
+                is_fragment: false,
+            }),
+        ),
+        Some(first @ (HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION_OPTIONS)) => {
+            find_behind_extensions(frame, upper, first)
         }
-        _ => false,
+        _ => Ok(None),
     }
 }
 
+/// As [`find`], behind the extension header of type `first` at `offset`. The contents of the headers are not verified.
 #[inline(always)]
-fn is_neighbour_discovery<F: FrameReader>(frame: &F, offset: usize) -> bool {
-    matches!(frame.peek(offset), Some(SOLICITATION | ADVERTISEMENT))
+fn find_behind_extensions<F: FrameReader>(
+    frame: &F,
+    mut offset: usize,
+    first: u8,
+) -> Result<Option<NdpLocation>, RejectReason> {
+    let mut header = first;
+    let mut is_fragment = false;
+    for _ in 0..MAX_EXTENSION_HEADERS {
+        let Some([next, units]) = frame.load::<[u8; 2]>(offset) else {
+            return Ok(None);
+        };
+        offset += EXTENSION_UNIT;
+        if header == FRAGMENT {
+            is_fragment = true;
+        } else {
+            offset += usize::from(units) * EXTENSION_UNIT;
+        }
+        match next {
+            ICMPV6 => {
+                let location = NdpLocation {
+                    offset,
+                    has_extensions: true,
+                    is_fragment,
+                };
+                return Ok(is_neighbour_discovery(frame.load(offset)).then_some(location));
+            }
+            // Hop-by-hop options are valid only directly behind the IPv6 header (RFC 8200 §4.1).
+            ROUTING | FRAGMENT | DESTINATION_OPTIONS => header = next,
+            _ => return Ok(None),
+        }
+    }
+    Err(RejectReason::ExtensionHeaderCount)
 }
 
-/// Fills in the claim of the message at `offset`, for which [`is_present`] is true.
+#[inline(always)]
+fn is_neighbour_discovery(kind: Option<u8>) -> bool {
+    matches!(kind, Some(SOLICITATION | ADVERTISEMENT))
+}
+
+/// Reads the IPv6 header at `offset`, and the message.
+#[inline(always)]
+fn read<F: FrameReader>(frame: &F, offset: usize, location: NdpLocation) -> Option<NdpPacket> {
+    if location.has_extensions {
+        Some(NdpPacket {
+            ip: frame.read::<Ipv6Hdr>(offset)?,
+            body: frame.load::<NdpBody>(location.offset)?,
+        })
+    } else {
+        frame.read::<NdpPacket>(offset)
+    }
+}
+
+/// Fills in the claim of the message at `location` in the IPv6 packet at `offset`.
 #[inline(always)]
 pub(super) fn fill<F: FrameReader>(
     frame: &F,
     offset: usize,
+    location: NdpLocation,
     claim: &mut RawClaim,
 ) -> Result<(), RejectReason> {
-    let NdpMessage { ip, icmp, target } = frame
-        .read::<NdpMessage>(offset)
-        .ok_or(RejectReason::Truncated)?;
+    let NdpPacket {
+        ip,
+        body: NdpBody { icmp, target },
+    } = read(frame, offset, location).ok_or(RejectReason::Truncated)?;
     if ip.vcf[0] >> 4 != 6 {
         return Err(RejectReason::IpVersion);
     }
-    if ip.next_hdr != ICMPV6 {
+    if location.is_fragment {
         return Err(RejectReason::Fragment);
     }
     if ip.hop_limit != 255 {
@@ -81,10 +170,17 @@ pub(super) fn fill<F: FrameReader>(
         return Err(RejectReason::IcmpCode);
     }
     let length = usize::from(u16::from_be_bytes(ip.payload_len));
-    if length < MESSAGE_LEN {
+    // Linux takes the packet as long as it is then, even without a jumbo payload option (`ip6_rcv_core` in
+    // net/ipv6/ip6_input.c).
+    let end = if length == 0 && ip.next_hdr == HOP_BY_HOP {
+        frame.length()
+    } else {
+        offset + Ipv6Hdr::LEN + length
+    };
+    let options = location.offset + size_of::<NdpBody>();
+    if end < options {
         return Err(RejectReason::IcmpLength);
     }
-    let end = offset + Ipv6Hdr::LEN + length;
     if end > frame.length() {
         return Err(RejectReason::Truncated);
     }
@@ -120,7 +216,8 @@ pub(super) fn fill<F: FrameReader>(
     claim.mac = claim.ether_source;
     let has_link_layer_address = link_layer_option(
         frame,
-        offset + size_of::<NdpMessage>(),
+        options,
+        !location.has_extensions,
         end,
         wanted,
         &mut claim.mac,
@@ -129,18 +226,17 @@ pub(super) fn fill<F: FrameReader>(
     if detection && has_link_layer_address {
         return Err(RejectReason::NdpContradiction);
     }
-    if !is_station(claim.mac) {
-        return Err(RejectReason::HardwareAddress);
-    }
     Ok(())
 }
 
 /// Stores the hardware address of the first option of type `wanted` in `mac`; returns `false` if there is none. Options
-/// after it are checked too: receivers discard a message for one bad length (RFC 4861 §7.1).
+/// after it are checked too: receivers discard a message for one bad length (RFC 4861 §7.1). `start` is one of a few offsets
+/// if it `is_constant`.
 #[inline(always)]
 fn link_layer_option<F: FrameReader>(
     frame: &F,
     start: usize,
+    is_constant: bool,
     end: usize,
     wanted: u8,
     mac: &mut [u8; 6],
@@ -156,7 +252,7 @@ fn link_layer_option<F: FrameReader>(
             return Err(RejectReason::NdpOption);
         }
         // The first option, usually the only one, is at a constant offset, where reading is cheaper.
-        let option = if index == 0 {
+        let option = if index == 0 && is_constant {
             frame.read::<[u8; OPTION_UNIT]>(start)
         } else {
             frame.load::<[u8; OPTION_UNIT]>(offset)
@@ -189,10 +285,10 @@ fn is_unicast(address: [u8; 16]) -> bool {
     value > 1 && address[0] != 0xff
 }
 
-/// The address solicited by a message that [`fill`] accepted. A message after an in-frame VLAN tag or a fragment header is
-/// read at the wrong offset here and usually does not look like a solicitation.
+/// The address solicited by a message that [`fill`] accepted. A message after an in-frame VLAN tag is read at the wrong offset
+/// here and usually does not look like a solicitation; one behind extension headers is not examined.
 #[inline(always)]
-pub(super) fn solicited_address(message: &NdpMessage) -> Option<[u8; 16]> {
-    let is_solicitation = message.ip.next_hdr == ICMPV6 && message.icmp.type_ == SOLICITATION;
-    (is_solicitation && is_unicast(message.target)).then_some(message.target)
+pub(super) fn solicited_address(NdpPacket { ip, body }: &NdpPacket) -> Option<[u8; 16]> {
+    let is_solicitation = ip.next_hdr == ICMPV6 && body.icmp.type_ == SOLICITATION;
+    (is_solicitation && is_unicast(body.target)).then_some(body.target)
 }

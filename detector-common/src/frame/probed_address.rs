@@ -1,12 +1,13 @@
 //! The address that a frame asks for: ARP requests and neighbour solicitations sent to a group.
 //!
-//! Limit: frames with a VLAN tag inside the frame (not kept outside by the kernel) are not examined.
+//! Limit: frames with a VLAN tag inside the frame (not kept outside by the kernel), or with IPv6 extension headers, are not
+//! examined.
 
 use network_types::{arp::ArpHdr, eth::EthHdr};
 
 use super::{
     ARP, FrameReader, arp,
-    ndp::{self, NdpMessage},
+    ndp::{self, NdpPacket},
 };
 use crate::{RawClaim, TAG_ARP};
 
@@ -31,7 +32,7 @@ pub fn probed_address<F: FrameReader>(frame: &F, claim: &RawClaim) -> Option<[u8
     let target = if is_arp {
         arp::requested_address(&frame.read::<ArpHdr>(EthHdr::LEN)?)?
     } else {
-        ndp::solicited_address(&frame.read::<NdpMessage>(EthHdr::LEN)?)?
+        ndp::solicited_address(&frame.read::<NdpPacket>(EthHdr::LEN)?)?
     };
     (target != claim.address).then_some(target)
 }

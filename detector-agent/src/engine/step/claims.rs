@@ -102,12 +102,17 @@ impl Engine {
     }
 
     pub(super) fn neighbour(&mut self, neighbour: Neighbour, at: Timestamp, live: bool) {
-        let lladdr = neighbour.lladdr.filter(|mac| is_unicast(*mac));
+        let on_bridge = self.links.is_bridge(neighbour.ifindex);
+        // The kernel learns any hardware address (`neigh_update` in net/core/neighbour.c). Only a
+        // unicast one belongs to one port of a bridge; in a static entry, another one is no pod's.
+        let accepts_any = !on_bridge && neighbour.state != NudState::Permanent;
+        let lladdr = neighbour
+            .lladdr
+            .filter(|mac| accepts_any || is_unicast(*mac));
         let (Some(lladdr), true) = (lladdr, neighbour.state != NudState::Invalid) else {
             self.neighbour_gone(neighbour.ifindex, neighbour.address);
             return;
         };
-        let on_bridge = self.links.is_bridge(neighbour.ifindex);
         let is_tracked = on_bridge || self.links.pod(neighbour.ifindex).is_some();
         if !is_tracked || !is_claimable(neighbour.address) {
             if live {

@@ -43,8 +43,20 @@ fn kernel_generated_entries_are_not_claims() {
     node.address(2, "10.0.0.254");
     assert!(node.conflict_events().is_empty());
     node.neighbour(2, "10.0.0.255", mac(1), NudState::NoArp);
-    node.neighbour(2, "10.0.0.254", Mac::default(), NudState::Reachable);
     assert!(node.conflict_events().is_empty());
+}
+
+#[test]
+fn learned_entry_is_a_claim_whatever_its_hardware_address() {
+    for learned in [Mac::default(), Mac([3, 0, 0, 0, 0, 1]), Mac([0xff; 6])] {
+        let mut node = Node::with_pods(2);
+        node.address(1, "10.0.0.1");
+        node.neighbour(2, "10.0.0.1", learned, NudState::Reachable);
+        assert_eq!(
+            node.conflict_events(),
+            ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
+        );
+    }
 }
 
 #[test]

@@ -98,9 +98,26 @@ fn expected(tag: u8, tentative: u8, address: [u8; 16]) -> RawClaim {
     }
 }
 
-/// A recorded frame with tags inserted.
-fn tagged(hex: &str, tags: TagList<'_>) -> Vec<u8> {
+/// A recorded IPv6 frame with extension headers of the given types inserted, each with that many additional units of eight
+/// bytes. All bytes after the length are zero: padding, no segments left, or an atomic fragment.
+fn behind(hex: &str, headers: &[(u8, usize)]) -> Vec<u8> {
     let mut frame = bytes(hex);
+    let mut next = frame[20];
+    for (kind, units) in headers.iter().rev() {
+        let mut header = std::vec![0; 8 + 8 * units];
+        header[0] = next;
+        header[1] = u8::try_from(*units).unwrap();
+        frame.splice(54..54, header);
+        next = *kind;
+    }
+    frame[20] = next;
+    let length = u16::try_from(frame.len() - 54).unwrap();
+    frame[18..20].copy_from_slice(&length.to_be_bytes());
+    frame
+}
+
+/// A frame with tags inserted.
+fn tagged(mut frame: Vec<u8>, tags: TagList<'_>) -> Vec<u8> {
     let inner: Vec<u8> = tags
         .iter()
         .flat_map(|(kind, tci)| [kind.to_be_bytes(), tci.to_be_bytes()])

@@ -1,7 +1,8 @@
 //! Neighbour Discovery: which address each message claims, and why malformed messages are rejected.
 
 use super::{
-    ADVERTISEMENT, DAD, MAC, OTHER_MAC, SOLICITATION, V6, bytes, changed, claim, classify, expected,
+    ADVERTISEMENT, DAD, MAC, OTHER_MAC, Q, SOLICITATION, V6, behind, bytes, changed, claim,
+    classify, expected, tagged,
 };
 use crate::frame::Classification;
 use crate::{RejectReason, TAG_NDP};
@@ -37,6 +38,16 @@ fn link_layer_option_takes_precedence_over_ethernet_source() {
 }
 
 #[test]
+fn link_layer_address_may_be_zero_or_a_group() {
+    for mac in [[0; 6], [3, 0, 0, 0, 0, 1], [0xff; 6]] {
+        for hex in [ADVERTISEMENT, SOLICITATION] {
+            assert_eq!(claim(&changed(hex, &[(80, &mac)])).mac, mac);
+        }
+        assert_eq!(claim(&changed(DAD, &[(6, &mac)])).mac, mac);
+    }
+}
+
+#[test]
 fn first_link_layer_option_counts_after_other_options() {
     let mut frame = changed(ADVERTISEMENT, &[(19, &[24 + 16 + 8 + 8]), (78, &[14, 2])]);
     frame.extend([0; 8]);
@@ -49,9 +60,7 @@ fn first_link_layer_option_counts_after_other_options() {
 
 #[test]
 fn malformed_ndp_is_rejected_with_its_reason() {
-    use RejectReason::{
-        Address, HardwareAddress, HopLimit, IcmpCode, IcmpLength, IpVersion, NdpOption, Truncated,
-    };
+    use RejectReason::{Address, HopLimit, IcmpCode, IcmpLength, IpVersion, NdpOption, Truncated};
     let cases: &[(&str, usize, &[u8], RejectReason)] = &[
         (ADVERTISEMENT, 14, &[0x40], IpVersion),
         (ADVERTISEMENT, 18, &[0, 23], IcmpLength),
@@ -73,8 +82,6 @@ fn malformed_ndp_is_rejected_with_its_reason() {
         (ADVERTISEMENT, 79, &[255], NdpOption),
         // Seven bytes of an option of eight.
         (ADVERTISEMENT, 18, &[0, 31], NdpOption),
-        (ADVERTISEMENT, 80, &[0; 6], HardwareAddress),
-        (ADVERTISEMENT, 80, &[1], HardwareAddress),
         (SOLICITATION, 22, &[0xff, 0x02], Address),
         (SOLICITATION, 62, &[0xff, 0x02], Address),
         (DAD, 62, &[0xff, 0x02], Address),
@@ -142,16 +149,128 @@ fn up_to_eight_options_are_all_checked() {
     );
 }
 
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const DESTINATION: u8 = 60;
+
 #[test]
-fn fragmented_ndp_is_rejected() {
-    let mut frame = bytes(ADVERTISEMENT);
-    frame[20] = 44;
-    frame[19] += 8;
-    frame.splice(54..54, [58, 0, 0, 0, 0, 0, 0, 1]);
+fn message_behind_extension_headers_claims() {
+    let chains: &[&[(u8, usize)]] = &[
+        &[(HOP_BY_HOP, 0)],
+        &[(DESTINATION, 0)],
+        &[(ROUTING, 0)],
+        &[(HOP_BY_HOP, 3), (DESTINATION, 1), (ROUTING, 2)],
+        &[(DESTINATION, 0); 8],
+        &[(DESTINATION, 255)],
+    ];
+    for headers in chains {
+        let (dad, ns, na) = (DAD, SOLICITATION, ADVERTISEMENT);
+        assert_eq!(claim(&behind(dad, headers)), expected(TAG_NDP, 1, V6));
+        assert_eq!(claim(&behind(ns, headers)), expected(TAG_NDP, 0, V6));
+        assert_eq!(claim(&behind(na, headers)), expected(TAG_NDP, 0, V6));
+        let tagged = tagged(behind(na, headers), &[(Q, 5), (Q, 6)]);
+        assert_eq!(claim(&tagged).address, V6);
+    }
+}
+
+#[test]
+fn message_behind_extension_headers_is_checked() {
+    use RejectReason::{HopLimit, IcmpCode, IcmpLength, NdpOption, Truncated};
+    let cases: &[(usize, &[u8], RejectReason)] = &[
+        (21, &[254], HopLimit),
+        (54 + 24 + 1, &[1], IcmpCode),
+        (19, &[24 + 24 - 1], IcmpLength),
+        (19, &[24 + 33], Truncated),
+        (54 + 24 + 24 + 1, &[2], NdpOption),
+    ];
+    let valid = behind(ADVERTISEMENT, &[(HOP_BY_HOP, 1), (DESTINATION, 0)]);
+    for (at, new, reason) in cases {
+        let mut frame = valid.clone();
+        frame[*at..*at + new.len()].copy_from_slice(new);
+        assert_eq!(
+            classify(&frame),
+            Classification::Rejected(*reason),
+            "{new:?} at {at}"
+        );
+    }
+    for length in 54..valid.len() {
+        let class = classify(&valid[..length]);
+        let is_visible = length > 54 + 24;
+        let expected = if is_visible {
+            Classification::Rejected(Truncated)
+        } else {
+            Classification::Other
+        };
+        assert_eq!(class, expected, "{length} bytes");
+    }
+}
+
+/// As Linux does, and RFC 8200 §4.1 says.
+#[test]
+fn hop_by_hop_options_are_valid_only_in_front() {
+    for headers in [
+        [(DESTINATION, 0), (HOP_BY_HOP, 0)],
+        [(HOP_BY_HOP, 0), (HOP_BY_HOP, 0)],
+    ] {
+        assert_eq!(
+            classify(&behind(ADVERTISEMENT, &headers)),
+            Classification::Other
+        );
+    }
+}
+
+/// A payload length of zero announces a jumbo payload option, whose presence Linux does not verify.
+#[test]
+fn payload_length_zero_is_the_whole_frame_after_hop_by_hop_options() {
+    let jumbo = |headers: &[(u8, usize)]| {
+        let mut frame = behind(ADVERTISEMENT, headers);
+        frame[18..20].copy_from_slice(&[0, 0]);
+        frame
+    };
+    let mut frame = jumbo(&[(HOP_BY_HOP, 0), (DESTINATION, 0)]);
+    assert_eq!(claim(&frame), expected(TAG_NDP, 0, V6));
+    // What follows is part of the message.
+    frame.extend([0; 8]);
     assert_eq!(
         classify(&frame),
-        Classification::Rejected(RejectReason::Fragment)
+        Classification::Rejected(RejectReason::NdpOption)
     );
+    for headers in [&[(DESTINATION, 0)][..], &[]] {
+        assert_eq!(
+            classify(&jumbo(headers)),
+            Classification::Rejected(RejectReason::IcmpLength)
+        );
+    }
+}
+
+#[test]
+fn up_to_eight_extension_headers_are_followed() {
+    let many = |count| behind(ADVERTISEMENT, &std::vec![(DESTINATION, 1); count]);
+    assert_eq!(claim(&many(8)), expected(TAG_NDP, 0, V6));
+    let rejected = Classification::Rejected(RejectReason::ExtensionHeaderCount);
+    assert_eq!(classify(&many(9)), rejected);
+    // Whatever is behind them.
+    let mut other = many(9);
+    other[54 + 8 * 16] = 17;
+    assert_eq!(classify(&other), rejected);
+}
+
+#[test]
+fn fragmented_ndp_is_rejected() {
+    let fragment = Classification::Rejected(RejectReason::Fragment);
+    let chains: &[&[(u8, usize)]] = &[
+        &[(FRAGMENT, 0)],
+        &[(HOP_BY_HOP, 0), (FRAGMENT, 0)],
+        &[(FRAGMENT, 0), (DESTINATION, 1)],
+    ];
+    for headers in chains {
+        assert_eq!(classify(&behind(ADVERTISEMENT, headers)), fragment);
+    }
+    let mut frame = behind(ADVERTISEMENT, &[(FRAGMENT, 0)]);
+    // The byte is reserved, not a length.
+    frame[55] = 9;
+    assert_eq!(classify(&frame), fragment);
     // Fragments of other protocols are ignored.
     frame[54] = 17;
     assert_eq!(classify(&frame), Classification::Other);

@@ -29,7 +29,7 @@ fn tags_are_part_of_the_claim() {
     ];
     for hex in [ANNOUNCEMENT, ADVERTISEMENT] {
         for (outside, inside, outer, inner) in cases {
-            let frame = tagged(hex, inside);
+            let frame = tagged(bytes(hex), inside);
             let (class, found) = classify_tagged(&frame, *outside);
             assert_eq!(class, Classification::Claim, "{outside:?} and {inside:?}");
             let without = RawClaim {
@@ -57,7 +57,7 @@ fn third_tag_and_reserved_id_are_rejected() {
     ];
     for hex in [ANNOUNCEMENT, ADVERTISEMENT] {
         for (outside, inside) in cases {
-            let frame = tagged(hex, inside);
+            let frame = tagged(bytes(hex), inside);
             let (class, _) = classify_tagged(&frame, *outside);
             assert_eq!(
                 class,
@@ -70,12 +70,12 @@ fn third_tag_and_reserved_id_are_rejected() {
 
 #[test]
 fn tagged_data_packets_are_ignored() {
-    let mut frame = tagged(ANNOUNCEMENT, &[(Q, 5)]);
+    let mut frame = tagged(bytes(ANNOUNCEMENT), &[(Q, 5)]);
     frame[16..18].copy_from_slice(&[0x08, 0x00]);
     assert_eq!(classify(&frame), Classification::Other);
     // Three tags in the frame: the third is not parsed.
     assert_eq!(
-        classify(&tagged(ANNOUNCEMENT, &[(AD, 1), (Q, 2), (Q, 3)])),
+        classify(&tagged(bytes(ANNOUNCEMENT), &[(AD, 1), (Q, 2), (Q, 3)])),
         Classification::Other
     );
 }
