@@ -20,6 +20,7 @@ mod recycled_ids;
 mod restart;
 mod reuse;
 mod tentative;
+mod unusual_frames;
 mod vlan;
 
 /// The agent under test.
