@@ -1,7 +1,7 @@
 //! A conflict or an anomaly in one line, for logs, chats, pagers and alerts.
 
 use super::{AnomalyData, ClaimantData, ConflictData, ResolvedBecause, text::receives_traffic};
-use crate::engine::{AnomalyKind, ConflictKind, ResolveReason};
+use crate::engine::{AnomalyKind, ConflictKind, Network, ResolveReason};
 
 /// Claimants named in a line; the others are counted.
 const NAMED: usize = 4;
@@ -9,7 +9,7 @@ const NAMED: usize = 4;
 /// `10.244.2.10 is claimed by default/a (veth1) and default/b (veth2) on n; traffic goes to veth1`.
 #[must_use]
 pub fn conflict_line(data: &ConflictData) -> String {
-    let (address, node) = (vlan_address(data), &data.node);
+    let (address, node) = (scoped_address(data), &data.node);
     if data.is_resolved() {
         return format!("{address} is no longer in conflict on {node}");
     }
@@ -76,13 +76,26 @@ pub fn resolve_reason(data: &AnomalyData) -> &'static str {
     }
 }
 
-/// The address, with its VLAN.
+/// The address, with its network unless that is `node`, and its VLAN: `10.244.2.10 (bridge:br1, VLAN 7)`.
 #[must_use]
-pub fn vlan_address(data: &ConflictData) -> String {
-    match (data.vlan, data.inner_vlan) {
-        (Some(outer), Some(inner)) => format!("{} (VLAN {outer}.{inner})", data.address),
-        (Some(vlan), None) => format!("{} (VLAN {vlan})", data.address),
-        (None, _) => data.address.to_string(),
+pub fn scoped_address(data: &ConflictData) -> String {
+    let network = (data.network != Network::Node).then(|| data.network.to_string());
+    let vlan = vlan_id(data.vlan, data.inner_vlan).map(|id| format!("VLAN {id}"));
+    let scope: Vec<String> = network.into_iter().chain(vlan).collect();
+    if scope.is_empty() {
+        data.address.to_string()
+    } else {
+        format!("{} ({})", data.address, scope.join(", "))
+    }
+}
+
+/// The tags of a claim: `7`, or `100.7` with an inner one.
+#[must_use]
+pub fn vlan_id(outer: Option<u16>, inner: Option<u16>) -> Option<String> {
+    match (outer, inner) {
+        (Some(outer), Some(inner)) => Some(format!("{outer}.{inner}")),
+        (Some(vlan), None) => Some(vlan.to_string()),
+        (None, _) => None,
     }
 }
 
@@ -118,5 +131,33 @@ pub fn claimant(claimant: &ClaimantData) -> String {
     match &claimant.pod {
         Some(pod) => format!("{}/{} ({})", pod.namespace, pod.name, claimant.device),
         None => claimant.device.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::samples;
+
+    #[test]
+    fn address_has_its_network_and_vlan() {
+        let bridge = || Network::Bridge("br1".to_owned());
+        let cases = [
+            (Network::Node, None, None, "10.0.0.1"),
+            (Network::Node, Some(7), None, "10.0.0.1 (VLAN 7)"),
+            (Network::Node, Some(100), Some(7), "10.0.0.1 (VLAN 100.7)"),
+            (bridge(), None, None, "10.0.0.1 (bridge:br1)"),
+            (bridge(), Some(7), None, "10.0.0.1 (bridge:br1, VLAN 7)"),
+        ];
+        for (network, vlan, inner_vlan, expected) in cases {
+            let mut data = samples::raised("10.0.0.1").data;
+            (data.network, data.vlan, data.inner_vlan) = (network, vlan, inner_vlan);
+            assert_eq!(scoped_address(&data), expected);
+            let line = conflict_line(&data);
+            assert!(
+                line.starts_with(&format!("{expected} is claimed by ")),
+                "{line}"
+            );
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::{borrow::Cow, collections::BTreeSet, fmt::Write as _};
 
 use unicode_width::UnicodeWidthStr as _;
 
-use super::{ClaimantData, ConflictData, summary::vlan_address};
+use super::{ClaimantData, ConflictData, summary::scoped_address};
 use crate::engine::{EvidenceKind, LeaveReason};
 
 /// Whether to use colour.
@@ -62,6 +62,12 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     } else {
         Cow::Borrowed(text)
     }
+}
+
+/// The address, with its network unless that is `node`, and its VLAN.
+#[must_use]
+pub fn address(conflict: &ConflictData) -> String {
+    clean(&scoped_address(conflict)).into_owned()
 }
 
 /// The claimant's pod, or `unknown`.
@@ -123,7 +129,7 @@ pub fn left(reason: LeaveReason) -> String {
 
 /// Appends one conflict: a heading and a table of its claimants, with the one that receives the traffic marked.
 pub fn conflict_table(out: &mut String, conflict: &ConflictData, colour: Colour) {
-    let heading = colour.paint(Style::Alarm, &vlan_address(conflict));
+    let heading = colour.paint(Style::Alarm, &address(conflict));
     // Writing to a string does not fail, here and below.
     let _ = writeln!(
         out,
@@ -224,7 +230,10 @@ fn aligned(rows: &[Vec<String>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Change, samples};
+    use crate::{
+        engine::Network,
+        event::{Change, samples},
+    };
 
     fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
         samples::claimant(device, pod)
@@ -257,10 +266,27 @@ mod tests {
     }
 
     #[test]
+    fn heading_names_a_network_other_than_the_nodes() {
+        let mut text = String::new();
+        let conflict = ConflictData {
+            network: Network::Vrf("red".to_owned()),
+            ..conflict(vec![claimant("vethb", None)])
+        };
+        conflict_table(&mut text, &conflict, Colour::Off);
+        assert!(
+            text.starts_with("10.0.0.1 (vrf:red)  duplicate, certain\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn names_cannot_steer_the_terminal() {
         let mut text = String::new();
-        let claimants = vec![claimant("\x1b[2Jveth\n", Some("web\x07\u{9b}1m"))];
-        conflict_table(&mut text, &conflict(claimants), Colour::Off);
+        let conflict = ConflictData {
+            network: Network::Bridge("br\x1b[2J\n".to_owned()),
+            ..conflict(vec![claimant("\x1b[2Jveth\n", Some("web\x07\u{9b}1m"))])
+        };
+        conflict_table(&mut text, &conflict, Colour::Off);
         assert!(
             !text.chars().any(|c| c.is_control() && c != '\n'),
             "{text:?}"

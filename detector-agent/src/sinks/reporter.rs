@@ -12,7 +12,7 @@ use crate::{
     engine::{Anomaly, Claimant, Conflict, IfIndex, PodDevice},
     event::{
         AnyEvent, Change, EventMaker, EventSubject,
-        summary::{anomaly_title, claimants, resolve_reason, vlan_address},
+        summary::{anomaly_title, claimants, resolve_reason, scoped_address},
     },
     health::{Part, State},
     metrics::Metrics,
@@ -188,7 +188,7 @@ fn log(event: &AnyEvent) {
                 traffic_goes_to = data.traffic_goes_to,
                 latency_us = data.latency_us,
                 "IP conflict on {}{change}: {}",
-                vlan_address(data),
+                scoped_address(data),
                 claimants(data)
             );
         }

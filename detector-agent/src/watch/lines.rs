@@ -13,7 +13,6 @@ use crate::{
     engine::ConflictId,
     event::{
         AnomalyEvent, ConflictData, Event,
-        summary::vlan_address,
         text::{self, clean},
     },
 };
@@ -135,7 +134,7 @@ fn conflict_line(time: WallTime, change: &str, conflict: &ConflictData) -> Strin
         .collect();
     format!(
         "{time} {change:8} {} {} {}: {}\n",
-        vlan_address(conflict),
+        text::address(conflict),
         conflict.kind.name(),
         conflict.confidence.name(),
         claimants.join(", ")

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::{
     engine::ConflictId,
-    event::{ClaimantData, ConflictData},
+    event::{ClaimantData, ConflictData, summary::scoped_address},
     pods::Pod,
 };
 
@@ -127,7 +127,7 @@ fn note<'c>(
     others: impl Iterator<Item = &'c ClaimantData>,
     resolved: bool,
 ) -> String {
-    let address = &data.address;
+    let address = scoped_address(data);
     let device = &own.device;
     if resolved {
         return format!(
@@ -168,6 +168,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::engine::Network;
 
     const TIME: &str = "2026-01-02T03:04:05.000000Z";
 
@@ -225,6 +226,18 @@ mod tests {
             [("a", Some("b"), true), ("b", Some("a"), true)]
         );
         assert!(notified.by_conflict.is_empty() && notified.order.is_empty());
+    }
+
+    #[test]
+    fn the_note_names_a_network_other_than_the_nodes() {
+        let mut conflict = conflict("active", &[claimant("vetha", Some("a"))]);
+        conflict.network = Network::Vrf("red".to_owned());
+        let pod_events = NotifiedPods::default().pod_events(&conflict);
+        let note = &pod_events[0].note;
+        assert!(
+            note.starts_with("10.244.2.10 (vrf:red) on vetha is also claimed by"),
+            "{note}"
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::{
     engine::Confidence,
     event::{
         AnomalyData, AnyEvent, Change, ContractName as _, Event,
-        summary::{anomaly_line, anomaly_title, claimant, conflict_line, vlan_address},
+        summary::{anomaly_line, anomaly_title, claimant, conflict_line, scoped_address},
     },
     sinks::settings::Format,
 };
@@ -140,7 +140,7 @@ fn pagerduty(event: &AnyEvent, routing_key: &str) -> Value {
                 summary,
                 &data.node,
                 severity,
-                vlan_address(data),
+                scoped_address(data),
                 json!(data),
             )
         }
@@ -190,7 +190,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::event::samples;
+    use crate::{engine::Network, event::samples};
 
     fn body(format: Format, event: &Event) -> Value {
         any_body(format, &event.clone().into())
@@ -224,6 +224,23 @@ mod tests {
             body(Format::Cloudevents, &event),
             serde_json::to_value(&event).unwrap()
         );
+    }
+
+    #[test]
+    fn network_is_named_unless_it_is_the_nodes() {
+        let mut event = samples::raised("10.0.0.1");
+        let texts = |event: &Event| {
+            let slack = body(Format::Slack, event)["text"].to_string();
+            let page = body(Format::Pagerduty, event)["payload"]["summary"].to_string();
+            [slack, page]
+        };
+        for text in texts(&event) {
+            assert!(text.contains("10.0.0.1 is claimed by"), "{text}");
+        }
+        event.data.network = Network::Vrf("red".to_owned());
+        for text in texts(&event) {
+            assert!(text.contains("10.0.0.1 (vrf:red) is claimed by"), "{text}");
+        }
     }
 
     #[test]

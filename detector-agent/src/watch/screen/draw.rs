@@ -13,7 +13,6 @@ use crate::{
     clock::WallTime,
     event::{
         ClaimantData, ConflictData,
-        summary::vlan_address,
         text::{self, Colour, clean},
     },
 };
@@ -89,7 +88,7 @@ impl View {
             .rows()
             .map(|conflict| self.row(conflict, now))
             .collect();
-        let addresses = self.model.rows().map(|c| vlan_address(c).len());
+        let addresses = self.model.rows().map(|c| text::address(c).len());
         let width = addresses.max().unwrap_or(0).clamp(9, 45);
         let widths = [
             Constraint::Length(u16::try_from(width).unwrap_or(45)),
@@ -124,7 +123,7 @@ impl View {
             .map(|c| claimant_label(conflict, c))
             .collect();
         let row = Row::new([
-            Cell::new(vlan_address(conflict)),
+            Cell::new(text::address(conflict)),
             Cell::new(conflict.kind.name()),
             Cell::new(conflict.confidence.name()),
             Cell::new(duration),
@@ -211,7 +210,7 @@ impl View {
                 ));
             }
         }
-        let block = Block::bordered().title(format!(" {} ", vlan_address(conflict)));
+        let block = Block::bordered().title(format!(" {} ", text::address(conflict)));
         let text = Paragraph::new(lines)
             .block(block)
             .wrap(Wrap { trim: false })
