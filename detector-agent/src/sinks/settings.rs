@@ -8,7 +8,15 @@ use serde::Deserialize;
 use super::filter::Filter;
 
 /// Labels that every alert sets; `labels` of an Alertmanager must not repeat them.
-pub const ALERT_LABELS: [&str; 6] = ["alertname", "address", "node", "kind", "vlan", "inner_vlan"];
+pub const ALERT_LABELS: [&str; 7] = [
+    "alertname",
+    "address",
+    "network",
+    "node",
+    "kind",
+    "vlan",
+    "inner_vlan",
+];
 
 /// Where events are sent in addition to the event lines.
 #[derive(Clone, Debug, Default)]

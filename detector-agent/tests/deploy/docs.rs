@@ -129,7 +129,7 @@ With `state-dir` an event is on disk before it is sent, and is removed after a 2
 `Retry-After` is obeyed, redirects are not followed, and after a 410 nothing more is sent until the agent restarts.
 [`ipconflict_deliveries_total`](metrics.md#delivery-outcomes), `ipconflict_outbox_pending` and /readyz show the state of each sink.
 
-An alert has the labels `alertname` (`IPConflict` or `IPAnomaly`), `address`, `node`, `kind`, and if they apply `vlan`, `inner_vlan` (conflicts) and `device` (anomalies).
+An alert has the labels `alertname` (`IPConflict` or `IPAnomaly`), `address`, `node`, `kind`, for conflicts `network`, and if they apply `vlan`, `inner_vlan` (conflicts) and `device` (anomalies).
 The pods and the evidence are in its annotations.
 
 ## State

@@ -64,6 +64,7 @@ fn labels(data: &ConflictData, extra: &BTreeMap<String, String>) -> BTreeMap<Str
     let mut put = |name: &str, value: String| labels.insert(name.to_owned(), value);
     put("alertname", "IPConflict".to_owned());
     put("address", data.address.to_string());
+    put("network", data.network.to_string());
     put("node", data.node.clone());
     put("kind", data.kind.name().to_owned());
     if let Some(vlan) = data.vlan {

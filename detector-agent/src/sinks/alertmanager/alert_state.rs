@@ -199,10 +199,12 @@ impl AlertState {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::{
-        engine::{Confidence, ConflictKind},
-        event::samples,
+        engine::{Confidence, ConflictKind, Network},
+        event::{Change, samples},
     };
 
     fn state(filter: Filter) -> AlertState {
@@ -270,6 +272,38 @@ mod tests {
         assert!(is_active(new));
         assert_eq!(old.labels, before[0].labels);
         assert!(!is_active(old));
+    }
+
+    #[test]
+    fn conflicts_of_one_address_elsewhere_have_alerts_of_their_own() {
+        let elsewhere = |number: &str, network: Network, vlan| {
+            let event = |change| {
+                let mut event = samples::event(number, change, number, "10.0.0.1");
+                (event.data.network, event.data.vlan) = (network.clone(), vlan);
+                AnyEvent::from(event)
+            };
+            [event(Change::Raised), event(Change::Resolved)]
+        };
+        let events = [
+            elsewhere("1", Network::Node, None),
+            elsewhere("2", Network::Node, Some(7)),
+            elsewhere("3", Network::Bridge("br1".to_owned()), None),
+            elsewhere("4", Network::Bridge("br2".to_owned()), None),
+        ];
+        let mut state = state(Filter::default());
+        let now = Instant::now();
+        for [raised, _] in &events {
+            state.take(raised, now, wall());
+        }
+        let (alerts, _) = state.alerts(true, now, wall());
+        let labels: HashSet<_> = alerts.iter().map(|alert| &alert.labels).collect();
+        assert_eq!(labels.len(), events.len(), "{alerts:?}");
+        for (index, [_, resolved]) in events.iter().enumerate() {
+            state.take(resolved, now, wall());
+            let (alerts, _) = state.alerts(true, now, wall());
+            let active = alerts.iter().filter(|alert| is_active(alert)).count();
+            assert_eq!((alerts.len(), active), (4, 3 - index));
+        }
     }
 
     #[test]
