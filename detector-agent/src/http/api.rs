@@ -16,7 +16,7 @@ use crate::{
     clock::Moment,
     engine::{Anomaly, AnomalyId, Claimant, Conflict, ListedClaim, Network},
     event::{AnomalyData, ClaimantData, ConflictData},
-    metrics::{ClaimInfo, ClaimSeries},
+    metrics::{AddressLabels, ClaimInfo, ClaimSeries},
     pods::PodAnswer,
 };
 
@@ -155,11 +155,16 @@ pub(super) async fn claim_series(app: &App) -> Result<ClaimSeries, QueryError> {
                 PodAnswer::Unknown(_) => (claim, None),
             })
             .collect();
-        // One series per address: a claimant with a known pod first, then the oldest.
-        named.sort_by_key(|(claim, pod)| (claim.address, pod.is_none(), claim.claimant.since));
+        // One series for each address of a network: a claimant with a known pod first, then the oldest.
+        named.sort_by(|(a, pod_a), (b, pod_b)| {
+            let place = |claim: &ListedClaim| (claim.address, claim.vlan);
+            let rank = |claim: &ListedClaim, pod: &Option<_>| (pod.is_none(), claim.claimant.since);
+            (place(a), &a.network, rank(a, pod_a)).cmp(&(place(b), &b.network, rank(b, pod_b)))
+        });
         for (claim, pod) in named {
+            let vlan = (claim.vlan.outer, claim.vlan.inner);
             series.add(ClaimInfo {
-                address: claim.address.to_string(),
+                address: AddressLabels::new(claim.address, &claim.network, vlan),
                 namespace: pod
                     .as_ref()
                     .map(|p| p.namespace.clone())

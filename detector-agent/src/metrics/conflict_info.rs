@@ -7,36 +7,25 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt::{self, Write as _},
-    net::IpAddr,
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{
-        DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric, LabelValueEncoder,
-    },
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
     metrics::{MetricType, gauge::ConstGauge},
 };
 
+use super::address::AddressLabels;
 use crate::engine::ConflictId;
-
-/// An IP address as a label's value.
-#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
-pub struct AddressLabel(pub IpAddr);
-
-impl EncodeLabelValue for AddressLabel {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
-        write!(encoder, "{}", self.0)
-    }
-}
 
 /// Labels of one claimant of an active conflict.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct ConflictInfo {
-    /// The address.
-    pub address: AddressLabel,
+    /// The address, network and VLAN.
+    #[prometheus(flatten)]
+    pub address: AddressLabels,
     /// The conflict's kind.
     pub kind: &'static str,
     /// The claimant's device.
@@ -57,7 +46,7 @@ pub(super) struct ConflictInfoSeries {
 #[derive(Debug, Default)]
 struct SeriesTable {
     conflicts: HashMap<ConflictId, ConflictSeries>,
-    /// How many conflicts use each series: a pair of devices may be in conflict in two VLANs, which are not labels.
+    /// How many conflicts use each series: networks are told apart by their names, which may be equal for a moment.
     series: HashMap<Arc<ConflictInfo>, usize>,
     /// Conflicts with claimants beyond the bound, the oldest first.
     waiting: BTreeMap<u64, ConflictId>,
@@ -244,10 +233,12 @@ impl Collector for ConflictInfoSeries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Network;
 
     fn info(address: u8, device: &str) -> ConflictInfo {
+        let address = [10, 0, 0, address].into();
         ConflictInfo {
-            address: AddressLabel([10, 0, 0, address].into()),
+            address: AddressLabels::new(address, &Network::Node, (None, None)),
             kind: "duplicate",
             device: device.to_owned(),
             namespace: String::new(),

@@ -1,6 +1,7 @@
 //! All metrics (see docs/metrics.md), updated from any thread; `conflict_info`, which needs a lock of its own, after the event
 //! line is written.
 
+mod address;
 mod claims;
 mod conflict_info;
 mod process;
@@ -17,9 +18,10 @@ use prometheus_client::{
 };
 
 use crate::event::{AnyEvent, Change};
-use conflict_info::{AddressLabel, ConflictInfoSeries};
+use conflict_info::ConflictInfoSeries;
 use process::ProcessCollector;
 
+pub use address::{AddressLabel, AddressLabels};
 pub use claims::{ClaimInfo, ClaimSeries};
 pub use conflict_info::ConflictInfo;
 
@@ -253,10 +255,12 @@ impl Metrics {
         let receiver = data.traffic_goes_to.as_deref();
         let mut present: Vec<_> = data.present().collect();
         present.sort_by_key(|claimant| Some(claimant.device.as_str()) != receiver);
+        let vlan = (data.vlan, data.inner_vlan);
+        let address = AddressLabels::new(data.address, &data.network, vlan);
         let series = present.into_iter().map(|claimant| {
             let pod = claimant.pod.as_ref();
             ConflictInfo {
-                address: AddressLabel(data.address),
+                address: address.clone(),
                 kind: data.kind.name(),
                 device: claimant.device.clone(),
                 namespace: pod.map(|p| p.namespace.clone()).unwrap_or_default(),

@@ -1,9 +1,10 @@
 //! Tests of the metrics' text form.
 
-use std::net::Ipv4Addr;
-
 use super::*;
-use crate::{engine::ConflictId, event::samples};
+use crate::{
+    engine::{ConflictId, Network},
+    event::samples,
+};
 
 /// The names in a scrape, each with its type.
 const CONTRACT: &[(&str, &str)] = &[
@@ -88,10 +89,11 @@ fn every_metric_has_its_documented_name_and_type() {
     };
     metrics.deliveries.get_or_create(&delivery).inc();
     metrics.pending.get_or_create(&Sink { sink }).set(1);
+    let address = AddressLabels::new([10, 0, 0, 1].into(), &Network::Node, (None, None));
     metrics.conflict_info.set(
         ConflictId(1),
         std::iter::once(ConflictInfo {
-            address: AddressLabel(Ipv4Addr::new(10, 0, 0, 1).into()),
+            address: address.clone(),
             kind: "duplicate",
             device: "veth\"0\n".to_owned(),
             namespace: String::new(),
@@ -101,7 +103,7 @@ fn every_metric_has_its_documented_name_and_type() {
     );
     let mut claims = ClaimSeries::default();
     claims.add(ClaimInfo {
-        address: "10.0.0.1".to_owned(),
+        address,
         namespace: "default".to_owned(),
         pod: "web".to_owned(),
     });

@@ -184,7 +184,7 @@ fn receiver_of_the_traffic_is_named_among_many_claimants() {
     let metrics = client.get("/metrics").unwrap().body;
     assert!(metrics.contains("ipconflict_conflict_info_overflow 2\n"));
     let series = format!(
-        r#"ipconflict_conflict_info{{address="10.244.2.10",kind="duplicate",device="{last}""#
+        r#"ipconflict_conflict_info{{address="10.244.2.10",network="node",vlan="",kind="duplicate",device="{last}""#
     );
     assert!(metrics.contains(&series), "{metrics}");
 }
