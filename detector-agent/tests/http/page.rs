@@ -174,6 +174,28 @@ fn conflict_is_shown_with_claimants_and_moves_to_the_history() {
 }
 
 #[test]
+fn network_is_shown_unless_it_is_the_nodes() {
+    let node = Node::new("networks").unwrap();
+    let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let browser = open_live_page(&node);
+    node.add_bridge("br0", &["10.244.2.1/24"]).unwrap();
+    let mut pods = Vec::new();
+    for device in ["vetha", "vethb"] {
+        let spec = PodSpec::new(device).master("br0");
+        let spec = spec.address("169.254.7.7/16").address("10.244.2.10/32");
+        pods.push(node.add_pod(&spec).unwrap());
+    }
+    browser.wait(&shows("2 IP addresses in conflict")).unwrap();
+    let tags = "[...document.querySelectorAll('.conflict')]\
+        .map(c => c.querySelector('h3').innerText + ' '\
+            + [...c.querySelectorAll('.tag')].map(t => t.innerText).join(' ')).sort().join('; ')";
+    let expected = "10.244.2.10 duplicate certain; 169.254.7.7 duplicate certain bridge:br0";
+    let is_shown = format!("({tags}).toLowerCase() === {expected:?}");
+    browser.wait(&is_shown).unwrap();
+    assert_no_console_errors(&browser);
+}
+
+#[test]
 fn lost_agent_is_shown_and_the_page_reconnects() {
     let node = Node::new("lost").unwrap();
     let mut agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();

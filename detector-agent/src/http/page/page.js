@@ -130,6 +130,11 @@ function vlanTag(conflict) {
   return element("span", { class: "tag" }, `VLAN ${conflict.vlan}${conflict.inner_vlan ? `.${conflict.inner_vlan}` : ""}`);
 }
 
+function networkTag(conflict) {
+  if (!conflict.network || conflict.network === "node") return null;
+  return element("span", { class: "tag", title: "The network in which the address must be unique." }, conflict.network);
+}
+
 function conflictCard(conflict) {
   const id = `address-${conflict.conflict_id}`;
   const card = element("article", { class: "conflict", "aria-labelledby": id, "data-conflict": conflict.conflict_id },
@@ -137,6 +142,7 @@ function conflictCard(conflict) {
       element("h3", { id }, conflict.address),
       element("span", { class: "tag alarm", title: KIND_HELP[conflict.kind] }, KINDS[conflict.kind] ?? conflict.kind),
       element("span", { class: "tag", title: CONFIDENCE_HELP[conflict.confidence] }, conflict.confidence),
+      networkTag(conflict),
       vlanTag(conflict),
       element("p", { class: "when" }, "for ", elapsed(conflict.raised_at), ", since ", time(conflict.raised_at),
         element("br"), `detected in ${latencyText(conflict.latency_us)}`)),
@@ -150,7 +156,7 @@ function conflictCard(conflict) {
 
 function matchesFilter(conflict, terms) {
   if (!terms.length) return true;
-  const text = [conflict.address, conflict.kind, ...conflict.claimants.flatMap((claimant) =>
+  const text = [conflict.address, conflict.network, conflict.kind, ...conflict.claimants.flatMap((claimant) =>
     [claimant.device, claimant.mac, claimant.master, claimant.pod?.namespace, claimant.pod?.name])].join(" ").toLowerCase();
   return terms.every((term) => text.includes(term));
 }
@@ -213,6 +219,7 @@ function drawResolved() {
       element("summary", {},
         element("span", { class: "address" }, conflict.address),
         element("span", { class: "tag" }, KINDS[conflict.kind] ?? conflict.kind),
+        networkTag(conflict),
         vlanTag(conflict),
         element("span", { class: "who" }, names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "")),
         element("span", { class: "when" }, "lasted ", durationText(new Date(conflict.resolved_at) - new Date(conflict.raised_at)), ", until ", time(conflict.resolved_at))),
