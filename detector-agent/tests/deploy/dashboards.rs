@@ -138,8 +138,8 @@ fn every_panel_query_returns_data() {
             };
             anyhow::ensure!(!value.is_nan(), "{place}: {query}: no number");
             for label in in_braces(legend) {
-                // An unknown pod has no name to show.
-                let known = labels.get(label).is_some() || label == "pod";
+                // An unknown pod has no name to show, and an untagged claim no VLAN.
+                let known = labels.get(label).is_some() || ["pod", "vlan"].contains(&label);
                 anyhow::ensure!(known, "{place}: {labels} has no {label}");
             }
             Ok(())
