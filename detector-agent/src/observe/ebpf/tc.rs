@@ -263,7 +263,7 @@ fn filter(message: RawMessage<'_>) -> Result<Option<TcFilter>, Undecodable> {
         }
         Ok(())
     })?;
-    Ok(is_in_first_chain.then(|| TcFilter {
+    Ok(is_in_first_chain.then_some(TcFilter {
         place: Place {
             priority: (header.info >> 16) as u16,
             handle,

@@ -30,7 +30,8 @@ fn list(name: &str) -> Vec<bool> {
     is_ours.collect()
 }
 
-/// Attaches before all other programs. aya attaches by name, so the index is compared before and after, in case another device takes over the name meanwhile.
+/// Attaches before all other programs. aya attaches by name, so the index is compared before and after, in case another device
+/// takes over the name meanwhile.
 pub(super) fn attach_first(
     program: &mut SchedClassifier,
     ifindex: IfIndex,
