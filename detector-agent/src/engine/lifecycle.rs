@@ -333,7 +333,7 @@ impl TrackedConflict {
     }
 
     /// Replaces the present claimants; those that left follow with their reasons. `true` if a
-    /// claimant joined or left.
+    /// claimant joined or left, or its device was renamed.
     fn replace(
         &mut self,
         decision: Decision,
@@ -342,12 +342,17 @@ impl TrackedConflict {
     ) -> bool {
         let ids: BTreeSet<_> = decision.claimants.iter().map(|c| c.id).collect();
         let before = std::mem::take(&mut self.conflict.claimants);
-        let left = departed(before, &ids, leave_reason, bounds);
         let (mut claimants, omitted) = listed(decision, bounds);
+        let is_renamed = before.iter().filter(|c| c.left.is_none()).any(|b| {
+            let is_other_name =
+                |c: &Claimant| (c.id, c.ifindex) == (b.id, b.ifindex) && c.device != b.device;
+            claimants.iter().any(is_other_name)
+        });
+        let left = departed(before, &ids, leave_reason, bounds);
         claimants.extend(left);
         self.conflict.claimants = claimants;
         self.conflict.claimants_omitted = omitted;
-        let changed = ids != self.ids;
+        let changed = is_renamed || ids != self.ids;
         self.ids = ids;
         changed
     }

@@ -36,9 +36,9 @@ pub(super) struct LinkState {
     pub(super) peer_mac: Option<Mac>,
     /// The pod's namespace is gone, and the kernel is about to remove the device.
     pub(super) is_dying: bool,
-    /// Notifications were lost since the kernel last reported the peer: it may be another device's
-    /// by now.
-    pub(super) is_peer_stale: bool,
+    /// Notifications were lost since the kernel last reported the link with its peer: either may be
+    /// another device's by now.
+    pub(super) is_stale: bool,
     /// The VLAN of its untagged frames, if it is a port of a bridge that filters VLANs, or such a
     /// bridge itself.
     pub(super) pvid: Option<u16>,
@@ -69,6 +69,18 @@ pub(super) fn pod_peer(link: &Link) -> Option<Peer> {
 impl LinkState {
     pub(super) fn is_pod(&self) -> bool {
         self.link.kind == LinkKind::Pod
+    }
+
+    /// Whether `link`, which has the same index, is another device.
+    ///
+    /// A device that moves in keeps its index if that is free, and namespace ids are assigned again
+    /// at once, so successive devices may have the same index and the same peer. The kernel reports
+    /// the removal of the earlier one first, so another name alone is a rename. It means another
+    /// device only if notifications were lost since the link was last reported.
+    fn is_replaced_by(&self, link: &Link, was_stale: bool) -> bool {
+        let has_other_name = self.is_pod() && self.link.name != link.name;
+        let has_other_peer = matches!((self.link.peer, link.peer), (Some(a), Some(b)) if a != b);
+        has_other_peer || (has_other_name && was_stale)
     }
 
     /// Removes what is known of the pod's end.
@@ -228,10 +240,10 @@ impl Links {
         }
     }
 
-    /// Notifications were lost: no peer is certain until the kernel reports it again.
-    pub(super) fn mark_peers_stale(&mut self) {
+    /// Notifications were lost: no link and no peer is certain until the kernel reports it again.
+    pub(super) fn mark_stale(&mut self) {
         for state in self.by_index.values_mut() {
-            state.is_peer_stale = state.link.peer.is_some();
+            state.is_stale = true;
         }
     }
 
@@ -269,7 +281,8 @@ impl Links {
         // A dying device may still report a peer that belongs to a newer one by now.
         let newer_holds = holder.is_some_and(|holder| holder > state.generation);
         link.peer = link.peer.filter(|_| !newer_holds);
-        state.is_peer_stale &= link.peer.is_none();
+        let was_stale = state.is_stale;
+        state.is_stale &= link.peer.is_none() && state.link.peer.is_some();
         // A message without the peer (an early or partial one) does not unset it.
         if !complete && link.peer.is_none() && link.kind == state.link.kind {
             link.peer = state.link.peer;
@@ -280,10 +293,7 @@ impl Links {
                 displaced: None,
             };
         }
-        // Indices and namespace numbers are reused soon, and the removal of the old device may have
-        // been missed. The device of a running pod is not renamed.
-        let renamed = state.is_pod() && state.link.name != link.name;
-        if renamed || matches!((state.link.peer, link.peer), (Some(a), Some(b)) if a != b) {
+        if state.is_replaced_by(&link, was_stale) {
             let old = self.remove(ifindex);
             let displaced = self.insert(link, now);
             let change = old.map_or(LinkChange::New, |old| {
@@ -315,7 +325,7 @@ impl Links {
             namespace_readable: false,
             peer_mac: None,
             is_dying: false,
-            is_peer_stale: false,
+            is_stale: false,
             pvid: None,
             cni_network: None,
             awaits_network: false,

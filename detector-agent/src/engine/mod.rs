@@ -70,4 +70,4 @@ pub use route_lookups::{
 pub use self_check::{Difference, Discrepancy};
 pub use settings::{AnomalyRules, Bounds, Settings};
 pub use snapshot::*;
-pub use step::{BoundReached, DropCounters, Effect, Engine, ListedClaim};
+pub use step::{BoundReached, DropCounters, Effect, Engine, ListedClaim, RereadReason};

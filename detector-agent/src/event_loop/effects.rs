@@ -4,7 +4,7 @@ use tracing::{error, warn};
 
 use super::Core;
 use crate::{
-    engine::{Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, Effect},
+    engine::{Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, Effect, RereadReason},
     event::Change,
     metrics::{Kind, gauge_value},
     observe::worker::WorkerJob,
@@ -50,7 +50,12 @@ impl Core {
                     let token = (!self.resync.is_merging).then(|| self.start_snapshot());
                     self.send_job(WorkerJob::Attach(device, token));
                 }
-                Effect::Renamed(device) => self.outputs.reporter.device_appeared(&device),
+                Effect::Renamed(device) => {
+                    self.outputs.reporter.device_appeared(&device);
+                    // An attach under the old name may have failed, or may still be waiting.
+                    self.attaching += 1;
+                    self.send_job(WorkerJob::Attach(device, None));
+                }
                 Effect::Detach(device) => {
                     self.attached.remove(&device.ifindex);
                     self.outputs
@@ -64,7 +69,11 @@ impl Core {
                     let token = self.start_snapshot();
                     self.send_job(WorkerJob::ReadDevice(device, token));
                 }
-                Effect::ReadNode => self.request_resync("room"),
+                Effect::ReadNode(reason) => self.request_resync(match reason {
+                    RereadReason::Room => "room",
+                    RereadReason::LateBridge => "late_bridge",
+                    RereadReason::VlanFiltering => "vlan_filtering",
+                }),
                 Effect::BoundReached(reached) => log_bound(&reached),
                 Effect::Anomaly(effect) => self.apply_anomaly_effect(effect),
             }

@@ -17,6 +17,7 @@ mod moves;
 mod own_interfaces;
 mod preemption;
 mod recycled_ids;
+mod renames;
 mod restart;
 mod reuse;
 mod tentative;

@@ -1,7 +1,7 @@
 //! What to do when something is refused at a bound, and when there is room again
 //! ([`Refusals`](crate::engine::refusals)).
 
-use super::{Effect, Engine};
+use super::{Effect, Engine, RereadReason};
 use crate::engine::{
     facts::MAX_ASSIGNMENTS,
     links::{LinkState, PodDevice},
@@ -86,7 +86,7 @@ impl Engine {
         });
         self.refusals = refusals;
         if due.node {
-            effects.push(Effect::ReadNode);
+            effects.push(Effect::ReadNode(RereadReason::Room));
         }
         for ifindex in due.devices {
             if let Some(link) = self.links.pod(ifindex) {

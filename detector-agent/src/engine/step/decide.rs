@@ -161,6 +161,7 @@ fn decide_flapping(
             .into_iter()
             .filter(|c| exists(context.links, c))
             .map(|c| now.iter().find(|n| n.id == c.id).cloned().unwrap_or(c))
+            .map(|c| with_present_name(context.links, c))
             .collect();
         if pod_count(context.links, existing.iter()) >= 2 {
             let kind = Some(ConflictKind::Flapping);
@@ -205,6 +206,14 @@ fn leave_reason(links: &Links, claimant: &Claimant, still_claims: bool) -> Leave
     } else {
         LeaveReason::Expired
     }
+}
+
+/// A claimant as it was earlier, under the name that its device has now.
+fn with_present_name(links: &Links, mut claimant: Claimant) -> Claimant {
+    if let Some(link) = links.get(claimant.ifindex) {
+        claimant.device.clone_from(&link.link.name);
+    }
+    claimant
 }
 
 /// Whether the device of a claimant still exists.

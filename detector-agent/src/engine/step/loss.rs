@@ -8,7 +8,7 @@ impl Engine {
     /// Snapshots in flight may be older than what was lost, and no peer is certain any more.
     pub(super) fn notifications_lost(&mut self) {
         self.in_flight.discard_all();
-        self.links.mark_peers_stale();
+        self.links.mark_stale();
     }
 
     /// Whether an address update on `peer` cannot be applied yet: after a loss, until it is certain
@@ -18,7 +18,7 @@ impl Engine {
     pub(super) fn defer_address_update(&mut self, peer: Peer, effects: &mut Vec<Effect>) -> bool {
         let holder = self.links.pod_by_peer(peer);
         let must_wait = match holder {
-            Some(link) => link.is_peer_stale,
+            Some(link) => link.is_stale,
             None => self.in_flight.is_any(),
         };
         if must_wait && self.deferred_peers.len() >= self.settings.bounds.links {
@@ -36,10 +36,10 @@ impl Engine {
             let Some(holder) = links.pod_by_peer(*peer) else {
                 return in_flight.is_any();
             };
-            if !holder.is_peer_stale {
+            if !holder.is_stale {
                 effects.push(Effect::ReadDevice(holder.device()));
             }
-            holder.is_peer_stale
+            holder.is_stale
         });
     }
 }

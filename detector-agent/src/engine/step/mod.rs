@@ -59,21 +59,31 @@ pub enum Effect {
     Renamed(PodDevice),
     /// A pod device was removed, or is no longer a pod device.
     Detach(PodDevice),
-    /// Take another snapshot of the node: one could not be merged because too much changed
-    /// meanwhile, or an entry was reported before its link was known.
+    /// Take another snapshot of the node: something was lost.
     Resync,
     /// A self-check found and corrected a difference from the kernel that no live update explains.
     Corrected(Discrepancy),
     /// Take a snapshot of a device: a bound that refused something has room again, or an update of
     /// its addresses could not be applied.
     ReadDevice(PodDevice),
-    /// There is room again at a bound of the node that refused something: take another snapshot of
-    /// the node.
-    ReadNode,
+    /// Take another snapshot of the node, although nothing was lost.
+    ReadNode(RereadReason),
     /// A bound refused something; reported once until it has refused nothing for ten minutes.
     BoundReached(BoundReached),
     /// An effect of anomalies.
     Anomaly(AnomalyEffect),
+}
+
+/// Why the node is read again although nothing was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RereadReason {
+    /// There is room again at a bound of the node that refused something.
+    Room,
+    /// A bridge appeared after entries on it were reported.
+    LateBridge,
+    /// A bridge filters VLANs now, or has another default PVID: no notification names the PVIDs of
+    /// its ports.
+    VlanFiltering,
 }
 
 /// What was dropped at bounds, by kind. All counters only grow.

@@ -1,6 +1,6 @@
 //! Links and forwarding tables. Neither is a claim.
 
-use super::{Effect, Engine};
+use super::{Effect, Engine, RereadReason};
 use crate::engine::{
     bridge::FdbChange,
     conflict::ConflictKind,
@@ -61,11 +61,11 @@ impl Engine {
         }
         let is_bridge = self.links.is_bridge(ifindex);
         if was_bridge != is_bridge && self.unresolved_links.remove(&ifindex) && is_bridge {
-            effects.push(Effect::Resync);
+            effects.push(Effect::ReadNode(RereadReason::LateBridge));
         }
         // Notifications name a PVID only when it is changed for one port.
         if filtering.is_some() && !complete && filtering_before != Some(filtering) {
-            effects.push(Effect::ReadNode);
+            effects.push(Effect::ReadNode(RereadReason::VlanFiltering));
         }
         let after = self.links.pod(ifindex).map(LinkState::device);
         match (before, after) {
@@ -90,11 +90,15 @@ impl Engine {
         let ifindex = old.ifindex;
         let now = self.links.get(ifindex).map(|l| &l.link);
         let (peer, master) = now.map_or((None, None), |l| (pod_peer(l), l.master));
+        let is_renamed = now.is_some_and(|now| now.name != old.name);
         if let Some(before) = pod_peer(old).filter(|before| Some(*before) != peer) {
             self.remove_peer_claims(before, at);
         }
         if old.kind == LinkKind::Pod && self.links.pod(ifindex).is_none() {
             self.dirty.extend(self.facts.remove_pod_claims(ifindex));
+            self.mark_flapping_dirty(ifindex);
+        }
+        if is_renamed {
             self.mark_flapping_dirty(ifindex);
         }
         if let Some(bridge) = old.master.filter(|before| Some(*before) != master) {

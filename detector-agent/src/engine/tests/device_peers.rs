@@ -128,13 +128,13 @@ fn device_reclassified_as_other_is_detached() {
 }
 
 #[test]
-fn link_turned_bridge_with_neighbours_requests_a_resync() {
+fn link_turned_bridge_with_neighbours_has_the_node_read() {
     let mut node = Node::new();
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.link(uplink(9));
     assert!(node.device_effects().is_empty());
     node.bridge(9);
-    assert_eq!(node.device_effects(), ["resync"]);
+    assert_eq!(node.device_effects(), ["read the node: LateBridge"]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub(super) fn conflict_effect_text(effect: &Effect) -> Option<String> {
         | Effect::Resync
         | Effect::Corrected(_)
         | Effect::ReadDevice(_)
-        | Effect::ReadNode
+        | Effect::ReadNode(_)
         | Effect::BoundReached(_)
         | Effect::Anomaly(_) => None,
     }
@@ -26,7 +26,7 @@ pub(super) fn device_effect_text(effect: &Effect) -> Option<String> {
         Effect::Detach(d) => Some(format!("detach {}#{}", d.name, d.generation)),
         Effect::Resync => Some("resync".to_owned()),
         Effect::ReadDevice(d) => Some(format!("read {}#{}", d.name, d.generation)),
-        Effect::ReadNode => Some("read the node".to_owned()),
+        Effect::ReadNode(reason) => Some(format!("read the node: {reason:?}")),
         Effect::BoundReached(reached) => {
             let device = reached.device.as_ref();
             let of = device.map_or("the node", |device| device.name.as_str());

@@ -350,7 +350,7 @@ fn replaced_participant_is_listed_as_left() {
         kind: LinkKind::Other,
         ..pod(1)
     };
-    for (case, link) in [("renamed", renamed), ("other kind", other)] {
+    for (case, link) in [("other name", renamed), ("other kind", other)] {
         let mut node = with_allowed_range();
         for turn in 0..6 {
             let holder = 1 + turn % 2;
@@ -358,6 +358,7 @@ fn replaced_participant_is_listed_as_left() {
             node.address_gone(holder, VIP);
         }
         node.conflict_events();
+        node.observe(Observation::NotificationsLost);
         node.link(link);
         assert_eq!(
             node.conflict_events(),

@@ -178,6 +178,7 @@ fn anomaly_stays_open_while_probes_continue() {
 #[test]
 fn replaced_device_resolves_the_anomaly() {
     let mut node = gateway_unresolved();
+    node.observe(Observation::NotificationsLost);
     node.link(renamed(pod(1), "vethX"));
     assert_eq!(
         node.anomaly_events(),

@@ -145,13 +145,97 @@ fn peer_moved_to_another_namespace_is_another_pod() {
 }
 
 #[test]
-fn renamed_pod_device_is_another_device() {
-    let mut node = Node::with_pods(2);
-    node.address(1, "10.0.0.1");
+fn renamed_pod_device_keeps_its_claims_and_conflicts() {
+    let mut node = Node::with_duplicate();
     node.frame(1, "10.0.0.1");
+    let id = node.engine.conflicts(node.now)[0].id;
+    node.conflict_events();
     node.link(renamed(pod(1), "veth9"));
-    node.address(2, "10.0.0.1");
-    assert!(node.conflict_events().is_empty());
+    let updated = node.reported_conflicts();
+    assert_eq!(updated.len(), 1);
+    assert_eq!(updated[0].id, id);
+    assert_eq!(
+        conflict_text(&updated[0]),
+        "10.0.0.1 duplicate certain: veth9 veth2"
+    );
+    assert_eq!(
+        evidence_text(&updated[0].claimants[0]),
+        ["address", "arp"],
+        "no evidence is lost"
+    );
+}
+
+#[test]
+fn renames_cause_no_read_of_the_node() {
+    let mut node = Node::with_pods(1);
+    node.link(pod_without_peer(2));
+    node.device_effects();
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        node.link(renamed(pod(1), name));
+        node.link(renamed(pod_without_peer(2), &format!("tap{name}")));
+        assert_eq!(
+            node.device_effects(),
+            [format!("rename {name}#1"), format!("rename tap{name}#2")]
+        );
+    }
+}
+
+#[test]
+fn other_name_after_a_loss_is_another_device() {
+    for link in [pod(1), pod_without_peer(1)] {
+        let mut node = Node::new();
+        node.link(link.clone());
+        node.pod(2);
+        node.frame(1, "10.0.0.1");
+        node.observe(Observation::NotificationsLost);
+        node.device_effects();
+        node.link(renamed(link.clone(), "veth9"));
+        assert_eq!(node.device_effects(), ["resync", "attach veth9#3"]);
+        node.frame(2, "10.0.0.1");
+        assert!(node.conflict_events().is_empty());
+        // The link has been reported since the loss.
+        node.link(renamed(link, "veth8"));
+        assert_eq!(node.device_effects(), ["rename veth8#3"]);
+    }
+}
+
+#[test]
+fn rename_may_make_a_link_a_pod_device_or_none() {
+    let mut node = Node::with_duplicate();
+    node.conflict_events();
+    node.link(Link {
+        kind: LinkKind::Other,
+        ..renamed(pod(1), "uplink")
+    });
+    assert_eq!(
+        node.conflict_events(),
+        ["resolved 10.0.0.1 duplicate certain: veth2 left veth1(device_removed)"]
+    );
+    node.link(renamed(pod(1), "veth1"));
+    assert_eq!(node.device_effects(), ["attach veth1#1"]);
+    node.address(1, "10.0.0.1");
+    assert_eq!(node.conflict_events().len(), 1);
+}
+
+#[test]
+fn renamed_participant_of_flapping_has_its_new_name() {
+    let mut node = Node::with_settings(Settings {
+        allow: vip_range(),
+        ..Settings::default()
+    });
+    node.pod(1);
+    node.pod(2);
+    for n in 0..6 {
+        let ifindex = 1 + n % 2;
+        node.address(ifindex, "10.9.0.1");
+        node.address_gone(ifindex, "10.9.0.1");
+    }
+    node.conflict_events();
+    node.link(renamed(pod(1), "veth9"));
+    assert_eq!(
+        node.conflict_events(),
+        ["updated 10.9.0.1 flapping certain: veth9 veth2"]
+    );
 }
 
 #[test]
@@ -247,18 +331,18 @@ fn removed_address_withdraws_its_frame_claims() {
 }
 
 #[test]
-fn bridge_seen_after_its_neighbour_requests_a_resync() {
+fn bridge_seen_after_its_neighbour_has_the_node_read() {
     let mut node = Node::new();
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.bridge(9);
-    assert_eq!(node.device_effects(), ["resync"]);
+    assert_eq!(node.device_effects(), ["read the node: LateBridge"]);
     node.bridge(9);
     node.bridge(8);
     assert!(node.device_effects().is_empty());
 }
 
 #[test]
-fn alias_change_is_a_rename_name_change_a_new_device() {
+fn alias_change_is_a_rename() {
     let mut node = Node::with_pods(1);
     node.device_effects();
     node.link(Link {
@@ -273,8 +357,6 @@ fn alias_change_is_a_rename_name_change_a_new_device() {
         ..pod(1)
     });
     assert!(node.device_effects().is_empty(), "only the bridge changed");
-    node.link(renamed(pod(1), "vethX"));
-    assert_eq!(node.device_effects(), ["resync", "attach vethX#3"]);
 }
 
 #[test]

@@ -279,7 +279,7 @@ fn filtering_that_is_switched_on_has_the_pvids_read() {
     isolated_bridge(&mut node, 9);
     node.device_effects();
     node.link(filtering_bridge(9));
-    assert_eq!(node.device_effects(), ["read the node"]);
+    assert_eq!(node.device_effects(), ["read the node: VlanFiltering"]);
     let mut dump = snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]);
     for (link, pvid) in dump.links.iter_mut().zip([10, 20]) {
         link.master = Some(9);

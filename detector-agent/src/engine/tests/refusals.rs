@@ -237,7 +237,7 @@ fn node_is_read_again_when_one_of_its_bounds_has_room() {
         make_room(&mut node);
         node.device_effects();
         node.wait_secs(1);
-        assert_eq!(node.device_effects(), ["read the node"], "{bound}");
+        assert_eq!(node.device_effects(), ["read the node: Room"], "{bound}");
         node.resync(Snapshot::default());
         node.device_effects();
         node.wait_secs(2_000);
@@ -259,7 +259,7 @@ fn mac_flood_of_a_port_has_the_node_read_rarely() {
         node.fdb_gone(9, 1, mac(0));
         node.wait_secs(1);
         let effects = node.device_effects();
-        let read = effects.iter().any(|e| e == "read the node");
+        let read = effects.iter().any(|e| e == "read the node: Room");
         reads += usize::from(read);
         if read {
             node.resync(Snapshot {
@@ -296,7 +296,7 @@ fn address_whose_assignments_are_unknown_is_read_again() {
         [
             "bound of veth1: assignments of one address",
             "bound of the node: assignments of one address",
-            "read the node",
+            "read the node: Room",
             "read veth1#1",
         ]
     );

@@ -34,12 +34,12 @@ fn snapshot_is_ignored_for_a_silently_replaced_device() {
     node.link(Link {
         name: "veth7".to_owned(),
         master: Some(9),
-        ..pod(1)
+        ..pod_with_peer(1, peer(7))
     });
     node.finish_device_snapshot(device_token, 1, old.clone());
     node.finish_node_snapshot(node_token, old);
     assert!(node.conflict_events().is_empty());
-    node.address(1, "10.0.0.1");
+    node.address(7, "10.0.0.1");
     assert_eq!(
         node.conflict_events(),
         ["raised 10.0.0.1 duplicate certain: veth2 veth7"],

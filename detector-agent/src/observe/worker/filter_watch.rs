@@ -73,10 +73,15 @@ impl FilterWatch {
         }
     }
 
-    /// Whether this generation of a device is attached.
-    pub(super) fn contains(&self, device: &PodDevice) -> bool {
-        let known = self.devices.get(&device.ifindex);
-        known.is_some_and(|known| known.generation == device.generation)
+    /// Takes the present name of a device that is attached already; `false` if this generation of it
+    /// is not.
+    pub(super) fn update_name(&mut self, device: &PodDevice) -> bool {
+        let known = self.devices.get_mut(&device.ifindex);
+        let Some(known) = known.filter(|known| known.generation == device.generation) else {
+            return false;
+        };
+        known.name.clone_from(&device.name);
+        true
     }
 
     /// Adds a device that was just attached.

@@ -156,7 +156,7 @@ impl KernelWorker {
         let Some(programs) = &mut self.programs else {
             return true;
         };
-        if watch.contains(device) {
+        if watch.update_name(device) {
             return true;
         }
         match programs.attach(device.ifindex, &device.name) {

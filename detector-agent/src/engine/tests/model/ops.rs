@@ -33,6 +33,7 @@ pub(super) enum Op {
     SetUp(IfIndex, bool),
     FilterVlans(IfIndex, bool),
     SetPvid(IfIndex, Option<u16>),
+    Rename(IfIndex),
     CreateBridge(IfIndex),
     DeleteBridge(IfIndex, bool),
     Assign(IfIndex, IpAddr),
@@ -227,6 +228,7 @@ fn op(theme: Theme) -> impl Strategy<Value = Op> {
         1 => (bridge(), any::<bool>()).prop_map(|(b, on)| Op::FilterVlans(b, on)),
         2 => (bridge_or_pod(), select(vec![None, Some(5), Some(7)]))
             .prop_map(|(i, pvid)| Op::SetPvid(i, pvid)),
+        2 => pod().prop_map(Op::Rename),
         2 => bridge().prop_map(Op::CreateBridge),
         1 => (bridge(), any::<bool>()).prop_map(|(b, first)| Op::DeleteBridge(b, first)),
     ];

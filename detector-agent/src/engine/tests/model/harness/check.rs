@@ -51,12 +51,14 @@ impl Harness {
                     prop_assert!(false, "a self-check found {found:?}");
                 }
                 // The model reports every PVID, with or without filtering.
-                Effect::ReadNode => {}
+                Effect::ReadNode(RereadReason::VlanFiltering) => {}
                 Effect::Renamed(_) | Effect::Detach(_) | Effect::Anomaly(_) => {}
-                Effect::BoundReached(_) => {
+                Effect::ReadNode(RereadReason::Room) | Effect::BoundReached(_) => {
                     prop_assert!(false, "the bounds are far away: {:?}", effect);
                 }
-                Effect::Resync => self.resync_requested = true,
+                Effect::Resync | Effect::ReadNode(RereadReason::LateBridge) => {
+                    self.resync_requested = true;
+                }
             }
         }
         assert_counts(&self.engine, self.world.now);

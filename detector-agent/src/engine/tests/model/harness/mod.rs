@@ -115,6 +115,9 @@ impl Harness {
             Op::SetUp(ifindex, up) => self.apply(|w| w.set_up(ifindex, up)),
             Op::FilterVlans(bridge, on) => self.apply(|w| w.filter_vlans(bridge, on)),
             Op::SetPvid(ifindex, pvid) => self.apply(|w| w.set_pvid(ifindex, pvid)),
+            // Another name after a loss may be another device's.
+            Op::Rename(_) if self.stage != SyncStage::Synced => Ok(()),
+            Op::Rename(ifindex) => self.apply(|w| w.rename(ifindex)),
             Op::CreateBridge(ifindex) => {
                 if self.world.is_bridge(ifindex) {
                     return Ok(());

@@ -214,6 +214,13 @@ impl World {
         self.pvids.get(&port).copied()
     }
 
+    pub(super) fn rename(&mut self, ifindex: IfIndex) -> Option<Observation> {
+        let device = self.links.get_mut(&ifindex)?;
+        self.serial += 1;
+        device.link.name = format!("veth{}", self.serial);
+        Some(self.link(ifindex))
+    }
+
     pub(super) fn is_bridge(&self, ifindex: IfIndex) -> bool {
         BRIDGES.contains(&ifindex) && self.links.contains_key(&ifindex)
     }
