@@ -88,19 +88,20 @@ impl ClaimContext<'_> {
     ) -> bool {
         let assigned = |a: &Assigned| self.links.pod_by_peer(a.peer).is_some();
         let neighbour = |n: &NeighbourFact| match self.links.pod(n.ifindex) {
-            Some(link) => self.supports_claim(n, link, facts),
+            Some(link) => self.supports_claim(address, n, link, facts),
             None if !self.links.is_bridge(n.ifindex) => false,
             None => match self.fdb.port(n.ifindex, n.lladdr) {
                 Some(port) => {
                     let link = self.links.pod(port);
-                    link.is_some_and(|link| self.supports_claim(n, link, facts))
+                    link.is_some_and(|link| self.supports_claim(address, n, link, facts))
                 }
                 None => n.state == NudState::Permanent,
             },
         };
         let frame = |f: &FrameFact| {
             let link = self.links.pod(f.ifindex);
-            !f.tentative && link.is_some_and(|link| self.is_frame_live(f, link, facts, now))
+            !f.tentative
+                && link.is_some_and(|link| self.is_frame_live(address, f, link, facts, now))
         };
         is_claimable(address)
             && (facts.assigned.iter().any(assigned)
@@ -147,7 +148,7 @@ impl ClaimContext<'_> {
         for entry in &facts.neighbours {
             if let Some(link) = self.links.pod(entry.ifindex) {
                 let scope = self.scope(address, Vlan::default(), entry.ifindex);
-                self.add_neighbour(scope, entry, link, facts, drafts);
+                self.add_neighbour(address, scope, entry, link, facts, drafts);
             } else if self.links.is_bridge(entry.ifindex) {
                 self.add_bridge_entry(address, entry, facts, now, drafts);
             }
@@ -156,13 +157,14 @@ impl ClaimContext<'_> {
 
     fn add_neighbour(
         &self,
+        address: IpAddr,
         scope: Scope,
         entry: &NeighbourFact,
         link: &LinkState,
         facts: &AddressFacts,
         drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
     ) {
-        if self.supports_claim(entry, link, facts) {
+        if self.supports_claim(address, entry, link, facts) {
             let evidence = neighbour_evidence(entry);
             self.add(drafts, scope, link, evidence, false);
         }
@@ -183,7 +185,7 @@ impl ClaimContext<'_> {
         match self.fdb.port(bridge, entry.lladdr) {
             Some(port) => {
                 if let Some(link) = self.links.pod(port) {
-                    self.add_neighbour(scope, entry, link, facts, drafts);
+                    self.add_neighbour(address, scope, entry, link, facts, drafts);
                 }
             }
             // Without a forwarding entry, a dynamic entry is no claim: a port that was just removed
@@ -225,7 +227,7 @@ impl ClaimContext<'_> {
     ) {
         for frame in &facts.frames {
             if let Some(link) = self.links.pod(frame.ifindex)
-                && self.is_frame_live(frame, link, facts, now)
+                && self.is_frame_live(address, frame, link, facts, now)
             {
                 let scope = self.scope(address, frame.vlan, frame.ifindex);
                 self.add(drafts, scope, link, frame_evidence(frame), frame.tentative);

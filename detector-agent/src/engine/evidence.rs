@@ -1,13 +1,13 @@
 //! Decides which facts are live, turns them into evidence, and summarises a claimant's evidence
 //! (`docs/detection-rules.md`, sections 4 to 7).
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use super::{
     claimants::ClaimContext,
     conflict::{Claimant, Evidence, EvidenceKind},
     facts::{AddressFacts, FrameFact, NeighbourFact},
-    links::LinkState,
+    links::{LinkState, NamespaceAccess},
     observation::{FrameKind, NudState, Timestamp, Vlan},
 };
 
@@ -45,11 +45,21 @@ impl Claimant {
 }
 
 impl ClaimContext<'_> {
+    /// Whether the pod's namespace shows if the pod has `address`: it can be read, and the stack
+    /// that answers on the device is the kernel's. If the interface has no address of that kind at
+    /// all, the stack is a program's: gVisor takes over the addresses of the interface, and so does
+    /// a virtual machine.
+    pub(super) fn is_authoritative(&self, link: &LinkState, address: IpAddr) -> bool {
+        let mut peer = link.link.peer.into_iter();
+        link.is_namespace_readable() && peer.any(|p| self.facts.has_address_like(p, address))
+    }
+
     /// Whether a neighbour entry on a pod device supports a claim now. An entry that is not
-    /// confirmed is refuted by a readable namespace without the address: the kernel keeps such
-    /// entries for hours.
+    /// confirmed is refuted by an authoritative namespace without the address: the kernel keeps
+    /// such entries for hours.
     pub(super) fn supports_claim(
         &self,
+        address: IpAddr,
         entry: &NeighbourFact,
         link: &LinkState,
         facts: &AddressFacts,
@@ -62,7 +72,9 @@ impl ClaimContext<'_> {
             NudState::Permanent => true,
             NudState::Reachable => is_assigned || !entry.refuted,
             NudState::Stale | NudState::Delay | NudState::Probe => {
-                is_assigned || (!entry.refuted && !link.namespace_readable)
+                let was_confirmed = entry.confirmed || !link.is_namespace_readable();
+                let is_refuted = entry.refuted || self.is_authoritative(link, address);
+                is_assigned || (was_confirmed && !is_refuted)
             }
             // The kernel creates `NOARP` entries for anything sent over a device without ARP and
             // for broadcasts: they show where the node sends, not who is there.
@@ -70,11 +82,11 @@ impl ClaimContext<'_> {
         }
     }
 
-    /// Whether a frame's claim is live: until it expires, or as long as the address is assigned in
-    /// the pod. A tagged claim is about another link of the pod than the one whose addresses are
-    /// read.
+    /// Whether a frame's claim is live: until it expires, as long as the address is assigned in the
+    /// pod, or if nothing but the device itself can end it.
     pub(super) fn is_frame_live(
         &self,
+        address: IpAddr,
         frame: &FrameFact,
         link: &LinkState,
         facts: &AddressFacts,
@@ -85,8 +97,40 @@ impl ClaimContext<'_> {
                 .peer
                 .is_some_and(|peer| facts.is_assigned_on(peer))
         };
+        let is_held = || {
+            self.has_no_expiry(link, frame.vlan, address)
+                && !self.is_superseded(address, frame, facts)
+        };
+        // A tagged claim is about another link of the pod than the one whose addresses are read.
+        let is_untagged = frame.vlan == Vlan::default();
         self.expires_at(frame) > now
-            || (!frame.tentative && frame.vlan == Vlan::default() && is_assigned())
+            || (!frame.tentative && ((is_untagged && is_assigned()) || is_held()))
+    }
+
+    /// Whether frames of a device stay evidence although they are not repeated: no namespace shows
+    /// that the pod no longer has the address.
+    fn has_no_expiry(&self, link: &LinkState, vlan: Vlan, address: IpAddr) -> bool {
+        match link.namespace_access {
+            // A namespace is read as soon as it is known.
+            NamespaceAccess::Unknown => link.link.is_tap,
+            NamespaceAccess::Readable | NamespaceAccess::Unreadable => {
+                vlan == Vlan::default() && !self.is_authoritative(link, address)
+            }
+        }
+    }
+
+    /// Whether the machine that sent a frame is behind another device by now: a newer claim there
+    /// has the same hardware address. Only where the stack is a program's too, because any pod can
+    /// send frames with another one's hardware address.
+    fn is_superseded(&self, address: IpAddr, frame: &FrameFact, facts: &AddressFacts) -> bool {
+        facts.frames.iter().any(|other| {
+            let link = self.links.pod(other.ifindex);
+            (other.mac, other.vlan) == (frame.mac, frame.vlan)
+                && other.ifindex != frame.ifindex
+                && !other.tentative
+                && other.last > frame.last
+                && link.is_some_and(|link| self.has_no_expiry(link, other.vlan, address))
+        })
     }
 
     /// When a frame's claim expires, unless the address is assigned.

@@ -32,6 +32,7 @@ pub fn open_conflicts(bytes: &[u8]) {
             mac: None,
             master: None,
             up: true,
+            is_tap: false,
             running: true,
             vlan_filtering: None,
         })

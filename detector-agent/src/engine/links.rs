@@ -30,8 +30,8 @@ pub(super) struct LinkState {
     pub(super) link: Link,
     pub(super) generation: u64,
     pub(super) since: Timestamp,
-    /// Whether the addresses in its pod's namespace could be read at the last attempt.
-    pub(super) namespace_readable: bool,
+    /// What came of the last attempt to read the addresses in its pod's namespace.
+    pub(super) namespace_access: NamespaceAccess,
     /// The hardware address of the pod's end, once read.
     pub(super) peer_mac: Option<Mac>,
     /// The pod's namespace is gone, and the kernel is about to remove the device.
@@ -49,6 +49,17 @@ pub(super) struct LinkState {
     /// The namespace of the pod's end. It is remembered when the peer is unset, so that a pod with
     /// two devices does not become two pods while it is deleted or one of its interfaces moves.
     namespace: Option<NsId>,
+}
+
+/// Whether the addresses in a pod's namespace can be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum NamespaceAccess {
+    /// Not read yet, or there is no namespace to read.
+    #[default]
+    Unknown,
+    Readable,
+    /// The kernel refused.
+    Unreadable,
 }
 
 /// Distinguishes the pods among claimants.
@@ -71,6 +82,10 @@ impl LinkState {
         self.link.kind == LinkKind::Pod
     }
 
+    pub(super) fn is_namespace_readable(&self) -> bool {
+        self.namespace_access == NamespaceAccess::Readable
+    }
+
     /// Whether `link`, which has the same index, is another device.
     ///
     /// A device that moves in keeps its index if that is free, and namespace ids are assigned again
@@ -86,7 +101,7 @@ impl LinkState {
     /// Removes what is known of the pod's end.
     fn clear_peer(&mut self) {
         self.link.peer = None;
-        self.namespace_readable = false;
+        self.namespace_access = NamespaceAccess::Unknown;
         self.peer_mac = None;
     }
 
@@ -302,7 +317,7 @@ impl Links {
             return UpsertOutcome { change, displaced };
         }
         if link.peer.is_none() {
-            state.namespace_readable = false;
+            state.namespace_access = NamespaceAccess::Unknown;
             state.peer_mac = None;
         } else {
             state.is_dying = false;
@@ -322,7 +337,7 @@ impl Links {
         let state = LinkState {
             generation: self.generations,
             since: now,
-            namespace_readable: false,
+            namespace_access: NamespaceAccess::Unknown,
             peer_mac: None,
             is_dying: false,
             is_stale: false,

@@ -150,6 +150,8 @@ pub struct Link {
     pub master: Option<IfIndex>,
     /// Its peer in another namespace.
     pub peer: Option<Peer>,
+    /// A tap or tun device: its other end is a program, not an interface of a namespace.
+    pub is_tap: bool,
     /// Administratively up (`IFF_UP`). The kernel drops the routes of a link that goes down without
     /// a notification.
     pub up: bool,

@@ -180,6 +180,12 @@ pub(super) fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
+/// Whether `address` on an interface shows that the kernel's stack is in charge of `other` there
+/// too: it has the same family, and is not link-local unless `other` is.
+pub(super) fn is_like(address: IpAddr, other: IpAddr) -> bool {
+    address.is_ipv4() == other.is_ipv4() && (is_link_local(other) || !is_link_local(address))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::panic, reason = "a test that cannot go on fails")]

@@ -4,7 +4,10 @@ use tracing::{error, warn};
 
 use super::Core;
 use crate::{
-    engine::{Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, Effect, RereadReason},
+    engine::{
+        Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, Effect,
+        RereadReason,
+    },
     event::Change,
     metrics::{Kind, gauge_value},
     observe::worker::WorkerJob,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Node, PodSpec, ReceivedEvent,
+    Agent, AgentCommand, Barrier, DEADLINE, Node, PodSpec, ReceivedEvent, announce,
     event::{ANOMALY_RAISED, ANOMALY_RESOLVED, Anomaly, RAISED},
     http::TestClient,
     scenario::AwsLostRuntime,
@@ -281,6 +281,59 @@ fn anomaly_keeps_its_id_over_a_restart_and_is_in_check_and_api() {
     fs::remove_file(network.join("10.72.0.9")).unwrap();
     let resolved = wait_for(&agent, ANOMALY_RESOLVED, "ipam_leak", 1);
     assert_eq!(resolved[0].resolved_because.as_deref(), Some("released"));
+}
+
+#[test]
+fn address_that_a_program_took_over_is_no_leak_but_may_be_drift() {
+    let places = Places::new();
+    let network = places.host_local("10.74.0.0/24");
+    let node = Node::new("program").unwrap();
+    let pods = node
+        .add_pods(&[
+            PodSpec::new("vethprogram").address("10.74.0.2/32"),
+            PodSpec::new("vethkernel").address("10.74.0.3/32"),
+        ])
+        .unwrap();
+    let [program, kernel]: [_; 2] = pods.try_into().unwrap();
+    for address in ["10.74.0.2", "10.74.0.3"] {
+        reserve(&network, address);
+    }
+    let command = places.run().arg("--claim-ttl=2s");
+    let command = command.arg("--ipam-leak-after=1s");
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    program.remove_address("10.74.0.2/32").unwrap();
+    let _duplicate = node
+        .add_pod(&PodSpec::new("vethsecond").address("10.74.0.4/32"))
+        .unwrap();
+    let drift = wait_for(&agent, ANOMALY_RAISED, "ipam_drift", 1);
+    assert_eq!(drift[0].address, "10.74.0.4");
+
+    // The program answers for its own address, and for one that IPAM gave to nobody.
+    for address in ["10.74.0.2", "10.74.0.5"] {
+        announce(&program, address.parse().unwrap()).unwrap();
+    }
+    let drift = wait_for(&agent, ANOMALY_RAISED, "ipam_drift", 2);
+    assert_eq!(drift[1].address, "10.74.0.5");
+    assert_eq!(drift[1].device.as_deref(), Some("vethprogram"));
+    // A frame that is sent later, by a pod that has another address, is over.
+    announce(&kernel, "10.74.0.5".parse().unwrap()).unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.raises("10.74.0.5"))
+        .unwrap();
+    let resolved = agent
+        .wait_event(DEADLINE, |event| event.resolves("10.74.0.5"))
+        .unwrap();
+    let conflict = resolved.event.conflict().unwrap();
+    let left = |device| conflict.claimant(device).unwrap().left.clone();
+    assert_eq!(left("vethkernel").as_deref(), Some("expired"));
+    assert_eq!(left("vethprogram"), None);
+    let events = agent.events();
+    assert!(of_kind(&events, ANOMALY_RAISED, "ipam_leak").is_empty());
+    assert!(of_kind(&events, ANOMALY_RESOLVED, "ipam_drift").is_empty());
+
+    program.delete().unwrap();
+    let leak = wait_for(&agent, ANOMALY_RAISED, "ipam_leak", 1);
+    assert_eq!(leak[0].address, "10.74.0.2");
 }
 
 #[test]

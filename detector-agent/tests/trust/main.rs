@@ -15,6 +15,7 @@ mod leftovers;
 mod loss;
 mod moves;
 mod own_interfaces;
+mod own_stack;
 mod preemption;
 mod recycled_ids;
 mod renames;

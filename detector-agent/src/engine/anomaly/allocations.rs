@@ -133,12 +133,12 @@ impl Anomalies {
     }
 
     /// Checks an allocated address for `ipam_leak`. `in_use`: a pod has it;
-    /// `has_unreadable_namespace`: the addresses of some pod are unknown.
+    /// `has_unknown_addresses`: the addresses of some pod are unknown.
     pub(in crate::engine) fn check_leak(
         &mut self,
         address: IpAddr,
         in_use: bool,
-        has_unreadable_namespace: impl FnOnce() -> bool,
+        has_unknown_addresses: impl FnOnce() -> bool,
         at: DecisionTime,
         bounds: &Bounds,
         effects: &mut Vec<AnomalyEffect>,
@@ -152,7 +152,7 @@ impl Anomalies {
         };
         let reason = if in_use {
             Some(ResolveReason::InUse)
-        } else if !pool.can_detect_leaks || allocation.not_a_pod || has_unreadable_namespace() {
+        } else if !pool.can_detect_leaks || allocation.not_a_pod || has_unknown_addresses() {
             Some(ResolveReason::NotSeen)
         } else {
             None

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use super::{Facts, Owner, StoreOutcome};
 use crate::engine::{
     observation::{AssignedAddress, AssignmentId, IfIndex, Peer, Timestamp, Vlan},
+    scope::{is_like, is_link_local},
     settings::Bounds,
 };
 
@@ -132,6 +133,19 @@ impl Facts {
         self.owners.get(&Owner::Peer(peer)).map_or(0, HashSet::len)
     }
 
+    /// Whether an address of the family of `address` is assigned on `peer`; one that is not
+    /// link-local, unless `address` is.
+    pub(in crate::engine) fn has_address_like(&self, peer: Peer, address: IpAddr) -> bool {
+        let owned = self.owners.get(&Owner::Peer(peer));
+        owned.is_some_and(|owned| owned.iter().any(|known| is_like(*known, address)))
+    }
+
+    /// Whether only link-local addresses are assigned on `peer`, or none.
+    pub(in crate::engine) fn is_bare(&self, peer: Peer) -> bool {
+        let owned = self.owners.get(&Owner::Peer(peer));
+        owned.is_none_or(|owned| owned.iter().all(|address| is_link_local(*address)))
+    }
+
     /// Removes one assignment of an address on `peer`. The address itself stays until
     /// [`Facts::unassign`].
     pub(in crate::engine) fn remove_assignment(
@@ -182,15 +196,8 @@ impl Facts {
         entry.assigned.iter_mut().find(|a| a.peer == peer)
     }
 
-    /// The address is no longer assigned on `peer`. Untagged frame claims of `device`, the pod
-    /// device there, are removed too. `true` if there was anything to remove.
-    pub(in crate::engine) fn unassign(
-        &mut self,
-        peer: Peer,
-        address: IpAddr,
-        device: IfIndex,
-        at: Timestamp,
-    ) -> bool {
+    /// The address is no longer assigned on `peer`. `true` if it was.
+    pub(in crate::engine) fn unassign(&mut self, peer: Peer, address: IpAddr) -> bool {
         let mut removed = false;
         if let Some(entry) = self.by_address.get_mut(&address) {
             let before = entry.assigned.len();
@@ -198,10 +205,20 @@ impl Facts {
             removed = entry.assigned.len() != before;
         }
         self.unindex(Owner::Peer(peer), address);
-        self.removals.record(device, address, at);
-        removed |= self.remove_frames(device, address, |f| f.vlan == Vlan::default());
         self.drop_if_empty(address);
         removed
+    }
+
+    /// The address was removed in the pod behind `device`: removes its untagged frame claims.
+    /// `true` if there were any.
+    pub(in crate::engine) fn withdraw_frames(
+        &mut self,
+        device: IfIndex,
+        address: IpAddr,
+        at: Timestamp,
+    ) -> bool {
+        self.removals.record(device, address, at);
+        self.remove_frames(device, address, |f| f.vlan == Vlan::default())
     }
 
     /// Removes the addresses assigned on a pod's end.

@@ -22,7 +22,7 @@ pub(super) use frames::FrameFact;
 pub(super) use neighbours::{NeighbourFact, NeighbourUpdateContext};
 
 use super::{
-    observation::{IfIndex, Mac, Peer},
+    observation::{IfIndex, Mac, NsId, Peer},
     topology::L3Presence,
 };
 use removals::RecentRemovals;
@@ -52,6 +52,11 @@ impl AddressFacts {
 
     pub(super) fn is_assigned_on(&self, peer: Peer) -> bool {
         self.assigned.iter().any(|a| a.peer == peer)
+    }
+
+    /// Whether an interface in this namespace has the address.
+    pub(super) fn is_assigned_in(&self, nsid: NsId) -> bool {
+        self.assigned.iter().any(|a| a.peer.nsid == nsid)
     }
 }
 

@@ -31,6 +31,8 @@ pub(in crate::engine) struct NeighbourFact {
     pub(in crate::engine) last: Timestamp,
     /// The address was removed in the pod after this entry was last confirmed.
     pub(in crate::engine) refuted: bool,
+    /// The agent saw the pod confirm this hardware address, after any removal of the address there.
+    pub(in crate::engine) confirmed: bool,
     /// On a bridge: the entry returned to this hardware address, see [`FormerLladdr::flapped`].
     returned: bool,
     /// On a bridge: former hardware addresses, newest last, at most [`MAX_FORMER`]; never the
@@ -86,11 +88,13 @@ impl Facts {
                 }
                 known.first = at;
                 known.refuted = false;
+                known.confirmed = false;
             }
             known.last = at;
             known.lladdr = lladdr;
             known.state = n.state;
             known.refuted &= !confirmed;
+            known.confirmed |= confirmed;
             for mac in dropped {
                 self.unreference_mac(n.ifindex, mac, n.address);
             }
@@ -119,6 +123,7 @@ impl Facts {
             first: at,
             last: at,
             refuted: false,
+            confirmed: live && n.state == NudState::Reachable,
             returned: false,
             former: Vec::new(),
         });
@@ -169,6 +174,7 @@ impl Facts {
         for neighbour in entry.neighbours.iter_mut().filter(|n| n.ifindex == ifindex) {
             if is_behind_pod(neighbour.lladdr) {
                 neighbour.refuted = true;
+                neighbour.confirmed = false;
                 neighbour.returned = false;
                 touched = true;
             }

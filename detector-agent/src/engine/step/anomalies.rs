@@ -8,6 +8,7 @@ use crate::engine::{
     anomaly::{Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, PoolUpdate},
     conflict::{Claimant, ClaimantId},
     lifecycle::DecisionTime,
+    links::LinkState,
     observation::{IfIndex, Timestamp},
     scope::{NODE_WIDE, NetworkId},
 };
@@ -136,12 +137,15 @@ impl Engine {
             return;
         }
         let mut derived = self.claim_context().derive(address, at.now);
-        let is_held = derived.values().flatten().any(|c| self.is_holder(c));
+        let is_held = derived
+            .values()
+            .flatten()
+            .any(|c| self.is_holder(address, c));
         let mut holders = derived.remove(&NODE_WIDE).unwrap_or_default();
         let context = self.claim_context();
         let receiver = context.derived_receiver(address, NODE_WIDE, &holders);
         let mut is_reachable = receiver.is_some();
-        holders.retain(|claimant| self.is_holder(claimant));
+        holders.retain(|claimant| self.is_holder(address, claimant));
         if self.settings.is_allowed(address) {
             // It moves, and usually comes from no pool: whoever has it may have it.
             (holders, is_reachable) = (Vec::new(), false);
@@ -157,15 +161,20 @@ impl Engine {
                 &mut anomaly_effects,
             );
         }
-        let links = &self.links;
-        let has_unreadable_namespace = || links.iter().any(|l| l.is_pod() && !l.namespace_readable);
+        let (links, facts) = (&self.links, &self.facts);
+        // A pod whose addresses cannot be seen may have it.
+        let is_unknown = |link: &LinkState| {
+            let is_bare = || link.link.peer.is_none_or(|peer| facts.is_bare(peer));
+            link.is_pod() && (!link.is_namespace_readable() || is_bare())
+        };
+        let has_unknown_addresses = || links.iter().any(is_unknown);
         let bounds = &self.settings.bounds;
         self.anomalies
             .check_drift(address, &holders, at, bounds, &mut anomaly_effects);
         self.anomalies.check_leak(
             address,
             is_held,
-            has_unreadable_namespace,
+            has_unknown_addresses,
             at,
             bounds,
             &mut anomaly_effects,
@@ -190,10 +199,12 @@ impl Engine {
             return;
         }
         let target = host_route.and_then(|out| self.links.get(out));
-        // Claimants behind a bridge, or in a pod whose addresses cannot be read, are not known well
+        // Claimants behind a bridge, or in a pod whose addresses cannot be seen, are not known well
         // enough.
+        let context = self.claim_context();
         let is_ambiguous = target.is_some_and(|link| {
-            self.links.is_bridge(link.link.ifindex) || (link.is_pod() && !link.namespace_readable)
+            self.links.is_bridge(link.link.ifindex)
+                || (link.is_pod() && !context.is_authoritative(link, address))
         });
         if is_reachable || is_ambiguous {
             let by_host_route = is_reachable && host_route.is_some();
@@ -207,12 +218,13 @@ impl Engine {
     }
 
     /// Whether a claimant is a pod that surely holds the address: it is assigned, the node has a
-    /// permanent neighbour entry, or the namespace cannot be read and there is other evidence.
-    fn is_holder(&self, claimant: &Claimant) -> bool {
+    /// permanent neighbour entry, or the namespace is not authoritative and there is other evidence.
+    fn is_holder(&self, address: IpAddr, claimant: &Claimant) -> bool {
+        let context = self.claim_context();
+        let is_unknown = |link: &LinkState| !context.is_authoritative(link, address);
         match claimant.id {
             ClaimantId::Device(ifindex, _) => {
-                let link = self.links.pod(ifindex);
-                claimant.is_certain() || link.is_some_and(|link| !link.namespace_readable)
+                claimant.is_certain() || self.links.pod(ifindex).is_some_and(is_unknown)
             }
             ClaimantId::BehindBridge(..) | ClaimantId::Host => false,
         }

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use super::Engine;
 use crate::engine::{
     conflict::ClaimantId,
-    facts::{FrameFact, NeighbourUpdateContext, RemovedAssignment, StoreOutcome},
+    facts::{FrameFact, NeighbourUpdateContext, Owner, RemovedAssignment, StoreOutcome},
     observation::{
         AssignedAddress, AssignmentId, FrameClaim, IfIndex, Mac, Neighbour, NudState, Peer,
         Timestamp, Vlan,
     },
     refusals::BoundKind,
-    scope::is_claimable,
+    scope::{is_claimable, is_like},
 };
 
 impl Engine {
@@ -24,9 +24,13 @@ impl Engine {
         }
         let facts = self.facts.get(info.address);
         let is_new = !facts.is_some_and(|f| f.is_assigned_on(peer));
+        let was_bare = !self.facts.has_address_like(peer, info.address);
         match self.facts.assign(peer, info, at, &self.settings.bounds) {
             StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
+                if was_bare {
+                    self.authority_changed(device, Some(info.address), at);
+                }
             }
             StoreOutcome::Refused => {
                 self.drops.claims += 1;
@@ -57,7 +61,28 @@ impl Engine {
         let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) else {
             return;
         };
-        let mut changed = self.facts.unassign(peer, address, device, at);
+        if self.facts.unassign(peer, address) {
+            self.dirty.insert(address);
+        }
+        self.pod_evidence_withdrawn(device, address, at);
+        let facts = self.facts.get(address);
+        if !facts.is_some_and(|f| f.is_assigned_in(peer.nsid)) {
+            // Linux answers for an address on each interface of its namespace.
+            for other in self.links.peers_in(peer.nsid) {
+                let link = self.links.pod_by_peer(other).map(|l| l.link.ifindex);
+                if let Some(link) = link.filter(|link| *link != device) {
+                    self.pod_evidence_withdrawn(link, address, at);
+                }
+            }
+        }
+        if !self.facts.has_address_like(peer, address) {
+            self.authority_changed(device, Some(address), at);
+        }
+    }
+
+    /// Withdraws what was seen of an address on a device, because it was removed in the pod.
+    fn pod_evidence_withdrawn(&mut self, device: IfIndex, address: IpAddr, at: Timestamp) {
+        let mut changed = self.facts.withdraw_frames(device, address, at);
         changed |= self.facts.refute_neighbour(device, address, |_| true);
         if let Some(bridge) = self.links.bridge_of(device) {
             let is_behind_pod = |mac| self.fdb.port(bridge, mac) == Some(device);
@@ -66,6 +91,31 @@ impl Engine {
         if changed {
             self.dirty.insert(address);
         }
+    }
+
+    /// Whether the namespace behind a device is authoritative may have changed, because of an
+    /// assignment of `by` if that is known: what it refutes now is over for good. A pod can cause
+    /// this at any rate, so only what may depend on it is decided again.
+    pub(super) fn authority_changed(&mut self, device: IfIndex, by: Option<IpAddr>, at: Timestamp) {
+        let context = self.claim_context();
+        let depends = |address: &IpAddr| {
+            let facts = self
+                .facts
+                .get(*address)
+                .filter(|_| by.is_none_or(|by| is_like(by, *address)));
+            facts.is_some_and(|facts| {
+                let mut frames = facts.frames.iter().filter(|f| f.ifindex == device);
+                let mut entries = facts.neighbours.iter().filter(|n| n.ifindex == device);
+                frames.any(|f| context.expires_at(f) <= at) || entries.any(|n| n.confirmed)
+            })
+        };
+        let mut dependent = self.facts.owned_by(Owner::Link(device));
+        dependent.retain(depends);
+        for address in dependent {
+            self.expire_claims(address, at);
+        }
+        let behind = self.fdb.behind_port(device);
+        self.mark_behind_dirty(&behind);
     }
 
     pub(super) fn host_address(&mut self, ifindex: IfIndex, info: AssignedAddress, at: Timestamp) {
@@ -193,10 +243,13 @@ impl Engine {
             last: at,
         };
         let end = self.claim_context().expires_at(&fact);
-        match self
-            .facts
-            .add_frame(fact, frame.address, &self.settings.bounds)
-        {
+        let bounds = self.settings.bounds;
+        let mut outcome = self.facts.add_frame(fact.clone(), frame.address, &bounds);
+        if outcome == StoreOutcome::Refused && self.evict_overdue_frame(frame.ifindex, at) {
+            self.drops.claims += 1;
+            outcome = self.facts.add_frame(fact, frame.address, &bounds);
+        }
+        match outcome {
             StoreOutcome::Changed => {
                 self.dirty.insert(frame.address);
                 self.expiry.schedule(frame.address, end);
@@ -208,8 +261,31 @@ impl Engine {
             StoreOutcome::Refreshed => {}
         }
         if !frame.tentative {
+            let facts = self.facts.get(frame.address);
+            if facts.is_some_and(|f| f.frames.len() > 1) {
+                // It may supersede another one.
+                self.expire_claims(frame.address, at);
+            }
             self.record_move(frame.address, frame.ifindex, frame.vlan, at);
         }
+    }
+
+    /// Makes room on a device whose claims do not expire: removes its oldest claim that would have
+    /// expired elsewhere and that nothing contests. `true` if there was one.
+    fn evict_overdue_frame(&mut self, device: IfIndex, now: Timestamp) -> bool {
+        let context = self.claim_context();
+        let addresses = self.facts.owned_by(Owner::Link(device)).into_iter();
+        let overdue = addresses.filter_map(|address| {
+            let facts = self.facts.get(address).filter(|f| !f.can_conflict())?;
+            let frame = facts.frames.iter().find(|f| f.ifindex == device)?;
+            (context.expires_at(frame) <= now).then_some((frame.last, address))
+        });
+        let Some((_, oldest)) = overdue.min() else {
+            return false;
+        };
+        self.facts.remove_frames(device, oldest, |_| true);
+        self.dirty.insert(oldest);
+        true
     }
 
     /// Whether another pod than the sender of a probe, or the node, claims the address.
@@ -263,7 +339,8 @@ impl Engine {
         if let Some(facts) = self.facts.get(address) {
             for frame in &facts.frames {
                 let link = self.links.pod(frame.ifindex);
-                if !link.is_some_and(|link| context.is_frame_live(frame, link, facts, now)) {
+                if !link.is_some_and(|link| context.is_frame_live(address, frame, link, facts, now))
+                {
                     expired.push((frame.ifindex, frame.vlan, frame.kind));
                     continue;
                 }

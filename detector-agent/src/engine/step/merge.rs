@@ -7,6 +7,7 @@ use super::{Effect, Engine};
 use crate::engine::{
     facts::Owner,
     in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
+    links::NamespaceAccess,
     observation::{
         AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, Route, RoutePlace, Timestamp,
     },
@@ -162,11 +163,15 @@ impl Engine {
                 continue;
             }
             if let Some(link) = self.links.get_mut(device) {
-                let known = (link.namespace_readable, link.peer_mac);
-                link.namespace_readable = pod.addresses.is_some();
+                let known = (link.namespace_access, link.peer_mac);
+                link.namespace_access = match pod.addresses {
+                    Some(_) => NamespaceAccess::Readable,
+                    None => NamespaceAccess::Unreadable,
+                };
                 link.peer_mac = pod.mac.or(link.peer_mac);
-                if known != (link.namespace_readable, link.peer_mac) {
+                if known != (link.namespace_access, link.peer_mac) {
                     self.mark_link_dirty(device);
+                    self.authority_changed(device, None, at);
                 }
             }
             let Some(addresses) = pod.addresses else {

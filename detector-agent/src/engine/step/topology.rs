@@ -37,6 +37,7 @@ impl Engine {
         if let Some((older, peer)) = upserted.displaced {
             self.remove_peer_claims(peer, at);
             self.mark_link_dirty(older);
+            self.authority_changed(older, None, at);
         }
         match upserted.change {
             LinkChange::Unchanged => return,
@@ -93,6 +94,7 @@ impl Engine {
         let is_renamed = now.is_some_and(|now| now.name != old.name);
         if let Some(before) = pod_peer(old).filter(|before| Some(*before) != peer) {
             self.remove_peer_claims(before, at);
+            self.authority_changed(ifindex, None, at);
         }
         if old.kind == LinkKind::Pod && self.links.pod(ifindex).is_none() {
             self.dirty.extend(self.facts.remove_pod_claims(ifindex));
@@ -178,6 +180,7 @@ impl Engine {
         self.in_flight.touch(StateKey::Link(device.ifindex));
         self.discrepancies.explain_device(device.ifindex);
         self.mark_link_dirty(device.ifindex);
+        self.authority_changed(device.ifindex, None, at);
         effects.push(Effect::Attach(device));
     }
 
@@ -230,7 +233,7 @@ impl Engine {
         }
     }
 
-    fn mark_behind_dirty(&mut self, hardware: &[(IfIndex, Mac)]) {
+    pub(super) fn mark_behind_dirty(&mut self, hardware: &[(IfIndex, Mac)]) {
         for (bridge, mac) in hardware {
             self.dirty
                 .extend(self.facts.addresses_behind(*bridge, *mac));

@@ -76,7 +76,7 @@ impl Node {
         node
     }
 
-    /// The first snapshot: two pods without addresses.
+    /// The first snapshot: two pods, each with an address that is in no pool.
     pub(super) fn take_first_snapshot(&mut self) {
         let links = (1..=2).map(pod).collect();
         let snapshot = Snapshot {
@@ -85,7 +85,7 @@ impl Node {
                 .map(|ifindex| PodAddresses {
                     peer: peer(ifindex),
                     mac: None,
-                    addresses: Some(Vec::new()),
+                    addresses: Some(vec![assigned(&format!("10.7.0.{ifindex}"))]),
                     is_truncated: false,
                 })
                 .collect(),

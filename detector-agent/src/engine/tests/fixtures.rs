@@ -34,6 +34,7 @@ pub(super) fn pod(ifindex: IfIndex) -> Link {
         master: None,
         peer: Some(peer(ifindex)),
         up: true,
+        is_tap: false,
         running: true,
         vlan_filtering: None,
     }
@@ -81,6 +82,14 @@ pub(super) fn pod_without_peer(ifindex: IfIndex) -> Link {
     Link {
         peer: None,
         ..pod(ifindex)
+    }
+}
+
+/// The device of a virtual machine.
+pub(super) fn tap(ifindex: IfIndex) -> Link {
+    Link {
+        is_tap: true,
+        ..pod_without_peer(ifindex)
     }
 }
 

@@ -125,6 +125,7 @@ fn host_address_on_the_pods_subnet_is_a_gateway() {
 #[test]
 fn pod_without_known_addresses_has_only_link_local_gateways() {
     let mut node = synced_node();
+    node.address_gone(1, "10.7.0.1");
     assert!(probe_gateway(&mut node, 1, "10.9.9.9").is_empty());
     // Addresses of the other family prove nothing either.
     on_subnet(&mut node, 1, "2001:db8::1", 64);

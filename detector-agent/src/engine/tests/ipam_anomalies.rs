@@ -141,7 +141,7 @@ fn allowed_address_is_a_leak_only_if_no_pod_has_it() {
     });
     node.pod(1);
     node.take_first_snapshot();
-    node.read_pod_addresses(1, &["10.0.0.2"]);
+    node.read_pod_addresses(1, &["10.7.0.1", "10.0.0.2"]);
     node.tick();
     node.read_pool(&["10.0.0.2"], Completeness::Complete);
     node.wait_secs(601);

@@ -33,6 +33,7 @@ mod multi_interface_pods;
 mod neighbour_store;
 mod neighbours;
 mod networks;
+mod own_stacks;
 mod pods;
 mod pool_coverage;
 mod prefix_lengths;

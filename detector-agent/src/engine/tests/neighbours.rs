@@ -6,7 +6,7 @@ use super::*;
 /// address.
 fn disputed(state: NudState) -> Vec<String> {
     let mut node = Node::with_pods(2);
-    node.read_pod_addresses(1, &[]);
+    node.read_pod_addresses(1, &["10.0.0.7"]);
     node.neighbour(1, "10.0.0.1", mac(1), state);
     node.address(2, "10.0.0.1");
     node.conflict_events()
@@ -114,7 +114,7 @@ fn snapshot_that_refutes_an_entry_resolves() {
 #[test]
 fn entry_turned_stale_without_the_address_is_withdrawn() {
     let mut node = Node::with_pods(2);
-    node.read_pod_addresses(1, &[]);
+    node.read_pod_addresses(1, &["10.0.0.7"]);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
     node.address(2, "10.0.0.1");
     node.conflict_events();

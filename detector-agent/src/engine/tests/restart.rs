@@ -120,7 +120,7 @@ fn frame_only_conflict_continues_and_expires_on_time() {
     let id = node.reported_conflicts()[0].id;
     node.wait_secs(400);
     let mut node = restart(&node);
-    node.resync(snapshot(&[(1, &[]), (2, &[])]));
+    node.resync(snapshot(&[(1, &["10.7.0.1"]), (2, &["10.7.0.2"])]));
     assert!(node.conflict_events().is_empty());
     assert_eq!(node.engine.conflicts(node.now)[0].id, id);
     node.wait_secs(90);
@@ -133,16 +133,29 @@ fn frame_only_conflict_continues_and_expires_on_time() {
 }
 
 #[test]
+fn claims_of_programs_do_not_expire_during_downtime() {
+    let node = Node::with_observed_duplicate();
+    let mut node = restart(&node);
+    node.now = node.now + Duration::from_secs(700);
+    node.resync(snapshot(&[(1, &[]), (2, &[])]));
+    assert!(node.conflict_events().is_empty());
+    assert_eq!(
+        node.open_conflicts(),
+        ["10.0.0.1 duplicate observed: veth1 veth2"]
+    );
+}
+
+#[test]
 fn claims_expired_during_downtime_resolve() {
     let node = Node::with_observed_duplicate();
     let mut node = restart(&node);
     node.now = node.now + Duration::from_secs(600);
-    node.resync(snapshot(&[(1, &[]), (2, &[])]));
+    node.resync(snapshot(&[(1, &["10.7.0.1"]), (2, &["10.7.0.2"])]));
     assert_eq!(
         node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: left veth1(expired) left veth2(expired)"]
     );
-    assert!(node.engine.addresses().is_empty());
+    assert!(node.engine.claims_of(ip("10.0.0.1"), node.now).is_empty());
 }
 
 #[test]

@@ -127,6 +127,7 @@ impl DeviceSelector {
             mac: facts.mac,
             master: facts.master,
             peer,
+            is_tap: facts.driver == LinkDriver::Tun,
             up: facts.up,
             running: facts.running,
             vlan_filtering: facts.vlan_filtering,

@@ -149,6 +149,7 @@ fn device(ifindex: u32) -> Link {
         master: None,
         peer: None,
         up: true,
+        is_tap: false,
         running: true,
         vlan_filtering: None,
     }

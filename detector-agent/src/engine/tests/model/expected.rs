@@ -127,7 +127,11 @@ impl World {
         let assigned = self
             .pod(c.ifindex)
             .is_some_and(|d| is_assigned(d, c.address));
-        let supported = !c.tentative && c.vlan == Vlan::default() && assigned;
+        let untagged = c.vlan == Vlan::default();
+        let held = self.pod(c.ifindex).is_some_and(|d| {
+            d.link.is_tap || (d.read && untagged && !is_authoritative(d, c.address))
+        });
+        let supported = !c.tentative && ((untagged && assigned) || held);
         supported || self.now < frame.last + ttl
     }
 
@@ -391,9 +395,26 @@ fn is_assigned(device: &ModelDevice, address: IpAddr) -> bool {
     device.link.peer.is_some() && device.addresses.get(&address) == Some(&true)
 }
 
+/// Whether the namespace of the pod shows if the pod has the address: it was read, and has an
+/// address of that family, which is not link-local unless this one is.
+fn is_authoritative(device: &ModelDevice, address: IpAddr) -> bool {
+    let is_link_local = |a: IpAddr| match a {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    let is_like = |(other, known): (&IpAddr, &bool)| {
+        *known
+            && other.is_ipv4() == address.is_ipv4()
+            && (is_link_local(address) || !is_link_local(*other))
+    };
+    let has_peer = device.link.peer.is_some();
+    has_peer && device.readable && device.read && device.addresses.iter().any(is_like)
+}
+
 /// Whether a neighbour entry on the path to `device` is evidence.
 fn is_accepted(entry: &NeighbourEntry, device: &ModelDevice, address: IpAddr) -> bool {
-    let is_absent = device.readable && device.read && !is_assigned(device, address);
+    let is_read = device.readable && device.read;
+    let is_absent = is_read && (is_authoritative(device, address) || !entry.confirmed);
     match entry.state {
         NudState::Permanent => true,
         NudState::Reachable => is_assigned(device, address) || !entry.refuted,

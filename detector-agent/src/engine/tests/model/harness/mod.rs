@@ -100,7 +100,9 @@ impl Harness {
 
     pub(super) fn run(&mut self, op: Op) -> TestCaseResult {
         self.world.now.0 += MS;
-        self.world.drop_expired_frames();
+        if self.stage == SyncStage::Synced {
+            self.world.drop_expired_frames();
+        }
         match op {
             Op::Create {
                 ifindex,
@@ -137,8 +139,7 @@ impl Harness {
             }
             Op::Assign(ifindex, address) => self.apply(|w| w.assign(ifindex, address)),
             Op::Unassign(ifindex, address) => {
-                if self.stage == SyncStage::Synced || self.is_removal_unobservable(ifindex, address)
-                {
+                if self.stage == SyncStage::Synced || self.is_removal_unobservable(address) {
                     self.apply(|w| w.unassign(ifindex, address))
                 } else {
                     Ok(())

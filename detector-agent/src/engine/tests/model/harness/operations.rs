@@ -30,6 +30,7 @@ impl Harness {
             PeerPlace::None => (None, true),
         };
         let link = Link {
+            is_tap: matches!(place, PeerPlace::None),
             master: master.filter(|m| self.world.is_bridge(*m)),
             ..pod(ifindex)
         };
@@ -47,11 +48,12 @@ impl Harness {
 
     /// Whether the removal has the same effect if the agent misses it: no frame and no neighbour
     /// entry depends on it. Only such removals are allowed while out of sync.
-    pub(super) fn is_removal_unobservable(&self, ifindex: IfIndex, address: IpAddr) -> bool {
-        let has_frame = self.world.frames.iter().any(|h| {
-            (h.claim.ifindex, h.claim.address) == (ifindex, address)
-                && h.claim.vlan == Vlan::default()
-        });
+    pub(super) fn is_removal_unobservable(&self, address: IpAddr) -> bool {
+        let has_frame = self
+            .world
+            .frames
+            .iter()
+            .any(|h| h.claim.address == address && h.claim.vlan == Vlan::default());
         let mut entries = self.world.neighbours.iter();
         let has_entry = entries.any(|((_, a), e)| *a == address && e.state != NudState::Permanent);
         !has_frame && !has_entry
@@ -91,8 +93,14 @@ impl Harness {
             };
             let is_same = |d: PodDevice| d.name == device.link.name;
             let known = self.engine.device(claim.ifindex).is_some_and(is_same);
-            let is_certain = !device.ever.contains(&claim.address)
-                || device.addresses.contains_key(&claim.address);
+            // The removal of the address from one interface of a pod withdraws the frames on all.
+            let mut of_pod = self.world.links.values().filter(|d| {
+                let is_same = d.peer.map(|p| p.nsid) == device.peer.map(|p| p.nsid);
+                d.serial == device.serial || (d.peer.is_some() && is_same)
+            });
+            let is_certain = of_pod.all(|d| {
+                !d.ever.contains(&claim.address) || d.addresses.contains_key(&claim.address)
+            });
             if claim.tentative || !known || !is_certain || self.stage == SyncStage::Losing {
                 return Ok(());
             }

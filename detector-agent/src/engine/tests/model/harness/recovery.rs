@@ -69,9 +69,27 @@ impl Harness {
                 }
                 // After the window, no former lladdr counts any more.
                 self.wait(Duration::from_secs(181))?;
+                self.adopt_evidence();
                 self.stage = SyncStage::Synced;
                 self.check(Vec::new())
             }
+        }
+    }
+
+    /// What the agent saw, and dropped, while it was out of sync depends on what it believed then.
+    fn adopt_evidence(&mut self) {
+        let facts = self.engine.facts();
+        self.world.frames.retain(|frame| {
+            let c = &frame.claim;
+            let known = facts.get(c.address).into_iter().flat_map(|f| &f.frames);
+            let mut same =
+                known.filter(|f| (f.ifindex, f.vlan, f.kind) == (c.ifindex, c.vlan, c.kind));
+            same.next().is_some()
+        });
+        for ((ifindex, address), entry) in &mut self.world.neighbours {
+            let known = facts.get(*address).into_iter().flat_map(|f| &f.neighbours);
+            let mut same = known.filter(|n| n.ifindex == *ifindex);
+            entry.confirmed = same.next().is_some_and(|n| n.confirmed);
         }
     }
 

@@ -58,6 +58,8 @@ pub(super) struct NeighbourEntry {
     pub(super) mac: Mac,
     pub(super) state: NudState,
     pub(super) refuted: bool,
+    /// The agent saw it confirmed after any removal of the address in the pod.
+    pub(super) confirmed: bool,
     pub(super) history: Vec<EntryEvent>,
     /// Former lladdrs and when each was replaced, without those that were past
     /// the window at the last change.

@@ -19,6 +19,7 @@ impl World {
                 mac,
                 state,
                 refuted: false,
+                confirmed: false,
                 history: vec![EntryEvent::Took(now, mac)],
                 former: BTreeMap::new(),
             });
@@ -28,10 +29,12 @@ impl World {
             entry.former.remove(&mac);
             entry.history.push(EntryEvent::Took(now, mac));
             entry.refuted = false;
+            entry.confirmed = false;
             entry.mac = mac;
         }
         if state == NudState::Reachable {
             entry.refuted = false;
+            entry.confirmed = true;
             entry.history.push(EntryEvent::Confirmed(mac));
         }
         entry.state = state;

@@ -113,6 +113,7 @@ impl World {
         }
         for entry in self.neighbours.values_mut() {
             entry.refuted = false;
+            entry.confirmed = false;
             entry.former.clear();
             entry.history = vec![EntryEvent::Took(self.now, entry.mac)];
         }

@@ -1,0 +1,230 @@
+//! Pods whose stack is a program: a virtual machine behind a tap, or a runtime that took the
+//! addresses of the interface (`docs/detection-rules.md`, 6).
+
+use super::{anomaly_fixtures::*, *};
+
+/// Pod 1 had 10.0.0.1, which its runtime took over; pod 2 has it assigned.
+fn taken_over() -> Node {
+    let mut node = Node::with_pods(3);
+    node.read_pod_addresses(1, &["10.0.0.1"]);
+    node.read_pod_addresses(2, &["10.0.0.1"]);
+    node.read_pod_addresses(3, &["10.0.0.3"]);
+    node.address_gone(1, "10.0.0.1");
+    assert_eq!(
+        node.conflict_events().last().unwrap(),
+        "resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)"
+    );
+    node
+}
+
+#[test]
+fn frame_after_the_removal_is_a_claim_that_does_not_expire() {
+    let mut node = taken_over();
+    node.frame(1, "10.0.0.1");
+    node.frame(3, "10.0.0.1");
+    node.conflict_events();
+    node.wait_secs(5000);
+    assert_eq!(
+        node.conflict_events(),
+        ["updated 10.0.0.1 duplicate observed: veth2 veth1 left veth3(expired)"],
+        "only the pod whose namespace has other addresses"
+    );
+    node.remove_link(1);
+    assert_eq!(
+        node.conflict_events(),
+        [
+            "resolved 10.0.0.1 duplicate observed: veth2 left veth3(expired) left veth1(device_removed)"
+        ]
+    );
+}
+
+#[test]
+fn claim_of_an_idle_program_counts_against_a_later_one() {
+    let mut node = Node::with_pods(2);
+    node.read_pod_addresses(1, &["fe80::1"]);
+    node.frame(1, "10.0.0.1");
+    node.frame(1, "2001:db8::1");
+    node.wait_secs(5000);
+    for address in ["10.0.0.1", "2001:db8::1"] {
+        node.address(2, address);
+        assert_eq!(
+            node.conflict_events(),
+            [format!("raised {address} duplicate observed: veth1 veth2")]
+        );
+    }
+}
+
+#[test]
+fn unreadable_namespace_expires_nothing() {
+    let mut node = Node::with_pods(1);
+    let token = node.begin_snapshot();
+    let snapshot = Snapshot {
+        pods: vec![PodAddresses {
+            addresses: None,
+            ..pod_addresses(1, &[])
+        }],
+        ..Snapshot::default()
+    };
+    node.finish_device_snapshot(token, 1, snapshot);
+    node.frame(1, "10.0.0.1");
+    node.observe(tagged(1, "10.0.0.1"));
+    node.wait_secs(5000);
+    assert_eq!(node.engine.claim_count(), 1, "tagged claims expire");
+}
+
+#[test]
+fn claims_of_a_tap_end_with_it() {
+    let mut node = Node::new();
+    node.link(tap(1));
+    node.pod(2);
+    node.read_pod_addresses(2, &["10.0.0.1"]);
+    node.frame(1, "10.0.0.1");
+    node.observe(tagged(1, "10.0.0.2"));
+    node.conflict_events();
+    node.wait_secs(5000);
+    assert!(node.conflict_events().is_empty());
+    assert_eq!(node.engine.claim_count(), 3);
+    node.remove_link(1);
+    assert_eq!(
+        node.conflict_events(),
+        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(device_removed)"]
+    );
+}
+
+#[test]
+fn first_address_of_the_interface_expires_what_is_overdue() {
+    let mut node = taken_over();
+    node.frame(1, "10.0.0.1");
+    node.wait_secs(700);
+    node.conflict_events();
+    // Another kind of address shows nothing.
+    node.address(1, "fe80::1");
+    node.address(1, "2001:db8::1");
+    assert!(node.conflict_events().is_empty());
+    node.address(1, "10.0.0.9");
+    assert_eq!(
+        node.conflict_events(),
+        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
+    );
+    // It does not come back.
+    node.address_gone(1, "10.0.0.9");
+    assert!(node.conflict_events().is_empty());
+}
+
+#[test]
+fn address_given_up_without_later_frames_is_no_claim() {
+    let mut node = taken_over();
+    node.neighbour(1, "10.0.0.1", mac(1), NudState::Stale);
+    node.wait_secs(700);
+    assert!(node.conflict_events().is_empty());
+}
+
+#[test]
+fn confirmed_entry_is_not_refuted_by_an_empty_namespace() {
+    let mut node = taken_over();
+    node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
+    assert_eq!(node.conflict_events().len(), 1);
+    node.neighbour(1, "10.0.0.1", mac(1), NudState::Stale);
+    assert!(node.conflict_events().is_empty());
+    node.address(1, "10.0.0.9");
+    assert_eq!(
+        node.conflict_events(),
+        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
+    );
+}
+
+#[test]
+fn machine_that_moved_to_another_tap_is_one_claim_after_the_ttl() {
+    let mut node = Node::new();
+    node.link(tap(1));
+    node.link(tap(2));
+    node.pod(3);
+    node.read_pod_addresses(3, &["10.0.0.3"]);
+    node.frame(1, "10.0.0.1");
+    let from = |ifindex| {
+        Observation::Frame(FrameClaim {
+            mac: mac(1),
+            ..frame(ifindex, "10.0.0.1")
+        })
+    };
+    // A pod of the kernel's cannot take the machine's place by its hardware address.
+    node.wait_secs(400);
+    node.observe(from(3));
+    node.wait_secs(300);
+    assert_eq!(
+        node.open_conflicts(),
+        ["10.0.0.1 duplicate observed: veth1 veth3"]
+    );
+    node.wait_secs(700);
+    node.conflict_events();
+    node.observe(from(2));
+    assert!(node.conflict_events().is_empty(), "the older one is over");
+    let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
+    assert_eq!(claims.len(), 1);
+    assert_eq!(claims[0].claimant.device, "veth2");
+}
+
+#[test]
+fn full_device_evicts_its_oldest_overdue_claim_that_nothing_contests() {
+    let mut node = Node::with_bounds(Bounds {
+        claims_per_device: 3,
+        ..Bounds::default()
+    });
+    node.link(tap(1));
+    node.pod(2);
+    node.read_pod_addresses(2, &["10.0.0.1"]);
+    for last in 1..=3 {
+        node.frame(1, &format!("10.0.0.{last}"));
+    }
+    node.frame(1, "10.0.0.4");
+    assert_eq!(node.engine.claims_of(ip("10.0.0.4"), node.now).len(), 0);
+    node.wait_secs(700);
+    node.frame(1, "10.0.0.4");
+    let count = |node: &Node, address| node.engine.claims_of(ip(address), node.now).len();
+    assert_eq!(count(&node, "10.0.0.1"), 2, "contested");
+    assert_eq!(count(&node, "10.0.0.2"), 0);
+    assert_eq!(count(&node, "10.0.0.3"), 1);
+    assert_eq!(count(&node, "10.0.0.4"), 1);
+    assert_eq!(node.engine.drop_counters().claims, 2);
+}
+
+#[test]
+fn address_removed_on_one_interface_withdraws_frames_on_the_others() {
+    let mut node = Node::with_pods(2);
+    let second = Peer {
+        ifindex: 3,
+        ..peer(1)
+    };
+    node.link(pod_with_peer(3, second));
+    node.read_pod_addresses(1, &["10.0.0.1"]);
+    // Linux may send with any of its addresses on any interface.
+    node.frame(3, "10.0.0.1");
+    node.address_gone(1, "10.0.0.1");
+    node.address(2, "10.0.0.1");
+    assert!(node.conflict_events().is_empty());
+}
+
+#[test]
+fn allocation_of_a_pod_with_a_program_is_no_leak_but_its_claim_may_be_drift() {
+    let mut node = synced_node();
+    node.pod(3);
+    node.read_pod_addresses(3, &[]);
+    node.tick();
+    node.read_pool(&["10.0.0.9"], Completeness::Complete);
+    node.wait_secs(700);
+    assert!(node.anomaly_events().is_empty(), "it may have the address");
+    node.frame(3, "10.0.0.9");
+    node.frame(3, "10.0.0.2");
+    node.tick();
+    node.read_pool(&["10.0.0.9"], Completeness::Deleted);
+    assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+    node.remove_link(3);
+    node.wait_secs(700);
+    assert_eq!(
+        node.anomaly_events(),
+        [
+            "resolved ipam_drift 10.0.0.2 address_gone",
+            "raised ipam_leak 10.0.0.9"
+        ]
+    );
+}
