@@ -398,10 +398,6 @@ fn is_assigned(device: &ModelDevice, address: IpAddr) -> bool {
 /// Whether the namespace of the pod shows if the pod has the address: it was read, and has an
 /// address of that family, which is not link-local unless this one is.
 fn is_authoritative(device: &ModelDevice, address: IpAddr) -> bool {
-    let is_link_local = |a: IpAddr| match a {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
     let is_like = |(other, known): (&IpAddr, &bool)| {
         *known
             && other.is_ipv4() == address.is_ipv4()

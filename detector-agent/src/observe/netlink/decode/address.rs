@@ -4,9 +4,7 @@ use std::net::IpAddr;
 
 use netlink_packet_core::{parse_i32, parse_u32};
 use netlink_packet_route::address::AddressHeader;
-use nix::libc::{
-    IFA_ADDRESS, IFA_F_DADFAILED, IFA_F_TENTATIVE, IFA_FLAGS, IFA_LOCAL, RT_SCOPE_HOST,
-};
+use nix::libc::{IFA_ADDRESS, IFA_F_DADFAILED, IFA_F_TENTATIVE, IFA_FLAGS, IFA_LOCAL};
 
 use super::{AF_INET, AF_INET6, if_index, ip_address, prefix_len};
 use crate::{
@@ -26,7 +24,6 @@ pub(in super::super) struct LinkAddress {
     pub(in super::super) address: AssignedAddress,
     /// The namespace that a dump was requested for, as the kernel repeats it.
     pub(in super::super) target: Option<NsId>,
-    is_host_scope: bool,
 }
 
 impl LinkAddress {
@@ -35,14 +32,11 @@ impl LinkAddress {
         !self.address.address.is_loopback()
     }
 
-    /// Whether this can be an address that a pod claims: not a loopback address, not of host scope, not multicast, not
-    /// unspecified.
+    /// Whether this can be an address that a pod claims: not a loopback address, not multicast, not unspecified. Its scope does
+    /// not matter: Linux answers ARP for every local address (`arp_process` in net/ipv4/arp.c).
     pub(in super::super) fn is_pod_address(&self) -> bool {
         let address = self.address.address;
-        !(self.is_host_scope
-            || address.is_loopback()
-            || address.is_multicast()
-            || address.is_unspecified())
+        !(address.is_loopback() || address.is_multicast() || address.is_unspecified())
     }
 }
 
@@ -83,7 +77,5 @@ pub(in super::super) fn link_address(payload: &[u8]) -> Result<Option<LinkAddres
             dad_failed: flags & IFA_F_DADFAILED != 0,
         },
         target,
-        // From this scope on an address means nothing outside its own namespace.
-        is_host_scope: u8::from(header.scope) >= RT_SCOPE_HOST,
     }))
 }

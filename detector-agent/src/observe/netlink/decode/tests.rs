@@ -215,11 +215,11 @@ fn loopback_is_no_address_of_node_or_pod() {
 }
 
 #[test]
-fn a_host_scope_address_is_the_nodes_but_not_a_pods() {
+fn a_host_scope_address_is_an_address() {
     let mut bytes = payload("address_pod");
     bytes[3] = 254;
     let read = address::link_address(&bytes).unwrap().unwrap();
-    assert!(read.is_node_address() && !read.is_pod_address());
+    assert!(read.is_node_address() && read.is_pod_address());
 }
 
 #[test]
