@@ -308,7 +308,7 @@ impl World {
         let name = |ifindex| &self.links[&ifindex].link.name;
         match network {
             ModelNetwork::Node => "node".to_owned(),
-            ModelNetwork::Link(link) if !self.is_bridge(link) => format!("link:{}", name(link)),
+            ModelNetwork::Link(link) if !self.is_bridge(link) => "link".to_owned(),
             ModelNetwork::Bridge(bridge) | ModelNetwork::Link(bridge) => {
                 format!("bridge:{}", name(bridge))
             }
