@@ -35,7 +35,7 @@ impl Harness {
             SyncStage::Synced => Ok(()),
             SyncStage::Losing => {
                 self.stage = SyncStage::Resumed;
-                Ok(())
+                self.deliver(Observation::NotificationsLost)
             }
             SyncStage::Resumed => {
                 let token = self.start_snapshot(SnapshotScope::Node)?;
