@@ -10,7 +10,7 @@ use super::{SoakOptions, resources::ResourceTrend};
 /// webhook varies, and the allocator keeps freed memory. An hour creates about 80,000 pods in between, so 30 leaked bytes per pod
 /// are found.
 const MAX_GROWTH_KIB: f64 = 2048.0;
-/// Largest growth of the number of descriptors: connections that are being opened.
+/// Largest growth of the fewest descriptors: connections that stay open, such as those to the webhooks.
 const MAX_MORE_DESCRIPTORS: usize = 4;
 
 /// The results.
@@ -95,7 +95,7 @@ impl fmt::Display for SoakReport {
                 format!("{:+.2} MiB/h", mib(slope_kib_per_hour)),
             ),
             (
-                "max descriptors, after warm-up and at end",
+                "fewest descriptors, after warm-up and at end",
                 format!("{before}, {after}"),
             ),
             (
