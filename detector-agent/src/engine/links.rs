@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{
     conflict::ClaimantId,
-    observation::{IfIndex, Link, LinkKind, Mac, NsId, Peer, Timestamp},
+    observation::{IfIndex, Link, LinkKind, Mac, NsId, Peer, PortVlan, Timestamp},
 };
 
 /// A pod device, as the attach worker and the pod lookups need it.
@@ -39,9 +39,6 @@ pub(super) struct LinkState {
     /// Notifications were lost since the kernel last reported the link with its peer: either may be
     /// another device's by now.
     pub(super) is_stale: bool,
-    /// The VLAN of its untagged frames, if it is a port of a bridge that filters VLANs, or such a
-    /// bridge itself.
-    pub(super) pvid: Option<u16>,
     /// The network that the CNI result names, once it is known.
     pub(super) cni_network: Option<CniNetworkId>,
     /// The name of that network may still come.
@@ -155,6 +152,9 @@ pub(super) struct Links {
     vlan_interfaces: HashMap<(IfIndex, u16), IfIndex>,
     /// VRFs by their routing table.
     vrfs: HashMap<u32, IfIndex>,
+    /// The VLAN of untagged frames at ports of bridges, and at bridges themselves. It may be
+    /// reported before the link is known.
+    pvids: HashMap<IfIndex, u16>,
     cni_networks: Vec<Arc<str>>,
     generations: u64,
 }
@@ -210,6 +210,25 @@ impl Links {
     /// The VLAN interface with this id on a link.
     pub(super) fn vlan_interface(&self, parent: IfIndex, id: u16) -> Option<IfIndex> {
         self.vlan_interfaces.get(&(parent, id)).copied()
+    }
+
+    /// Sets the VLAN of untagged frames at a link, within a bound on all of them; `true` if that
+    /// changed it.
+    pub(super) fn set_pvid(&mut self, vlan: PortVlan, bound: usize) -> bool {
+        let PortVlan { ifindex, pvid } = vlan;
+        let before = match pvid {
+            None => self.pvids.remove(&ifindex),
+            Some(pvid) if self.pvids.len() < bound || self.pvids.contains_key(&ifindex) => {
+                self.pvids.insert(ifindex, pvid)
+            }
+            Some(_) => return false,
+        };
+        before != pvid
+    }
+
+    /// The VLAN of untagged frames at a link.
+    pub(super) fn pvid(&self, ifindex: IfIndex) -> Option<u16> {
+        self.pvids.get(&ifindex).copied()
     }
 
     /// The VRF with this routing table.
@@ -341,7 +360,6 @@ impl Links {
             peer_mac: None,
             is_dying: false,
             is_stale: false,
-            pvid: None,
             cni_network: None,
             awaits_network: false,
             namespace: pod_peer(&link).map(|peer| peer.nsid),
@@ -352,6 +370,7 @@ impl Links {
     }
 
     pub(super) fn remove(&mut self, ifindex: IfIndex) -> Option<LinkState> {
+        self.pvids.remove(&ifindex);
         let state = self.by_index.remove(&ifindex)?;
         self.unindex(&state.link);
         Some(state)

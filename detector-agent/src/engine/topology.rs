@@ -55,7 +55,7 @@ impl Links {
         }
         let switch = self.switch_of(ifindex).unwrap_or(ifindex);
         // A tag comes from the sender; the bridge adds the port's PVID to a frame without one.
-        let untagged = self.pvid(switch, ifindex);
+        let untagged = self.untagged_vlan(switch, ifindex);
         L2Domain {
             switch,
             vlan: Vlan {
@@ -67,9 +67,9 @@ impl Links {
 
     /// The VLAN of untagged frames at a port of `bridge`, or at the bridge itself, if it filters
     /// VLANs.
-    pub(super) fn pvid(&self, bridge: IfIndex, port: IfIndex) -> Option<u16> {
+    fn untagged_vlan(&self, bridge: IfIndex, port: IfIndex) -> Option<u16> {
         self.get(bridge)?.link.vlan_filtering?;
-        self.get(port)?.pvid
+        self.pvid(port)
     }
 
     /// The link by which the node itself takes part in an L2 domain of a bridge: the bridge, or a
@@ -78,7 +78,7 @@ impl Links {
         let L2Domain { switch, vlan } = domain;
         match (vlan.outer, vlan.inner) {
             (_, Some(_)) => None,
-            (outer, None) if outer == self.pvid(switch, switch) => Some(switch),
+            (outer, None) if outer == self.untagged_vlan(switch, switch) => Some(switch),
             (Some(id), None) => self.vlan_interface(switch, id),
             (None, None) => None,
         }

@@ -220,11 +220,8 @@ impl Engine {
 
     /// The PVID of a port, or of a bridge itself.
     pub(super) fn port_vlan(&mut self, vlan: PortVlan) {
-        let PortVlan { ifindex, pvid } = vlan;
-        let Some(link) = self.links.get_mut(ifindex) else {
-            return;
-        };
-        if std::mem::replace(&mut link.pvid, pvid) == pvid {
+        let ifindex = vlan.ifindex;
+        if !self.links.set_pvid(vlan, self.settings.bounds.links) {
             return;
         }
         self.mark_link_dirty(ifindex);

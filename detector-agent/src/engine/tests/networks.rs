@@ -293,6 +293,21 @@ fn filtering_that_is_switched_on_has_the_pvids_read() {
 }
 
 #[test]
+fn pvid_that_is_reported_before_its_link_is_known_counts() {
+    let mut node = Node::new();
+    let token = node.begin_snapshot();
+    let mut dump = snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]);
+    for link in &mut dump.links {
+        link.master = Some(9);
+    }
+    dump.links.push(filtering_bridge(9));
+    // Changed after the dump.
+    node.pvid(1, 10);
+    node.finish_node_snapshot(token, dump);
+    assert!(node.conflict_networks().is_empty());
+}
+
+#[test]
 fn vrfs_are_networks_of_their_own() {
     let mut node = Node::with_pods(1);
     for (device, master) in [(2, 8), (3, 9), (4, 9)] {
