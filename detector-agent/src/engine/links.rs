@@ -3,9 +3,10 @@
 //! Invariants: at most one pod device per peer, and every pod device that has a peer is found by
 //! it; a generation is never used twice.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use super::{
+    cni_networks::{CniNetworkId, CniNetworks},
     conflict::ClaimantId,
     observation::{IfIndex, Link, LinkKind, Mac, NsId, Peer, PortVlan, Timestamp},
 };
@@ -137,13 +138,6 @@ pub(super) struct UpsertOutcome {
     pub(super) displaced: Option<(IfIndex, Peer)>,
 }
 
-/// Identifies a CNI network by its place in the list of their names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct CniNetworkId(usize);
-
-/// Bound on the names of CNI networks. Ports with another name are in the network of their switch.
-const MAX_CNI_NETWORKS: usize = 1_024;
-
 #[derive(Debug, Default)]
 pub(super) struct Links {
     by_index: HashMap<IfIndex, LinkState>,
@@ -155,7 +149,7 @@ pub(super) struct Links {
     /// The VLAN of untagged frames at ports of bridges, and at bridges themselves. It may be
     /// reported before the link is known.
     pvids: HashMap<IfIndex, u16>,
-    cni_networks: Vec<Arc<str>>,
+    pub(super) cni_networks: CniNetworks,
     generations: u64,
 }
 
@@ -234,20 +228,6 @@ impl Links {
     /// The VRF with this routing table.
     pub(super) fn vrf_of_table(&self, table: u32) -> Option<IfIndex> {
         self.vrfs.get(&table).copied()
-    }
-
-    /// The id of the CNI network with this name; `None` at the bound.
-    pub(super) fn cni_network(&mut self, name: &Arc<str>) -> Option<CniNetworkId> {
-        let known = self.cni_networks.iter().position(|known| known == name);
-        if known.is_none() && self.cni_networks.len() < MAX_CNI_NETWORKS {
-            self.cni_networks.push(Arc::clone(name));
-            return Some(CniNetworkId(self.cni_networks.len() - 1));
-        }
-        known.map(CniNetworkId)
-    }
-
-    pub(super) fn cni_network_name(&self, id: CniNetworkId) -> &str {
-        self.cni_networks.get(id.0).map_or("", |name| name)
     }
 
     /// The pod that a claimant is.

@@ -24,6 +24,7 @@
 mod anomaly;
 mod bridge;
 mod claimants;
+mod cni_networks;
 mod conflict;
 mod counts;
 mod dedup;
@@ -34,6 +35,7 @@ mod facts;
 pub(crate) mod fuzzing;
 mod ids;
 mod in_flight_snapshots;
+mod kernel_objects;
 mod lifecycle;
 mod links;
 mod moves;
@@ -42,6 +44,7 @@ mod observation;
 mod record;
 mod refusals;
 mod route_lookups;
+mod route_query;
 mod routes;
 mod scope;
 mod self_check;
@@ -64,7 +67,7 @@ pub use network::{Network, NotANetwork};
 pub use observation::*;
 pub use record::OpenConflict;
 pub use refusals::BoundKind;
-pub use route_lookups::{
+pub use route_query::{
     BridgePath, BridgePort, RouteAnswers, RouteQuery, RouteTarget, RoutingChange,
 };
 pub use self_check::{Difference, Discrepancy};

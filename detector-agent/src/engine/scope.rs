@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::{
     claimants::ClaimContext,
-    links::CniNetworkId,
+    cni_networks::CniNetworkId,
     network::Network,
     observation::{IfIndex, Vlan},
     topology::L2Domain,
@@ -150,7 +150,7 @@ impl ClaimContext<'_> {
         match id {
             NetworkId::Node => Network::Node,
             NetworkId::Vrf(vrf) => Network::Vrf(name(vrf)),
-            NetworkId::Cni(id) => Network::Cni(self.links.cni_network_name(id).to_owned()),
+            NetworkId::Cni(id) => Network::Cni(self.links.cni_networks.name(id).to_owned()),
             NetworkId::Switch(switch) => Network::Bridge(name(switch)),
             NetworkId::Link(link) if self.links.is_switch(link) => Network::Bridge(name(link)),
             NetworkId::Link(link) => Network::Link(name(link)),

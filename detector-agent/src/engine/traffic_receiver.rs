@@ -6,7 +6,7 @@ use super::{
     claimants::ClaimContext,
     conflict::{Claimant, ClaimantId},
     observation::{IfIndex, Mac, Vlan},
-    route_lookups::{BridgePort, RouteQuery, RouteTarget},
+    route_query::{BridgePort, RouteQuery, RouteTarget},
     scope::{NetworkId, Scope},
 };
 

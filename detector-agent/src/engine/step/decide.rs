@@ -8,7 +8,7 @@ use crate::engine::{
     conflict::{Claimant, ClaimantId, Confidence, ConflictKind, LeaveReason},
     lifecycle::{Decision, DecisionTime, Lifecycle, RetryTarget, had_assigned_address},
     links::Links,
-    route_lookups::RouteQuery,
+    route_query::RouteQuery,
     scope::Scope,
 };
 

@@ -21,7 +21,7 @@ impl Engine {
         effects: &mut Vec<Effect>,
     ) {
         for (ifindex, generation, name) in devices {
-            let network = self.links.cni_network(name);
+            let network = self.links.cni_networks.id(name);
             let link = self.links.get_mut(*ifindex);
             if let Some(link) = link.filter(|link| link.generation == *generation) {
                 link.cni_network = network;
@@ -68,7 +68,7 @@ impl Engine {
         let Network::Cni(name) = &conflict.network else {
             return NetworkId::of_record(conflict.address, &conflict.network, link);
         };
-        let Some(id) = self.links.cni_network(&name.as_str().into()) else {
+        let Some(id) = self.links.cni_networks.id(&name.as_str().into()) else {
             return NetworkId::Node;
         };
         for claimant in conflict.present() {

@@ -7,7 +7,8 @@ use crate::engine::{
     in_flight_snapshots::StateKey,
     observation::{IfIndex, Route, RoutePlace},
     refusals::BoundKind,
-    route_lookups::{Dependency, RouteAnswers, RouteQuery, RoutingChange},
+    route_lookups::Dependency,
+    route_query::{RouteAnswers, RouteQuery, RoutingChange},
     routes::{AddOutcome, Routes},
 };
 

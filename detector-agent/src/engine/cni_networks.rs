@@ -1,0 +1,30 @@
+//! The names of CNI networks that devices are in.
+
+use std::sync::Arc;
+
+/// Identifies a CNI network by its place in the list of their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct CniNetworkId(usize);
+
+/// Bound on the names of CNI networks. Ports with another name are in the network of their switch.
+const MAX_CNI_NETWORKS: usize = 1_024;
+
+/// The names, within [`MAX_CNI_NETWORKS`].
+#[derive(Debug, Default)]
+pub(super) struct CniNetworks(Vec<Arc<str>>);
+
+impl CniNetworks {
+    /// The id of the network with this name; `None` at the bound.
+    pub(super) fn id(&mut self, name: &Arc<str>) -> Option<CniNetworkId> {
+        let known = self.0.iter().position(|known| known == name);
+        if known.is_none() && self.0.len() < MAX_CNI_NETWORKS {
+            self.0.push(Arc::clone(name));
+            return Some(CniNetworkId(self.0.len() - 1));
+        }
+        known.map(CniNetworkId)
+    }
+
+    pub(super) fn name(&self, id: CniNetworkId) -> &str {
+        self.0.get(id.0).map_or("", |name| name)
+    }
+}
