@@ -316,7 +316,7 @@ mod tests {
     fn raised() -> Value {
         json!({"specversion": "1.0", "id": "1", "source": "ip-conflict-detector/n", "type": RAISED,
             "subject": "10.244.2.10", "time": "2026-03-21T09:10:11.123456Z", "datacontenttype": "application/json",
-            "data": {"conflict_id": "c", "node": "n", "address": "10.244.2.10", "vlan": null, "kind": "duplicate",
+            "data": {"conflict_id": "c", "node": "n", "address": "10.244.2.10", "network": "node", "vlan": null, "kind": "duplicate",
                 "confidence": "certain", "state": "active", "raised_at": "2026-03-21T09:10:11.123456Z",
                 "updated_at": "2026-03-21T09:10:11.123456Z", "resolved_at": null, "latency_us": 37,
                 "traffic_goes_to": null, "claimants": [claimant("vetha"), claimant("vethb")]}})
