@@ -140,32 +140,30 @@ fn log_frame(skb: Skb, code: u32) {
         code,
         ip_version: 0,
         detail: 0,
-        ether_source: skb.load(6).unwrap_or_default(),
+        ether_source: [0; 6],
         mac: [0; 6],
         address: [0; 16],
         target: [0; 16],
     };
+    // Loaded in place, the last field of the frame first: before Linux 6.13 the stack frames of this function and of the
+    // parser share 512 bytes.
+    skb.load_into(6, &mut line.ether_source);
     match skb.protocol() {
         ARP => {
-            if let Some(mac) = skb.load(22)
-                && let Some([a, b, c, d]) = skb.load::<[u8; 4]>(28)
-                && let Some([e, f, g, h]) = skb.load::<[u8; 4]>(38)
+            if let Some(target) = line.target.first_chunk_mut::<4>()
+                && let Some(address) = line.address.first_chunk_mut::<4>()
+                && skb.load_into(38, target)
             {
                 line.ip_version = 4;
-                line.mac = mac;
-                line.address = [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-                line.target = [e, f, g, h, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+                skb.load_into(22, &mut line.mac);
+                skb.load_into(28, address);
             }
         }
-        IPV6 => {
-            if let Some(address) = skb.load(22)
-                && let Some(target) = skb.load(62)
-            {
-                line.ip_version = 6;
-                line.address = address;
-                if skb.load(20) == Some(ICMPV6) {
-                    line.target = target;
-                }
+        IPV6 if skb.load_into(62, &mut line.target) => {
+            line.ip_version = 6;
+            skb.load_into(22, &mut line.address);
+            if skb.peek(20) != Some(ICMPV6) {
+                line.target = [0; 16];
             }
         }
         _ => {}

@@ -19,6 +19,22 @@ impl Skb {
         Self { skb }
     }
 
+    /// Loads a value at any offset in place; zeros, and `false`, if the frame is shorter.
+    #[inline(always)]
+    pub(crate) fn load_into<T: WireFormat>(&self, offset: usize, value: &mut T) -> bool {
+        // SAFETY: the helper writes `size_of::<T>()` bytes, also if it fails (`____bpf_skb_load_bytes` in
+        // net/core/filter.c); every bit pattern is a valid `T`.
+        let error = unsafe {
+            bpf_skb_load_bytes(
+                self.skb.cast(),
+                offset as u32,
+                core::ptr::from_mut(value).cast(),
+                size_of::<T>() as u32,
+            )
+        };
+        error == 0
+    }
+
     /// The device that received the packet.
     #[inline(always)]
     pub(crate) fn ifindex(&self) -> u32 {
