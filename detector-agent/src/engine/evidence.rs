@@ -34,10 +34,15 @@ impl Claimant {
         self.evidence.iter().any(wanted)
     }
 
+    /// Whether the address is in its evidence as assigned.
+    pub(super) fn has_address(&self) -> bool {
+        self.has(|e| e.kind == EvidenceKind::Address)
+    }
+
     /// Whether it has certain evidence: an assigned address, or a `PERMANENT` neighbour entry
     /// (`docs/detection-rules.md`, section 7).
     pub(super) fn is_certain(&self) -> bool {
-        self.has(|e| e.kind == EvidenceKind::Address)
+        self.has_address()
             || self.has(|e| {
                 e.kind == EvidenceKind::Neighbour && e.detail.as_deref() == Some("PERMANENT")
             })

@@ -10,10 +10,7 @@ use std::{
 };
 
 use super::{
-    conflict::{
-        Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, EvidenceKind,
-        LeaveReason,
-    },
+    conflict::{Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, LeaveReason},
     counts::KindCounts,
     ids::mix,
     network::Network,
@@ -396,12 +393,4 @@ fn listed(decision: Decision, bounds: &Bounds) -> (Vec<Claimant>, usize) {
     }
     claimants.truncate(bound);
     (claimants, omitted)
-}
-
-/// Whether the claimant had the address assigned.
-pub(super) fn had_assigned_address(claimant: &Claimant) -> bool {
-    claimant
-        .evidence
-        .iter()
-        .any(|e| e.kind == EvidenceKind::Address)
 }

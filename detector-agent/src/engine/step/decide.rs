@@ -6,7 +6,7 @@ use super::{Effect, Engine};
 use crate::engine::{
     claimants::{ClaimContext, Derived},
     conflict::{Claimant, ClaimantId, Confidence, ConflictKind, LeaveReason},
-    lifecycle::{Decision, DecisionTime, Lifecycle, RetryTarget, had_assigned_address},
+    lifecycle::{Decision, DecisionTime, Lifecycle, RetryTarget},
     links::Links,
     route_query::RouteQuery,
     scope::Scope,
@@ -201,7 +201,7 @@ fn decision(
 fn leave_reason(links: &Links, claimant: &Claimant, still_claims: bool) -> LeaveReason {
     if !exists(links, claimant) {
         LeaveReason::DeviceRemoved
-    } else if had_assigned_address(claimant) && !still_claims {
+    } else if claimant.has_address() && !still_claims {
         LeaveReason::AddressRemoved
     } else {
         LeaveReason::Expired
