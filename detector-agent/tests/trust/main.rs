@@ -18,11 +18,9 @@ mod own_interfaces;
 mod own_stack;
 mod preemption;
 mod recycled_ids;
-mod renames;
 mod restart;
 mod reuse;
 mod tentative;
-mod unusual_frames;
 mod vlan;
 
 /// The agent under test.

@@ -1,0 +1,13 @@
+//! What a hostile pod can try: each row of the table in `docs/security.md` has its test here.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+mod renames;
+mod unusual_frames;
+
+/// The agent under test.
+const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
