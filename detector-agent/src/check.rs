@@ -128,14 +128,9 @@ fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
     let settings = &args.common.pods;
     let kube = KubeClient::new(settings.kube);
     let sources = PodSources::new(settings, &node, kube);
-    let looked_up = devices_to_look_up.clone();
-    let pods = pods::resolve_once(devices_to_look_up, sources, settings.lookup_timeout)
+    let (pods, found) = pods::resolve_once(devices_to_look_up, sources, settings.lookup_timeout)
         .map_err(CheckError::PodLookup)?;
-    let networks = looked_up.into_iter().filter_map(|device| {
-        let name = pods.network_of(device.ifindex, device.generation)?;
-        Some((device.ifindex, device.generation, name))
-    });
-    engine.networks_known(now, &networks.collect::<Vec<_>>(), &mut Vec::new());
+    engine.networks_known(now, &found.networks, &mut Vec::new());
     let conflicts = engine.conflicts(now);
     let moment = Moment::now();
     let conflicts: Vec<ConflictData> = conflicts

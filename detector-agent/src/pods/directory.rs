@@ -15,7 +15,6 @@ pub(super) type DeviceId = (IfIndex, u64);
 #[derive(Debug, Default)]
 pub struct PodDirectory {
     answers: ArcSwap<HashMap<DeviceId, PodAnswer>>,
-    networks: ArcSwap<HashMap<DeviceId, Arc<str>>>,
     sources: ArcSwap<Vec<SourceStatus>>,
 }
 
@@ -41,12 +40,6 @@ impl PodDirectory {
         }
     }
 
-    /// The name of the CNI network that a device is in, if the CNI result cache has it.
-    #[must_use]
-    pub fn network_of(&self, ifindex: IfIndex, generation: u64) -> Option<Arc<str>> {
-        self.networks.load().get(&(ifindex, generation)).cloned()
-    }
-
     /// The reason for a device that the resolver has not processed yet.
     fn reason_before_first_lookup(&self) -> String {
         let sources = self.sources.load();
@@ -70,10 +63,6 @@ impl PodDirectory {
 
     pub(super) fn publish_answers(&self, answers: HashMap<DeviceId, PodAnswer>) {
         self.answers.store(Arc::new(answers));
-    }
-
-    pub(super) fn publish_networks(&self, networks: HashMap<DeviceId, Arc<str>>) {
-        self.networks.store(Arc::new(networks));
     }
 
     pub(super) fn publish_sources(&self, sources: Vec<SourceStatus>) {

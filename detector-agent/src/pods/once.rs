@@ -4,13 +4,14 @@ use std::{io, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{LookupRequest, PodDirectory, PodResolver, PodSources};
+use super::{LookupRequest, LookupUpdate, PodDirectory, PodResolver, PodSources};
 use crate::engine::PodDevice;
 
 /// Extra time for a source that reports a timeout of its own, which says more than that time is up.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// Looks up the pods behind `devices`. Returns what is known once all sources have answered or `timeout` has passed.
+/// Looks up the pods and CNI networks of `devices`. Returns what is known once all sources have answered or `timeout` has
+/// passed.
 ///
 /// # Errors
 /// If the asynchronous runtime cannot be started.
@@ -18,16 +19,16 @@ pub fn resolve_once(
     devices: Vec<PodDevice>,
     sources: PodSources,
     timeout: Duration,
-) -> io::Result<Arc<PodDirectory>> {
+) -> io::Result<(Arc<PodDirectory>, LookupUpdate)> {
     let directory = Arc::new(PodDirectory::default());
     if devices.is_empty() {
-        return Ok(directory);
+        return Ok((directory, LookupUpdate::default()));
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let mut resolver = PodResolver::without_log(Arc::clone(&directory));
-    runtime.block_on(async move {
+    let found = runtime.block_on(async move {
         let now = Instant::now();
         resolver.set_sources(sources.statuses());
         for device in devices {
@@ -43,8 +44,9 @@ pub fn resolve_once(
         }
         resolver.stop_lookups();
         resolver.publish();
+        resolver.take_update()
     });
     // A file read that hangs is left behind.
     runtime.shutdown_background();
-    Ok(directory)
+    Ok((directory, found))
 }

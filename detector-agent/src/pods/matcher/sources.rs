@@ -72,8 +72,10 @@ impl SourceMatchers {
 
     /// The name of the CNI network that a device is in, by a result that was read after the device appeared.
     pub(in crate::pods) fn network_of(&self, device: &PodDevice, first_round: u64) -> Option<&str> {
-        let is_current = self.cni_cache.round >= first_round;
-        let matcher = Some(&self.cni_cache.matcher).filter(|_| is_current)?;
+        let LatestSnapshot { matcher, round } = &self.cni_cache;
+        if *round < first_round {
+            return None;
+        }
         matcher.network_of(device)
     }
 

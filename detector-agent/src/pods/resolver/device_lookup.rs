@@ -36,8 +36,8 @@ pub(super) struct DeviceLookup {
     /// The first round whose snapshots may be matched by network.
     pub(super) first_round: u64,
     pub(super) pod: Option<Arc<Pod>>,
-    /// The name of the CNI network that the device is in.
-    pub(super) network: Option<Arc<str>>,
+    /// The name of the CNI network that the device is in was found.
+    pub(super) is_network_known: bool,
     /// The device's addresses, if the pod was matched by nothing else.
     pub(super) matched_addresses: Option<Vec<IpAddr>>,
     /// Why a match by address was not possible.
@@ -56,7 +56,7 @@ impl DeviceLookup {
             device,
             first_round,
             pod: None,
-            network: None,
+            is_network_known: false,
             matched_addresses: None,
             ambiguity: None,
             attempts: 0,

@@ -29,13 +29,11 @@ impl PodResolver {
             if lookup.is_gone {
                 continue;
             }
-            if lookup.network.is_none()
+            if !lookup.is_network_known
                 && let Some(network) = self.matchers.network_of(&lookup.device, lookup.first_round)
             {
-                let network: Arc<str> = network.into();
-                self.named_networks.push((id.0, id.1, Arc::clone(&network)));
-                lookup.network = Some(network);
-                self.is_stale = true;
+                self.named_networks.push((id.0, id.1, network.into()));
+                lookup.is_network_known = true;
             }
             let was_queried = reported.is_some_and(|(via, round)| {
                 lookup.first_round <= round && lookup.can_improve_with(via)

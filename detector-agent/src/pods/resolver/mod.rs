@@ -135,13 +135,18 @@ impl PodResolver {
                 rounds.send_replace(self.round);
             }
             self.publish();
-            let update = LookupUpdate {
-                networks: std::mem::take(&mut self.named_networks),
-                pods: std::mem::take(&mut self.changed),
-            };
+            let update = self.take_update();
             if update != LookupUpdate::default() {
                 notify(update);
             }
+        }
+    }
+
+    /// What became known since the last call.
+    pub(super) fn take_update(&mut self) -> LookupUpdate {
+        LookupUpdate {
+            networks: std::mem::take(&mut self.named_networks),
+            pods: std::mem::take(&mut self.changed),
         }
     }
 
@@ -246,9 +251,6 @@ impl PodResolver {
             (*id, answer)
         });
         self.directory.publish_answers(answers.collect());
-        let lookups = self.devices.iter();
-        let networks = lookups.filter_map(|(id, lookup)| Some((*id, lookup.network.clone()?)));
-        self.directory.publish_networks(networks.collect());
     }
 }
 
