@@ -52,8 +52,12 @@ impl Engine {
         {
             self.awaiting_networks.pop_front();
             let link = self.links.get_mut(ifindex);
-            if let Some(link) = link.filter(|link| link.generation == generation) {
-                link.awaits_network = false;
+            let Some(link) = link.filter(|link| link.generation == generation) else {
+                continue;
+            };
+            link.awaits_network = false;
+            let switch = self.links.switch_of(ifindex);
+            if switch.is_some_and(|switch| !self.links.is_bridge(switch)) {
                 self.mark_link_dirty(ifindex);
             }
         }

@@ -1,5 +1,7 @@
 //! Links and forwarding tables. Neither is a claim.
 
+use std::collections::BTreeSet;
+
 use super::{Effect, Engine, RereadReason};
 use crate::engine::{
     bridge::FdbChange,
@@ -57,9 +59,7 @@ impl Engine {
         }
         self.mark_link_dirty(ifindex);
         dependents.extend(self.links.depending_on(ifindex));
-        for dependent in dependents {
-            self.mark_link_dirty(dependent);
-        }
+        self.mark_links_dirty(dependents);
         let is_bridge = self.links.is_bridge(ifindex);
         if was_bridge != is_bridge && self.unresolved_links.remove(&ifindex) && is_bridge {
             effects.push(Effect::ReadNode(RereadReason::LateBridge));
@@ -138,9 +138,7 @@ impl Engine {
         // Entries may have been reported for a link whose appearance was missed.
         self.remove_link_facts(ifindex, state.as_ref().and_then(|s| pod_peer(&s.link)));
         self.refusals.remove(ifindex);
-        for dependent in dependents {
-            self.mark_link_dirty(dependent);
-        }
+        self.mark_links_dirty(dependents);
         self.mark_flapping_dirty(ifindex);
         if let Some(state) = state.filter(LinkState::is_pod) {
             effects.push(Effect::Detach(state.device()));
@@ -196,6 +194,12 @@ impl Engine {
         self.remove_link_routes(ifindex);
     }
 
+    fn mark_links_dirty(&mut self, links: BTreeSet<IfIndex>) {
+        for ifindex in links {
+            self.mark_link_dirty(ifindex);
+        }
+    }
+
     /// Marks every address dirty that is claimed through a link.
     pub(super) fn mark_link_dirty(&mut self, ifindex: IfIndex) {
         self.dirty.extend(self.facts.owned_by(Owner::Link(ifindex)));
@@ -212,9 +216,7 @@ impl Engine {
         let mut changed = self.facts.presence.take_changed();
         changed.append(&mut self.routes.presence.take_changed());
         for ifindex in changed {
-            for dependent in self.links.depending_on(ifindex) {
-                self.mark_link_dirty(dependent);
-            }
+            self.mark_links_dirty(self.links.depending_on(ifindex));
         }
     }
 
@@ -225,9 +227,7 @@ impl Engine {
             return;
         }
         self.mark_link_dirty(ifindex);
-        for dependent in self.links.depending_on(ifindex) {
-            self.mark_link_dirty(dependent);
-        }
+        self.mark_links_dirty(self.links.depending_on(ifindex));
     }
 
     pub(super) fn mark_behind_dirty(&mut self, hardware: &[(IfIndex, Mac)]) {

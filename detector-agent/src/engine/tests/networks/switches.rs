@@ -2,14 +2,18 @@
 
 use super::*;
 
+fn open_vswitch(ifindex: u32) -> Link {
+    Link {
+        name: "ovs-system".to_owned(),
+        kind: LinkKind::Switch,
+        ..uplink(ifindex)
+    }
+}
+
 #[test]
 fn ports_of_another_switch_share_a_network() {
     let mut node = Node::with_pods(1);
-    node.link(Link {
-        name: "ovs-system".to_owned(),
-        kind: LinkKind::Switch,
-        ..uplink(9)
-    });
+    node.link(open_vswitch(9));
     for device in 2..=3 {
         node.link(enslaved(pod(device), 9));
     }
@@ -28,11 +32,7 @@ fn ports_that_wait() -> Node {
         cni_network_wait: WAIT,
         ..Settings::default()
     });
-    node.link(Link {
-        name: "ovs-system".to_owned(),
-        kind: LinkKind::Switch,
-        ..uplink(9)
-    });
+    node.link(open_vswitch(9));
     for device in 1..=3 {
         node.link(enslaved(pod(device), 9));
         node.address(device, "10.0.0.1");
@@ -97,11 +97,7 @@ fn conflict_in_a_cni_network_continues_after_a_restart() {
     for link in &mut dump.links {
         link.master = Some(9);
     }
-    dump.links.push(Link {
-        name: "ovs-system".to_owned(),
-        kind: LinkKind::Switch,
-        ..uplink(9)
-    });
+    dump.links.push(open_vswitch(9));
     next.resync(dump);
     assert!(next.conflict_events().is_empty());
     assert_eq!(next.engine.conflicts(next.now)[0].id, id);
