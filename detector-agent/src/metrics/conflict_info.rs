@@ -46,7 +46,7 @@ pub(super) struct ConflictInfoSeries {
 #[derive(Debug, Default)]
 struct SeriesTable {
     conflicts: HashMap<ConflictId, ConflictSeries>,
-    /// How many conflicts use each series: networks are told apart by their names, which may be equal for a moment.
+    /// How many conflicts use each series: networks are distinguished by their names, which may be equal for a moment.
     series: HashMap<Arc<ConflictInfo>, usize>,
     /// Conflicts with claimants beyond the bound, the oldest first.
     waiting: BTreeMap<u64, ConflictId>,

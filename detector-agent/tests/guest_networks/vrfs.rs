@@ -45,7 +45,7 @@ fn traffic_follows_the_table_of_the_vrf() {
     for device in ["vetha", "vethb"] {
         let routes = [
             format!("route replace {ADDRESS}/32 dev {device} vrf red"),
-            // The main table says otherwise.
+            // The main table has another receiver.
             format!("route replace {ADDRESS}/32 dev lo"),
         ];
         site.node.ip_batch(routes).unwrap();

@@ -1,4 +1,4 @@
-//! Conflicts of one address in two networks are told apart wherever conflicts are shown.
+//! Conflicts of one address in two networks are distinguishable wherever conflicts are shown.
 
 use std::collections::BTreeSet;
 

@@ -308,7 +308,7 @@ fn address_that_a_program_took_over_is_no_leak_but_may_be_drift() {
     let drift = wait_for(&agent, ANOMALY_RAISED, "ipam_drift", 1);
     assert_eq!(drift[0].address, "10.74.0.4");
 
-    // The program answers for its own address, and for one that IPAM gave to nobody.
+    // The program answers for its own address, and for one without an allocation.
     for address in ["10.74.0.2", "10.74.0.5"] {
         announce(&program, address.parse().unwrap()).unwrap();
     }

@@ -1,6 +1,6 @@
 //! Notifications of changed filters and queueing disciplines (`RTNLGRP_TC`).
 //!
-//! They tell which devices to check: listing the filters of all devices every few seconds would be most of an idle agent's CPU
+//! They name the devices to check: listing the filters of all devices every few seconds would be most of an idle agent's CPU
 //! time.
 
 use std::{

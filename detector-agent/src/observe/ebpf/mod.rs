@@ -9,7 +9,7 @@
 //! Invariants: nothing here delays or changes a packet; every loss is counted in the kernel; filters and programs of others
 //! stay as they are.
 //!
-//! Limits: a device has at most one `clsact` or `ingress` queueing discipline. Once the agent has added `clsact`, nobody can
+//! Limits: a device has at most one `clsact` or `ingress` queueing discipline. Once the agent has added `clsact`, no program can
 //! add the older `ingress`, as the CNI plugin `bandwidth` does; `--attach tcx` needs neither.
 
 mod attach;

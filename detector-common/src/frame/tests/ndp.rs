@@ -206,7 +206,7 @@ fn message_behind_extension_headers_is_checked() {
     }
 }
 
-/// As Linux does, and RFC 8200 §4.1 says.
+/// As in Linux, and RFC 8200 §4.1.
 #[test]
 fn hop_by_hop_options_are_valid_only_in_front() {
     for headers in [
