@@ -110,6 +110,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR", env = "IPCONFLICT_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
 
+    /// The lock that excludes agents.
+    #[command(flatten)]
+    pub lock: LockArgs,
+
     /// How to attach to devices: clsact (`tc`), TCX before all other programs (`tcx`), or TCX only on devices where
     /// another program uses it (`auto`).
     #[arg(
@@ -213,9 +217,31 @@ pub struct WatchArgs {
 /// Settings of `cleanup`.
 #[derive(Args, Clone, Debug)]
 pub struct CleanupArgs {
+    /// Remove the filters also while an agent runs in this network namespace; it attaches again.
+    #[arg(long, env = "IPCONFLICT_FORCE", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub force: bool,
+
+    /// The lock that excludes agents.
+    #[command(flatten)]
+    pub lock: LockArgs,
+
     /// Logging.
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+/// The lock that excludes a second agent.
+#[derive(Args, Clone, Debug)]
+pub struct LockArgs {
+    /// Directory of the lock that keeps a second agent from running in this network namespace; only root may be able to
+    /// write it.
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "IPCONFLICT_RUN_DIR",
+        default_value = "/run/ip-conflict-detector"
+    )]
+    pub run_dir: PathBuf,
 }
 
 /// Logging settings.

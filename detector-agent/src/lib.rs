@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod check;
+pub mod cleanup;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use detector_agent::{
-    agent, check,
+    agent, check, cleanup,
     cli::Command,
     config::{self, ConfigError},
-    logging, observe, watch,
+    logging, watch,
 };
 
 /// Exit code for an incomplete check and for every failure.
@@ -34,13 +34,10 @@ fn main() -> ExitCode {
         Command::Watch(args) => {
             watch::run(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS)
         }
-        Command::Cleanup(_) => observe::ebpf::leftovers::remove().map_or_else(
+        Command::Cleanup(args) => cleanup::run(&args).map_or_else(
             |e| failed(&e),
-            |removed| {
-                println!(
-                    "removed the filters of an earlier agent from {} devices",
-                    removed.len()
-                );
+            |devices| {
+                println!("removed the filters of an earlier agent from {devices} devices");
                 ExitCode::SUCCESS
             },
         ),

@@ -98,10 +98,30 @@ fn cleanup_removes_the_filters_of_a_killed_agent() {
 }
 
 #[test]
+fn cleanup_beside_a_running_agent_needs_force() {
+    let (node, pods) = node_with_pods("beside");
+    let _agent =
+        Agent::start_ready(&node, &AgentCommand::run(AGENT).arg("--attach").arg("tc")).unwrap();
+    let attached = filters(&node, &pods);
+    let cleanup = AgentCommand::new(AGENT, ["cleanup"]);
+    let outcome = cleanup.run_to_end(&node, DEADLINE).unwrap();
+    assert_eq!(outcome.code().unwrap(), 2, "{outcome:?}");
+    assert!(outcome.stderr.contains("--force"), "{outcome:?}");
+    assert_eq!(filters(&node, &pods), attached);
+    let outcome = cleanup.arg("--force").run_to_end(&node, DEADLINE).unwrap();
+    assert_eq!(outcome.code().unwrap(), 0, "{outcome:?}");
+    assert!(outcome.stdout.contains("from 5 devices"), "{outcome:?}");
+}
+
+#[test]
 fn second_agent_on_a_node_exits_2_and_the_first_keeps_running() {
     let (node, _pods) = node_with_pods("second");
     let first = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let second = AgentCommand::new(AGENT, ["run", "--events", "-", "--listen", "127.0.0.1:0"]);
+    // Neither directory matters: the lock is the network namespace's.
+    let state = tempfile::tempdir().unwrap();
+    let second = AgentCommand::new(AGENT, ["run", "--events", "-", "--listen", "127.0.0.1:0"])
+        .arg("--state-dir")
+        .arg(state.path());
     let outcome = second.run_to_end(&node, DEADLINE).unwrap();
     assert_eq!(outcome.code().unwrap(), 2, "{outcome:?}");
     assert_eq!(

@@ -55,20 +55,42 @@ impl Kernel {
             programs = Some(loaded);
             memory::release_freed();
         }
-        let options = ListenerOptions {
-            receive_buffer: args.netlink_bytes,
-            neighbours: neighbours_by_netlink,
-        };
         Ok(Self {
             programs,
             ring,
             log,
             // Before the first snapshot, so that no change is missed between the two.
-            listener: NetlinkListener::open(selector.clone(), options)?,
+            listener: listen(args, selector, neighbours_by_netlink)?,
             reader: NetlinkReader::open()?,
             neighbour_problem,
         })
     }
+}
+
+/// Checks that the agent has the privileges that [`Kernel::open`] needs.
+///
+/// # Errors
+/// Names the first capability that is missing.
+pub(super) fn check_privileges(
+    args: &RunArgs,
+    selector: &DeviceSelector,
+) -> Result<(), AgentError> {
+    if !args.no_ebpf {
+        Programs::check_capabilities()?;
+    }
+    listen(args, selector, false).map(drop)
+}
+
+fn listen(
+    args: &RunArgs,
+    selector: &DeviceSelector,
+    neighbours: bool,
+) -> Result<NetlinkListener, AgentError> {
+    let options = ListenerOptions {
+        receive_buffer: args.netlink_bytes,
+        neighbours,
+    };
+    Ok(NetlinkListener::open(selector.clone(), options)?)
 }
 
 /// Writes the kernel log to the agent's log and counts what was suppressed. Does not return.

@@ -109,7 +109,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         .map_err(AgentError::Start)?;
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let node = node::name(args.common.node_name.as_deref())?;
-    let _instance = Instance::take()?;
+    let _instance = take_lock(args, &selector)?;
     let endpoints = Endpoints::open(&options::http(args))?;
     let lines = options::lines(args)?;
     let metrics = Arc::new(Metrics::new());
@@ -269,6 +269,16 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         .and_then(|result| result)
         .map_err(AgentError::EventLoop)?;
     worker_result.map_err(AgentError::EventLoop)
+}
+
+fn take_lock(args: &RunArgs, selector: &DeviceSelector) -> Result<Instance, AgentError> {
+    Instance::take(&args.lock.run_dir).map_err(|error| match error {
+        InstanceError::Taken(_) => error.into(),
+        // Without privileges the directory is out of reach, too; then it is the capability that has to be named.
+        error => kernel::check_privileges(args, selector)
+            .err()
+            .unwrap_or_else(|| error.into()),
+    })
 }
 
 /// Runs the IPAM watcher on a runtime of its own.

@@ -112,6 +112,10 @@ fn schema_rejects_wrong_values_and_names_them() {
         ("{seccomp: {type: runtime-default}}", "seccomp.type"),
         ("{seccomp: {type: Localhost}}", "localhostProfile"),
         ("{updateStrategy: {type: Recreate}}", "updateStrategy.type"),
+        (
+            "{updateStrategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1}}}",
+            "maxSurge",
+        ),
         ("{podMonitor: {interval: 30}}", "podMonitor.interval"),
         ("{config: {listen: '0.0.0.0:1'}}", "listen"),
         ("{config: {Claim_TTL: 1m}}", "Claim_TTL"),

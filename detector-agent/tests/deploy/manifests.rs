@@ -190,7 +190,7 @@ fn agent_has_only_the_privileges_it_needs() {
     assert_eq!(spec.get("hostPID"), None);
     assert_eq!(spec.get("hostIPC"), None);
     for mount in spec["containers"][0]["volumeMounts"].as_sequence().unwrap() {
-        let own = mount["name"] == "state";
+        let own = mount["name"] == "state" || mount["name"] == "run";
         assert_eq!(mount["readOnly"] == true, !own, "{mount:?}");
     }
     let roles: Vec<_> = base

@@ -6,6 +6,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod instance;
 mod renames;
 mod unusual_frames;
 

@@ -65,13 +65,19 @@ impl Programs {
         })
     }
 
+    /// Checks that this thread may load and attach.
+    ///
+    /// # Errors
+    /// [`LoadError::MissingCapability`].
+    pub fn check_capabilities() -> Result<(), LoadError> {
+        capability::missing().map_or(Ok(()), |name| Err(LoadError::MissingCapability(name)))
+    }
+
     fn load_object(object: &[u8], options: &EbpfOptions) -> Result<(Self, RingReader), LoadError> {
         if object.is_empty() {
             return Err(LoadError::Stub);
         }
-        if let Some(name) = capability::missing() {
-            return Err(LoadError::MissingCapability(name));
-        }
+        Self::check_capabilities()?;
         let path = options.btf.as_deref().unwrap_or(Path::new(DEFAULT_BTF));
         let unusable = |problem| LoadError::Btf {
             path: path.to_owned(),

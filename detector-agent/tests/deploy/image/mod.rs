@@ -174,6 +174,23 @@ fn missing_capability_of_the_container_is_named() {
     }
 }
 
+/// The root file system is read-only, so the directory of the lock has to be mounted.
+#[test]
+fn missing_mount_for_the_lock_is_named_with_the_remedy() {
+    let mut cluster = Cluster::new("imagelock", "base");
+    let directory = "/run/ip-conflict-detector";
+    let mut spec = cluster.spec.clone();
+    spec.mounts.retain(|mount| mount.container != directory);
+    let agent = cluster.containerd.run_container(&spec).unwrap();
+    let (code, log) = cluster.wait_exit(&agent);
+    assert_eq!(code, 2, "{log}");
+    assert!(
+        log.contains(directory) && log.contains("--run-dir"),
+        "{log}"
+    );
+    cluster.containerd.remove_container(&agent).unwrap();
+}
+
 /// The reduced set in docs/security.md: without kernel programs the agent needs no capability to load
 /// them.
 #[test]
