@@ -33,8 +33,30 @@ pub(super) type Derived = BTreeMap<Scope, Vec<Claimant>>;
 /// A claimant whose evidence is still being collected.
 struct Draft {
     claimant: Claimant,
-    /// Whether all of its evidence is tentative.
-    tentative: bool,
+    strength: Strength,
+}
+
+/// Against what evidence counts; for a claimant, the strongest of its evidence decides.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Strength {
+    /// An address on a further interface of a pod: only against a full claim of another pod. The
+    /// same shared address on `lo` or a dummy of several pods is usual (LVS, anycast), and so is one
+    /// of the node's in pods that are nodes themselves.
+    Further,
+    /// A probe: only against a full claim of another pod or of the node (RFC 5227 §2.1.1, RFC 4862
+    /// §5.4).
+    Probe,
+    Full,
+}
+
+impl Strength {
+    fn of_frame(frame: &FrameFact) -> Self {
+        if frame.tentative {
+            Self::Probe
+        } else {
+            Self::Full
+        }
+    }
 }
 
 impl ClaimContext<'_> {
@@ -48,19 +70,21 @@ impl ClaimContext<'_> {
         self.add_assigned(address, facts, &mut drafts);
         self.add_neighbours(address, facts, now, &mut drafts);
         self.add_frames(address, facts, now, &mut drafts);
+        self.add_further(address, facts, &mut drafts);
         self.add_host(address, facts, &mut drafts);
 
         let mut derived = Derived::new();
         let tentative: Vec<_> = drafts
             .iter()
-            .filter(|(_, d)| d.tentative)
-            .map(|(key, _)| *key)
+            .filter(|(_, d)| d.strength != Strength::Full)
+            .map(|(key, draft)| (*key, draft.strength))
             .collect();
-        for key in tentative {
-            // A probe counts only against another pod's claim, or the node's (RFC 5227 §2.1.1,
-            // RFC 4862 §5.4).
+        for (key, strength) in tentative {
             let contested = drafts.iter().any(|((scope, id), d)| {
-                *scope == key.0 && !d.tentative && !self.links.is_one_pod(*id, key.1)
+                *scope == key.0
+                    && d.strength == Strength::Full
+                    && !self.links.is_one_pod(*id, key.1)
+                    && (*id != ClaimantId::Host || strength == Strength::Probe)
             });
             if !contested {
                 drafts.remove(&key);
@@ -134,7 +158,29 @@ impl ClaimContext<'_> {
             let scope = self.scope(address, Vlan::default(), link.link.ifindex);
             // An address in duplicate address detection counts in full, unlike a probe seen in a
             // frame: it has already been given to the pod.
-            self.add(drafts, scope, link, evidence, false);
+            self.add(drafts, scope, link, evidence, Strength::Full);
+        }
+    }
+
+    fn add_further(
+        &self,
+        address: IpAddr,
+        facts: &AddressFacts,
+        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
+    ) {
+        for further in &facts.further {
+            let Some(link) = self.links.pod_by_peer(further.peer) else {
+                continue;
+            };
+            let evidence = Evidence {
+                kind: EvidenceKind::Address,
+                first_seen: further.first.max(link.since),
+                last_seen: further.last.max(link.since),
+                mac: further.mac.or(link.peer_mac),
+                detail: Some(format!("on {}", further.interface)),
+            };
+            let scope = self.scope(address, Vlan::default(), link.link.ifindex);
+            self.add(drafts, scope, link, evidence, Strength::Further);
         }
     }
 
@@ -166,7 +212,7 @@ impl ClaimContext<'_> {
     ) {
         if self.supports_claim(address, entry, link, facts) {
             let evidence = neighbour_evidence(entry);
-            self.add(drafts, scope, link, evidence, false);
+            self.add(drafts, scope, link, evidence, Strength::Full);
         }
     }
 
@@ -214,7 +260,7 @@ impl ClaimContext<'_> {
                 mac: Some(former.mac),
                 detail: Some("FLAPPING".to_owned()),
             };
-            self.add(drafts, scope, link, evidence, false);
+            self.add(drafts, scope, link, evidence, Strength::Full);
         }
     }
 
@@ -230,7 +276,8 @@ impl ClaimContext<'_> {
                 && self.is_frame_live(address, frame, link, facts, now)
             {
                 let scope = self.scope(address, frame.vlan, frame.ifindex);
-                self.add(drafts, scope, link, frame_evidence(frame), frame.tentative);
+                let strength = Strength::of_frame(frame);
+                self.add(drafts, scope, link, frame_evidence(frame), strength);
             }
         }
     }
@@ -265,7 +312,7 @@ impl ClaimContext<'_> {
                         peer: None,
                         ..self.claimant(ClaimantId::Host, link)
                     },
-                    tentative: false,
+                    strength: Strength::Full,
                 });
         }
     }
@@ -294,15 +341,15 @@ impl ClaimContext<'_> {
         scope: Scope,
         link: &LinkState,
         evidence: Evidence,
-        tentative: bool,
+        strength: Strength,
     ) {
         let id = ClaimantId::Device(link.link.ifindex, link.generation);
         let draft = drafts.entry((scope, id)).or_insert_with(|| Draft {
             claimant: self.claimant(id, link),
-            tentative: true,
+            strength,
         });
         draft.claimant.evidence.push(evidence);
-        draft.tentative &= tentative;
+        draft.strength = draft.strength.max(strength);
     }
 
     fn add_behind_bridge(
@@ -326,7 +373,7 @@ impl ClaimContext<'_> {
             (scope, id),
             Draft {
                 claimant,
-                tentative: false,
+                strength: Strength::Full,
             },
         );
     }

@@ -72,7 +72,7 @@ impl ClaimContext<'_> {
         let is_assigned = link
             .link
             .peer
-            .is_some_and(|peer| facts.is_assigned_on(peer));
+            .is_some_and(|peer| facts.is_assigned_on(peer) || facts.is_further_on(peer));
         match entry.state {
             NudState::Permanent => true,
             NudState::Reachable => is_assigned || !entry.refuted,
@@ -100,7 +100,7 @@ impl ClaimContext<'_> {
         let is_assigned = || {
             link.link
                 .peer
-                .is_some_and(|peer| facts.is_assigned_on(peer))
+                .is_some_and(|peer| facts.is_assigned_on(peer) || facts.is_further_on(peer))
         };
         let is_held = || {
             self.has_no_expiry(link, frame.vlan, address)

@@ -31,6 +31,7 @@ mod dedup;
 mod evidence;
 mod expiry;
 mod facts;
+mod further_reads;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod ids;

@@ -1,5 +1,7 @@
 //! Snapshots: full dumps of the kernel's state, of the node or of one device.
 
+use std::net::IpAddr;
+
 use super::observation::{
     AssignedAddress, FdbEntry, IfIndex, Link, Mac, Neighbour, Peer, PortVlan, Route,
 };
@@ -17,6 +19,17 @@ pub enum SnapshotScope {
     Device(IfIndex),
 }
 
+/// An address on a further interface of a pod's namespace, for which the pod answers on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FurtherAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// The name of the interface that has it.
+    pub interface: String,
+    /// The hardware address that it answers with, if it is not the device's peer's.
+    pub mac: Option<Mac>,
+}
+
 /// The addresses on the peer of one pod device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodAddresses {
@@ -29,6 +42,8 @@ pub struct PodAddresses {
     pub addresses: Option<Vec<AssignedAddress>>,
     /// There are more addresses than are listed: one that is absent need not be gone.
     pub is_truncated: bool,
+    /// The addresses on further interfaces for which the pod answers on the device.
+    pub further: Vec<FurtherAddress>,
 }
 
 /// The lists of a [`Snapshot`] that omit objects beyond a bound: one that is absent there need not

@@ -1,4 +1,4 @@
-//! Networks that need drivers which a host may lack: VRFs, VLAN filtering of bridges, and VLAN interfaces.
+//! What needs drivers that a host may lack: VRFs, VLAN filtering of bridges, VLAN interfaces, dummies, and ipvlan.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -6,6 +6,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod further;
 mod site;
 mod vlans;
 mod vrfs;

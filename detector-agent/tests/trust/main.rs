@@ -9,6 +9,7 @@
 mod assignments;
 mod bounds;
 mod bridge;
+mod further_interfaces;
 mod host;
 mod ipv6;
 mod leftovers;

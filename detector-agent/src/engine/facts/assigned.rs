@@ -221,9 +221,9 @@ impl Facts {
         self.remove_frames(device, address, |f| f.vlan == Vlan::default())
     }
 
-    /// Removes the addresses assigned on a pod's end.
+    /// Removes the addresses assigned on a pod's end, and those that the pod answers for there.
     pub(in crate::engine) fn remove_peer(&mut self, peer: Peer) -> Vec<IpAddr> {
-        let addresses = self.owned_by(Owner::Peer(peer));
+        let mut addresses = self.owned_by(Owner::Peer(peer));
         for address in &addresses {
             if let Some(entry) = self.by_address.get_mut(address) {
                 entry.assigned.retain(|a| a.peer != peer);
@@ -231,6 +231,7 @@ impl Facts {
             self.drop_if_empty(*address);
         }
         self.owners.remove(&Owner::Peer(peer));
+        addresses.extend(self.remove_further_of(peer));
         addresses
     }
 

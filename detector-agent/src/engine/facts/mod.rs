@@ -8,6 +8,7 @@
 
 mod assigned;
 mod frames;
+mod further;
 mod neighbours;
 mod removals;
 
@@ -19,6 +20,7 @@ use std::{
 pub use assigned::MAX_ASSIGNMENTS;
 pub(super) use assigned::{Assigned, HostAddress, RemovedAssignment};
 pub(super) use frames::FrameFact;
+pub(super) use further::FurtherFact;
 pub(super) use neighbours::{NeighbourFact, NeighbourUpdateContext};
 
 use super::{
@@ -34,6 +36,7 @@ pub(super) struct AddressFacts {
     pub(super) host: Vec<HostAddress>,
     pub(super) neighbours: Vec<NeighbourFact>,
     pub(super) frames: Vec<FrameFact>,
+    pub(super) further: Vec<FurtherFact>,
 }
 
 impl AddressFacts {
@@ -42,12 +45,14 @@ impl AddressFacts {
             && self.host.is_empty()
             && self.neighbours.is_empty()
             && self.frames.is_empty()
+            && self.further.is_empty()
     }
 
     /// Whether these facts can make two claimants.
     pub(super) fn can_conflict(&self) -> bool {
         let by_neighbours = self.neighbours.iter().map(|n| 1 + n.former.len());
-        self.assigned.len() + self.host.len() + self.frames.len() + by_neighbours.sum::<usize>() > 1
+        let others = self.assigned.len() + self.host.len() + self.frames.len() + self.further.len();
+        others + by_neighbours.sum::<usize>() > 1
     }
 
     pub(super) fn is_assigned_on(&self, peer: Peer) -> bool {
@@ -105,6 +110,8 @@ impl LinkCounts {
 pub(super) struct Facts {
     by_address: HashMap<IpAddr, AddressFacts>,
     owners: HashMap<Owner, HashSet<IpAddr>>,
+    /// The addresses of [`AddressFacts::further`] by peer.
+    further: HashMap<Peer, HashSet<IpAddr>>,
     frames: LinkCounts,
     neighbours: LinkCounts,
     neighbour_count: usize,

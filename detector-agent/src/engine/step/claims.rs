@@ -65,23 +65,19 @@ impl Engine {
             self.dirty.insert(address);
         }
         self.pod_evidence_withdrawn(device, address, at);
-        let facts = self.facts.get(address);
-        if !facts.is_some_and(|f| f.is_assigned_in(peer.nsid)) {
-            // Linux answers for an address on each interface of its namespace.
-            for other in self.links.peers_in(peer.nsid) {
-                let link = self.links.pod_by_peer(other).map(|l| l.link.ifindex);
-                if let Some(link) = link.filter(|link| *link != device) {
-                    self.pod_evidence_withdrawn(link, address, at);
-                }
-            }
-        }
+        self.withdraw_in_namespace(peer.nsid, address, at);
         if !self.facts.has_address_like(peer, address) {
             self.authority_changed(device, Some(address), at);
         }
     }
 
     /// Withdraws what was seen of an address on a device, because it was removed in the pod.
-    fn pod_evidence_withdrawn(&mut self, device: IfIndex, address: IpAddr, at: Timestamp) {
+    pub(super) fn pod_evidence_withdrawn(
+        &mut self,
+        device: IfIndex,
+        address: IpAddr,
+        at: Timestamp,
+    ) {
         let mut changed = self.facts.withdraw_frames(device, address, at);
         changed |= self.facts.refute_neighbour(device, address, |_| true);
         if let Some(bridge) = self.links.bridge_of(device) {

@@ -87,10 +87,14 @@ impl Engine {
                 .collect()
         };
         let links = &self.links;
+        let still_has = |claimant: &Claimant| {
+            let is_further = |peer| facts.is_some_and(|f| f.is_further_on(peer));
+            still_claiming.contains(&claimant.id) || claimant.peer.is_some_and(is_further)
+        };
         self.drops.conflicts += self.lifecycle.apply(
             address,
             decisions,
-            |claimant| leave_reason(links, claimant, still_claiming.contains(&claimant.id)),
+            |claimant| leave_reason(links, claimant, still_has(claimant)),
             at,
             &self.settings.bounds,
             effects,
@@ -196,12 +200,12 @@ fn decision(
     }
 }
 
-/// Why a former claimant left. One that still claims the address has taken no part in its moves for
-/// too long.
-fn leave_reason(links: &Links, claimant: &Claimant, still_claims: bool) -> LeaveReason {
+/// Why a former claimant left. One that still has the address has taken no part in its moves for
+/// too long, or does not count without the others.
+fn leave_reason(links: &Links, claimant: &Claimant, still_has: bool) -> LeaveReason {
     if !exists(links, claimant) {
         LeaveReason::DeviceRemoved
-    } else if claimant.has_address() && !still_claims {
+    } else if claimant.has_address() && !still_has {
         LeaveReason::AddressRemoved
     } else {
         LeaveReason::Expired

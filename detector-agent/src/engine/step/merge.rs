@@ -190,6 +190,7 @@ impl Engine {
                     self.pod_address(pod.peer, info, at);
                 }
             }
+            self.merge_further(pod.peer, pod.further, at);
         }
     }
 

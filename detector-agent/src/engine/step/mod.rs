@@ -4,6 +4,7 @@ mod anomalies;
 mod bounds;
 mod claims;
 mod decide;
+mod further;
 mod gateways;
 mod loss;
 mod merge;
@@ -27,6 +28,7 @@ use super::{
     counts::ClaimCounts,
     expiry::ExpiryQueue,
     facts::Facts,
+    further_reads::FurtherReads,
     in_flight_snapshots::{InFlightSnapshots, StateKey},
     lifecycle::{DecisionTime, Lifecycle},
     links::{Links, PodDevice},
@@ -145,6 +147,7 @@ pub struct Engine {
     /// Peers with address updates that wait until it is certain whose peer they are; bounded like
     /// links.
     deferred_peers: HashSet<Peer>,
+    further_reads: FurtherReads,
     /// New pod devices by the time until which they wait for the name of their network.
     awaiting_networks: VecDeque<(Timestamp, IfIndex, u64)>,
     /// Open conflicts of the previous run, until the first full snapshot.
@@ -175,6 +178,7 @@ impl Engine {
             dirty: BTreeSet::new(),
             unresolved_links: BTreeSet::new(),
             deferred_peers: HashSet::new(),
+            further_reads: FurtherReads::default(),
             awaiting_networks: VecDeque::new(),
             restored: restore::RestoredConflicts::default(),
         }
@@ -208,12 +212,14 @@ impl Engine {
             Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
             Observation::PodAddress(peer, info) => {
                 self.touch_pod_address(peer, info.id());
+                self.further_changed(peer, now, effects);
                 if !self.defer_address_update(peer, effects) {
                     self.pod_address(peer, info, at);
                 }
             }
             Observation::PodAddressGone(peer, id) => {
                 self.touch_pod_address(peer, id);
+                self.further_changed(peer, now, effects);
                 if !self.defer_address_update(peer, effects) {
                     self.pod_address_gone(peer, id, at);
                 }
@@ -313,6 +319,7 @@ impl Engine {
             self.anomalies.next_due(),
             self.discrepancies.next_due(),
             self.refusals.next_check(),
+            self.further_reads.next_due(),
             self.awaiting_networks.front().map(|(due, ..)| *due),
         ];
         due.into_iter().flatten().min()
@@ -330,6 +337,7 @@ impl Engine {
             effects.push(Effect::Corrected(discrepancy));
         }
         self.read_refused(now, effects);
+        self.read_further(now, effects);
         self.apply_pending(
             DecisionTime {
                 now,

@@ -163,6 +163,7 @@ impl Engine {
             self.mark_flapping_dirty(ifindex);
         }
         self.links.forget_namespace(nsid);
+        self.further_reads.remove(nsid);
     }
 
     /// The pod's end of a device is in another namespace now. Which one, and which addresses it has
@@ -205,6 +206,7 @@ impl Engine {
         self.dirty.extend(self.facts.owned_by(Owner::Link(ifindex)));
         if let Some(peer) = self.links.pod(ifindex).and_then(|l| l.link.peer) {
             self.dirty.extend(self.facts.owned_by(Owner::Peer(peer)));
+            self.dirty.extend(self.facts.further_of(peer));
         }
         let behind = self.fdb.behind_port(ifindex);
         self.mark_behind_dirty(&behind);

@@ -87,6 +87,7 @@ impl Node {
                     mac: None,
                     addresses: Some(vec![assigned(&format!("10.7.0.{ifindex}"))]),
                     is_truncated: false,
+                    further: Vec::new(),
                 })
                 .collect(),
             ..Snapshot::default()

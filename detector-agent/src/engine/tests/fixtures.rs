@@ -159,6 +159,15 @@ pub(super) fn pod_addresses(ifindex: IfIndex, addresses: &[&str]) -> PodAddresse
         mac: Some(mac(u8::try_from(ifindex).unwrap())),
         addresses: Some(addresses.iter().map(|a| assigned(a)).collect()),
         is_truncated: false,
+        further: Vec::new(),
+    }
+}
+
+pub(super) fn further(address: &IpAddr, interface: &str) -> FurtherAddress {
+    FurtherAddress {
+        address: *address,
+        interface: interface.to_owned(),
+        mac: None,
     }
 }
 

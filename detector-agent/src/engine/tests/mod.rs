@@ -21,6 +21,7 @@ mod expiry;
 mod fdb;
 mod fixtures;
 mod flapping;
+mod further;
 mod gateway_anomalies;
 mod host;
 mod in_flight_snapshots;

@@ -29,6 +29,7 @@ use super::{
         neighbour::{self, NeighbourEntry},
         route::{self, RouteMessage as DecodedRoute},
     },
+    further::FurtherInterfaces,
     request::{ReadError, RequestError, RequestSocket},
     wire::{RawMessage, Undecodable},
 };
@@ -128,6 +129,17 @@ fn one_link(
     ifindex: IfIndex,
     nsid: Option<NsId>,
 ) -> Result<Option<LinkFacts>, ReadError> {
+    one_link_as(socket, what, ifindex, nsid, link::new_link)
+}
+
+/// One link, in another namespace if `nsid` is given; `None` if it or the namespace is gone.
+pub(super) fn one_link_as<T>(
+    socket: &mut RequestSocket,
+    what: &'static str,
+    ifindex: IfIndex,
+    nsid: Option<NsId>,
+    parse: impl Fn(&[u8]) -> Result<Option<T>, Undecodable>,
+) -> Result<Option<T>, ReadError> {
     let mut request = link_request();
     request.header.index = ifindex;
     // IFLA_TARGET_NETNSID is the newer name of IFLA_IF_NETNSID.
@@ -135,7 +147,7 @@ fn one_link(
         .attributes
         .extend(nsid.map(LinkAttribute::IfNetnsId));
     let answer = socket.get(RouteNetlinkMessage::GetLink(request), |found, message| {
-        let parsed = parse_as(message, RTM_NEWLINK, link::new_link);
+        let parsed = parse_as(message, RTM_NEWLINK, &parse);
         let is_ok = parsed.is_ok();
         *found = parsed.ok().flatten();
         is_ok
@@ -190,31 +202,48 @@ pub(super) fn link_request() -> LinkMessage {
 pub(super) fn host_addresses(
     socket: &mut RequestSocket,
 ) -> Result<BoundedList<LinkAddress>, ReadError> {
-    addresses(
-        socket,
-        "addresses of the node",
-        None,
-        LinkAddress::is_node_address,
-    )
+    let add = |list: &mut BoundedList<_>, found: LinkAddress| {
+        if found.is_node_address() {
+            list.push(found);
+        }
+    };
+    addresses(socket, "addresses of the node", None, add)
 }
 
-/// Addresses in another namespace, on the links selected by `is_wanted`.
+/// The addresses in a pod's namespace.
+#[derive(Debug, Default)]
+pub(super) struct PodAddressList {
+    /// On the wanted links.
+    pub(super) own: BoundedList<LinkAddress>,
+    /// On others, which take no room from those.
+    pub(super) further: FurtherInterfaces,
+}
+
+/// Addresses in another namespace, on the links selected by `is_wanted` and on others.
 pub(super) fn pod_addresses(
     socket: &mut RequestSocket,
     nsid: NsId,
     is_wanted: impl Fn(IfIndex) -> bool,
-) -> Result<BoundedList<LinkAddress>, ReadError> {
-    addresses(socket, "addresses inside a pod", Some(nsid), |found| {
-        found.is_pod_address() && is_wanted(found.ifindex)
-    })
+) -> Result<PodAddressList, ReadError> {
+    let add = |list: &mut PodAddressList, found: LinkAddress| {
+        if !found.is_pod_address() {
+            return;
+        }
+        if is_wanted(found.ifindex) {
+            list.own.push(found);
+        } else {
+            list.further.push(found.ifindex, found.address);
+        }
+    };
+    addresses(socket, "addresses inside a pod", Some(nsid), add)
 }
 
-fn addresses(
+fn addresses<T: Default>(
     socket: &mut RequestSocket,
     what: &'static str,
     nsid: Option<NsId>,
-    is_wanted: impl Fn(&LinkAddress) -> bool,
-) -> Result<BoundedList<LinkAddress>, ReadError> {
+    add: impl Fn(&mut T, LinkAddress),
+) -> Result<T, ReadError> {
     // The kernel repeats the id; one that ignored the attribute would list the node's own addresses.
     let check_namespace = |found: Option<LinkAddress>| match found {
         Some(found) if found.target != nsid => Err(Undecodable(
@@ -227,9 +256,15 @@ fn addresses(
     request
         .attributes
         .extend(nsid.map(AddressAttribute::TargetNetNsId));
-    let each = |found: &mut BoundedList<_>, message: RawMessage<'_>| {
+    let each = |list: &mut T, message: RawMessage<'_>| {
         let parsed = parse_as(message, RTM_NEWADDR, address::link_address);
-        keep_if(found, parsed.and_then(check_namespace), &is_wanted)
+        match parsed.and_then(check_namespace) {
+            Ok(found) => {
+                found.into_iter().for_each(|found| add(list, found));
+                true
+            }
+            Err(_) => false,
+        }
     };
     socket
         .dump(RouteNetlinkMessage::GetAddress(request), each)

@@ -1,7 +1,7 @@
 //! Datagrams of any content; see [`crate::fuzzing`].
 
 use super::{
-    decode::{link, route},
+    decode::{link, pod_interface, route},
     listener::{Interpreter, pod_message},
     selection::DeviceSelector,
     wire::RawMessages,
@@ -24,6 +24,7 @@ pub fn datagram(bytes: &[u8]) {
         let _ = message.end_of_answer();
         let _ = route::found_route(message.payload);
         let _ = link::forwarding(message.payload);
+        let _ = pod_interface::pod_interface(message.payload);
         for observation in observations {
             at.0 += 1;
             engine.step(at, TimedObservation { at, observation }, &mut effects);

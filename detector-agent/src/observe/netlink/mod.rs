@@ -5,6 +5,7 @@
 
 mod decode;
 mod dumps;
+mod further;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod listener;

@@ -12,7 +12,8 @@ use std::{
 
 use super::{
     DeviceSelector,
-    dumps::{self, BoundedList, PATIENCE},
+    dumps::{self, BoundedList, PATIENCE, PodAddressList},
+    further,
     request::{ReadError, RequestSocket},
     socket::OpenError,
 };
@@ -186,7 +187,8 @@ impl NetlinkReader {
         let found = dumps::pod_addresses(&mut self.socket, peer.nsid, |ifindex| {
             ifindex == peer.ifindex
         })?;
-        let addresses = found.items.into_iter().map(|found| found.address.address);
+        let addresses = found.own.items.into_iter();
+        let addresses = addresses.map(|found| found.address.address);
         Ok(addresses.take(MAX_PER_POD).collect())
     }
 
@@ -208,6 +210,7 @@ fn unreadable(peer: Peer) -> PodAddresses {
         mac: None,
         addresses: None,
         is_truncated: false,
+        further: Vec::new(),
     }
 }
 
@@ -266,15 +269,16 @@ fn pods(
                 .map(move |(ifindex, list)| (Peer { nsid, ifindex }, list))
         };
         match dumps::pod_addresses(socket, nsid, |ifindex| links.contains_key(&ifindex)) {
-            Ok(addresses) => {
-                let is_truncated = addresses.omitted > 0;
-                for found in omitted.unwrap_list(addresses) {
+            Ok(PodAddressList { own, further }) => {
+                let is_truncated = own.omitted > 0;
+                for found in omitted.unwrap_list(own) {
                     if let Some(list) = links.get_mut(&found.ifindex)
                         && !list.push(found.address)
                     {
                         omitted.over_bound += 1;
                     }
                 }
+                let further = further.read(socket, nsid)?;
                 for (peer, list) in peers(links) {
                     // Less important than the addresses: a link that cannot be read has no known MAC.
                     let mac = match dumps::peer_link(socket, peer) {
@@ -287,6 +291,7 @@ fn pods(
                         mac,
                         addresses: Some(list.addresses),
                         is_truncated: is_truncated || list.is_truncated,
+                        further: further::answered_on(peer.ifindex, &further),
                     });
                 }
             }

@@ -124,9 +124,7 @@ impl World {
     pub(super) fn is_live(&self, frame: &SeenFrame) -> bool {
         let c = &frame.claim;
         let ttl = if c.tentative { PROBE_TTL } else { CLAIM_TTL };
-        let assigned = self
-            .pod(c.ifindex)
-            .is_some_and(|d| is_assigned(d, c.address));
+        let assigned = self.pod(c.ifindex).is_some_and(|d| is_held(d, c.address));
         let untagged = c.vlan == Vlan::default();
         let held = self.pod(c.ifindex).is_some_and(|d| {
             d.link.is_tap || (d.read && untagged && !is_authoritative(d, c.address))
@@ -137,6 +135,7 @@ impl World {
 
     fn claims(&self, address: IpAddr) -> Claims {
         let mut claims = Claims::new();
+        let mut further = Vec::new();
         let mut claim =
             |scope: Scope, claimant: ModelClaimant, certain: bool, firm: bool, mac: Option<Mac>| {
                 let support = claims
@@ -159,6 +158,10 @@ impl World {
                 continue;
             };
             let claimant = ModelClaimant::Device(*ifindex);
+            if device.link.peer.is_some() && device.known_further.contains(&address) {
+                let mac = mac(u8::try_from(*ifindex).unwrap());
+                further.push((scope, claimant, device.read.then_some(mac)));
+            }
             if is_assigned(device, address) {
                 let mac = mac(u8::try_from(*ifindex).unwrap());
                 claim(scope, claimant, true, true, device.read.then_some(mac));
@@ -214,6 +217,19 @@ impl World {
                     let scope = self.scope(address, untagged, *bridge);
                     claim(scope, ModelClaimant::Device(port), false, true, Some(mac));
                 }
+            }
+        }
+        for (scope, claimant, mac) in further {
+            // It counts only against a full claim of another pod.
+            let others = claims.entry(scope).or_default();
+            let is_contested = others.iter().any(|(other, its)| {
+                let is_pod = *other != ModelClaimant::Node;
+                its.firm && is_pod && !self.is_one_pod(*other, claimant)
+            });
+            if is_contested || others.contains_key(&claimant) {
+                let support = others.entry(claimant).or_default();
+                support.certain = true;
+                support.macs.extend(mac);
             }
         }
         for claims in claims.values_mut() {
@@ -395,6 +411,12 @@ fn is_assigned(device: &ModelDevice, address: IpAddr) -> bool {
     device.link.peer.is_some() && device.addresses.get(&address) == Some(&true)
 }
 
+/// Whether the address is assigned there, or on a further interface.
+fn is_held(device: &ModelDevice, address: IpAddr) -> bool {
+    let has_further = device.link.peer.is_some() && device.known_further.contains(&address);
+    has_further || is_assigned(device, address)
+}
+
 /// Whether the namespace of the pod shows if the pod has the address: it was read, and has an
 /// address of that family, which is not link-local unless this one is.
 fn is_authoritative(device: &ModelDevice, address: IpAddr) -> bool {
@@ -413,9 +435,9 @@ fn is_accepted(entry: &NeighbourEntry, device: &ModelDevice, address: IpAddr) ->
     let is_absent = is_read && (is_authoritative(device, address) || !entry.confirmed);
     match entry.state {
         NudState::Permanent => true,
-        NudState::Reachable => is_assigned(device, address) || !entry.refuted,
+        NudState::Reachable => is_held(device, address) || !entry.refuted,
         NudState::Stale | NudState::Delay | NudState::Probe => {
-            is_assigned(device, address) || !(entry.refuted || is_absent)
+            is_held(device, address) || !(entry.refuted || is_absent)
         }
         NudState::NoArp | NudState::Invalid => false,
     }

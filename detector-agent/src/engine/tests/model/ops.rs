@@ -38,6 +38,8 @@ pub(super) enum Op {
     DeleteBridge(IfIndex, bool),
     Assign(IfIndex, IpAddr),
     Unassign(IfIndex, IpAddr),
+    /// An address is added to a further interface of a pod, or removed from it.
+    SetFurther(IfIndex, IpAddr, bool),
     Host(IfIndex, IpAddr),
     RemoveHost(IfIndex, IpAddr),
     Neighbour(IfIndex, IpAddr, Mac, NudState),
@@ -235,6 +237,7 @@ fn op(theme: Theme) -> impl Strategy<Value = Op> {
     let assigned = prop_oneof![
         3 => (pod(), address()).prop_map(|(i, a)| Op::Assign(i, a)),
         2 => (pod(), address()).prop_map(|(i, a)| Op::Unassign(i, a)),
+        1 => (pod(), address(), any::<bool>()).prop_map(|(i, a, on)| Op::SetFurther(i, a, on)),
     ];
     let host = prop_oneof![
         2 => (anywhere(), address()).prop_map(|(i, a)| Op::Host(i, a)),

@@ -161,6 +161,7 @@ impl Kernel {
             mac: None,
             addresses: of_namespace,
             is_truncated: false,
+            further: Vec::new(),
         }
     }
 }

@@ -228,6 +228,7 @@ impl Agent {
             if links.is_empty() {
                 pods.extend(read.known_peer.map(|peer| PodAddresses {
                     is_truncated: false,
+                    further: Vec::new(),
                     peer,
                     mac: None,
                     addresses: None,

@@ -10,6 +10,7 @@ pub(super) mod address;
 pub(super) mod link;
 pub(super) mod namespace_id;
 pub(super) mod neighbour;
+pub(super) mod pod_interface;
 pub(super) mod route;
 #[cfg(test)]
 mod tests;

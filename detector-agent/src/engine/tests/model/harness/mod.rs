@@ -145,6 +145,13 @@ impl Harness {
                     Ok(())
                 }
             }
+            Op::SetFurther(ifindex, address, is_there) => {
+                if self.stage == SyncStage::Synced || self.is_removal_unobservable(address) {
+                    self.apply(|w| w.set_further(ifindex, address, is_there))
+                } else {
+                    Ok(())
+                }
+            }
             Op::Host(ifindex, address) => self.apply(|w| w.host(ifindex, address)),
             Op::RemoveHost(ifindex, address) => self.apply(|w| w.remove_host(ifindex, address)),
             Op::Neighbour(ifindex, address, mac, state) => {

@@ -30,19 +30,46 @@ impl World {
         self.updated_at_snapshot
             .insert((peer, address), self.snapshots);
         self.withdraw_evidence(ifindex, address);
-        // Linux answers for an address on each interface of its namespace.
-        let others = self.links.iter().filter_map(|(other, d)| {
-            let is_same_pod = d.link.peer.is_some_and(|p| p.nsid == peer.nsid);
-            (is_same_pod && *other != ifindex).then_some((*other, d.addresses.get(&address)))
-        });
-        let others: Vec<_> = others.collect();
-        if others.iter().all(|(_, known)| *known != Some(&true)) {
-            let others: Vec<_> = others.into_iter().map(|(other, _)| other).collect();
-            for other in others {
-                self.withdraw_evidence(other, address);
-            }
-        }
+        self.withdraw_in_pod(peer.nsid, address);
         Some(Observation::PodAddressGone(peer, info(address).id()))
+    }
+
+    /// Adds or removes an address on a further interface of the pod behind a device.
+    pub(in super::super) fn set_further(
+        &mut self,
+        ifindex: IfIndex,
+        address: IpAddr,
+        is_there: bool,
+    ) -> Option<Observation> {
+        let device = self.links.get_mut(&ifindex).filter(|d| d.readable)?;
+        let has_changed = if is_there {
+            device.further.insert(address)
+        } else {
+            device.further.remove(&address)
+        };
+        let nsid = device.link.peer.filter(|_| has_changed)?.nsid;
+        let lo = Peer { nsid, ifindex: 1 };
+        Some(if is_there {
+            Observation::PodAddress(lo, info(address))
+        } else {
+            Observation::PodAddressGone(lo, info(address).id())
+        })
+    }
+
+    /// An address is no longer on one interface of a pod. Linux answers for an address on each interface of its namespace.
+    pub(super) fn withdraw_in_pod(&mut self, nsid: NsId, address: IpAddr) {
+        let in_pod = |d: &&ModelDevice| d.link.peer.is_some_and(|p| p.nsid == nsid);
+        let mut devices = self.links.values().filter(in_pod);
+        if devices
+            .any(|d| d.addresses.get(&address) == Some(&true) || d.known_further.contains(&address))
+        {
+            return;
+        }
+        let devices = self.links.values().filter(in_pod);
+        let devices: Vec<_> = devices.map(|d| d.link.ifindex).collect();
+        for device in devices {
+            self.withdraw_evidence(device, address);
+        }
     }
 
     /// What the agent saw of an address on a device no longer counts: it was removed in the pod.

@@ -32,6 +32,10 @@ pub(super) struct ModelDevice {
     pub(super) read: bool,
     /// Addresses of the peer, and whether the agent can know about each.
     pub(super) addresses: BTreeMap<IpAddr, bool>,
+    /// Addresses on further interfaces of the pod for which it answers on this one.
+    pub(super) further: BTreeSet<IpAddr>,
+    /// Those that the agent has read.
+    pub(super) known_further: BTreeSet<IpAddr>,
     /// Addresses the peer has or ever had.
     pub(super) ever: BTreeSet<IpAddr>,
     removed: BTreeMap<IpAddr, Timestamp>,
@@ -124,6 +128,8 @@ impl World {
                 device.read = false;
                 device.readable = false;
                 device.addresses.clear();
+                device.further.clear();
+                device.known_further.clear();
                 self.peer_moved_at.insert(peer, self.snapshots);
             }
         }
@@ -137,6 +143,8 @@ impl World {
             readable: peer.is_some(),
             read: false,
             addresses: BTreeMap::new(),
+            further: BTreeSet::new(),
+            known_further: BTreeSet::new(),
             ever: BTreeSet::new(),
             removed: BTreeMap::new(),
         };

@@ -16,6 +16,12 @@ impl World {
                 mac: Some(mac(u8::try_from(*ifindex).unwrap())),
                 addresses: d.readable.then_some(addresses),
                 is_truncated: false,
+                further: d
+                    .further
+                    .iter()
+                    .filter(|_| d.readable)
+                    .map(|address| further(address, "lo"))
+                    .collect(),
             })
         });
         let neighbours = self.neighbours.iter().filter(|((i, _), _)| is_covered(*i));
@@ -60,6 +66,7 @@ impl World {
     /// device is read on its own once attached. The same holds for an address with a live update
     /// meanwhile if the peer moved to another device meanwhile.
     pub(in super::super) fn merge_dump(&mut self, dump: &Dump, number: u64) {
+        let mut gone = Vec::new();
         for (ifindex, device) in &mut self.links {
             let is_same = dump.serials.get(ifindex) == Some(&device.serial)
                 && self
@@ -84,7 +91,15 @@ impl World {
                         .entry(info.address)
                         .and_modify(|known| *known = true);
                 }
+                if found.addresses.is_some() {
+                    let now: BTreeSet<_> = found.further.iter().map(|f| f.address).collect();
+                    let before = std::mem::replace(&mut device.known_further, now.clone());
+                    gone.extend(before.difference(&now).map(|address| (peer.nsid, *address)));
+                }
             }
+        }
+        for (nsid, address) in gone {
+            self.withdraw_in_pod(nsid, address);
         }
     }
 
@@ -106,6 +121,7 @@ impl World {
         self.fdb.retain(|_, s| !s.aged);
         for device in self.links.values_mut() {
             device.read = false;
+            device.known_further.clear();
             device.removed.clear();
             for known in device.addresses.values_mut() {
                 *known = false;

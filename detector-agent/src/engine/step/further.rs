@@ -1,0 +1,75 @@
+//! Addresses on further interfaces of a pod's namespace.
+
+use std::net::IpAddr;
+
+use super::{Effect, Engine};
+use crate::engine::{
+    links::LinkState,
+    observation::{IfIndex, NsId, Peer, Timestamp},
+    scope::is_claimable,
+    snapshot::FurtherAddress,
+};
+
+impl Engine {
+    /// An address changed on a link of a namespace. If it is a further interface of a pod, the
+    /// namespace is read: only that shows whether the pod answers for the address.
+    pub(super) fn further_changed(
+        &mut self,
+        peer: Peer,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.links.pod_by_peer(peer).is_some() {
+            return;
+        }
+        let peers = self.links.peers_in(peer.nsid);
+        if !peers.is_empty() && self.further_reads.note(peer.nsid, now) {
+            self.read_namespace(peer.nsid, effects);
+        }
+    }
+
+    /// Reads the namespaces whose pause is over.
+    pub(super) fn read_further(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        for nsid in self.further_reads.take_due(now) {
+            self.read_namespace(nsid, effects);
+        }
+    }
+
+    fn read_namespace(&self, nsid: NsId, effects: &mut Vec<Effect>) {
+        let peers = self.links.peers_in(nsid).into_iter();
+        let devices = peers.filter_map(|peer| self.links.pod_by_peer(peer));
+        effects.extend(devices.map(LinkState::device).map(Effect::ReadDevice));
+    }
+
+    /// What a snapshot contains for one device replaces what was known.
+    pub(super) fn merge_further(
+        &mut self,
+        peer: Peer,
+        mut found: Vec<FurtherAddress>,
+        at: Timestamp,
+    ) {
+        found.retain(|further| is_claimable(further.address));
+        let (added, gone) = self.facts.set_further(peer, found, at);
+        self.dirty.extend(added);
+        for address in gone {
+            self.dirty.insert(address);
+            self.withdraw_in_namespace(peer.nsid, address, at);
+        }
+    }
+
+    /// An address is no longer on one interface of a namespace. Linux answers for an address on each interface, so what was
+    /// seen of it on any of the pod's devices counts no more, unless another interface has it.
+    pub(super) fn withdraw_in_namespace(&mut self, nsid: NsId, address: IpAddr, at: Timestamp) {
+        let facts = self.facts.get(address);
+        if facts.is_some_and(|f| f.is_assigned_in(nsid) || f.is_further_in(nsid)) {
+            return;
+        }
+        let peers = self.links.peers_in(nsid).into_iter();
+        let devices: Vec<IfIndex> = peers
+            .filter_map(|peer| Some(self.links.pod_by_peer(peer)?.link.ifindex))
+            .collect();
+        for device in devices {
+            self.pod_evidence_withdrawn(device, address, at);
+        }
+    }
+}

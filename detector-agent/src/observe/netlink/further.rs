@@ -1,0 +1,104 @@
+//! Which addresses on further interfaces of a pod's namespace the pod answers for on a device.
+//!
+//! Linux answers ARP for every IPv4 address of the namespace on each interface, unless `arp_ignore` is set (`arp_process` in
+//! net/ipv4/arp.c), but NDP only for addresses of the interface itself (`ndisc_recv_ns` in net/ipv6/ndisc.c). A macvlan or ipvlan
+//! interface on top of the device answers for all of its own. Bridges, tunnels and interfaces of other devices in the namespace
+//! are left out: a pod that is a node itself has them, with addresses of its own networks.
+//!
+//! Bounds: [`MAX_INTERFACES`] in one namespace, [`MAX_PER_POD`] addresses for one device.
+
+use std::collections::BTreeMap;
+
+use super::{
+    decode::pod_interface::{self, PodInterface, PodInterfaceKind},
+    dumps,
+    request::{ReadError, RequestSocket},
+    snapshot::MAX_PER_POD,
+};
+use crate::engine::{AssignedAddress, FurtherAddress, IfIndex, NsId, Peer};
+
+/// Maximum number of further interfaces of one namespace that are read.
+const MAX_INTERFACES: usize = 64;
+
+/// The addresses of a namespace on interfaces that are no device's peer.
+#[derive(Debug, Default)]
+pub(super) struct FurtherInterfaces {
+    addresses: BTreeMap<IfIndex, Vec<AssignedAddress>>,
+}
+
+impl FurtherInterfaces {
+    /// Adds an address, unless there are too many.
+    pub(super) fn push(&mut self, ifindex: IfIndex, address: AssignedAddress) {
+        let interfaces = self.addresses.len();
+        let list = match self.addresses.get_mut(&ifindex) {
+            Some(list) if list.len() < MAX_PER_POD => list,
+            None if interfaces < MAX_INTERFACES => self.addresses.entry(ifindex).or_default(),
+            _ => return,
+        };
+        list.push(address);
+    }
+
+    /// Reads the interfaces. An interface that is gone meanwhile has none.
+    pub(super) fn read(
+        self,
+        socket: &mut RequestSocket,
+        nsid: NsId,
+    ) -> Result<Vec<(PodInterface, Vec<AssignedAddress>)>, ReadError> {
+        let mut interfaces = Vec::new();
+        for (ifindex, addresses) in self.addresses {
+            match pod_interface(socket, Peer { nsid, ifindex }) {
+                Ok(found) => interfaces.extend(found.map(|found| (found, addresses))),
+                Err(ReadError::Refused { .. }) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(interfaces)
+    }
+}
+
+/// The interface at a peer; `None` if it or its namespace is
+/// gone.
+fn pod_interface(
+    socket: &mut RequestSocket,
+    peer: Peer,
+) -> Result<Option<PodInterface>, ReadError> {
+    dumps::one_link_as(
+        socket,
+        "an interface inside a pod",
+        peer.ifindex,
+        Some(peer.nsid),
+        |payload| pod_interface::pod_interface(payload).map(Some),
+    )
+}
+
+/// The addresses of these interfaces for which the pod answers on the interface `own`.
+pub(super) fn answered_on(
+    own: IfIndex,
+    interfaces: &[(PodInterface, Vec<AssignedAddress>)],
+) -> Vec<FurtherAddress> {
+    // A pod that shares an address on purpose (LVS, direct return) sets it on `lo` as well as on `all`.
+    let ignores_arp = interfaces
+        .iter()
+        .any(|(interface, _)| interface.ignores_arp);
+    let mut found = Vec::new();
+    for (interface, addresses) in interfaces {
+        let (answers_ipv6, mac) = match interface.kind {
+            PodInterfaceKind::Local => (false, None),
+            PodInterfaceKind::Above(lower) if lower == own => (true, interface.mac),
+            PodInterfaceKind::Above(_) | PodInterfaceKind::Other => continue,
+        };
+        let answered = addresses
+            .iter()
+            .filter(|info| match info.address.is_ipv6() {
+                true => answers_ipv6,
+                false => answers_ipv6 || !ignores_arp,
+            });
+        found.extend(answered.map(|info| FurtherAddress {
+            address: info.address,
+            interface: interface.name.clone(),
+            mac,
+        }));
+    }
+    found.truncate(MAX_PER_POD);
+    found
+}
