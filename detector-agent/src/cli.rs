@@ -81,7 +81,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "-|PATH", env = "IPCONFLICT_EVENTS")]
     pub events: Option<PathBuf>,
 
-    /// Address for the status page, metrics and the API; `none` disables them.
+    /// Address for the status page, the API, metrics and probes; `none` disables them.
     #[arg(
         long,
         value_name = "ADDR",
@@ -89,6 +89,15 @@ pub struct RunArgs {
         default_value = "127.0.0.1:9842"
     )]
     pub listen: Listen,
+
+    /// Address for /metrics, /healthz and /readyz alone, such as the node's, for Prometheus; or `none`.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "IPCONFLICT_METRICS_LISTEN",
+        default_value = "none"
+    )]
+    pub metrics_listen: Listen,
 
     /// File with a token that clients must send (`Authorization: Bearer …`); not required for /healthz and /readyz.
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_HTTP_TOKEN_FILE")]

@@ -9,6 +9,7 @@ pub mod cleanup;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod descriptors;
 pub mod engine;
 pub mod error_chain;
 pub mod event;

@@ -54,6 +54,7 @@ fn bad_value_is_named_with_its_flag() {
     for (flag, value) in [
         ("--allow", "10.0.0.0/40"),
         ("--listen", "nowhere"),
+        ("--metrics-listen", "192.0.2.7"),
         ("--attach", "sideways"),
         ("--log-format", "xml"),
     ] {

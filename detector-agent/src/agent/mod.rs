@@ -8,6 +8,7 @@
 //! thread "outbox"            stores events before they are sent; waits for the disk
 //! thread "persist"           persists what is open; waits for the disk
 //! thread "http"              HTTP endpoints; a slow client delays nothing else
+//! thread "http-metrics"      the same for --metrics-listen
 //! ```
 //!
 //! Every thread is started by [`threads::spawn`].
@@ -23,6 +24,7 @@ use tracing::{info, warn};
 
 use crate::{
     cli::RunArgs,
+    descriptors,
     engine::Engine,
     event::EventMaker,
     event_loop::{Core, EventLoop, EventLoopHandle, Inputs, LoopMessage, Outputs, Readiness},
@@ -110,6 +112,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let node = node::name(args.common.node_name.as_deref())?;
     let _instance = take_lock(args, &selector)?;
+    descriptors::raise_limit();
     let endpoints = Endpoints::open(&options::http(args))?;
     let lines = options::lines(args)?;
     let metrics = Arc::new(Metrics::new());

@@ -31,6 +31,7 @@ pub(super) fn lines(args: &RunArgs) -> Result<Option<Lines>, AgentError> {
 pub(super) fn http(args: &RunArgs) -> http::Options {
     http::Options {
         listen: args.listen,
+        metrics_listen: args.metrics_listen,
         token_file: args.http_token_file.clone(),
         tls_chain: args.tls_cert.clone(),
         tls_key: args.tls_key.clone(),

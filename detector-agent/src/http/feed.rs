@@ -10,6 +10,7 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
+use super::slots::Client;
 use crate::{
     event::{AnyEvent, Change, Event},
     sinks::EventSink,
@@ -19,7 +20,7 @@ use crate::{
 const RECENT_EVENTS: usize = 256;
 /// Resolved conflicts kept for the history.
 const HISTORY: usize = 50;
-/// Concurrent subscribers.
+/// Concurrent subscribers on the node, and as many of others: less than either may have connections.
 const MAX_SUBSCRIBERS: usize = 64;
 
 /// An event, and its JSON once it was requested.
@@ -53,7 +54,8 @@ struct Recent {
 #[derive(Clone, Debug)]
 pub struct Feed {
     recent: Arc<Mutex<Recent>>,
-    permits: Arc<Semaphore>,
+    node_permits: Arc<Semaphore>,
+    other_permits: Arc<Semaphore>,
 }
 
 impl Default for Feed {
@@ -64,7 +66,8 @@ impl Default for Feed {
                 resolved: VecDeque::new(),
                 sender: broadcast::Sender::new(RECENT_EVENTS),
             })),
-            permits: Arc::new(Semaphore::new(MAX_SUBSCRIBERS)),
+            node_permits: Arc::new(Semaphore::new(MAX_SUBSCRIBERS)),
+            other_permits: Arc::new(Semaphore::new(MAX_SUBSCRIBERS)),
         }
     }
 }
@@ -113,8 +116,12 @@ impl Feed {
     }
 
     /// Subscribes, resuming after the event with this id; `None` if there are too many subscribers.
-    pub(super) fn subscribe(&self, last_id: Option<&str>) -> Option<Subscription> {
-        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
+    pub(super) fn subscribe(&self, client: Client, last_id: Option<&str>) -> Option<Subscription> {
+        let permits = match client {
+            Client::Node => &self.node_permits,
+            Client::Other(_) => &self.other_permits,
+        };
+        let permit = Arc::clone(permits).try_acquire_owned().ok()?;
         let recent = self.lock();
         let known = last_id.and_then(|id| recent.events.iter().position(|k| k.id() == id));
         Some(Subscription {
@@ -178,7 +185,7 @@ mod tests {
         for event in &events[..3] {
             feed.offer(event);
         }
-        let mut subscription = feed.subscribe(Some(events[0].id())).unwrap();
+        let mut subscription = feed.subscribe(Client::Node, Some(events[0].id())).unwrap();
         assert!(subscription.resumed);
         let missed: Vec<_> = subscription
             .missed
@@ -191,7 +198,7 @@ mod tests {
             subscription.receiver.try_recv().unwrap().id(),
             events[3].id()
         );
-        let stranger = feed.subscribe(Some("unknown")).unwrap();
+        let stranger = feed.subscribe(Client::Node, Some("unknown")).unwrap();
         assert!(!stranger.resumed && stranger.missed.is_empty());
     }
 
@@ -199,9 +206,11 @@ mod tests {
     fn subscribers_and_history_are_bounded() {
         let mut feed = Feed::default();
         let subscriptions: Vec<_> = (0..MAX_SUBSCRIBERS)
-            .map(|_| feed.subscribe(None).unwrap())
+            .map(|_| feed.subscribe(Client::Node, None).unwrap())
             .collect();
-        assert!(feed.subscribe(None).is_none());
+        assert!(feed.subscribe(Client::Node, None).is_none());
+        let pod = Client::Other([10, 0, 0, 1].into());
+        assert!(feed.subscribe(pod, None).is_some());
         for event in &events(RECENT_EVENTS * 2) {
             feed.offer(event);
         }
@@ -212,6 +221,6 @@ mod tests {
             slow.receiver.try_recv(),
             Err(broadcast::error::TryRecvError::Lagged(_))
         ));
-        assert!(feed.subscribe(None).is_some());
+        assert!(feed.subscribe(Client::Node, None).is_some());
     }
 }

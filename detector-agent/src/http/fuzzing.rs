@@ -8,7 +8,12 @@ use tokio::{
     time::timeout,
 };
 
-use super::{App, Feed, Sources, engine_client::EngineClient, serve};
+use super::{
+    App, Feed, Scope, Sources,
+    engine_client::EngineClient,
+    serve,
+    slots::{Client, Slots},
+};
 use crate::{
     event_loop::{EventLoopHandle, Readiness},
     health::Health,
@@ -48,9 +53,12 @@ fn site() -> std::io::Result<Site> {
             .enable_all()
             .build()?,
         app: Arc::new(App {
-            engine: EngineClient::new(inbox),
+            scope: Scope::Everything,
+            engine: Arc::new(EngineClient::new(inbox)),
             local_hosts_only: true,
             token: None,
+            slots: Slots::new(1024),
+            metrics_text: Arc::default(),
             sources,
         }),
     })
@@ -65,8 +73,10 @@ pub fn requests(bytes: &[u8]) {
     let answered = SITE.with(|site| {
         let site = site.as_ref()?;
         let (mut client, server) = duplex(PIPE);
+        let slot = site.app.slots.admit(Client::Node)?;
         let talk = async {
-            let serving = tokio::spawn(serve::serve_requests(server, Arc::clone(&site.app)));
+            let app = Arc::clone(&site.app);
+            let serving = tokio::spawn(serve::serve_requests(server, app, slot.handle()));
             // The server may close the connection early.
             let _ = client.write_all(bytes).await;
             let _ = client.shutdown().await;

@@ -1,8 +1,9 @@
 //! The endpoints: status page, metrics, health, the API and its event stream. Read-only.
 //!
 //! Invariants: they run on a thread of their own, so neither a scrape nor a client delays detection, a delivery or a
-//! signal; the engine receives one small query at a time and answers between two rounds of the event loop; every
-//! client, connection, header and queue is bounded, and a client that neither sends nor reads is disconnected.
+//! signal; `--listen` and `--metrics-listen` have a thread each, so a flood of one does not delay probes at the other;
+//! the engine receives one small query at a time and answers between two rounds of the event loop; every client,
+//! connection, header and queue is bounded, and a client that neither sends nor reads is disconnected.
 
 mod api;
 mod engine_client;
@@ -12,10 +13,12 @@ pub(crate) mod fuzzing;
 mod guard;
 mod health;
 mod listen;
+mod metrics;
 mod page;
 mod respond;
 mod route;
 mod serve;
+mod slots;
 mod stream;
 mod tls;
 mod token;
@@ -32,6 +35,7 @@ use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use crate::{
+    descriptors,
     event_loop::{EventLoopHandle, Readiness},
     health::Health,
     metrics::Metrics,
@@ -39,6 +43,8 @@ use crate::{
     threads,
 };
 use engine_client::EngineClient;
+use metrics::MetricsText;
+use slots::Slots;
 use tls::Tls;
 use token::Token;
 
@@ -52,11 +58,13 @@ pub use token::TokenError;
 pub enum HttpError {
     /// The address cannot be bound.
     #[error(
-        "cannot serve HTTP on {address}: {reason}; choose another address with --listen, or `--listen none`"
+        "cannot serve HTTP on {address}: {reason}; choose another address with {flag}, or `{flag} none`"
     )]
     Bind {
         /// The address.
         address: SocketAddr,
+        /// The flag that set it.
+        flag: &'static str,
         /// The cause, for people.
         reason: String,
     },
@@ -77,8 +85,10 @@ pub enum HttpError {
 /// The settings of the endpoints.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where to listen, if at all.
+    /// Where to serve everything, if at all.
     pub listen: Listen,
+    /// Where to serve only `/metrics`, `/healthz` and `/readyz`, if at all.
+    pub metrics_listen: Listen,
     /// File with the bearer token that clients must present.
     pub token_file: Option<PathBuf>,
     /// Certificate chain in PEM; enables TLS.
@@ -108,11 +118,26 @@ pub struct Sources {
     pub export_claims: bool,
 }
 
+/// What a listener serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    Everything,
+    /// `/metrics`, `/healthz` and `/readyz`.
+    Metrics,
+}
+
+/// A listener that is bound.
+#[derive(Debug)]
+struct Bound {
+    scope: Scope,
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
 /// Endpoints that are bound but not serving yet, so that wrong settings are reported before anything is attached.
 #[derive(Debug)]
 pub struct Endpoints {
-    listener: TcpListener,
-    address: SocketAddr,
+    bound: Vec<Bound>,
     tls: Option<Tls>,
     token: Option<Token>,
 }
@@ -123,82 +148,132 @@ impl Endpoints {
     /// # Errors
     /// See [`HttpError`].
     pub fn open(options: &Options) -> Result<Option<Self>, HttpError> {
-        let Listen::At(address) = options.listen else {
+        if (options.listen, options.metrics_listen) == (Listen::Off, Listen::Off) {
             return Ok(None);
-        };
+        }
         let tls = match (&options.tls_chain, &options.tls_key) {
             (None, None) => None,
             (Some(chain), Some(key)) => Some(Tls::load(chain, key)?),
             _ => return Err(HttpError::HalfTls),
         };
         let token = options.token_file.as_deref().map(Token::load).transpose()?;
-        let listener = listen::bind(address)?;
-        let address = listener.local_addr()?;
-        if token.is_none() && !address.ip().is_loopback() {
-            warn!(
-                %address,
-                "endpoints need no authentication; set --http-token-file or listen on 127.0.0.1"
-            );
+        let mut bound: Vec<Bound> = Vec::new();
+        for (scope, listen, flag) in [
+            (Scope::Everything, options.listen, "--listen"),
+            (Scope::Metrics, options.metrics_listen, "--metrics-listen"),
+        ] {
+            let Listen::At(address) = listen else {
+                continue;
+            };
+            let other = bound.first().map(|first| first.address);
+            let listener = listen::bind(address, flag, other)?;
+            let address = listener.local_addr()?;
+            if scope == Scope::Everything && token.is_none() && !address.ip().is_loopback() {
+                warn!(
+                    %address,
+                    "endpoints need no authentication; set --http-token-file, or listen on 127.0.0.1 and use --metrics-listen"
+                );
+            }
+            bound.push(Bound {
+                scope,
+                listener,
+                address,
+            });
         }
-        Ok(Some(Self {
-            listener,
-            address,
-            tls,
-            token,
-        }))
+        Ok(Some(Self { bound, tls, token }))
     }
 
-    /// The bound address.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// The bound addresses: that of `--listen`, then that of `--metrics-listen`.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.bound.iter().map(|bound| bound.address)
     }
 
-    /// Serves from a thread of its own until the [`Server`] is dropped.
+    /// Serves from a thread for each listener until the [`Server`] is dropped.
     ///
     /// # Errors
-    /// The system refused the thread or its epoll descriptor.
+    /// The system refused a thread or its epoll descriptor.
     pub fn serve(self, sources: Sources) -> Result<Server, HttpError> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let address = self.address;
-        let app = Arc::new(App {
-            engine: EngineClient::new(sources.inbox.clone()),
-            local_hosts_only: address.ip().is_loopback(),
-            token: self.token,
+        let tls = self.tls.map(Arc::new);
+        let shared = App {
+            scope: Scope::Everything,
+            engine: Arc::new(EngineClient::new(sources.inbox.clone())),
+            token: self.token.map(Arc::new),
+            slots: Slots::new(descriptors::limit()),
+            metrics_text: Arc::default(),
+            local_hosts_only: false,
             sources,
-        });
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let (stop, stopped) = oneshot::channel::<()>();
-        let (listener, tls) = (self.listener, self.tls);
-        let thread = threads::spawn("http", move || {
-            let served = runtime.block_on(async {
-                tokio::select! {
-                    served = serve::serve(listener, tls, app) => served,
-                    _ = stopped => Ok(()),
-                }
+        };
+        let mut server = Server(Vec::new());
+        for (index, bound) in self.bound.into_iter().enumerate() {
+            let app = Arc::new(App {
+                scope: bound.scope,
+                local_hosts_only: bound.address.ip().is_loopback(),
+                ..shared.clone()
             });
-            if let Err(error) = served {
-                error!(%error, "HTTP server failed; detection continues, restart the agent to restore the endpoints");
-            }
-        })?;
-        info!("serving {scheme}://{address}/");
-        Ok(Server {
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+            let reloaded = tls.clone().filter(|_| index == 0);
+            server
+                .0
+                .push(serve_one(bound, tls.clone(), reloaded, app, scheme)?);
+        }
+        Ok(server)
     }
+}
+
+/// Serves one listener from a thread of its own, which also reloads the certificate if it is given.
+fn serve_one(
+    bound: Bound,
+    tls: Option<Arc<Tls>>,
+    reloaded: Option<Arc<Tls>>,
+    app: Arc<App>,
+    scheme: &str,
+) -> Result<ServingThread, HttpError> {
+    let Bound {
+        scope,
+        listener,
+        address,
+    } = bound;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (name, what) = match scope {
+        Scope::Everything => ("http", ""),
+        Scope::Metrics => ("http-metrics", "metrics"),
+    };
+    let thread = threads::spawn(name, move || {
+        let served = runtime.block_on(async {
+            if let Some(tls) = reloaded {
+                tokio::spawn(async move { tls.reload_on_change().await });
+            }
+            tokio::select! {
+                served = serve::serve(listener, tls, app) => served,
+                _ = stopped => Ok(()),
+            }
+        });
+        if let Err(error) = served {
+            error!(%error, "HTTP server failed; detection continues, restart the agent to restore the endpoints");
+        }
+    })?;
+    info!("serving {scheme}://{address}/{what}");
+    Ok(ServingThread {
+        stop: Some(stop),
+        thread: Some(thread),
+    })
 }
 
 /// Running endpoints. Dropping this stops them, open streams included.
 #[derive(Debug)]
-pub struct Server {
+pub struct Server(Vec<ServingThread>);
+
+/// The thread of one listener. Dropping this ends it.
+#[derive(Debug)]
+struct ServingThread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Drop for Server {
+impl Drop for ServingThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -208,12 +283,15 @@ impl Drop for Server {
     }
 }
 
-/// Shared state of all request handlers.
-#[derive(Debug)]
+/// Shared state of all request handlers of a listener.
+#[derive(Clone, Debug)]
 struct App {
+    scope: Scope,
     sources: Sources,
-    engine: EngineClient,
-    token: Option<Token>,
+    engine: Arc<EngineClient>,
+    token: Option<Arc<Token>>,
+    slots: Slots,
+    metrics_text: Arc<MetricsText>,
     /// On loopback, a foreign `Host` means DNS rebinding by a web page.
     local_hosts_only: bool,
 }

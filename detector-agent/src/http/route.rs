@@ -5,20 +5,30 @@ use std::sync::Arc;
 use hyper::{Method, Request, StatusCode, body::Incoming, header};
 
 use super::{
-    App, api, guard, health, page,
-    respond::{Reply, ServiceResult, error, with},
+    App, Scope, api, guard, health,
+    metrics::metrics,
+    page,
+    respond::{ServiceResult, error, with},
+    slots::Client,
     stream,
 };
 
-/// Content type of the OpenMetrics text format.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
 /// Handles one request.
-pub(super) async fn handle(app: Arc<App>, request: Request<Incoming>) -> ServiceResult {
+pub(super) async fn handle(
+    app: Arc<App>,
+    client: Client,
+    request: Request<Incoming>,
+) -> ServiceResult {
     if let Err(rejection) = guard::check(&app, &request) {
         return Ok(*rejection);
     }
     let path = request.uri().path();
+    if app.scope == Scope::Metrics && !["/metrics", "/healthz", "/readyz"].contains(&path) {
+        return Ok(error(
+            StatusCode::NOT_FOUND,
+            "not found; endpoints here: /metrics, /healthz and /readyz; --listen serves all",
+        ));
+    }
     // These reveal nothing about the cluster, and kubelets and browsers send no token.
     let open = match path {
         "/healthz" => Some(health::alive(&app)),
@@ -55,7 +65,7 @@ pub(super) async fn handle(app: Arc<App>, request: Request<Incoming>) -> Service
             Err(reply) => *reply,
         },
         "/api/v1/events" => match api::no_parameters(query) {
-            Ok(()) => stream::events(&app, request.headers(), head),
+            Ok(()) => stream::events(&app, client, request.headers(), head),
             Err(reply) => *reply,
         },
         _ => error(
@@ -63,22 +73,4 @@ pub(super) async fn handle(app: Arc<App>, request: Request<Incoming>) -> Service
             "not found; endpoints: /, /metrics, /healthz, /readyz, /api/v1/conflicts, /api/v1/anomalies, /api/v1/claims and /api/v1/events",
         ),
     })
-}
-
-async fn metrics(app: &App) -> Reply {
-    let claims = if app.sources.export_claims {
-        match api::claim_series(app).await {
-            Ok(claims) => Some(claims),
-            Err(e) => return api::unavailable(e),
-        }
-    } else {
-        None
-    };
-    match app.sources.metrics.encode(claims) {
-        Ok(text) => super::respond::full(StatusCode::OK, OPEN_METRICS, text),
-        Err(_) => error(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "the metrics could not be encoded",
-        ),
-    }
 }

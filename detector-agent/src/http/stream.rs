@@ -18,6 +18,7 @@ use super::{
     App,
     feed::{FeedEvent, Subscription},
     respond::{Chunk, Reply, error, head_only, stream, with},
+    slots::Client,
 };
 
 const EVENT_STREAM: &str = "text/event-stream";
@@ -27,12 +28,12 @@ const BEAT: Duration = Duration::from_secs(10);
 const RETRY: u32 = 2000;
 
 /// Starts a stream.
-pub(super) fn events(app: &App, headers: &HeaderMap, head: bool) -> Reply {
+pub(super) fn events(app: &App, client: Client, headers: &HeaderMap, head: bool) -> Reply {
     if head {
         return head_only(EVENT_STREAM);
     }
     let last_id = headers.get("last-event-id").and_then(|id| id.to_str().ok());
-    let Some(subscription) = app.sources.feed.subscribe(last_id) else {
+    let Some(subscription) = app.sources.feed.subscribe(client, last_id) else {
         let reply = error(
             StatusCode::SERVICE_UNAVAILABLE,
             "too many open event streams; try again later",

@@ -31,6 +31,39 @@ fn event_streams_are_bounded_and_slots_are_reused() {
     }
 }
 
+/// The server keeps 128 connections of the node, which all of these are.
+#[test]
+fn idle_connections_give_way_to_new_ones() {
+    let served = serve();
+    let idle = || {
+        let mut stream = connect(served.address);
+        let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        stream.write_all(request).unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).unwrap();
+        assert_eq!(&head[9..], b"200");
+        stream
+    };
+    let mut streams: Vec<_> = (0..140).map(|_| idle()).collect();
+    assert_alive(served.metrics_address);
+    let mut rest = Vec::new();
+    let closed = streams[0].read_to_end(&mut rest);
+    assert!(
+        closed.is_ok(),
+        "the idlest connection is closed: {closed:?}"
+    );
+    let newest = streams.last_mut().unwrap();
+    newest.set_nonblocking(true).unwrap();
+    let open = loop {
+        match newest.read(&mut [0; 256]) {
+            Ok(0) => break false,
+            Ok(_) => {}
+            Err(error) => break error.kind() == ErrorKind::WouldBlock,
+        }
+    };
+    assert!(open, "the newest connection is kept");
+}
+
 #[test]
 fn idle_clients_are_disconnected_while_others_are_served() {
     let served = serve();

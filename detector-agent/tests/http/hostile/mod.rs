@@ -24,19 +24,23 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Served {
     address: SocketAddr,
+    /// Serves the metrics and the probes only.
+    metrics_address: SocketAddr,
     _server: Server,
 }
 
 fn serve() -> Served {
+    let any_port = Listen::At("127.0.0.1:0".parse().unwrap());
     let endpoints = Endpoints::open(&Options {
-        listen: Listen::At("127.0.0.1:0".parse().unwrap()),
+        listen: any_port,
+        metrics_listen: any_port,
         token_file: None,
         tls_chain: None,
         tls_key: None,
     })
     .unwrap()
     .unwrap();
-    let address = endpoints.address();
+    let addresses: Vec<_> = endpoints.addresses().collect();
     let (inbox, _ended) = EventLoopHandle::new().unwrap();
     let health = Arc::new(Health::default());
     health.part(Role::Source, "netlink").works("test");
@@ -53,7 +57,8 @@ fn serve() -> Served {
         })
         .unwrap();
     Served {
-        address,
+        address: addresses[0],
+        metrics_address: addresses[1],
         _server: server,
     }
 }

@@ -221,6 +221,33 @@ fn malformed_requests_get_the_right_status() {
 }
 
 #[test]
+fn metrics_listener_serves_three_paths() {
+    let served = serve();
+    let get = |path| {
+        let request = request(&format!("GET {path}"), "");
+        status(served.metrics_address, &request)
+    };
+    assert_eq!(get("/metrics"), 200);
+    assert_eq!(get("/healthz"), 200);
+    // Nothing is ready without an event loop.
+    assert_eq!(get("/readyz"), 503);
+    for path in [
+        "/",
+        "/page.js",
+        "/icon.svg",
+        "/api/v1/conflicts",
+        "/api/v1/anomalies",
+        "/api/v1/claims",
+        "/api/v1/events",
+        "/metrics/",
+        "//metrics",
+        "/nothing",
+    ] {
+        assert_eq!(get(path), 404, "{path}");
+    }
+}
+
+#[test]
 fn refused_method_lists_the_allowed_ones() {
     let served = serve();
     let answer = exchange(served.address, &request("DELETE /api/v1/conflicts", ""));
