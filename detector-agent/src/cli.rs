@@ -99,6 +99,10 @@ pub struct RunArgs {
     )]
     pub metrics_listen: Listen,
 
+    /// Show addresses, devices and pods on /metrics; `false` leaves the counts.
+    #[arg(long, env = "IPCONFLICT_METRICS_DETAIL", num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub metrics_detail: bool,
+
     /// File with a token that clients must send (`Authorization: Bearer …`); not required for /healthz and /readyz.
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_HTTP_TOKEN_FILE")]
     pub http_token_file: Option<PathBuf>,

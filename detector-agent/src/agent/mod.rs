@@ -115,7 +115,10 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     descriptors::raise_limit();
     let endpoints = Endpoints::open(&options::http(args))?;
     let lines = options::lines(args)?;
-    let metrics = Arc::new(Metrics::new());
+    if args.export_claims && !args.metrics_detail {
+        warn!("--export-claims has no effect with --metrics-detail=false");
+    }
+    let metrics = Arc::new(Metrics::with_detail(args.metrics_detail));
     let health = Arc::new(Health::default());
     // Opened once, and shared by everything that persists.
     let store = args.state_dir.as_deref().map(|d| Arc::new(Store::at(d)));
@@ -235,7 +238,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
                 pods,
                 inbox: handle.clone(),
                 feed,
-                export_claims: args.export_claims,
+                export_claims: args.export_claims && args.metrics_detail,
             })
         })
         .transpose()?;

@@ -112,11 +112,13 @@ mod tests {
         assert!(args.no_ebpf);
         let args = run_with("claim-ttl: 2m\n", &["--claim-ttl", "3m"]).unwrap();
         assert_eq!(args.claim_ttl.as_secs(), 180);
-        let file = "metrics-listen: 'fd00::1:9842'\n";
+        let file = "metrics-listen: 'fd00::1:9842'\nmetrics-detail: false\n";
         let args = run_with(file, &[]).unwrap();
         assert_eq!(args.metrics_listen.to_string(), "[fd00::1]:9842");
-        let args = run_with(file, &["--metrics-listen=none"]).unwrap();
+        assert!(!args.metrics_detail);
+        let args = run_with(file, &["--metrics-listen=none", "--metrics-detail"]).unwrap();
         assert_eq!(args.metrics_listen.to_string(), "none");
+        assert!(args.metrics_detail);
     }
 
     #[test]

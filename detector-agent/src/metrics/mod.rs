@@ -108,6 +108,7 @@ pub struct Metrics {
     /// Queued events, by sink.
     pub pending: Family<Sink, Gauge>,
     conflict_info: ConflictInfoSeries,
+    detail: bool,
 }
 
 impl Default for Metrics {
@@ -120,6 +121,13 @@ impl Metrics {
     /// All metrics at zero.
     #[must_use]
     pub fn new() -> Self {
+        Self::with_detail(true)
+    }
+
+    /// All metrics at zero. Without `detail` none of them names an address, a device or a pod: the claimants of
+    /// conflicts are only counted, as if the bound of their series were zero.
+    #[must_use]
+    pub fn with_detail(detail: bool) -> Self {
         // The metrics of the process have standard names; all others have the prefix.
         let mut root = Registry::default();
         root.register_collector(Box::new(ProcessCollector::new()));
@@ -208,6 +216,7 @@ impl Metrics {
             ),
             latency,
             conflict_info,
+            detail,
             registry: root,
         };
         for kind in crate::engine::ConflictKind::ALL {
@@ -249,6 +258,12 @@ impl Metrics {
         }
         if data.is_resolved() {
             self.conflict_info.remove(data.conflict_id);
+            return;
+        }
+        if !self.detail {
+            let claimants = data.present().count() + data.claimants_omitted;
+            self.conflict_info
+                .set(data.conflict_id, std::iter::empty(), claimants);
             return;
         }
         // The receiver of the traffic gets a series first.

@@ -53,6 +53,21 @@ fn claimants_that_a_conflict_does_not_list_are_counted() {
 }
 
 #[test]
+fn without_detail_claimants_are_only_counted() {
+    let metrics = Metrics::with_detail(false);
+    let mut event = samples::raised("10.0.0.1");
+    event.data.claimants_omitted = 3;
+    metrics.count_event(&event.clone().into());
+    let text = metrics.encode(None).unwrap_or_default();
+    let count = event.data.claimants.len() + 3;
+    let line = format!("ipconflict_conflict_info_overflow {count}\n");
+    assert!(text.contains(&line), "{line} in\n{text}");
+    for label in ["address=", "device=", "namespace=", "pod="] {
+        assert!(!text.contains(label), "{label} in\n{text}");
+    }
+}
+
+#[test]
 fn receiver_of_the_traffic_gets_a_series_first() {
     let metrics = Metrics {
         conflict_info: ConflictInfoSeries::new(1),

@@ -306,6 +306,20 @@ fn port_in_use_is_one_sentence_and_off_serves_nothing() {
         sentence.contains("127.0.0.1:9842") && sentence.contains("--listen"),
         "{sentence}"
     );
+    for (address, reason) in [
+        ("127.0.0.1:9842", "in use by another program"),
+        ("192.0.2.7:9842", "no such address"),
+    ] {
+        let args = ["run", "--listen", "none", "--metrics-listen", address];
+        let outcome = AgentCommand::new(AGENT, args)
+            .run_to_end(&node, DEADLINE)
+            .unwrap();
+        assert_eq!(outcome.code().unwrap(), 2, "{outcome:?}");
+        let sentence = outcome.stderr.trim();
+        for part in [address, reason, "with --metrics-listen"] {
+            assert!(sentence.contains(part), "{sentence}");
+        }
+    }
     let command = AgentCommand::run(AGENT).arg("--listen").arg("none");
     let mut agent = Agent::start_ready(&node, &command).unwrap();
     drop(taken);
@@ -316,6 +330,38 @@ fn port_in_use_is_one_sentence_and_off_serves_nothing() {
     .unwrap();
     let (status, _) = agent.terminate(DEADLINE).unwrap();
     assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn metrics_without_detail_name_nothing_and_count_everything() {
+    let node = Node::new("detail").unwrap();
+    node.ip("address add 192.0.2.7/32 dev lo").unwrap();
+    let command = AgentCommand::run(AGENT)
+        .env("IPCONFLICT_METRICS_DETAIL", "false")
+        .env("IPCONFLICT_METRICS_LISTEN", "192.0.2.7:9842")
+        .arg("--export-claims");
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    let _pods = duplicate(&node, "10.244.2.10/32");
+    agent.wait_raised("10.244.2.10").unwrap();
+    for origin in [ORIGIN, "http://192.0.2.7:9842"] {
+        let client = TestClient::new(&node, origin);
+        let value = |expected: &str| {
+            until(DEADLINE, expected, || {
+                let text = client.get("/metrics")?.body;
+                anyhow::ensure!(text.lines().any(|line| line == expected), "{text}");
+                Ok(text)
+            })
+            .unwrap()
+        };
+        value(r#"ipconflict_conflicts_active{kind="duplicate"} 1"#);
+        let text = value("ipconflict_conflict_info_overflow 2");
+        for detail in ["10.244.2.10", "vetha", "vethb", "claim_info"] {
+            assert!(!text.contains(detail), "{detail} in\n{text}");
+        }
+    }
+    // The API shows everything.
+    let conflicts = TestClient::new(&node, ORIGIN).get("/api/v1/conflicts");
+    assert!(conflicts.unwrap().body.contains("vetha"));
 }
 
 #[test]
