@@ -75,6 +75,7 @@ fn schema_accepts_default_and_documented_values() {
     for values in [
         "{seccomp: {type: Localhost, localhostProfile: profiles/agent.json}}",
         "{listen: {address: '[$(NODE_IP)]', port: 9000, tokenSecret: {name: token}, tlsSecret: tls}}",
+        "{metricsListen: {address: '', detail: false}}",
         "{secrets: [{name: slack, secretName: slack-webhook}], config: {allow: [10.0.0.10], export-claims: true}}",
         "{ipam: {hostLocalDirectories: [/run/cni-ipam-state], calico: true, aws: true}}",
         "{runtime: {mountSocket: false}, stateDirectory: ''}",
@@ -118,6 +119,9 @@ fn schema_rejects_wrong_values_and_names_them() {
         ),
         ("{podMonitor: {interval: 30}}", "podMonitor.interval"),
         ("{config: {listen: '0.0.0.0:1'}}", "listen"),
+        ("{config: {metrics-listen: '0.0.0.0:1'}}", "metrics-listen"),
+        ("{metricsListen: {port: 0}}", "metricsListen.port"),
+        ("{metricsListen: {detail: 'no'}}", "metricsListen.detail"),
         ("{config: {Claim_TTL: 1m}}", "Claim_TTL"),
         (
             "{priorityClass: {value: 2000000000}}",
@@ -166,7 +170,8 @@ fn secrets_are_mounted_and_never_rendered() {
         "value: \"/etc/ip-conflict-detector/token/token\"",
         "secret: {secretName: agent-tls}",
         "scheme: HTTPS",
-        "value: \"https://$(NODE_IP):9842\"",
+        "value: \"https://127.0.0.1:9842\"",
+        "value: \"$(NODE_IP):9842\"",
     ] {
         assert!(daemonset.contains(line), "{line} in\n{daemonset}");
     }
@@ -176,6 +181,39 @@ fn secrets_are_mounted_and_never_rendered() {
             && monitor.contains("scheme: https"),
         "{monitor}"
     );
+}
+
+/// kubelet runs in the node's network namespace, so it reaches the loopback of a pod that does, too.
+#[test]
+fn probes_use_the_address_that_serves_everything() {
+    for (address, probe) in [
+        ("127.0.0.1", Some("127.0.0.1")),
+        ("0.0.0.0", Some("127.0.0.1")),
+        ("'[::1]'", Some("::1")),
+        ("192.0.2.7", Some("192.0.2.7")),
+        // kubelet then uses the pod's address, which is the node's.
+        ("$(NODE_IP)", None),
+    ] {
+        let rendered = render(&format!("{{listen: {{address: {address}, port: 9000}}}}")).unwrap();
+        let daemonset = &documents(&rendered["daemonset.yaml"])[0];
+        let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
+        for name in ["livenessProbe", "readinessProbe"] {
+            let get = &container[name]["httpGet"];
+            assert_eq!(get["port"], 9000, "{name}");
+            let host = get.get("host").map(|host| host.as_str().unwrap());
+            assert_eq!(host, probe, "{name} with {address}");
+        }
+    }
+}
+
+#[test]
+fn without_metrics_listen_no_port_is_declared_or_scraped() {
+    let rendered = render("{metricsListen: {address: '', detail: false}}").unwrap();
+    let daemonset = &rendered["daemonset.yaml"];
+    assert!(!daemonset.contains("containerPort") && !daemonset.contains("METRICS_LISTEN"));
+    assert!(daemonset.contains("name: IPCONFLICT_METRICS_DETAIL\n              value: \"false\""));
+    let why = render("{metricsListen: {address: ''}, podMonitor: {enabled: true}}").unwrap_err();
+    assert!(why.contains("needs metricsListen.address"), "{why}");
 }
 
 /// Without the Kubernetes API the agent needs no permissions and no token.

@@ -49,3 +49,12 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- define "detector.scheme" -}}
 {{- ternary "https" "http" (not (empty .Values.listen.tlsSecret)) -}}
 {{- end -}}
+
+{{/* The host of the probes; empty for the pod's address, which is the node's. */}}
+{{- define "detector.probeHost" -}}
+{{- if has .Values.listen.address (list "0.0.0.0" "::" "[::]") -}}
+127.0.0.1
+{{- else if not (contains "$" .Values.listen.address) -}}
+{{- .Values.listen.address | trimPrefix "[" | trimSuffix "]" -}}
+{{- end -}}
+{{- end -}}

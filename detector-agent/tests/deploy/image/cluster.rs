@@ -142,7 +142,7 @@ impl Cluster {
     }
 
     pub(super) fn client(&self) -> TestClient<'_> {
-        TestClient::new(&self.node, format!("http://{NODE_IP}:9842"))
+        TestClient::new(&self.node, "http://127.0.0.1:9842")
     }
 
     pub(super) fn wait_ready(&self, agent: &Container) {

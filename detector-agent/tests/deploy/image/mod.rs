@@ -8,7 +8,7 @@ mod cluster;
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
-use detector_testkit::{ContainerSpec, DEADLINE, browser::Browser, until};
+use detector_testkit::{ContainerSpec, DEADLINE, browser::Browser, http::TestClient, until};
 
 use crate::tools::{is_updating, root, scratch, stdout};
 use cluster::{Cluster, IMAGE, NODE_IP, archive, buildah};
@@ -102,6 +102,11 @@ fn manifest_container_names_a_conflict_of_two_sandboxes() {
         Ok(())
     })
     .unwrap();
+    // The node's address serves Prometheus, and nothing else.
+    let exposed = TestClient::new(&cluster.node, format!("http://{NODE_IP}:9842"));
+    for (path, status) in [("/metrics", 200), ("/readyz", 200), ("/", 404)] {
+        assert_eq!(exposed.get(path).unwrap().status, status, "{path}");
+    }
     // The command from the chart's notes.
     let check = ["/usr/local/bin/detector-agent", "check"];
     let (code, output) = cluster.containerd.exec(&agent, &check).unwrap();
@@ -133,7 +138,7 @@ fn manifest_container_names_a_conflict_of_two_sandboxes() {
 fn take_screenshot(cluster: &Cluster) {
     let browser = Browser::start(&cluster.node).unwrap();
     browser.emulate_screen(1100, 460, false).unwrap();
-    browser.open(&format!("http://{NODE_IP}:9842/")).unwrap();
+    browser.open("http://127.0.0.1:9842/").unwrap();
     for pod in ["web-7d9fc8b6f4-x2k4q", "checkout-5c6b8d7f9-mz8tn"] {
         browser
             .wait(&format!("document.body.innerText.includes({pod:?})"))
