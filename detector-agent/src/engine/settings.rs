@@ -72,12 +72,15 @@ impl Default for AnomalyRules {
     }
 }
 
-/// Upper bounds of everything that pods or plugins can make grow. At a bound the newest item is
-/// dropped and counted in [`DropCounters`](super::DropCounters).
+/// Upper bounds of everything that pods or plugins can make grow. What is dropped at a bound is
+/// counted in [`DropCounters`](super::DropCounters); no device can have claims of others dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Addresses that one device may claim by frames, and addresses it may have assigned.
     pub claims_per_device: usize,
+    /// Addresses assigned beyond that, of all devices: they count as claims once another claims them
+    /// too.
+    pub overflow_addresses: usize,
     /// Links tracked at once.
     pub links: usize,
     /// Neighbour entries, forwarding entries and routes tracked at once, each.
@@ -92,6 +95,7 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             claims_per_device: 1024,
+            overflow_addresses: 131_072,
             links: 16_384,
             kernel_entries: 65_536,
             claimants_per_conflict: 64,

@@ -7,7 +7,7 @@ use std::{collections::HashSet, net::IpAddr};
 
 use ipnet::IpNet;
 
-use super::{Facts, Owner, StoreOutcome};
+use super::{Facts, Owner, StoreOutcome, contest::Claimer};
 use crate::engine::{
     observation::{AssignedAddress, AssignmentId, IfIndex, Peer, Timestamp, Vlan},
     scope::{is_like, is_link_local},
@@ -20,7 +20,7 @@ pub const MAX_ASSIGNMENTS: usize = 16;
 
 /// The assignments of one address on one link.
 #[derive(Clone, Debug)]
-struct Assignments {
+pub(super) struct Assignments {
     known: Vec<IpNet>,
     /// There were more than are known. Which of those still exist, only a snapshot shows.
     overflowed: bool,
@@ -38,14 +38,14 @@ pub(in crate::engine) enum RemovedAssignment {
 }
 
 impl Assignments {
-    fn new(id: AssignmentId) -> Self {
+    pub(super) fn new(id: AssignmentId) -> Self {
         Self {
             known: vec![id.prefix],
             overflowed: false,
         }
     }
 
-    fn add(&mut self, id: AssignmentId) {
+    pub(super) fn add(&mut self, id: AssignmentId) {
         if self.known.contains(&id.prefix) {
             return;
         }
@@ -56,7 +56,7 @@ impl Assignments {
         }
     }
 
-    fn remove(&mut self, id: AssignmentId) -> RemovedAssignment {
+    pub(super) fn remove(&mut self, id: AssignmentId) -> RemovedAssignment {
         self.known.retain(|known| *known != id.prefix);
         match (self.known.is_empty(), self.overflowed) {
             (false, _) => RemovedAssignment::OthersRemain,
@@ -65,7 +65,7 @@ impl Assignments {
         }
     }
 
-    fn ids(&self, address: IpAddr) -> impl Iterator<Item = AssignmentId> + '_ {
+    pub(super) fn ids(&self, address: IpAddr) -> impl Iterator<Item = AssignmentId> + '_ {
         let id = move |prefix: &IpNet| AssignmentId {
             address,
             prefix: *prefix,
@@ -85,6 +85,28 @@ pub(in crate::engine) struct Assigned {
     pub(in crate::engine) last: Timestamp,
 }
 
+impl Assigned {
+    pub(super) fn new(
+        peer: Peer,
+        info: AssignedAddress,
+        assignments: Assignments,
+        at: Timestamp,
+    ) -> Self {
+        Self {
+            peer,
+            info,
+            assignments,
+            first: at,
+            last: at,
+        }
+    }
+
+    /// The assignments of `address`, whose claim this is.
+    pub(super) fn ids(&self, address: IpAddr) -> impl Iterator<Item = AssignmentId> + '_ {
+        self.assignments.ids(address)
+    }
+}
+
 /// An address of the node itself.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct HostAddress {
@@ -95,16 +117,17 @@ pub(in crate::engine) struct HostAddress {
 }
 
 impl Facts {
+    /// Adds an address of a pod. Beyond the bound of its peer it is remembered, and counts once
+    /// another claims it too.
     pub(in crate::engine) fn assign(
         &mut self,
-        peer: Peer,
+        (device, peer): (IfIndex, Peer),
         info: AssignedAddress,
         at: Timestamp,
         bounds: &Bounds,
     ) -> StoreOutcome {
-        let count = self.assigned_count(peer);
-        let entry = self.by_address.entry(info.address).or_default();
-        if let Some(known) = entry.assigned.iter_mut().find(|a| a.peer == peer) {
+        let address = info.address;
+        if let Some(known) = self.assigned_mut(peer, address) {
             known.last = at;
             known.assignments.add(info.id());
             // The state of duplicate address detection is shown in the evidence; it does not affect
@@ -112,20 +135,30 @@ impl Facts {
             known.info = info;
             return StoreOutcome::Refreshed;
         }
-        if count >= bounds.claims_per_device {
-            self.drop_if_empty(info.address);
-            return StoreOutcome::Refused;
+        let claimer = Claimer {
+            device,
+            peer: Some(peer),
+        };
+        let count = self.assigned_count(peer);
+        if count >= bounds.claims_per_device
+            && !self.is_accepted_beyond(address, claimer, count, bounds)
+        {
+            return self.overflow(peer, info, bounds);
         }
-        entry.assigned.push(Assigned {
-            peer,
-            info,
-            assignments: Assignments::new(info.id()),
-            first: at,
-            last: at,
-        });
-        let owned = self.owners.entry(Owner::Peer(peer)).or_default();
-        owned.insert(info.address);
+        let known = self.overflow.take(peer, address);
+        let mut assignments = known.unwrap_or_else(|| Assignments::new(info.id()));
+        assignments.add(info.id());
+        self.push_assigned(Assigned::new(peer, info, assignments, at));
+        self.promote(address, at, bounds);
         StoreOutcome::Changed
+    }
+
+    pub(super) fn push_assigned(&mut self, assigned: Assigned) {
+        let address = assigned.info.address;
+        let owned = self.owners.entry(Owner::Peer(assigned.peer)).or_default();
+        owned.insert(address);
+        let entry = self.by_address.entry(address).or_default();
+        entry.assigned.push(assigned);
     }
 
     /// How many addresses are assigned on `peer`.
@@ -153,17 +186,20 @@ impl Facts {
         peer: Peer,
         id: AssignmentId,
     ) -> RemovedAssignment {
-        self.assigned_mut(peer, id.address)
-            .map_or(RemovedAssignment::Last, |known| {
-                known.assignments.remove(id)
-            })
+        match self.assigned_mut(peer, id.address) {
+            Some(known) => known.assignments.remove(id),
+            None => self
+                .overflow
+                .remove(peer, id)
+                .unwrap_or(RemovedAssignment::Last),
+        }
     }
 
     /// The known assignments on `peer`.
     pub(in crate::engine) fn assignments(&self, peer: Peer) -> Vec<AssignmentId> {
-        self.assigned_on(peer)
-            .flat_map(|(address, a)| a.assignments.ids(address))
-            .collect()
+        let assigned = self.assigned_on(peer);
+        let ids = assigned.flat_map(|(address, a)| a.assignments.ids(address));
+        ids.chain(self.overflow.ids(peer)).collect()
     }
 
     /// The addresses on `peer` that have, or had, more assignments than are known.
@@ -231,6 +267,7 @@ impl Facts {
             self.drop_if_empty(*address);
         }
         self.owners.remove(&Owner::Peer(peer));
+        self.overflow.remove_peer(peer);
         addresses.extend(self.remove_further_of(peer));
         addresses
     }
@@ -243,16 +280,15 @@ impl Facts {
         bounds: &Bounds,
     ) -> StoreOutcome {
         let address = info.address;
-        let entry = self.by_address.entry(address).or_default();
-        if let Some(known) = entry.host.iter_mut().find(|h| h.ifindex == ifindex) {
+        if let Some(known) = self.host_mut(ifindex, address) {
             known.last = at;
             known.assignments.add(info.id());
             return StoreOutcome::Refreshed;
         }
         if self.host_count >= bounds.kernel_entries {
-            self.drop_if_empty(address);
             return StoreOutcome::Refused;
         }
+        let entry = self.by_address.entry(address).or_default();
         entry.host.push(HostAddress {
             ifindex,
             assignments: Assignments::new(info.id()),
@@ -262,6 +298,7 @@ impl Facts {
         self.host_count += 1;
         self.presence.add(ifindex, address);
         self.index_link(ifindex, address);
+        self.promote(address, at, bounds);
         StoreOutcome::Changed
     }
 

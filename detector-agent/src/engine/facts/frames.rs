@@ -2,11 +2,14 @@
 
 use std::net::IpAddr;
 
-use super::{Facts, StoreOutcome};
+use super::{Claimer, Facts, Owner, StoreOutcome};
 use crate::engine::{
-    observation::{FrameKind, IfIndex, Mac, Timestamp, Vlan},
+    observation::{FrameKind, IfIndex, Mac, Peer, Timestamp, Vlan},
     settings::Bounds,
 };
+
+/// Which share of a device's claims makes room at its bound: few scans for many claims.
+const EVICTED_SHARE: usize = 8;
 
 /// A claim seen in frames: one per device, VLAN and protocol.
 #[derive(Clone, Debug)]
@@ -22,10 +25,12 @@ pub(in crate::engine) struct FrameFact {
 }
 
 impl Facts {
+    /// Adds a claim of the pod whose peer is `peer`.
     pub(in crate::engine) fn add_frame(
         &mut self,
         fact: FrameFact,
         address: IpAddr,
+        peer: Option<Peer>,
         bounds: &Bounds,
     ) -> StoreOutcome {
         // Tagged frames are about other links of the pod than the one whose addresses are read.
@@ -34,11 +39,11 @@ impl Facts {
         {
             return StoreOutcome::Refreshed;
         }
-        let count = self.frames.of(fact.ifindex);
-        let entry = self.by_address.entry(address).or_default();
         let same =
             |k: &FrameFact| k.ifindex == fact.ifindex && k.vlan == fact.vlan && k.kind == fact.kind;
-        if let Some(known) = entry.frames.iter_mut().find(|k| same(k)) {
+        let entry = self.by_address.get_mut(&address);
+        let known = entry.and_then(|entry| entry.frames.iter_mut().find(|k| same(k)));
+        if let Some(known) = known {
             // A real claim makes a tentative one real, never the other way round.
             let mut changed = known.tentative && !fact.tentative;
             known.tentative &= fact.tentative;
@@ -57,10 +62,17 @@ impl Facts {
                 StoreOutcome::Refreshed
             };
         }
-        if count >= bounds.claims_per_device {
-            self.drop_if_empty(address);
+        let count = self.frames.of(fact.ifindex);
+        let claimer = Claimer {
+            device: fact.ifindex,
+            peer,
+        };
+        if count >= bounds.claims_per_device
+            && !self.is_accepted_beyond(address, claimer, count, bounds)
+        {
             return StoreOutcome::Refused;
         }
+        let at = fact.last;
         self.frames.add(fact.ifindex);
         self.index_link(fact.ifindex, address);
         self.by_address
@@ -68,7 +80,34 @@ impl Facts {
             .or_default()
             .frames
             .push(fact);
+        self.promote(address, at, bounds);
         StoreOutcome::Changed
+    }
+
+    /// Makes room on a device at its bound: removes an eighth of its claims, the oldest of those that nothing contests. Returns
+    /// their addresses.
+    pub(in crate::engine) fn evict_frames(
+        &mut self,
+        device: IfIndex,
+        bounds: &Bounds,
+    ) -> Vec<IpAddr> {
+        let addresses = self.owned_by(Owner::Link(device)).into_iter();
+        let uncontested = addresses.filter_map(|address| {
+            let facts = self.get(address).filter(|facts| !facts.can_conflict())?;
+            let frame = facts.frames.iter().find(|frame| frame.ifindex == device)?;
+            Some((frame.last, address))
+        });
+        let mut uncontested: Vec<_> = uncontested.collect();
+        uncontested.sort_unstable();
+        uncontested.truncate(bounds.claims_per_device.div_ceil(EVICTED_SHARE));
+        let evicted: Vec<_> = uncontested
+            .into_iter()
+            .map(|(_, address)| address)
+            .collect();
+        for address in &evicted {
+            self.remove_frames(device, *address, |_| true);
+        }
+        evicted
     }
 
     /// Removes frame facts of a device for one address; `true` if there were any.

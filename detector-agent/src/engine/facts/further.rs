@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use super::Facts;
 use crate::engine::{
     observation::{Mac, NsId, Peer, Timestamp},
+    settings::Bounds,
     snapshot::FurtherAddress,
 };
 
@@ -29,6 +30,7 @@ impl Facts {
         peer: Peer,
         found: Vec<FurtherAddress>,
         at: Timestamp,
+        bounds: &Bounds,
     ) -> (Vec<IpAddr>, Vec<IpAddr>) {
         let mut gone = self.further.remove(&peer).unwrap_or_default();
         let mut added = Vec::new();
@@ -52,6 +54,7 @@ impl Facts {
                     last: at,
                 });
                 added.push(address);
+                self.promote(address, at, bounds);
             }
             gone.remove(&address);
             self.further.entry(peer).or_default().insert(address);

@@ -3,13 +3,15 @@
 //! Invariants: an address without facts has no entry; `owners` lists exactly the addresses that an
 //! owner has facts for; `behind` lists exactly the hardware addresses in bridges' neighbour
 //! entries, former ones included; what a pod can make grow stays within
-//! [`Bounds::claims_per_device`](super::settings::Bounds::claims_per_device), everything else within
-//! [`Bounds::kernel_entries`](super::settings::Bounds::kernel_entries).
+//! [`Bounds::claims_per_device`](super::settings::Bounds::claims_per_device), except for what others claim too
+//! ([`contest`]), everything else within [`Bounds::kernel_entries`](super::settings::Bounds::kernel_entries).
 
 mod assigned;
+mod contest;
 mod frames;
 mod further;
 mod neighbours;
+mod overflow;
 mod removals;
 
 use std::{
@@ -19,6 +21,7 @@ use std::{
 
 pub use assigned::MAX_ASSIGNMENTS;
 pub(super) use assigned::{Assigned, HostAddress, RemovedAssignment};
+pub(super) use contest::Claimer;
 pub(super) use frames::FrameFact;
 pub(super) use further::FurtherFact;
 pub(super) use neighbours::{NeighbourFact, NeighbourUpdateContext};
@@ -27,6 +30,7 @@ use super::{
     observation::{IfIndex, Mac, NsId, Peer},
     topology::L3Presence,
 };
+use overflow::AddressOverflow;
 use removals::RecentRemovals;
 
 /// All facts about one address.
@@ -121,6 +125,11 @@ pub(super) struct Facts {
     /// What was removed from `behind` since last taken.
     unreferenced: Vec<(IfIndex, Mac)>,
     removals: RecentRemovals,
+    overflow: AddressOverflow,
+    /// Peers that lost addresses of `overflow` since last taken, once for each time.
+    overflow_losers: Vec<Peer>,
+    /// Addresses that were moved back to `overflow` since last taken.
+    demoted: Vec<IpAddr>,
     /// The node's addresses by link.
     pub(super) presence: L3Presence,
 }

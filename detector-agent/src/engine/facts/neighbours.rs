@@ -2,9 +2,9 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use super::{Facts, StoreOutcome};
+use super::{Claimer, Facts, StoreOutcome};
 use crate::engine::{
-    observation::{IfIndex, Mac, Neighbour, NudState, Timestamp},
+    observation::{IfIndex, Mac, Neighbour, NudState, Peer, Timestamp},
     settings::Bounds,
 };
 
@@ -51,6 +51,8 @@ pub(in crate::engine) struct NeighbourUpdateContext {
     pub(in crate::engine) live: bool,
     /// How long former hardware addresses are remembered; set on bridges only.
     pub(in crate::engine) former: Option<Duration>,
+    /// The peer of a pod device.
+    pub(in crate::engine) peer: Option<Peer>,
 }
 
 impl Facts {
@@ -75,9 +77,16 @@ impl Facts {
         context: NeighbourUpdateContext,
         bounds: &Bounds,
     ) -> StoreOutcome {
-        let NeighbourUpdateContext { at, live, former } = context;
-        let entry = self.by_address.entry(n.address).or_default();
-        if let Some(known) = entry.neighbours.iter_mut().find(|k| k.ifindex == n.ifindex) {
+        let NeighbourUpdateContext {
+            at,
+            live,
+            former,
+            peer,
+        } = context;
+        let entry = self.by_address.get_mut(&n.address);
+        let known =
+            entry.and_then(|entry| entry.neighbours.iter_mut().find(|k| k.ifindex == n.ifindex));
+        if let Some(known) = known {
             let confirmed = live && n.state == NudState::Reachable;
             let same_lladdr = known.lladdr == lladdr;
             let changed = !same_lladdr || known.state != n.state || (known.refuted && confirmed);
@@ -112,10 +121,17 @@ impl Facts {
             Some(_) => bounds.kernel_entries,
             None => bounds.claims_per_device,
         };
-        if self.neighbours.of(n.ifindex) >= share || self.neighbour_count >= bounds.kernel_entries {
-            self.drop_if_empty(n.address);
+        let count = self.neighbours.of(n.ifindex);
+        let claimer = Claimer {
+            device: n.ifindex,
+            peer,
+        };
+        if (count >= share || self.neighbour_count >= bounds.kernel_entries)
+            && !self.is_accepted_beyond(n.address, claimer, count, bounds)
+        {
             return StoreOutcome::Refused;
         }
+        let entry = self.by_address.entry(n.address).or_default();
         entry.neighbours.push(NeighbourFact {
             ifindex: n.ifindex,
             lladdr,
@@ -133,6 +149,7 @@ impl Facts {
         if former.is_some() {
             self.reference_mac(n.ifindex, lladdr, n.address);
         }
+        self.promote(n.address, at, bounds);
         StoreOutcome::Changed
     }
 

@@ -34,6 +34,30 @@ impl Engine {
         self.refusals.note(owner, bound, position);
     }
 
+    /// A device at its bound makes a new claim in a frame: its oldest claims that nothing contests
+    /// make room. `true` if there were any.
+    pub(super) fn evict_frames(&mut self, device: IfIndex) -> bool {
+        let evicted = self.facts.evict_frames(device, &self.settings.bounds);
+        if evicted.is_empty() {
+            return false;
+        }
+        self.drops.claims += evicted.len() as u64;
+        self.refused_on(device, BoundKind::FrameClaims);
+        self.dirty.extend(evicted);
+        true
+    }
+
+    /// What became of addresses beyond the bounds of their devices.
+    pub(super) fn note_overflow(&mut self) {
+        self.dirty.extend(self.facts.take_demoted());
+        for peer in self.facts.take_overflow_losers() {
+            self.drops.claims += 1;
+            if let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
+                self.refused_on(device, BoundKind::Addresses);
+            }
+        }
+    }
+
     /// A neighbour entry was refused: at the bound of its device, or at that of the node.
     pub(super) fn neighbour_refused(&mut self, ifindex: IfIndex) {
         self.drops.kernel_entries += 1;
@@ -121,6 +145,9 @@ impl Engine {
                 let Some(peer) = link.and_then(|link| link.link.peer) else {
                     return false;
                 };
+                if self.facts.overflow_count() < self.settings.bounds.overflow_addresses {
+                    return true;
+                }
                 self.facts.assigned_count(peer)
             }
             BoundKind::DeviceNeighbours if self.links.is_bridge(ifindex) => return true,

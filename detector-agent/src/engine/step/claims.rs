@@ -25,7 +25,10 @@ impl Engine {
         let facts = self.facts.get(info.address);
         let is_new = !facts.is_some_and(|f| f.is_assigned_on(peer));
         let was_bare = !self.facts.has_address_like(peer, info.address);
-        match self.facts.assign(peer, info, at, &self.settings.bounds) {
+        match self
+            .facts
+            .assign((device, peer), info, at, &self.settings.bounds)
+        {
             StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
                 if was_bare {
@@ -170,6 +173,7 @@ impl Engine {
             at,
             live,
             former: on_bridge.then_some(self.settings.flap_window),
+            peer: self.links.pod(neighbour.ifindex).and_then(|l| l.link.peer),
         };
         match self
             .facts
@@ -220,7 +224,7 @@ impl Engine {
             self.drops.unknown_device += 1;
             return;
         };
-        let generation = link.generation;
+        let (generation, peer) = (link.generation, link.link.peer);
         if frame.tentative && !self.is_contested(frame, generation, at) {
             return;
         }
@@ -240,10 +244,10 @@ impl Engine {
         };
         let end = self.claim_context().expires_at(&fact);
         let bounds = self.settings.bounds;
-        let mut outcome = self.facts.add_frame(fact.clone(), frame.address, &bounds);
-        if outcome == StoreOutcome::Refused && self.evict_overdue_frame(frame.ifindex, at) {
-            self.drops.claims += 1;
-            outcome = self.facts.add_frame(fact, frame.address, &bounds);
+        let address = frame.address;
+        let mut outcome = self.facts.add_frame(fact.clone(), address, peer, &bounds);
+        if outcome == StoreOutcome::Refused && self.evict_frames(frame.ifindex) {
+            outcome = self.facts.add_frame(fact, address, peer, &bounds);
         }
         match outcome {
             StoreOutcome::Changed => {
@@ -264,24 +268,6 @@ impl Engine {
             }
             self.record_move(frame.address, frame.ifindex, frame.vlan, at);
         }
-    }
-
-    /// Makes room on a device whose claims do not expire: removes its oldest claim that would have
-    /// expired elsewhere and that nothing contests. `true` if there was one.
-    fn evict_overdue_frame(&mut self, device: IfIndex, now: Timestamp) -> bool {
-        let context = self.claim_context();
-        let addresses = self.facts.owned_by(Owner::Link(device)).into_iter();
-        let overdue = addresses.filter_map(|address| {
-            let facts = self.facts.get(address).filter(|f| !f.can_conflict())?;
-            let frame = facts.frames.iter().find(|f| f.ifindex == device)?;
-            (context.expires_at(frame) <= now).then_some((frame.last, address))
-        });
-        let Some((_, oldest)) = overdue.min() else {
-            return false;
-        };
-        self.facts.remove_frames(device, oldest, |_| true);
-        self.dirty.insert(oldest);
-        true
     }
 
     /// Whether another pod than the sender of a probe, or the node, claims the address.

@@ -49,7 +49,9 @@ impl Engine {
         at: Timestamp,
     ) {
         found.retain(|further| is_claimable(further.address));
-        let (added, gone) = self.facts.set_further(peer, found, at);
+        let (added, gone) = self
+            .facts
+            .set_further(peer, found, at, &self.settings.bounds);
         self.dirty.extend(added);
         for address in gone {
             self.dirty.insert(address);

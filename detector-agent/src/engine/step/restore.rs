@@ -200,7 +200,11 @@ impl Engine {
             first: restored.first,
             last: restored.last,
         };
-        if self.facts.add_frame(fact, address, &self.settings.bounds) == StoreOutcome::Refused {
+        if self
+            .facts
+            .add_frame(fact, address, restored.peer, &self.settings.bounds)
+            == StoreOutcome::Refused
+        {
             self.drops.claims += 1;
             self.refused_on(device, BoundKind::FrameClaims);
         }

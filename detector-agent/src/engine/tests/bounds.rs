@@ -2,22 +2,38 @@
 
 use super::*;
 
-#[test]
-fn claim_flood_of_one_pod_hides_no_conflict_of_others() {
+/// Pod devices that may claim ten addresses in each way.
+fn with_ten_claims(pods: IfIndex) -> Node {
     let mut node = Node::with_bounds(Bounds {
         claims_per_device: 10,
         ..Bounds::default()
     });
-    for ifindex in 1..=3 {
+    for ifindex in 1..=pods {
         node.pod(ifindex);
     }
+    node
+}
+
+/// A device fills its bounds.
+fn flood(node: &mut Node, ifindex: IfIndex) {
     for n in 0..100 {
-        node.frame(1, &format!("10.0.1.{n}"));
-        node.address(1, &format!("10.0.2.{n}"));
-        node.neighbour(1, &format!("10.0.3.{n}"), mac(1), NudState::Stale);
+        node.frame(ifindex, &format!("10.{ifindex}.1.{n}"));
+        node.address(ifindex, &format!("10.{ifindex}.2.{n}"));
+        node.neighbour(
+            ifindex,
+            &format!("10.{ifindex}.3.{n}"),
+            mac(1),
+            NudState::Stale,
+        );
     }
+}
+
+#[test]
+fn claim_flood_of_one_pod_hides_no_conflict_of_others() {
+    let mut node = with_ten_claims(3);
+    flood(&mut node, 1);
     assert_eq!(node.engine.addresses().len(), 30);
-    assert_eq!(node.engine.drop_counters().claims, 180);
+    assert_eq!(node.engine.drop_counters().claims, 90, "frames");
     assert_eq!(node.engine.drop_counters().kernel_entries, 90);
     node.frame(2, "10.0.0.1");
     node.frame(3, "10.0.0.1");
@@ -25,15 +41,152 @@ fn claim_flood_of_one_pod_hides_no_conflict_of_others() {
         node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth2 veth3"]
     );
-    // Accepted claims stay live, and withdrawn ones make room.
-    node.address_gone(1, "10.0.2.0");
-    node.address(1, "10.0.2.99");
-    node.neighbour_gone(1, "10.0.3.0");
-    node.neighbour(1, "10.0.3.99", mac(1), NudState::Stale);
-    node.wait_secs(601);
-    node.frame(1, "10.0.1.99");
-    assert_eq!(node.engine.addresses().len(), 21);
-    assert_eq!(node.engine.drop_counters().claims, 180);
+}
+
+#[test]
+fn full_device_still_conflicts_with_earlier_claims_of_others() {
+    let mut node = with_ten_claims(2);
+    for last in 1..=3 {
+        node.address(2, &format!("10.0.0.{last}"));
+    }
+    flood(&mut node, 1);
+    node.frame(1, "10.0.0.1");
+    node.address(1, "10.0.0.2");
+    node.neighbour(1, "10.0.0.3", mac(1), NudState::Reachable);
+    assert_eq!(
+        node.conflict_events(),
+        [
+            "raised 10.0.0.1 duplicate observed: veth2 veth1",
+            "raised 10.0.0.2 duplicate certain: veth2 veth1",
+            "raised 10.0.0.3 duplicate observed: veth2 veth1",
+        ]
+    );
+    // What is contested stays.
+    flood(&mut node, 1);
+    assert!(node.conflict_events().is_empty());
+    assert_eq!(node.open_conflicts().len(), 3);
+}
+
+#[test]
+fn address_beyond_the_bound_conflicts_with_a_later_claim() {
+    let mut node = with_ten_claims(5);
+    for ifindex in 1..=4 {
+        flood(&mut node, ifindex);
+    }
+    node.conflict_events();
+    for ifindex in 1..=4 {
+        let address = format!("10.{ifindex}.2.99");
+        node.address(5, &address);
+        assert_eq!(
+            node.conflict_events(),
+            [format!(
+                "raised {address} duplicate certain: veth{ifindex} veth5"
+            )]
+        );
+        node.address_gone(ifindex, &address);
+        assert_eq!(
+            node.conflict_events(),
+            [format!(
+                "resolved {address} duplicate certain: veth5 left veth{ifindex}(address_removed)"
+            )]
+        );
+    }
+    // By any other claim, and between devices beyond their bounds.
+    node.frame(5, "10.1.2.98");
+    node.address(2, "10.1.2.97");
+    assert_eq!(
+        node.conflict_events(),
+        [
+            "raised 10.1.2.98 duplicate observed: veth1 veth5",
+            "raised 10.1.2.97 duplicate certain: veth1 veth2",
+        ]
+    );
+}
+
+#[test]
+fn removed_address_beyond_the_bound_is_forgotten() {
+    let mut node = with_ten_claims(2);
+    flood(&mut node, 1);
+    node.address_gone(1, "10.1.2.99");
+    node.read_pod_addresses(1, &["10.1.2.98"]);
+    node.address(2, "10.1.2.99");
+    node.address(2, "10.1.2.97");
+    assert!(node.conflict_events().is_empty());
+    node.address(2, "10.1.2.98");
+    assert_eq!(node.conflict_events().len(), 1);
+    node.remove_link(1);
+    node.conflict_events();
+    assert_eq!(node.engine.facts().overflow_count(), 0);
+}
+
+#[test]
+fn device_beyond_its_bound_keeps_only_contested_claims_there() {
+    let mut node = with_ten_claims(2);
+    flood(&mut node, 1);
+    // The other pod takes one address after the other.
+    for n in 10..100 {
+        let address = format!("10.1.2.{n}");
+        node.address(2, &address);
+        node.address_gone(2, &address);
+        let own = node.engine.facts().assigned_count(peer(1));
+        assert!(own <= 21, "{own}");
+    }
+    assert_counts(&node.engine, node.now);
+    assert_eq!(
+        node.conflict_events().len(),
+        180,
+        "each raised and resolved"
+    );
+}
+
+#[test]
+fn overflow_of_one_device_takes_no_room_from_others() {
+    let mut node = Node::with_bounds(Bounds {
+        claims_per_device: 10,
+        overflow_addresses: 60,
+        ..Bounds::default()
+    });
+    for ifindex in 1..=3 {
+        node.pod(ifindex);
+    }
+    for n in 0..200 {
+        node.address(1, &format!("10.1.0.{n}"));
+    }
+    assert_eq!(node.engine.facts().overflow_count(), 60);
+    for n in 0..40 {
+        node.address(2, &format!("10.2.0.{n}"));
+    }
+    assert!(node.engine.facts().overflow_count() <= 60);
+    for n in 0..40 {
+        node.address(3, &format!("10.2.0.{n}"));
+    }
+    assert_eq!(node.open_conflicts().len(), 40);
+    let named = |effect: &Effect| match effect {
+        Effect::BoundReached(reached) => reached.device.as_ref().map(|d| d.name.clone()),
+        _ => None,
+    };
+    let named: Vec<_> = node.effects.iter().filter_map(named).collect();
+    assert_eq!(named, ["veth1"]);
+}
+
+#[test]
+fn full_device_evicts_its_oldest_claim_that_nothing_contests() {
+    let mut node = Node::with_bounds(Bounds {
+        claims_per_device: 3,
+        ..Bounds::default()
+    });
+    node.link(tap(1));
+    node.pod(2);
+    node.read_pod_addresses(2, &["10.0.0.1"]);
+    for last in 1..=4 {
+        node.frame(1, &format!("10.0.0.{last}"));
+    }
+    let count = |node: &Node, address| node.engine.claims_of(ip(address), node.now).len();
+    assert_eq!(count(&node, "10.0.0.1"), 2, "contested");
+    assert_eq!(count(&node, "10.0.0.2"), 0);
+    assert_eq!(count(&node, "10.0.0.3"), 1);
+    assert_eq!(count(&node, "10.0.0.4"), 1);
+    assert_eq!(node.engine.drop_counters().claims, 1);
 }
 
 #[test]

@@ -20,6 +20,7 @@ impl Entries {
             at: Timestamp(self.secs * 1_000 * MS),
             live,
             former: (entry.ifindex == BRIDGE).then_some(WINDOW),
+            peer: None,
         };
         let lladdr = entry.lladdr.unwrap();
         self.facts

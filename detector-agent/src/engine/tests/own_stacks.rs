@@ -165,30 +165,6 @@ fn machine_that_moved_to_another_tap_is_one_claim_after_the_ttl() {
 }
 
 #[test]
-fn full_device_evicts_its_oldest_overdue_claim_that_nothing_contests() {
-    let mut node = Node::with_bounds(Bounds {
-        claims_per_device: 3,
-        ..Bounds::default()
-    });
-    node.link(tap(1));
-    node.pod(2);
-    node.read_pod_addresses(2, &["10.0.0.1"]);
-    for last in 1..=3 {
-        node.frame(1, &format!("10.0.0.{last}"));
-    }
-    node.frame(1, "10.0.0.4");
-    assert_eq!(node.engine.claims_of(ip("10.0.0.4"), node.now).len(), 0);
-    node.wait_secs(700);
-    node.frame(1, "10.0.0.4");
-    let count = |node: &Node, address| node.engine.claims_of(ip(address), node.now).len();
-    assert_eq!(count(&node, "10.0.0.1"), 2, "contested");
-    assert_eq!(count(&node, "10.0.0.2"), 0);
-    assert_eq!(count(&node, "10.0.0.3"), 1);
-    assert_eq!(count(&node, "10.0.0.4"), 1);
-    assert_eq!(node.engine.drop_counters().claims, 2);
-}
-
-#[test]
 fn address_removed_on_one_interface_withdraws_frames_on_the_others() {
     let mut node = Node::with_pods(2);
     let second = Peer {

@@ -10,6 +10,7 @@ const BOUND: u8 = 10;
 fn bounded(pods: IfIndex) -> Node {
     let mut node = Node::with_bounds(Bounds {
         claims_per_device: BOUND.into(),
+        overflow_addresses: 0,
         ..Bounds::default()
     });
     for ifindex in 1..=pods {

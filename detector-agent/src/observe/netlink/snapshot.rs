@@ -1,7 +1,7 @@
 //! Snapshots of the kernel's state: links, forwarding entries, neighbours, routes, addresses of the node and of its pods.
 //!
-//! Invariants: bounded ([`MAX_OBJECTS`](super::MAX_OBJECTS) of each kind, [`MAX_PER_POD`] addresses on one pod's link),
-//! whatever the kernel holds; omissions are counted. A namespace that vanishes meanwhile costs only its own addresses. Links
+//! Invariants: bounded ([`MAX_OBJECTS`](super::MAX_OBJECTS) of each kind, [`MAX_PER_POD`] addresses on one pod's link and
+//! [`MAX_BEYOND`] more of all pods), whatever the kernel holds; omissions are counted. A namespace that vanishes meanwhile costs only its own addresses. Links
 //! are read first, so a pod that appears later is reported by the notification socket alone.
 
 use std::{
@@ -22,8 +22,10 @@ use crate::engine::{
     TruncatedLists,
 };
 
-/// Maximum number of different addresses on one pod's link in a snapshot.
+/// How many different addresses on one pod's link are in a snapshot in any case.
 pub const MAX_PER_POD: usize = 1_024;
+/// How many more there may be in one snapshot, of all pods.
+const MAX_BEYOND: usize = 131_072;
 
 /// A snapshot, and how much of the kernel's state is missing in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +40,7 @@ pub struct BoundedSnapshot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Omitted {
     /// Links, addresses, neighbours, forwarding entries and routes beyond [`MAX_OBJECTS`](super::MAX_OBJECTS) or
-    /// [`MAX_PER_POD`].
+    /// [`MAX_BEYOND`].
     pub over_bound: u64,
     /// Messages that could not be parsed.
     pub undecodable: u64,
@@ -214,8 +216,8 @@ fn unreadable(peer: Peer) -> PodAddresses {
     }
 }
 
-/// The addresses on one pod's link: up to [`MAX_PER_POD`] different ones. If one is assigned so often that the engine does
-/// not remember all of its assignments, the rest is left out.
+/// The addresses on one pod's link: up to [`MAX_PER_POD`] different ones, and more while there is room for those of all pods. If
+/// one is assigned so often that the engine does not remember all of its assignments, the rest is left out.
 #[derive(Debug, Default)]
 struct PodList {
     addresses: Vec<AssignedAddress>,
@@ -225,26 +227,26 @@ struct PodList {
 }
 
 impl PodList {
-    /// Adds an address; `false` if it is left out because of the bound.
-    fn push(&mut self, info: AssignedAddress) -> bool {
+    /// Adds an address; `false` if it is left out because of the bounds. `room`: how many of all pods may be beyond
+    /// [`MAX_PER_POD`].
+    fn push(&mut self, info: AssignedAddress, room: &mut usize) -> bool {
         let different = self.counts.len();
-        let count = match self.counts.get_mut(&info.address) {
-            Some(count) => count,
-            None if different < MAX_PER_POD => self.counts.entry(info.address).or_default(),
-            None => {
-                self.is_truncated = true;
-                return false;
-            }
-        };
-        if *count > MAX_ASSIGNMENTS {
+        let count = self.counts.get(&info.address).copied().unwrap_or_default();
+        if count > MAX_ASSIGNMENTS {
             return true;
         }
-        // As many repeated ones again.
-        if *count > 0 && self.addresses.len() - different >= MAX_PER_POD {
+        let is_beyond = if count == 0 {
+            different >= MAX_PER_POD
+        } else {
+            // As many repeated ones again.
+            self.addresses.len() - different >= MAX_PER_POD
+        };
+        if is_beyond && *room == 0 {
             self.is_truncated = true;
             return false;
         }
-        *count += 1;
+        *room -= usize::from(is_beyond);
+        *self.counts.entry(info.address).or_default() += 1;
         self.addresses.push(info);
         true
     }
@@ -262,6 +264,7 @@ fn pods(
         links.insert(peer.ifindex, PodList::default());
     }
     let mut pods = Vec::new();
+    let mut room = MAX_BEYOND;
     for (nsid, mut links) in by_namespace {
         let peers = |links: BTreeMap<IfIndex, _>| {
             links
@@ -273,7 +276,7 @@ fn pods(
                 let is_truncated = own.omitted > 0;
                 for found in omitted.unwrap_list(own) {
                     if let Some(list) = links.get_mut(&found.ifindex)
-                        && !list.push(found.address)
+                        && !list.push(found.address, &mut room)
                     {
                         omitted.over_bound += 1;
                     }
