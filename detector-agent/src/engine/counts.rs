@@ -30,10 +30,6 @@ impl<K: Ord> KindCounts<K> {
     pub(super) fn of(&self, kind: &K) -> usize {
         self.0.get(kind).copied().unwrap_or_default()
     }
-
-    pub(super) fn total(&self) -> usize {
-        self.0.values().sum()
-    }
 }
 
 /// How many live claims each address had when it was last decided about, and all of them together.

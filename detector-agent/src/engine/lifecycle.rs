@@ -11,6 +11,7 @@ use std::{
 
 use super::{
     conflict::{Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, LeaveReason},
+    conflict_room::{ConflictRoom, RetryTarget},
     counts::KindCounts,
     ids::mix,
     network::Network,
@@ -60,23 +61,7 @@ pub(super) struct Lifecycle {
     counts: KindCounts<ConflictKind>,
     seed: u64,
     serial: u64,
-    deferred: DeferredAddresses,
-}
-
-/// Addresses whose conflict was rejected at the bound, to be decided again when there is room.
-#[derive(Debug, Default)]
-struct DeferredAddresses {
-    addresses: BTreeSet<IpAddr>,
-    /// More addresses were rejected than are remembered.
-    overflowed: bool,
-}
-
-/// What to decide again now that there is room.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum RetryTarget {
-    Address(IpAddr),
-    /// Any address may have been rejected.
-    All,
+    room: ConflictRoom,
 }
 
 impl Lifecycle {
@@ -86,19 +71,13 @@ impl Lifecycle {
             counts: KindCounts::default(),
             seed,
             serial: 0,
-            deferred: DeferredAddresses::default(),
+            room: ConflictRoom::default(),
         }
     }
 
     /// The next rejected address to decide again, if there is room.
     pub(super) fn next_retry(&mut self, bounds: &Bounds) -> Option<RetryTarget> {
-        if self.counts.total() >= bounds.open_conflicts {
-            return None;
-        }
-        match self.deferred.addresses.pop_first() {
-            Some(address) => Some(RetryTarget::Address(address)),
-            None => std::mem::take(&mut self.deferred.overflowed).then_some(RetryTarget::All),
-        }
+        self.room.next_retry(bounds)
     }
 
     pub(super) fn open(&self) -> impl Iterator<Item = (Scope, &Conflict)> {
@@ -125,6 +104,7 @@ impl Lifecycle {
     /// Opens a conflict of the previous run again.
     pub(super) fn restore(&mut self, scope: Scope, conflict: Conflict) {
         let ids = conflict.present().map(|c| c.id).collect();
+        self.room.open(&ids);
         self.counts.add(conflict.kind);
         let open = self.open.entry(conflict.address).or_default();
         open.push((scope, TrackedConflict { conflict, ids }));
@@ -145,6 +125,7 @@ impl Lifecycle {
         let open = self.open.remove(&address).unwrap_or_default();
         let mut still_open = Vec::with_capacity(open.len());
         for (scope, mut known) in open {
+            self.room.close(&known.ids);
             let position = decisions.iter().position(|(other, _)| *other == scope);
             let decision = position.map(|position| decisions.swap_remove(position).1);
             match decision {
@@ -158,6 +139,7 @@ impl Lifecycle {
                     if known.change(kind, decision, &leave_reason, at, bounds) {
                         effects.push(Effect::Updated(known.conflict.clone()));
                     }
+                    self.room.open(&known.ids);
                     still_open.push((scope, known));
                 }
                 outcome => {
@@ -173,14 +155,17 @@ impl Lifecycle {
         }
         for (scope, decision) in decisions {
             let Some(kind) = decision.kind else { continue };
-            if self.counts.total() >= bounds.open_conflicts {
-                refused += u64::from(self.deferred.add(address, bounds));
+            let ids = decision.claimants.iter().map(|c| c.id);
+            let rejected = self.room.reject(address, ids, decision.confidence, bounds);
+            if let Some(is_new) = rejected {
+                refused += u64::from(is_new);
                 continue;
             }
             self.counts.add(kind);
             let opened =
                 TrackedConflict::raise(self.next_id(), address, scope, kind, decision, at, bounds);
             effects.push(Effect::Raised(opened.conflict.clone()));
+            self.room.open(&opened.ids);
             still_open.push((scope, opened));
         }
         if !still_open.is_empty() {
@@ -217,17 +202,6 @@ impl Lifecycle {
         let high = mix(self.seed ^ mix(self.serial));
         let low = mix(self.seed.rotate_left(32).wrapping_add(self.serial));
         ConflictId((u128::from(high) << 64) | u128::from(low))
-    }
-}
-
-impl DeferredAddresses {
-    /// Remembers an address; `true` if it was not remembered yet.
-    fn add(&mut self, address: IpAddr, bounds: &Bounds) -> bool {
-        if self.addresses.len() >= bounds.open_conflicts && !self.addresses.contains(&address) {
-            self.overflowed = true;
-            return true;
-        }
-        self.addresses.insert(address)
     }
 }
 

@@ -26,6 +26,7 @@ mod bridge;
 mod claimants;
 mod cni_networks;
 mod conflict;
+mod conflict_room;
 mod counts;
 mod dedup;
 mod evidence;

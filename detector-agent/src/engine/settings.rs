@@ -72,6 +72,9 @@ impl Default for AnomalyRules {
     }
 }
 
+/// How many times [`Bounds::open_conflicts`] may be open in all.
+const RESERVE_FACTOR: usize = 4;
+
 /// Upper bounds of everything that pods or plugins can make grow. What is dropped at a bound is
 /// counted in [`DropCounters`](super::DropCounters); no device can have claims of others dropped.
 #[derive(Clone, Copy, Debug)]
@@ -87,8 +90,18 @@ pub struct Bounds {
     pub kernel_entries: usize,
     /// Claimants listed in one conflict.
     pub claimants_per_conflict: usize,
-    /// Conflicts open at once.
+    /// Conflicts open at once between devices that take part in many; four times as many in all.
     pub open_conflicts: usize,
+    /// From how many open conflicts on a device counts as one that takes part in many.
+    pub conflicts_per_device: usize,
+}
+
+impl Bounds {
+    /// Conflicts open at once in all.
+    #[must_use]
+    pub fn all_open_conflicts(&self) -> usize {
+        self.open_conflicts.saturating_mul(RESERVE_FACTOR)
+    }
 }
 
 impl Default for Bounds {
@@ -100,6 +113,7 @@ impl Default for Bounds {
             kernel_entries: 65_536,
             claimants_per_conflict: 64,
             open_conflicts: 4096,
+            conflicts_per_device: 64,
         }
     }
 }

@@ -80,7 +80,7 @@ fn read(write: &WriteTransaction) -> Result<Vec<OpenConflict>, StoreError> {
     let table = write.open_table(CONFLICTS)?;
     let mut conflicts = Vec::new();
     let mut undecodable = 0;
-    for entry in table.iter()?.take(Bounds::default().open_conflicts) {
+    for entry in table.iter()?.take(Bounds::default().all_open_conflicts()) {
         let (id, record) = entry?;
         match serde_json::from_slice::<OpenConflict>(record.value()) {
             Ok(record) if record.conflict.id == ConflictId(id.value()) => conflicts.push(record),

@@ -6,7 +6,8 @@ use super::{Effect, Engine};
 use crate::engine::{
     claimants::{ClaimContext, Derived},
     conflict::{Claimant, ClaimantId, Confidence, ConflictKind, LeaveReason},
-    lifecycle::{Decision, DecisionTime, Lifecycle, RetryTarget},
+    conflict_room::RetryTarget,
+    lifecycle::{Decision, DecisionTime, Lifecycle},
     links::Links,
     route_query::RouteQuery,
     scope::Scope,

@@ -347,6 +347,7 @@ fn all_claimants_that_left_at_once_are_listed() {
 fn refused_conflict_is_raised_once_there_is_room() {
     let mut node = Node::with_bounds(Bounds {
         open_conflicts: 2,
+        conflicts_per_device: 0,
         ..Bounds::default()
     });
     node.pod(1);
@@ -384,6 +385,7 @@ fn refused_conflict_is_raised_once_there_is_room() {
 fn forgotten_refused_conflict_is_raised_once_there_is_room() {
     let mut node = Node::with_bounds(Bounds {
         open_conflicts: 1,
+        conflicts_per_device: 0,
         ..Bounds::default()
     });
     node.pod(1);
@@ -406,4 +408,43 @@ fn forgotten_refused_conflict_is_raised_once_there_is_room() {
         node.address_gone(1, &format!("10.0.0.{n}"));
         assert_eq!(node.open_conflicts().len(), usize::from(n < 4), "{n}");
     }
+}
+
+/// Devices that claim the same addresses leave room for the conflicts of others.
+#[test]
+fn conflicts_of_a_few_devices_take_no_room_from_others() {
+    let mut node = Node::with_bounds(Bounds {
+        open_conflicts: 8,
+        conflicts_per_device: 2,
+        ..Bounds::default()
+    });
+    for ifindex in 1..=6 {
+        node.pod(ifindex);
+    }
+    for n in 0..20 {
+        for ifindex in 1..=4 {
+            node.frame(ifindex, &format!("10.0.1.{n}"));
+        }
+    }
+    assert_eq!(node.open_conflicts().len(), 6, "observed: three quarters");
+    for n in 0..20 {
+        for ifindex in 1..=4 {
+            node.address(ifindex, &format!("10.0.2.{n}"));
+        }
+    }
+    assert_eq!(node.open_conflicts().len(), 8);
+    assert!(node.engine.drop_counters().conflicts > 0);
+    node.conflict_events();
+    // Another pod, or one of those that are at the bound, and a pod that is not.
+    node.frame(5, "10.0.3.1");
+    node.frame(6, "10.0.3.1");
+    node.address(5, "10.0.3.2");
+    node.address(1, "10.0.3.2");
+    assert_eq!(
+        node.conflict_events(),
+        [
+            "raised 10.0.3.1 duplicate observed: veth5 veth6",
+            "raised 10.0.3.2 duplicate certain: veth5 veth1",
+        ]
+    );
 }
