@@ -6,6 +6,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod bounds;
 mod instance;
 mod renames;
 mod unusual_frames;

@@ -7,7 +7,6 @@
 )]
 
 mod assignments;
-mod bounds;
 mod bridge;
 mod further_interfaces;
 mod host;
