@@ -22,6 +22,8 @@ use super::{
 const MAX_PARTICIPANTS: usize = 16;
 const MAX_MOVES: usize = 256;
 const MAX_ADDRESSES: usize = 4096;
+/// Which share of the addresses that one device holds makes room at the bound.
+const EVICTED_SHARE: usize = 8;
 
 #[derive(Debug)]
 struct HolderHistory {
@@ -51,7 +53,7 @@ impl Moves {
         settings: &Settings,
     ) -> bool {
         if self.histories.len() >= MAX_ADDRESSES && !self.histories.contains_key(&address) {
-            return false;
+            self.evict(settings.flap_moves);
         }
         let scopes = self.histories.entry(address).or_default();
         let position = scopes.iter().position(|(known, _)| *known == scope);
@@ -84,6 +86,25 @@ impl Moves {
         }
         history.expire(at, settings.flap_window);
         moved
+    }
+
+    /// Makes room: the device that holds the most addresses loses the oldest of those that do not
+    /// flap, or if all do, the oldest of all.
+    fn evict(&mut self, flap_moves: usize) {
+        let mut by_holder = HashMap::<ClaimantId, Vec<(bool, Timestamp, IpAddr)>>::new();
+        for (address, scopes) in &self.histories {
+            let flaps = |(_, history): &(_, HolderHistory)| history.moves.len() >= flap_moves;
+            if let Some((_, history)) = scopes.first() {
+                let held = by_holder.entry(history.holder).or_default();
+                held.push((scopes.iter().any(flaps), history.last, *address));
+            }
+        }
+        let largest = by_holder.into_values().max_by_key(Vec::len);
+        let mut held = largest.unwrap_or_default();
+        held.sort_unstable();
+        for (.., address) in held.iter().take(held.len().div_ceil(EVICTED_SHARE)) {
+            self.histories.remove(address);
+        }
     }
 
     /// The moves of `address` in `scope`, for persistence.

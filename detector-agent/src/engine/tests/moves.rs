@@ -130,14 +130,17 @@ fn newest_16_participants_and_256_moves_are_kept() {
 }
 
 #[test]
-fn at_most_4096_addresses_are_tracked() {
+fn device_with_the_most_addresses_makes_room_for_others() {
     let mut fixture = MovesFixture::new();
-    for n in 0..=4096 {
-        fixture.claim_in(UNTAGGED, nth(n), 1, 1);
+    for n in 0..4096 {
+        let device = if n < 100 { 1 } else { 2 };
+        fixture.claim_in(UNTAGGED, nth(n), device, u64::from(n));
     }
-    assert!(fixture.claim_in(UNTAGGED, nth(0), 2, 2));
-    assert!(fixture.claim_in(UNTAGGED, nth(4095), 2, 2));
-    assert!(!fixture.claim_in(UNTAGGED, nth(4096), 2, 2));
+    fixture.claim_in(UNTAGGED, nth(5000), 3, 5000);
+    assert!(fixture.claim_in(UNTAGGED, nth(5000), 1, 5001));
+    assert!(fixture.claim_in(UNTAGGED, nth(0), 3, 5001), "of another");
+    assert!(fixture.claim_in(UNTAGGED, nth(4095), 3, 5001), "newer");
+    assert!(!fixture.claim_in(UNTAGGED, nth(100), 3, 5001), "oldest");
 }
 
 #[test]
@@ -222,17 +225,4 @@ fn holder_with_a_live_claim_is_kept_beyond_the_window() {
     fixture.claim(1, 1);
     fixture.moves.remove_idle(vip(), at(500), WINDOW, |_| true);
     assert!(fixture.claim(2, 500));
-}
-
-#[test]
-fn removed_address_makes_room_for_another() {
-    let mut fixture = MovesFixture::new();
-    for n in 0..4096 {
-        fixture.claim_in(UNTAGGED, nth(n), 1, 1);
-    }
-    fixture
-        .moves
-        .remove_idle(nth(7), at(500), WINDOW, |_| false);
-    fixture.claim_in(UNTAGGED, nth(5000), 1, 500);
-    assert!(fixture.claim_in(UNTAGGED, nth(5000), 2, 501));
 }
