@@ -7,7 +7,10 @@
 )]
 
 mod bounds;
+mod further_interfaces;
 mod instance;
+mod malformed_frames;
+mod odd_names;
 mod renames;
 mod unusual_frames;
 

@@ -8,7 +8,6 @@
 
 mod assignments;
 mod bridge;
-mod further_interfaces;
 mod host;
 mod ipv6;
 mod leftovers;
