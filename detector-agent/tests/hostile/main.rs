@@ -8,10 +8,12 @@
 
 mod bounds;
 mod further_interfaces;
+mod hidden_addresses;
 mod instance;
 mod malformed_frames;
 mod odd_names;
 mod renames;
+mod threat_model;
 mod unusual_frames;
 
 /// The agent under test.

@@ -1,5 +1,5 @@
 //! Unusual assignments: one address several times on a link, with different other ends, is one claim that ends with the last
-//! of them; an address of scope `host` is a claim.
+//! of them.
 
 use detector_testkit::{Agent, AgentCommand, Barrier, DEADLINE, Netns, Node, Pod, PodSpec};
 
@@ -61,28 +61,6 @@ fn node_address_with_two_other_ends_is_withdrawn_with_the_last() {
     let events = barrier.pass(&node, &agent).unwrap();
     assert_eq!(events.len(), 1, "{events:#?}");
     change(&node, "delete", "10.9.4.3/32", "tun0");
-    agent
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-        .unwrap();
-}
-
-#[test]
-fn addresses_of_host_scope_are_claims() {
-    let node = Node::new("hostscope").unwrap();
-    let pods = node
-        .add_pods(&["vetha", "vethb"].map(PodSpec::new))
-        .unwrap();
-    let assign = |pod: &Pod| {
-        let line = format!("address add {ADDRESS}/32 dev eth0 scope host");
-        pod.netns().ip(&line).unwrap();
-    };
-    // One is in the first snapshot, the other one is reported live.
-    assign(&pods[0]);
-    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    assign(&pods[1]);
-    let conflict = agent.wait_raised(ADDRESS).unwrap();
-    assert_eq!(conflict.confidence, "certain");
-    pods[1].remove_address(&format!("{ADDRESS}/32")).unwrap();
     agent
         .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
         .unwrap();
