@@ -17,13 +17,15 @@
 //! they arrived, which makes a resync equal to a fresh start. [`route_lookups`] holds what the
 //! kernel answered about the addresses in conflict. What may end without an observation is
 //! scheduled in [`expiry`]; [`in_flight_snapshots`] lets live updates take precedence over an older
-//! snapshot; [`refusals`] requests again what was refused at bounds.
+//! snapshot; [`refusals`] requests again what was refused at bounds; [`claimed_addresses`] is what the
+//! kernel programs know of the claims.
 //!
 //! The rules are described in `docs/detection-rules.md`.
 
 mod anomaly;
 mod bridge;
 mod claimants;
+mod claimed_addresses;
 mod cni_networks;
 mod conflict;
 mod conflict_room;
@@ -62,6 +64,7 @@ pub use anomaly::{
     Allocation, Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, ChangedAddresses,
     Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, PoolUpdate, ResolveReason,
 };
+pub use claimed_addresses::{AddressHolder, ClaimedUpdate, MAX_CLAIMED_ADDRESSES};
 pub use conflict::*;
 pub use facts::MAX_ASSIGNMENTS;
 pub use links::PodDevice;

@@ -25,6 +25,7 @@ impl Engine {
             while let Some(address) = self.dirty.pop_first() {
                 self.decide(address, at, effects);
                 self.check_anomalies(address, at, effects);
+                self.update_claimed(address);
             }
             match self.lifecycle.next_retry(&self.settings.bounds) {
                 Some(RetryTarget::Address(address)) => {

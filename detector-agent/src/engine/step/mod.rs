@@ -2,6 +2,7 @@
 
 mod anomalies;
 mod bounds;
+mod claimed;
 mod claims;
 mod decide;
 mod further;
@@ -24,6 +25,7 @@ use std::{
 use super::{
     anomaly::{Anomalies, AnomalyEffect},
     bridge::Fdb,
+    claimed_addresses::ClaimedAddresses,
     conflict::{Claimant, Conflict},
     counts::ClaimCounts,
     expiry::ExpiryQueue,
@@ -135,6 +137,8 @@ pub struct Engine {
     /// Live claims, without the node's own.
     claim_counts: ClaimCounts,
     anomalies: Anomalies,
+    /// The addresses that facts name claimants of, for the kernel programs.
+    claimed: ClaimedAddresses,
     /// A snapshot of the whole node was merged at least once.
     has_full_snapshot: bool,
     drops: DropCounters,
@@ -162,6 +166,7 @@ impl Engine {
             lifecycle: Lifecycle::new(settings.id_seed),
             claim_counts: ClaimCounts::default(),
             anomalies: Anomalies::new(settings.anomalies, settings.id_seed),
+            claimed: ClaimedAddresses::default(),
             has_full_snapshot: false,
             settings,
             links: Links::default(),

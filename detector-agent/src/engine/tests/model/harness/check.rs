@@ -63,6 +63,7 @@ impl Harness {
             }
         }
         assert_counts(&self.engine, self.world.now);
+        prop_assert_eq!(self.engine.outdated_claimed(), Vec::<IpAddr>::new());
         let links = self.world.links.iter();
         let without_peer = links.filter(|(_, device)| device.link.peer.is_none());
         self.world.former_namespaces = without_peer
