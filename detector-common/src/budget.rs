@@ -21,13 +21,15 @@ pub struct DeviceBudget {
     pub frames_full_at: u64,
     /// When the bucket for neighbour entries is full again, `CLOCK_MONOTONIC` nanoseconds.
     pub neighbours_full_at: u64,
-    /// Claims from frames that were dropped for lack of budget.
+    /// When the bucket for contested claims is full again, `CLOCK_MONOTONIC` nanoseconds.
+    pub contested_full_at: u64,
+    /// Claims from frames beyond the budget: dropped, unless they were contested.
     pub frames_over_budget: u64,
     /// Neighbour entries that were dropped for lack of budget.
     pub neighbours_over_budget: u64,
 }
 
-const _: () = assert!(size_of::<DeviceBudget>() == 32 && align_of::<DeviceBudget>() == 8);
+const _: () = assert!(size_of::<DeviceBudget>() == 40 && align_of::<DeviceBudget>() == 8);
 
 impl Budget {
     /// A budget of `burst` at once and `per_second` afterwards. Zero per second means no limit.

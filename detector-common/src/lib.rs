@@ -11,12 +11,17 @@
 extern crate std;
 
 mod budget;
+mod claimed;
 mod counter;
 pub mod frame;
 mod kernel_log;
 mod record;
 
 pub use budget::{Budget, DeviceBudget};
+pub use claimed::{
+    CLAIMED_ADDRESSES, CONTESTED_BUDGET, CONTESTS_PER_ADDRESS, ClaimedAddress, SEVERAL_HOLDERS,
+    claimed_address,
+};
 pub use counter::{COUNTERS, Counter, DropReason, RecordKind, RejectReason};
 pub use kernel_log::{IgnoreReason, LogEvent, LogLine};
 pub use record::{

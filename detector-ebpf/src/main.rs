@@ -11,6 +11,7 @@
 #![no_main]
 
 mod arp_ndp;
+mod contested;
 mod log;
 mod maps;
 mod neigh_cleanup;

@@ -1,12 +1,14 @@
-//! Decides what is published: nothing twice within an interval, nothing beyond a device's budget, and every loss counted.
+//! Decides what is published: nothing twice within an interval, nothing beyond a device's budget unless it is contested, and
+//! every loss counted.
 
 use aya_ebpf::helpers::generated::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
 use detector_common::{
-    Budget, Counter, DeviceBudget, DropReason, FrameRecord, LogEvent, NEIGHBOUR_GONE,
-    NeighbourRecord, RawClaim, RecordKind, TAG_ARP,
+    Budget, CONTESTED_BUDGET, Counter, DeviceBudget, DropReason, FrameRecord, LogEvent,
+    NEIGHBOUR_GONE, NeighbourRecord, RawClaim, RecordKind, TAG_ARP,
 };
 
 use crate::{
+    contested,
     maps::{
         BUDGET_INTERVAL_NS, BUDGET_WINDOW_NS, BUDGETS, EVENTS, NEIGHBOURS, NeighbourKey,
         PublishedNeighbour, REPUBLISH_AFTER_NS, count,
@@ -39,7 +41,7 @@ pub(crate) fn claim(claim: &RawClaim) -> Result<(), LogEvent> {
     };
     // SAFETY: the helper has no arguments.
     let at = unsafe { bpf_ktime_get_ns() };
-    if !spend(&claim.ifindex, at, BudgetKind::Frames) {
+    if !spend(&claim.ifindex, at, BudgetKind::Frames) && !contested::may_publish(claim, at) {
         return lost(DropReason::Budget);
     }
     let record = FrameRecord { at, claim: *claim };
@@ -114,14 +116,19 @@ pub(crate) fn lost(reason: DropReason) -> Result<(), LogEvent> {
 pub(crate) enum BudgetKind {
     Frames,
     Neighbours,
+    /// Claims beyond the budget for frames that are published all the same.
+    Contested,
 }
 
 /// Spends one token of a device's budget. Without a token, returns `false` and counts it for the device.
 #[inline(always)]
 pub(crate) fn spend(ifindex: &u32, now: u64, kind: BudgetKind) -> bool {
-    let budget = Budget {
-        interval_ns: BUDGET_INTERVAL_NS.load(),
-        window_ns: BUDGET_WINDOW_NS.load(),
+    let budget = match kind {
+        BudgetKind::Contested => CONTESTED_BUDGET,
+        BudgetKind::Frames | BudgetKind::Neighbours => Budget {
+            interval_ns: BUDGET_INTERVAL_NS.load(),
+            window_ns: BUDGET_WINDOW_NS.load(),
+        },
     };
     let Some(device) = BUDGETS.get_ptr_mut(ifindex) else {
         let Some(full_at) = budget.spend(0, now) else {
@@ -130,12 +137,14 @@ pub(crate) fn spend(ifindex: &u32, now: u64, kind: BudgetKind) -> bool {
         let mut device = DeviceBudget {
             frames_full_at: 0,
             neighbours_full_at: 0,
+            contested_full_at: 0,
             frames_over_budget: 0,
             neighbours_over_budget: 0,
         };
         match kind {
             BudgetKind::Frames => device.frames_full_at = full_at,
             BudgetKind::Neighbours => device.neighbours_full_at = full_at,
+            BudgetKind::Contested => device.contested_full_at = full_at,
         }
         let _ = BUDGETS.insert(ifindex, device, 0);
         return true;
@@ -146,18 +155,22 @@ pub(crate) fn spend(ifindex: &u32, now: u64, kind: BudgetKind) -> bool {
         let (full_at, over_budget) = match kind {
             BudgetKind::Frames => (
                 &raw mut (*device).frames_full_at,
-                &raw mut (*device).frames_over_budget,
+                Some(&raw mut (*device).frames_over_budget),
             ),
             BudgetKind::Neighbours => (
                 &raw mut (*device).neighbours_full_at,
-                &raw mut (*device).neighbours_over_budget,
+                Some(&raw mut (*device).neighbours_over_budget),
             ),
+            // Counted for the budget for frames.
+            BudgetKind::Contested => (&raw mut (*device).contested_full_at, None),
         };
         if let Some(next) = budget.spend(*full_at, now) {
             *full_at = next;
             true
         } else {
-            *over_budget += 1;
+            if let Some(over_budget) = over_budget {
+                *over_budget += 1;
+            }
             false
         }
     }

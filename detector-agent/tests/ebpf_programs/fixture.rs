@@ -6,12 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Context as _;
 use detector_agent::{
     engine::{FrameClaim, FrameKind, IfIndex, Mac, Observation, TimedObservation, Vlan},
     observe::ebpf::{CounterValues, EbpfOptions, Programs, RingReader},
 };
 use detector_common::Counter;
-use detector_testkit::{Frame, FrameSender, MacAddress, Node, Pod, PodSpec};
+use detector_testkit::{Frame, FrameSender, MacAddress, Node, Pod, PodSpec, until};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// Time after which a test fails.
@@ -21,7 +22,7 @@ pub(crate) const DEVICE: &str = "veth0";
 /// The pod's hardware address.
 pub(crate) const MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x0a]);
 /// Claims of these addresses are sent last: when one is observed, all frames sent before have been processed.
-const MARKERS: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
+pub(crate) const MARKERS: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 1);
 
 pub(crate) struct Fixture {
     pub(crate) programs: Programs,
@@ -159,4 +160,12 @@ impl Fixture {
             .collect();
         self.node.netns().exec(&words).unwrap()
     }
+}
+
+/// Polls until there is a value. At most, packets still have to pass another CPU's queue.
+pub(crate) fn loop_until<T>(mut poll: impl FnMut() -> Option<T>) -> T {
+    until(TIMEOUT, "the counters to add up", || {
+        poll().context("not yet")
+    })
+    .unwrap()
 }

@@ -2,15 +2,14 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use anyhow::Context as _;
 use detector_agent::{
     engine::{FrameClaim, Mac},
     observe::ebpf::{DeviceLosses, EbpfOptions, LossCounters},
 };
 use detector_common::{Counter, DropReason, RecordKind};
-use detector_testkit::{Frame, FrameSender, MacAddress, PodSpec, until};
+use detector_testkit::{Frame, FrameSender, MacAddress, PodSpec};
 
-use crate::fixture::{Fixture, MAC};
+use crate::fixture::{Fixture, MAC, loop_until};
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 10);
 const OTHER_MAC: MacAddress = MacAddress([0x02, 0, 0, 0, 0, 0x0b]);
@@ -189,12 +188,4 @@ fn claim_lost_to_a_full_ring_is_published_by_the_next_frame() {
     // No lost claim is treated as already published.
     let claims = fixture.claims_of(&frames[first.len()..first.len() + 20]);
     assert_eq!(claims.len(), 20);
-}
-
-/// Polls until there is a value. At most, packets still have to pass another CPU's queue.
-fn loop_until<T>(mut poll: impl FnMut() -> Option<T>) -> T {
-    until(crate::fixture::TIMEOUT, "the counters to add up", || {
-        poll().context("not yet")
-    })
-    .unwrap()
 }

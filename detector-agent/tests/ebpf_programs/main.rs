@@ -9,6 +9,7 @@
 mod accepted;
 mod agreement;
 mod attaching;
+mod contested;
 mod fixture;
 mod frames;
 mod limits;

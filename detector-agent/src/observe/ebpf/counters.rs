@@ -20,7 +20,7 @@ pub struct CounterReader {
 
 struct Maps {
     counts: PerCpuArray<MapData, [u64; COUNTERS as usize]>,
-    budgets: HashMap<MapData, u32, [u64; 4]>,
+    budgets: HashMap<MapData, u32, [u64; 5]>,
 }
 
 impl fmt::Debug for CounterReader {
@@ -96,7 +96,7 @@ pub struct LossCounters {
 pub struct DeviceLosses {
     /// The device.
     pub ifindex: IfIndex,
-    /// Claims by frames.
+    /// Claims by frames, also contested ones, which were published all the same.
     pub frames: u64,
     /// Neighbour entries.
     pub neighbours: u64,
@@ -105,7 +105,7 @@ pub struct DeviceLosses {
 impl CounterReader {
     pub(super) fn new(
         counts: PerCpuArray<MapData, [u64; COUNTERS as usize]>,
-        budgets: HashMap<MapData, u32, [u64; 4]>,
+        budgets: HashMap<MapData, u32, [u64; 5]>,
     ) -> Self {
         Self {
             maps: Arc::new(Maps { counts, budgets }),
@@ -140,7 +140,7 @@ impl CounterReader {
                 Err(error) => return Err(error.into()),
             };
             // The layout of `DeviceBudget`.
-            let [_, _, frames, neighbours] = budget;
+            let [_, _, _, frames, neighbours] = budget;
             if frames + neighbours > 0 {
                 devices.push(DeviceLosses {
                     ifindex,

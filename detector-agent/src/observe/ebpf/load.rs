@@ -24,6 +24,7 @@ use super::{
     attach::AttachedDevices,
     btf::Btf,
     capability,
+    claimed::ClaimedMap,
     leftovers::PROGRAM,
     load_error::{BtfProblem, LoadError, map_error, program_error},
     offsets,
@@ -47,6 +48,7 @@ const NEIGHBOUR_PROGRAMS: [(&str, &str); 3] = [
 pub struct Programs {
     pub(super) ebpf: Ebpf,
     pub(super) devices: AttachedDevices,
+    pub(super) claimed: ClaimedMap,
     counters: CounterReader,
     neighbour_problem: Option<String>,
     kernel_log: Option<KernelLogReader>,
@@ -100,6 +102,8 @@ impl Programs {
         let budgets =
             HashMap::try_from(take(&mut ebpf, "BUDGETS")?).map_err(|error| map_error(&error))?;
         let counters = CounterReader::new(counts, budgets);
+        let claimed =
+            HashMap::try_from(take(&mut ebpf, "CLAIMED")?).map_err(|error| map_error(&error))?;
         insert_shared_networks(&mut ebpf, options)?;
         let kernel_log = (options.kernel_log != KernelLog::Off)
             .then(|| KernelLogReader::new(&mut ebpf, counters.clone()))
@@ -112,6 +116,7 @@ impl Programs {
             Self {
                 ebpf,
                 devices,
+                claimed,
                 counters,
                 neighbour_problem,
                 kernel_log,

@@ -16,6 +16,7 @@ mod attach;
 mod attach_error;
 mod btf;
 mod capability;
+mod claimed;
 mod counters;
 mod filter_changes;
 #[cfg(feature = "fuzzing")]
@@ -38,6 +39,7 @@ use ipnet::IpNet;
 
 pub use attach::{AttachMethod, AttachOutcome};
 pub use attach_error::AttachError;
+pub use claimed::ClaimedError;
 pub use counters::{CounterError, CounterReader, CounterValues, DeviceLosses, LossCounters};
 pub use filter_changes::ChangedDevices;
 pub use kernel_log::KernelLogReader;
@@ -92,7 +94,8 @@ pub struct EbpfOptions {
     pub btf: Option<PathBuf>,
     /// How long a published observation is not published again.
     pub republish_after: Duration,
-    /// Number of new claims that a device may make at once; the same for neighbour entries.
+    /// Number of new claims that a device may make at once; the same for neighbour entries. Contested claims beyond it have
+    /// a budget of their own.
     pub budget_burst: u32,
     /// Networks of shared addresses, of which each move between devices is published. Those after the first
     /// [`SHARED_NETWORKS`] are ignored.

@@ -1,0 +1,85 @@
+//! Claims of a device beyond its budget that are contested: of addresses that another device, or the node, claims. They are
+//! published all the same, so that a pod cannot hide such a claim in a flood of others.
+//!
+//! The agent keeps the table of claimed addresses. What a pod can publish this way is limited twice: for each address, so
+//! that a flood of claims of one does not hide a claim of another, and for each device, so that it cannot fill the ring
+//! buffer. The table is looked up only once the budget for frames is empty.
+
+use aya_ebpf::{
+    bindings::BPF_F_NO_PREALLOC,
+    macros::map,
+    maps::{HashMap, LruHashMap},
+};
+use detector_common::{
+    Budget, CLAIMED_ADDRESSES, CONTESTS_PER_ADDRESS, ClaimedAddress, RawClaim, claimed_address,
+};
+
+use crate::{
+    maps::REPUBLISH_AFTER_NS,
+    publish::{BudgetKind, spend},
+};
+
+/// The device that claims each address, or `SEVERAL_HOLDERS`.
+#[map]
+static CLAIMED: HashMap<ClaimedAddress, u32> =
+    HashMap::with_max_entries(CLAIMED_ADDRESSES, BPF_F_NO_PREALLOC);
+
+/// When each device may contest an address as often as at first again. Only claimed addresses have entries; after an eviction
+/// a device may publish a few claims more, within its budget for contested claims.
+#[map]
+static CONTESTS: LruHashMap<ContestKey, u64> = LruHashMap::with_max_entries(8_192, 0);
+
+/// The claims of a device that count as one kind. A tag or a probe makes it another kind, so that a pod cannot use them up
+/// with claims that do not count in the network of the address.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ContestKey {
+    ifindex: u32,
+    is_tagged: u16,
+    tentative: u16,
+    address: ClaimedAddress,
+}
+
+/// Whether a claim beyond the device's budget is published: it is contested, and neither limit is reached. A function of its
+/// own, so that it does not grow the hot path's stack frame.
+#[inline(never)]
+pub(crate) fn may_publish(claim: &RawClaim, now: u64) -> bool {
+    let address = claimed_address(claim.tag, claim.address);
+    let Some(holder) = CLAIMED.get_ptr(&address) else {
+        return false;
+    };
+    // SAFETY: map memory stays valid while the program runs; the agent writes a value as a whole.
+    if unsafe { holder.read_volatile() } == claim.ifindex {
+        return false;
+    }
+    let key = &ContestKey {
+        ifindex: claim.ifindex,
+        is_tagged: u16::from(claim.vlan_outer != 0),
+        tentative: u16::from(claim.tentative),
+        address,
+    };
+    let window_ns = REPUBLISH_AFTER_NS.load();
+    let budget = Budget {
+        interval_ns: window_ns / CONTESTS_PER_ADDRESS,
+        window_ns,
+    };
+    let known = CONTESTS.get_ptr_mut(key);
+    // SAFETY: as above; `Budget` describes what concurrent updates by two CPUs do. If the entry is reused meanwhile, the state
+    // is another address's: a claim more or less.
+    let full_at = known.map_or(0, |full_at| unsafe { full_at.read_volatile() });
+    let Some(full_at) = budget.spend(full_at, now) else {
+        return false;
+    };
+    if !spend(&claim.ifindex, now, BudgetKind::Contested) {
+        return false;
+    }
+    match known {
+        // SAFETY: as above.
+        Some(place) => unsafe { place.write_volatile(full_at) },
+        // A full map evicts an entry; after a failure a claim is published too often.
+        None => {
+            let _ = CONTESTS.insert(key, full_at, 0);
+        }
+    }
+    true
+}
