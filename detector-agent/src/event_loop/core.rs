@@ -3,8 +3,8 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    LoopMessage, Readiness, resync::Resync, route_lookups::RouteLookupSchedule,
-    self_check::SelfChecks,
+    LoopMessage, Readiness, claimed::ClaimedWrites, device_budgets::DeviceBudgets, resync::Resync,
+    route_lookups::RouteLookupSchedule, self_check::SelfChecks,
 };
 use crate::{
     clock,
@@ -65,6 +65,8 @@ pub struct Core {
     pub(super) kernel_losses: LossCounters,
     /// The last read of the kernel programs' counters failed.
     pub(super) counters_failed: bool,
+    pub(super) device_budgets: DeviceBudgets,
+    pub(super) claimed_writes: ClaimedWrites,
     pub(super) next_tick: Timestamp,
     is_stopping: bool,
 }
@@ -92,6 +94,8 @@ impl Core {
             preempted: 0,
             kernel_losses: LossCounters::default(),
             counters_failed: false,
+            device_budgets: DeviceBudgets::new(),
+            claimed_writes: ClaimedWrites::default(),
             next_tick: Timestamp(0),
             is_stopping: false,
         };
@@ -155,6 +159,10 @@ impl Core {
             WorkerEvent::Preempted(devices) => self.preempted = devices,
             WorkerEvent::Snapshot(snapshot, omitted) => self.merge_snapshot(snapshot, omitted),
             WorkerEvent::RoutesLookedUp(lookup) => self.finish_route_lookups(lookup),
+            WorkerEvent::ClaimedNotWritten(error) => {
+                self.retry_claimed_later(&error, clock::now());
+            }
+            WorkerEvent::OverBudget(devices) => self.name_devices_over_budget(devices),
         }
     }
 
@@ -177,6 +185,7 @@ impl Core {
         self.start_resync_if_due(now);
         self.start_route_lookups_if_due(now);
         self.start_self_checks();
+        self.write_claimed();
         self.outputs.reporter.flush();
     }
 

@@ -7,7 +7,9 @@
 //! state are requested and merged in [`resync`], routes of addresses in conflict are looked up in [`route_lookups`], and what
 //! can wait for a second is in [`tick`].
 
+mod claimed;
 mod core;
+mod device_budgets;
 mod effects;
 mod message;
 mod poller;

@@ -156,6 +156,10 @@ impl Core {
         self.resync.is_merging = is_node;
         self.step(snapshot);
         self.resync.is_merging = false;
+        if is_node && !has_failed {
+            // Corrects what a lost write left.
+            self.engine.rewrite_claimed();
+        }
         if omitted.over_bound > 0 {
             self.count_dropped("bound", omitted.over_bound);
         }

@@ -9,7 +9,7 @@ use crate::{
     engine::Timestamp,
     health::Situation,
     metrics::{Kind, Metrics, Reason, gauge_value},
-    observe::ebpf::CounterValues,
+    observe::{ebpf::CounterValues, worker::WorkerJob},
 };
 
 /// Time between two ticks.
@@ -24,6 +24,7 @@ impl Core {
         }
         self.check_devices_in_turn();
         self.read_kernel_counters();
+        self.retry_claimed_if_due(now);
         self.set_engine_losses();
         self.set_gauges();
         if self.outputs.readiness.is_ready() {
@@ -71,7 +72,12 @@ impl Core {
         } else if losses.neighbour_budget > self.kernel_losses.neighbour_budget {
             self.request_resync("neighbour_budget");
         }
+        let exceeded = losses.budget > self.kernel_losses.budget
+            || losses.neighbour_budget > self.kernel_losses.neighbour_budget;
         self.kernel_losses = losses;
+        if exceeded {
+            self.send_job(WorkerJob::ReadBudgets);
+        }
     }
 
     fn set_engine_losses(&self) {
@@ -95,6 +101,8 @@ impl Core {
         metrics.attached.set(gauge_value(self.attached.len()));
         metrics.preempted.set(gauge_value(self.preempted));
         metrics.claims.set(gauge_value(engine.claim_count()));
+        let omitted = engine.claimed_addresses_omitted();
+        metrics.claimed_overflow.set(gauge_value(omitted));
     }
 }
 

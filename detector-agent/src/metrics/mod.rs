@@ -85,6 +85,8 @@ pub struct Metrics {
     pub latency: Histogram,
     /// Live claims of pod devices.
     pub claims: Gauge,
+    /// Claimed addresses that the kernel programs do not know.
+    pub claimed_overflow: Gauge,
     /// Pod devices the programs are attached to.
     pub attached: Gauge,
     /// Pod devices on which the program may miss frames.
@@ -165,6 +167,11 @@ impl Metrics {
             claims: metric!(
                 "claims",
                 "Live claims of pod devices: one for each address, VLAN and device, without the node's own addresses",
+                Gauge::default()
+            ),
+            claimed_overflow: metric!(
+                "claimed_addresses_overflow",
+                "Claimed addresses that the kernel programs do not know, because a bound is reached",
                 Gauge::default()
             ),
             attached: metric!(

@@ -15,6 +15,7 @@ const CONTRACT: &[(&str, &str)] = &[
     ("ipconflict_conflict_info_overflow", "gauge"),
     ("ipconflict_detection_latency_seconds", "histogram"),
     ("ipconflict_claims", "gauge"),
+    ("ipconflict_claimed_addresses_overflow", "gauge"),
     ("ipconflict_devices_attached", "gauge"),
     ("ipconflict_devices_preempted", "gauge"),
     ("ipconflict_observations_total", "counter"),

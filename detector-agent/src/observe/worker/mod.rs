@@ -16,13 +16,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{debug, warn};
 
 use super::{
-    ebpf::{AttachError, Programs},
+    ebpf::{AttachError, ClaimedError, DeviceLosses, Programs},
     netlink::{BoundedSnapshot, DeviceSelector, NetlinkReader, Omitted, ReadError, RouteLookup},
 };
 use crate::{
     clock,
     engine::{
-        IfIndex, Observation, PodDevice, RouteQuery, SnapshotScope, SnapshotToken, TimedObservation,
+        ClaimedUpdate, IfIndex, Observation, PodDevice, RouteQuery, SnapshotScope, SnapshotToken,
+        TimedObservation,
     },
     mailbox::Mailbox,
 };
@@ -44,6 +45,10 @@ pub enum WorkerJob {
     ReadNode(SnapshotToken),
     /// Ask the kernel for the routes of these addresses.
     LookUpRoutes(Vec<RouteQuery>),
+    /// Write what changed in the kernel programs' table of claimed addresses.
+    WriteClaimed(ClaimedUpdate),
+    /// Read which devices exceeded their budgets in the kernel.
+    ReadBudgets,
 }
 
 /// A message of the kernel worker.
@@ -63,6 +68,10 @@ pub enum WorkerEvent {
     Snapshot(TimedObservation, Omitted),
     /// A batch of route lookups is done.
     RoutesLookedUp(RouteLookup),
+    /// The table of claimed addresses could not be written.
+    ClaimedNotWritten(ClaimedError),
+    /// The devices that exceeded their budgets, since each was first seen.
+    OverBudget(Vec<DeviceLosses>),
 }
 
 /// What the thread works with.
@@ -142,6 +151,22 @@ impl KernelWorker {
                 let lookup = self.reader.look_up_routes(&queries);
                 emit(WorkerEvent::RoutesLookedUp(lookup));
             }
+            WorkerJob::WriteClaimed(update) => self.write_claimed(&update, emit),
+            WorkerJob::ReadBudgets => {
+                let counters = self.programs.as_ref().map(Programs::counters);
+                match counters.map(|counters| counters.devices_over_budget()) {
+                    Some(Ok(devices)) => emit(WorkerEvent::OverBudget(devices)),
+                    Some(Err(error)) => debug!(%error, "budgets of devices not read"),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    fn write_claimed(&mut self, update: &ClaimedUpdate, emit: &impl Fn(WorkerEvent)) {
+        let programs = self.programs.as_mut();
+        if let Some(Err(error)) = programs.map(|programs| programs.write_claimed(update)) {
+            emit(WorkerEvent::ClaimedNotWritten(error));
         }
     }
 
