@@ -15,6 +15,7 @@ mod claimed;
 mod counter;
 pub mod frame;
 mod kernel_log;
+mod recent;
 mod record;
 
 pub use budget::{Budget, DeviceBudget};
@@ -24,6 +25,7 @@ pub use claimed::{
 };
 pub use counter::{COUNTERS, Counter, DropReason, RecordKind, RejectReason};
 pub use kernel_log::{IgnoreReason, LogEvent, LogLine};
+pub use recent::{RECENT_BUCKET_BITS, RECENT_GROUP, RecentBucket, recent_bucket, recent_group};
 pub use record::{
     DecodeError, FrameRecord, NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord, RawClaim,
     RingRecord, SHARED_KIND_BITS, SharedAddress, TAG_ARP, TAG_NDP, UNANSWERED_ARP, UNANSWERED_NDP,

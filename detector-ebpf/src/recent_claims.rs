@@ -1,37 +1,39 @@
 //! A cache of recently published claims.
 //!
-//! Two-way set-associative: a claim's hash selects a bucket of two claims, and a third replaces the older one. An evicted
-//! claim is only published again, within its device's budget. Compared with the kernel's LRU hash map this avoids helper
+//! Two-way set-associative: the address and the device select a bucket of two claims, and a third replaces the older one. An
+//! evicted claim is only published again, within its device's budget. The agent clears the buckets of an address
+//! (`detector_common::recent_group`) once its claimants change: it may have dropped a claim that was not contested then. Compared with the kernel's LRU hash map this avoids helper
 //! calls, which were half of the cost of a new claim.
 //!
 //! Two CPUs may write a bucket at once. An entry is marked empty while it is written, so that a reader usually takes a
-//! half-written entry for empty. In the worst case a claim is published once too often, or, if the halves of two claims
-//! combine to a third one with the same hash, that one is published late.
+//! half-written entry for empty. In the worst case a claim is published once too often, or, if the halves of two claims of
+//! one device combine to a third one in the same bucket, that one is published late.
 
-use core::ptr;
+use core::{mem::offset_of, ptr};
 
 use aya_ebpf::{Global, macros::map, maps::Array};
-use detector_common::RawClaim;
+use detector_common::{RECENT_BUCKET_BITS, RawClaim, RecentBucket, recent_bucket, recent_group};
 
 use crate::maps::REPUBLISH_AFTER_NS;
 
-/// Number of bits of the hash that select a bucket.
-const BUCKET_BITS: u32 = 15;
-
 #[map]
-static CLAIMS: Array<Bucket> = Array::with_max_entries(1 << BUCKET_BITS, 0);
+static CLAIMS: Array<Bucket> = Array::with_max_entries(1 << RECENT_BUCKET_BITS, 0);
 
-/// Random per load, so that a pod cannot choose claims that collide.
+/// Random per load, so that a pod cannot choose addresses that collide.
 // SAFETY: no other symbol of the object has this name.
 #[unsafe(no_mangle)]
 static HASH_SEED: Global<u64> = Global::new(0);
 
-/// A claim as words, for hashing and comparison.
+/// A claim as words, for comparison.
 type Words = [u64; 5];
 
-const _: () = assert!(
-    size_of::<Words>() == size_of::<RawClaim>() && align_of::<Words>() == align_of::<RawClaim>()
-);
+const _: () = {
+    assert!(size_of::<Words>() == size_of::<RawClaim>());
+    assert!(align_of::<Words>() == align_of::<RawClaim>());
+    // The second and the third word.
+    assert!(offset_of!(RawClaim, address) == 8);
+    assert!(size_of::<Bucket>() == size_of::<RecentBucket>());
+};
 
 #[repr(C)]
 struct Entry {
@@ -62,9 +64,12 @@ pub(crate) enum Lookup {
 /// Looks a claim up at `now` (coarse clock).
 #[inline(always)]
 pub(crate) fn find(claim: &RawClaim, now: u64) -> Option<Lookup> {
+    let ifindex = claim.ifindex;
     // SAFETY: a `RawClaim` has the size and alignment of `Words` (asserted above) and no padding.
     let claim = unsafe { *ptr::from_ref(claim).cast::<Words>() };
-    let bucket = CLAIMS.get_ptr_mut((hash(&claim) >> (u64::BITS - BUCKET_BITS)) as u32)?;
+    let [_, high, low, ..] = claim;
+    let group = recent_group([high, low], HASH_SEED.load());
+    let bucket = CLAIMS.get_ptr_mut(recent_bucket(group, ifindex))?;
     // SAFETY: the bucket lives as long as the map; races are described above.
     unsafe {
         let (first, second) = (&raw mut (*bucket).ways[0], &raw mut (*bucket).ways[1]);
@@ -116,26 +121,4 @@ unsafe fn is_equal(stored: *const Words, claim: &Words) -> bool {
         difference |= unsafe { *stored.cast::<u64>().add(index) } ^ word;
     }
     difference == 0
-}
-
-/// A sum of independent products; the constants are odd and otherwise arbitrary (fractions of the golden ratio and of
-/// square roots).
-#[inline(always)]
-fn hash(words: &Words) -> u64 {
-    const FACTORS: Words = [
-        0x9e37_79b9_7f4a_7c15,
-        0x6a09_e667_f3bc_c909,
-        0xbb67_ae85_84ca_a73b,
-        0x3c6e_f372_fe94_f82b,
-        0xa54f_f53a_5f1d_36f1,
-    ];
-    let seed = HASH_SEED.load();
-    let mut sum = seed;
-    for (word, factor) in words.iter().zip(FACTORS) {
-        // Low bits must affect the high ones, which select the bucket, and vice versa.
-        let mixed = word ^ seed;
-        sum = sum.wrapping_add((mixed ^ (mixed >> 32)).wrapping_mul(factor));
-    }
-    sum ^= sum >> 32;
-    sum.wrapping_mul(FACTORS[0])
 }

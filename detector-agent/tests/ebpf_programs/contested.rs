@@ -134,7 +134,7 @@ fn tags_and_probes_hide_no_claim_of_the_same_address() {
 
 #[test]
 fn contested_claims_have_a_budget_too() {
-    const CLAIMED: u32 = 12_000;
+    const CLAIMED: u32 = 16_000;
     let burst = CONTESTED_BUDGET.window_ns / CONTESTED_BUDGET.interval_ns;
     let victims = (0..CLAIMED).map(|n| Ipv4Addr::from(0x0b00_0000 + n));
     let fixture = flooding_pod(victims.map(|address| (address.into(), OTHER)));
@@ -154,4 +154,31 @@ fn contested_claims_have_a_budget_too() {
         (burst..u64::from(CLAIMED)).contains(&published),
         "{published}"
     );
+}
+
+#[test]
+fn claims_of_an_address_are_published_again_once_others_claim_it() {
+    const BESIDE: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 12);
+    let mut fixture = Fixture::new(&EbpfOptions::default());
+    let frames = [
+        Frame::announcement(MAC, VICTIM),
+        Frame::announcement(MacAddress([2, 0, 0, 0, 1, 1]), VICTIM),
+        Frame::advertisement(MAC, VICTIM6, Some(MAC), NaFlags::OVERRIDE),
+        Frame::announcement(MAC, BESIDE),
+    ];
+    assert_eq!(fixture.claims_of(&frames).len(), 4);
+    let holder = AddressHolder::Device(fixture.ifindex);
+    let mut published_after = |holder| {
+        let addresses = [VICTIM.into(), VICTIM6.into()];
+        let entries = addresses.map(|address| (address, holder)).into();
+        let update = ClaimedUpdate::All(entries);
+        fixture.programs.write_claimed(&update).unwrap();
+        let mut claims = fixture.claims_of(&frames);
+        // It may share a bucket with one of the others.
+        claims.retain(|claim| claim.address != BESIDE);
+        claims.len()
+    };
+    assert_eq!(published_after(holder), 3);
+    assert_eq!(published_after(holder), 0, "nothing changed");
+    assert_eq!(published_after(AddressHolder::Several), 3);
 }

@@ -1,9 +1,11 @@
 //! The kernel programs' table of claimed addresses.
 
-use std::{collections::HashSet, io::ErrorKind, net::IpAddr};
+use std::{collections::HashSet, fmt, io::ErrorKind, net::IpAddr};
 
-use aya::maps::{HashMap, MapData, MapError};
-use detector_common::{CLAIMED_ADDRESSES, ClaimedAddress, SEVERAL_HOLDERS};
+use aya::maps::{Array, HashMap, MapData, MapError};
+use detector_common::{
+    CLAIMED_ADDRESSES, ClaimedAddress, RECENT_GROUP, RecentBucket, SEVERAL_HOLDERS, recent_group,
+};
 
 use super::Programs;
 use crate::engine::{AddressHolder, ClaimedUpdate, MAX_CLAIMED_ADDRESSES};
@@ -15,8 +17,56 @@ const _: () = assert!(MAX_CLAIMED_ADDRESSES == CLAIMED_ADDRESSES as usize);
 #[error("cannot write the table of claimed addresses: {0}")]
 pub struct ClaimedError(#[from] MapError);
 
-/// The table, which the agent alone writes.
-pub(super) type ClaimedMap = HashMap<MapData, ClaimedAddress, u32>;
+/// The table, which the agent alone writes, and that of recently published claims.
+pub(super) struct ClaimedTable {
+    claimed: HashMap<MapData, ClaimedAddress, u32>,
+    recent: Array<MapData, RecentBucket>,
+    seed: u64,
+}
+
+impl fmt::Debug for ClaimedTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClaimedTable").finish_non_exhaustive()
+    }
+}
+
+impl ClaimedTable {
+    pub(super) fn new(
+        claimed: HashMap<MapData, ClaimedAddress, u32>,
+        recent: Array<MapData, RecentBucket>,
+        seed: u64,
+    ) -> Self {
+        Self {
+            claimed,
+            recent,
+            seed,
+        }
+    }
+
+    fn remove(&mut self, key: &ClaimedAddress) -> Result<(), MapError> {
+        match self.claimed.remove(key) {
+            Err(MapError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// Sets an entry. If that changes it, claims of the address that were published before are published again: the agent
+    /// may have dropped them at a bound while nothing contested them.
+    fn set(&mut self, address: IpAddr, holder: AddressHolder) -> Result<(), MapError> {
+        let (key, value) = (key(address), value(holder));
+        if matches!(self.claimed.get(&key, 0), Ok(known) if known == value) {
+            return Ok(());
+        }
+        self.claimed.insert(key, value, 0)?;
+        let first = recent_group(words(address), self.seed);
+        for bucket in first..first + RECENT_GROUP {
+            self.recent.set(bucket, RecentBucket::default(), 0)?;
+        }
+        Ok(())
+    }
+}
 
 impl Programs {
     /// Writes what changed in the table of claimed addresses.
@@ -24,43 +74,33 @@ impl Programs {
     /// # Errors
     /// The kernel refuses an entry; those before it are written.
     pub fn write_claimed(&mut self, update: &ClaimedUpdate) -> Result<(), ClaimedError> {
-        let map = &mut self.claimed;
+        let table = &mut self.claimed;
+        // Outdated entries first: the table may be full.
         match update {
             ClaimedUpdate::Changed(entries) => {
-                // Removed first: the table may be full.
                 for (address, holder) in entries {
                     if holder.is_none() {
-                        remove(map, &key(*address))?;
+                        table.remove(&key(*address))?;
                     }
                 }
                 for (address, holder) in entries {
                     if let Some(holder) = holder {
-                        map.insert(key(*address), value(*holder), 0)?;
+                        table.set(*address, *holder)?;
                     }
                 }
             }
             ClaimedUpdate::All(entries) => {
                 let wanted: HashSet<_> = entries.iter().map(|(address, _)| key(*address)).collect();
-                let present = map.keys().collect::<Result<Vec<_>, _>>()?;
+                let present = table.claimed.keys().collect::<Result<Vec<_>, _>>()?;
                 for outdated in present.iter().filter(|key| !wanted.contains(*key)) {
-                    remove(map, outdated)?;
+                    table.remove(outdated)?;
                 }
                 for (address, holder) in entries {
-                    map.insert(key(*address), value(*holder), 0)?;
+                    table.set(*address, *holder)?;
                 }
             }
         }
         Ok(())
-    }
-}
-
-/// Removes an entry, if there is one.
-fn remove(map: &mut ClaimedMap, key: &ClaimedAddress) -> Result<(), MapError> {
-    match map.remove(key) {
-        Err(MapError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {
-            Ok(())
-        }
-        result => result,
     }
 }
 
@@ -76,4 +116,20 @@ fn value(holder: AddressHolder) -> u32 {
         AddressHolder::Device(ifindex) => ifindex,
         AddressHolder::Several => SEVERAL_HOLDERS,
     }
+}
+
+/// An address as in a claim: for IPv4 the first four bytes.
+fn words(address: IpAddr) -> [u64; 2] {
+    let octets = match address {
+        IpAddr::V4(v4) => {
+            let [a, b, c, d] = v4.octets();
+            [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        }
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    let [a, b, c, d, e, f, g, h, rest @ ..] = octets;
+    [
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+        u64::from_ne_bytes(rest),
+    ]
 }

@@ -11,7 +11,7 @@ use std::{
 use aya::{
     Ebpf, EbpfError, EbpfLoader, Endianness,
     maps::{
-        HashMap, PerCpuArray, RingBuf,
+        Array, HashMap, PerCpuArray, RingBuf,
         lpm_trie::{Key, LpmTrie},
     },
     programs::{BtfTracePoint, ProgramError, SchedClassifier},
@@ -24,7 +24,7 @@ use super::{
     attach::AttachedDevices,
     btf::Btf,
     capability,
-    claimed::ClaimedMap,
+    claimed::ClaimedTable,
     leftovers::PROGRAM,
     load_error::{BtfProblem, LoadError, map_error, program_error},
     offsets,
@@ -48,7 +48,7 @@ const NEIGHBOUR_PROGRAMS: [(&str, &str); 3] = [
 pub struct Programs {
     pub(super) ebpf: Ebpf,
     pub(super) devices: AttachedDevices,
-    pub(super) claimed: ClaimedMap,
+    pub(super) claimed: ClaimedTable,
     counters: CounterReader,
     neighbour_problem: Option<String>,
     kernel_log: Option<KernelLogReader>,
@@ -94,7 +94,9 @@ impl Programs {
         let kernel = aya::Btf::parse(&bytes, Endianness::default())
             .map_err(|error| unusable(BtfProblem::Unusable(error.to_string())))?;
 
-        let mut ebpf = create(object, options, &kernel, &offsets)?;
+        // The standard library seeds each `RandomState` from the kernel's random numbers.
+        let seed = RandomState::new().hash_one(());
+        let mut ebpf = create(object, options, &kernel, &offsets, seed)?;
         let ring =
             RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(|error| map_error(&error))?;
         let counts =
@@ -104,6 +106,9 @@ impl Programs {
         let counters = CounterReader::new(counts, budgets);
         let claimed =
             HashMap::try_from(take(&mut ebpf, "CLAIMED")?).map_err(|error| map_error(&error))?;
+        let recent =
+            Array::try_from(take(&mut ebpf, "CLAIMS")?).map_err(|error| map_error(&error))?;
+        let claimed = ClaimedTable::new(claimed, recent, seed);
         insert_shared_networks(&mut ebpf, options)?;
         let kernel_log = (options.kernel_log != KernelLog::Off)
             .then(|| KernelLogReader::new(&mut ebpf, counters.clone()))
@@ -160,12 +165,11 @@ fn create(
     options: &EbpfOptions,
     kernel: &aya::Btf,
     offsets: &[(&'static str, u32)],
+    seed: u64,
 ) -> Result<Ebpf, LoadError> {
     let budget = Budget::new(options.budget_burst, options.budget_per_second);
     let republish = u64::try_from(options.republish_after.as_nanos()).unwrap_or(u64::MAX);
     let netns = own_netns_inode()?;
-    // The standard library seeds each `RandomState` from the kernel's random numbers.
-    let seed = RandomState::new().hash_one(netns);
     let shared = shared_networks(options);
     let shared_addresses = u32::from(!shared.is_empty());
     // A map has at least one entry.
