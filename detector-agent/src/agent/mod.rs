@@ -7,8 +7,8 @@
 //! thread "ipam"              reads IPAM allocations; may wait for a disk or an API
 //! thread "outbox"            stores events before they are sent; waits for the disk
 //! thread "persist"           persists what is open; waits for the disk
-//! thread "http"              HTTP endpoints; a slow client delays nothing else
-//! thread "http-metrics"      the same for --metrics-listen
+//! thread "http"              HTTP endpoints for clients on the node; a slow client delays nothing else
+//! thread "http-remote"       the same for all other clients
 //! ```
 //!
 //! Every thread is started by [`threads::spawn`].

@@ -1,9 +1,9 @@
 //! The endpoints: status page, metrics, health, the API and its event stream. Read-only.
 //!
 //! Invariants: they run on a thread of their own, so neither a scrape nor a client delays detection, a delivery or a
-//! signal; `--listen` and `--metrics-listen` have a thread each, so a flood of one does not delay probes at the other;
-//! the engine receives one small query at a time and answers between two rounds of the event loop; every client,
-//! connection, header and queue is bounded, and a client that neither sends nor reads is disconnected.
+//! signal; clients on the node have a thread of their own, so requests of pods do not delay its probes; the engine
+//! receives one small query at a time and answers between two rounds of the event loop; every client, connection,
+//! header and queue is bounded, and a client that neither sends nor reads is disconnected.
 
 mod api;
 mod engine_client;
@@ -24,6 +24,7 @@ mod tls;
 mod token;
 
 use std::{
+    future::pending,
     io,
     net::{SocketAddr, TcpListener},
     path::PathBuf,
@@ -31,7 +32,8 @@ use std::{
     thread,
 };
 
-use tokio::sync::oneshot;
+use futures_util::future::try_join_all;
+use tokio::{runtime::Runtime, sync::oneshot};
 use tracing::{error, info, warn};
 
 use crate::{
@@ -188,10 +190,10 @@ impl Endpoints {
         self.bound.iter().map(|bound| bound.address)
     }
 
-    /// Serves from a thread for each listener until the [`Server`] is dropped.
+    /// Serves from threads of its own until the [`Server`] is dropped.
     ///
     /// # Errors
-    /// The system refused a thread or its epoll descriptor.
+    /// The system refused a thread or an epoll descriptor.
     pub fn serve(self, sources: Sources) -> Result<Server, HttpError> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let tls = self.tls.map(Arc::new);
@@ -204,73 +206,90 @@ impl Endpoints {
             local_hosts_only: false,
             sources,
         };
-        let mut server = Server(Vec::new());
-        for (index, bound) in self.bound.into_iter().enumerate() {
-            let app = Arc::new(App {
+        let remote = runtime()?;
+        let remote_clients = remote.handle().clone();
+        let mut listeners = Vec::new();
+        for bound in self.bound {
+            let app = App {
                 scope: bound.scope,
                 local_hosts_only: bound.address.ip().is_loopback(),
                 ..shared.clone()
-            });
-            let reloaded = tls.clone().filter(|_| index == 0);
-            server
-                .0
-                .push(serve_one(bound, tls.clone(), reloaded, app, scheme)?);
+            };
+            let what = match bound.scope {
+                Scope::Everything => "",
+                Scope::Metrics => "metrics",
+            };
+            info!("serving {scheme}://{}/{what}", bound.address);
+            listeners.push((bound.listener, Arc::new(app)));
         }
-        Ok(server)
+        let local = runtime()?;
+        let serving = async move {
+            let served = listeners.into_iter().map(|(listener, app)| {
+                serve::serve(listener, tls.clone(), app, remote_clients.clone())
+            });
+            let reload = async {
+                match &tls {
+                    Some(tls) => tls.reload_on_change().await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                served = try_join_all(served) => served.map(drop),
+                () = reload => Ok(()),
+            }
+        };
+        Ok(Server {
+            _local: ServingThread::spawn("http", local, serving)?,
+            _remote: ServingThread::spawn("http-remote", remote, pending())?,
+        })
     }
 }
 
-/// Serves one listener from a thread of its own, which also reloads the certificate if it is given.
-fn serve_one(
-    bound: Bound,
-    tls: Option<Arc<Tls>>,
-    reloaded: Option<Arc<Tls>>,
-    app: Arc<App>,
-    scheme: &str,
-) -> Result<ServingThread, HttpError> {
-    let Bound {
-        scope,
-        listener,
-        address,
-    } = bound;
-    let runtime = tokio::runtime::Builder::new_current_thread()
+fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()?;
-    let (stop, stopped) = oneshot::channel::<()>();
-    let (name, what) = match scope {
-        Scope::Everything => ("http", ""),
-        Scope::Metrics => ("http-metrics", "metrics"),
-    };
-    let thread = threads::spawn(name, move || {
-        let served = runtime.block_on(async {
-            if let Some(tls) = reloaded {
-                tokio::spawn(async move { tls.reload_on_change().await });
-            }
-            tokio::select! {
-                served = serve::serve(listener, tls, app) => served,
-                _ = stopped => Ok(()),
-            }
-        });
-        if let Err(error) = served {
-            error!(%error, "HTTP server failed; detection continues, restart the agent to restore the endpoints");
-        }
-    })?;
-    info!("serving {scheme}://{address}/{what}");
-    Ok(ServingThread {
-        stop: Some(stop),
-        thread: Some(thread),
-    })
+        .build()
 }
 
 /// Running endpoints. Dropping this stops them, open streams included.
 #[derive(Debug)]
-pub struct Server(Vec<ServingThread>);
+pub struct Server {
+    /// Accepts, and serves clients on the node.
+    _local: ServingThread,
+    /// Serves all other clients, whose requests cannot delay those of the node.
+    _remote: ServingThread,
+}
 
-/// The thread of one listener. Dropping this ends it.
+/// A thread with a runtime. Dropping this ends both.
 #[derive(Debug)]
 struct ServingThread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
+}
+
+impl ServingThread {
+    fn spawn(
+        name: &'static str,
+        runtime: Runtime,
+        serving: impl Future<Output = io::Result<()>> + Send + 'static,
+    ) -> io::Result<Self> {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = threads::spawn(name, move || {
+            let served = runtime.block_on(async {
+                tokio::select! {
+                    served = serving => served,
+                    _ = stopped => Ok(()),
+                }
+            });
+            if let Err(error) = served {
+                error!(%error, "HTTP server failed; detection continues, restart the agent to restore the endpoints");
+            }
+        })?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
 }
 
 impl Drop for ServingThread {

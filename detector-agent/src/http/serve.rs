@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
+    runtime::Handle,
     task::yield_now,
     time::{sleep, timeout},
 };
@@ -28,7 +29,7 @@ use super::{
     App,
     respond::Truncated,
     route,
-    slots::{Client, SlotHandle},
+    slots::{Client, Slot, SlotHandle},
     tls::Tls,
 };
 use crate::{clock, log_budget::LogBudget};
@@ -41,11 +42,12 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client that reads nothing for this long is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Serves until dropped.
+/// Serves until dropped; clients that are not on the node are served by `remote`.
 pub(super) async fn serve(
     listener: std::net::TcpListener,
     tls: Option<Arc<Tls>>,
     app: Arc<App>,
+    remote: Handle,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let mut log_budget = LogBudget::new();
@@ -63,22 +65,38 @@ pub(super) async fn serve(
             }
         };
         // Without a slot the connection is closed.
-        if let Some(mut slot) = app.slots.admit(client) {
+        if let Some(slot) = app.slots.admit(client) {
             let (tls, app) = (tls.clone(), Arc::clone(&app));
-            tokio::spawn(async move {
-                let handle = slot.handle();
-                tokio::select! {
-                    () = slot.closed() => debug!("connection gave way to a new one"),
-                    served = serve_connection(stream, tls.as_deref(), app, handle) => {
-                        if let Err(error) = served {
-                            debug!(%error, "connection closed");
-                        }
-                    }
+            match client {
+                Client::Node => {
+                    tokio::spawn(serve_slot(stream, tls, app, slot));
                 }
-            });
+                Client::Other(_) => {
+                    let stream = stream.into_std();
+                    remote.spawn(async move {
+                        // Registers it with the other runtime.
+                        if let Ok(stream) = stream.and_then(TcpStream::from_std) {
+                            serve_slot(stream, tls, app, slot).await;
+                        }
+                    });
+                }
+            }
         }
         // One that gave way is closed before the next one is accepted.
         yield_now().await;
+    }
+}
+
+/// Serves a connection until it ends or has to give way.
+async fn serve_slot(stream: TcpStream, tls: Option<Arc<Tls>>, app: Arc<App>, mut slot: Slot) {
+    let handle = slot.handle();
+    tokio::select! {
+        () = slot.closed() => debug!("connection gave way to a new one"),
+        served = serve_connection(stream, tls.as_deref(), app, handle) => {
+            if let Err(error) = served {
+                debug!(%error, "connection closed");
+            }
+        }
     }
 }
 
@@ -137,6 +155,8 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<impl Body<Data = Bytes, Error = Truncated>>, Infallible> {
     let answering = slot.answer();
+    // One request of each connection in turn, also if a client sends many at once.
+    yield_now().await;
     let reply = route::handle(app, slot.client(), request).await?;
     let bytes = reply.body().size_hint().exact().unwrap_or_default();
     answering.holds(usize::try_from(bytes).unwrap_or(usize::MAX));

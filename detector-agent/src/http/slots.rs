@@ -4,7 +4,7 @@
 //! slots of the node's probes; one source has only a part of the others' slots; a new connection is refused only if its
 //! source already has as many as any other one and all of them are being answered. The connection that gives way is the
 //! one that has been waiting for a request the longest, of the source itself at the source's bound, else of the sources
-//! with the most connections.
+//! with the most connections. Those that are still being closed are bounded, too.
 
 use std::{
     collections::HashMap,
@@ -16,6 +16,8 @@ use tokio::sync::oneshot;
 
 /// Connections at most: half of them for the node itself, half for others.
 const MAX_CONNECTIONS: usize = 256;
+/// Connections that are being closed, for the node itself and for others, if there are descriptors enough.
+const MAX_CLOSING: usize = 1024;
 /// Connections of one source other than the node.
 const PER_SOURCE: usize = 16;
 /// Bytes of complete responses that others have not read yet. One response is 3 MB at most.
@@ -52,8 +54,8 @@ struct Connection {
     changed: u64,
     /// Bytes of its response.
     unread: usize,
-    /// Dropped to close the connection.
-    _close: oneshot::Sender<()>,
+    /// Dropped to close the connection; `None` while it is being closed.
+    close: Option<oneshot::Sender<()>>,
 }
 
 /// The connections that share a bound.
@@ -62,25 +64,32 @@ struct Group {
     connections: HashMap<u64, Connection>,
     limit: usize,
     per_client: usize,
+    /// How many more there may be while they are being closed.
+    closing_limit: usize,
 }
 
 impl Group {
-    fn count(&self, client: Client) -> usize {
-        let of_client = |c: &&Connection| c.client == client;
-        self.connections.values().filter(of_client).count()
+    /// Those that are not being closed.
+    fn open(&self) -> impl Iterator<Item = &Connection> {
+        let is_open = |connection: &&Connection| connection.close.is_some();
+        self.connections.values().filter(is_open)
     }
 
     /// Makes room for a connection of `client`; `false` if there is none.
     fn make_room(&mut self, client: Client) -> bool {
-        let own = self.count(client);
+        let open = self.open().count();
+        if self.connections.len() - open >= self.closing_limit {
+            return false;
+        }
+        let own = self.open().filter(|c| c.client == client).count();
         if own >= self.per_client {
             return self.close_oldest(|c| c.client == client && c.waiting);
         }
-        if self.connections.len() < self.limit {
+        if open < self.limit {
             return true;
         }
         let mut counts = HashMap::new();
-        for connection in self.connections.values() {
+        for connection in self.open() {
             *counts.entry(connection.client).or_insert(0) += 1;
         }
         let most = counts.values().copied().max().unwrap_or(0);
@@ -93,11 +102,12 @@ impl Group {
     fn close_oldest(&mut self, may_close: impl Fn(&Connection) -> bool) -> bool {
         let oldest = self
             .connections
-            .iter()
-            .filter(|(_, connection)| may_close(connection))
-            .min_by_key(|(_, connection)| connection.changed)
-            .map(|(id, _)| *id);
-        oldest.and_then(|id| self.connections.remove(&id)).is_some()
+            .values_mut()
+            .filter(|connection| connection.close.is_some() && may_close(connection))
+            .min_by_key(|connection| connection.changed);
+        oldest
+            .and_then(|connection| connection.close.take())
+            .is_some()
     }
 
     /// Adds a response of `bytes`. Beyond the bound the sources with the most unread bytes lose their oldest responses,
@@ -108,7 +118,7 @@ impl Group {
         }
         loop {
             let mut unread = HashMap::new();
-            for connection in self.connections.values() {
+            for connection in self.open() {
                 *unread.entry(connection.client).or_insert(0) += connection.unread;
             }
             if unread.values().sum::<usize>() <= MAX_UNREAD {
@@ -149,13 +159,15 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// With at most a quarter of the file descriptors: netlink and the kernel programs take precedence.
+    /// With at most a quarter of the file descriptors, and as many again while they are being closed: netlink and the
+    /// kernel programs take precedence.
     pub(super) fn new(descriptors: usize) -> Self {
         let limit = MAX_CONNECTIONS.min(descriptors / 4) / 2;
         let group = |per_client: usize| Group {
             connections: HashMap::new(),
             limit,
             per_client: per_client.min(limit),
+            closing_limit: limit.max(MAX_CLOSING.min(descriptors / 8)),
         };
         Self {
             table: Arc::new(Mutex::new(Table {
@@ -184,7 +196,7 @@ impl Slots {
             waiting: true,
             changed: id,
             unread: 0,
-            _close: close,
+            close: Some(close),
         };
         table.group(client).connections.insert(id, connection);
         let handle = SlotHandle {

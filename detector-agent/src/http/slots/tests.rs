@@ -102,6 +102,17 @@ fn connections_take_a_quarter_of_the_descriptors() {
 }
 
 #[test]
+fn connections_that_are_being_closed_are_bounded() {
+    let slots = Slots::new(4 * MAX_CONNECTIONS);
+    let mut held = fill(&slots, other(1), PER_SOURCE);
+    held.extend((2..).map_while(|number| slots.admit(other(number))));
+    assert_eq!(held.len(), 2 * HALF);
+    assert_eq!(count_open(&mut held), HALF);
+    drop(held.swap_remove(0));
+    assert!(slots.admit(other(0)).is_some());
+}
+
+#[test]
 fn unread_responses_are_bounded() {
     let slots = Slots::new(1 << 20);
     let mut modest = slots.admit(other(0)).unwrap();
