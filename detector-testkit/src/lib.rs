@@ -23,6 +23,7 @@ pub mod netns;
 pub mod node;
 pub mod open_conflicts;
 pub mod pause_image;
+pub mod pod_clients;
 pub mod process;
 pub mod prometheus;
 pub mod random;
@@ -47,6 +48,7 @@ pub use node::{Node, POD_DEVICE, Pod, PodSpec};
 pub use open_conflicts::{
     OpenConflicts, conflicts_from_api, conflicts_from_check, conflicts_from_events,
 };
+pub use pod_clients::{ClientBehaviour, PodClients, send_half_open};
 pub use receiver::{Behaviour, ReceivedRequest, Receiver};
 pub use traffic::wait_reachable;
 pub use wait::until;

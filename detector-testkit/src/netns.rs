@@ -142,6 +142,32 @@ impl Netns {
         })
     }
 
+    /// Starts a thread inside this namespace.
+    ///
+    /// # Errors
+    /// The namespace does not exist, or the thread cannot enter it.
+    pub(crate) fn spawn_in(
+        &self,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<thread::JoinHandle<()>> {
+        let namespace = File::open(&self.path)
+            .with_context(|| format!("opening the namespace {}", self.path.display()))?;
+        let (entered, outcome) = std::sync::mpsc::channel();
+        let thread = thread::spawn(move || {
+            let result = setns(&namespace, CloneFlags::CLONE_NEWNET);
+            // The receiver waits for it.
+            let _ = entered.send(result);
+            if result.is_ok() {
+                body();
+            }
+        });
+        let name = &self.name;
+        outcome
+            .recv()?
+            .with_context(|| format!("entering the namespace {name}"))?;
+        Ok(thread)
+    }
+
     /// Runs a command in the namespace to completion and returns its stdout.
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 )]
 
 mod bounds;
+mod connections;
 mod further_interfaces;
 mod hidden_addresses;
 mod instance;
