@@ -6,6 +6,7 @@
 pub mod baseline;
 pub mod cni;
 pub mod delivery;
+pub mod endpoints;
 pub mod figure;
 pub mod flood;
 pub mod latency;

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand};
 use detector_bench::{
-    Figure, Goal, baseline, cni, delivery,
+    Figure, Goal, baseline, cni, delivery, endpoints,
     figure::record,
     flood,
     latency::{self, LatencyOptions, LatencyReport},
@@ -79,6 +79,12 @@ enum Bench {
         /// Number of conflicts per measurement.
         #[arg(long)]
         conflicts: Option<u32>,
+    },
+    /// Probes and detection latency while pods hold connections to the endpoints.
+    Endpoints {
+        /// Connections of all pods together.
+        #[arg(long, default_value_t = 1000)]
+        connections: usize,
     },
     /// Memory, CPU time and latency while one pod sends as fast as it can.
     Flood {
@@ -252,6 +258,14 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
                 &report.unresponsive.frame_to_line_us,
             ));
             Ok(figures)
+        }
+        Bench::Endpoints { connections } => {
+            let options = endpoints::EndpointOptions {
+                connections: *connections,
+                probes: count(200, 50),
+                conflicts: count(200, 50),
+            };
+            endpoints::run(agent, options)
         }
         Bench::Flood { frames, conflicts } => {
             let options = flood::FloodOptions {

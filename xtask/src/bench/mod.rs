@@ -67,6 +67,8 @@ enum Benchmark {
     Throughput,
     /// Memory, CPU time and latency while one pod floods
     Flood,
+    /// Probes and latency while pods hold connections to the endpoints
+    Endpoints,
     /// Time to look up all pods at start; latency with a hanging container runtime
     Identify,
     /// Memory, start time and idle CPU time by number of pods
@@ -74,7 +76,7 @@ enum Benchmark {
 }
 
 impl Benchmark {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::PacketCost,
         Self::Latency,
         Self::Report,
@@ -84,6 +86,7 @@ impl Benchmark {
         Self::Cni,
         Self::Throughput,
         Self::Flood,
+        Self::Endpoints,
         Self::Identify,
         Self::Scale,
     ];
@@ -107,6 +110,7 @@ impl Benchmark {
             Self::Cni => (100, 40),
             Self::Throughput => (90, 45),
             Self::Flood => (60, 30),
+            Self::Endpoints => (120, 45),
             Self::Identify => (150, 60),
             Self::Scale => (260, 90),
         };
