@@ -2,9 +2,9 @@
 //!
 //! Invariants: connections of the node itself and those of others have slots of their own, so pods cannot take the
 //! slots of the node's probes; one source has only a part of the others' slots; a new connection is refused only if its
-//! source already has as many as any other one and all of them are being answered. The connection that gives way is the
-//! one that has been waiting for a request the longest, of the source itself at the source's bound, else of the sources
-//! with the most connections. Those that are still being closed are bounded, too.
+//! source already has as many as any other one and all of them are being answered, or if too many are still being
+//! closed. The connection that gives way is the one that has been waiting for a request the longest, of the source itself
+//! at the source's bound, else of the sources with the most connections.
 
 use std::{
     collections::HashMap,
