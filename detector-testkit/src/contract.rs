@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::event::{ANOMALY_RAISED, ANOMALY_RESOLVED, RAISED, RESOLVED, UPDATED};
+use crate::event::{ANOMALY_RAISED, ANOMALY_RESOLVED, ANOMALY_UPDATED, RAISED, RESOLVED, UPDATED};
 
 /// The violations of the event contract in an event, each with the path of the field; empty if there are none.
 #[must_use]
@@ -22,7 +22,14 @@ pub fn violations(event: &Value) -> Vec<String> {
         )
     });
     check.field("type", |field| {
-        field.one_of(&[RAISED, UPDATED, RESOLVED, ANOMALY_RAISED, ANOMALY_RESOLVED])
+        field.one_of(&[
+            RAISED,
+            UPDATED,
+            RESOLVED,
+            ANOMALY_RAISED,
+            ANOMALY_UPDATED,
+            ANOMALY_RESOLVED,
+        ])
     });
     check.field("subject", address);
     check.field("time", time);
@@ -162,6 +169,7 @@ fn anomaly(data: &mut FieldCheck<'_>, resolved: bool) {
             "ipam_leak",
             "gateway_unresolved",
             "route_astray",
+            "address_sweep",
         ])
     });
     data.field("cause", non_empty);

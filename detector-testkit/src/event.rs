@@ -14,6 +14,8 @@ pub const UPDATED: &str = "io.ipconflict.conflict.updated";
 pub const RESOLVED: &str = "io.ipconflict.conflict.resolved";
 /// An anomaly was raised.
 pub const ANOMALY_RAISED: &str = "io.ipconflict.anomaly.raised";
+/// An anomaly changed.
+pub const ANOMALY_UPDATED: &str = "io.ipconflict.anomaly.updated";
 /// An anomaly was resolved.
 pub const ANOMALY_RESOLVED: &str = "io.ipconflict.anomaly.resolved";
 
@@ -78,7 +80,7 @@ impl Event {
 pub struct Anomaly {
     /// Stable for the life of the anomaly.
     pub anomaly_id: String,
-    /// `ipam_drift`, `ipam_leak`, `gateway_unresolved` or `route_astray`.
+    /// `ipam_drift`, `ipam_leak`, `gateway_unresolved`, `route_astray` or `address_sweep`.
     pub kind: String,
     /// The cause, as an identifier.
     pub cause: String,
@@ -96,6 +98,11 @@ pub struct Anomaly {
     pub source: Option<String>,
     /// The owner that IPAM has recorded for the address.
     pub owner: Option<String>,
+    /// How many addresses the device contests; `address_sweep` only.
+    pub contested: Option<usize>,
+    /// The first of them; `address_sweep` only.
+    #[serde(default)]
+    pub addresses: Vec<String>,
     /// A description in one sentence.
     pub detail: String,
     /// Why it was resolved.
@@ -127,6 +134,8 @@ pub struct Conflict {
     pub latency_us: Option<f64>,
     /// The device whose pod receives the traffic.
     pub traffic_goes_to: Option<String>,
+    /// The anomaly id of the address sweep that it is part of.
+    pub sweep: Option<String>,
     /// The claimants; a resolving event also lists former ones.
     pub claimants: Vec<Claimant>,
 }

@@ -5,6 +5,7 @@ use std::{fmt, net::IpAddr};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    anomaly::AnomalyId,
     network::Network,
     observation::{IfIndex, Mac, Peer, Timestamp, Vlan},
 };
@@ -210,6 +211,9 @@ pub struct Conflict {
     pub claimants: Vec<Claimant>,
     /// How many present claimants are not listed because of the bound.
     pub claimants_omitted: usize,
+    /// The address sweep that it is part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<AnomalyId>,
 }
 
 impl Conflict {

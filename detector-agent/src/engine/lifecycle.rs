@@ -1,8 +1,8 @@
 //! The lifecycle of conflicts: raised at once, updated as they change, resolved when they end.
 //!
 //! Invariants: a conflict is raised once and resolved once and keeps its id in between; an update
-//! is emitted only if the claimants, the kind, the confidence or the receiver of the traffic
-//! changed.
+//! is emitted only if the claimants, the kind, the confidence, the receiver of the traffic or the
+//! sweep changed.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::{
+    anomaly::AnomalyId,
     conflict::{Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, LeaveReason},
     conflict_room::{ConflictRoom, RetryTarget},
     counts::KindCounts,
@@ -196,6 +197,23 @@ impl Lifecycle {
         effects.push(Effect::Updated(tracked.conflict.clone()));
     }
 
+    /// Marks an open conflict as part of this sweep, or of none, and returns it.
+    pub(super) fn set_sweep(
+        &mut self,
+        address: IpAddr,
+        id: ConflictId,
+        sweep: Option<AnomalyId>,
+        at: DecisionTime,
+    ) -> Option<Conflict> {
+        let mut open = self.open.get_mut(&address)?.iter_mut();
+        let (_, tracked) = open.find(|(_, tracked)| tracked.conflict.id == id)?;
+        let conflict = &mut tracked.conflict;
+        conflict.sweep = sweep;
+        conflict.updated_at = at.now;
+        conflict.decided_at = at.decided_at;
+        Some(conflict.clone())
+    }
+
     /// Distinct across restarts by the seed, and within one run by the serial number.
     fn next_id(&mut self) -> ConflictId {
         self.serial += 1;
@@ -234,6 +252,7 @@ impl TrackedConflict {
             traffic_goes_to,
             claimants,
             claimants_omitted,
+            sweep: None,
         };
         Self { conflict, ids }
     }

@@ -62,7 +62,7 @@ mod traffic_receiver;
 
 pub use anomaly::{
     Allocation, Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, ChangedAddresses,
-    Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, PoolUpdate, ResolveReason,
+    Completeness, Contested, Coverage, Ipam, Pool, PoolId, PoolSource, PoolUpdate, ResolveReason,
 };
 pub use claimed_addresses::{AddressHolder, ClaimedUpdate, MAX_CLAIMED_ADDRESSES};
 pub use conflict::*;
@@ -76,6 +76,6 @@ pub use route_query::{
     BridgePath, BridgePort, RouteAnswers, RouteQuery, RouteTarget, RoutingChange,
 };
 pub use self_check::{Difference, Discrepancy};
-pub use settings::{AnomalyRules, Bounds, Settings};
+pub use settings::{AnomalyRules, Bounds, SWEEP_FROM, Settings};
 pub use snapshot::*;
 pub use step::{BoundReached, DropCounters, Effect, Engine, ListedClaim, RereadReason};

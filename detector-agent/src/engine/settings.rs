@@ -49,7 +49,10 @@ impl Settings {
     }
 }
 
-/// How long a state has to last before it is an anomaly.
+/// Three addresses contested at once may be mistakes, such as a copied configuration.
+pub const SWEEP_FROM: usize = 4;
+
+/// From when on a state is an anomaly.
 #[derive(Clone, Copy, Debug)]
 pub struct AnomalyRules {
     /// A live address without an allocation. Some plugins (ptp, AWS) release an address before they
@@ -60,6 +63,8 @@ pub struct AnomalyRules {
     /// A host route that leads to no claimant: plugins change the address, the device and the route
     /// one after the other.
     pub stray_route_grace: Duration,
+    /// How many open conflicts a device must contest on observed evidence alone to be a sweep.
+    pub sweep_from: usize,
 }
 
 impl Default for AnomalyRules {
@@ -68,6 +73,7 @@ impl Default for AnomalyRules {
             drift_grace: Duration::from_secs(2),
             leak_after: Duration::from_secs(600),
             stray_route_grace: Duration::from_secs(5),
+            sweep_from: SWEEP_FROM,
         }
     }
 }

@@ -34,6 +34,7 @@ impl ContractName for ResolvedBecause {
         Self::Seen(ResolveReason::Quiet),
         Self::Seen(ResolveReason::DeviceGone),
         Self::Seen(ResolveReason::RouteRight),
+        Self::Seen(ResolveReason::ContestsFew),
         Self::Seen(ResolveReason::NotSeen),
         Self::Unseen,
         Self::Answered,
@@ -63,11 +64,11 @@ pub struct AnomalyData {
     pub cause: AnomalyCause,
     /// Whether it is still there.
     pub state: SubjectState,
-    /// The address concerned; the gateway's for an unresolved gateway.
+    /// The address concerned; the gateway's for an unresolved gateway, the first contested one for a sweep.
     pub address: IpAddr,
     /// The VLAN (of two tags the outer one).
     pub vlan: Option<u16>,
-    /// The pod device that has the address, or that requests it.
+    /// The pod device that has the address, requests it, or contests it and others.
     pub device: Option<String>,
     /// That device's index.
     pub ifindex: Option<IfIndex>,
@@ -87,6 +88,12 @@ pub struct AnomalyData {
     pub source: Option<String>,
     /// The owner that the allocation names.
     pub owner: Option<String>,
+    /// How many addresses the device contests; in the resolving event, the most at one time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contested: Option<usize>,
+    /// Those of them that it has contested for longest, bounded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
     /// One sentence about it.
     pub detail: String,
     /// When it was raised.
@@ -134,6 +141,8 @@ impl AnomalyData {
             network: source.map(|s| s.network.clone()),
             source: source.map(|s| s.place.clone()),
             owner: anomaly.owner.as_deref().map(str::to_owned),
+            contested: anomaly.contested.as_ref().map(|c| c.count),
+            addresses: (anomaly.contested.as_ref()).map_or_else(Vec::new, |c| c.first.clone()),
             detail: anomaly.detail.clone(),
             raised_at: moment.wall_at(anomaly.raised_at),
             resolved_at: anomaly.resolved_at.map(|at| moment.wall_at(at)),

@@ -75,6 +75,7 @@ impl ContractName for SubjectKind {
         Self::Anomaly(AnomalyKind::IpamLeak),
         Self::Anomaly(AnomalyKind::GatewayUnresolved),
         Self::Anomaly(AnomalyKind::RouteAstray),
+        Self::Anomaly(AnomalyKind::AddressSweep),
     ];
 
     fn contract_name(self) -> &'static str {
@@ -242,6 +243,7 @@ fn conflict_supersedes(one: &Event, other: &Event) -> bool {
             && (other.pod.is_none() || one.pod == other.pod)
     };
     one.kind == other.kind
+        && one.sweep == other.sweep
         && one.confidence == other.confidence
         && one.traffic_goes_to == other.traffic_goes_to
         && one.claimants_omitted == other.claimants_omitted

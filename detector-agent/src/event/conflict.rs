@@ -8,8 +8,8 @@ use super::{SubjectState, names};
 use crate::{
     clock::{Moment, WallTime},
     engine::{
-        self, Confidence, Conflict, ConflictId, ConflictKind, EvidenceKind, IfIndex, LeaveReason,
-        Mac, Network,
+        self, AnomalyId, Confidence, Conflict, ConflictId, ConflictKind, EvidenceKind, IfIndex,
+        LeaveReason, Mac, Network,
     },
     pods::{Pod, PodAnswer},
 };
@@ -54,6 +54,9 @@ pub struct ConflictData {
     /// Claimants beyond the bound of the list.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub claimants_omitted: usize,
+    /// The anomaly id of the address sweep that the conflict is part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<AnomalyId>,
 }
 
 /// One claimant.
@@ -138,12 +141,22 @@ impl ConflictData {
                 .map(|c| ClaimantData::new(c, moment, pods(c)))
                 .collect(),
             claimants_omitted: conflict.claimants_omitted,
+            sweep: conflict.sweep,
         }
     }
 
     /// The claimants that have not left.
     pub fn present(&self) -> impl Iterator<Item = &ClaimantData> {
         self.claimants.iter().filter(|c| c.left.is_none())
+    }
+
+    /// The claimants that contest the address: those that do not have it for certain, except the first one where nobody
+    /// does.
+    pub fn contesters(&self) -> impl Iterator<Item = &ClaimantData> {
+        let owner = self.present().min_by_key(|c| (!c.is_certain(), c.since));
+        let is_owner = move |c: &ClaimantData| owner.is_some_and(|owner| std::ptr::eq(owner, c));
+        self.present()
+            .filter(move |c| !c.is_certain() && !is_owner(c))
     }
 
     /// Whether it ended.
@@ -154,6 +167,15 @@ impl ConflictData {
 }
 
 impl ClaimantData {
+    /// Whether the address is assigned to it, or the node has a `PERMANENT` neighbour entry.
+    fn is_certain(&self) -> bool {
+        self.evidence.iter().any(|evidence| match evidence.kind {
+            EvidenceKind::Address => true,
+            EvidenceKind::Neighbour => evidence.detail.as_deref() == Some("PERMANENT"),
+            EvidenceKind::Arp | EvidenceKind::Ndp => false,
+        })
+    }
+
     /// `claimant`, with its pod if that is known.
     #[must_use]
     pub fn new(claimant: &engine::Claimant, moment: &Moment, pod: PodAnswer) -> Self {

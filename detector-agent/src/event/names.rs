@@ -46,9 +46,9 @@ contract_names! {
     Confidence: Observed Certain;
     EvidenceKind: Address Arp Ndp Neighbour;
     LeaveReason: DeviceRemoved AddressRemoved Expired;
-    AnomalyKind: IpamDrift IpamLeak GatewayUnresolved RouteAstray;
-    AnomalyCause: NotAllocated TwoOwners SharedOwner NoLiveOwner NoAnswer OtherDevice RouteGone;
-    ResolveReason: Allocated Released AddressGone InUse Quiet DeviceGone RouteRight NotSeen;
+    AnomalyKind: IpamDrift IpamLeak GatewayUnresolved RouteAstray AddressSweep;
+    AnomalyCause: NotAllocated TwoOwners SharedOwner NoLiveOwner NoAnswer OtherDevice RouteGone ContestsMany;
+    ResolveReason: Allocated Released AddressGone InUse Quiet DeviceGone RouteRight ContestsFew NotSeen;
     Ipam: HostLocal Calico Aws;
 }
 

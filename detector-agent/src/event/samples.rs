@@ -87,6 +87,7 @@ pub(crate) fn event(id: &str, change: Change, conflict: &str, address: &str) -> 
             traffic_goes_to: Some("veth-a".to_owned()),
             claimants: vec![claimant("veth-a", Some("a")), claimant("veth-b", Some("b"))],
             claimants_omitted: 0,
+            sweep: None,
         },
     }
 }
@@ -129,6 +130,8 @@ pub(crate) fn drift(address: &str) -> AnomalyEvent {
             network: Some("cbr0".to_owned()),
             source: Some("/var/lib/cni/networks/cbr0".to_owned()),
             owner: None,
+            contested: None,
+            addresses: Vec::new(),
             detail: "it is not allocated, and the next pod may get it".to_owned(),
             raised_at: time(),
             resolved_at: None,
@@ -136,4 +139,21 @@ pub(crate) fn drift(address: &str) -> AnomalyEvent {
             latency_us: 40,
         },
     }
+}
+
+/// A device that contests addresses, of which `address` is the first.
+pub(crate) fn sweep(address: &str) -> AnomalyEvent {
+    let mut event = drift(address);
+    event.data = AnomalyData {
+        kind: AnomalyKind::AddressSweep,
+        cause: AnomalyCause::ContestsMany,
+        ipam: None,
+        network: None,
+        source: None,
+        contested: Some(4),
+        addresses: vec![event.subject],
+        detail: "the pod on veth-a claims 4 addresses of others".to_owned(),
+        ..event.data
+    };
+    event
 }

@@ -31,17 +31,27 @@ pub fn conflict_line(data: &ConflictData) -> String {
 /// `10.244.2.10 of default/a (veth1) on n: ` and what is wrong with it, or why it was resolved.
 #[must_use]
 pub fn anomaly_line(data: &AnomalyData) -> String {
-    let holder = match (&data.pod, &data.device) {
-        (Some(pod), Some(device)) => format!(" of {}/{} ({device})", pod.namespace, pod.name),
-        (None, Some(device)) => format!(" of {device}"),
-        _ => String::new(),
-    };
     let text = if data.is_resolved() {
         format!("resolved, {}", resolve_reason(data))
     } else {
         data.detail.clone()
     };
-    format!("{}{holder} on {}: {text}", data.address, data.node)
+    format!("{} on {}: {text}", anomaly_subject(data), data.node)
+}
+
+/// What an anomaly is about: `10.244.2.10 of default/a (veth1)`, or for a sweep the pod alone.
+#[must_use]
+pub fn anomaly_subject(data: &AnomalyData) -> String {
+    let holder = match (&data.pod, &data.device) {
+        (Some(pod), Some(device)) => Some(format!("{}/{} ({device})", pod.namespace, pod.name)),
+        (None, Some(device)) => Some(device.clone()),
+        _ => None,
+    };
+    match (data.kind, holder) {
+        (AnomalyKind::AddressSweep, Some(holder)) => holder,
+        (_, Some(holder)) => format!("{} of {holder}", data.address),
+        (_, None) => data.address.to_string(),
+    }
 }
 
 /// An anomaly's kind as a title: `IPAM drift`.
@@ -52,6 +62,7 @@ pub fn anomaly_title(kind: AnomalyKind) -> &'static str {
         AnomalyKind::IpamLeak => "IPAM leak",
         AnomalyKind::GatewayUnresolved => "Unresolved gateway",
         AnomalyKind::RouteAstray => "Misdirected route",
+        AnomalyKind::AddressSweep => "Address sweep",
     }
 }
 
@@ -67,6 +78,9 @@ pub fn resolve_reason(data: &AnomalyData) -> &'static str {
             ResolveReason::Quiet => "the pod stopped asking for the gateway",
             ResolveReason::DeviceGone => "the device was removed",
             ResolveReason::RouteRight => "the route leads to a claimant again",
+            ResolveReason::ContestsFew => {
+                "the pod claims few addresses of others any more, or none"
+            }
             ResolveReason::NotSeen => "it was not found again",
         },
         Some(ResolvedBecause::Answered) => "the gateway answered",

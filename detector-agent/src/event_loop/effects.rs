@@ -124,6 +124,7 @@ impl Core {
     fn apply_anomaly_effect(&mut self, effect: AnomalyEffect) {
         match effect {
             AnomalyEffect::Raised(anomaly) => self.report_anomaly(Change::Raised, &anomaly),
+            AnomalyEffect::Updated(anomaly) => self.report_anomaly(Change::Updated, &anomaly),
             AnomalyEffect::Resolved(anomaly) => self.report_anomaly(Change::Resolved, &anomaly),
             AnomalyEffect::ReadPool(pool) => {
                 // If the IPAM watcher has ended, its allocations stay too old to raise anything.

@@ -166,6 +166,7 @@ mod tests {
             traffic_goes_to: None,
             claimants: Vec::new(),
             claimants_omitted: 0,
+            sweep: None,
         };
         let mut maker = EventMaker::new("node".to_owned(), 7);
         (0..count)

@@ -11,7 +11,8 @@ use tracing::warn;
 
 use crate::{
     engine::{
-        Anomaly, AnomalyCause, AnomalyId, AnomalyKind, Claimant, Ipam, PoolSource, Timestamp, Vlan,
+        Anomaly, AnomalyCause, AnomalyId, AnomalyKind, Claimant, Contested, Ipam, PoolSource,
+        Timestamp, Vlan,
     },
     event::names,
     persist::store::StoreError,
@@ -34,6 +35,8 @@ struct AnomalyRecord {
     source: Option<SourceRecord>,
     owner: Option<Arc<str>>,
     detail: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    contested: Option<Contested>,
     raised_at: Timestamp,
     decided_at: Timestamp,
 }
@@ -56,6 +59,7 @@ impl From<Anomaly> for AnomalyRecord {
             source: anomaly.source.map(source),
             owner: anomaly.owner,
             detail: anomaly.detail,
+            contested: anomaly.contested,
             raised_at: anomaly.raised_at,
             decided_at: anomaly.decided_at,
         }
@@ -82,6 +86,7 @@ impl From<AnomalyRecord> for Anomaly {
             source: record.source.map(source),
             owner: record.owner,
             detail: record.detail,
+            contested: record.contested,
             raised_at: record.raised_at,
             decided_at: record.decided_at,
             resolved_at: None,

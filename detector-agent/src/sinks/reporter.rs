@@ -12,7 +12,7 @@ use crate::{
     engine::{Anomaly, Claimant, Conflict, IfIndex, PodDevice},
     event::{
         AnyEvent, Change, EventMaker, EventSubject,
-        summary::{anomaly_title, claimants, resolve_reason, scoped_address},
+        summary::{anomaly_subject, anomaly_title, claimants, resolve_reason, scoped_address},
     },
     health::{Part, State},
     metrics::Metrics,
@@ -206,7 +206,7 @@ fn log(event: &AnyEvent) {
                 device = data.device,
                 "{} on {}{change}: {text}",
                 anomaly_title(data.kind),
-                data.address
+                anomaly_subject(data)
             );
         }
     }

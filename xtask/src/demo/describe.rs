@@ -124,6 +124,7 @@ mod tests {
             resolved_at: None,
             latency_us: Some(37.0),
             traffic_goes_to: Some("veth1".to_owned()),
+            sweep: None,
             claimants,
         }
     }

@@ -184,6 +184,7 @@ impl Anomalies {
             holders: Vec::new(),
             source: Some(source),
             owner,
+            contested: None,
             detail,
         };
         self.raise(key, details, at, bounds, effects);
@@ -212,6 +213,7 @@ fn owner_problem(address: IpAddr, pool: &Pool, allocation: &Allocation) -> Optio
         holders: Vec::new(),
         source: Some(Arc::clone(&pool.source)),
         owner: allocation.owner.clone(),
+        contested: None,
         detail,
     })
 }
@@ -225,6 +227,7 @@ fn not_allocated(address: IpAddr, pool: &Pool, holders: &[Claimant]) -> AnomalyD
         holders: Vec::new(),
         source: Some(Arc::clone(&pool.source)),
         owner: None,
+        contested: None,
         detail: format!(
             "{address} is in use on {on}, but {source} has no allocation for it: the next pod may be given the same address"
         ),

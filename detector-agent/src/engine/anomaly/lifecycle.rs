@@ -18,8 +18,11 @@ use super::{
         settings::{AnomalyRules, Bounds},
     },
     gateways::GatewayRequests,
-    model::{Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, ResolveReason},
+    model::{
+        Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, ResolveReason,
+    },
     pools::{PoolId, PoolSource, Pools},
+    sweep::Sweeps,
 };
 
 /// How long a restored anomaly stays open after the first full snapshot if it is not found again.
@@ -54,6 +57,7 @@ pub(in crate::engine) struct AnomalyDetails {
     pub(in crate::engine) source: Option<Arc<PoolSource>>,
     pub(in crate::engine) owner: Option<Arc<str>>,
     pub(in crate::engine) detail: String,
+    pub(in crate::engine) contested: Option<Contested>,
 }
 
 /// Since when a state lasts, by address.
@@ -64,11 +68,11 @@ pub(super) type FirstSeen = HashMap<IpAddr, Timestamp>;
 pub(in crate::engine) struct Anomalies {
     pub(in crate::engine) rules: AnomalyRules,
     pub(super) pools: Pools,
-    open: BTreeMap<AnomalyKey, Anomaly>,
+    pub(super) open: BTreeMap<AnomalyKey, Anomaly>,
     /// Of `open` and `restored` together.
     counts: KindCounts<AnomalyKind>,
     /// Anomalies of the previous run that were not found again yet.
-    restored: Vec<Anomaly>,
+    pub(super) restored: Vec<Anomaly>,
     restored_until: Option<Timestamp>,
     /// Live addresses without an allocation.
     pub(super) unallocated_since: FirstSeen,
@@ -80,6 +84,8 @@ pub(in crate::engine) struct Anomalies {
     pub(super) routed: BTreeSet<IpAddr>,
     /// Requests for gateways that do not answer.
     pub(in crate::engine) gateways: GatewayRequests,
+    /// Who contests which conflicts.
+    pub(in crate::engine) sweeps: Sweeps,
     /// Pools that were asked to be read and have not been yet.
     pub(super) pending_reads: BTreeSet<PoolId>,
     pub(super) expiry: ExpiryQueue,
@@ -102,6 +108,7 @@ impl Anomalies {
             stray_since: HashMap::new(),
             routed: BTreeSet::new(),
             gateways: GatewayRequests::default(),
+            sweeps: Sweeps::default(),
             pending_reads: BTreeSet::new(),
             expiry: ExpiryQueue::default(),
             seed,
@@ -162,10 +169,12 @@ impl Anomalies {
 
     /// When the next check is due.
     pub(in crate::engine) fn next_due(&self) -> Option<Timestamp> {
-        match (self.expiry.next_due(), self.restored_until) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let due = [
+            self.expiry.next_due(),
+            self.restored_until,
+            self.sweeps.next_due(),
+        ];
+        due.into_iter().flatten().min()
     }
 
     /// The next address that is due by `now`.
@@ -234,6 +243,7 @@ impl Anomalies {
                 holder,
                 also_on: holders.map(|h| h.device).collect(),
                 detail: details.detail,
+                contested: details.contested,
                 ..restored
             };
             self.open.insert(key, continued);
@@ -256,6 +266,7 @@ impl Anomalies {
             source: details.source,
             owner: details.owner,
             detail: details.detail,
+            contested: details.contested,
             raised_at: at.now,
             decided_at: at.decided_at,
             resolved_at: None,

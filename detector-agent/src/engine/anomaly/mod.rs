@@ -3,9 +3,9 @@
 //!
 //! IPAM's allocations ([`Pool`]) are compared with the addresses that pods hold: a live address
 //! that IPAM counts as free may be given to the next pod too (`ipam_drift`); an allocation that no
-//! pod uses shrinks the pool (`ipam_leak`). The other two kinds need no IPAM: a pod whose gateway
-//! does not answer (`gateway_unresolved`), and a host route that does not lead to the holder of the
-//! address (`route_astray`).
+//! pod uses shrinks the pool (`ipam_leak`). The other kinds need no IPAM: a pod whose gateway
+//! does not answer (`gateway_unresolved`), a host route that does not lead to the holder of the
+//! address (`route_astray`), and a device that contests many addresses (`address_sweep`).
 //!
 //! Invariants: no I/O and no clock; an anomaly is raised once and resolved once and keeps its id in
 //! between; allocations that were read before an address was first seen raise nothing about it;
@@ -17,11 +17,17 @@ mod lifecycle;
 mod model;
 mod pools;
 mod routes;
+mod sweep;
 
 pub(super) use gateways::QUIET;
 pub(super) use lifecycle::{Anomalies, AnomalyDetails, AnomalyKey};
-pub use model::{Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, ResolveReason};
+pub use model::{
+    Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, ResolveReason,
+};
 pub use pools::{
     Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource,
     PoolUpdate,
 };
+pub(super) use sweep::DeviceKey;
+#[cfg(test)]
+pub(super) use sweep::{FEW_FOR, UPDATE_EVERY};

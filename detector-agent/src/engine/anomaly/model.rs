@@ -48,15 +48,18 @@ pub enum AnomalyKind {
     GatewayUnresolved,
     /// The host's route for a claimed address leads to none of its claimants.
     RouteAstray,
+    /// A pod device contests many addresses of others and has none of them assigned.
+    AddressSweep,
 }
 
 impl AnomalyKind {
     /// Every kind.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::IpamDrift,
         Self::IpamLeak,
         Self::GatewayUnresolved,
         Self::RouteAstray,
+        Self::AddressSweep,
     ];
 
     /// The name used in events and metrics (`docs/events.md`).
@@ -67,6 +70,7 @@ impl AnomalyKind {
             Self::IpamLeak => "ipam_leak",
             Self::GatewayUnresolved => "gateway_unresolved",
             Self::RouteAstray => "route_astray",
+            Self::AddressSweep => "address_sweep",
         }
     }
 }
@@ -89,11 +93,13 @@ pub enum AnomalyCause {
     OtherDevice,
     /// There was a host route to a claimant, and now there is none.
     RouteGone,
+    /// The device contests many addresses in frames or neighbour entries.
+    ContestsMany,
 }
 
 impl AnomalyCause {
     /// Every cause.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::NotAllocated,
         Self::TwoOwners,
         Self::SharedOwner,
@@ -101,6 +107,7 @@ impl AnomalyCause {
         Self::NoAnswer,
         Self::OtherDevice,
         Self::RouteGone,
+        Self::ContestsMany,
     ];
 
     /// The name used in events (`docs/events.md`).
@@ -114,6 +121,7 @@ impl AnomalyCause {
             Self::NoAnswer => "no_answer",
             Self::OtherDevice => "other_device",
             Self::RouteGone => "route_gone",
+            Self::ContestsMany => "contests_many",
         }
     }
 }
@@ -135,6 +143,8 @@ pub enum ResolveReason {
     DeviceGone,
     /// The route leads to a claimant again.
     RouteRight,
+    /// The device contests few addresses or none.
+    ContestsFew,
     /// It can no longer be judged: its pool is gone or unreadable, or an agent that was restarted
     /// does not find it again.
     NotSeen,
@@ -152,9 +162,19 @@ impl ResolveReason {
             Self::Quiet => "quiet",
             Self::DeviceGone => "device_gone",
             Self::RouteRight => "route_right",
+            Self::ContestsFew => "contests_few",
             Self::NotSeen => "not_seen",
         }
     }
+}
+
+/// The addresses that a device contests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contested {
+    /// How many; of a resolved anomaly, the most at one time.
+    pub count: usize,
+    /// Those contested for longest, bounded.
+    pub first: Vec<IpAddr>,
 }
 
 /// An anomaly as it is at one moment.
@@ -166,11 +186,11 @@ pub struct Anomaly {
     pub kind: AnomalyKind,
     /// Why it was raised.
     pub cause: AnomalyCause,
-    /// The address; for `gateway_unresolved`, the gateway.
+    /// The address; for `gateway_unresolved` the gateway, for `address_sweep` the first contested one.
     pub address: IpAddr,
     /// VLAN tags of the requests; `gateway_unresolved` only.
     pub vlan: Vlan,
-    /// The claimant that holds the address, or requests the gateway.
+    /// The claimant that holds the address, requests the gateway, or contests the addresses.
     pub holder: Option<Claimant>,
     /// Further devices that hold the address.
     pub also_on: Vec<String>,
@@ -180,6 +200,8 @@ pub struct Anomaly {
     pub owner: Option<Arc<str>>,
     /// One sentence of explanation.
     pub detail: String,
+    /// What the device contests; `address_sweep` only.
+    pub contested: Option<Contested>,
     /// When it was raised.
     pub raised_at: Timestamp,
     /// The timestamp of the observation that decided the last change.
@@ -195,6 +217,8 @@ pub struct Anomaly {
 pub enum AnomalyEffect {
     /// An anomaly was found.
     Raised(Box<Anomaly>),
+    /// What a device contests changed, or its pod became known; `address_sweep` only.
+    Updated(Box<Anomaly>),
     /// An anomaly was resolved.
     Resolved(Box<Anomaly>),
     /// The state of this pool is too old to compare with: read it now, and send it even if it did

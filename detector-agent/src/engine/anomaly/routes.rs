@@ -89,6 +89,7 @@ impl Anomalies {
             holders: holders.to_vec(),
             source: None,
             owner: None,
+            contested: None,
             detail,
         };
         self.raise(key, details, at, bounds, effects);

@@ -89,6 +89,7 @@ impl Engine {
     pub(super) fn mark_full_snapshot(&mut self, at: Timestamp) {
         if !self.has_full_snapshot {
             self.has_full_snapshot = true;
+            self.continue_sweeps(at);
             self.anomalies.on_full_snapshot(at);
             self.dirty.extend(self.facts.addresses());
             self.dirty.extend(self.anomalies.addresses());
@@ -228,5 +229,20 @@ impl Engine {
             }
             ClaimantId::BehindBridge(..) | ClaimantId::Host => false,
         }
+    }
+}
+
+/// A device as the holder of an anomaly that concerns the device rather than a claim.
+pub(super) fn device_as_holder(link: &LinkState) -> Claimant {
+    Claimant {
+        id: ClaimantId::Device(link.link.ifindex, link.generation),
+        device: link.link.name.clone(),
+        ifindex: link.link.ifindex,
+        mac: link.peer_mac,
+        master: None,
+        peer: link.link.peer,
+        since: link.since,
+        evidence: Vec::new(),
+        left: None,
     }
 }

@@ -32,9 +32,10 @@ impl Engine {
                     self.dirty.insert(address);
                 }
                 Some(RetryTarget::All) => self.dirty.extend(self.facts.addresses()),
-                None => return,
+                None => break,
             }
         }
+        self.settle_sweeps(at, effects);
     }
 
     /// Removes aged forwarding entries that no neighbour entry refers to any more.
@@ -94,6 +95,7 @@ impl Engine {
             let is_further = |peer| facts.is_some_and(|f| f.is_further_on(peer));
             still_claiming.contains(&claimant.id) || claimant.peer.is_some_and(is_further)
         };
+        let first = effects.len();
         self.drops.conflicts += self.lifecycle.apply(
             address,
             decisions,
@@ -102,6 +104,7 @@ impl Engine {
             &self.settings.bounds,
             effects,
         );
+        self.update_sweeps(address, first, at, effects);
         // The event goes out with what is known; the kernel's answer corrects it.
         let open = self.lifecycle.open_of(address);
         let queries = open.filter_map(|(scope, _)| RouteQuery::of(address, scope));

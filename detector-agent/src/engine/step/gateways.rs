@@ -10,10 +10,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Effect, Engine};
+use super::{Effect, Engine, anomalies::device_as_holder};
 use crate::engine::{
     anomaly::{AnomalyCause, AnomalyDetails, AnomalyKey, QUIET, ResolveReason},
-    conflict::{Claimant, ClaimantId},
     facts::Owner,
     lifecycle::DecisionTime,
     links::LinkState,
@@ -149,22 +148,12 @@ impl Engine {
 /// The anomaly of a device whose requests for its gateway get no answer.
 fn no_answer(link: &LinkState, probe: &UnansweredProbe) -> AnomalyDetails {
     let device = &link.link.name;
-    let holder = Claimant {
-        id: ClaimantId::Device(probe.ifindex, link.generation),
-        device: device.clone(),
-        ifindex: probe.ifindex,
-        mac: link.peer_mac,
-        master: None,
-        peer: link.link.peer,
-        since: link.since,
-        evidence: Vec::new(),
-        left: None,
-    };
     AnomalyDetails {
         cause: AnomalyCause::NoAnswer,
-        holders: vec![holder],
+        holders: vec![device_as_holder(link)],
         source: None,
         owner: None,
+        contested: None,
         detail: format!(
             "the pod on {device} requested {} {} times within five seconds (as {}) and got no answer: it has no network beyond its own link",
             probe.target, probe.count, probe.sender

@@ -15,6 +15,7 @@ mod queries;
 mod restore;
 mod routing;
 mod self_check;
+mod sweep;
 mod topology;
 
 use std::{

@@ -8,13 +8,16 @@ use crate::engine::{
 
 impl Engine {
     /// Updates the open conflicts that have one of these devices (index and generation) as a claimant, because the pod
-    /// behind it became known or changed.
+    /// behind it became known or changed. A sweep of such a device is updated when it may be.
     pub fn pods_known(
         &mut self,
         now: Timestamp,
         devices: &[(IfIndex, u64)],
         effects: &mut Vec<Effect>,
     ) {
+        for device in devices {
+            self.anomalies.sweeps.pod_known(*device);
+        }
         let has_device = |conflict: &Conflict| {
             conflict.present().any(|claimant| {
                 matches!(claimant.id, ClaimantId::Device(ifindex, generation)

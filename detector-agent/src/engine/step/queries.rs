@@ -113,6 +113,12 @@ impl Engine {
         self.drops
     }
 
+    /// Whether the whole node was read at least once.
+    #[cfg(test)]
+    pub(in crate::engine) fn has_full_snapshot(&self) -> bool {
+        self.has_full_snapshot
+    }
+
     #[cfg(test)]
     pub(in crate::engine) fn facts(&self) -> &Facts {
         &self.facts

@@ -227,7 +227,7 @@ impl Engine {
 
     /// The pod device of that index, if it is the same one. A device without a peer may be: its pod
     /// is going, and another device may already have the number of its namespace.
-    fn surviving_pod(
+    pub(super) fn surviving_pod(
         &self,
         name: &str,
         ifindex: IfIndex,

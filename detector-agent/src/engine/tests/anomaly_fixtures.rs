@@ -53,6 +53,9 @@ impl Node {
             Effect::Anomaly(AnomalyEffect::Raised(a)) => {
                 Some(format!("raised {} {}", a.kind.name(), a.address))
             }
+            Effect::Anomaly(AnomalyEffect::Updated(a)) => {
+                Some(format!("updated {} {}", a.kind.name(), a.address))
+            }
             Effect::Anomaly(AnomalyEffect::Resolved(a)) => Some(format!(
                 "resolved {} {} {}",
                 a.kind.name(),

@@ -49,6 +49,7 @@ mod self_checks;
 mod snapshot_merge;
 mod snapshots;
 mod superseded_snapshots;
+mod sweeps;
 mod traffic_receiver;
 
 use std::{net::IpAddr, time::Duration};

@@ -130,6 +130,11 @@ function vlanTag(conflict) {
   return element("span", { class: "tag" }, `VLAN ${conflict.vlan}${conflict.inner_vlan ? `.${conflict.inner_vlan}` : ""}`);
 }
 
+function sweepTag(conflict) {
+  if (!conflict.sweep) return null;
+  return element("span", { class: "tag", title: "One pod claims many addresses of others: see the address sweep among the anomalies." }, "part of a sweep");
+}
+
 function networkTag(conflict) {
   if (!conflict.network || conflict.network === "node") return null;
   return element("span", { class: "tag", title: "The network in which the address must be unique." }, conflict.network);
@@ -142,6 +147,7 @@ function conflictCard(conflict) {
       element("h3", { id }, conflict.address),
       element("span", { class: "tag alarm", title: KIND_HELP[conflict.kind] }, KINDS[conflict.kind] ?? conflict.kind),
       element("span", { class: "tag", title: CONFIDENCE_HELP[conflict.confidence] }, conflict.confidence),
+      sweepTag(conflict),
       networkTag(conflict),
       vlanTag(conflict),
       element("p", { class: "when" }, "for ", elapsed(conflict.raised_at), ", since ", time(conflict.raised_at),
@@ -254,12 +260,13 @@ const ANOMALIES = {
   ipam_leak: "leaked allocation",
   gateway_unresolved: "gateway does not answer",
   route_astray: "route leads elsewhere",
+  address_sweep: "claims addresses of others",
 };
 
 function anomalyRow(anomaly) {
   const owner = anomaly.pod ? `${anomaly.pod.namespace}/${anomaly.pod.name}` : anomaly.device;
   return element("li", { "data-anomaly": anomaly.anomaly_id },
-    element("span", { class: "mono" }, anomaly.address), " ",
+    anomaly.kind === "address_sweep" ? null : element("span", { class: "mono" }, anomaly.address), " ",
     element("span", { class: "tag" }, ANOMALIES[anomaly.kind] ?? anomaly.kind), " ",
     owner ? element("span", { class: "who" }, owner) : null,
     element("p", { class: "detail" }, anomaly.detail, ". For ", elapsed(anomaly.raised_at), ", since ", time(anomaly.raised_at), "."));

@@ -1,6 +1,7 @@
 //! Anomalies across a restart.
 
 use super::*;
+use crate::engine::Contested;
 
 fn anomaly(id: u128) -> Anomaly {
     Anomaly {
@@ -18,6 +19,10 @@ fn anomaly(id: u128) -> Anomaly {
         })),
         owner: Some("container".into()),
         detail: "detail".to_owned(),
+        contested: Some(Contested {
+            count: 5,
+            first: vec![address(1)],
+        }),
         raised_at: Timestamp(1),
         decided_at: Timestamp(2),
         resolved_at: None,

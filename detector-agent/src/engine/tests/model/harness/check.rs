@@ -30,7 +30,7 @@ impl Harness {
                     // Of the node's own claim, the expected form lacks the link.
                     let shown = |c: &Conflict| {
                         let devices = c.present().map(|c| c.device.clone());
-                        (expected_form(c), devices.collect::<Vec<_>>())
+                        (expected_form(c), devices.collect::<Vec<_>>(), c.sweep)
                     };
                     prop_assert_ne!(shown(&before), shown(&conflict), "nothing changed");
                     prop_assert_eq!(before.raised_at, conflict.raised_at);
@@ -53,7 +53,8 @@ impl Harness {
                 }
                 // The model reports every PVID, with or without filtering.
                 Effect::ReadNode(RereadReason::VlanFiltering) => {}
-                Effect::Renamed(_) | Effect::Detach(_) | Effect::Anomaly(_) => {}
+                Effect::Anomaly(effect) => self.sweeps.report(&effect, self.world.now)?,
+                Effect::Renamed(_) | Effect::Detach(_) => {}
                 Effect::ReadNode(RereadReason::Room) | Effect::BoundReached(_) => {
                     prop_assert!(false, "the bounds are far away: {:?}", effect);
                 }
@@ -74,12 +75,13 @@ impl Harness {
         }
         let mut reported: Vec<_> = self.open.values().map(expected_form).collect();
         reported.sort();
-        let mut open: Vec<_> = self
-            .engine
-            .conflicts(self.world.now)
-            .iter()
-            .map(expected_form)
-            .collect();
+        let conflicts = self.engine.conflicts(self.world.now);
+        for conflict in &conflicts {
+            let reported = self.open.get(&conflict.id).map(|c| c.sweep);
+            prop_assert_eq!(reported, Some(conflict.sweep), "the reported sweep");
+        }
+        self.sweeps.check(&self.engine, self.world.now)?;
+        let mut open: Vec<_> = conflicts.iter().map(expected_form).collect();
         open.sort();
         prop_assert_eq!(
             &reported,

@@ -4,6 +4,7 @@ mod check;
 mod delivery;
 mod operations;
 mod recovery;
+mod sweeps;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -16,6 +17,7 @@ use super::super::*;
 use super::expected::Expected;
 use super::ops::{Op, PeerPlace, addresses};
 use super::world::{Dump, PODS, UPLINK, World};
+use sweeps::{ReportedSweeps, SWEEP_FROM};
 
 /// How far the agent is from being in sync with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +42,17 @@ struct Pending {
     dump: Option<Dump>,
 }
 
+fn settings(id_seed: u64) -> Settings {
+    Settings {
+        id_seed,
+        anomalies: AnomalyRules {
+            sweep_from: SWEEP_FROM,
+            ..AnomalyRules::default()
+        },
+        ..Settings::default()
+    }
+}
+
 pub(super) struct Harness {
     engine: Engine,
     world: World,
@@ -49,6 +62,7 @@ pub(super) struct Harness {
     newest: u64,
     open: HashMap<ConflictId, Conflict>,
     closed: HashSet<ConflictId>,
+    sweeps: ReportedSweeps,
     /// Devices the engine asked to attach while out of sync.
     attach: BTreeSet<IfIndex>,
     resync_requested: bool,
@@ -61,7 +75,7 @@ pub(super) struct Harness {
 impl Harness {
     pub(super) fn new() -> Self {
         let mut harness = Self {
-            engine: Engine::new(Settings::default()),
+            engine: Engine::new(settings(0)),
             world: World {
                 now: Timestamp(1_000 * MS),
                 ..World::default()
@@ -71,6 +85,7 @@ impl Harness {
             newest: 0,
             open: HashMap::new(),
             closed: HashSet::new(),
+            sweeps: ReportedSweeps::default(),
             attach: BTreeSet::new(),
             resync_requested: false,
             lookups: None,

@@ -14,10 +14,10 @@ impl Harness {
         let records = self.engine.open_records(self.world.now);
         prop_assert_eq!(records.len(), self.open.len());
         self.world.restart_agent(&addresses());
-        self.engine = Engine::new(Settings {
-            id_seed: self.starts,
-            ..Settings::default()
-        });
+        let anomalies = self.engine.anomalies();
+        self.engine = Engine::new(settings(self.starts));
+        self.engine.restore_anomalies(anomalies);
+        self.sweeps.restart();
         // The records as they return from disk.
         let text = serde_json::to_vec(&records).expect("plain data");
         let parsed: Vec<OpenConflict> = serde_json::from_slice(&text).expect("the same data");
