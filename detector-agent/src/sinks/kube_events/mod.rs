@@ -4,6 +4,9 @@
 //! the related object; `IPConflictResolved` (Normal) on the same pods when it is resolved. A repetition within 6 minutes
 //! increments the count of the existing event (its `series`).
 //!
+//! Of an address sweep, the pod that sweeps gets `AddressSweep` (Warning) and `AddressSweepEnded` (Normal), and the other
+//! pods of its conflicts get none.
+//!
 //! Invariants: offering an event never waits; the queue, the notified pods and the rate per pod are bounded.
 
 mod pod_events;
@@ -27,10 +30,7 @@ use self::{
 };
 use crate::kube_client::KubeClient;
 use crate::{
-    event::{AnyEvent, Event},
-    health::Part,
-    metrics::Metrics,
-    sinks::EventSink,
+    engine::AnomalyKind, event::AnyEvent, health::Part, metrics::Metrics, sinks::EventSink,
     timer::DoublingDelay,
 };
 
@@ -50,7 +50,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The sink for events on pods.
 #[derive(Debug)]
 pub struct KubeEvents {
-    queue: mpsc::Sender<Arc<Event>>,
+    queue: mpsc::Sender<AnyEvent>,
     metrics: Arc<Metrics>,
 }
 
@@ -79,10 +79,12 @@ impl KubeEvents {
 
 impl EventSink for KubeEvents {
     fn offer(&mut self, event: &AnyEvent) {
-        // Not for anomalies: a pod's owner cannot act on them, only the node's operator can.
-        if let AnyEvent::Conflict(event) = event
-            && self.queue.try_send(Arc::clone(event)).is_err()
-        {
+        // Of anomalies only a sweep: on the others a pod's owner cannot act, only the node's operator can.
+        let is_for_pods = match event {
+            AnyEvent::Conflict(_) => true,
+            AnyEvent::Anomaly(event) => event.data.kind == AnomalyKind::AddressSweep,
+        };
+        if is_for_pods && self.queue.try_send(event.clone()).is_err() {
             count(&self.metrics, "dropped");
         }
     }
@@ -96,13 +98,17 @@ async fn post_all(
     mut poster: EventPoster,
     metrics: Arc<Metrics>,
     health: Part,
-    mut queued: mpsc::Receiver<Arc<Event>>,
+    mut queued: mpsc::Receiver<AnyEvent>,
 ) {
     let mut notified = NotifiedPods::default();
     let mut spam_filter = SpamFilter::default();
     let mut is_failing = false;
     while let Some(event) = queued.recv().await {
-        for pod_event in notified.pod_events(&event.data) {
+        let pod_events = match &event {
+            AnyEvent::Conflict(event) => notified.pod_events(&event.data),
+            AnyEvent::Anomaly(event) => Vec::from_iter(notified.sweep_event(&event.data)),
+        };
+        for pod_event in pod_events {
             if !spam_filter.take_token(&pod_event.key(), Instant::now()) {
                 count(&metrics, "limited");
                 continue;

@@ -1,4 +1,4 @@
-//! Which Kubernetes events follow from a conflict's event. Pure.
+//! Which Kubernetes events follow from an event about a conflict or a sweep. Pure.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -6,13 +6,15 @@ use ::kube::runtime::events::{Event as ApiEvent, EventType};
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::{
-    engine::ConflictId,
-    event::{ClaimantData, ConflictData, summary::scoped_address},
+    event::{
+        AnomalyData, ClaimantData, ConflictData, SubjectId,
+        summary::{resolve_reason, scoped_address},
+    },
     pods::Pod,
 };
 
-/// The most conflicts whose notified pods are remembered.
-const CONFLICTS: usize = 4096;
+/// The most conflicts and sweeps whose notified pods are remembered.
+const SUBJECTS: usize = 4096;
 /// The longest note, in bytes.
 const NOTE: usize = 1024;
 
@@ -23,6 +25,8 @@ pub(super) struct PodEvent {
     pub(super) regarding: ObjectReference,
     related: Option<ObjectReference>,
     resolved: bool,
+    /// Of an active and of a resolved subject.
+    reasons: [&'static str; 2],
     note: String,
 }
 
@@ -36,10 +40,11 @@ impl PodEvent {
 
     /// The event for the recorder.
     pub(super) fn event(&self) -> ApiEvent {
+        let [active, resolved] = self.reasons;
         let (type_, reason) = if self.resolved {
-            (EventType::Normal, "IPConflictResolved")
+            (EventType::Normal, resolved)
         } else {
-            (EventType::Warning, "IPConflict")
+            (EventType::Warning, active)
         };
         ApiEvent {
             type_,
@@ -51,24 +56,26 @@ impl PodEvent {
     }
 }
 
-/// The pods that have an event of each conflict.
+/// The pods that have an event of each conflict or sweep.
 #[derive(Debug, Default)]
 pub(super) struct NotifiedPods {
-    by_conflict: HashMap<ConflictId, HashSet<String>>,
-    order: VecDeque<ConflictId>,
+    by_subject: HashMap<SubjectId, HashSet<String>>,
+    order: VecDeque<SubjectId>,
 }
 
 impl NotifiedPods {
     /// The events to post for this state of a conflict.
     pub(super) fn pod_events(&mut self, data: &ConflictData) -> Vec<PodEvent> {
         let resolved = data.is_resolved();
+        if data.sweep.is_some() && !resolved {
+            // The pod that sweeps gets an event about all of them.
+            return Vec::new();
+        }
+        let id = SubjectId::from(data.conflict_id);
         let notified = if resolved {
-            self.order.retain(|id| *id != data.conflict_id);
-            self.by_conflict
-                .remove(&data.conflict_id)
-                .unwrap_or_default()
+            self.remove(id)
         } else {
-            self.pods_of(data.conflict_id).clone()
+            self.pods_of(id).clone()
         };
         let mut pod_events = Vec::new();
         for (position, claimant) in data.claimants.iter().enumerate() {
@@ -81,7 +88,7 @@ impl NotifiedPods {
                 continue;
             }
             if !resolved {
-                self.pods_of(data.conflict_id).insert(uid);
+                self.pods_of(id).insert(uid);
             }
             let others = || {
                 let others = data.claimants.iter().enumerate();
@@ -91,22 +98,59 @@ impl NotifiedPods {
                 regarding,
                 related: others().find_map(|(_, other)| reference(other.pod.as_deref()?)),
                 resolved,
+                reasons: ["IPConflict", "IPConflictResolved"],
                 note: note(data, claimant, others().map(|(_, other)| other), resolved),
             });
         }
         pod_events
     }
 
-    fn pods_of(&mut self, conflict: ConflictId) -> &mut HashSet<String> {
-        if !self.by_conflict.contains_key(&conflict) {
-            self.order.push_back(conflict);
-            if self.order.len() > CONFLICTS
+    /// The event to post for this state of a sweep, on the pod that sweeps.
+    pub(super) fn sweep_event(&mut self, data: &AnomalyData) -> Option<PodEvent> {
+        let resolved = data.is_resolved();
+        let id = SubjectId::from(data.anomaly_id);
+        let notified = if resolved {
+            self.remove(id)
+        } else {
+            self.pods_of(id).clone()
+        };
+        let regarding = reference(data.pod.as_deref()?)?;
+        let uid = regarding.uid.clone().unwrap_or_default();
+        if notified.contains(&uid) != resolved {
+            return None;
+        }
+        if !resolved {
+            self.pods_of(id).insert(uid);
+        }
+        let note = if resolved {
+            format!("{} on node {}", resolve_reason(data), data.node)
+        } else {
+            format!("{}; anomaly {}", data.detail, data.anomaly_id)
+        };
+        Some(PodEvent {
+            regarding,
+            related: None,
+            resolved,
+            reasons: ["AddressSweep", "AddressSweepEnded"],
+            note: truncated(note),
+        })
+    }
+
+    fn remove(&mut self, subject: SubjectId) -> HashSet<String> {
+        self.order.retain(|id| *id != subject);
+        self.by_subject.remove(&subject).unwrap_or_default()
+    }
+
+    fn pods_of(&mut self, subject: SubjectId) -> &mut HashSet<String> {
+        if !self.by_subject.contains_key(&subject) {
+            self.order.push_back(subject);
+            if self.order.len() > SUBJECTS
                 && let Some(oldest) = self.order.pop_front()
             {
-                self.by_conflict.remove(&oldest);
+                self.by_subject.remove(&oldest);
             }
         }
-        self.by_conflict.entry(conflict).or_default()
+        self.by_subject.entry(subject).or_default()
     }
 }
 
@@ -147,12 +191,15 @@ fn note<'c>(
         Some(winner) => format!("the node sends its traffic to {winner}"),
         None => "the node has no route to either".to_owned(),
     };
-    let mut note = format!(
+    truncated(format!(
         "{address} on {device} is also claimed by {} ({}); {traffic}; conflict {}",
         others.join(", "),
         data.confidence.name(),
         data.conflict_id
-    );
+    ))
+}
+
+fn truncated(mut note: String) -> String {
     let mut end = NOTE;
     while !note.is_char_boundary(end.min(note.len())) {
         end -= 1;
@@ -168,7 +215,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::engine::Network;
+    use crate::{
+        engine::{AnomalyId, ConflictId, Network},
+        event::samples,
+        pods::Via,
+    };
 
     const TIME: &str = "2026-01-02T03:04:05.000000Z";
 
@@ -225,7 +276,7 @@ mod tests {
             summaries(&notified.pod_events(&conflict("resolved", &both))),
             [("a", Some("b"), true), ("b", Some("a"), true)]
         );
-        assert!(notified.by_conflict.is_empty() && notified.order.is_empty());
+        assert!(notified.by_subject.is_empty() && notified.order.is_empty());
     }
 
     #[test]
@@ -268,11 +319,32 @@ mod tests {
     }
 
     #[test]
+    fn the_pod_that_sweeps_gets_the_event_and_its_victims_none() {
+        let mut notified = NotifiedPods::default();
+        let both = [claimant("vetha", Some("a")), claimant("vethb", Some("b"))];
+        let mut swept = conflict("active", &both);
+        swept.sweep = Some(AnomalyId(7));
+        assert_eq!(summaries(&notified.pod_events(&swept)), []);
+        swept.state = conflict("resolved", &both).state;
+        assert_eq!(summaries(&notified.pod_events(&swept)), []);
+
+        let mut sweep = samples::sweep("10.0.0.1").data;
+        let mut pod = Pod::named("shop", "a", Via::Cri);
+        pod.uid = Some("uid-a".to_owned());
+        sweep.pod = Some(pod.into());
+        assert!(notified.sweep_event(&sweep).is_some_and(|e| !e.resolved));
+        assert!(notified.sweep_event(&sweep).is_none(), "it has one");
+        sweep.state = swept.state;
+        assert!(notified.sweep_event(&sweep).is_some_and(|e| e.resolved));
+        assert!(notified.sweep_event(&sweep).is_none());
+    }
+
+    #[test]
     fn the_number_of_remembered_conflicts_is_bounded() {
         let mut notified = NotifiedPods::default();
-        for id in 0..CONFLICTS as u128 + 10 {
-            notified.pods_of(ConflictId(id));
+        for id in 0..SUBJECTS as u128 + 10 {
+            notified.pods_of(ConflictId(id).into());
         }
-        assert!(notified.by_conflict.len() <= CONFLICTS && notified.order.len() <= CONFLICTS);
+        assert!(notified.by_subject.len() <= SUBJECTS && notified.order.len() <= SUBJECTS);
     }
 }

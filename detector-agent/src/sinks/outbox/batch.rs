@@ -8,6 +8,7 @@ use std::{
 use redb::{ReadableTable as _, Table, WriteTransaction};
 
 use super::{
+    SinkSpec,
     outbox_store::{DelayedDelivery, OutboxStore},
     queue::{EvictionCandidate, Queue, QueueEntry, Queues, locked},
     tables::{Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
@@ -123,7 +124,8 @@ impl<'l, 't> Batch<'l, 't> {
         if is_new {
             record.event = event.clone();
             for sink in 0..self.store.sinks.len() {
-                if record.notified_sinks.contains(&self.store.sinks[sink].name) {
+                let SinkSpec { name, filter, .. } = &self.store.sinks[sink];
+                if record.notified_sinks.contains(name) && !filter.gets_sweep_of(event) {
                     self.push(sink, event, Change::Updated)?;
                 }
             }
