@@ -35,9 +35,32 @@ impl From<AnomalyEvent> for AnyEvent {
     }
 }
 
-/// The id of the conflict or anomaly that an event is about. Displayed as in events, 32 hexadecimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// The id of the conflict or anomaly that an event is about, or of a digest. Displayed as in events, 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct SubjectId(u128);
+
+impl SubjectId {
+    /// The id of the digest with this number in this run of the agent.
+    #[must_use]
+    pub fn of_digest(run: u64, serial: u64) -> Self {
+        Self((u128::from(run) << 64) | u128::from(serial))
+    }
+}
+
+impl From<SubjectId> for String {
+    fn from(id: SubjectId) -> Self {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for SubjectId {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        u128::from_str_radix(&text, 16).map(Self)
+    }
+}
 
 impl fmt::Display for SubjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

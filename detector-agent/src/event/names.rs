@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserializer, Serializer, de};
 
+use super::Change;
 use crate::engine::{
     AnomalyCause, AnomalyKind, Confidence, ConflictKind, EvidenceKind, Ipam, LeaveReason,
     ResolveReason,
@@ -44,6 +45,7 @@ macro_rules! contract_names {
 contract_names! {
     ConflictKind: Duplicate Host Flapping;
     Confidence: Observed Certain;
+    Change: Raised Updated Resolved;
     EvidenceKind: Address Arp Ndp Neighbour;
     LeaveReason: DeviceRemoved AddressRemoved Expired;
     AnomalyKind: IpamDrift IpamLeak GatewayUnresolved RouteAstray AddressSweep;
@@ -169,6 +171,7 @@ mod tests {
     fn every_name_is_unique_and_read_back() {
         check::<ConflictKind>();
         check::<Confidence>();
+        check::<Change>();
         check::<EvidenceKind>();
         check::<LeaveReason>();
         check::<AnomalyKind>();

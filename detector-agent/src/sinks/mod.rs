@@ -5,11 +5,13 @@
 
 pub mod alertmanager;
 pub mod client;
+pub mod digest;
 pub mod filter;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 pub mod kube_events;
 pub mod lines;
+pub mod message;
 pub mod outbox;
 mod reporter;
 pub mod retry;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use hyper::Uri;
 use serde::Deserialize;
 
-use super::filter::Filter;
+use super::{digest::DigestRules, filter::Filter};
 
 /// Labels that every alert sets; `labels` of an Alertmanager must not repeat them.
 pub const ALERT_LABELS: [&str; 7] = [
@@ -64,6 +64,17 @@ pub enum Format {
     Slack,
     /// An event for PagerDuty's Events API v2.
     Pagerduty,
+}
+
+impl Format {
+    /// When a receiver of this format gets digests; `None` if it gets each event.
+    #[must_use]
+    pub fn digest_rules(self) -> Option<DigestRules> {
+        match self {
+            Self::Cloudevents => None,
+            Self::Slack | Self::Pagerduty => Some(DigestRules::FOR_PEOPLE),
+        }
+    }
 }
 
 /// When to retry a failed delivery, and when to give up.

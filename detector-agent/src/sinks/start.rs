@@ -157,6 +157,7 @@ fn outbox(
         .map(|settings| SinkSpec {
             name: settings.name.clone(),
             filter: settings.only.clone(),
+            digest: settings.format.digest_rules(),
         })
         .collect();
     let part = health.part(Role::Sink, "outbox");

@@ -11,11 +11,12 @@ use super::{
     SinkSpec,
     outbox_store::{DelayedDelivery, OutboxStore},
     queue::{EvictionCandidate, Queue, QueueEntry, Queues, locked},
-    tables::{Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
+    tables::{DIGESTS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
 use crate::{
     event::{AnyEvent, Change, SubjectId},
     persist::store::StoreError,
+    sinks::message::Message,
 };
 
 /// Something that changes the tables.
@@ -50,10 +51,11 @@ pub(super) struct BatchOutcome {
 
 /// One batch in progress.
 pub(super) struct Batch<'l, 't> {
-    store: &'l OutboxStore,
+    pub(super) store: &'l OutboxStore,
     queues: &'l Queues<'l>,
     queue: Table<'t, (&'static str, u64), &'static [u8]>,
     open: Table<'t, &'static str, &'static [u8]>,
+    pub(super) digests: Table<'t, &'static str, &'static [u8]>,
     /// Per sink; collected once a batch, when a bound is met.
     eviction_candidates: Vec<Option<VecDeque<EvictionCandidate>>>,
     /// Events this batch has removed.
@@ -62,8 +64,8 @@ pub(super) struct Batch<'l, 't> {
     dropped_raised: HashSet<(usize, SubjectId)>,
     /// Events and bytes of each sink, including this batch.
     size: Vec<(usize, usize)>,
-    changes: &'l mut BatchOutcome,
-    now: Now,
+    pub(super) changes: &'l mut BatchOutcome,
+    pub(super) now: Now,
 }
 
 impl<'l, 't> Batch<'l, 't> {
@@ -83,6 +85,7 @@ impl<'l, 't> Batch<'l, 't> {
             queues,
             queue: transaction.open_table(QUEUE)?,
             open: transaction.open_table(OPEN)?,
+            digests: transaction.open_table(DIGESTS)?,
             eviction_candidates: store.sinks.iter().map(|_| None).collect(),
             gone: HashSet::new(),
             dropped_raised: HashSet::new(),
@@ -119,13 +122,14 @@ impl<'l, 't> Batch<'l, 't> {
         let mut changed = is_new;
         let mut record = known.unwrap_or_else(|| OpenRecord {
             notified_sinks: BTreeSet::new(),
+            digest_sinks: BTreeSet::new(),
             event: event.clone(),
         });
         if is_new {
             record.event = event.clone();
             for sink in 0..self.store.sinks.len() {
                 let SinkSpec { name, filter, .. } = &self.store.sinks[sink];
-                if record.notified_sinks.contains(name) && !filter.gets_sweep_of(event) {
+                if record.has_own_messages(name) && !filter.gets_sweep_of(event) {
                     self.push(sink, event, Change::Updated)?;
                 }
             }
@@ -134,13 +138,17 @@ impl<'l, 't> Batch<'l, 't> {
                 record.notified_sinks = stored.notified_sinks;
             }
         }
+        for sink in &self.store.sinks {
+            // Its format was changed: it gets each conflict now.
+            if sink.digest.is_none() && record.digest_sinks.remove(&sink.name) {
+                record.notified_sinks.remove(&sink.name);
+                changed = true;
+            }
+        }
         for (sink, wait) in self.store.pending_sinks(&record, self.now) {
             if wait.is_zero() {
                 let event = record.event.clone();
-                self.push(sink, &event, Change::Raised)?;
-                record
-                    .notified_sinks
-                    .insert(self.store.sinks[sink].name.clone());
+                self.raise(sink, &event, &mut record)?;
                 changed = true;
             } else {
                 self.changes.delayed.push(DelayedDelivery {
@@ -164,8 +172,11 @@ impl<'l, 't> Batch<'l, 't> {
         self.open.remove(subject.to_string().as_str())?;
         self.changes.open = self.changes.open.saturating_sub(1);
         for sink in 0..self.store.sinks.len() {
-            if record.notified_sinks.contains(&self.store.sinks[sink].name) {
+            let name = &self.store.sinks[sink].name;
+            if record.has_own_messages(name) {
                 self.push(sink, event, Change::Resolved)?;
+            } else if record.digest_sinks.contains(name) {
+                self.leave_digest(sink)?;
             }
         }
         Ok(())
@@ -199,6 +210,9 @@ impl<'l, 't> Batch<'l, 't> {
     }
 
     fn delay_elapsed(&mut self, sink: usize, subject: SubjectId) -> Result<(), StoreError> {
+        if self.digest_due(sink, subject)? {
+            return Ok(());
+        }
         let Some(mut record) = self.record(subject)? else {
             return Ok(());
         };
@@ -210,24 +224,32 @@ impl<'l, 't> Batch<'l, 't> {
             return Ok(());
         }
         let event = record.event.clone();
-        self.push(sink, &event, Change::Raised)?;
-        record.notified_sinks.insert(spec.name.clone());
+        self.raise(sink, &event, &mut record)?;
         self.put(subject, &record)
     }
 
-    fn push(&mut self, sink: usize, event: &AnyEvent, change: Change) -> Result<(), StoreError> {
+    pub(super) fn push(
+        &mut self,
+        sink: usize,
+        event: &AnyEvent,
+        change: Change,
+    ) -> Result<(), StoreError> {
         let event = if event.change() == change {
             event.clone()
         } else {
             event.with_change(change)
         };
+        self.push_message(sink, Message::Event(event))
+    }
+
+    pub(super) fn push_message(&mut self, sink: usize, message: Message) -> Result<(), StoreError> {
         let record = QueuedRecord {
             at: self.now.wall.as_millisecond(),
-            event: event.clone(),
+            message: message.clone(),
         };
         let text = serde_json::to_vec(&record).unwrap_or_default();
         self.make_room(sink, text.len())?;
-        let subject = event.subject_id();
+        let (subject, change) = (message.subject_id(), message.change());
         if change == Change::Raised {
             self.dropped_raised.remove(&(sink, subject));
         } else if self.dropped_raised.contains(&(sink, subject)) {
@@ -241,7 +263,7 @@ impl<'l, 't> Batch<'l, 't> {
         self.size[sink].0 += 1;
         self.size[sink].1 += text.len();
         let entry = QueueEntry {
-            event: Some(event),
+            event: Some(message),
             ..record.entry(seq, text.len(), self.now)
         };
         self.changes.pushed.push((sink, entry));
@@ -270,6 +292,7 @@ impl<'l, 't> Batch<'l, 't> {
                 record.notified_sinks.remove(name);
                 self.put(candidate.subject, &record)?;
             }
+            self.digest_evicted(sink, candidate.subject)?;
             self.dropped_raised.insert((sink, candidate.subject));
             // Events of the subject that this batch added follow the dropped one.
             let added =

@@ -11,9 +11,9 @@ use super::{
     tables::{self, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
 use crate::{
-    event::{AnyEvent, Change},
+    event::Change,
     persist::store::{Store, StoreError},
-    sinks::{filter::Filter, settings::Format},
+    sinks::{filter::Filter, message::Message, settings::Format},
 };
 
 /// A sink that gets everything, and one with a minimum duration.
@@ -24,9 +24,11 @@ const PATIENT: &str = "later";
 pub fn outbox_records(bytes: &[u8]) {
     let queued = serde_json::from_slice::<QueuedRecord>(bytes).ok();
     let open = serde_json::from_slice::<OpenRecord>(bytes).ok();
-    let events = queued.iter().map(|record| &record.event);
-    for event in events.chain(open.iter().map(|record| &record.event)) {
-        send(event);
+    for record in &queued {
+        send(&record.message);
+    }
+    for record in &open {
+        send(&Message::Event(record.event.clone()));
     }
     if queued.is_none() && open.is_none() {
         return;
@@ -39,11 +41,14 @@ pub fn outbox_records(bytes: &[u8]) {
     assert!(went.is_ok(), "a store in memory fails: {went:?}");
 }
 
-/// Formats an event as a sender does.
-fn send(event: &AnyEvent) {
+/// Formats a message as a sender does.
+fn send(message: &Message) {
     for format in [Format::Cloudevents, Format::Slack, Format::Pagerduty] {
-        assert!(format.body(event, "key").is_ok(), "{event:?}");
+        assert!(format.body(message, "key").is_ok(), "{message:?}");
     }
+    let Message::Event(event) = message else {
+        return;
+    };
     assert!(event.supersedes(event));
     for change in [Change::Raised, Change::Updated, Change::Resolved] {
         assert_eq!(event.with_change(change).change(), change);
@@ -70,6 +75,7 @@ fn resume(
             min_duration,
             ..Filter::default()
         },
+        digest: None,
     };
     let sinks = vec![
         sink(EAGER, Duration::ZERO),
@@ -89,7 +95,7 @@ fn resume(
     tables.applied(&changes);
     let was_notified = |name| {
         open.as_ref()
-            .is_some_and(|record| record.notified_sinks.contains(name))
+            .is_some_and(|record| record.has_own_messages(name))
     };
     let notified = [EAGER, PATIENT]
         .into_iter()
@@ -101,9 +107,9 @@ fn resume(
     );
     for (sink, entry) in &changes.pushed {
         let name = [EAGER, PATIENT][*sink];
-        let event = tables::read_event(database, name, entry.seq)?;
+        let message = tables::read_message(database, name, entry.seq)?;
         assert!(
-            event.is_some_and(|event| event.is_resolved() && event.change() == Change::Resolved),
+            message.is_some_and(|message| message.change() == Change::Resolved),
             "a stored event is not read back"
         );
     }

@@ -11,8 +11,9 @@ use tracing::debug;
 use super::{
     OutboxBounds, SinkSpec,
     batch::{Batch, BatchOutcome, OutboxInput},
+    digests,
     queue::{Queue, Queues, locked},
-    tables::{self, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
+    tables::{self, DIGESTS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
 use crate::{event::SubjectId, persist::store::StoreError};
 
@@ -125,6 +126,8 @@ impl OutboxStore {
             for subject in dropped {
                 open.remove(subject.as_str())?;
             }
+            let mut digests = transaction.open_table(DIGESTS)?;
+            loaded.delayed.extend(digests::load(self, &mut digests)?);
             self.batch = tables::newest_batch(&transaction)?;
         }
         transaction.commit()?;

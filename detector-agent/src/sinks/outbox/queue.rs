@@ -14,7 +14,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::event::{AnyEvent, Change, SubjectId};
+use crate::{
+    event::{Change, SubjectId},
+    sinks::message::Message,
+};
 pub(super) use eviction::EvictionCandidate;
 
 /// Events that are also held in memory, so that fresh ones are sent without reading them back.
@@ -36,7 +39,7 @@ pub struct QueueEntry {
     /// When it was added to this queue.
     pub since: Instant,
     /// The event, if it is cached.
-    pub event: Option<AnyEvent>,
+    pub event: Option<Message>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +71,7 @@ pub struct SendJob {
     /// How old it is.
     pub age: Duration,
     /// The event, if it is cached; otherwise it is read from the store.
-    pub event: Option<AnyEvent>,
+    pub event: Option<Message>,
 }
 
 /// Why [`Queue::take`] returns no event.

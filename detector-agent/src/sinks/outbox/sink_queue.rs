@@ -14,9 +14,9 @@ use super::{
     worker::OutboxMessage,
 };
 use crate::{
-    event::AnyEvent,
     metrics::{Metrics, Sink},
     persist::store::{Store, StoreError},
+    sinks::message::Message,
 };
 
 /// One sink's events, in the order in which they may be sent.
@@ -84,9 +84,9 @@ impl SinkQueue {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn read(&self, seq: u64) -> Result<Option<AnyEvent>, StoreError> {
+    pub fn read(&self, seq: u64) -> Result<Option<Message>, StoreError> {
         let database = self.store.database()?;
-        let read = tables::read_event(&database, &self.name, seq);
+        let read = tables::read_message(&database, &self.name, seq);
         if read.is_err() {
             self.store.failed(database);
         }

@@ -9,23 +9,28 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::queue::QueueEntry;
-use crate::{clock::WallTime, event::AnyEvent, persist::store::StoreError};
+use crate::{
+    clock::WallTime, event::AnyEvent, persist::store::StoreError, sinks::message::Message,
+};
 
 /// Queued events: (sink, sequence number) → [`QueuedRecord`].
 pub(super) const QUEUE: TableDefinition<'_, (&str, u64), &[u8]> =
     TableDefinition::new("outbox.queue");
 /// Open conflicts and anomalies: id → [`OpenRecord`].
 pub(super) const OPEN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("outbox.open");
+/// Sink → [`super::digests::DigestState`].
+pub(super) const DIGESTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("outbox.digests");
 /// The number of the newest batch.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("outbox.meta");
 const BATCH: &str = "batch";
 
-/// An event as one sink gets it.
+/// A message as one sink gets it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct QueuedRecord {
     /// When it was stored, milliseconds since the Unix epoch.
     pub(super) at: i64,
-    pub(super) event: AnyEvent,
+    #[serde(rename = "event")]
+    pub(super) message: Message,
 }
 
 impl QueuedRecord {
@@ -34,8 +39,8 @@ impl QueuedRecord {
         let age = now.wall.as_millisecond().saturating_sub(self.at);
         QueueEntry {
             seq,
-            subject: self.event.subject_id(),
-            change: self.event.change(),
+            subject: self.message.subject_id(),
+            change: self.message.change(),
             bytes,
             age: Duration::from_millis(u64::try_from(age).unwrap_or(0)),
             since: now.steady,
@@ -50,8 +55,18 @@ pub(super) struct OpenRecord {
     /// The sinks that got, or have queued, its `raised` event.
     #[serde(rename = "told")]
     pub(super) notified_sinks: BTreeSet<String>,
+    /// Those of them that have it in a digest only.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) digest_sinks: BTreeSet<String>,
     /// Its newest event.
     pub(super) event: AnyEvent,
+}
+
+impl OpenRecord {
+    /// Whether a sink has the subject as messages of its own, not in a digest.
+    pub(super) fn has_own_messages(&self, sink: &str) -> bool {
+        self.notified_sinks.contains(sink) && !self.digest_sinks.contains(sink)
+    }
 }
 
 /// The time, on both clocks.
@@ -89,16 +104,16 @@ pub(super) fn is_newest_batch(database: &Database, number: u64) -> Result<bool, 
     Ok(meta.get(BATCH)?.map(|n| n.value()) == Some(number))
 }
 
-/// Reads a queued event; `None` if it is missing or cannot be decoded.
-pub(super) fn read_event(
+/// Reads a queued message; `None` if it is missing or cannot be decoded.
+pub(super) fn read_message(
     database: &Database,
     sink: &str,
     seq: u64,
-) -> Result<Option<AnyEvent>, StoreError> {
+) -> Result<Option<Message>, StoreError> {
     let transaction = database.begin_read()?;
     let queue = transaction.open_table(QUEUE)?;
     let record = queue.get((sink, seq))?;
     Ok(record
         .and_then(|r| serde_json::from_slice::<QueuedRecord>(r.value()).ok())
-        .map(|r| r.event))
+        .map(|r| r.message))
 }

@@ -107,7 +107,7 @@ impl DelayQueue {
         }
     }
 
-    fn next(&self) -> Option<Instant> {
+    pub(super) fn next(&self) -> Option<Instant> {
         self.times.peek().map(|Reverse((at, ..))| *at)
     }
 

@@ -4,19 +4,20 @@
 
 use serde_json::{Value, json};
 
+use super::digest_body;
 use crate::{
     engine::Confidence,
     event::{
         AnomalyData, AnyEvent, Change, ContractName as _, Event,
         summary::{anomaly_line, anomaly_title, claimant, conflict_line, scoped_address},
     },
-    sinks::settings::Format,
+    sinks::{message::Message, settings::Format},
 };
 
 /// Slack's limit for a section is 3000 characters.
-const SLACK_SECTION: usize = 2900;
+pub(super) const SLACK_SECTION: usize = 2900;
 /// PagerDuty's limit for a summary is 1024 characters.
-const PAGERDUTY_SUMMARY: usize = 1000;
+pub(super) const PAGERDUTY_SUMMARY: usize = 1000;
 
 impl Format {
     /// The value of `content-type`.
@@ -28,23 +29,28 @@ impl Format {
         }
     }
 
-    /// The body for `event`; `routing_key` is PagerDuty's.
+    /// The body for `message`; `routing_key` is PagerDuty's.
     ///
     /// # Errors
-    /// Never in practice: an event is always JSON.
-    pub fn body(self, event: &AnyEvent, routing_key: &str) -> serde_json::Result<Vec<u8>> {
-        match self {
-            Self::Cloudevents => serde_json::to_vec(event),
-            Self::Slack => serde_json::to_vec(&match event {
+    /// Never in practice: a message is always JSON.
+    pub fn body(self, message: &Message, routing_key: &str) -> serde_json::Result<Vec<u8>> {
+        let value = match (self, message) {
+            (Self::Cloudevents, message) => return serde_json::to_vec(message),
+            (Self::Slack, Message::Event(event)) => match event {
                 AnyEvent::Conflict(conflict) => slack(conflict, event.change()),
                 AnyEvent::Anomaly(anomaly) => slack_anomaly(&anomaly.data, event.change()),
-            }),
-            Self::Pagerduty => serde_json::to_vec(&pagerduty(event, routing_key)),
-        }
+            },
+            (Self::Slack, Message::Digest(digest)) => digest_body::slack(digest),
+            (Self::Pagerduty, Message::Event(event)) => pagerduty(event, routing_key),
+            (Self::Pagerduty, Message::Digest(digest)) => {
+                digest_body::pagerduty(digest, routing_key)
+            }
+        };
+        serde_json::to_vec(&value)
     }
 }
 
-fn slack_mark(change: Change) -> (&'static str, &'static str) {
+pub(super) fn slack_mark(change: Change) -> (&'static str, &'static str) {
     match change {
         Change::Resolved => (":white_check_mark:", "resolved"),
         Change::Updated => (":warning:", "updated"),
@@ -68,7 +74,7 @@ fn slack_anomaly(data: &AnomalyData, change: Change) -> Value {
     json!({"text": truncate(&headline, SLACK_SECTION), "blocks": [section(&headline), slack_context(&context)]})
 }
 
-fn slack_context(text: &str) -> Value {
+pub(super) fn slack_context(text: &str) -> Value {
     json!({"type": "context", "elements": [{"type": "mrkdwn", "text": truncate(text, SLACK_SECTION)}]})
 }
 
@@ -110,12 +116,12 @@ fn slack(event: &Event, change: Change) -> Value {
     json!({"text": truncate(&headline, SLACK_SECTION), "blocks": blocks})
 }
 
-fn section(text: &str) -> Value {
+pub(super) fn section(text: &str) -> Value {
     json!({"type": "section", "text": {"type": "mrkdwn", "text": truncate(text, SLACK_SECTION)}})
 }
 
 /// Escapes Slack's three control characters as its documentation requires.
-fn slack_text(text: &str) -> String {
+pub(super) fn slack_text(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
@@ -174,7 +180,7 @@ fn pagerduty(event: &AnyEvent, routing_key: &str) -> Value {
     })
 }
 
-fn truncate(text: &str, characters: usize) -> String {
+pub(super) fn truncate(text: &str, characters: usize) -> String {
     if text.chars().count() <= characters {
         return text.to_owned();
     }
@@ -197,7 +203,8 @@ mod tests {
     }
 
     fn any_body(format: Format, event: &AnyEvent) -> Value {
-        serde_json::from_slice(&format.body(event, "key").unwrap()).unwrap()
+        let message = Message::Event(event.clone());
+        serde_json::from_slice(&format.body(&message, "key").unwrap()).unwrap()
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! [`Webhook`] makes one attempt; [`sender::Sender`] schedules the attempts.
 
+mod digest_body;
 pub mod format;
 pub mod sender;
 pub mod sign;
@@ -13,9 +14,10 @@ use hyper::{StatusCode, header::HeaderMap};
 
 use super::{
     client::{CredentialFileError, HttpClient, PostError, PostResponse, header, secret},
+    message::Message,
     settings::{Format, WebhookSettings},
 };
-use crate::{clock::WallTime, event::AnyEvent};
+use crate::clock::WallTime;
 use sender::{DeliveryOutcome, DeliveryTarget};
 use sign::{Secret, SecretError, signature};
 
@@ -79,19 +81,19 @@ impl Webhook {
         Ok(self.client.check()?)
     }
 
-    async fn post(&self, event: &AnyEvent) -> Result<PostResponse, WebhookError> {
+    async fn post(&self, message: &Message) -> Result<PostResponse, WebhookError> {
         let now = WallTime::now().as_second();
         let body = self
             .format
-            .body(event, &self.routing_key()?)
+            .body(message, &self.routing_key()?)
             .map_err(|e| WebhookError::Body(e.to_string()))?;
         let mut headers = HeaderMap::new();
         let mut put = |name, value: &str| {
             header(&mut headers, name, value).map_err(|e| WebhookError::Body(e.to_string()))
         };
-        put("webhook-id", event.id())?;
+        put("webhook-id", message.id())?;
         put("webhook-timestamp", &now.to_string())?;
-        if let Some(signature) = signature(&self.secrets()?, event.id(), now, &body) {
+        if let Some(signature) = signature(&self.secrets()?, message.id(), now, &body) {
             put("webhook-signature", &signature)?;
         }
         let content_type = self.format.content_type();
@@ -123,8 +125,8 @@ impl Webhook {
 }
 
 impl DeliveryTarget for Webhook {
-    async fn attempt(&self, event: AnyEvent) -> DeliveryOutcome {
-        let response = match self.post(&event).await {
+    async fn attempt(&self, message: Message) -> DeliveryOutcome {
+        let response = match self.post(&message).await {
             Ok(response) => response,
             Err(why) => {
                 return DeliveryOutcome::Failed {

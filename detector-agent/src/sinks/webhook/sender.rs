@@ -16,9 +16,9 @@ use tokio::{
 use tracing::{debug, error, info, warn};
 
 use crate::{
-    event::AnyEvent,
     health::Part,
     sinks::{
+        message::Message,
         outbox::{
             SinkQueue,
             queue::{Idle, SendJob},
@@ -53,7 +53,7 @@ pub enum DeliveryOutcome {
 /// Delivers events to a receiver.
 pub trait DeliveryTarget: Send + Sync + 'static {
     /// Makes one attempt.
-    fn attempt(&self, event: AnyEvent) -> impl Future<Output = DeliveryOutcome> + Send;
+    fn attempt(&self, message: Message) -> impl Future<Output = DeliveryOutcome> + Send;
 }
 
 /// How a request ended.
@@ -265,7 +265,7 @@ async fn send<A: DeliveryTarget>(
     sink_queue: Arc<SinkQueue>,
     target: Arc<A>,
     seq: u64,
-    cached: Option<AnyEvent>,
+    cached: Option<Message>,
 ) -> RequestOutcome {
     let event = match cached {
         Some(event) => event,

@@ -115,6 +115,7 @@ fn a_conflict_is_delivered_once_it_has_lasted_long_enough() {
             min_duration: Duration::from_millis(300),
             ..Filter::default()
         },
+        digest: None,
     };
     let (outbox, mut worker) = Outbox::assemble(
         &store,
@@ -157,6 +158,7 @@ fn a_new_sink_gets_what_is_active_and_a_removed_one_leaves_none() {
     let spec = |name: &str| SinkSpec {
         name: name.to_owned(),
         filter: Filter::default(),
+        digest: None,
     };
     let event = AnyEvent::from(samples::raised("10.0.0.1"));
     {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot set itself up fails
 
+mod digests;
 mod disk;
 mod faults;
 mod model;

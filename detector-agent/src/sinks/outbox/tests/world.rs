@@ -19,7 +19,7 @@ use crate::{
     health::{Health, Part, Role},
     metrics::{Delivery, Metrics},
     persist::store::{Store, StoreError},
-    sinks::{EventSink as _, filter::Filter},
+    sinks::{EventSink as _, digest::DigestRules, filter::Filter, message::Message},
 };
 
 /// One delivery, as the receiver saw it.
@@ -29,7 +29,7 @@ pub(super) struct Seen {
     pub(super) change: Change,
 }
 
-/// The sinks: one that takes all, one with a filter.
+/// The sinks: one that takes all, one with a filter, one that gets digests.
 pub(super) const ALL: usize = 0;
 
 pub(super) fn sinks() -> Vec<SinkSpec> {
@@ -41,10 +41,21 @@ pub(super) fn sinks() -> Vec<SinkSpec> {
         SinkSpec {
             name: "all".to_owned(),
             filter: Filter::default(),
+            digest: None,
         },
         SinkSpec {
             name: "certain".to_owned(),
             filter: certain,
+            digest: None,
+        },
+        SinkSpec {
+            name: "people".to_owned(),
+            filter: Filter::default(),
+            digest: Some(DigestRules {
+                first: 1,
+                every: Duration::ZERO,
+                ..DigestRules::FOR_PEOPLE
+            }),
         },
     ]
 }
@@ -106,7 +117,7 @@ impl Simulation {
             conflicts: 0,
             stored: BTreeSet::new(),
             offered: Vec::new(),
-            seen: vec![HashMap::new(), HashMap::new()],
+            seen: sinks().iter().map(|_| HashMap::new()).collect(),
             lost_resolved: false,
             ambiguous: true,
         }
@@ -211,7 +222,7 @@ impl Simulation {
             self.stored.extend(self.offered.drain(..));
         }
         self.lost_resolved |= cost
-            || ["all", "certain"]
+            || ["all", "certain", "people"]
                 .iter()
                 .any(|sink| self.counted(sink, "evicted_end") > 0);
         done
@@ -247,7 +258,7 @@ impl Simulation {
         }
     }
 
-    fn saw(&mut self, sink: usize, event: &AnyEvent) {
+    fn saw(&mut self, sink: usize, event: &Message) {
         let seen = Seen {
             id: event.id().to_owned(),
             change: event.change(),
@@ -264,7 +275,7 @@ impl Simulation {
             self.resolve(&conflict);
         }
         let mut rounds = 0;
-        while !self.store() || self.pending() > 0 {
+        while !self.store() || self.pending() > 0 || self.run().worker.due.next().is_some() {
             self.deliver(100, 0);
             rounds += 1;
             assert!(rounds < 1000, "the queues do not drain");

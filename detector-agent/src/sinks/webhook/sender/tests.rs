@@ -12,7 +12,7 @@ use tokio::{task::LocalSet, time::sleep};
 
 use super::*;
 use crate::{
-    event::{AnyEvent, Change, Event, SubjectId, samples},
+    event::{Change, Event, SubjectId, samples},
     health::{Health, Role},
     metrics::{Delivery, Metrics},
     sinks::outbox::manual::ManualOutbox,
@@ -27,7 +27,7 @@ struct AttemptRecord {
     concurrent: usize,
 }
 
-type OutcomeOf = dyn Fn(&AnyEvent, usize) -> DeliveryOutcome + Send + Sync;
+type OutcomeOf = dyn Fn(&Message, usize) -> DeliveryOutcome + Send + Sync;
 
 /// Answers each attempt (the event, and how often it was attempts before) after 100 ms.
 struct Target {
@@ -38,7 +38,7 @@ struct Target {
 }
 
 impl DeliveryTarget for Target {
-    async fn attempt(&self, event: AnyEvent) -> DeliveryOutcome {
+    async fn attempt(&self, event: Message) -> DeliveryOutcome {
         let concurrent = self.concurrent.fetch_add(1, Ordering::Relaxed) + 1;
         let before = {
             let mut attempts = self.attempts.lock().unwrap();
@@ -72,7 +72,7 @@ fn event(id: usize, change: Change, conflict: &str) -> Event {
 fn send(
     events: Vec<Event>,
     time: Duration,
-    answer: impl Fn(&AnyEvent, usize) -> DeliveryOutcome + Send + Sync + 'static,
+    answer: impl Fn(&Message, usize) -> DeliveryOutcome + Send + Sync + 'static,
 ) -> (Vec<AttemptRecord>, Arc<Metrics>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

@@ -1,0 +1,47 @@
+//! What a sender sends.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::digest::Digest;
+use crate::event::{AnyEvent, Change, SubjectId};
+
+/// An event, or a digest of many. Cheap to clone; an event is serialised as the event itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Message {
+    /// One event.
+    Event(AnyEvent),
+    /// Many conflicts in one message.
+    Digest(Arc<Digest>),
+}
+
+impl Message {
+    /// Unique; the same on every delivery.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Event(event) => event.id(),
+            Self::Digest(digest) => &digest.id,
+        }
+    }
+
+    /// What it is about. A sink gets the messages about one subject in order.
+    #[must_use]
+    pub fn subject_id(&self) -> SubjectId {
+        match self {
+            Self::Event(event) => event.subject_id(),
+            Self::Digest(digest) => digest.digest_id,
+        }
+    }
+
+    /// What happened to its subject.
+    #[must_use]
+    pub fn change(&self) -> Change {
+        match self {
+            Self::Event(event) => event.change(),
+            Self::Digest(digest) => digest.change,
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Digests: the first conflicts of a storm are messages of their own, the others are one.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    super::{Outbox, OutboxBounds, SinkSpec, worker::OutboxWorker},
+    world,
+};
+use crate::{
+    engine::Confidence,
+    event::{AnyEvent, Change, samples},
+    metrics::Metrics,
+    persist::store::Store,
+    sinks::{
+        EventSink as _, digest::DigestRules, filter::Filter, message::Message, outbox::SinkQueue,
+    },
+};
+
+const EACH: usize = 0;
+const PEOPLE: usize = 1;
+
+/// A sink that gets each event, and one that gets digests at once.
+fn sinks() -> Vec<SinkSpec> {
+    let at_once = DigestRules {
+        every: Duration::ZERO,
+        ..DigestRules::FOR_PEOPLE
+    };
+    let sink = |name: &str, digest| SinkSpec {
+        name: name.to_owned(),
+        filter: Filter::default(),
+        digest,
+    };
+    vec![sink("each", None), sink("people", Some(at_once))]
+}
+
+struct Storm {
+    store: Arc<Store>,
+    outbox: Outbox,
+    worker: OutboxWorker,
+    serial: usize,
+}
+
+impl Storm {
+    fn new() -> Self {
+        Self::on(Arc::new(Store::in_memory()), sinks())
+    }
+
+    fn on(store: Arc<Store>, sinks: Vec<SinkSpec>) -> Self {
+        let metrics = Arc::new(Metrics::new());
+        let bounds = OutboxBounds::default();
+        let (outbox, worker) = Outbox::assemble(&store, sinks, bounds, &metrics, world::health());
+        Self {
+            store,
+            outbox,
+            worker,
+            serial: 0,
+        }
+    }
+
+    fn offer(&mut self, change: Change, conflicts: impl IntoIterator<Item = usize>) {
+        for conflict in conflicts {
+            self.serial += 1;
+            let event = event(self.serial, change, conflict);
+            self.outbox.sink().offer(&event);
+        }
+        self.worker.turn(Some(Duration::ZERO));
+    }
+
+    /// Digests are due.
+    fn turn(&mut self) {
+        self.worker.turn(Some(Duration::ZERO));
+    }
+
+    /// The agent is restarted with these sinks.
+    fn restart(self, sinks: Vec<SinkSpec>) -> Self {
+        let Self { store, .. } = self;
+        Self::on(store, sinks)
+    }
+
+    /// Delivers everything that waits for a sink.
+    fn delivered(&mut self, sink: usize) -> Vec<String> {
+        let mut delivered = Vec::new();
+        let queue: Arc<SinkQueue> = Arc::clone(&self.outbox.sink_queues()[sink]);
+        while let Ok(job) = queue.take(Instant::now()) {
+            let message = job.event.or_else(|| queue.read(job.seq).unwrap()).unwrap();
+            delivered.push(text(&message));
+            queue.delivered(job.seq);
+            self.turn();
+        }
+        delivered
+    }
+}
+
+fn event(serial: usize, change: Change, conflict: usize) -> AnyEvent {
+    let address = format!("10.0.0.{conflict}");
+    samples::event(&format!("e{serial}"), change, &address, &address).into()
+}
+
+/// `raised 10.0.0.1`, `digest updated: 2 new, 9 of 9 from 10.0.0.11`.
+fn text(message: &Message) -> String {
+    match message {
+        Message::Event(AnyEvent::Conflict(event)) => {
+            format!("{} {}", event.event_type.change.name(), event.subject)
+        }
+        Message::Event(AnyEvent::Anomaly(event)) => {
+            format!(
+                "{} {}",
+                event.event_type.change.name(),
+                event.data.kind.name()
+            )
+        }
+        Message::Digest(digest) => {
+            let first = digest.entries.first().map(|entry| entry.address.as_str());
+            format!(
+                "digest {}: {} new, {} of {} from {}",
+                digest.change.name(),
+                digest.joined,
+                digest.active,
+                digest.total,
+                first.unwrap_or("none")
+            )
+        }
+    }
+}
+
+fn own(change: &str, conflicts: std::ops::RangeInclusive<usize>) -> Vec<String> {
+    conflicts.map(|n| format!("{change} 10.0.0.{n}")).collect()
+}
+
+#[test]
+fn three_are_messages_of_their_own_and_the_others_one() {
+    let mut storm = Storm::new();
+    storm.offer(Change::Raised, 1..=40);
+    storm.turn();
+    let mut expected = own("raised", 1..=3);
+    expected.push("digest raised: 37 new, 37 of 37 from 10.0.0.4".to_owned());
+    assert_eq!(storm.delivered(PEOPLE), expected);
+    assert_eq!(storm.delivered(EACH), own("raised", 1..=40));
+
+    storm.offer(Change::Updated, 1..=40);
+    assert_eq!(storm.delivered(PEOPLE), own("updated", 1..=3));
+    storm.offer(Change::Raised, 41..=42);
+    storm.turn();
+    let update = "digest updated: 2 new, 39 of 39 from 10.0.0.41";
+    assert_eq!(storm.delivered(PEOPLE), [update]);
+
+    storm.offer(Change::Resolved, 1..=41);
+    storm.turn();
+    assert_eq!(storm.delivered(PEOPLE), own("resolved", 1..=3));
+    storm.offer(Change::Resolved, [42]);
+    let end = "digest resolved: 0 new, 0 of 39 from none";
+    assert_eq!(storm.delivered(PEOPLE), [end]);
+    storm.turn();
+    assert_eq!(storm.delivered(PEOPLE), [""; 0]);
+    let each = storm.delivered(EACH);
+    let count = |change: &str| each.iter().filter(|text| text.starts_with(change)).count();
+    let counts = ["raised", "updated", "resolved"].map(count);
+    assert_eq!(counts, [2, 40, 42]);
+}
+
+#[test]
+fn a_storm_that_is_over_at_once_is_reported_with_its_end() {
+    let mut storm = Storm::new();
+    storm.offer(Change::Raised, 1..=5);
+    storm.offer(Change::Resolved, 1..=5);
+    storm.turn();
+    let delivered = storm.delivered(PEOPLE);
+    let digests: Vec<_> = delivered
+        .iter()
+        .filter(|text| text.starts_with("digest"))
+        .collect();
+    let expected = [
+        "digest raised: 2 new, 0 of 2 from 10.0.0.4",
+        "digest resolved: 0 new, 0 of 2 from none",
+    ];
+    assert_eq!(digests, expected, "{delivered:?}");
+}
+
+#[test]
+fn a_digest_survives_a_restart() {
+    let mut storm = Storm::new();
+    storm.offer(Change::Raised, 1..=6);
+    // Before its first message.
+    let mut storm = storm.restart(sinks());
+    storm.turn();
+    let mut expected = own("raised", 1..=3);
+    expected.push("digest raised: 3 new, 3 of 3 from 10.0.0.4".to_owned());
+    assert_eq!(storm.delivered(PEOPLE), expected);
+    let mut storm = storm.restart(sinks());
+    let active: Vec<_> = (1..=5)
+        .map(|n| event(100 + n, Change::Updated, n))
+        .collect();
+    storm.outbox.sink().catch_up(&active);
+    storm.turn();
+    assert_eq!(storm.delivered(PEOPLE), [""; 0], "nothing changed");
+    // All conflicts ended while the agent was down.
+    let mut storm = storm.restart(sinks());
+    storm.outbox.sink().catch_up(&[]);
+    storm.turn();
+    let mut ends = storm.delivered(PEOPLE);
+    ends.sort();
+    let mut expected = own("resolved", 1..=3);
+    expected.insert(0, "digest resolved: 0 new, 0 of 3 from none".to_owned());
+    assert_eq!(ends, expected);
+}
+
+#[test]
+fn a_sink_that_gets_each_event_now_gets_the_conflicts_of_its_digest() {
+    let mut storm = Storm::new();
+    storm.offer(Change::Raised, 1..=5);
+    storm.turn();
+    storm.delivered(PEOPLE);
+    let mut sinks = sinks();
+    sinks[PEOPLE].digest = None;
+    let mut storm = storm.restart(sinks);
+    let active: Vec<_> = (1..=5).map(|n| event(n, Change::Raised, n)).collect();
+    storm.outbox.sink().catch_up(&active);
+    storm.turn();
+    assert_eq!(storm.delivered(PEOPLE), own("raised", 4..=5));
+    storm.offer(Change::Resolved, 1..=5);
+    assert_eq!(storm.delivered(PEOPLE), own("resolved", 1..=5));
+}
+
+#[test]
+fn observed_conflicts_and_anomalies_are_messages_of_their_own() {
+    let mut storm = Storm::new();
+    for n in 1..=8 {
+        let mut event = samples::raised(&format!("10.0.0.{n}"));
+        event.data.confidence = Confidence::Observed;
+        storm.outbox.sink().offer(&event.into());
+        let drift = samples::drift(&format!("10.0.1.{n}"));
+        storm.outbox.sink().offer(&drift.into());
+    }
+    storm.turn();
+    storm.turn();
+    let delivered = storm.delivered(PEOPLE);
+    assert_eq!(delivered.len(), 16);
+    assert!(delivered.iter().all(|text| text.starts_with("raised")));
+}
+
+#[test]
+fn conflicts_of_a_sweep_wait_until_they_are_not_part_of_it() {
+    let mut storm = Storm::new();
+    let swept = |id: usize, change, is_swept: bool| {
+        let mut event = samples::event(&format!("e{id}"), change, "10.0.0.1", "10.0.0.1");
+        event.data.confidence = Confidence::Observed;
+        event.data.sweep = is_swept.then_some(crate::engine::AnomalyId(7));
+        AnyEvent::from(event)
+    };
+    let mut offer = |event: AnyEvent| {
+        storm.outbox.sink().offer(&event);
+        storm.turn();
+        storm.delivered(EACH)
+    };
+    // It began and ended as part of it.
+    assert_eq!(offer(swept(1, Change::Raised, true)), [""; 0]);
+    assert_eq!(offer(swept(2, Change::Resolved, true)), [""; 0]);
+    // It outlasts it.
+    assert_eq!(offer(swept(3, Change::Raised, true)), [""; 0]);
+    assert_eq!(offer(swept(4, Change::Updated, false)), ["raised 10.0.0.1"]);
+    // It becomes part of another.
+    assert_eq!(offer(swept(5, Change::Updated, true)), [""; 0]);
+    assert_eq!(
+        offer(swept(6, Change::Resolved, true)),
+        ["resolved 10.0.0.1"]
+    );
+}
