@@ -14,6 +14,8 @@ mod instance;
 mod malformed_frames;
 mod odd_names;
 mod renames;
+mod storm;
+mod sweep;
 mod threat_model;
 mod unusual_frames;
 
