@@ -1,7 +1,7 @@
 //! Unusual assignments: one address several times on a link, with different other ends, is one claim that ends with the last
 //! of them.
 
-use detector_testkit::{Agent, AgentCommand, Barrier, DEADLINE, Netns, Node, Pod, PodSpec};
+use detector_testkit::{Agent, AgentCommand, Barrier, DEADLINE, Netns, Node, PodSpec};
 
 use crate::AGENT;
 
