@@ -98,6 +98,8 @@ pub struct Bounds {
     pub claimants_per_conflict: usize,
     /// Conflicts open at once between devices that take part in many; four times as many in all.
     pub open_conflicts: usize,
+    /// Anomalies open at once that name one device.
+    pub anomalies_per_device: usize,
     /// From how many open conflicts on a device counts as one that takes part in many.
     pub conflicts_per_device: usize,
 }
@@ -119,6 +121,7 @@ impl Default for Bounds {
             kernel_entries: 65_536,
             claimants_per_conflict: 64,
             open_conflicts: 4096,
+            anomalies_per_device: 256,
             conflicts_per_device: 64,
         }
     }

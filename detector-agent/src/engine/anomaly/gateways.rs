@@ -10,6 +10,8 @@ use super::{
 
 /// How many pairs of a device and a gateway are tracked at once.
 const MAX_REQUESTS: usize = 4096;
+/// How many of them are of one device.
+const MAX_PER_DEVICE: usize = 64;
 /// An anomaly is resolved after this time without a request. (A pod that has nothing to send does
 /// not ask either.)
 pub(in crate::engine) const QUIET: Duration = Duration::from_secs(60);
@@ -23,8 +25,11 @@ pub(in crate::engine) struct GatewayRequests {
 impl GatewayRequests {
     /// Records a request; `false` at the bound.
     pub(in crate::engine) fn record(&mut self, key: AnomalyKey, at: Timestamp) -> bool {
-        if self.last_request.len() >= MAX_REQUESTS && !self.last_request.contains_key(&key) {
-            return false;
+        if !self.last_request.contains_key(&key) {
+            let of_device = self.keys().filter(|known| known.device == key.device);
+            if of_device.count() >= MAX_PER_DEVICE || self.last_request.len() >= MAX_REQUESTS {
+                return false;
+            }
         }
         let last = self.last_request.entry(key).or_insert(at);
         *last = at.max(*last);

@@ -1,7 +1,7 @@
 //! The lifecycle of anomalies: raised once and resolved once, or continued from the previous run.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     net::IpAddr,
     sync::Arc,
     time::Duration,
@@ -88,6 +88,8 @@ pub(in crate::engine) struct Anomalies {
     pub(in crate::engine) sweeps: Sweeps,
     /// Pools that were asked to be read and have not been yet.
     pub(super) pending_reads: BTreeSet<PoolId>,
+    /// Open ones by the device that they name.
+    by_device: HashMap<IfIndex, usize>,
     pub(super) expiry: ExpiryQueue,
     seed: u64,
     serial: u64,
@@ -110,6 +112,7 @@ impl Anomalies {
             gateways: GatewayRequests::default(),
             sweeps: Sweeps::default(),
             pending_reads: BTreeSet::new(),
+            by_device: HashMap::new(),
             expiry: ExpiryQueue::default(),
             seed,
             serial: 0,
@@ -246,10 +249,12 @@ impl Anomalies {
                 contested: details.contested,
                 ..restored
             };
-            self.open.insert(key, continued);
+            self.insert_open(key, continued);
             return;
         }
-        if self.open.len() >= bounds.open_conflicts {
+        let of_device = holder.as_ref().and_then(|h| self.by_device.get(&h.ifindex));
+        let is_at_share = of_device.is_some_and(|count| *count >= bounds.anomalies_per_device);
+        if is_at_share || self.open.len() >= bounds.open_conflicts {
             self.refused += 1;
             self.expiry
                 .schedule(key.address, at.now + Duration::from_secs(60));
@@ -274,6 +279,13 @@ impl Anomalies {
         };
         effects.push(AnomalyEffect::Raised(Box::new(anomaly.clone())));
         self.counts.add(key.kind);
+        self.insert_open(key, anomaly);
+    }
+
+    pub(super) fn insert_open(&mut self, key: AnomalyKey, anomaly: Anomaly) {
+        if let Some(holder) = &anomaly.holder {
+            *self.by_device.entry(holder.ifindex).or_default() += 1;
+        }
         self.open.insert(key, anomaly);
     }
 
@@ -286,6 +298,14 @@ impl Anomalies {
     ) {
         if let Some(anomaly) = self.open.remove(key) {
             self.counts.subtract(&anomaly.kind);
+            if let Some(holder) = &anomaly.holder
+                && let Entry::Occupied(mut count) = self.by_device.entry(holder.ifindex)
+            {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
+            }
             effects.push(resolved(anomaly, reason, at.now, at.decided_at));
         }
     }

@@ -266,7 +266,7 @@ impl Anomalies {
         let most = anomaly.contested.as_ref().map_or(0, |c| c.count);
         let sweep = OpenSweep::new(key, anomaly.id, now, most);
         self.sweeps.open.insert(device, sweep);
-        self.open.insert(key, anomaly);
+        self.insert_open(key, anomaly);
     }
 
     /// Ends and updates sweeps; `device_name` is `None` for a device that is gone. Returns the

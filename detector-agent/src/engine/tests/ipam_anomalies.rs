@@ -121,6 +121,31 @@ fn anomaly_over_the_bound_is_raised_once_there_is_room() {
 }
 
 #[test]
+fn anomalies_of_one_device_take_no_room_from_others() {
+    let mut node = Node::with_two_addresses(Bounds {
+        anomalies_per_device: 1,
+        ..Bounds::default()
+    });
+    node.pod(2);
+    node.address(2, "10.0.0.4");
+    delete_allocations(&mut node);
+    assert_eq!(
+        node.anomaly_events(),
+        ["raised ipam_drift 10.0.0.2", "raised ipam_drift 10.0.0.4"]
+    );
+    assert_eq!(node.engine.anomalies_refused(), 1);
+    node.address_gone(1, "10.0.0.2");
+    node.wait_secs(61);
+    assert_eq!(
+        node.anomaly_events(),
+        [
+            "resolved ipam_drift 10.0.0.2 address_gone",
+            "raised ipam_drift 10.0.0.3"
+        ]
+    );
+}
+
+#[test]
 fn allowed_address_is_never_drift() {
     let mut node = Node::with_settings(Settings {
         allow: vec!["10.0.0.2/32".parse().unwrap()],
