@@ -107,8 +107,10 @@ pub struct Metrics {
     pub lookups: Family<Lookup, Counter>,
     /// Deliveries to sinks.
     pub deliveries: Family<Delivery, Counter>,
-    /// Queued events, by sink.
+    /// Queued events, by sink; without the parked ones.
     pub pending: Family<Sink, Gauge>,
+    /// Rejected events and those that wait behind them, by sink.
+    pub parked: Family<Sink, Gauge>,
     conflict_info: ConflictInfoSeries,
     detail: bool,
 }
@@ -221,6 +223,11 @@ impl Metrics {
                 "Events waiting for delivery",
                 Family::default()
             ),
+            parked: metric!(
+                "outbox_parked",
+                "Events that the receiver rejected, and later ones of the same conflicts; they are tried again from time to time",
+                Family::default()
+            ),
             latency,
             conflict_info,
             detail,
@@ -248,6 +255,17 @@ impl Metrics {
             outcome,
         };
         self.deliveries.get_or_create(&labels).inc_by(events);
+    }
+
+    /// Shows how many events wait for a sink, and how many are parked.
+    pub fn show_queue(&self, sink: &str, pending: usize, parked: usize) {
+        let labels = Sink {
+            sink: sink.to_owned(),
+        };
+        self.pending
+            .get_or_create(&labels)
+            .set(gauge_value(pending));
+        self.parked.get_or_create(&labels).set(gauge_value(parked));
     }
 
     /// Counts an event and shows its conflict in `ipconflict_conflict_info`. The latency histogram takes only raised

@@ -27,6 +27,7 @@ const CONTRACT: &[(&str, &str)] = &[
     ("ipconflict_pod_lookups_total", "counter"),
     ("ipconflict_deliveries_total", "counter"),
     ("ipconflict_outbox_pending", "gauge"),
+    ("ipconflict_outbox_parked", "gauge"),
     ("ipconflict_claim_info", "gauge"),
     ("process_cpu_seconds_total", "counter"),
     ("process_resident_memory_bytes", "gauge"),
@@ -104,7 +105,7 @@ fn every_metric_has_its_documented_name_and_type() {
         outcome: "delivered",
     };
     metrics.deliveries.get_or_create(&delivery).inc();
-    metrics.pending.get_or_create(&Sink { sink }).set(1);
+    metrics.show_queue(&sink, 1, 1);
     let address = AddressLabels::new([10, 0, 0, 1].into(), &Network::Node, (None, None));
     metrics.conflict_info.set(
         ConflictId(1),

@@ -36,6 +36,18 @@ impl Message {
         }
     }
 
+    /// The same message with another change.
+    #[must_use]
+    pub fn with_change(&self, change: Change) -> Self {
+        match self {
+            Self::Event(event) => Self::Event(event.with_change(change)),
+            Self::Digest(digest) => Self::Digest(Arc::new(Digest {
+                change,
+                ..Digest::clone(digest)
+            })),
+        }
+    }
+
     /// What happened to its subject.
     #[must_use]
     pub fn change(&self) -> Change {

@@ -127,7 +127,14 @@ With the chart, `secrets` mounts the keys of a Secret under /etc/ip-conflict-det
 A webhook receives each event at least once, the events of one conflict in order, with the same `webhook-id` on every attempt, signed as [Standard Webhooks](https://www.standardwebhooks.com) specifies.
 With `state-dir` an event is on disk before it is sent, and is removed after a 2xx answer; without it, undelivered events are lost when the agent ends.
 `Retry-After` is obeyed, redirects are not followed, and after a 410 nothing more is sent until the agent restarts.
-[`ipconflict_deliveries_total`](metrics.md#delivery-outcomes), `ipconflict_outbox_pending` and /readyz show the state of each sink.
+[`ipconflict_deliveries_total`](metrics.md#delivery-outcomes), `ipconflict_outbox_pending`, `ipconflict_outbox_parked` and /readyz show the state of each sink.
+
+### Rejected events
+
+A receiver that answers 400, 413 or 422 refuses this one event, so it is parked while all others are sent: the log names it once, and it is tried again after `retry.longest`, then after up to four times that, until it is accepted or older than `give-up-after`; and once at each start of the agent.
+A later event of the same conflict takes its place and is sent at once, as `raised` if the receiver knows nothing of the conflict yet.
+Only the end of a conflict waits if its `raised` event was rejected.
+A request with several alerts that an Alertmanager rejects is split until the refused alert is alone; that one is tried again after 15 minutes, then after up to an hour, and at once when it changes.
 
 An alert has the labels `alertname` (`IPConflict` or `IPAnomaly`), `address`, `node`, `kind`, for conflicts `network`, and if they apply `vlan`, `inner_vlan` (conflicts) and `device` (anomalies).
 The pods and the evidence are in its annotations.

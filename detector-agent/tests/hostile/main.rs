@@ -13,6 +13,7 @@ mod hidden_addresses;
 mod instance;
 mod malformed_frames;
 mod odd_names;
+mod poisoned_event;
 mod renames;
 mod storm;
 mod sweep;

@@ -52,6 +52,12 @@ impl Alert {
         }
     }
 
+    /// Whether `other` is the same alert with the same content; when it expires does not matter.
+    pub(super) fn has_content_of(&self, other: &Self) -> bool {
+        (&self.labels, &self.annotations, self.starts_at)
+            == (&other.labels, &other.annotations, other.starts_at)
+    }
+
     /// The same alert resolved at `now`.
     pub(super) fn resolved(mut self, now: WallTime) -> Self {
         self.ends_at = now;

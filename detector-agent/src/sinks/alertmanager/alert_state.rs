@@ -166,11 +166,6 @@ impl AlertState {
         (alerts, due)
     }
 
-    /// The number of active alerts.
-    pub(super) fn active(&self) -> usize {
-        self.active.len()
-    }
-
     /// Resolves an alert if it was sent as active.
     fn end(&mut self, entry: ActiveAlert, last: Option<&AnyEvent>, now: Instant, wall: WallTime) {
         let Some(sent) = entry.sent else { return };

@@ -8,6 +8,7 @@
 
 mod alert;
 mod alert_state;
+mod parked;
 
 use std::{
     sync::{
@@ -32,18 +33,23 @@ use super::{
     retry::RetryPolicy,
 };
 use crate::{
-    clock::WallTime,
+    clock::{self, WallTime},
     event::AnyEvent,
-    metrics::{Delivery, Metrics, Sink},
+    log_budget::LogBudget,
+    metrics::{Delivery, Metrics},
 };
 use crate::{health::Part, sinks::settings::AlertmanagerSettings};
 use alert::Alert;
 use alert_state::AlertState;
+use parked::ParkedAlerts;
 
 /// Intervals after which an alert that was not sent again expires, as in Prometheus.
 const EXPIRE_AFTER: u32 = 4;
 /// Alerts in one request, as in Prometheus.
 const CHUNK: usize = 64;
+/// Requests of one send that may be rejected; beyond, the Alertmanager counts as failing. One rejected alert among
+/// [`CHUNK`] is found with seven.
+const REJECTIONS: u32 = 64;
 /// The most changes that wait for the task.
 const CHANGES: usize = 1024;
 /// Waits after failures.
@@ -51,6 +57,14 @@ const RETRY: RetryPolicy = RetryPolicy {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(30),
 };
+
+/// Why alerts were not accepted.
+enum PostFailure {
+    /// Because of one of them.
+    Rejected(String),
+    /// For another reason.
+    Failed(String),
+}
 
 #[derive(Debug)]
 enum AlertInput {
@@ -101,6 +115,8 @@ pub struct Alertmanager {
     /// The interval at which everything is sent.
     interval: Duration,
     state: AlertState,
+    parked: ParkedAlerts,
+    log_budget: LogBudget,
     changes: mpsc::Receiver<AlertInput>,
     metrics: Arc<Metrics>,
     failures: u32,
@@ -139,6 +155,8 @@ impl Alertmanager {
                 settings.labels.clone(),
                 settings.resend_every.saturating_mul(EXPIRE_AFTER),
             ),
+            parked: ParkedAlerts::default(),
+            log_budget: LogBudget::new(),
             changes,
             metrics: Arc::clone(metrics),
             failures: 0,
@@ -199,30 +217,34 @@ impl Alertmanager {
             AlertInput::Event(event) => self.state.take(&event, now, wall),
             AlertInput::Active(events) => self.state.catch_up(&events, now, wall),
         }
-        let labels = Sink {
-            sink: self.name.clone(),
-        };
-        let active = i64::try_from(self.state.active()).unwrap_or(i64::MAX);
-        self.metrics.pending.get_or_create(&labels).set(active);
     }
 
     /// Posts what changed, or everything; returns when a delayed conflict is due.
     async fn send(&mut self, everything: bool) -> Option<Duration> {
-        let (alerts, due) = self
-            .state
-            .alerts(everything, Instant::now(), WallTime::now());
-        for chunk in alerts.chunks(CHUNK) {
-            match self.post(chunk).await {
-                Ok(()) => self.count("delivered", chunk.len()),
-                Err(why) => {
-                    if self.failures == 0 {
-                        warn!(sink = self.name, "cannot deliver alerts, retrying: {why}");
-                    } else {
-                        debug!(sink = self.name, "cannot deliver alerts: {why}");
+        let (now, wall) = (Instant::now(), WallTime::now());
+        let (mut alerts, due) = self.state.alerts(everything, now, wall);
+        self.parked.remove_from(&mut alerts, everything, now, wall);
+        let mut parts: Vec<_> = alerts.chunks(CHUNK).rev().collect();
+        let mut rejections = 0;
+        while let Some(part) = parts.pop() {
+            match self.post(part).await {
+                Ok(()) => {
+                    self.parked.accepted(part);
+                    self.count("delivered", part.len());
+                }
+                Err(PostFailure::Rejected(why)) if rejections < REJECTIONS => {
+                    rejections += 1;
+                    match part {
+                        [alert] => self.rejected(alert, &why),
+                        _ => {
+                            let (first, second) = part.split_at(part.len() / 2);
+                            parts.extend([second, first]);
+                        }
                     }
-                    self.health.failed(format!("accepts no alerts: {why}"));
-                    self.failures = self.failures.saturating_add(1);
-                    self.count("failed", alerts.len());
+                }
+                Err(PostFailure::Rejected(why) | PostFailure::Failed(why)) => {
+                    let unsent = part.len() + parts.iter().map(|part| part.len()).sum::<usize>();
+                    self.failed(unsent, &why);
                     return due;
                 }
             }
@@ -231,23 +253,62 @@ impl Alertmanager {
             info!(sink = self.name, "Alertmanager accepts alerts again");
         }
         self.failures = 0;
-        if !alerts.is_empty() {
+        let parked = self.parked.len();
+        self.metrics.show_queue(&self.name, 0, parked);
+        if parked > 0 {
+            let alerts = if parked == 1 { "alert" } else { "alerts" };
+            self.health.degraded(format!(
+                "{parked} {alerts} not accepted and tried again later; others are sent"
+            ));
+        } else if !alerts.is_empty() {
             self.health.works("accepts alerts");
         }
         due
     }
 
-    async fn post(&self, alerts: &[Alert]) -> Result<(), String> {
-        let body = serde_json::to_vec(alerts).map_err(|e| e.to_string())?;
+    fn failed(&mut self, unsent: usize, why: &str) {
+        if self.failures == 0 {
+            warn!(sink = self.name, "cannot deliver alerts, retrying: {why}");
+        } else {
+            debug!(sink = self.name, "cannot deliver alerts: {why}");
+        }
+        self.health.failed(format!("accepts no alerts: {why}"));
+        self.failures = self.failures.saturating_add(1);
+        self.count("failed", unsent);
+        self.metrics
+            .show_queue(&self.name, unsent, self.parked.len());
+    }
+
+    fn rejected(&mut self, alert: &Alert, why: &str) {
+        let (now, wall) = (Instant::now(), WallTime::now());
+        let is_new = self.parked.park(alert, now, wall, &mut self.random);
+        let address = alert.labels.get("address").map(String::as_str);
+        if is_new && self.log_budget.take(clock::now()) {
+            warn!(
+                sink = self.name,
+                address,
+                "alert not accepted: {why}; it is tried again from time to time, and others are sent; check the labels configured for this Alertmanager"
+            );
+        } else {
+            debug!(sink = self.name, address, "alert rejected: {why}");
+        }
+        self.count("rejected", 1);
+    }
+
+    async fn post(&self, alerts: &[Alert]) -> Result<(), PostFailure> {
+        let body = serde_json::to_vec(alerts).map_err(|e| PostFailure::Rejected(e.to_string()))?;
         let response = self
             .client
             .post("application/json", HeaderMap::new(), Bytes::from(body))
             .await
-            .map_err(|e| e.to_string())?;
+            .map_err(|e| PostFailure::Failed(e.to_string()))?;
+        let why = format!("answered {}", response.status);
         if response.status.is_success() {
             Ok(())
+        } else if response.is_rejection() {
+            Err(PostFailure::Rejected(why))
         } else {
-            Err(format!("answered {}", response.status))
+            Err(PostFailure::Failed(why))
         }
     }
 

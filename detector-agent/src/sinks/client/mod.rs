@@ -48,6 +48,20 @@ pub struct PostResponse {
     pub retry_after: Option<Duration>,
 }
 
+impl PostResponse {
+    /// Whether the receiver refuses this body. Any other error concerns the receiver, or all requests.
+    #[must_use]
+    pub fn is_rejection(&self) -> bool {
+        is_rejection(self.status.as_u16())
+    }
+}
+
+/// Whether a server that answers this status refuses the content of the request.
+#[must_use]
+pub fn is_rejection(status: u16) -> bool {
+    matches!(status, 400 | 413 | 422)
+}
+
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum PostError {

@@ -28,9 +28,15 @@ use self::{
     pod_events::{NotifiedPods, PodEvent},
     spam_filter::SpamFilter,
 };
-use crate::kube_client::KubeClient;
 use crate::{
-    engine::AnomalyKind, event::AnyEvent, health::Part, metrics::Metrics, sinks::EventSink,
+    clock,
+    engine::AnomalyKind,
+    event::AnyEvent,
+    health::Part,
+    kube_client::KubeClient,
+    log_budget::LogBudget,
+    metrics::Metrics,
+    sinks::{EventSink, client::is_rejection},
     timer::DoublingDelay,
 };
 
@@ -103,6 +109,7 @@ async fn post_all(
     let mut notified = NotifiedPods::default();
     let mut spam_filter = SpamFilter::default();
     let mut is_failing = false;
+    let mut log_budget = LogBudget::new();
     while let Some(event) = queued.recv().await {
         let pod_events = match &event {
             AnyEvent::Conflict(event) => notified.pod_events(&event.data),
@@ -121,7 +128,18 @@ async fn post_all(
                         info!("Kubernetes events are posted again");
                     }
                 }
-                Err(why) => {
+                Err(PostFailure::Rejected(why)) => {
+                    count(&metrics, "rejected");
+                    if log_budget.take(clock::now()) {
+                        let pod = pod_event.key();
+                        warn!(
+                            pod,
+                            "Kubernetes event not accepted, others are posted: {why}"
+                        );
+                    }
+                    health.degraded(format!("an event was not accepted: {why}"));
+                }
+                Err(PostFailure::Failed(why)) => {
                     count(&metrics, "failed");
                     if !std::mem::replace(&mut is_failing, true) {
                         warn!("cannot post Kubernetes events: {why}");
@@ -133,6 +151,14 @@ async fn post_all(
     }
 }
 
+/// Why an event was not posted.
+enum PostFailure {
+    /// The server refuses this one.
+    Rejected(String),
+    /// For another reason.
+    Failed(String),
+}
+
 /// Posts events; reconnects when its token is no longer valid.
 struct EventPoster {
     kube: KubeClient,
@@ -142,7 +168,7 @@ struct EventPoster {
 
 impl EventPoster {
     /// Posts one event; retries unless the server rejects it.
-    async fn post(&mut self, pod_event: &PodEvent) -> Result<(), String> {
+    async fn post(&mut self, pod_event: &PodEvent) -> Result<(), PostFailure> {
         let event = pod_event.event();
         let mut pause = DoublingDelay::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut attempt = 1;
@@ -158,8 +184,11 @@ impl EventPoster {
                             self.recorder = None;
                             Error::Api(status).to_string()
                         }
+                        Ok(Err(Error::Api(status))) if is_rejection(status.code) => {
+                            return Err(PostFailure::Rejected(Error::Api(status).to_string()));
+                        }
                         Ok(Err(Error::Api(status))) if is_final(status.code) => {
-                            return Err(Error::Api(status).to_string());
+                            return Err(PostFailure::Failed(Error::Api(status).to_string()));
                         }
                         Ok(Err(error)) => error.to_string(),
                         Err(_) => format!("no response within {TIMEOUT:?}"),
@@ -167,7 +196,7 @@ impl EventPoster {
                 }
             };
             if attempt == ATTEMPTS {
-                return Err(why);
+                return Err(PostFailure::Failed(why));
             }
             sleep(pause.advance()).await;
             attempt += 1;

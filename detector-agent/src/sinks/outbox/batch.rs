@@ -30,6 +30,8 @@ pub(super) enum OutboxInput {
     DelayElapsed(usize, SubjectId),
     /// A sink delivered an event or gave it up.
     Finished(usize, SubjectId, u64),
+    /// A sink's receiver rejected an event, and a later one of the subject takes its place.
+    Superseded(usize, SubjectId, u64),
 }
 
 /// What follows from a committed batch for the queues in memory.
@@ -103,6 +105,7 @@ impl<'l, 't> Batch<'l, 't> {
             OutboxInput::Active(events) => self.all_active(events),
             OutboxInput::DelayElapsed(sink, subject) => self.delay_elapsed(*sink, *subject),
             OutboxInput::Finished(sink, subject, seq) => self.remove(*sink, *subject, *seq),
+            OutboxInput::Superseded(sink, subject, seq) => self.supersede(*sink, *subject, *seq),
         }
     }
 
@@ -313,6 +316,44 @@ impl<'l, 't> Batch<'l, 't> {
         };
         self.changes.evicted.push((sink, outcome, dropped));
         Ok(())
+    }
+
+    /// Drops a rejected event. If it was the `raised` one, the receiver knows nothing of the subject, and the newest state
+    /// becomes `raised`.
+    fn supersede(&mut self, sink: usize, subject: SubjectId, seq: u64) -> Result<(), StoreError> {
+        let mut lane = locked(self.queues[sink]).lane(subject);
+        let pushed = self.changes.pushed.iter();
+        let pushed = pushed.filter(|(s, entry)| *s == sink && entry.subject == subject);
+        lane.extend(pushed.map(|(_, entry)| (entry.seq, entry.change)));
+        lane.retain(|(seq, _)| !self.gone.contains(&(sink, *seq)));
+        let newest = lane.iter().rfind(|(_, change)| *change == Change::Updated);
+        let (Some(newest), true) = (newest, lane.first() == Some(&(seq, Change::Raised))) else {
+            return self.remove(sink, subject, seq);
+        };
+        let newest = self.queued(sink, newest.0)?;
+        let resolved = match lane.last() {
+            Some((seq, Change::Resolved)) => self.queued(sink, *seq)?,
+            _ => None,
+        };
+        for (seq, _) in lane {
+            self.remove(sink, subject, seq)?;
+        }
+        if let Some(message) = newest {
+            self.push_message(sink, message.with_change(Change::Raised))?;
+        }
+        if let Some(message) = resolved {
+            self.push_message(sink, message)?;
+        }
+        Ok(())
+    }
+
+    /// A queued message; `None` if it cannot be decoded.
+    fn queued(&self, sink: usize, seq: u64) -> Result<Option<Message>, StoreError> {
+        let name = self.store.sinks[sink].name.as_str();
+        let record = self.queue.get((name, seq))?;
+        Ok(record
+            .and_then(|record| serde_json::from_slice::<QueuedRecord>(record.value()).ok())
+            .map(|record| record.message))
     }
 
     fn remove(&mut self, sink: usize, subject: SubjectId, seq: u64) -> Result<(), StoreError> {

@@ -3,6 +3,9 @@
 //! A *lane* holds the queued events of one subject. Invariants: events leave a lane in order; the next one may be sent
 //! only after the one before it was removed from the store durably, so a repeat after a crash never follows a later
 //! event of its subject; a lane that is being sent is not evicted. The events themselves are in the store.
+//!
+//! A lane whose first event the receiver rejected is *parked*: that event waits for a late attempt, and with it the later
+//! ones of its subject, unless one of them [supersedes](SendJob::is_superseded) it.
 
 mod eviction;
 
@@ -59,6 +62,21 @@ struct Lane {
     failures: u32,
     /// The receiver may have its first event: an attempt failed, or an earlier run of the agent ended during one.
     tried: bool,
+    /// The receiver rejected its first event.
+    is_parked: bool,
+}
+
+impl Lane {
+    /// Whether a later event makes the parked one worthless. A `raised` one still precedes `resolved`: the receiver
+    /// knows nothing of the subject.
+    fn is_superseded(&self) -> bool {
+        let mut changes = self.entries.iter().map(|entry| entry.change);
+        self.is_parked
+            && matches!(
+                (changes.next(), changes.next()),
+                (Some(Change::Updated), Some(_)) | (Some(Change::Raised), Some(Change::Updated))
+            )
+    }
 }
 
 /// An event to be sent now.
@@ -72,6 +90,10 @@ pub struct SendJob {
     pub age: Duration,
     /// The event, if it is cached; otherwise it is read from the store.
     pub event: Option<Message>,
+    /// The receiver rejected it before, in this run of the agent.
+    pub was_rejected: bool,
+    /// It was rejected, and a later event of its subject takes its place: it is not to be sent.
+    pub is_superseded: bool,
 }
 
 /// Why [`Queue::take`] returns no event.
@@ -100,6 +122,8 @@ pub struct Queue {
     len: usize,
     bytes: usize,
     cached: usize,
+    /// Events of parked lanes.
+    parked: usize,
     /// Events are being evicted; nothing is sent until that is committed.
     frozen: bool,
 }
@@ -115,6 +139,12 @@ impl Queue {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The number of events that the receiver rejected, and of those that wait behind them.
+    #[must_use]
+    pub fn parked(&self) -> usize {
+        self.parked
     }
 
     /// Their size in the store.
@@ -145,7 +175,9 @@ impl Queue {
             state: LaneState::Ready(None),
             failures: 0,
             tried: false,
+            is_parked: false,
         });
+        self.parked += usize::from(lane.is_parked);
         if lane.entries.is_empty() {
             self.heads.insert(entry.seq, entry.subject);
         }
@@ -165,8 +197,9 @@ impl Queue {
             let Some(lane) = self.lanes.get_mut(subject) else {
                 continue;
             };
+            let is_superseded = lane.is_superseded();
             match lane.state {
-                LaneState::Ready(Some(at)) if at > now => {
+                LaneState::Ready(Some(at)) if at > now && !is_superseded => {
                     next = Some(next.map_or(at, |other| other.min(at)));
                 }
                 LaneState::Ready(_) => {
@@ -179,6 +212,8 @@ impl Queue {
                             e.age + now.saturating_duration_since(e.since)
                         }),
                         event: entry.and_then(|e| e.event.clone()),
+                        was_rejected: lane.is_parked,
+                        is_superseded,
                     });
                 }
                 LaneState::Sending | LaneState::Removing => {}
@@ -196,6 +231,18 @@ impl Queue {
         }
     }
 
+    /// The receiver rejected the event; it may be sent again at `at`.
+    pub(super) fn rejected(&mut self, seq: u64, at: Instant) {
+        let subject = self.subject_of(seq);
+        if let Some(lane) = subject.and_then(|subject| self.lanes.get_mut(&subject)) {
+            lane.state = LaneState::Ready(Some(at));
+            lane.failures = lane.failures.saturating_add(1);
+            if !std::mem::replace(&mut lane.is_parked, true) {
+                self.parked += lane.entries.len();
+            }
+        }
+    }
+
     /// Returns the event as if it had not been taken.
     pub(super) fn put_back(&mut self, seq: u64) {
         if let Some(lane) = self.lane_of(seq) {
@@ -205,9 +252,20 @@ impl Queue {
 
     /// The event was delivered or given up and will be removed from the store.
     pub(super) fn finished(&mut self, seq: u64) {
-        if let Some(lane) = self.lane_of(seq) {
+        let subject = self.subject_of(seq);
+        if let Some(lane) = subject.and_then(|subject| self.lanes.get_mut(&subject)) {
             lane.state = LaneState::Removing;
+            if std::mem::take(&mut lane.is_parked) {
+                self.parked -= lane.entries.len();
+            }
         }
+    }
+
+    /// The events of a subject: sequence number and change.
+    pub(super) fn lane(&self, subject: SubjectId) -> Vec<(u64, Change)> {
+        let entries = self.lanes.get(&subject).map(|lane| &lane.entries);
+        let entries = entries.into_iter().flatten();
+        entries.map(|entry| (entry.seq, entry.change)).collect()
     }
 
     /// Whether another event of the subject is queued behind this one.
@@ -238,11 +296,15 @@ impl Queue {
             self.len -= 1;
             self.bytes -= entry.bytes;
             self.cached -= usize::from(entry.event.is_some());
+            self.parked -= usize::from(lane.is_parked);
         }
         if position > 0 {
             return;
         }
         self.heads.remove(&seq);
+        if std::mem::take(&mut lane.is_parked) {
+            self.parked -= lane.entries.len();
+        }
         lane.state = LaneState::Ready(None);
         lane.failures = 0;
         lane.tried = false;
@@ -306,6 +368,39 @@ mod tests {
         queue.removed(samples::subject_id("a"), 0);
         assert_eq!(queue.take(now).unwrap().seq, 1);
         assert_eq!((queue.len(), queue.bytes()), (2, 20));
+    }
+
+    #[test]
+    fn a_parked_event_waits_unless_a_later_one_supersedes_it() {
+        use Change::Updated;
+        let now = Instant::now();
+        let at = now + Duration::from_secs(900);
+        for (lane, is_superseded) in [
+            (&[Raised][..], false),
+            (&[Raised, Resolved], false),
+            (&[Raised, Updated, Resolved], true),
+            (&[Updated], false),
+            (&[Updated, Updated], true),
+            (&[Updated, Resolved], true),
+            (&[Resolved], false),
+        ] {
+            let entries: Vec<_> = lane.iter().map(|change| ("a", *change)).collect();
+            let mut queue = queue(&entries);
+            assert!(!queue.take(now).unwrap().was_rejected);
+            queue.rejected(0, at);
+            assert_eq!((queue.len(), queue.parked()), (lane.len(), lane.len()));
+            if !is_superseded {
+                assert_eq!(queue.take(now).unwrap_err(), Idle::Until(at), "{lane:?}");
+            }
+            let again = queue.take(at).unwrap();
+            assert_eq!(again.seq, 0);
+            assert!(again.was_rejected);
+            assert_eq!(again.is_superseded, is_superseded, "{lane:?}");
+            queue.finished(0);
+            assert_eq!(queue.parked(), 0);
+            queue.removed(samples::subject_id("a"), 0);
+            assert_eq!(queue.len(), lane.len() - 1);
+        }
     }
 
     #[test]

@@ -14,7 +14,8 @@ use super::{
     worker::OutboxMessage,
 };
 use crate::{
-    metrics::{Metrics, Sink},
+    event::SubjectId,
+    metrics::Metrics,
     persist::store::{Store, StoreError},
     sinks::message::Message,
 };
@@ -67,7 +68,8 @@ impl SinkQueue {
     }
 
     /// Takes the oldest event that may be sent at `now`; must be followed by [`SinkQueue::delivered`],
-    /// [`SinkQueue::failed`], [`SinkQueue::given_up`] or [`SinkQueue::put_back`].
+    /// [`SinkQueue::failed`], [`SinkQueue::rejected`], [`SinkQueue::superseded`], [`SinkQueue::given_up`] or
+    /// [`SinkQueue::put_back`].
     ///
     /// # Errors
     /// If none may be sent: until when.
@@ -96,19 +98,32 @@ impl SinkQueue {
     /// The event was delivered.
     pub fn delivered(&self, seq: u64) {
         self.count("delivered", 1);
-        self.finished(seq);
+        self.finished(seq, OutboxInput::Finished);
+    }
+
+    /// The event will not be delivered: a later one of its subject takes its place.
+    pub fn superseded(&self, seq: u64) {
+        self.count("superseded", 1);
+        self.finished(seq, OutboxInput::Superseded);
     }
 
     /// The event will never be delivered; `outcome` says why in the metrics.
     pub fn given_up(&self, seq: u64, outcome: &'static str) {
         self.count(outcome, 1);
-        self.finished(seq);
+        self.finished(seq, OutboxInput::Finished);
     }
 
     /// An attempt failed; the event may be sent again at `at`.
     pub fn failed(&self, seq: u64, at: Instant) {
         self.count("failed", 1);
         locked(&self.queue).failed(seq, at);
+    }
+
+    /// The receiver rejected the event; it may be sent again at `at`.
+    pub fn rejected(&self, seq: u64, at: Instant) {
+        self.count("rejected", 1);
+        locked(&self.queue).rejected(seq, at);
+        self.update_metrics();
     }
 
     /// Returns the event as if it had not been taken.
@@ -120,6 +135,12 @@ impl SinkQueue {
     #[must_use]
     pub fn pending(&self) -> usize {
         locked(&self.queue).len()
+    }
+
+    /// The number of events that the receiver rejected, and of those that wait behind them.
+    #[must_use]
+    pub fn parked(&self) -> usize {
+        locked(&self.queue).parked()
     }
 
     /// Whether an event waits only for the removal of the one before it.
@@ -135,15 +156,19 @@ impl SinkQueue {
 
     /// Wakes the sender and updates the metrics after the queue has changed.
     pub(super) fn notify(&self) {
-        let pending = i64::try_from(self.pending()).unwrap_or(i64::MAX);
-        let labels = Sink {
-            sink: self.name.clone(),
-        };
-        self.metrics.pending.get_or_create(&labels).set(pending);
+        self.update_metrics();
         self.changed.notify_one();
     }
 
-    fn finished(&self, seq: u64) {
+    fn update_metrics(&self) {
+        let (all, parked) = {
+            let queue = locked(&self.queue);
+            (queue.len(), queue.parked())
+        };
+        self.metrics.show_queue(&self.name, all - parked, parked);
+    }
+
+    fn finished(&self, seq: u64, input: fn(usize, SubjectId, u64) -> OutboxInput) {
         let subject = {
             let mut queue = locked(&self.queue);
             queue.finished(seq);
@@ -151,9 +176,8 @@ impl SinkQueue {
         };
         if let Some(subject) = subject {
             // If the outbox thread has ended, the event stays stored and is sent again after the next start.
-            let _ = self.worker.send(OutboxMessage::Input(OutboxInput::Finished(
-                self.index, subject, seq,
-            )));
+            let input = input(self.index, subject, seq);
+            let _ = self.worker.send(OutboxMessage::Input(input));
         }
     }
 }

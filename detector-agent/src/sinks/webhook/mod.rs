@@ -128,6 +128,10 @@ impl DeliveryTarget for Webhook {
     async fn attempt(&self, message: Message) -> DeliveryOutcome {
         let response = match self.post(&message).await {
             Ok(response) => response,
+            Err(WebhookError::Body(why)) => {
+                let why = format!("cannot encode the event as a request: {why}");
+                return DeliveryOutcome::Rejected { wait: None, why };
+            }
             Err(why) => {
                 return DeliveryOutcome::Failed {
                     wait: None,
@@ -135,9 +139,14 @@ impl DeliveryTarget for Webhook {
                 };
             }
         };
+        let is_rejected = response.is_rejection();
         match response.status {
             status if status.is_success() => DeliveryOutcome::Delivered,
             StatusCode::GONE => DeliveryOutcome::Gone,
+            status if is_rejected => DeliveryOutcome::Rejected {
+                wait: response.retry_after,
+                why: format!("answered {status}"),
+            },
             status => DeliveryOutcome::Failed {
                 wait: response.retry_after,
                 why: if status.is_redirection() {

@@ -1,7 +1,8 @@
 //! Schedules the deliveries to one receiver.
 //!
 //! Invariants: at most [`CONCURRENCY`] requests at a time, and one at a time to a receiver that has failed
-//! [`FAILURES_UNTIL_DOWN`] times in a row; a failed event delays only the later events of its own subject; `Retry-After`
+//! [`FAILURES_UNTIL_DOWN`] times in a row; a failed event delays only the later events of its own subject; one that the
+//! receiver rejects does not count as a failure of the receiver, and is tried again late; `Retry-After`
 //! delays everything; after 410 nothing is sent until the agent is restarted, and events stay queued within the outbox's
 //! bound. An event is given up when an attempt fails and it is older than the settings allow: one that waited while the
 //! agent was down is attempted at least once more.
@@ -16,7 +17,9 @@ use tokio::{
 use tracing::{debug, error, info, warn};
 
 use crate::{
+    clock,
     health::Part,
+    log_budget::LogBudget,
     sinks::{
         message::Message,
         outbox::{
@@ -33,6 +36,10 @@ use crate::{
 const CONCURRENCY: usize = 8;
 /// Failures in a row after which the receiver counts as down.
 const FAILURES_UNTIL_DOWN: u32 = 3;
+/// Rejected events in a row after which the receiver is shown as failed.
+const REJECTIONS_UNTIL_FAILED: u32 = 3;
+/// The longest wait of a rejected event, in longest waits of one that failed; the first is one of them.
+const LONGEST_REJECTED_WAIT: u32 = 4;
 
 /// The outcome of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +48,13 @@ pub enum DeliveryOutcome {
     Delivered,
     /// The receiver wants no more events (410).
     Gone,
+    /// The receiver refuses this event, whenever it is sent.
+    Rejected {
+        /// The wait the receiver requests before this event is sent again.
+        wait: Option<Duration>,
+        /// The reason, without secrets.
+        why: String,
+    },
     /// The receiver may or may not have it.
     Failed {
         /// The wait the receiver requests before anything else is sent.
@@ -58,7 +72,8 @@ pub trait DeliveryTarget: Send + Sync + 'static {
 
 /// How a request ended.
 enum RequestOutcome {
-    DeliveryOutcome(DeliveryOutcome),
+    /// The event with this id was sent.
+    Sent(String, DeliveryOutcome),
     /// The event could not be read from the store.
     Unread(String),
     /// The store has no such event.
@@ -72,9 +87,15 @@ pub struct Sender<A> {
     target: Arc<A>,
     give_up_after: Duration,
     retry_policy: RetryPolicy,
+    rejected_policy: RetryPolicy,
     random: fastrand::Rng,
     /// Failures since the last success.
     failures: u32,
+    /// Events rejected since the last success.
+    rejections: u32,
+    /// Why an event was rejected last.
+    rejection: String,
+    log_budget: LogBudget,
     pauses: u32,
     /// An event was given up, and none was delivered since.
     giving_up: bool,
@@ -104,8 +125,15 @@ impl<A: DeliveryTarget> Sender<A> {
                 first: settings.first,
                 longest: settings.longest,
             },
+            rejected_policy: RetryPolicy {
+                first: settings.longest,
+                longest: settings.longest.saturating_mul(LONGEST_REJECTED_WAIT),
+            },
             random,
             failures: 0,
+            rejections: 0,
+            rejection: String::new(),
+            log_budget: LogBudget::new(),
             pauses: 0,
             giving_up: false,
             paused_until: None,
@@ -167,6 +195,7 @@ impl<A: DeliveryTarget> Sender<A> {
                 self.retry_after_until = None;
             }
             match self.sink_queue.take(now) {
+                Ok(job) if job.is_superseded => self.sink_queue.superseded(job.seq),
                 Ok(job) => {
                     let (sink_queue, target) =
                         (Arc::clone(&self.sink_queue), Arc::clone(&self.target));
@@ -186,18 +215,19 @@ impl<A: DeliveryTarget> Sender<A> {
         };
         let sink = self.sink_queue.name();
         match ended {
-            RequestOutcome::DeliveryOutcome(DeliveryOutcome::Delivered) => {
+            RequestOutcome::Sent(_, DeliveryOutcome::Delivered) => {
                 if self.failures >= FAILURES_UNTIL_DOWN {
                     info!(sink, "receiver accepts events again");
                 }
                 self.failures = 0;
+                self.rejections = 0;
                 self.giving_up = false;
                 self.pauses = 0;
                 self.paused_until = None;
-                self.health.works("accepts events");
                 self.sink_queue.delivered(job.seq);
+                self.show_accepting();
             }
-            RequestOutcome::DeliveryOutcome(DeliveryOutcome::Gone) => {
+            RequestOutcome::Sent(_, DeliveryOutcome::Gone) => {
                 if !self.gone {
                     warn!(
                         sink,
@@ -210,7 +240,10 @@ impl<A: DeliveryTarget> Sender<A> {
                     .failed("answered 410 Gone: nothing is sent until the agent restarts");
                 self.sink_queue.put_back(job.seq);
             }
-            RequestOutcome::DeliveryOutcome(DeliveryOutcome::Failed { wait, why }) => {
+            RequestOutcome::Sent(event, DeliveryOutcome::Rejected { wait, why }) => {
+                self.rejected(&job, &event, wait, why);
+            }
+            RequestOutcome::Sent(_, DeliveryOutcome::Failed { wait, why }) => {
                 self.failed(&job, wait, &why)
             }
             RequestOutcome::Unread(why) => self.failed(&job, None, &why),
@@ -242,7 +275,59 @@ impl<A: DeliveryTarget> Sender<A> {
             self.paused_until = Some(now + self.retry_policy.wait(self.pauses, &mut self.random));
         }
         self.retry_after_until = self.retry_after_until.max(requested);
-        if job.age >= self.give_up_after {
+        if !self.give_up(job, why) {
+            self.sink_queue
+                .failed(job.seq, requested.map_or(own, |at| at.max(own)));
+        }
+    }
+
+    fn rejected(&mut self, job: &SendJob, event: &str, wait: Option<Duration>, why: String) {
+        let sink = self.sink_queue.name();
+        if job.was_rejected || !self.log_budget.take(clock::now()) {
+            debug!(sink, event, "event rejected: {why}");
+        } else {
+            warn!(
+                sink,
+                event,
+                "event not accepted: {why}; it is tried again from time to time, and others are sent; correct the receiver, or the URL and format of the webhook"
+            );
+        }
+        self.rejections += u32::from(!job.was_rejected);
+        self.rejection = why;
+        if !self.give_up(job, &self.rejection.clone()) {
+            let own = self
+                .rejected_policy
+                .wait(job.failures.saturating_add(1), &mut self.random);
+            let wait = own.max(wait.unwrap_or_default());
+            self.sink_queue.rejected(job.seq, Instant::now() + wait);
+        }
+        // A receiver that is down is shown as such.
+        if self.failures == 0 {
+            self.show_accepting();
+        }
+    }
+
+    /// Shows that the receiver accepts events, except those that it rejects.
+    fn show_accepting(&self) {
+        let parked = self.sink_queue.parked();
+        let why = &self.rejection;
+        if self.rejections >= REJECTIONS_UNTIL_FAILED {
+            self.health.failed(format!("rejects events: {why}"));
+        } else if parked > 0 {
+            let events = if parked == 1 { "event" } else { "events" };
+            self.health.degraded(format!(
+                "{parked} {events} not accepted and tried again later ({why}); others are sent"
+            ));
+        } else {
+            self.health.works("accepts events");
+        }
+    }
+
+    /// Gives the event up if it is too old.
+    fn give_up(&mut self, job: &SendJob, why: &str) -> bool {
+        let sink = self.sink_queue.name();
+        let is_too_old = job.age >= self.give_up_after;
+        if is_too_old {
             let age = humantime::format_duration(Duration::from_secs(job.age.as_secs()));
             // Logged once: thousands may follow for a receiver that was down for long.
             if std::mem::replace(&mut self.giving_up, true) {
@@ -254,10 +339,8 @@ impl<A: DeliveryTarget> Sender<A> {
                 );
             }
             self.sink_queue.given_up(job.seq, "given_up");
-        } else {
-            self.sink_queue
-                .failed(job.seq, requested.map_or(own, |at| at.max(own)));
         }
+        is_too_old
     }
 }
 
@@ -277,7 +360,8 @@ async fn send<A: DeliveryTarget>(
             Err(error) => return RequestOutcome::Unread(error.to_string()),
         },
     };
-    RequestOutcome::DeliveryOutcome(target.attempt(event).await)
+    let id = event.id().to_owned();
+    RequestOutcome::Sent(id, target.attempt(event).await)
 }
 
 #[cfg(test)]

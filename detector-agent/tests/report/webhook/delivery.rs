@@ -1,15 +1,16 @@
 //! What reaches a receiver, how often and in which order, for every kind of answer.
 
 use std::{
+    collections::BTreeSet,
     fs,
     time::{Duration, Instant},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use detector_agent::sinks::webhook::sign::{Secret, signature};
-use detector_testkit::{Behaviour, DEADLINE, Receiver};
+use detector_testkit::{Behaviour, DEADLINE, ReceivedRequest, Receiver};
 
-use super::{RunningSinks, SECRET, accepted, event, hook, ids};
+use super::{RunningSinks, SECRET, accepted, event, event_json, hook, ids};
 
 #[test]
 fn request_has_all_signatures_and_headers_from_files() {
@@ -90,6 +91,123 @@ fn failed_event_is_retried_before_the_next_of_its_conflict() {
     assert_eq!(ids(&posted), expected);
     assert!(posted[..=failures].iter().all(|p| p.body == posted[0].body));
     running.stop();
+}
+
+#[test]
+fn rejected_event_waits_alone_until_the_receiver_accepts_it() {
+    for status in [400, 413, 422] {
+        let receiver = Receiver::start().unwrap();
+        receiver.set_handler(move |request| {
+            let is_bad = request.header("webhook-id").starts_with("bad");
+            Behaviour::status(if is_bad { status } else { 204 })
+        });
+        // A failure would stop everything for half an hour at least.
+        let yaml = hook(&receiver.url(), "")
+            .replace("first: 20ms, longest: 100ms", "first: 1h, longest: 1h");
+        let mut running = RunningSinks::start(&yaml, |_| ()).unwrap();
+        for n in 0..5 {
+            running.offer(event(&format!("bad{n}"), "raised", &format!("b{n}")));
+        }
+        running.wait_count("hook", "rejected", 5);
+        running.offer(event("end", "resolved", "b0"));
+        for n in 0..20 {
+            running.offer(event(&format!("good{n}"), "raised", &format!("g{n}")));
+        }
+        receiver
+            .wait_until(DEADLINE, |p| accepted(p) == 20)
+            .unwrap();
+        running.wait_count("hook", "delivered", 20);
+        let metrics = running.metrics.encode(None).unwrap();
+        for line in [
+            r#"ipconflict_outbox_parked{sink="hook"} 6"#,
+            r#"ipconflict_outbox_pending{sink="hook"} 0"#,
+        ] {
+            assert!(metrics.contains(line), "{line}: {metrics}");
+        }
+        // A restart keeps them, and tries them at once.
+        let directory = running.stop();
+        let mut running = RunningSinks::in_directory(&yaml, directory).unwrap();
+        running.wait_count("hook", "rejected", 5);
+        running.offer(event("good20", "raised", "g20"));
+        receiver
+            .wait_until(DEADLINE, |p| accepted(p) == 21)
+            .unwrap();
+        let directory = running.stop();
+        receiver.set_behaviour(Behaviour::status(204));
+        let _running = RunningSinks::in_directory(&yaml, directory).unwrap();
+        let posted = receiver
+            .wait_until(DEADLINE, |p| accepted(p) == 27)
+            .unwrap();
+        let ids = ids(&posted);
+        assert_eq!(ids.last(), Some(&"end"), "{ids:?}");
+        assert_eq!(ids.iter().filter(|id| **id == "bad1").count(), 3, "{ids:?}");
+    }
+}
+
+#[test]
+fn rejected_event_is_tried_again_from_time_to_time() {
+    let receiver = Receiver::start().unwrap();
+    let tried = std::sync::atomic::AtomicUsize::new(0);
+    receiver.set_handler(move |_| {
+        let n = tried.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Behaviour::status(if n < 3 { 422 } else { 204 })
+    });
+    let mut running = RunningSinks::start(&hook(&receiver.url(), ""), |_| ()).unwrap();
+    running.offer(event("e1", "raised", "c1"));
+    let posted = receiver.wait_until(DEADLINE, |p| accepted(p) == 1).unwrap();
+    assert_eq!(ids(&posted), ["e1"; 4]);
+    assert!(posted.iter().all(|p| p.body == posted[0].body));
+}
+
+#[test]
+fn rejected_alert_is_parked_and_the_others_of_its_request_are_sent() {
+    let receiver = Receiver::start().unwrap();
+    let bad = |request: &ReceivedRequest| {
+        let alerts = request.json().unwrap();
+        let mut alerts = alerts.as_array().unwrap().iter();
+        alerts.any(|alert| alert["labels"]["address"] == "10.0.0.7")
+    };
+    receiver.set_handler(move |request| Behaviour::status(if bad(request) { 400 } else { 200 }));
+    let address = receiver.address();
+    let yaml =
+        format!("alertmanagers:\n- {{name: am, url: 'http://{address}', resend-every: 1s}}\n");
+    let mut running = RunningSinks::start(&yaml, |_| ()).unwrap();
+    let on = |id: String, change: &str, n: u32| {
+        let mut json = event_json(&id, change, &format!("c{n}"));
+        json["subject"] = format!("10.0.0.{n}").into();
+        json["data"]["address"] = format!("10.0.0.{n}").into();
+        serde_json::from_value(json).unwrap()
+    };
+    for n in 0..60 {
+        running.offer(on(format!("e{n}"), "raised", n));
+    }
+    let addresses = |posted: &[ReceivedRequest]| -> BTreeSet<String> {
+        let accepted = posted.iter().filter(|request| request.is_accepted());
+        let bodies = accepted.map(|request| request.json().unwrap());
+        bodies
+            .flat_map(|alerts| alerts.as_array().unwrap().clone())
+            .map(|alert| alert["labels"]["address"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    receiver
+        .wait_until(DEADLINE, |p| addresses(p).len() == 59)
+        .unwrap();
+    running.wait_count("am", "rejected", 1);
+    // The next full sends leave it out.
+    let before = receiver.requests().len();
+    let posted = receiver
+        .wait_until(DEADLINE, |p| p.len() >= before + 2)
+        .unwrap();
+    assert!(posted[before..].iter().all(ReceivedRequest::is_accepted));
+    let metrics = running.metrics.encode(None).unwrap();
+    let parked = r#"ipconflict_outbox_parked{sink="am"} 1"#;
+    assert!(metrics.contains(parked), "{metrics}");
+    // Its end is sent at once.
+    receiver.set_behaviour(Behaviour::status(200));
+    running.offer(on("end".to_owned(), "resolved", 7));
+    receiver
+        .wait_until(DEADLINE, |p| addresses(p).len() == 60)
+        .unwrap();
 }
 
 #[test]

@@ -19,8 +19,8 @@ pub(in crate::sinks::outbox) struct EvictionCandidate {
 }
 
 impl Queue {
-    /// The events that may be evicted, in this order, the oldest first: resolved subjects of which the sink has got
-    /// nothing (those without any attempt before the others); updates outdated by a later event of their subject; open
+    /// The events that may be evicted, in this order, the oldest first: subjects whose events the receiver rejects, and
+    /// resolved ones of which the sink has got nothing (those without any attempt before the others); updates outdated by a later event of their subject; open
     /// subjects of which the sink has got nothing; other updates; last the `resolved` events of subjects that the sink
     /// has got, and subjects that it may have got. Nothing is sent from then on until [`Queue::unfreeze`].
     pub(in crate::sinks::outbox) fn eviction_candidates(&mut self) -> VecDeque<EvictionCandidate> {
@@ -34,7 +34,9 @@ impl Queue {
                 continue;
             }
             let has = |change| lane.entries.iter().any(|e| e.change == change);
+            let rejected = lane.entries.front().filter(|_| lane.is_parked);
             let rank = match (has(Change::Raised), has(Change::Resolved)) {
+                _ if rejected.is_some_and(|event| event.change != Change::Resolved) => 0,
                 (true, true) => u8::from(lane.tried),
                 (true, false) if lane.tried => 5,
                 (true, false) => 3,
@@ -165,6 +167,28 @@ mod tests {
         assert_eq!(
             order,
             expected.map(|(name, loses)| (samples::subject_id(name), loses))
+        );
+    }
+
+    #[test]
+    fn a_rejected_event_goes_before_open_subjects() {
+        let mut queue = queue(&[("open", Raised), ("bad", Raised), ("known", Updated)]);
+        let now = Instant::now();
+        for seq in 0..3 {
+            assert_eq!(queue.take(now).unwrap().seq, seq);
+        }
+        queue.put_back(0);
+        queue.rejected(1, now);
+        queue.rejected(2, now);
+        let order: Vec<_> = queue
+            .eviction_candidates()
+            .into_iter()
+            .map(|v| (v.subject, v.drops_raised, v.loses_resolved))
+            .collect();
+        let expected = [("bad", true), ("known", false), ("open", true)];
+        assert_eq!(
+            order,
+            expected.map(|(name, drops)| (samples::subject_id(name), drops, false))
         );
     }
 

@@ -16,6 +16,10 @@ const TIGHT: OutboxBounds = OutboxBounds {
 fn live(seed: u64, crash_at: usize, bounds: OutboxBounds, ambiguous: bool) -> (Simulation, bool) {
     let mut simulation = Simulation::new(seed, bounds);
     simulation.ambiguous = ambiguous;
+    live_on(simulation, seed, crash_at)
+}
+
+fn live_on(mut simulation: Simulation, seed: u64, crash_at: usize) -> (Simulation, bool) {
     simulation.disk.crash_at(crash_at);
     let mut crashed = false;
     let mut steps = 0;
@@ -50,6 +54,7 @@ fn live(seed: u64, crash_at: usize, bounds: OutboxBounds, ambiguous: bool) -> (S
         simulation.start().unwrap();
     }
     simulation.disk.come_back();
+    simulation.rejecting = false;
     simulation.finish();
     (simulation, crashed)
 }
@@ -70,6 +75,31 @@ fn a_crash_at_any_write_keeps_order_and_loses_nothing_stored() {
             crash_at += step;
         }
     }
+}
+
+#[test]
+fn rejected_events_cost_no_conflict_its_order_or_its_end() {
+    let (mut superseded, mut crashes) = (0, 0);
+    for (seed, bounds) in [(3, OutboxBounds::default()), (4, TIGHT)] {
+        for crash_at in (0..).step_by(3) {
+            let mut simulation = Simulation::new(seed, bounds);
+            simulation.ambiguous = false;
+            simulation.rejecting = true;
+            let (simulation, crashed) = live_on(simulation, seed, crash_at);
+            if !simulation.lost_resolved {
+                simulation.check_order();
+            }
+            superseded += simulation.counted("all", "superseded");
+            if !crashed {
+                break;
+            }
+            crashes += 1;
+        }
+    }
+    assert!(
+        superseded > 100 && crashes > 50,
+        "{superseded} superseded, {crashes} crashes"
+    );
 }
 
 #[test]

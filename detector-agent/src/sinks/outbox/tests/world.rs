@@ -102,6 +102,8 @@ pub(super) struct Simulation {
     pub(super) lost_resolved: bool,
     /// Whether a failed attempt may have reached the receiver.
     pub(super) ambiguous: bool,
+    /// Whether the receivers reject events at random.
+    pub(super) rejecting: bool,
 }
 
 impl Simulation {
@@ -120,6 +122,7 @@ impl Simulation {
             seen: sinks().iter().map(|_| HashMap::new()).collect(),
             lost_resolved: false,
             ambiguous: true,
+            rejecting: false,
         }
     }
 
@@ -235,6 +238,10 @@ impl Simulation {
             for _ in 0..most {
                 let now = Instant::now();
                 let Ok(job) = sink_queue.take(now) else { break };
+                if job.is_superseded {
+                    sink_queue.superseded(job.seq);
+                    continue;
+                }
                 let event = match job.event {
                     Some(event) => event,
                     None => match sink_queue.read(job.seq) {
@@ -245,6 +252,10 @@ impl Simulation {
                         }
                     },
                 };
+                if self.rejecting && self.random.u8(..4) == 0 && !self.has_seen(sink, &event) {
+                    sink_queue.rejected(job.seq, now);
+                    continue;
+                }
                 let fails = self.random.u8(..8) < failing;
                 if !fails || (self.ambiguous && self.random.bool()) {
                     self.saw(sink, &event);
@@ -256,6 +267,11 @@ impl Simulation {
                 }
             }
         }
+    }
+
+    fn has_seen(&self, sink: usize, event: &Message) -> bool {
+        let seen = self.seen[sink].get(&event.subject_id());
+        seen.is_some_and(|seen| seen.iter().any(|seen| seen.id == event.id()))
     }
 
     fn saw(&mut self, sink: usize, event: &Message) {

@@ -24,6 +24,7 @@ struct AttemptRecord {
     at: Duration,
     id: String,
     subject: SubjectId,
+    change: Change,
     concurrent: usize,
 }
 
@@ -47,6 +48,7 @@ impl DeliveryTarget for Target {
                 at: self.begun.elapsed(),
                 id: event.id().to_owned(),
                 subject: event.subject_id(),
+                change: event.change(),
                 concurrent,
             });
             before
@@ -61,6 +63,13 @@ fn failed() -> DeliveryOutcome {
     DeliveryOutcome::Failed {
         wait: None,
         why: "as configured".to_owned(),
+    }
+}
+
+fn rejected() -> DeliveryOutcome {
+    DeliveryOutcome::Rejected {
+        wait: None,
+        why: "answered 422".to_owned(),
     }
 }
 
@@ -216,6 +225,112 @@ fn an_event_that_always_fails_delays_only_its_own_conflict() {
         .collect();
     assert!(bad.len() > 5);
     assert!(bad.iter().all(|t| t.id == "e0"), "resolved overtook raised");
+}
+
+#[test]
+fn rejected_events_wait_alone_and_are_tried_for_a_day() {
+    let mut events: Vec<_> = (0..10)
+        .map(|n| event(n, Change::Raised, &format!("bad{n}")))
+        .collect();
+    events.extend((10..60).map(|n| event(n, Change::Raised, &format!("good{n}"))));
+    let (attempts, metrics) = send(events, 2 * DAY, |event, _| {
+        let id: usize = event.id()[1..].parse().unwrap();
+        if id < 10 {
+            rejected()
+        } else {
+            DeliveryOutcome::Delivered
+        }
+    });
+    assert_eq!(count(&metrics, "delivered"), 50);
+    let (bad, good): (Vec<_>, Vec<_>) = attempts.iter().partition(|t| t.id.len() == 2);
+    let last = good.iter().map(|t| t.at).max().unwrap();
+    assert!(
+        last < Duration::from_secs(2),
+        "the last one waited {last:?}"
+    );
+    for n in 0..10 {
+        let attempts: Vec<_> = bad.iter().filter(|t| t.id == format!("e{n}")).collect();
+        for pair in attempts.windows(2) {
+            let wait = pair[1].at - pair[0].at;
+            let is_slow = wait >= Duration::from_secs(450) && wait <= Duration::from_secs(3601);
+            assert!(is_slow, "{wait:?}");
+        }
+        let last = attempts.last().unwrap().at;
+        assert!(last >= DAY && last < DAY + Duration::from_secs(3601));
+        assert!((20..60).contains(&attempts.len()), "{}", attempts.len());
+    }
+    assert_eq!(count(&metrics, "given_up"), 10);
+    assert_eq!(count(&metrics, "failed"), 0);
+}
+
+#[test]
+fn a_rejected_event_is_delivered_once_the_receiver_takes_it() {
+    let events = vec![
+        event(0, Change::Raised, "a"),
+        event(1, Change::Resolved, "a"),
+    ];
+    let (attempts, metrics) = send(events, DAY, |event, before| {
+        if event.id() == "e0" && before < 3 {
+            rejected()
+        } else {
+            DeliveryOutcome::Delivered
+        }
+    });
+    let ids: Vec<_> = attempts.iter().map(|t| t.id.as_str()).collect();
+    assert_eq!(ids, ["e0", "e0", "e0", "e0", "e1"]);
+    let labels = crate::metrics::Sink {
+        sink: "hook".to_owned(),
+    };
+    assert_eq!(metrics.parked.get_or_create(&labels).get(), 0);
+}
+
+#[test]
+fn a_later_event_takes_the_place_of_a_rejected_one() {
+    let mut events = Vec::new();
+    for conflict in ["raise", "update"] {
+        for change in [
+            Change::Raised,
+            Change::Updated,
+            Change::Updated,
+            Change::Resolved,
+        ] {
+            events.push(event(events.len(), change, conflict));
+        }
+    }
+    // Of one conflict the `raised` event is rejected, of the other one both `updated`.
+    let (attempts, metrics) = send(events, Duration::from_secs(60), |event, _| {
+        if ["e0", "e5", "e6"].contains(&event.id()) {
+            rejected()
+        } else {
+            DeliveryOutcome::Delivered
+        }
+    });
+    let of = |conflict: &str| -> Vec<_> {
+        let subject = samples::subject_id(conflict);
+        let attempts = attempts.iter().filter(|t| t.subject == subject);
+        attempts.map(|t| (t.id.as_str(), t.change)).collect()
+    };
+    assert_eq!(
+        of("raise"),
+        [
+            ("e0", Change::Raised),
+            ("e2", Change::Raised),
+            ("e3", Change::Resolved)
+        ]
+    );
+    assert_eq!(
+        of("update"),
+        [
+            ("e4", Change::Raised),
+            ("e5", Change::Updated),
+            ("e6", Change::Updated),
+            ("e7", Change::Resolved)
+        ]
+    );
+    assert_eq!(
+        (count(&metrics, "superseded"), count(&metrics, "delivered")),
+        (3, 4)
+    );
 }
 
 #[test]
