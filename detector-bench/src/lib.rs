@@ -3,6 +3,7 @@
 //! Each benchmark returns [`Figure`]s: measured values, each with its goal if one is set. `cargo xtask bench` runs the
 //! `bench` binary once per benchmark and collects them; `cargo xtask soak` runs the `soak` binary.
 
+pub mod attack;
 pub mod baseline;
 pub mod cni;
 pub mod delivery;

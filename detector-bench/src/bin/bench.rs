@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand};
 use detector_bench::{
-    Figure, Goal, baseline, cni, delivery, endpoints,
+    Figure, Goal, attack, baseline, cni, delivery, endpoints,
     figure::record,
     flood,
     latency::{self, LatencyOptions, LatencyReport},
@@ -94,6 +94,12 @@ enum Bench {
         /// Number of conflicts meanwhile.
         #[arg(long)]
         conflicts: Option<u32>,
+    },
+    /// CPU time, memory, log and latency under each attack that a pod can make in its own namespace.
+    Attack {
+        /// Seconds of each attack.
+        #[arg(long)]
+        seconds: Option<f64>,
     },
 }
 
@@ -278,6 +284,10 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
             };
             let report = flood::run(agent, options)?;
             Ok(flood_figures(&report))
+        }
+        Bench::Attack { seconds: each } => {
+            let each = each.map_or_else(|| seconds(5.0, 1.0), Duration::from_secs_f64);
+            attack::run(agent, each)
         }
     }
 }

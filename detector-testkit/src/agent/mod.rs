@@ -187,6 +187,12 @@ impl Agent {
             .fold(String::new(), |text, line| text + line + "\n")
     }
 
+    /// The number of bytes it has logged.
+    #[must_use]
+    pub fn log_bytes(&self) -> u64 {
+        self.output.lock().log_bytes
+    }
+
     /// Sends it a signal.
     ///
     /// # Errors

@@ -23,6 +23,8 @@ const MAX_EVENTS: usize = 100_000;
 pub(super) struct Output {
     pub(super) events: Vec<ReceivedEvent>,
     pub(super) log: VecDeque<String>,
+    /// Of all lines, including those no longer kept.
+    pub(super) log_bytes: u64,
     pub(super) ready: bool,
     /// Lines on stdout that are no event or violate the contract, with the reason.
     violations: Vec<String>,
@@ -75,6 +77,7 @@ pub(super) fn read_log(stderr: impl Read, output: &Monitor<Output>) {
             if output.log.len() == MAX_LOG_LINES {
                 output.log.pop_front();
             }
+            output.log_bytes += line.len() as u64 + 1;
             output.log.push_back(line);
         });
     }
