@@ -106,17 +106,17 @@ fn lock_cannot_be_taken_or_replaced_without_root() {
 fn directory_of_others_is_refused_and_named() {
     let node = Node::new("prepared").unwrap();
     let parent = tempfile::tempdir().unwrap();
-    let prepare: [(&str, &dyn Fn(&Path)); 4] = [
-        ("owned", &|path| {
+    let prepare: [(&str, fn(&Path)); 4] = [
+        ("owned", |path| {
             readable_directory(path);
             chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
         }),
-        ("writable", &|path| {
+        ("writable", |path| {
             readable_directory(path);
             fs::set_permissions(path, fs::Permissions::from_mode(0o1777)).unwrap();
         }),
-        ("link", &|path| symlink("/tmp", path).unwrap()),
-        ("absent/run", &|_| {}),
+        ("link", |path| symlink("/tmp", path).unwrap()),
+        ("absent/run", |_| {}),
     ];
     for (name, prepare) in prepare {
         let directory = parent.path().join(name);
