@@ -52,13 +52,19 @@ enum Attack {
     Http,
 }
 
-const ATTACKS: [(&str, Attack); 12] = [
+const ATTACKS: [(&str, Attack); 13] = [
     ("idle", Attack::Nothing),
     ("ARP announcements", Attack::Announcements),
     ("ARP requests to the node", Attack::Requests),
     (
         "addresses",
         Attack::Changes(|n| both("address", &format!("{}/32 dev eth0", numbered(n)))),
+    ),
+    (
+        "its only address",
+        Attack::Changes(|_| {
+            ["del", "add"].map(|verb| format!("address {verb} {POD_ADDRESS} dev eth0"))
+        }),
     ),
     (
         "neighbour entries",
