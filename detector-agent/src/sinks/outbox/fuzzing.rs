@@ -24,10 +24,10 @@ const PATIENT: &str = "later";
 pub fn outbox_records(bytes: &[u8]) {
     let queued = serde_json::from_slice::<QueuedRecord>(bytes).ok();
     let open = serde_json::from_slice::<OpenRecord>(bytes).ok();
-    for record in &queued {
+    if let Some(record) = &queued {
         send(&record.message);
     }
-    for record in &open {
+    if let Some(record) = &open {
         send(&Message::Event(record.event.clone()));
     }
     if queued.is_none() && open.is_none() {
