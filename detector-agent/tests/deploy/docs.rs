@@ -116,7 +116,7 @@ With the chart, `secrets` mounts the keys of a Secret under /etc/ip-conflict-det
 | `only.namespaces` | both | all | Kubernetes namespaces, of which at least one named pod must be |
 | `only.confidence` | both | `observed` | `certain` restricts conflicts to those |
 | `only.min-duration` | both | `0s` | how long the conflict or anomaly must have lasted |
-| `format` | webhooks | `cloudevents` | `cloudevents`, `slack` or `pagerduty` |
+| `format` | webhooks | `cloudevents` | `cloudevents`, `slack` or `pagerduty`; the last two get [digests](events.md#delivery) |
 | `secret-files` | webhooks | none | signing secrets (`whsec_` and base64); each adds a signature |
 | `routing-key-file` | webhooks | | the integration's routing key, for `pagerduty` |
 | `retry.first`, `retry.longest` | webhooks | `1s`, `15m` | wait after the first failure, which doubles, and the longest wait |
