@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::digest_body;
 use crate::{
-    engine::Confidence,
+    engine::{AnomalyKind, Confidence},
     event::{
         AnomalyData, AnyEvent, Change, ContractName as _, Event,
         summary::{anomaly_line, anomaly_title, claimant, conflict_line, scoped_address},
@@ -153,10 +153,16 @@ fn pagerduty(event: &AnyEvent, routing_key: &str) -> Value {
         AnyEvent::Anomaly(event) => {
             let data = &event.data;
             let summary = format!("{}: {}", anomaly_title(data.kind), anomaly_line(data));
+            // It stands for conflicts, each of which would be an error.
+            let severity = if data.kind == AnomalyKind::AddressSweep {
+                "error"
+            } else {
+                "warning"
+            };
             (
                 summary,
                 &data.node,
-                "warning",
+                severity,
                 data.address.to_string(),
                 json!(data),
             )
@@ -222,6 +228,17 @@ mod tests {
         assert_eq!(page["payload"]["severity"], "warning");
         assert_eq!(page["payload"]["class"], "ipam_drift");
         assert_eq!(page["dedup_key"], event.subject_id().to_string());
+    }
+
+    #[test]
+    fn a_sweep_is_about_its_pod_and_as_severe_as_its_conflicts() {
+        let event = AnyEvent::from(samples::sweep("10.0.0.1"));
+        let page = any_body(Format::Pagerduty, &event);
+        assert_eq!(page["payload"]["severity"], "error");
+        assert_eq!(
+            page["payload"]["summary"],
+            "Address sweep: default/a (veth-a) on node-1: the pod on veth-a claims 4 addresses of others"
+        );
     }
 
     #[test]
