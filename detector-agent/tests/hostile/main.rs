@@ -7,6 +7,7 @@
 )]
 
 mod bounds;
+mod budget;
 mod connections;
 mod further_interfaces;
 mod hidden_addresses;

@@ -1,0 +1,184 @@
+//! Floods of ARP beyond a device's budget in the kernel, with one claim in between that must not be missed.
+
+use std::thread;
+
+use anyhow::ensure;
+use detector_testkit::{
+    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec,
+    http::TestClient, until,
+};
+
+use crate::AGENT;
+
+/// Frames of one flood before, and after, the claim in between. The budget is used up after a fraction of them.
+const HALF: u32 = 10_000;
+
+/// An address of the pods that are flooded from nowhere else.
+fn victim(n: usize) -> String {
+    format!("10.244.1.{}", 10 + n)
+}
+
+/// The address of pod `n`, which `vethvictim{n}` is.
+fn victim_pod(n: usize) -> PodSpec {
+    PodSpec::new(format!("vethvictim{n}")).address(format!("{}/32", victim(n)))
+}
+
+fn hostile_pods(node: &Node, count: usize) -> Vec<Pod> {
+    let specs: Vec<_> = (0..count)
+        .map(|n| PodSpec::new(format!("vethhostile{n}")))
+        .collect();
+    node.add_pods(&specs).unwrap()
+}
+
+/// Claims addresses that differ in each frame and are different for each `base`, and once, in between, `address`.
+fn flood(pod: &Pod, base: u8, address: Option<&str>) {
+    let first = u32::from_be_bytes([base, 0, 0, 0]);
+    let claims = (first..first + 2 * HALF).map(Into::into);
+    let mut frames: Vec<_> = claims
+        .map(|claim| Frame::announcement(pod.mac(), claim).to_bytes())
+        .collect();
+    if let Some(address) = address {
+        let claim = Frame::announcement(pod.mac(), address.parse().unwrap());
+        frames.insert(HALF as usize, claim.to_bytes());
+    }
+    FrameSender::open(pod).unwrap().send_all(&frames).unwrap();
+}
+
+/// The value of a series in the agent's metrics; 0 if it has none.
+fn metric(node: &Node, series: &str) -> anyhow::Result<u64> {
+    let metrics = TestClient::new(node, "http://127.0.0.1:9842")
+        .get("/metrics")?
+        .body;
+    let mut lines = metrics.lines().filter_map(|line| line.strip_prefix(series));
+    Ok(lines.next().map_or(Ok(0), |value| value.trim().parse())?)
+}
+
+/// Waits until the agent has this many claims of an address.
+fn wait_claims(node: &Node, address: &str, count: usize) {
+    let client = TestClient::new(node, "http://127.0.0.1:9842");
+    let path = format!("/api/v1/claims?address={address}");
+    until(DEADLINE, "the claims of the address", || {
+        let claims = client.get(&path)?.json()?;
+        let claims = claims["claims"].as_array().map(Vec::len);
+        ensure!(claims == Some(count), "{claims:?}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// Waits until the addresses that the agent has claims of are in the kernel's table; the node has `devices` so far. The thread
+/// that writes the table attaches to one more device afterwards.
+fn wait_table(node: &Node, devices: u64) {
+    let _last = node.add_pod(&PodSpec::new("vethlast")).unwrap();
+    until(DEADLINE, "the last device to be attached", || {
+        let attached = metric(node, "ipconflict_devices_attached")?;
+        ensure!(attached == devices + 1, "{attached}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// Most frames were beyond the budgets of these devices, and the log names each once.
+fn assert_flood_is_reported(node: &Node, agent: &Agent, hostile: &[Pod], frames: u64) {
+    until(DEADLINE, "the dropped frames to be counted", || {
+        let series = r#"ipconflict_observations_dropped_total{reason="budget"}"#;
+        let dropped = metric(node, series)?;
+        ensure!(dropped > frames / 10 * 9, "{dropped} of {frames}");
+        Ok(())
+    })
+    .unwrap();
+    for pod in hostile {
+        let named = format!("\"device\":\"{}\"", pod.device());
+        until(DEADLINE, "the device to be named", || {
+            let log = agent.log();
+            let lines = log
+                .lines()
+                .filter(|line| line.contains("exceeded its budget"));
+            let count = lines.filter(|line| line.contains(&named)).count();
+            ensure!(count == 1, "{count} lines name {named} in\n{log}");
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn claim_inside_a_flood_raises() {
+    let node = Node::new("flood").unwrap();
+    let _victim = node.add_pod(&victim_pod(0)).unwrap();
+    let hostile = hostile_pods(&node, 1);
+    let barrier = Barrier::prepare(&node).unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    flood(&hostile[0], 100, Some(&victim(0)));
+    let conflict = agent.wait_raised(&victim(0)).unwrap();
+    assert_eq!(conflict.devices(), ["vethhostile0", "vethvictim0"]);
+    // A flood afterwards does not end it.
+    flood(&hostile[0], 101, None);
+    barrier.pass(&node, &agent).unwrap();
+    let events = agent.events();
+    assert!(events.iter().all(|e| !e.event.resolves(&victim(0))));
+    assert_flood_is_reported(&node, &agent, &hostile, 4 * u64::from(HALF));
+}
+
+#[test]
+fn four_flooding_pods_hide_no_claim() {
+    let node = Node::new("floods").unwrap();
+    let victims: Vec<_> = (0..4).map(victim_pod).collect();
+    let _victims = node.add_pods(&victims).unwrap();
+    let hostile = hostile_pods(&node, 4);
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    thread::scope(|scope| {
+        for (base, (n, pod)) in (100..).zip(hostile.iter().enumerate()) {
+            scope.spawn(move || flood(pod, base, Some(&victim(n))));
+        }
+    });
+    for n in 0..4 {
+        let conflict = agent.wait_raised(&victim(n)).unwrap();
+        let devices = [format!("vethhostile{n}"), format!("vethvictim{n}")];
+        assert_eq!(conflict.devices(), devices);
+    }
+    assert_flood_is_reported(&node, &agent, &hostile, 8 * u64::from(HALF));
+}
+
+#[test]
+fn pod_that_starts_during_a_flood_is_protected() {
+    let node = Node::new("floodstart").unwrap();
+    let hostile = hostile_pods(&node, 1);
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    // It claims the address before, too, which is no conflict yet.
+    flood(&hostile[0], 100, Some(&victim(0)));
+    let _victim = node.add_pod(&victim_pod(0)).unwrap();
+    wait_claims(&node, &victim(0), 1);
+    wait_table(&node, 2);
+    flood(&hostile[0], 101, Some(&victim(0)));
+    let conflict = agent.wait_raised(&victim(0)).unwrap();
+    assert_eq!(conflict.devices(), ["vethhostile0", "vethvictim0"]);
+}
+
+#[test]
+fn claim_evicted_before_the_victim_started_raises_at_once() {
+    let node = Node::new("evicted").unwrap();
+    let hostile = hostile_pods(&node, 1);
+    let sender = FrameSender::open(&hostile[0]).unwrap();
+    let claim = Frame::announcement(hostile[0].mac(), victim(0).parse().unwrap());
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    // Published, and dropped by the agent in favour of the claims that follow.
+    sender.send(&claim).unwrap();
+    let claims = |count| wait_claims(&node, &victim(0), count);
+    claims(1);
+    let mut base = 100..;
+    until(DEADLINE, "the claim to be dropped", || {
+        flood(&hostile[0], base.next().unwrap(), None);
+        let series = r#"ipconflict_observations_dropped_total{reason="claims_per_device"}"#;
+        ensure!(metric(&node, series)? > 0, "none dropped");
+        Ok(())
+    })
+    .unwrap();
+    claims(0);
+    let _victim = node.add_pod(&victim_pod(0)).unwrap();
+    claims(1);
+    wait_table(&node, 2);
+    sender.send(&claim).unwrap();
+    let conflict = agent.wait_raised(&victim(0)).unwrap();
+    assert_eq!(conflict.devices(), ["vethhostile0", "vethvictim0"]);
+}
