@@ -260,6 +260,8 @@ impl ClaimedAddresses {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::panic, reason = "a test that cannot go on fails")]
+
     use std::net::Ipv4Addr;
 
     use super::*;

@@ -36,6 +36,9 @@ const ATTACKERS: [&[&str]; 2] = [
     ],
 ];
 
+/// What others did to the directory.
+type Preparation = fn(&Path);
+
 fn run_in(directory: &Path) -> AgentCommand {
     AgentCommand::run(AGENT).arg("--run-dir").arg(directory)
 }
@@ -106,7 +109,7 @@ fn lock_cannot_be_taken_or_replaced_without_root() {
 fn directory_of_others_is_refused_and_named() {
     let node = Node::new("prepared").unwrap();
     let parent = tempfile::tempdir().unwrap();
-    let prepare: [(&str, fn(&Path)); 4] = [
+    let prepare: [(&str, Preparation); 4] = [
         ("owned", |path| {
             readable_directory(path);
             chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
