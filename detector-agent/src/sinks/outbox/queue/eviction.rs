@@ -36,7 +36,14 @@ impl Queue {
             let has = |change| lane.entries.iter().any(|e| e.change == change);
             let rejected = lane.entries.front().filter(|_| lane.is_parked);
             let rank = match (has(Change::Raised), has(Change::Resolved)) {
-                _ if rejected.is_some_and(|event| event.change != Change::Resolved) => 0,
+                _ if rejected.is_some_and(|event| match event.change {
+                    Change::Raised => !lane.tried,
+                    Change::Updated => !has(Change::Resolved),
+                    Change::Resolved => false,
+                }) =>
+                {
+                    0
+                }
                 (true, true) => u8::from(lane.tried),
                 (true, false) if lane.tried => 5,
                 (true, false) => 3,
