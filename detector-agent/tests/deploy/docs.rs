@@ -297,25 +297,45 @@ fn every_example_event_satisfies_the_contract() {
 fn documented_bounds_match_the_code() {
     let page = fs::read_to_string(root().join("docs/limits.md")).unwrap();
     let bounds = detector_agent::engine::Settings::default().bounds;
-    for (what, bound) in [
-        ("claims of one device by frames", bounds.claims_per_device),
-        ("devices", bounds.links),
+    let rows: [(&str, &[usize]); 7] = [
+        (
+            "claims of one device by frames",
+            &[bounds.claims_per_device],
+        ),
+        (
+            "addresses in the namespaces of devices beyond that",
+            &[bounds.overflow_addresses],
+        ),
+        ("devices", &[bounds.links]),
         (
             "neighbour entries, forwarding entries",
-            bounds.kernel_entries,
+            &[bounds.kernel_entries],
         ),
-        ("conflicts open at once", bounds.open_conflicts),
+        (
+            "conflicts open at once",
+            &[
+                bounds.open_conflicts,
+                bounds.conflicts_per_device,
+                bounds.all_open_conflicts(),
+            ],
+        ),
+        (
+            "anomalies open at once",
+            &[bounds.open_conflicts, bounds.anomalies_per_device],
+        ),
         (
             "claimants listed in one conflict",
-            bounds.claimants_per_conflict,
+            &[bounds.claimants_per_conflict],
         ),
-    ] {
+    ];
+    for (what, bounds) in rows {
         let line = page.lines().find(|line| {
             line.starts_with(&format!("| {what}")) && line.contains(|c: char| c.is_ascii_digit())
         });
         let line = line.unwrap_or_else(|| panic!("{what}"));
         let number: String = line.chars().filter(char::is_ascii_digit).collect();
-        assert_eq!(number, bound.to_string(), "{line}");
+        let documented: String = bounds.iter().map(ToString::to_string).collect();
+        assert_eq!(number, documented, "{line}");
     }
 }
 

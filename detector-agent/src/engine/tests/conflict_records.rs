@@ -118,6 +118,7 @@ fn restored_conflict_counts_once_against_the_bound() {
     let node = Node::with_duplicate();
     let bounds = Bounds {
         open_conflicts: 2,
+        conflicts_per_device: 0,
         ..Bounds::default()
     };
     let records = node.engine.open_records(node.now);
