@@ -6,7 +6,10 @@
     reason = "tests fail by panicking"
 )]
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    net::Ipv4Addr,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use detector_testkit::{AgentCommand, DEADLINE, Node, Outcome, Pod, PodSpec};
 use serde_json::Value;
@@ -145,19 +148,17 @@ fn missing_capability_exits_2_with_valid_json() {
     assert!(document(&outcome).is_object());
 }
 
-/// A pod with more addresses than a snapshot keeps per pod.
-fn pod_beyond_address_bound(node: &Node) -> Pod {
-    let pod = node.add_pod(&PodSpec::new("vethmany")).unwrap();
-    let lines =
-        (0..1100).map(|n| format!("address add 10.99.{}.{}/32 dev eth0", n / 250, n % 250 + 1));
-    pod.netns().ip_batch(lines).unwrap();
-    pod
+/// More routes than a snapshot contains.
+fn add_routes_beyond_the_bound(node: &Node) {
+    let routes = (0..66_000_u32).map(|n| Ipv4Addr::from(0x0a63_0000 + n));
+    let lines = routes.map(|route| format!("route add {route}/32 dev lo"));
+    node.ip_batch(lines).unwrap();
 }
 
 #[test]
 fn incomplete_snapshot_without_conflict_exits_2() {
     let node = Node::new("checkpart").unwrap();
-    let _pod = pod_beyond_address_bound(&node);
+    add_routes_beyond_the_bound(&node);
     let text = check(&node, "text");
     assert_eq!(text.code().unwrap(), 2, "{text:?}");
     let first = text.stdout.lines().next().unwrap();
@@ -179,7 +180,7 @@ fn incomplete_snapshot_without_conflict_exits_2() {
 #[test]
 fn incomplete_snapshot_with_conflict_exits_1() {
     let node = Node::new("checkpartly").unwrap();
-    let _many = pod_beyond_address_bound(&node);
+    add_routes_beyond_the_bound(&node);
     let _pods = duplicate(&node);
     let outcome = check(&node, "json");
     assert_eq!(outcome.code().unwrap(), 1, "{outcome:?}");
