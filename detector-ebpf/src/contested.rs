@@ -44,8 +44,8 @@ struct ContestKey {
 /// own, so that it does not grow the hot path's stack frame.
 #[inline(never)]
 pub(crate) fn may_publish(claim: &RawClaim, now: u64) -> bool {
-    let address = claimed_address(claim.tag, claim.address);
-    let Some(holder) = CLAIMED.get_ptr(&address) else {
+    let address = &claimed_address(claim.tag, claim.address);
+    let Some(holder) = CLAIMED.get_ptr(address) else {
         return false;
     };
     // SAFETY: map memory stays valid while the program runs; the agent writes a value as a whole.
@@ -56,7 +56,7 @@ pub(crate) fn may_publish(claim: &RawClaim, now: u64) -> bool {
         ifindex: claim.ifindex,
         is_tagged: u16::from(claim.vlan_outer != 0),
         tentative: u16::from(claim.tentative),
-        address,
+        address: *address,
     };
     let window_ns = REPUBLISH_AFTER_NS.load();
     let budget = Budget {
