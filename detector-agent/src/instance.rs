@@ -92,7 +92,7 @@ impl Instance {
         .map_err(io::Error::from)
         .map_err(io_error(&path))?
         .into();
-        // Whoever can open the file, even for reading only, can hold the lock.
+        // Every process that can open the file, even for reading only, can hold the lock.
         check(&file, &path, 0o077, "is accessible to other users")?;
         match file.try_lock() {
             Ok(()) => {}

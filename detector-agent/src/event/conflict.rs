@@ -150,8 +150,8 @@ impl ConflictData {
         self.claimants.iter().filter(|c| c.left.is_none())
     }
 
-    /// The claimants that contest the address: those that do not have it for certain, except the first one where nobody
-    /// does.
+    /// The claimants that contest the address: those that do not have it for certain, except the first one if
+    /// none has it for certain.
     pub fn contesters(&self) -> impl Iterator<Item = &ClaimantData> {
         let owner = self.present().min_by_key(|c| (!c.is_certain(), c.since));
         let is_owner = move |c: &ClaimantData| owner.is_some_and(|owner| std::ptr::eq(owner, c));

@@ -59,7 +59,7 @@ impl Engine {
             }
             match self.fdb.port(entry.ifindex, entry.lladdr) {
                 Some(port) => pod(self.links.pod(port)),
-                // As in the claimants: somebody behind the bridge.
+                // As in the claimants: a pod behind the bridge.
                 None if entry.state == NudState::Permanent => {
                     Some(ShareOwner::Device(entry.ifindex))
                 }

@@ -88,7 +88,7 @@ impl ReportedSweeps {
 }
 
 /// Who contests the address of a conflict: claimants that do not have it for certain, except the
-/// first one where nobody has.
+/// first one if none has.
 fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
     if conflict.kind == ConflictKind::Flapping || conflict.confidence == Confidence::Certain {
         return Vec::new();
