@@ -80,11 +80,11 @@ const ATTACKS: [(&str, Attack); 13] = [
         Attack::Changes(|n| both("route", &format!("{}/32 dev eth0", numbered(n)))),
     ),
     (
-        "dummy devices",
+        "macvlan devices",
         Attack::Changes(|_| {
             [
-                "link add d0 type dummy".to_owned(),
-                "link del d0".to_owned(),
+                "link add link eth0 name m0 type macvlan mode bridge".to_owned(),
+                "link del m0".to_owned(),
             ]
         }),
     ),
