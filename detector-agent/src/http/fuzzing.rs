@@ -58,6 +58,7 @@ fn site() -> std::io::Result<Site> {
             local_hosts_only: true,
             token: None,
             slots: Slots::new(1024),
+            pace: Arc::default(),
             metrics_text: Arc::default(),
             sources,
         }),

@@ -14,6 +14,7 @@ mod guard;
 mod health;
 mod listen;
 mod metrics;
+mod pace;
 mod page;
 mod respond;
 mod route;
@@ -46,6 +47,7 @@ use crate::{
 };
 use engine_client::EngineClient;
 use metrics::MetricsText;
+use pace::RequestPace;
 use slots::Slots;
 use tls::Tls;
 use token::Token;
@@ -202,6 +204,7 @@ impl Endpoints {
             engine: Arc::new(EngineClient::new(sources.inbox.clone())),
             token: self.token.map(Arc::new),
             slots: Slots::new(descriptors::limit()),
+            pace: Arc::default(),
             metrics_text: Arc::default(),
             local_hosts_only: false,
             sources,
@@ -310,6 +313,7 @@ struct App {
     engine: Arc<EngineClient>,
     token: Option<Arc<Token>>,
     slots: Slots,
+    pace: Arc<RequestPace>,
     metrics_text: Arc<MetricsText>,
     /// On loopback, a foreign `Host` means DNS rebinding by a web page.
     local_hosts_only: bool,

@@ -125,9 +125,19 @@ async fn serve_connection(
     match tls {
         None => serve_requests(stream, app, slot).await,
         Some(tls) => {
+            // A handshake costs more than most requests.
+            pause(&app, slot.client()).await;
             let stream = timeout(HEADER_TIMEOUT, tls.acceptor().accept(stream)).await??;
             serve_requests(stream, app, slot).await
         }
+    }
+}
+
+/// Waits until a client may be answered.
+async fn pause(app: &App, client: Client) {
+    let pause = app.pace.take(client, clock::now());
+    if !pause.is_zero() {
+        sleep(pause).await;
     }
 }
 
@@ -154,9 +164,11 @@ async fn answer(
     slot: SlotHandle,
     request: Request<Incoming>,
 ) -> Result<Response<impl Body<Data = Bytes, Error = Truncated>>, Infallible> {
-    let answering = slot.answer();
-    // One request of each connection in turn, also if a client sends many at once.
+    // A connection that waits may give way to another one. Without a pause, too, one request of each connection in turn,
+    // also if a client sends many at once.
+    pause(&app, slot.client()).await;
     yield_now().await;
+    let answering = slot.answer();
     let reply = route::handle(app, slot.client(), request).await?;
     let bytes = reply.body().size_hint().exact().unwrap_or_default();
     answering.holds(usize::try_from(bytes).unwrap_or(usize::MAX));
