@@ -45,6 +45,8 @@ impl RequestPace {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use std::net::Ipv4Addr;
 
     use super::*;

@@ -114,7 +114,7 @@ impl Benchmark {
             Self::Throughput => (90, 45),
             Self::Flood => (60, 30),
             Self::Endpoints => (120, 45),
-            Self::Attack => (200, 45),
+            Self::Attack => (200, 75),
             Self::Identify => (150, 60),
             Self::Scale => (260, 90),
         };
