@@ -30,6 +30,7 @@ pub mod random;
 pub mod receiver;
 pub mod scenario;
 pub mod server;
+pub mod tls;
 pub mod traffic;
 mod wait;
 

@@ -4,17 +4,14 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    path::Path,
-    sync::Arc,
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, ensure};
 use detector_testkit::{
-    Agent, AgentCommand, ClientBehaviour, DEADLINE, MacAddress, Netns, Node, Pod, PodClients,
-    PodSpec, announce, http::TestClient, send_half_open, until,
+    Agent, AgentCommand, ClientBehaviour, DEADLINE, MacAddress, Node, Pod, PodClients, PodSpec,
+    announce, http::TestClient, send_half_open, tls, until,
 };
 
 use crate::AGENT;
@@ -187,14 +184,14 @@ fn half_open_connections_do_not_delay_probes() {
 #[test]
 fn unfinished_tls_handshakes_do_not_delay_probes() {
     let folder = tempfile::tempdir().unwrap();
-    let (chain, key) = certificate(folder.path());
+    let (chain, key) = tls::self_signed(folder.path()).unwrap();
     let command = metrics_on_the_node().args(["--tls-cert", &chain, "--tls-key", &key]);
     let site = Site::new("tlshalf", 12, 1, &command);
     let _clients = site.attack(ENDPOINT, 1000, ClientBehaviour::HalfTlsHandshake);
     for probe in 0..PROBES {
         for server in [LOOPBACK, ENDPOINT] {
             let started = Instant::now();
-            let answer = get_over_tls(&site.node, address(server), &chain);
+            let answer = tls::get_health(&site.node, address(server), &chain).unwrap();
             let took = started.elapsed();
             assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
             assert!(took < PROBE_TIMEOUT, "{server}, probe {probe}: {took:?}");
@@ -264,36 +261,4 @@ fn connections_leave_descriptors_for_everything_else() {
     assert!(added <= 32 + 2, "{added} of 128");
     let log = site.agent.log();
     assert!(!log.contains("accepting HTTP connections failed"), "{log}");
-}
-
-fn certificate(folder: &Path) -> (String, String) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (chain, key) = (folder.join("chain.pem"), folder.join("key.pem"));
-    fs::write(&chain, made.cert.pem()).unwrap();
-    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    (chain.display().to_string(), key.display().to_string())
-}
-
-/// The answer to a request for `/healthz`.
-fn get_over_tls(netns: &Netns, server: SocketAddr, chain: &str) -> String {
-    use rustls::pki_types::{CertificateDer, pem::PemObject as _};
-    let mut roots = rustls::RootCertStore::empty();
-    roots
-        .add(CertificateDer::from_pem_file(chain).unwrap())
-        .unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = "localhost".try_into().unwrap();
-    let session = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
-    let stream = netns.run_in(|| Ok(TcpStream::connect(server)?)).unwrap();
-    let mut tls = rustls::StreamOwned::new(session, stream);
-    tls.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        .unwrap();
-    let mut answer = String::new();
-    tls.read_to_string(&mut answer).unwrap();
-    answer
 }

@@ -1,10 +1,11 @@
 //! The HTTP endpoints of a running agent: content, authentication, TLS, and startup with and without
 //! them.
 
-use std::{fs, io::Read as _, io::Write as _, net::TcpStream, path::Path, sync::Arc};
+use std::{fs, io::Read as _, io::Write as _, net::TcpStream};
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec, event::Conflict, http::TestClient, until,
+    Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec, event::Conflict, http::TestClient, tls,
+    until,
 };
 use serde_json::Value;
 
@@ -425,7 +426,7 @@ fn unusable_token_or_certificate_is_one_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     fs::write(path("empty"), "").unwrap();
-    let (chain, _key) = certificate(folder.path());
+    let (chain, _key) = tls::self_signed(folder.path()).unwrap();
     for (args, named) in [
         (vec!["--http-token-file", "/nowhere"], "/nowhere".to_owned()),
         (vec!["--http-token-file", &path("empty")], path("empty")),
@@ -451,52 +452,24 @@ fn unusable_token_or_certificate_is_one_sentence() {
     }
 }
 
-fn certificate(folder: &Path) -> (String, String) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (chain, key) = (folder.join("chain.pem"), folder.join("key.pem"));
-    fs::write(&chain, made.cert.pem()).unwrap();
-    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    (chain.display().to_string(), key.display().to_string())
-}
-
 #[test]
 fn with_a_certificate_the_endpoints_accept_only_tls() {
     let node = Node::new("tls").unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let (chain, key) = certificate(folder.path());
+    let (chain, key) = tls::self_signed(folder.path()).unwrap();
     let command = AgentCommand::run(AGENT)
         .arg("--tls-cert")
         .arg(&chain)
         .arg("--tls-key")
         .arg(&key);
     let _agent = Agent::start_ready(&node, &command).unwrap();
-    let connect = || {
-        node.run_in(|| Ok(TcpStream::connect("127.0.0.1:9842")?))
-            .unwrap()
-    };
-
-    let mut roots = rustls::RootCertStore::empty();
-    use rustls::pki_types::{CertificateDer, pem::PemObject as _};
-    roots
-        .add(CertificateDer::from_pem_file(&chain).unwrap())
-        .unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = "localhost".try_into().unwrap();
-    let session = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
-    let mut tls = rustls::StreamOwned::new(session, connect());
-    tls.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        .unwrap();
-    let mut answer = String::new();
     // A server that closes without `close_notify` is an error here.
-    tls.read_to_string(&mut answer).unwrap();
+    let answer = tls::get_health(&node, ([127, 0, 0, 1], 9842).into(), &chain).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 
-    let mut plain = connect();
+    let mut plain = node
+        .run_in(|| Ok(TcpStream::connect("127.0.0.1:9842")?))
+        .unwrap();
     plain
         .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .unwrap();
