@@ -69,10 +69,7 @@ impl ClaimContext<'_> {
         link: &LinkState,
         facts: &AddressFacts,
     ) -> bool {
-        let is_assigned = link
-            .link
-            .peer
-            .is_some_and(|peer| facts.is_assigned_on(peer) || facts.is_further_on(peer));
+        let is_assigned = link.link.peer.is_some_and(|peer| facts.is_held_on(peer));
         match entry.state {
             NudState::Permanent => true,
             NudState::Reachable => is_assigned || !entry.refuted,
@@ -97,11 +94,7 @@ impl ClaimContext<'_> {
         facts: &AddressFacts,
         now: Timestamp,
     ) -> bool {
-        let is_assigned = || {
-            link.link
-                .peer
-                .is_some_and(|peer| facts.is_assigned_on(peer) || facts.is_further_on(peer))
-        };
+        let is_assigned = || link.link.peer.is_some_and(|peer| facts.is_held_on(peer));
         let is_held = || {
             self.has_no_expiry(link, frame.vlan, address)
                 && !self.is_superseded(address, frame, facts)

@@ -267,6 +267,12 @@ impl Links {
         peers.filter(|peer| peer.nsid == nsid).copied().collect()
     }
 
+    /// The pod devices whose peers are in a namespace.
+    pub(super) fn pods_in(&self, nsid: NsId) -> impl Iterator<Item = &LinkState> {
+        let peers = self.by_peer.keys().filter(move |peer| peer.nsid == nsid);
+        peers.filter_map(|peer| self.pod_by_peer(*peer))
+    }
+
     /// Unsets the peer of a pod device; returns that device.
     pub(super) fn unset_peer(&mut self, peer: Peer) -> Option<&mut LinkState> {
         let ifindex = self.by_peer.remove(&peer)?;

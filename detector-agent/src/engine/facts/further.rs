@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::Facts;
 use crate::engine::{
-    observation::{Mac, NsId, Peer, Timestamp},
+    observation::{Mac, Peer, Timestamp},
     settings::Bounds,
     snapshot::FurtherAddress,
 };
@@ -91,10 +91,5 @@ impl super::AddressFacts {
     /// Whether the pod answers for the address on the device of `peer` because a further interface has it.
     pub(in crate::engine) fn is_further_on(&self, peer: Peer) -> bool {
         self.further.iter().any(|f| f.peer == peer)
-    }
-
-    /// Whether a further interface in this namespace has the address.
-    pub(in crate::engine) fn is_further_in(&self, nsid: NsId) -> bool {
-        self.further.iter().any(|f| f.peer.nsid == nsid)
     }
 }

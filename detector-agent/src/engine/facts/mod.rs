@@ -63,9 +63,16 @@ impl AddressFacts {
         self.assigned.iter().any(|a| a.peer == peer)
     }
 
+    /// Whether the pod has the address on `peer`, or answers for it there.
+    pub(super) fn is_held_on(&self, peer: Peer) -> bool {
+        self.is_assigned_on(peer) || self.is_further_on(peer)
+    }
+
     /// Whether an interface in this namespace has the address.
-    pub(super) fn is_assigned_in(&self, nsid: NsId) -> bool {
-        self.assigned.iter().any(|a| a.peer.nsid == nsid)
+    pub(super) fn is_in(&self, nsid: NsId) -> bool {
+        let assigned = self.assigned.iter().map(|a| a.peer);
+        let further = self.further.iter().map(|f| f.peer);
+        assigned.chain(further).any(|peer| peer.nsid == nsid)
     }
 }
 

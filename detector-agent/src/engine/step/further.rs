@@ -22,8 +22,8 @@ impl Engine {
         if self.links.pod_by_peer(peer).is_some() {
             return;
         }
-        let peers = self.links.peers_in(peer.nsid);
-        if !peers.is_empty() && self.further_reads.note(peer.nsid, now) {
+        let is_pods = self.links.pods_in(peer.nsid).next().is_some();
+        if is_pods && self.further_reads.note(peer.nsid, now) {
             self.read_namespace(peer.nsid, effects);
         }
     }
@@ -36,8 +36,7 @@ impl Engine {
     }
 
     fn read_namespace(&self, nsid: NsId, effects: &mut Vec<Effect>) {
-        let peers = self.links.peers_in(nsid).into_iter();
-        let devices = peers.filter_map(|peer| self.links.pod_by_peer(peer));
+        let devices = self.links.pods_in(nsid);
         effects.extend(devices.map(LinkState::device).map(Effect::ReadDevice));
     }
 
@@ -63,13 +62,11 @@ impl Engine {
     /// seen of it on any of the pod's devices counts no more, unless another interface has it.
     pub(super) fn withdraw_in_namespace(&mut self, nsid: NsId, address: IpAddr, at: Timestamp) {
         let facts = self.facts.get(address);
-        if facts.is_some_and(|f| f.is_assigned_in(nsid) || f.is_further_in(nsid)) {
+        if facts.is_some_and(|facts| facts.is_in(nsid)) {
             return;
         }
-        let peers = self.links.peers_in(nsid).into_iter();
-        let devices: Vec<IfIndex> = peers
-            .filter_map(|peer| Some(self.links.pod_by_peer(peer)?.link.ifindex))
-            .collect();
+        let devices = self.links.pods_in(nsid).map(|l| l.link.ifindex);
+        let devices: Vec<IfIndex> = devices.collect();
         for device in devices {
             self.pod_evidence_withdrawn(device, address, at);
         }
