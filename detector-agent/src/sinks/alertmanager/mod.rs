@@ -29,7 +29,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     EventSink,
-    client::{HttpClient, PostError},
+    client::{HttpClient, PostError, PostFailure},
     retry::RetryPolicy,
 };
 use crate::{
@@ -57,14 +57,6 @@ const RETRY: RetryPolicy = RetryPolicy {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(30),
 };
-
-/// Why alerts were not accepted.
-enum PostFailure {
-    /// Because of one of them.
-    Rejected(String),
-    /// For another reason.
-    Failed(String),
-}
 
 #[derive(Debug)]
 enum AlertInput {

@@ -62,6 +62,15 @@ pub fn is_rejection(status: u16) -> bool {
     matches!(status, 400 | 413 | 422)
 }
 
+/// Why something was not accepted, in words.
+#[derive(Debug)]
+pub enum PostFailure {
+    /// The receiver refuses this content; others may be accepted.
+    Rejected(String),
+    /// For another reason.
+    Failed(String),
+}
+
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum PostError {

@@ -36,7 +36,10 @@ use crate::{
     kube_client::KubeClient,
     log_budget::LogBudget,
     metrics::Metrics,
-    sinks::{EventSink, client::is_rejection},
+    sinks::{
+        EventSink,
+        client::{PostFailure, is_rejection},
+    },
     timer::DoublingDelay,
 };
 
@@ -149,14 +152,6 @@ async fn post_all(
             }
         }
     }
-}
-
-/// Why an event was not posted.
-enum PostFailure {
-    /// The server refuses this one.
-    Rejected(String),
-    /// For another reason.
-    Failed(String),
 }
 
 /// Posts events; reconnects when its token is no longer valid.
