@@ -2,8 +2,8 @@
 //!
 //! Two-way set-associative: the address and the device select a bucket of two claims, and a third replaces the older one. An
 //! evicted claim is only published again, within its device's budget. The agent clears the buckets of an address
-//! (`detector_common::recent_group`) once its claimants change: it may have dropped a claim that was not contested then. Compared with the kernel's LRU hash map this avoids helper
-//! calls, which were half of the cost of a new claim.
+//! (`detector_common::recent_group`) once its claimants change: it may have dropped a claim that was not contested then.
+//! Compared with the kernel's LRU hash map this avoids helper calls, which were half of the cost of a new claim.
 //!
 //! Two CPUs may write a bucket at once. An entry is marked empty while it is written, so that a reader usually takes a
 //! half-written entry for empty. In the worst case a claim is published once too often, or, if the halves of two claims of

@@ -16,7 +16,7 @@ use detector_testkit::{Agent, AgentCommand, DEADLINE, Node};
 
 use crate::AGENT;
 
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 /// A process without privileges, and one with all of them in a user namespace of its own.
 const ATTACKERS: [&[&str]; 2] = [
     &[
@@ -112,7 +112,7 @@ fn directory_of_others_is_refused_and_named() {
     let prepare: [(&str, Preparation); 4] = [
         ("owned", |path| {
             readable_directory(path);
-            chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+            chown(path, Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
         }),
         ("writable", |path| {
             readable_directory(path);
