@@ -100,6 +100,16 @@ impl RunningSinks {
         self.metrics.deliveries.get_or_create(&labels).get()
     }
 
+    /// Waits until the metrics have this line: gauges are renewed after the counters.
+    fn wait_line(&self, line: &str) {
+        until(DEADLINE, line, || {
+            let metrics = self.metrics.encode(None)?;
+            anyhow::ensure!(metrics.lines().any(|l| l == line), "{metrics}");
+            Ok(())
+        })
+        .unwrap();
+    }
+
     /// Shuts down as the agent does on SIGTERM; returns the directory for the next start.
     fn stop(mut self) -> TempDir {
         let senders = self.senders.take().unwrap();
