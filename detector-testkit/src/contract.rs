@@ -44,6 +44,7 @@ pub fn violations(event: &Value) -> Vec<String> {
     check.field("data", |data| {
         if is_conflict {
             conflict(data, kind == RESOLVED);
+            changed(data, kind == UPDATED);
         } else {
             anomaly(data, kind == ANOMALY_RESOLVED);
         }
@@ -93,6 +94,7 @@ fn conflict(data: &mut FieldCheck<'_>, resolved: bool) {
             field.report("null while active");
         }
     });
+    duration(data, resolved);
     // A duration and not a time: hundreds of conflicts found by one snapshot take a busy machine more than a second.
     data.field("latency_us", |field| {
         if !field
@@ -119,7 +121,8 @@ fn conflict(data: &mut FieldCheck<'_>, resolved: bool) {
         });
         claimant.field("mac", |field| field.or_null(mac));
         claimant.field("master", |field| field.or_null(non_empty));
-        claimant.field("since", time);
+        since(claimant);
+        newest(claimant);
         claimant.field("pod", |field| field.or_null(pod));
         claimant.field("pod_unknown_because", |field| field.or_null(non_empty));
         if claimant.value.get("pod").is_some_and(Value::is_null)
@@ -139,7 +142,7 @@ fn conflict(data: &mut FieldCheck<'_>, resolved: bool) {
             evidence.field("kind", |field| {
                 field.one_of(&["address", "arp", "ndp", "neighbour", "source"])
             });
-            evidence.field("first_seen", time);
+            evidence.field("first_seen", |field| field.or_null(time));
             evidence.field("last_seen", time);
             evidence.field("mac", |field| field.or_null(mac));
             evidence.field("detail", |field| field.or_null(non_empty));
@@ -156,6 +159,61 @@ fn conflict(data: &mut FieldCheck<'_>, resolved: bool) {
         data.report(&format!(
             "two claimants or more in an active duplicate, not {present}"
         ));
+    }
+}
+
+fn is_set(field: &FieldCheck<'_>, name: &str) -> bool {
+    field.value.get(name).is_some_and(|value| !value.is_null())
+}
+
+/// Only a resolving event has a duration.
+fn duration(data: &mut FieldCheck<'_>, resolved: bool) {
+    if resolved {
+        data.field("duration_seconds", |field| {
+            if field.value.as_f64().is_none_or(|seconds| seconds < 0.0) {
+                field.report("a number of seconds");
+            }
+        });
+    } else if is_set(data, "duration_seconds") {
+        data.report("no duration while active");
+    }
+}
+
+/// Only an updating event names what changed.
+fn changed(data: &mut FieldCheck<'_>, updated: bool) {
+    if updated && is_set(data, "changed") {
+        data.list("changed", |field| {
+            field.one_of(&[
+                "kind",
+                "confidence",
+                "traffic_goes_to",
+                "claimants",
+                "evidence",
+                "pod",
+                "newest",
+                "sweep",
+            ])
+        });
+    } else if is_set(data, "changed") {
+        data.report("nothing changed, except in an update");
+    }
+}
+
+/// The time, or the reason why it is unknown.
+fn since(claimant: &mut FieldCheck<'_>) {
+    claimant.field("since", |field| field.or_null(time));
+    if is_set(claimant, "since") == is_set(claimant, "since_unknown_because") {
+        claimant.report("either the time since when, or the reason why it is unknown");
+    }
+}
+
+fn newest(claimant: &mut FieldCheck<'_>) {
+    if claimant.value.get("newest") == Some(&Value::Bool(true)) {
+        claimant.field("newest_by", |field| {
+            field.one_of(&["first_sight", "sandbox", "pod"])
+        });
+    } else if is_set(claimant, "newest") || is_set(claimant, "newest_by") {
+        claimant.report("newest true with its source, or neither");
     }
 }
 
@@ -185,6 +243,7 @@ fn anomaly(data: &mut FieldCheck<'_>, resolved: bool) {
             field.report("null while active");
         }
     });
+    duration(data, resolved);
     for name in ["device", "ipam", "network", "source", "owner"] {
         data.field(name, |field| field.or_null(non_empty));
     }

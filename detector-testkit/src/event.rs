@@ -130,6 +130,11 @@ pub struct Conflict {
     pub state: String,
     /// RFC 3339; only in a resolving event.
     pub resolved_at: Option<String>,
+    /// From raised to resolved; only in a resolving event.
+    pub duration_seconds: Option<f64>,
+    /// What an updating event changed.
+    #[serde(default)]
+    pub changed: Vec<String>,
     /// Microseconds from the kernel's timestamp of the deciding observation to the creation of the event.
     pub latency_us: Option<f64>,
     /// The device whose pod receives the traffic.
@@ -173,6 +178,15 @@ pub struct Claimant {
     pub mac: Option<String>,
     /// The bridge that the device is a port of.
     pub master: Option<String>,
+    /// RFC 3339; `None` if the claim may be older than the agent knows.
+    pub since: Option<String>,
+    /// Why `since` is not known.
+    pub since_unknown_because: Option<String>,
+    /// Whether it is known to be the newest.
+    #[serde(default)]
+    pub newest: bool,
+    /// How that is known: `first_sight`, `sandbox` or `pod`.
+    pub newest_by: Option<String>,
     /// Why it is no longer a claimant; `None` while it is.
     #[serde(default)]
     pub left: Option<String>,
@@ -204,6 +218,8 @@ impl Claimant {
 pub struct Evidence {
     /// `address`, `arp`, `ndp`, `neighbour` or `source`.
     pub kind: String,
+    /// RFC 3339; `None` if it was there before the agent could see it.
+    pub first_seen: Option<String>,
     /// The MAC in the evidence.
     pub mac: Option<String>,
     /// Further information, such as the neighbour entry's state.

@@ -1,6 +1,6 @@
 //! An anomaly in events, in the API and in `check`'s JSON; see docs/events.md.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -100,6 +100,13 @@ pub struct AnomalyData {
     pub raised_at: WallTime,
     /// When it was resolved.
     pub resolved_at: Option<WallTime>,
+    /// From `raised_at` to `resolved_at`, in seconds.
+    #[serde(
+        default,
+        with = "names::optional_seconds",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub duration_seconds: Option<Duration>,
     /// Why it was resolved.
     #[serde(default, with = "names::optional_name")]
     pub resolved_because: Option<ResolvedBecause>,
@@ -124,6 +131,8 @@ impl AnomalyData {
         };
         let source = anomaly.source.as_deref();
         let latency = moment.monotonic().since(anomaly.decided_at).as_micros();
+        let raised_at = moment.wall_at(anomaly.raised_at);
+        let resolved_at = anomaly.resolved_at.map(|at| moment.wall_at(at));
         Self {
             anomaly_id: anomaly.id,
             node: node.to_owned(),
@@ -144,8 +153,9 @@ impl AnomalyData {
             contested: anomaly.contested.as_ref().map(|c| c.count),
             addresses: (anomaly.contested.as_ref()).map_or_else(Vec::new, |c| c.first.clone()),
             detail: anomaly.detail.clone(),
-            raised_at: moment.wall_at(anomaly.raised_at),
-            resolved_at: anomaly.resolved_at.map(|at| moment.wall_at(at)),
+            raised_at,
+            resolved_at,
+            duration_seconds: resolved_at.map(|at| at.since(raised_at)),
             resolved_because: anomaly.resolve_reason.map(ResolvedBecause::Seen),
             latency_us: u64::try_from(latency).unwrap_or(u64::MAX),
         }

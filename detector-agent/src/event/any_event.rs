@@ -198,7 +198,13 @@ impl AnyEvent {
     pub fn with_change(&self, change: Change) -> Self {
         let mut event = self.clone();
         match &mut event {
-            Self::Conflict(event) => Arc::make_mut(event).event_type.change = change,
+            Self::Conflict(event) => {
+                let event = Arc::make_mut(event);
+                event.event_type.change = change;
+                if change != Change::Updated {
+                    event.data.changed = Vec::new();
+                }
+            }
             Self::Anomaly(event) => Arc::make_mut(event).event_type.change = change,
         }
         event
@@ -235,6 +241,8 @@ impl AnyEvent {
                 event.data.state = SubjectState::Resolved;
                 event.data.updated_at = now;
                 event.data.resolved_at = Some(now);
+                event.data.duration_seconds = Some(now.since(event.data.raised_at));
+                event.data.changed = Vec::new();
                 event.data.latency_us = 0;
                 event.data.traffic_goes_to = None;
                 for claimant in &mut event.data.claimants {
@@ -249,6 +257,7 @@ impl AnyEvent {
                 event.time = now;
                 event.data.state = SubjectState::Resolved;
                 event.data.resolved_at = Some(now);
+                event.data.duration_seconds = Some(now.since(event.data.raised_at));
                 event.data.resolved_because = Some(ResolvedBecause::Unseen);
                 event.data.latency_us = 0;
                 event.into()

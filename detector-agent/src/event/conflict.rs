@@ -1,10 +1,10 @@
 //! A conflict in events, in the API and in `check`'s JSON; see docs/events.md.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{borrow::Cow, net::IpAddr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{SubjectState, names};
+use super::{ChangedField, NewestBy, SubjectState, names};
 use crate::{
     clock::{Moment, WallTime},
     engine::{
@@ -45,6 +45,16 @@ pub struct ConflictData {
     pub updated_at: WallTime,
     /// When it was resolved.
     pub resolved_at: Option<WallTime>,
+    /// From `raised_at` to `resolved_at`, in seconds.
+    #[serde(
+        default,
+        with = "names::optional_seconds",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub duration_seconds: Option<Duration>,
+    /// In an updating event: what differs from the previous event about the conflict.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<ChangedField>,
     /// Microseconds from the kernel's timestamp of the deciding observation to the creation of the event.
     pub latency_us: u64,
     /// The device that receives the node's traffic for the address.
@@ -71,8 +81,17 @@ pub struct ClaimantData {
     pub mac: Option<Mac>,
     /// The bridge it is a port of.
     pub master: Option<String>,
-    /// When its oldest evidence was first seen.
-    pub since: WallTime,
+    /// When its oldest evidence was first seen; `None` if it may be older than the agent's knowledge of it.
+    pub since: Option<WallTime>,
+    /// Why `since` is not known; for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_unknown_because: Option<Cow<'static, str>>,
+    /// Whether it is known to be the newest claimant. Set together with `newest_by`; see [`ClaimantData::newest`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub newest: bool,
+    /// How that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newest_by: Option<NewestBy>,
     /// Its pod.
     pub pod: Option<Arc<Pod>>,
     /// Why the pod is not known.
@@ -94,8 +113,8 @@ pub struct EvidenceData {
     /// Its kind.
     #[serde(with = "names::name")]
     pub kind: EvidenceKind,
-    /// When it was first seen.
-    pub first_seen: WallTime,
+    /// When it was first seen; `None` if it was there before the agent could see it.
+    pub first_seen: Option<WallTime>,
     /// When it was last seen.
     pub last_seen: WallTime,
     /// The MAC address in it.
@@ -120,6 +139,8 @@ impl ConflictData {
         pods: impl Fn(&engine::Claimant) -> PodAnswer,
     ) -> Self {
         let latency = moment.monotonic().since(conflict.decided_at).as_micros();
+        let raised_at = moment.wall_at(conflict.raised_at);
+        let resolved_at = conflict.resolved_at.map(|at| moment.wall_at(at));
         Self {
             conflict_id: conflict.id,
             node: node.to_owned(),
@@ -130,9 +151,11 @@ impl ConflictData {
             kind: conflict.kind,
             confidence: conflict.confidence,
             state: SubjectState::of(conflict.resolved_at.is_some()),
-            raised_at: moment.wall_at(conflict.raised_at),
+            raised_at,
             updated_at: moment.wall_at(conflict.updated_at),
-            resolved_at: conflict.resolved_at.map(|at| moment.wall_at(at)),
+            resolved_at,
+            duration_seconds: resolved_at.map(|at| at.since(raised_at)),
+            changed: Vec::new(),
             latency_us: u64::try_from(latency).unwrap_or(u64::MAX),
             traffic_goes_to: conflict.traffic_goes_to.clone(),
             claimants: conflict
@@ -153,7 +176,8 @@ impl ConflictData {
     /// The claimants that contest the address: those that do not have it for certain, except the first one if
     /// none has it for certain.
     pub fn contesters(&self) -> impl Iterator<Item = &ClaimantData> {
-        let owner = self.present().min_by_key(|c| (!c.is_certain(), c.since));
+        // The claimants are listed oldest first.
+        let owner = self.present().min_by_key(|c| !c.is_certain());
         let is_owner = move |c: &ClaimantData| owner.is_some_and(|owner| std::ptr::eq(owner, c));
         self.present()
             .filter(move |c| !c.is_certain() && !is_owner(c))
@@ -167,6 +191,12 @@ impl ConflictData {
 }
 
 impl ClaimantData {
+    /// How it is known to be the newest of the claimants; `None` if it is not, or that is not known.
+    #[must_use]
+    pub fn newest(&self) -> Option<NewestBy> {
+        self.newest_by.filter(|_| self.newest)
+    }
+
     /// Whether the address is assigned to it, or the node has a `PERMANENT` neighbour entry.
     fn is_certain(&self) -> bool {
         self.evidence.iter().any(|evidence| match evidence.kind {
@@ -188,7 +218,10 @@ impl ClaimantData {
             ifindex: claimant.ifindex,
             mac: claimant.mac,
             master: claimant.master.clone(),
-            since: moment.wall_at(claimant.since),
+            since: Some(moment.wall_at(claimant.since)),
+            since_unknown_because: None,
+            newest: false,
+            newest_by: None,
             pod,
             pod_unknown_because,
             evidence: claimant
@@ -196,7 +229,7 @@ impl ClaimantData {
                 .iter()
                 .map(|e| EvidenceData {
                     kind: e.kind,
-                    first_seen: moment.wall_at(e.first_seen),
+                    first_seen: Some(moment.wall_at(e.first_seen)),
                     last_seen: moment.wall_at(e.last_seen),
                     mac: e.mac,
                     detail: e.detail.clone(),

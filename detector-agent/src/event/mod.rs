@@ -2,10 +2,12 @@
 
 mod anomaly;
 mod any_event;
+mod changed;
 mod conflict;
 mod envelope;
 mod maker;
 pub(crate) mod names;
+mod newest;
 #[cfg(test)]
 pub(crate) mod samples;
 pub mod summary;
@@ -13,6 +15,7 @@ pub mod text;
 
 pub use anomaly::{AnomalyData, ResolvedBecause};
 pub use any_event::{AnyEvent, SubjectId, SubjectKind};
+pub use changed::ChangedField;
 pub use conflict::{ClaimantData, ConflictData, EvidenceData};
 pub use envelope::{
     AnomalyEvent, Change, DataContentType, Event, EventType, SpecVersion, SubjectClass,
@@ -20,3 +23,4 @@ pub use envelope::{
 };
 pub use maker::{EventMaker, EventSubject};
 pub use names::ContractName;
+pub use newest::NewestBy;

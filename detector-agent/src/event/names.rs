@@ -152,6 +152,35 @@ pub(crate) mod optional_mac {
     }
 }
 
+/// `#[serde(default, with = "optional_seconds")]` for an optional time span in seconds, with a fraction.
+pub(crate) mod optional_seconds {
+    use std::time::Duration;
+
+    use serde::Deserialize;
+
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(
+        span: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match span {
+            Some(span) => serializer.serialize_f64(span.as_secs_f64()),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        let seconds = Option::<f64>::deserialize(deserializer)?;
+        seconds
+            .map(Duration::try_from_secs_f64)
+            .transpose()
+            .map_err(de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;

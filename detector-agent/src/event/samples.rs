@@ -1,6 +1,6 @@
 //! Events for the unit tests of this crate.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use super::{
     AnomalyData, AnomalyEvent, Change, ClaimantData, ConflictData, DataContentType, Event,
@@ -44,12 +44,15 @@ pub(crate) fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
         ifindex: 12,
         mac: Some(Mac([2, 0, 0, 0, 0, 1])),
         master: None,
-        since: time(),
+        since: Some(time()),
+        since_unknown_because: None,
+        newest: false,
+        newest_by: None,
         pod: pod.map(|name| Arc::new(Pod::named("default", name, Via::Cri))),
         pod_unknown_because: None,
         evidence: vec![EvidenceData {
             kind: EvidenceKind::Address,
-            first_seen: time(),
+            first_seen: Some(time()),
             last_seen: time(),
             mac: None,
             detail: None,
@@ -83,6 +86,8 @@ pub(crate) fn event(id: &str, change: Change, conflict: &str, address: &str) -> 
             raised_at: time(),
             updated_at: time(),
             resolved_at: is_resolved.then(time),
+            duration_seconds: is_resolved.then_some(Duration::ZERO),
+            changed: Vec::new(),
             latency_us: 40,
             traffic_goes_to: Some("veth-a".to_owned()),
             claimants: vec![claimant("veth-a", Some("a")), claimant("veth-b", Some("b"))],
@@ -135,6 +140,7 @@ pub(crate) fn drift(address: &str) -> AnomalyEvent {
             detail: "it is not allocated, and the next pod may get it".to_owned(),
             raised_at: time(),
             resolved_at: None,
+            duration_seconds: None,
             resolved_because: None,
             latency_us: 40,
         },

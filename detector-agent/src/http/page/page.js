@@ -63,6 +63,11 @@ function latencyText(microseconds) {
 // ---- conflicts ----
 
 const KINDS = { duplicate: "duplicate", host: "node address", flapping: "flapping" };
+const NEWEST_BY = {
+  first_sight: "by when the agent saw the claims begin",
+  sandbox: "by when the sandboxes were created",
+  pod: "by when the pods were created",
+};
 const KIND_HELP = {
   duplicate: "Two or more pods claim this address.",
   host: "A pod claims an address of the node.",
@@ -93,7 +98,7 @@ function evidenceTable(claimant) {
     const kind = element("td", {}, EVIDENCE[evidence.kind] ?? evidence.kind);
     if (evidence.detail) kind.append(` ${evidence.detail}`);
     if (evidence.mac && evidence.mac !== claimant.mac) kind.append(element("span", { class: "mono" }, evidence.mac));
-    body.append(element("tr", {}, kind, element("td", {}, time(evidence.first_seen)), element("td", {}, time(evidence.last_seen))));
+    body.append(element("tr", {}, kind, element("td", {}, evidence.first_seen ? time(evidence.first_seen) : "unknown"), element("td", {}, time(evidence.last_seen))));
   }
   table.append(body);
   return table;
@@ -111,7 +116,8 @@ function claimantCard(claimant, conflict) {
   fact("Device", element("span", { class: "mono" }, claimant.device),
     claimant.master ? element("span", { class: "quiet" }, " on ", element("span", { class: "mono" }, claimant.master)) : null);
   fact("MAC", claimant.mac ? element("span", { class: "mono" }, claimant.mac) : "unknown");
-  fact("Claimed since", time(claimant.since));
+  fact("Claimed since", claimant.since ? time(claimant.since) : `unknown: ${claimant.since_unknown_because ?? "not recorded"}`);
+  if (claimant.newest) fact("Newest claimant", NEWEST_BY[claimant.newest_by] ?? claimant.newest_by);
   if (claimant.pod) fact("Looked up via", claimant.pod.via);
   return element("div", { class: `claimant${winner ? " winner" : ""}${claimant.left ? " gone" : ""}` },
     role ? element("p", { class: "role" }, role) : null,

@@ -179,6 +179,9 @@ impl View {
             if is_receiver {
                 heading.push(Span::raw("  receives the traffic"));
             }
+            if claimant.newest().is_some() {
+                heading.push(Span::raw("  newest"));
+            }
             if let Some(reason) = claimant.left {
                 heading.push(Span::raw(format!("  {}", text::left(reason))));
             }
@@ -191,7 +194,7 @@ impl View {
                 "    {}   MAC {}   since {}",
                 text::device(claimant),
                 mac.as_deref().unwrap_or("unknown"),
-                claimant.since.to_seconds_text()
+                seconds_text(claimant.since)
             )));
             for evidence in &claimant.evidence {
                 // Shown only if it differs from the claimant's MAC.
@@ -201,7 +204,7 @@ impl View {
                         "    {:9} {:9}  first {}  last {}  {}",
                         evidence.kind.name(),
                         evidence.detail.as_deref().unwrap_or_default(),
-                        evidence.first_seen.to_seconds_text(),
+                        seconds_text(evidence.first_seen),
                         evidence.last_seen.to_seconds_text(),
                         mac.map(|mac| mac.to_string()).unwrap_or_default()
                     ))
@@ -229,6 +232,11 @@ fn claimant_label(conflict: &ConflictData, claimant: &ClaimantData) -> String {
         Some(_) => format!("{mark}{}", text::pod(claimant)),
         None => format!("{mark}{}", clean(&claimant.device)),
     }
+}
+
+/// A time in UTC, to the second.
+fn seconds_text(time: Option<WallTime>) -> String {
+    time.map_or_else(|| "unknown".to_owned(), WallTime::to_seconds_text)
 }
 
 /// The time between the two, in its two largest units.
