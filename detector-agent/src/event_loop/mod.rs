@@ -1,7 +1,8 @@
 //! The event loop's thread: waits for the kernel, steps the engine, reports events. Nothing here blocks.
 //!
 //! One thread does everything from the ring buffer to the event line, so no hand-over between threads adds latency. In each
-//! round the netlink socket is drained before the ring buffer, because the kernel announces a device before its frames.
+//! round the netlink socket is drained before the ring buffer, because the kernel announces a device before its frames. While
+//! there are very many notifications, they are read in batches ([`netlink_pace`]).
 //!
 //! [`Inputs`] are drained straight into [`Core::step`]; effects of a step are applied in [`effects`], snapshots of the kernel's
 //! state are requested and merged in [`resync`], routes of addresses in conflict are looked up in [`route_lookups`], and what
@@ -12,6 +13,7 @@ mod core;
 mod device_budgets;
 mod effects;
 mod message;
+mod netlink_pace;
 mod poller;
 mod query;
 mod resync;
@@ -31,6 +33,7 @@ use crate::{
         worker::WorkerEvent,
     },
 };
+use netlink_pace::NetlinkPace;
 use poller::Poller;
 
 pub use self::core::{Core, Outputs};
@@ -64,13 +67,18 @@ pub struct Inputs {
 pub struct EventLoop {
     inputs: Inputs,
     core: Core,
+    netlink_pace: NetlinkPace,
 }
 
 impl EventLoop {
     /// An event loop that does not run yet.
     #[must_use]
     pub fn new(inputs: Inputs, core: Core) -> Self {
-        Self { inputs, core }
+        Self {
+            inputs,
+            core,
+            netlink_pace: NetlinkPace::default(),
+        }
     }
 
     /// Runs until [`LoopMessage::Stop`], then flushes what can be written without waiting.
@@ -84,7 +92,11 @@ impl EventLoop {
             let timeout = if has_more {
                 Duration::ZERO
             } else {
-                self.core.next_deadline().since(clock::now())
+                let resume = self.netlink_pace.paused_until();
+                poller.watch_netlink(&self.inputs.netlink, resume.is_none())?;
+                let deadline = self.core.next_deadline();
+                let deadline = resume.map_or(deadline, |at| at.min(deadline));
+                deadline.since(clock::now())
             };
             poller.wait(timeout)?;
             has_more = self.round()?;
@@ -98,7 +110,12 @@ impl EventLoop {
 
     /// One round over all inputs; `true` if one of them holds more.
     fn round(&mut self) -> io::Result<bool> {
-        let mut has_more = self.drain_netlink(MAX_DATAGRAMS)?.more;
+        let mut has_more = false;
+        if !self.netlink_pace.is_paused(clock::now()) {
+            let drained = self.drain_netlink(MAX_DATAGRAMS)?;
+            has_more = drained.more;
+            self.netlink_pace.drained(drained, clock::now());
+        }
         has_more |= self.drain_ring();
         self.drain_mailbox()?;
         self.core.run_timers(clock::now());
@@ -106,7 +123,7 @@ impl EventLoop {
     }
 
     fn drain_netlink(&mut self, max_datagrams: usize) -> io::Result<DrainedSocket> {
-        let Self { inputs, core } = self;
+        let Self { inputs, core, .. } = self;
         let drained = inputs
             .netlink
             .drain(max_datagrams, |observation| core.step(observation))
@@ -126,7 +143,7 @@ impl EventLoop {
     }
 
     fn drain_ring(&mut self) -> bool {
-        let Self { inputs, core } = self;
+        let Self { inputs, core, .. } = self;
         let Some(ring) = &mut inputs.ring else {
             return false;
         };

@@ -8,7 +8,7 @@ use nix::{
 };
 
 use super::Inputs;
-use crate::sinks::lines::Lines;
+use crate::{observe::netlink::NetlinkListener, sinks::lines::Lines};
 
 /// The longest wait; the tick ends each one earlier.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -17,6 +17,7 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Poller {
     epoll: Epoll,
+    watches_netlink: bool,
     /// Whether the event lines are watched, too.
     watches_lines: bool,
 }
@@ -32,6 +33,7 @@ impl Poller {
         }
         Ok(Self {
             epoll,
+            watches_netlink: true,
             watches_lines: false,
         })
     }
@@ -49,6 +51,25 @@ impl Poller {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// Waits for notifications of the kernel, or not for now.
+    pub(super) fn watch_netlink(
+        &mut self,
+        netlink: &NetlinkListener,
+        watches: bool,
+    ) -> io::Result<()> {
+        if watches == self.watches_netlink {
+            return Ok(());
+        }
+        if watches {
+            self.epoll
+                .add(netlink.fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        } else {
+            self.epoll.delete(netlink.fd())?;
+        }
+        self.watches_netlink = watches;
+        Ok(())
     }
 
     /// Also waits until the event lines are writable, but only while some are pending.

@@ -78,6 +78,8 @@ pub struct DrainedSocket {
     pub overrun: bool,
     /// Messages that could not be parsed.
     pub undecodable: u64,
+    /// How many datagrams were read.
+    pub datagrams: u32,
 }
 
 /// A socket failed for good.
@@ -163,6 +165,7 @@ impl NetlinkListener {
                 Err(other) => return Err(other.into()),
             };
             let at = clock::now();
+            drained.datagrams += 1;
             if !received.from_kernel {
                 drained.undecodable += 1;
                 continue;
