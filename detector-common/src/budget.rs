@@ -48,6 +48,15 @@ impl Budget {
         }
     }
 
+    /// How much is refilled in a second; zero if there is no limit.
+    #[must_use]
+    pub const fn per_second(self) -> u64 {
+        match self.interval_ns {
+            0 => 0,
+            interval => 1_000_000_000 / interval,
+        }
+    }
+
     /// Spends one token at `now`: the bucket's new state, or `None` if the bucket is empty.
     #[must_use]
     #[inline(always)]

@@ -85,7 +85,7 @@ pub struct Vlan {
 }
 
 /// The other end of a veth or netkit pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Peer {
     /// The peer's namespace, as numbered by the agent's namespace.
     pub nsid: NsId,

@@ -3,9 +3,10 @@
 //! Invariants: at most one pod device per peer, and every pod device that has a peer is found by
 //! it; a generation is never used twice.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::{
+    change_budget::ChangeBudget,
     cni_networks::{CniNetworkId, CniNetworks},
     conflict::ClaimantId,
     observation::{IfIndex, Link, LinkKind, Mac, NsId, Peer, PortVlan, Timestamp},
@@ -40,6 +41,8 @@ pub(super) struct LinkState {
     /// Notifications were lost since the kernel last reported the link with its peer: either may be
     /// another device's by now.
     pub(super) is_stale: bool,
+    /// For changes of the addresses of the pod's end.
+    pub(super) changes: ChangeBudget,
     /// The network that the CNI result names, once it is known.
     pub(super) cni_network: Option<CniNetworkId>,
     /// The name of that network may still come.
@@ -141,7 +144,7 @@ pub(super) struct UpsertOutcome {
 #[derive(Debug, Default)]
 pub(super) struct Links {
     by_index: HashMap<IfIndex, LinkState>,
-    by_peer: HashMap<Peer, IfIndex>,
+    by_peer: BTreeMap<Peer, IfIndex>,
     /// VLAN interfaces by the link that they are on and their VLAN id.
     vlan_interfaces: HashMap<(IfIndex, u16), IfIndex>,
     /// VRFs by their routing table.
@@ -262,15 +265,16 @@ impl Links {
     }
 
     /// The known peers in a namespace.
-    pub(super) fn peers_in(&self, nsid: NsId) -> Vec<Peer> {
-        let peers = self.by_peer.keys();
-        peers.filter(|peer| peer.nsid == nsid).copied().collect()
+    pub(super) fn peers_in(&self, nsid: NsId) -> impl Iterator<Item = Peer> {
+        let peer = |ifindex| Peer { nsid, ifindex };
+        let peers = self.by_peer.range(peer(IfIndex::MIN)..=peer(IfIndex::MAX));
+        peers.map(|(peer, _)| *peer)
     }
 
     /// The pod devices whose peers are in a namespace.
     pub(super) fn pods_in(&self, nsid: NsId) -> impl Iterator<Item = &LinkState> {
-        let peers = self.by_peer.keys().filter(move |peer| peer.nsid == nsid);
-        peers.filter_map(|peer| self.pod_by_peer(*peer))
+        let peers = self.peers_in(nsid);
+        peers.filter_map(|peer| self.pod_by_peer(peer))
     }
 
     /// Unsets the peer of a pod device; returns that device.
@@ -346,6 +350,7 @@ impl Links {
             peer_mac: None,
             is_dying: false,
             is_stale: false,
+            changes: ChangeBudget::default(),
             cni_network: None,
             awaits_network: false,
             namespace: pod_peer(&link).map(|peer| peer.nsid),

@@ -24,6 +24,7 @@
 
 mod anomaly;
 mod bridge;
+mod change_budget;
 mod claimants;
 mod claimed_addresses;
 mod cni_networks;

@@ -5,9 +5,9 @@
 //! snapshot.
 //!
 //! Invariants: at most one entry per device, and one for the node; a device, or the node, is read
-//! again after a pause that doubles with every read from [`MIN_PAUSE`] to [`MAX_PAUSE`], and at most
-//! [`READS_PER_CHECK`] devices at once, so that pods that add and remove addresses cannot keep the
-//! worker busy.
+//! again after a pause that doubles with every read from [`MIN_PAUSE`] to [`MAX_PAUSE`] (or
+//! [`MAX_PAUSE_OF_CHANGES`]), and at most [`READS_PER_CHECK`] devices at once, so that pods that add
+//! and remove addresses cannot keep the worker busy.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,6 +19,8 @@ use super::observation::{IfIndex, Timestamp};
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(64);
+/// For changes of addresses: what a pod has now is unknown until then.
+const MAX_PAUSE_OF_CHANGES: Duration = Duration::from_secs(8);
 const READS_PER_CHECK: usize = 4;
 /// How long after the last refusal a bound counts as not reached: then the pause starts again at
 /// [`MIN_PAUSE`], and the next refusal is named again.
@@ -33,6 +35,8 @@ pub enum BoundKind {
     Addresses,
     /// Assignments of one address on one link.
     Assignments,
+    /// Changes of the addresses assigned to the pod's end of a device, in a second.
+    AddressChanges,
     /// Claims that a device made in frames. They are not read again: a pod that still uses the
     /// address sends frames again.
     FrameClaims,
@@ -59,6 +63,7 @@ impl BoundKind {
         match self {
             Self::Addresses => "addresses of a pod device",
             Self::Assignments => "assignments of one address",
+            Self::AddressChanges => "changes of the addresses of a pod device in a second",
             Self::FrameClaims => "claims of a device in frames",
             Self::DeviceNeighbours => "neighbour entries of a pod device",
             Self::PortForwarding => "forwarding entries of a port",
@@ -78,9 +83,11 @@ impl BoundKind {
     /// Whether only a snapshot of the node contains what was refused.
     fn needs_node_snapshot(self) -> bool {
         match self {
-            Self::Addresses | Self::Assignments | Self::FrameClaims | Self::DeviceNeighbours => {
-                false
-            }
+            Self::Addresses
+            | Self::Assignments
+            | Self::AddressChanges
+            | Self::FrameClaims
+            | Self::DeviceNeighbours => false,
             Self::PortForwarding
             | Self::Links
             | Self::HostAddresses
@@ -129,8 +136,8 @@ impl Pace {
         !self.pause.is_zero() && now < self.next + RECOVERY
     }
 
-    fn requested(&mut self, now: Timestamp) {
-        self.pause = (self.pause * 2).clamp(MIN_PAUSE, MAX_PAUSE);
+    fn requested(&mut self, now: Timestamp, longest: Duration) {
+        self.pause = (self.pause * 2).clamp(MIN_PAUSE, longest);
         self.next = now + self.pause;
         self.requested = Some(now);
     }
@@ -140,6 +147,17 @@ impl Pace {
 struct OwnerRefusals {
     bounds: BTreeMap<BoundKind, Refusal>,
     pace: Pace,
+}
+
+impl OwnerRefusals {
+    fn requested(&mut self, now: Timestamp) {
+        let changes = self.bounds.get(&BoundKind::AddressChanges);
+        let longest = match changes.is_some_and(|refusal| refusal.missing.is_some()) {
+            true => MAX_PAUSE_OF_CHANGES,
+            false => MAX_PAUSE,
+        };
+        self.pace.requested(now, longest);
+    }
 }
 
 /// What to read again.
@@ -273,14 +291,14 @@ impl Refusals {
         node &= node_pace().is_none_or(|pace| pace.is_ready(now));
         if node {
             let owner = self.by_owner.entry(BoundOwner::Node).or_default();
-            owner.pace.requested(now);
+            owner.requested(now);
         }
         // Those that have waited longest come first.
         let devices: Vec<_> = devices.into_iter().take(READS_PER_CHECK).collect();
         let devices: Vec<_> = devices.into_iter().map(|(_, ifindex)| ifindex).collect();
         for ifindex in &devices {
             if let Some(refusals) = self.by_owner.get_mut(&BoundOwner::Device(*ifindex)) {
-                refusals.pace.requested(now);
+                refusals.requested(now);
             }
         }
         self.by_owner

@@ -2,6 +2,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
+use detector_common::Budget;
 use ipnet::IpNet;
 
 /// Parameters of the detection rules (`docs/detection-rules.md`).
@@ -90,6 +91,10 @@ pub struct Bounds {
     /// Addresses assigned beyond that, of all devices: they count as claims once another claims them
     /// too.
     pub overflow_addresses: usize,
+    /// Changes of the addresses of one device; beyond, the device is read instead.
+    pub address_changes: Budget,
+    /// The same beyond that, of addresses that others claim too.
+    pub contested_address_changes: Budget,
     /// Links tracked at once.
     pub links: usize,
     /// Neighbour entries, forwarding entries and routes tracked at once, each.
@@ -117,6 +122,8 @@ impl Default for Bounds {
         Self {
             claims_per_device: 1024,
             overflow_addresses: 131_072,
+            address_changes: Budget::new(2048, 256),
+            contested_address_changes: Budget::new(256, 64),
             links: 16_384,
             kernel_entries: 65_536,
             claimants_per_conflict: 64,

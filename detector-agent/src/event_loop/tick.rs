@@ -85,6 +85,7 @@ impl Core {
         let drops = engine.drop_counters();
         for (reason, total) in [
             ("claims_per_device", drops.claims),
+            ("address_changes", drops.address_changes),
             ("links", drops.links),
             ("kernel_entries", drops.kernel_entries),
             ("open_conflicts", drops.conflicts),

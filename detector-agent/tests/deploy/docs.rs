@@ -12,6 +12,7 @@ use detector_agent::{
     cli::Cli,
     engine::{AnomalyKind, ConflictKind},
 };
+use detector_common::Budget;
 use detector_testkit::{Agent, AgentCommand, Node, contract::violations, http::TestClient};
 
 use crate::{
@@ -297,7 +298,16 @@ fn every_example_event_satisfies_the_contract() {
 fn documented_bounds_match_the_code() {
     let page = fs::read_to_string(root().join("docs/limits.md")).unwrap();
     let bounds = detector_agent::engine::Settings::default().bounds;
-    let rows: [(&str, &[usize]); 7] = [
+    let budget = |budget: Budget| {
+        let burst = budget.window_ns / budget.interval_ns;
+        [burst, budget.per_second()].map(|n| usize::try_from(n).unwrap())
+    };
+    let changes = [bounds.address_changes, bounds.contested_address_changes].map(budget);
+    let rows: [(&str, &[usize]); 8] = [
+        (
+            "changes of the addresses of one device",
+            changes.as_flattened(),
+        ),
         (
             "claims of one device by frames",
             &[bounds.claims_per_device],

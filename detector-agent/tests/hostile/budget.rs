@@ -4,11 +4,13 @@ use std::thread;
 
 use anyhow::ensure;
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec,
-    http::TestClient, until,
+    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, until,
 };
 
-use crate::AGENT;
+use crate::{
+    AGENT,
+    metrics::{metric, wait_claims},
+};
 
 /// Frames of one flood before, and after, the claim in between. The budget is used up after a fraction of them.
 const HALF: u32 = 10_000;
@@ -42,28 +44,6 @@ fn flood(pod: &Pod, base: u8, address: Option<&str>) {
         frames.insert(HALF as usize, claim.to_bytes());
     }
     FrameSender::open(pod).unwrap().send_all(&frames).unwrap();
-}
-
-/// The value of a series in the agent's metrics; 0 if it has none.
-fn metric(node: &Node, series: &str) -> anyhow::Result<u64> {
-    let metrics = TestClient::new(node, "http://127.0.0.1:9842")
-        .get("/metrics")?
-        .body;
-    let mut lines = metrics.lines().filter_map(|line| line.strip_prefix(series));
-    Ok(lines.next().map_or(Ok(0), |value| value.trim().parse())?)
-}
-
-/// Waits until the agent has this many claims of an address.
-fn wait_claims(node: &Node, address: &str, count: usize) {
-    let client = TestClient::new(node, "http://127.0.0.1:9842");
-    let path = format!("/api/v1/claims?address={address}");
-    until(DEADLINE, "the claims of the address", || {
-        let claims = client.get(&path)?.json()?;
-        let claims = claims["claims"].as_array().map(Vec::len);
-        ensure!(claims == Some(count), "{claims:?}");
-        Ok(())
-    })
-    .unwrap();
 }
 
 /// Waits until the addresses that the agent has claims of are in the kernel's table; the node has `devices` so far. The thread

@@ -6,6 +6,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod address_changes;
 mod bounds;
 mod budget;
 mod connections;
@@ -13,6 +14,7 @@ mod further_interfaces;
 mod hidden_addresses;
 mod instance;
 mod malformed_frames;
+mod metrics;
 mod odd_names;
 mod poisoned_event;
 mod renames;

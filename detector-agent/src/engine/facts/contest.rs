@@ -45,6 +45,28 @@ impl Facts {
         bounds: &Bounds,
     ) -> bool {
         let share = bounds.claims_per_device;
+        match self.rival_of(address, claimer, share) {
+            Some(Rival::WithinBound) => true,
+            Some(Rival::BeyondBound) => count < share.saturating_mul(CONTESTED_FACTOR),
+            None => false,
+        }
+    }
+
+    /// Whether anyone but the pod behind this device and peer claims an address, within or beyond
+    /// its bound.
+    pub(in crate::engine) fn is_claimed_by_another(
+        &self,
+        address: IpAddr,
+        (device, peer): (IfIndex, Peer),
+    ) -> bool {
+        let claimer = Claimer {
+            device,
+            peer: Some(peer),
+        };
+        self.rival_of(address, claimer, usize::MAX).is_some()
+    }
+
+    fn rival_of(&self, address: IpAddr, claimer: Claimer, share: usize) -> Option<Rival> {
         let facts = self.by_address.get(&address);
         let rival = facts.and_then(|facts| self.strongest_rival(facts, claimer, share));
         let of_overflow = || {
@@ -53,11 +75,7 @@ impl Facts {
                 .any(|peer| !claimer.is_peer(peer))
                 .then_some(Rival::BeyondBound)
         };
-        match rival.or_else(of_overflow) {
-            Some(Rival::WithinBound) => true,
-            Some(Rival::BeyondBound) => count < share.saturating_mul(CONTESTED_FACTOR),
-            None => false,
-        }
+        rival.or_else(of_overflow)
     }
 
     fn strongest_rival(

@@ -1,11 +1,13 @@
 //! What to do when something is refused at a bound, and when there is room again
 //! ([`Refusals`](crate::engine::refusals)).
 
+use std::net::IpAddr;
+
 use super::{Effect, Engine, RereadReason};
 use crate::engine::{
     facts::MAX_ASSIGNMENTS,
     links::{LinkState, PodDevice},
-    observation::{IfIndex, Timestamp},
+    observation::{IfIndex, Peer, Timestamp},
     refusals::{BoundKind, BoundOwner},
 };
 
@@ -45,6 +47,24 @@ impl Engine {
         self.refused_on(device, BoundKind::FrameClaims);
         self.dirty.extend(evicted);
         true
+    }
+
+    /// Whether the device with this peer has budget left for a change of this address.
+    pub(super) fn spend_change(&mut self, peer: Peer, address: IpAddr, now: Timestamp) -> bool {
+        let Some(link) = self.links.pod_by_peer(peer) else {
+            return true;
+        };
+        let (device, mut budget) = (link.link.ifindex, link.changes);
+        let is_contested = || self.facts.is_claimed_by_another(address, (device, peer));
+        let has_spent = budget.spend(&self.settings.bounds, now, is_contested);
+        if let Some(link) = self.links.get_mut(device) {
+            link.changes = budget;
+        }
+        if !has_spent {
+            self.drops.address_changes += 1;
+            self.refused_on(device, BoundKind::AddressChanges);
+        }
+        has_spent
     }
 
     /// What became of addresses beyond the bounds of their devices.
@@ -129,6 +149,8 @@ impl Engine {
             BoundKind::Routes => self.routes.len(),
             // The assignments that are left may be few enough to be remembered.
             BoundKind::Assignments => return true,
+            // A read is no change, and is paced.
+            BoundKind::AddressChanges => return true,
             BoundKind::Addresses
             | BoundKind::FrameClaims
             | BoundKind::DeviceNeighbours
@@ -167,6 +189,9 @@ impl Engine {
             | BoundKind::DeviceNeighbours
             | BoundKind::PortForwarding => bounds.claims_per_device,
             BoundKind::Assignments => MAX_ASSIGNMENTS,
+            BoundKind::AddressChanges => {
+                usize::try_from(bounds.address_changes.per_second()).unwrap_or(usize::MAX)
+            }
             BoundKind::Links => bounds.links,
             BoundKind::HostAddresses
             | BoundKind::Neighbours

@@ -177,7 +177,11 @@ impl Engine {
             let Some(addresses) = pod.addresses else {
                 continue;
             };
-            let bounds = [BoundKind::Addresses, BoundKind::Assignments];
+            let bounds = [
+                BoundKind::Addresses,
+                BoundKind::Assignments,
+                BoundKind::AddressChanges,
+            ];
             let owner = BoundOwner::Device(device);
             self.refusals.read(owner, &bounds, finished.started());
             if pod.is_truncated {

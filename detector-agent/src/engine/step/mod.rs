@@ -97,6 +97,9 @@ pub struct DropCounters {
     /// Claims of devices that already have
     /// [`Bounds::claims_per_device`](super::Bounds::claims_per_device).
     pub claims: u64,
+    /// Changes of the addresses of devices beyond
+    /// [`Bounds::address_changes`](super::Bounds::address_changes); the devices are read instead.
+    pub address_changes: u64,
     /// Links.
     pub links: u64,
     /// Neighbour entries, forwarding entries and routes.
@@ -217,16 +220,12 @@ impl Engine {
             Observation::NamespaceIdFreed(nsid) => self.namespace_id_freed(nsid, at),
             Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
             Observation::PodAddress(peer, info) => {
-                self.touch_pod_address(peer, info.id());
-                self.further_changed(peer, now, effects);
-                if !self.defer_address_update(peer, effects) {
+                if self.may_change(peer, info.id(), now, effects) {
                     self.pod_address(peer, info, at);
                 }
             }
             Observation::PodAddressGone(peer, id) => {
-                self.touch_pod_address(peer, id);
-                self.further_changed(peer, now, effects);
-                if !self.defer_address_update(peer, effects) {
+                if self.may_change(peer, id, now, effects) {
                     self.pod_address_gone(peer, id, at);
                 }
             }
@@ -299,6 +298,20 @@ impl Engine {
             },
             effects,
         );
+    }
+
+    /// Whether a change of an address in a namespace is to be applied now. Otherwise the device
+    /// concerned is read, at once or later.
+    fn may_change(
+        &mut self,
+        peer: Peer,
+        id: AssignmentId,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        self.touch_pod_address(peer, id);
+        self.further_changed(peer, now, effects);
+        !self.defer_address_update(peer, effects) && self.spend_change(peer, id.address, now)
     }
 
     /// A live update of `key` is about to be applied.

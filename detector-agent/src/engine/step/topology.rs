@@ -148,7 +148,7 @@ impl Engine {
     /// The namespace that had this id is gone: nothing reported before holds for the next one, which
     /// may get the same id and link index at once. The kernel is about to remove its devices.
     pub(super) fn namespace_id_freed(&mut self, nsid: NsId, at: Timestamp) {
-        for peer in self.links.peers_in(nsid) {
+        for peer in self.links.peers_in(nsid).collect::<Vec<_>>() {
             let Some(device) = self.links.unset_peer(peer) else {
                 continue;
             };

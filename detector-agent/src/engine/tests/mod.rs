@@ -7,6 +7,7 @@
     reason = "a test that cannot continue fails"
 )]
 
+mod address_changes;
 mod anomalies;
 mod anomaly_fixtures;
 mod anomaly_lifecycle;

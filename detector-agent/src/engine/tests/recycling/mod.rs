@@ -9,6 +9,7 @@ mod kernel;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use detector_common::Budget;
 use proptest::{prelude::*, test_runner::TestCaseResult};
 
 use super::*;
@@ -70,9 +71,13 @@ struct Agent {
 }
 
 impl Agent {
-    fn new() -> Self {
+    fn new(bounds: Bounds) -> Self {
+        let settings = Settings {
+            bounds,
+            ..Settings::default()
+        };
         Self {
-            engine: Engine::new(Settings::default()),
+            engine: Engine::new(settings),
             kernel: Kernel::default(),
             reads: Vec::new(),
             tokens: 0,
@@ -279,16 +284,33 @@ impl Agent {
         claims
     }
 
-    /// The agent catches up: everything is received and read, and every device checked.
-    fn finish(mut self) -> TestCaseResult {
+    /// Everything is received and read.
+    fn catch_up(&mut self) -> TestCaseResult {
         loop {
             while !self.kernel.queue.is_empty() {
                 self.receive()?;
             }
             if self.reads.is_empty() {
-                break;
+                return Ok(());
             }
             self.read(0)?;
+        }
+    }
+
+    fn wait(&mut self, time: Duration) -> TestCaseResult {
+        self.now = self.now + time;
+        let mut effects = Vec::new();
+        self.engine.expire(self.now, &mut effects);
+        self.apply(effects, false)
+    }
+
+    /// The agent catches up, and every device is checked.
+    fn finish(mut self) -> TestCaseResult {
+        self.catch_up()?;
+        // What was beyond a budget is read within eight seconds, four devices in each.
+        for _ in 0..10 {
+            self.wait(Duration::from_secs(1))?;
+            self.catch_up()?;
         }
         let mut expected = BTreeMap::<_, BTreeSet<_>>::new();
         for (ifindex, pair) in &self.kernel.pairs {
@@ -304,16 +326,13 @@ impl Agent {
                 self.read(0)?;
             }
         }
-        self.now = self.now + Duration::from_secs(2);
-        let mut effects = Vec::new();
-        self.engine.expire(self.now, &mut effects);
-        self.apply(effects, false)
+        self.wait(Duration::from_secs(2))
     }
 }
 
 /// Runs a sequence of operations, and lets the agent catch up.
-fn run(ops: Vec<Op>) -> TestCaseResult {
-    let mut agent = Agent::new();
+fn run(ops: Vec<Op>, bounds: Bounds) -> TestCaseResult {
+    let mut agent = Agent::new(bounds);
     for op in ops {
         agent.run(op)?;
     }
@@ -325,7 +344,8 @@ fn move_of_a_peer_is_not_lost_while_only_an_older_snapshot_shows_the_device() {
     let empty = || Op::Create(Vec::new());
     let lost = [empty(), Op::Overrun(3), empty()];
     let moved = [Op::Read(0), Op::MovePeer(0, 1)];
-    run(lost.into_iter().chain(moved).collect()).unwrap();
+    let ops = lost.into_iter().chain(moved).collect();
+    run(ops, Bounds::default()).unwrap();
 }
 
 proptest! {
@@ -338,6 +358,16 @@ proptest! {
 
     #[test]
     fn claims_never_move_to_the_next_holder_of_an_id(ops in ops()) {
-        run(ops)?;
+        run(ops, Bounds::default())?;
+    }
+
+    #[test]
+    fn addresses_of_a_device_beyond_its_budget_are_read(ops in ops()) {
+        let bounds = Bounds {
+            address_changes: Budget::new(1, 50),
+            contested_address_changes: Budget::new(1, 20),
+            ..Bounds::default()
+        };
+        run(ops, bounds)?;
     }
 }
