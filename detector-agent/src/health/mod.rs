@@ -8,7 +8,7 @@ use std::{
     borrow::Cow,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -133,13 +133,19 @@ pub struct Health {
     parts: Mutex<Vec<Part>>,
     /// Monotonic nanoseconds.
     alive_at: AtomicU64,
+    /// Pod devices on the node; `UNKNOWN` until the first snapshot.
+    devices: AtomicUsize,
 }
+
+/// The number of devices before it is known.
+const UNKNOWN: usize = usize::MAX;
 
 impl Default for Health {
     fn default() -> Self {
         Self {
             parts: Mutex::default(),
             alive_at: AtomicU64::new(clock::now().0),
+            devices: AtomicUsize::new(UNKNOWN),
         }
     }
 }
@@ -166,6 +172,18 @@ impl Health {
     /// Records a heartbeat of the event loop.
     pub fn beat(&self, now: Timestamp) {
         self.alive_at.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Records the number of pod devices.
+    fn set_devices(&self, devices: usize) {
+        self.devices.store(devices, Ordering::Relaxed);
+    }
+
+    /// The number of pod devices, once the first snapshot is merged; it follows within a second.
+    #[must_use]
+    pub fn devices(&self) -> Option<usize> {
+        let devices = self.devices.load(Ordering::Relaxed);
+        (devices != UNKNOWN).then_some(devices)
     }
 
     /// Time since the last heartbeat, if the event loop counts as stuck.

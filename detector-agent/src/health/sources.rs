@@ -65,6 +65,9 @@ impl SourceHealth {
             return;
         }
         self.last = Some(*situation);
+        if situation.has_snapshot {
+            self.health.set_devices(situation.devices);
+        }
         if let Some(programs) = &self.programs
             && situation.has_snapshot
         {
@@ -154,7 +157,9 @@ mod tests {
             update(starting),
             [State::Starting, State::Starting, State::Works]
         );
+        assert_eq!(health.devices(), None);
         assert_eq!(update(situation()), [State::Works; 3]);
+        assert_eq!(health.devices(), Some(5));
         let unattached = Situation {
             attached: 4,
             ..situation()

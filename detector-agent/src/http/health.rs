@@ -54,6 +54,7 @@ struct Ready<'a> {
 struct Details<'a> {
     node: &'a str,
     version: &'static str,
+    devices: Option<usize>,
     parts: Vec<PartReport>,
 }
 
@@ -102,6 +103,7 @@ pub(super) fn ready(app: &App, authorized: bool) -> Reply {
     let details = || Details {
         node: &app.sources.node,
         version: env!("CARGO_PKG_VERSION"),
+        devices: app.sources.health.devices(),
         parts: parts(app),
     };
     let status = if ready {
