@@ -1,7 +1,8 @@
 #!/bin/sh
 # For node-problem-detector's custom plugin monitor: prints one line and exits with 0 (no conflict), 1 (conflict) or 2
 # (unknown). node-problem-detector has to run in the node's network (hostNetwork) with CAP_NET_ADMIN. Set DETECTOR_AGENT
-# to the agent's executable if it is not in PATH.
+# to the agent's executable if it is not in PATH. A node without any pod device is unknown, unless
+# IPCONFLICT_ALLOW_NO_DEVICES=true is set.
 agent=${DETECTOR_AGENT:-detector-agent}
 if ! command -v "$agent" >/dev/null; then
     printf '%s\n' "no detector-agent here: set DETECTOR_AGENT to its path"

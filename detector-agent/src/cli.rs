@@ -25,7 +25,8 @@ pub struct Cli {
 pub enum Command {
     /// Monitor this node and report every conflict as it happens.
     Run(Box<RunArgs>),
-    /// Check the kernel state once: exit code 0 without conflicts, 1 with conflicts, 2 if the result is incomplete.
+    /// Show what the agent on this node knows, or without one what a single look at the kernel state finds: exit code 0
+    /// without conflicts, 1 with conflicts, 2 if the result is inconclusive.
     Check(Box<CheckArgs>),
     /// Show the conflicts of a running agent live: a table in a terminal, otherwise one line per event.
     Watch(WatchArgs),
@@ -197,15 +198,23 @@ pub struct CheckArgs {
     )]
     pub format: CheckFormat,
 
+    /// Accept a node without any pod device; otherwise the result is then inconclusive (exit code 2).
+    #[arg(long, env = "IPCONFLICT_ALLOW_NO_DEVICES", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub allow_no_devices: bool,
+
+    /// The agent to ask first; it has seen the frames that a single look at the kernel cannot see.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+
     /// Exit with 1 also for anomalies, such as IPAM drift.
     #[arg(long, env = "IPCONFLICT_STRICT", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub strict: bool,
 }
 
-/// Settings of `watch`.
+/// The agent that `check` and `watch` ask.
 #[derive(Args, Clone, Debug)]
-pub struct WatchArgs {
-    /// URL of the running agent.
+pub struct AgentArgs {
+    /// URL of the running agent; with `none`, `check` asks no agent.
     #[arg(
         long,
         value_name = "URL",
@@ -221,6 +230,14 @@ pub struct WatchArgs {
     /// CA certificates (PEM) to verify an https:// agent.
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_CA_FILE")]
     pub ca_file: Option<PathBuf>,
+}
+
+/// Settings of `watch`.
+#[derive(Args, Clone, Debug)]
+pub struct WatchArgs {
+    /// The agent to connect to.
+    #[command(flatten)]
+    pub agent: AgentArgs,
 
     /// Print lines even in a terminal.
     #[arg(long, env = "IPCONFLICT_LINES", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]

@@ -4,6 +4,7 @@
 //! pod of each device.
 
 pub mod agent;
+pub mod agent_client;
 pub mod check;
 pub mod cleanup;
 pub mod cli;

@@ -1,4 +1,5 @@
-//! `check`: one snapshot of the kernel's state, for a script or node-problem-detector.
+//! `check`: what the agent on the node knows, or one look at the kernel's state, for a person, a script or
+//! node-problem-detector.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,11 +8,15 @@
 )]
 
 use std::{
+    fs,
     net::Ipv4Addr,
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use detector_testkit::{AgentCommand, DEADLINE, Node, Outcome, Pod, PodSpec};
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, Node, Outcome, Pod, PodSpec, announce, event::ANOMALY_RAISED,
+};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
@@ -25,6 +30,11 @@ fn check(node: &Node, format: &str) -> Outcome {
     AgentCommand::new(AGENT, ["check", "--format", format])
         .run_to_end(node, DEADLINE)
         .unwrap()
+}
+
+fn assert_first_line(outcome: &Outcome, expected: &str) {
+    assert_eq!(outcome.stdout.lines().next(), Some(expected), "{outcome:?}");
+    assert!(expected.len() <= 80, "{expected}");
 }
 
 fn document(outcome: &Outcome) -> Value {
@@ -116,10 +126,158 @@ fn no_conflict_exits_0() {
 }
 
 #[test]
-fn node_without_pods_has_no_conflict() {
+fn node_without_pods_is_inconclusive_unless_that_is_allowed() {
     let node = Node::new("checkempty").unwrap();
-    let outcome = check(&node, "json");
-    assert_no_conflict(&outcome);
+    let agent = |node| Agent::start_ready(node, &AgentCommand::run(AGENT)).unwrap();
+    for has_agent in [false, true] {
+        let _agent = has_agent.then(|| agent(&node));
+        let text = check(&node, "text");
+        assert_eq!(text.code().unwrap(), 2, "{text:?}");
+        assert_first_line(&text, "inconclusive: there is no pod device");
+        let json = check(&node, "json");
+        assert_eq!(json.code().unwrap(), 2, "{json:?}");
+        assert_eq!(document(&json)["devices"], 0);
+        assert!(document(&json)["incomplete"].is_string(), "{json:?}");
+        let command = AgentCommand::new(AGENT, ["check", "--allow-no-devices", "--format=json"]);
+        assert_no_conflict(&command.run_to_end(&node, DEADLINE).unwrap());
+    }
+}
+
+/// Two pods of which one claims the other's address in a frame.
+fn spoofed(node: &Node) -> (Vec<Pod>, Agent) {
+    let specs = [
+        PodSpec::new("vetha").address("10.244.2.10/32").host_route(),
+        PodSpec::new("vethb"),
+    ];
+    let pods = node.add_pods(&specs).unwrap();
+    let agent = Agent::start_ready(node, &AgentCommand::run(AGENT)).unwrap();
+    announce(&pods[1], Ipv4Addr::new(10, 244, 2, 10)).unwrap();
+    (pods, agent)
+}
+
+#[test]
+fn conflict_that_only_the_agent_has_seen_is_shown_with_its_id() {
+    let node = Node::new("checkagent").unwrap();
+    let (_pods, mut agent) = spoofed(&node);
+    let raised = agent.wait_raised("10.244.2.10").unwrap();
+    let json = check(&node, "json");
+    assert_eq!(json.code().unwrap(), 1, "{json:?}");
+    let document = document(&json);
+    assert_eq!(document["source"], "agent");
+    assert_eq!(document["agent"]["url"], "http://127.0.0.1:9842");
+    assert_eq!(document["devices"], 2);
+    let conflict = &document["conflicts"][0];
+    assert_eq!(conflict["conflict_id"], raised.conflict_id.as_str());
+    assert_eq!(conflict["confidence"], "observed");
+    assert!(conflict["raised_at"].is_string(), "{document:#}");
+    let text = check(&node, "text");
+    assert_eq!(text.code().unwrap(), 1, "{text:?}");
+    assert_first_line(&text, "1 IP address conflict: 10.244.2.10");
+    assert!(text.stdout.contains("source: the agent on testkit"));
+
+    // Without the agent it is not found, and the result does not look like one that has seen frames.
+    agent.terminate(DEADLINE).unwrap();
+    let text = check(&node, "text");
+    assert_eq!(text.code().unwrap(), 0, "{text:?}");
+    assert_first_line(
+        &text,
+        "no IP address conflict in one look at 2 pod devices (frames not seen)",
+    );
+    for part in [
+        "no agent answers at http://127.0.0.1:9842",
+        "not seen: claims made only in ARP or NDP frames",
+        "not seen: anomalies that show over time",
+    ] {
+        assert!(text.stdout.contains(part), "{part}: {}", text.stdout);
+    }
+}
+
+#[test]
+fn anomaly_of_the_agent_is_shown_beside_no_conflict() {
+    let node = Node::new("checkanom").unwrap();
+    let specs = [
+        PodSpec::new("vetha").address("10.244.2.10/32").host_route(),
+        PodSpec::new("vethb").address("10.244.2.11/32").host_route(),
+    ];
+    let _pods = node.add_pods(&specs).unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    node.ip("route replace 10.244.2.10/32 dev vethb scope link")
+        .unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.kind == ANOMALY_RAISED)
+        .unwrap();
+    let text = check(&node, "text");
+    assert_eq!(text.code().unwrap(), 0, "{text:?}");
+    assert_first_line(&text, "no IP address conflict on 2 pod devices, 1 anomaly");
+    assert!(text.stdout.contains("\nroute_astray "), "{}", text.stdout);
+    let document = document(&check(&node, "json"));
+    assert_eq!(document["anomalies"][0]["kind"], "route_astray");
+    assert!(document["anomalies"][0]["anomaly_id"].is_string());
+}
+
+#[test]
+fn agent_that_cannot_be_asked_makes_the_result_inconclusive() {
+    let node = Node::new("checkmute").unwrap();
+    let token = tempfile::NamedTempFile::new().unwrap();
+    fs::write(token.path(), "an-unguessable-test-token").unwrap();
+    let _pod = node
+        .add_pod(&PodSpec::new("vetha").address("10.244.2.10/24"))
+        .unwrap();
+    let command = AgentCommand::run(AGENT).arg("--http-token-file");
+    let agent = Agent::start_ready(&node, &command.arg(token.path())).unwrap();
+    let with_token = || {
+        let command = AgentCommand::new(AGENT, ["check", "--token-file"]).arg(token.path());
+        command.run_to_end(&node, DEADLINE).unwrap()
+    };
+    let text = with_token();
+    assert_eq!(text.code().unwrap(), 0, "{text:?}");
+    assert_first_line(&text, "no IP address conflict on 1 pod device");
+    let first = "inconclusive: no conflict in one look, but the agent could not be asked";
+    let text = check(&node, "text");
+    assert_eq!(text.code().unwrap(), 2, "{text:?}");
+    assert_first_line(&text, first);
+    assert!(text.stdout.contains("--token-file"), "{text:?}");
+
+    agent.signal(Signal::SIGSTOP).unwrap();
+    let text = with_token();
+    assert_eq!(text.code().unwrap(), 2, "{text:?}");
+    assert_first_line(&text, first);
+    assert!(text.stdout.contains("does not respond"), "{text:?}");
+    agent.signal(Signal::SIGCONT).unwrap();
+    // What the look finds by itself is reported.
+    let _other = node
+        .add_pod(&PodSpec::new("vethb").address("10.244.2.10/24"))
+        .unwrap();
+    let text = check(&node, "text");
+    assert_eq!(text.code().unwrap(), 1, "{text:?}");
+    assert_first_line(&text, "1 IP address conflict: 10.244.2.10");
+}
+
+#[test]
+fn invalid_url_is_an_error() {
+    let node = Node::new("checkurl").unwrap();
+    let command = AgentCommand::new(AGENT, ["check", "--url", "nonsense"]);
+    let outcome = command.run_to_end(&node, DEADLINE).unwrap();
+    assert_eq!(outcome.code().unwrap(), 2, "{outcome:?}");
+    assert!(outcome.stderr.contains("--url"), "{outcome:?}");
+}
+
+#[test]
+fn single_look_invents_no_ids_and_times() {
+    let node = Node::new("checknull").unwrap();
+    let _pods = duplicate(&node);
+    let document = document(&check(&node, "json"));
+    assert_eq!(document["source"], "kernel");
+    assert!(document["no_agent_because"].is_string(), "{document:#}");
+    let conflict = &document["conflicts"][0];
+    for key in ["conflict_id", "raised_at", "updated_at", "latency_us"] {
+        assert_eq!(conflict.get(key), Some(&Value::Null), "{key}: {conflict:#}");
+    }
+    let claimant = &conflict["claimants"][0];
+    assert_eq!(claimant.get("since"), Some(&Value::Null));
+    for key in ["first_seen", "last_seen"] {
+        assert_eq!(claimant["evidence"][0].get(key), Some(&Value::Null));
+    }
 }
 
 #[test]
@@ -158,6 +316,7 @@ fn add_routes_beyond_the_bound(node: &Node) {
 #[test]
 fn incomplete_snapshot_without_conflict_exits_2() {
     let node = Node::new("checkpart").unwrap();
+    let _pod = node.add_pod(&PodSpec::new("vetha")).unwrap();
     add_routes_beyond_the_bound(&node);
     let text = check(&node, "text");
     assert_eq!(text.code().unwrap(), 2, "{text:?}");

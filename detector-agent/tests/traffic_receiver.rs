@@ -9,7 +9,9 @@
     reason = "tests fail by panicking"
 )]
 
-use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec, wait_reachable};
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, LOOK_ARGS, Node, Pod, PodSpec, wait_reachable,
+};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
 
@@ -110,7 +112,7 @@ impl Layout {
                 last.is_some_and(|conflict| conflict.traffic_goes_to.as_deref() == receiver)
             })
             .unwrap_or_else(|error| panic!("no event with the receiver {receiver:?}: {error:#}"));
-        let check = AgentCommand::new(AGENT, ["check", "--format", "json"]);
+        let check = AgentCommand::new(AGENT, LOOK_ARGS).args(["--format", "json"]);
         let outcome = check.run_to_end(&self.node, DEADLINE).unwrap();
         let document: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
         let conflicts = document["conflicts"].as_array().unwrap();

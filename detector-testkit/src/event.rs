@@ -3,7 +3,7 @@
 //! Declared independently of the agent's own types. Unknown fields are ignored, because fields may be added to the contract.
 //! [`crate::contract::violations`] checks required fields and their formats on every line that a test reads.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// A conflict was raised.
@@ -109,10 +109,15 @@ pub struct Anomaly {
     pub resolved_because: Option<String>,
 }
 
+fn null_as_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
 /// The data of a conflict event.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Conflict {
-    /// Stable for the life of the conflict.
+    /// Stable for the life of the conflict; empty in a look that `check` takes by itself.
+    #[serde(deserialize_with = "null_as_empty")]
     pub conflict_id: String,
     /// The node's name.
     pub node: String,

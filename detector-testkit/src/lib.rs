@@ -34,7 +34,7 @@ pub mod tls;
 pub mod traffic;
 mod wait;
 
-pub use agent::{Agent, AgentCommand, DEADLINE, Outcome, RUN_ARGS, ReceivedEvent};
+pub use agent::{Agent, AgentCommand, DEADLINE, LOOK_ARGS, Outcome, RUN_ARGS, ReceivedEvent};
 pub use barrier::Barrier;
 pub use cni::{Cni, CniPod};
 pub use container::{Container, ContainerSpec, HostMount, Seccomp};

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::{
-    agent::{AgentCommand, ReceivedEvent},
+    agent::{AgentCommand, LOOK_ARGS, ReceivedEvent},
     barrier,
     event::{Conflict, RAISED, RESOLVED, UPDATED},
     http::TestClient,
@@ -56,8 +56,9 @@ pub fn conflicts_from_check(
     netns: &Netns,
     deadline: Duration,
 ) -> Result<OpenConflicts> {
-    let outcome =
-        AgentCommand::new(agent, ["check", "--format", "json"]).run_to_end(netns, deadline)?;
+    let outcome = AgentCommand::new(agent, LOOK_ARGS)
+        .args(["--format", "json", "--allow-no-devices"])
+        .run_to_end(netns, deadline)?;
     ensure!(matches!(outcome.code()?, 0 | 1), "{outcome:?}");
     let document: Value =
         serde_json::from_str(&outcome.stdout).context("the output is not valid JSON")?;

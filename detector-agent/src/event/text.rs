@@ -7,7 +7,7 @@ use std::{borrow::Cow, collections::BTreeSet, fmt::Write as _};
 
 use unicode_width::UnicodeWidthStr as _;
 
-use super::{ClaimantData, ConflictData, summary::scoped_address};
+use super::{AnomalyData, ClaimantData, ConflictData, summary::scoped_address};
 use crate::engine::{EvidenceKind, LeaveReason};
 
 /// Whether to use colour.
@@ -77,6 +77,14 @@ pub fn pod(claimant: &ClaimantData) -> String {
         Some(pod) => clean(&format!("{}/{}", pod.namespace, pod.name)).into_owned(),
         None => "unknown".to_owned(),
     }
+}
+
+/// The anomaly's pod in parentheses; empty if it is unknown.
+#[must_use]
+pub fn pod_suffix(anomaly: &AnomalyData) -> String {
+    let pod = anomaly.pod.as_ref();
+    let text = pod.map(|pod| format!(" (pod {}/{})", pod.namespace, pod.name));
+    clean(&text.unwrap_or_default()).into_owned()
 }
 
 /// The claimant's device, and the bridge it is a port of.

@@ -7,8 +7,9 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use super::{Overview, Update};
+use super::Update;
 use crate::{
+    agent_client::Overview,
     clock::WallTime,
     engine::ConflictId,
     event::{
@@ -177,6 +178,7 @@ mod tests {
             ready: true,
             conflicts: active.to_vec(),
             resolved: resolved.to_vec(),
+            anomalies: Vec::new(),
         }
     }
 

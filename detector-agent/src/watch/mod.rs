@@ -3,7 +3,6 @@
 //! In a terminal it draws a table, with the details of a conflict on Enter; otherwise it prints one line per event. A lost
 //! connection is shown and retried; failing to connect at the start is an error.
 
-mod client;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod lines;
@@ -16,17 +15,14 @@ use std::{
     time::Duration,
 };
 
-use serde::Deserialize;
 use tokio::{sync::mpsc, time::sleep};
 
 use crate::{
+    agent_client::{Client, ClientError, Overview},
     cli::WatchArgs,
-    event::{AnomalyEvent, ConflictData, Event},
+    event::{AnomalyEvent, Event},
 };
-use client::Client;
-use stream::Message;
-
-pub use client::ClientError;
+use stream::{EventStream, Message};
 
 /// Longest delay between two attempts to reconnect.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
@@ -40,17 +36,6 @@ pub enum WatchError {
     /// The terminal or stdout cannot be written.
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
-}
-
-/// The response of `/api/v1/conflicts`.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Overview {
-    pub(crate) node: String,
-    #[serde(default)]
-    pub(crate) ready: bool,
-    pub(crate) conflicts: Vec<ConflictData>,
-    #[serde(default)]
-    pub(crate) resolved: Vec<ConflictData>,
 }
 
 /// A change to show.
@@ -71,11 +56,7 @@ enum Update {
 /// # Errors
 /// See [`WatchError`].
 pub fn run(args: &WatchArgs) -> Result<(), WatchError> {
-    let client = Client::new(
-        &args.url,
-        args.token_file.as_deref(),
-        args.ca_file.as_deref(),
-    )?;
+    let client = Client::new(&args.agent)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -120,7 +101,8 @@ async fn follow_stream(
     delay: &mut Duration,
     updates: &mpsc::Sender<Update>,
 ) -> Result<(), ClientError> {
-    let mut stream = client.events(last_id.as_deref()).await?;
+    let body = client.events(last_id.as_deref()).await?;
+    let mut stream = EventStream::new(client.url().to_owned(), body);
     loop {
         let update = match stream.next().await? {
             // Requested after the stream is open, so that no event is missed in between.

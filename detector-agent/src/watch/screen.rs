@@ -11,8 +11,9 @@ use ratatui::{
 };
 use tokio::{sync::mpsc, time::interval};
 
-use super::{Overview, Update, view_model::ViewModel};
+use super::{Update, view_model::ViewModel};
 use crate::{
+    agent_client::Overview,
     clock::WallTime,
     event::{ConflictData, text::Colour},
 };
@@ -205,6 +206,7 @@ mod tests {
             ready: true,
             conflicts,
             resolved,
+            anomalies: Vec::new(),
         }))
     }
 

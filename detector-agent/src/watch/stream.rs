@@ -2,8 +2,10 @@
 
 use hyper::body::Incoming;
 
-use super::client::{ClientError, next_chunk};
-use crate::event::{AnomalyEvent, ContractName as _, Event, EventType, SubjectClass};
+use crate::{
+    agent_client::{ClientError, next_chunk},
+    event::{AnomalyEvent, ContractName as _, Event, EventType, SubjectClass},
+};
 
 /// Largest accepted event, in bytes.
 const MAX_EVENT: usize = 4 << 20;

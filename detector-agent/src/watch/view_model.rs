@@ -1,7 +1,7 @@
 //! The state behind the table: active conflicts, and the most recently resolved ones.
 
-use super::{Overview, Update};
-use crate::{engine::ConflictId, event::ConflictData};
+use super::Update;
+use crate::{agent_client::Overview, engine::ConflictId, event::ConflictData};
 
 /// Maximum number of resolved conflicts.
 const MAX_RESOLVED: usize = 50;

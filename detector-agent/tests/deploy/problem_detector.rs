@@ -75,19 +75,23 @@ fn configuration_has_the_fields_the_detector_reads() {
 fn command_gives_one_short_line_and_the_exit_code() {
     let script = deploy("node-problem-detector/check-ip-conflicts.sh");
     let node = Node::new("npd").unwrap();
-    let run = || {
-        let command = AgentCommand::new(&script, [""; 0]).env("DETECTOR_AGENT", AGENT);
+    let run = |allow: &str| {
+        let command = AgentCommand::new(&script, [""; 0])
+            .env("DETECTOR_AGENT", AGENT)
+            .env("IPCONFLICT_ALLOW_NO_DEVICES", allow);
         let outcome = command.run_to_end(&node, DEADLINE).unwrap();
         assert_eq!(outcome.stdout.lines().count(), 1, "{outcome:?}");
         assert!(outcome.stdout.trim_end().len() <= 80, "{outcome:?}");
         (outcome.code().unwrap(), outcome.stdout)
     };
-    let (code, line) = run();
-    assert_eq!(code, 0, "{line}");
+    for (allow, expected) in [("false", 2), ("true", 0)] {
+        let (code, line) = run(allow);
+        assert_eq!(code, expected, "{line}");
+    }
     let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
     let _pods = node.add_pods(&specs).unwrap();
     assert_eq!(
-        run(),
+        run("false"),
         (1, "1 IP address conflict: 10.244.2.10\n".to_owned())
     );
 }

@@ -1,6 +1,6 @@
 //! Device names with control sequences, quotes and markup: they are data wherever they are shown.
 
-use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, PodSpec, http::TestClient};
+use detector_testkit::{Agent, AgentCommand, DEADLINE, LOOK_ARGS, Node, PodSpec, http::TestClient};
 
 use crate::AGENT;
 
@@ -25,13 +25,13 @@ fn control_sequences_and_quotes_in_a_name_stay_data() {
         .lines()
         .find(|line| line.starts_with("ipconflict_conflict_info{") && line.contains("<b>"));
     assert!(series.unwrap().contains("\\\"}<b>"), "{series:?}");
-    let mut check = AgentCommand::new(AGENT, ["check"]);
-    for arg in interfaces {
-        check = check.arg(arg);
-    }
-    let check = check.run_to_end(&node, DEADLINE).unwrap();
-    assert_eq!(check.code().unwrap(), 1);
-    for text in [agent.log(), check.stdout] {
+    let check = |args: &[&str]| {
+        let command = AgentCommand::new(AGENT, args.iter().copied()).args(interfaces);
+        let outcome = command.run_to_end(&node, DEADLINE).unwrap();
+        assert_eq!(outcome.code().unwrap(), 1);
+        outcome.stdout
+    };
+    for text in [agent.log(), check(&["check"]), check(&LOOK_ARGS)] {
         assert!(text.contains(ADDRESS));
         assert!(!text.contains(['\u{1b}', '\u{7}']), "{text:?}");
     }

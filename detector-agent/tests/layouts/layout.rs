@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Node, Pod, ReceivedEvent, conflicts_from_events,
-    event::Conflict, http::TestClient, until,
+    Agent, AgentCommand, Barrier, DEADLINE, LOOK_ARGS, Node, Pod, ReceivedEvent,
+    conflicts_from_events, event::Conflict, http::TestClient, until,
 };
 use serde_json::Value;
 
@@ -84,7 +84,8 @@ impl Layout {
             Ok(kernel)
         });
         let kernel = agreed.unwrap_or_else(|error| panic!("{error:#}\n{}", self.agent.log()));
-        let check = AgentCommand::new(AGENT, ["check", "--format", "json"]);
+        let check = AgentCommand::new(AGENT, LOOK_ARGS);
+        let check = check.args(["--format", "json", "--allow-no-devices"]);
         let outcome = check.run_to_end(&self.node, DEADLINE).unwrap();
         let document = serde_json::from_str(&outcome.stdout).unwrap();
         assert_eq!(parse(&document).unwrap(), kernel, "check: {outcome:?}");

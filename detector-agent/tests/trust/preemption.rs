@@ -6,10 +6,15 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use detector_testkit::{Agent, DEADLINE, Node, Pod, PodSpec, http::TestClient, until};
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec, http::TestClient, until,
+};
 
-use crate::leftovers::{
-    assert_frames_are_seen, command, filters, is_ours, tcx_program_ids, two_pods, wait_for,
+use crate::{
+    AGENT,
+    leftovers::{
+        assert_frames_are_seen, command, filters, is_ours, tcx_program_ids, two_pods, wait_for,
+    },
 };
 
 /// Adds a filter that accepts every frame and ends the chain, so that those behind it see nothing. No actions are needed.
@@ -177,6 +182,11 @@ fn filter_that_cannot_be_preceded_shows_in_the_health() {
     let detail =
         format!("{all}; on 1 of them another program's filter runs first and may hide frames");
     wait_for_health("degraded", &detail, 1);
+    let check = AgentCommand::new(AGENT, ["check"]);
+    let check = check.run_to_end(&node, DEADLINE).unwrap();
+    assert_eq!(check.code().unwrap(), 2, "{check:?}");
+    assert!(check.stdout.starts_with("inconclusive: "), "{check:?}");
+    assert!(check.stdout.contains("may hide frames"), "{check:?}");
     let words = "tc filter del dev vethb ingress prio 1";
     node.exec(&words.split(' ').collect::<Vec<_>>()).unwrap();
     wait_for_health("works", all, 0);

@@ -25,6 +25,9 @@ pub const RUN_ARGS: [&str; 7] = [
     "testkit",
 ];
 
+/// Arguments of a `check` that asks no agent and looks at the kernel state itself.
+pub const LOOK_ARGS: [&str; 3] = ["check", "--url", "none"];
+
 /// How to start an agent: binary, arguments, environment.
 ///
 /// `CARGO_BIN_EXE_detector-agent` is set only while the integration tests of `detector-agent` are compiled, so each test

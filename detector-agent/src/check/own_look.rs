@@ -1,31 +1,27 @@
-//! `check`: takes one snapshot of the kernel state and reports conflicts. It loads no eBPF program and changes nothing.
+//! One look at the kernel state. It loads no eBPF program and changes nothing.
 
 use std::{
     collections::HashSet,
-    io::{self, Write as _},
     thread,
     time::{Duration, Instant},
 };
 
-use serde::Serialize;
-
+use super::{
+    CheckError,
+    report::{Findings, Gap, Source},
+};
 use crate::{
-    cli::{CheckArgs, CheckFormat},
-    clock::{self, Moment, WallTime},
+    cli::CheckArgs,
+    clock::{self, Moment},
     engine::{
         AnomalyRules, ChangedAddresses, Conflict, Engine, IfIndex, Observation, PodDevice,
         PoolUpdate, Settings, Snapshot, SnapshotScope, SnapshotToken, TimedObservation, Timestamp,
     },
-    event::{
-        AnomalyData, ConflictData,
-        text::{Colour, clean, conflict_table, reasons},
-    },
+    event::{AnomalyData, ConflictData},
     ipam,
     kube_client::KubeClient,
-    node::{self, NodeNameError},
-    observe::netlink::{
-        BoundedSnapshot, DeviceSelector, NetlinkReader, Omitted, OpenError, PatternError, ReadError,
-    },
+    node,
+    observe::netlink::{BoundedSnapshot, DeviceSelector, NetlinkReader, Omitted, ReadError},
     pods::{self, PodSources},
 };
 
@@ -38,58 +34,17 @@ const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(20);
 /// An anomaly is reported only if it is still there after this time; CNI plugins cause drift briefly.
 const ANOMALY_RECHECK: Duration = Duration::from_secs(2);
 
-/// Why the check has no result.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckError {
-    /// A device pattern is invalid.
-    #[error(transparent)]
-    Pattern(#[from] PatternError),
-    /// The node name cannot be determined.
-    #[error(transparent)]
-    NodeName(#[from] NodeNameError),
-    /// The netlink socket cannot be opened.
-    #[error(transparent)]
-    Netlink(#[from] OpenError),
-    /// The kernel state cannot be read.
-    #[error("cannot read the kernel state: {0}")]
-    Read(#[from] ReadError),
-    /// Pod lookups cannot be started.
-    #[error("cannot look up pods: {0}")]
-    PodLookup(io::Error),
-    /// The result cannot be written.
-    #[error("cannot write the result: {0}")]
-    Write(#[from] io::Error),
-}
+/// What a single look cannot see.
+const NOT_SEEN: [&str; 2] = [
+    "claims made only in ARP or NDP frames, such as those of a spoofing pod, and moves of an address",
+    "anomalies that show over time: unresolved gateways, IPAM leaks, address sweeps in frames",
+];
 
-/// The result as JSON.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    node: &'a str,
-    checked_at: WallTime,
-    devices: usize,
-    /// Which state was not read, if any; conflicts may have been missed then.
-    incomplete: Option<String>,
-    conflicts: Vec<ConflictData>,
-    anomalies: Vec<AnomalyData>,
-    /// Which IPAM sources were found, with the result of reading each.
-    ipam: Vec<String>,
-}
-
-/// Checks the node once and prints the result. Returns the exit code: 0 for no conflicts, 1 for conflicts, 2 if no conflict
-/// was found but some state could not be read.
+/// Reads the state of the node, IPAM and the pods of what was found. `no_agent`: why no agent is the source.
 ///
 /// # Errors
-/// If the check has no result (exit code 2). The output is a complete JSON document in this case too, if JSON was requested.
-pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
-    let result = check_and_print(args);
-    if let (Err(error), CheckFormat::Json) = (&result, args.format) {
-        let document = serde_json::json!({ "error": error.to_string(), "conflicts": null });
-        writeln!(io::stdout().lock(), "{document:#}")?;
-    }
-    result
-}
-
-fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
+/// If the kernel state cannot be read.
+pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, CheckError> {
     let NodeState {
         mut engine,
         now,
@@ -141,37 +96,18 @@ fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
         .iter()
         .map(|anomaly| AnomalyData::new(&node, &moment, anomaly, |c| pods.pod_of(c)))
         .collect();
-    let strict = args.strict && !anomalies.is_empty();
-    let devices = engine.devices().len();
-    let text = match args.format {
-        CheckFormat::Json => {
-            let report = Report {
-                node: &node,
-                checked_at: moment.wall_at(now),
-                devices,
-                incomplete: incomplete(omitted),
-                conflicts: conflicts.clone(),
-                anomalies,
-                ipam,
-            };
-            serde_json::to_string_pretty(&report).map_err(io::Error::from)? + "\n"
-        }
-        CheckFormat::Text => {
-            let colour = Colour::for_output(&io::stdout());
-            let mut text = text(&conflicts, devices, incomplete(omitted), colour);
-            append_anomalies(&mut text, &anomalies, &ipam);
-            text
-        }
-    };
-    io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(
-        match (conflicts.is_empty(), omitted == Omitted::default()) {
-            (false, _) => 1,
-            (true, _) if strict => 1,
-            (true, true) => 0,
-            (true, false) => 2,
-        },
-    )
+    Ok(Findings {
+        checked_at: moment.wall_at(now),
+        devices: Some(engine.devices().len()),
+        gaps: incomplete(omitted).into_iter().collect(),
+        not_seen: NOT_SEEN.map(str::to_owned).into(),
+        node,
+        source: Source::Kernel { no_agent },
+        conflicts,
+        anomalies,
+        ipam,
+        impaired: Vec::new(),
+    })
 }
 
 /// The state of the node, from one snapshot.
@@ -245,31 +181,6 @@ fn read_node(args: &CheckArgs) -> Result<NodeState, CheckError> {
     })
 }
 
-/// Appends anomalies and the state of IPAM sources.
-fn append_anomalies(text: &mut String, anomalies: &[AnomalyData], ipam: &[String]) {
-    if !anomalies.is_empty() {
-        text.push_str(&format!(
-            "\n{} anomalies (not conflicts):\n",
-            anomalies.len()
-        ));
-    }
-    for anomaly in anomalies {
-        let pod = anomaly
-            .pod
-            .as_ref()
-            .map(|pod| format!(" (pod {}/{})", clean(&pod.namespace), clean(&pod.name)));
-        text.push_str(&format!(
-            "{} {}{}\n",
-            anomaly.kind.name(),
-            clean(&anomaly.detail),
-            pod.unwrap_or_default()
-        ));
-    }
-    for summary in ipam {
-        text.push_str(&format!("ipam: {}\n", clean(summary)));
-    }
-}
-
 /// Reads snapshots until every device that was unreadable in the first one is gone or readable, or until the timeout.
 /// `read` returns a snapshot and its unreadable devices. Returns the last snapshot and how many of these devices remain.
 fn read_until_settled<R, E>(
@@ -300,51 +211,14 @@ fn unreadable_devices(snapshot: &Snapshot) -> HashSet<IfIndex> {
         .collect()
 }
 
-fn incomplete(omitted: Omitted) -> Option<String> {
-    (omitted != Omitted::default()).then(|| {
-        format!(
+fn incomplete(omitted: Omitted) -> Option<Gap> {
+    (omitted != Omitted::default()).then(|| Gap {
+        headline: "no conflict in one look, but some state was not read",
+        reason: format!(
             "{} namespaces could not be read, {} entries were beyond a bound, {} messages could not be decoded",
             omitted.namespaces, omitted.over_bound, omitted.undecodable
-        )
-    })
-}
-
-/// The first line is at most 80 bytes, because node-problem-detector shows no more.
-fn text(
-    conflicts: &[ConflictData],
-    devices: usize,
-    incomplete: Option<String>,
-    colour: Colour,
-) -> String {
-    let mut text = match conflicts {
-        [] if incomplete.is_some() => {
-            format!(
-                "inconclusive: no conflict on {devices} pod devices, but some state was not read\n"
-            )
-        }
-        [] => format!("no IP address conflict on {devices} pod devices\n"),
-        [one] => format!("1 IP address conflict: {}\n", one.address),
-        many => format!(
-            "{} IP address conflicts, first {}\n",
-            many.len(),
-            many[0].address
         ),
-    };
-    if let Some(incomplete) = incomplete {
-        text.push_str(&format!("incomplete: {incomplete}\n"));
-    }
-    for conflict in conflicts {
-        text.push('\n');
-        conflict_table(&mut text, conflict, colour);
-    }
-    let reasons = reasons(conflicts);
-    if !reasons.is_empty() {
-        text.push('\n');
-    }
-    for reason in reasons {
-        text.push_str(&format!("pod unknown: {reason}\n"));
-    }
-    text
+    })
 }
 
 #[cfg(test)]
@@ -376,21 +250,5 @@ mod tests {
         // Devices that become unreadable later are not waited for.
         assert_eq!(settle(long, &[&[7], &[8, 9]]), (0, 2));
         assert_eq!(settle(Duration::from_millis(100), &[&[7, 8], &[7]]).0, 1);
-    }
-
-    #[test]
-    fn first_line_fits_80_bytes() {
-        let address = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255";
-        for line in [
-            format!("{} IP address conflicts, first {address}", 65_536),
-            format!("no IP address conflict on {} pod devices", usize::MAX),
-            text(&[], 1_000_000, Some(String::new()), Colour::Off)
-                .lines()
-                .next()
-                .unwrap()
-                .to_owned(),
-        ] {
-            assert!(line.len() <= 80, "{line}: {}", line.len());
-        }
     }
 }

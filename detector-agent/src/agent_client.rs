@@ -1,5 +1,5 @@
-//! HTTP client for the agent's endpoints. It opens one connection per request, and bounds the size of a response and the
-//! time without data.
+//! HTTP client for the endpoints of a running agent, used by `watch` and `check`. It opens one connection per request, and
+//! bounds the size of a response and the time without data.
 
 use std::{future::poll_fn, io, path::Path, pin::Pin, sync::Arc, time::Duration};
 
@@ -14,6 +14,7 @@ use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, ServerName, pem::PemObject as _},
 };
+use serde::{Deserialize, de::DeserializeOwned};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -21,10 +22,14 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::{Overview, stream::EventStream};
+use crate::{
+    cli::AgentArgs,
+    event::{AnomalyData, ConflictData},
+    health::PartReport,
+};
 
 /// Limit for connecting and for receiving the head of a response.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit for the time without data; the agent sends a heartbeat every ten seconds.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(25);
 /// Largest accepted response, in bytes.
@@ -49,11 +54,19 @@ pub enum ClientError {
         /// The flag that named it.
         flag: &'static str,
     },
-    /// No connection, or no response in time.
+    /// No connection.
     #[error(
         "cannot reach the agent at {url}: {reason}; check that `detector-agent run` is running with --listen on this address"
     )]
     Unreachable {
+        /// URL of the agent.
+        url: String,
+        /// The cause.
+        reason: String,
+    },
+    /// A connection, but no response in time.
+    #[error("the agent at {url} does not respond: {reason}")]
+    NoResponse {
         /// URL of the agent.
         url: String,
         /// The cause.
@@ -83,8 +96,41 @@ pub enum ClientError {
     ConnectionLost(String),
 }
 
+/// The response of `/api/v1/conflicts`.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Overview {
+    pub(crate) node: String,
+    #[serde(default)]
+    pub(crate) ready: bool,
+    pub(crate) conflicts: Vec<ConflictData>,
+    #[serde(default)]
+    pub(crate) resolved: Vec<ConflictData>,
+    /// Added by [`Client::overview`].
+    #[serde(skip)]
+    pub(crate) anomalies: Vec<AnomalyData>,
+}
+
+/// The response of `/api/v1/anomalies`.
+#[derive(Deserialize)]
+struct OpenAnomalies {
+    anomalies: Vec<AnomalyData>,
+}
+
+/// The response of `/readyz`.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct AgentStatus {
+    pub(crate) ready: bool,
+    #[serde(default)]
+    pub(crate) version: String,
+    /// Pod devices; `None` until they are known.
+    #[serde(default)]
+    pub(crate) devices: Option<usize>,
+    #[serde(default)]
+    pub(crate) parts: Vec<PartReport>,
+}
+
 /// Client for one agent.
-pub(super) struct Client {
+pub(crate) struct Client {
     url: String,
     host: String,
     port: u16,
@@ -97,20 +143,24 @@ trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
 
 impl Client {
-    pub(super) fn new(
-        url: &str,
-        token_file: Option<&Path>,
-        ca_file: Option<&Path>,
-    ) -> Result<Self, ClientError> {
+    pub(crate) fn new(args: &AgentArgs) -> Result<Self, ClientError> {
+        let AgentArgs {
+            url,
+            token_file,
+            ca_file,
+        } = args;
         let invalid = || ClientError::Url(url.to_owned());
         let uri: Uri = url.parse().map_err(|_| invalid())?;
         let host = uri.host().ok_or_else(invalid)?;
         let (tls, default_port) = match uri.scheme_str() {
             Some("http") => (None, 80),
-            Some("https") => (Some(connector(ca_file.ok_or(ClientError::NoCa)?)?), 443),
+            Some("https") => {
+                let ca_file = ca_file.as_deref().ok_or(ClientError::NoCa)?;
+                (Some(connector(ca_file)?), 443)
+            }
             _ => return Err(invalid()),
         };
-        let authorization = token_file.map(token).transpose()?;
+        let authorization = token_file.as_deref().map(token).transpose()?;
         Ok(Self {
             url: url.trim_end_matches('/').to_owned(),
             host: host.trim_matches(['[', ']']).to_owned(),
@@ -121,9 +171,44 @@ impl Client {
         })
     }
 
-    /// All conflicts, active and recently resolved.
-    pub(super) async fn overview(&self) -> Result<Overview, ClientError> {
-        let mut body = self.get("/api/v1/conflicts", None).await?.into_body();
+    /// All conflicts, active and recently resolved, and the open anomalies.
+    pub(crate) async fn overview(&self) -> Result<Overview, ClientError> {
+        let mut overview: Overview = self
+            .json(self.get("/api/v1/conflicts", None).await?)
+            .await?;
+        let open: OpenAnomalies = self
+            .json(self.get("/api/v1/anomalies", None).await?)
+            .await?;
+        overview.anomalies = open.anomalies;
+        Ok(overview)
+    }
+
+    /// Readiness and the state of the agent's parts.
+    pub(crate) async fn status(&self) -> Result<AgentStatus, ClientError> {
+        let response = self.send("/readyz", None).await?;
+        match response.status() {
+            // Answered with details also while the agent is not ready.
+            StatusCode::SERVICE_UNAVAILABLE => self.json(response).await,
+            _ => self.json(self.accepted(response)?).await,
+        }
+    }
+
+    /// The body of the event stream, resumed after the event `last_id`.
+    pub(crate) async fn events(&self, last_id: Option<&str>) -> Result<Incoming, ClientError> {
+        let response = self.get("/api/v1/events", last_id).await?;
+        Ok(response.into_body())
+    }
+
+    /// URL of the agent, for errors.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    async fn json<T: DeserializeOwned>(
+        &self,
+        response: Response<Incoming>,
+    ) -> Result<T, ClientError> {
+        let mut body = response.into_body();
         let mut text = Vec::new();
         while let Some(bytes) = next_chunk(&mut body).await? {
             if text.len() + bytes.len() > MAX_RESPONSE {
@@ -132,12 +217,6 @@ impl Client {
             text.extend_from_slice(&bytes);
         }
         serde_json::from_slice(&text).map_err(|e| self.invalid_response(&e.to_string()))
-    }
-
-    /// The event stream, resumed after the event `last_id`.
-    pub(super) async fn events(&self, last_id: Option<&str>) -> Result<EventStream, ClientError> {
-        let response = self.get("/api/v1/events", last_id).await?;
-        Ok(EventStream::new(self.url.clone(), response.into_body()))
     }
 
     fn invalid_response(&self, reason: &str) -> ClientError {
@@ -152,26 +231,10 @@ impl Client {
         path: &str,
         last_id: Option<&str>,
     ) -> Result<Response<Incoming>, ClientError> {
-        let unreachable = |reason: String| ClientError::Unreachable {
-            url: self.url.clone(),
-            reason,
-        };
-        let exchange = async {
-            let stream = self.connect().await?;
-            let (mut sender, connection) =
-                hyper::client::conn::http1::handshake(TokioIo::new(stream))
-                    .await
-                    .map_err(io::Error::other)?;
-            tokio::spawn(connection);
-            sender
-                .send_request(self.request(path, last_id)?)
-                .await
-                .map_err(io::Error::other)
-        };
-        let response = timeout(REQUEST_TIMEOUT, exchange)
-            .await
-            .map_err(|_| unreachable("no response in time".to_owned()))?
-            .map_err(|e| unreachable(e.to_string()))?;
+        self.accepted(self.send(path, last_id).await?)
+    }
+
+    fn accepted(&self, response: Response<Incoming>) -> Result<Response<Incoming>, ClientError> {
         match response.status() {
             StatusCode::OK => Ok(response),
             StatusCode::UNAUTHORIZED => Err(ClientError::Token(self.url.clone())),
@@ -182,8 +245,45 @@ impl Client {
         }
     }
 
-    async fn connect(&self) -> io::Result<Box<dyn Transport>> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+    async fn send(
+        &self,
+        path: &str,
+        last_id: Option<&str>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let unreachable = |reason: String| ClientError::Unreachable {
+            url: self.url.clone(),
+            reason,
+        };
+        let no_response = |reason: String| ClientError::NoResponse {
+            url: self.url.clone(),
+            reason,
+        };
+        let tcp = timeout(
+            REQUEST_TIMEOUT,
+            TcpStream::connect((self.host.as_str(), self.port)),
+        )
+        .await
+        .map_err(|_| unreachable("no connection in time".to_owned()))?
+        .map_err(|e| unreachable(e.to_string()))?;
+        let exchange = async {
+            let stream = self.secure(tcp).await?;
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(TokioIo::new(stream))
+                    .await
+                    .map_err(io::Error::other)?;
+            tokio::spawn(connection);
+            sender
+                .send_request(self.request(path, last_id)?)
+                .await
+                .map_err(io::Error::other)
+        };
+        timeout(REQUEST_TIMEOUT, exchange)
+            .await
+            .map_err(|_| no_response("no response in time".to_owned()))?
+            .map_err(|e| no_response(e.to_string()))
+    }
+
+    async fn secure(&self, stream: TcpStream) -> io::Result<Box<dyn Transport>> {
         let Some(tls) = &self.tls else {
             return Ok(Box::new(stream));
         };
@@ -228,7 +328,7 @@ impl hyper::body::Body for EmptyBody {
 }
 
 /// The next chunk of a response; `None` at its end.
-pub(super) async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, ClientError> {
+pub(crate) async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, ClientError> {
     loop {
         let next = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
         let frame = timeout(IDLE_TIMEOUT, next)
@@ -287,6 +387,14 @@ fn token(path: &Path) -> Result<header::HeaderValue, ClientError> {
 mod tests {
     use super::*;
 
+    fn client(url: &str) -> Result<Client, ClientError> {
+        Client::new(&AgentArgs {
+            url: url.to_owned(),
+            token_file: None,
+            ca_file: None,
+        })
+    }
+
     #[test]
     fn invalid_urls_are_rejected_with_the_flag_name() {
         for url in [
@@ -294,15 +402,19 @@ mod tests {
             "http://[::1]:9842/",
             "http://node/agent/",
         ] {
-            assert!(Client::new(url, None, None).is_ok(), "{url}");
+            assert!(client(url).is_ok(), "{url}");
         }
-        for url in ["", "127.0.0.1:9842", "ftp://node", "/path", "http://"] {
-            let error = Client::new(url, None, None).err().map(|e| e.to_string());
+        for url in [
+            "",
+            "127.0.0.1:9842",
+            "ftp://node",
+            "/path",
+            "http://",
+            "none",
+        ] {
+            let error = client(url).err().map(|e| e.to_string());
             assert!(error.is_some_and(|e| e.contains("--url")), "{url}");
         }
-        assert!(matches!(
-            Client::new("https://node", None, None),
-            Err(ClientError::NoCa)
-        ));
+        assert!(matches!(client("https://node"), Err(ClientError::NoCa)));
     }
 }

@@ -1,0 +1,118 @@
+//! `check`: prints the conflicts and anomalies that the agent on this node knows. If none answers, it looks at the kernel
+//! state once, and names what such a look cannot see.
+
+mod agent;
+mod own_look;
+mod report;
+
+use std::io::{self, Write as _};
+
+use crate::{
+    agent_client::ClientError,
+    cli::{CheckArgs, CheckFormat},
+    event::text::Colour,
+    node::NodeNameError,
+    observe::netlink::{OpenError, PatternError, ReadError},
+};
+use agent::Answer;
+use report::{Findings, Gap};
+
+/// Why the check has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The settings for the agent are invalid.
+    #[error(transparent)]
+    Agent(ClientError),
+    /// Neither the agent nor the kernel could be read.
+    #[error("{look}; {agent}")]
+    Neither {
+        /// Why the kernel state could not be read.
+        look: Box<CheckError>,
+        /// Why the agent gave no answer.
+        agent: String,
+    },
+    /// A device pattern is invalid.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// The node name cannot be determined.
+    #[error(transparent)]
+    NodeName(#[from] NodeNameError),
+    /// The netlink socket cannot be opened.
+    #[error(transparent)]
+    Netlink(#[from] OpenError),
+    /// The kernel state cannot be read.
+    #[error("cannot read the kernel state: {0}")]
+    Read(#[from] ReadError),
+    /// Pod lookups cannot be started.
+    #[error("cannot look up pods: {0}")]
+    PodLookup(io::Error),
+    /// The result cannot be written.
+    #[error("cannot write the result: {0}")]
+    Write(#[from] io::Error),
+}
+
+/// Prints what is known about the node. Returns the exit code: 0 for no conflicts, 1 for conflicts, 2 if no conflict is known
+/// but the agent or the look does not see everything that it should.
+///
+/// # Errors
+/// If the check has no result (exit code 2). The output is a complete JSON document in this case too, if JSON was requested.
+pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
+    let result = check_and_print(args);
+    if let (Err(error), CheckFormat::Json) = (&result, args.format) {
+        let document = serde_json::json!({ "error": error.to_string(), "conflicts": null });
+        writeln!(io::stdout().lock(), "{document:#}")?;
+    }
+    result
+}
+
+fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
+    let mut findings = find(args)?;
+    if findings.devices == Some(0) && !args.allow_no_devices {
+        findings.gaps.insert(
+            0,
+            Gap {
+                headline: "there is no pod device",
+                reason: "there is no pod device; with --allow-no-devices this is accepted"
+                    .to_owned(),
+            },
+        );
+    }
+    let text = match args.format {
+        CheckFormat::Json => {
+            serde_json::to_string_pretty(&findings.json()).map_err(io::Error::from)? + "\n"
+        }
+        CheckFormat::Text => findings.text(Colour::for_output(&io::stdout())),
+    };
+    io::stdout().lock().write_all(text.as_bytes())?;
+    let strict = args.strict && !findings.anomalies.is_empty();
+    Ok(match (&findings.conflicts[..], &findings.gaps[..]) {
+        ([_, ..], _) => 1,
+        ([], _) if strict => 1,
+        ([], []) => 0,
+        ([], _) => 2,
+    })
+}
+
+fn find(args: &CheckArgs) -> Result<Findings, CheckError> {
+    let (reason, gap) = match agent::ask(&args.agent, args.allow_no_devices)? {
+        Answer::Findings(findings) => return Ok(*findings),
+        Answer::None(reason) => (reason, None),
+        Answer::Unusable(reason) => {
+            let gap = Gap {
+                headline: "no conflict in one look, but the agent could not be asked",
+                reason: reason.clone(),
+            };
+            (reason, Some(gap))
+        }
+    };
+    match own_look::look(args, reason.clone()) {
+        Ok(mut findings) => {
+            findings.gaps.extend(gap);
+            Ok(findings)
+        }
+        Err(look) => Err(CheckError::Neither {
+            look: Box::new(look),
+            agent: reason,
+        }),
+    }
+}

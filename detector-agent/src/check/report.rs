@@ -1,0 +1,299 @@
+//! The result of a check as text and as JSON.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::{
+    clock::WallTime,
+    event::{
+        AnomalyData, ConflictData,
+        text::{Colour, clean, conflict_table, pod_suffix, reasons},
+    },
+};
+
+/// What a single look cannot know about a conflict or an anomaly: ids and times.
+const UNKNOWN_TO_A_LOOK: [&str; 9] = [
+    "conflict_id",
+    "anomaly_id",
+    "sweep",
+    "raised_at",
+    "updated_at",
+    "latency_us",
+    "since",
+    "first_seen",
+    "last_seen",
+];
+
+/// Where findings come from.
+#[derive(Debug)]
+pub(super) enum Source {
+    Agent {
+        url: String,
+        version: String,
+    },
+    /// One look at the kernel state, with the reason why no agent answered.
+    Kernel {
+        no_agent: String,
+    },
+}
+
+/// Why conflicts may exist that are not known.
+#[derive(Debug)]
+pub(super) struct Gap {
+    /// For the first line of the text.
+    pub(super) headline: &'static str,
+    pub(super) reason: String,
+}
+
+/// What is known about the node.
+#[derive(Debug)]
+pub(super) struct Findings {
+    pub(super) node: String,
+    pub(super) checked_at: WallTime,
+    pub(super) source: Source,
+    /// Number of pod devices; `None` if the agent does not know them yet.
+    pub(super) devices: Option<usize>,
+    pub(super) gaps: Vec<Gap>,
+    /// What the source never sees, as it is configured.
+    pub(super) not_seen: Vec<String>,
+    pub(super) conflicts: Vec<ConflictData>,
+    pub(super) anomalies: Vec<AnomalyData>,
+    /// The IPAM sources, with the result of reading each.
+    pub(super) ipam: Vec<String>,
+    /// Other parts of the agent that do not work, such as a webhook.
+    pub(super) impaired: Vec<String>,
+}
+
+impl Findings {
+    fn incomplete(&self) -> Option<String> {
+        let reasons: Vec<&str> = self.gaps.iter().map(|gap| gap.reason.as_str()).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let (source, agent, no_agent) = match &self.source {
+            Source::Agent { url, version } => {
+                let agent = json!({ "url": url, "version": version });
+                ("agent", Some(agent), None)
+            }
+            Source::Kernel { no_agent } => ("kernel", None, Some(no_agent)),
+        };
+        let mut document = json!({
+            "node": self.node,
+            "checked_at": self.checked_at,
+            "source": source,
+            "agent": agent,
+            "no_agent_because": no_agent,
+            "devices": self.devices,
+            "incomplete": self.incomplete(),
+            "not_seen": self.not_seen,
+            "conflicts": self.conflicts,
+            "anomalies": self.anomalies,
+            "ipam": self.ipam,
+            "impaired": self.impaired,
+        });
+        if matches!(self.source, Source::Kernel { .. }) {
+            for list in ["conflicts", "anomalies"] {
+                document.get_mut(list).map(remove_unknown);
+            }
+        }
+        document
+    }
+
+    pub(super) fn text(&self, colour: Colour) -> String {
+        let mut text = self.first_line();
+        let mut line = |what: &str, value: &str| {
+            // Writing to a string does not fail, here and below.
+            let _ = writeln!(text, "{what}: {}", clean(value));
+        };
+        let node = &self.node;
+        match &self.source {
+            Source::Agent { url, .. } => line("source", &format!("the agent on {node} ({url})")),
+            Source::Kernel { no_agent } => {
+                line(
+                    "source",
+                    &format!("one look at the kernel state of {node}; {no_agent}"),
+                );
+            }
+        }
+        for gap in &self.gaps {
+            line("incomplete", &gap.reason);
+        }
+        for what in &self.not_seen {
+            line("not seen", what);
+        }
+        for part in &self.impaired {
+            line("not working", part);
+        }
+        for conflict in &self.conflicts {
+            text.push('\n');
+            conflict_table(&mut text, conflict, colour);
+        }
+        let reasons = reasons(&self.conflicts);
+        if !reasons.is_empty() {
+            text.push('\n');
+        }
+        for reason in reasons {
+            let _ = writeln!(text, "pod unknown: {reason}");
+        }
+        self.append_anomalies(&mut text);
+        text
+    }
+
+    /// At most 80 bytes, because node-problem-detector shows no more.
+    fn first_line(&self) -> String {
+        let devices = self.devices.unwrap_or_default();
+        let mut line = match (&self.conflicts[..], self.gaps.first(), &self.source) {
+            ([one], ..) => format!("1 IP address conflict: {}", one.address),
+            ([first, ..], ..) => format!(
+                "{} IP address conflicts, first {}",
+                self.conflicts.len(),
+                first.address
+            ),
+            ([], Some(gap), _) => format!("inconclusive: {}", gap.headline),
+            ([], None, Source::Agent { .. }) => {
+                format!("no IP address conflict on {}", pod_devices(devices))
+            }
+            ([], None, Source::Kernel { .. }) => format!(
+                "no IP address conflict in one look at {}",
+                pod_devices(devices)
+            ),
+        };
+        let anomalies = anomalies_text(self.anomalies.len());
+        if self.conflicts.is_empty() && self.gaps.is_empty() {
+            match self.source {
+                _ if !self.anomalies.is_empty() => line += &format!(", {anomalies}"),
+                Source::Kernel { .. } => line += " (frames not seen)",
+                Source::Agent { .. } => {}
+            }
+        }
+        line + "\n"
+    }
+
+    fn append_anomalies(&self, text: &mut String) {
+        if !self.anomalies.is_empty() {
+            let anomalies = anomalies_text(self.anomalies.len());
+            let _ = writeln!(text, "\n{anomalies} (no conflict yet):");
+        }
+        for anomaly in &self.anomalies {
+            let _ = writeln!(
+                text,
+                "{} {}{}",
+                anomaly.kind.name(),
+                clean(&anomaly.detail),
+                pod_suffix(anomaly)
+            );
+        }
+        for summary in &self.ipam {
+            let _ = writeln!(text, "ipam: {}", clean(summary));
+        }
+    }
+}
+
+fn pod_devices(count: usize) -> String {
+    match count {
+        1 => "1 pod device".to_owned(),
+        count => format!("{count} pod devices"),
+    }
+}
+
+fn anomalies_text(count: usize) -> String {
+    match count {
+        1 => "1 anomaly".to_owned(),
+        count => format!("{count} anomalies"),
+    }
+}
+
+/// Sets to `null` what a single look cannot know.
+fn remove_unknown(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(remove_unknown),
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if UNKNOWN_TO_A_LOOK.contains(&name.as_str()) {
+                    *value = Value::Null;
+                } else {
+                    remove_unknown(value);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::samples;
+
+    fn findings(source: Source) -> Findings {
+        Findings {
+            node: "n".to_owned(),
+            checked_at: WallTime::now(),
+            source,
+            devices: Some(65_536),
+            gaps: Vec::new(),
+            not_seen: Vec::new(),
+            conflicts: Vec::new(),
+            anomalies: Vec::new(),
+            ipam: Vec::new(),
+            impaired: Vec::new(),
+        }
+    }
+
+    fn agent() -> Source {
+        Source::Agent {
+            url: "http://127.0.0.1:9842".to_owned(),
+            version: "1".to_owned(),
+        }
+    }
+
+    fn kernel() -> Source {
+        Source::Kernel {
+            no_agent: "no agent answers".to_owned(),
+        }
+    }
+
+    #[test]
+    fn first_line_fits_80_bytes() {
+        let conflict = || samples::raised("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255").data;
+        for source in [agent, kernel] {
+            for conflicts in [Vec::new(), vec![conflict()], vec![conflict(); 65_536]] {
+                for anomalies in [Vec::new(), vec![samples::drift("10.0.0.1").data; 65_536]] {
+                    let findings = Findings {
+                        conflicts: conflicts.clone(),
+                        anomalies,
+                        ..findings(source())
+                    };
+                    let line = findings.first_line();
+                    assert!(line.len() <= 81, "{line}: {}", line.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn look_names_its_limits_in_the_first_line() {
+        assert_eq!(
+            findings(kernel()).first_line(),
+            "no IP address conflict in one look at 65536 pod devices (frames not seen)\n"
+        );
+        assert_eq!(
+            findings(agent()).first_line(),
+            "no IP address conflict on 65536 pod devices\n"
+        );
+        let gap = Gap {
+            headline: "the agent is not ready yet",
+            reason: String::new(),
+        };
+        let unready = Findings {
+            gaps: vec![gap],
+            ..findings(agent())
+        };
+        assert_eq!(
+            unready.first_line(),
+            "inconclusive: the agent is not ready yet\n"
+        );
+    }
+}
