@@ -162,10 +162,20 @@ pub fn conflict_table(out: &mut String, conflict: &ConflictData, colour: Colour)
         let mac = claimant
             .mac
             .map_or_else(|| "unknown".to_owned(), |mac| mac.to_string());
+        let newest = match claimant.newest() {
+            Some(_) => " (newest)",
+            None => "",
+        };
+        let (mut pod, mut device) = (pod(claimant), device(claimant));
+        if claimant.pod.is_some() {
+            pod += newest;
+        } else {
+            device += newest;
+        }
         rows.push(vec![
             mark.to_owned(),
-            pod(claimant),
-            device(claimant),
+            pod,
+            device,
             mac,
             match claimant.left {
                 Some(reason) => left(reason),

@@ -11,9 +11,9 @@ use super::Update;
 use crate::{
     agent_client::Overview,
     clock::WallTime,
-    engine::ConflictId,
+    engine::{AnomalyId, ConflictId},
     event::{
-        AnomalyEvent, ConflictData, Event,
+        AnomalyData, AnomalyEvent, Change, ConflictData, Event,
         text::{self, clean},
     },
 };
@@ -21,7 +21,7 @@ use crate::{
 /// Prints lines until stdout is closed or Ctrl-C is pressed.
 pub(super) async fn show(first: Overview, mut updates: mpsc::Receiver<Update>) -> io::Result<()> {
     let mut out = io::stdout();
-    let mut printed = PrintedConflicts::default();
+    let mut printed = Printed::default();
     write(&mut out, &printed.catch_up(&first))?;
     loop {
         let update = tokio::select! {
@@ -32,7 +32,7 @@ pub(super) async fn show(first: Overview, mut updates: mpsc::Receiver<Update>) -
         let written = match update {
             Update::Overview(overview) => write(&mut out, &printed.catch_up(&overview)),
             Update::Conflict(event) => write(&mut out, &printed.apply(&event)),
-            Update::Anomaly(event) => write(&mut out, &anomaly_line(&event)),
+            Update::Anomaly(event) => write(&mut out, &printed.apply_anomaly(&event)),
             Update::Disconnected(reason) => writeln!(io::stderr(), "{reason}; reconnecting"),
         };
         match written {
@@ -47,14 +47,15 @@ fn write(out: &mut impl Write, text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// The active conflicts as last printed. Each conflict that was printed as active is printed as ended once, even if its
-/// events were missed.
+/// The active conflicts and open anomalies as last printed. Each one that was printed as active is printed as ended once, even
+/// if its events were missed.
 #[derive(Debug, Default)]
-struct PrintedConflicts {
+struct Printed {
     active: BTreeMap<ConflictId, ConflictData>,
+    anomalies: BTreeMap<AnomalyId, AnomalyData>,
 }
 
-impl PrintedConflicts {
+impl Printed {
     /// The line of an event; empty if the same state was printed already.
     fn apply(&mut self, event: &Event) -> String {
         let conflict = &event.data;
@@ -68,6 +69,22 @@ impl PrintedConflicts {
             return String::new();
         }
         conflict_line(event.time, event.event_type.change.name(), conflict)
+    }
+
+    /// The line of an event; empty for the raise or the end of an anomaly that was printed already.
+    fn apply_anomaly(&mut self, event: &AnomalyEvent) -> String {
+        let anomaly = &event.data;
+        let change = event.event_type.change;
+        let is_known = if anomaly.is_resolved() {
+            self.anomalies.remove(&anomaly.anomaly_id).is_none()
+        } else {
+            let before = self.anomalies.insert(anomaly.anomaly_id, anomaly.clone());
+            change == Change::Raised && before.is_some()
+        };
+        if is_known {
+            return String::new();
+        }
+        anomaly_line(event.time, change.name(), anomaly)
     }
 
     /// The lines for all differences between the printed state and `overview`.
@@ -96,20 +113,38 @@ impl PrintedConflicts {
             }
         }
         self.active = current;
+        self.catch_up_anomalies(overview, &mut text);
         text
+    }
+
+    fn catch_up_anomalies(&mut self, overview: &Overview, text: &mut String) {
+        let current: BTreeMap<AnomalyId, AnomalyData> = overview
+            .anomalies
+            .iter()
+            .map(|anomaly| (anomaly.anomaly_id, anomaly.clone()))
+            .collect();
+        for (id, last) in &self.anomalies {
+            if !current.contains_key(id) {
+                *text += &anomaly_line(last.raised_at, "gone", last);
+            }
+        }
+        for anomaly in &overview.anomalies {
+            if !self.anomalies.contains_key(&anomaly.anomaly_id) {
+                *text += &anomaly_line(anomaly.raised_at, "active", anomaly);
+            }
+        }
+        self.anomalies = current;
     }
 }
 
-/// Time, change, address, kind and detail.
-fn anomaly_line(event: &AnomalyEvent) -> String {
-    let data = &event.data;
+/// Time, change, address, kind, detail and pod.
+fn anomaly_line(time: WallTime, change: &str, anomaly: &AnomalyData) -> String {
     format!(
-        "{} {:8} {} {}: {}\n",
-        event.time,
-        event.event_type.change.name(),
-        data.address,
-        data.kind.name(),
-        clean(&data.detail)
+        "{time} {change:8} {} {}: {}{}\n",
+        anomaly.address,
+        anomaly.kind.name(),
+        clean(&anomaly.detail),
+        text::pod_suffix(anomaly)
     )
 }
 
@@ -126,6 +161,9 @@ fn conflict_line(time: WallTime, change: &str, conflict: &ConflictData) -> Strin
             };
             if text::receives_traffic(conflict, claimant) {
                 label.insert(0, '→');
+            }
+            if claimant.newest().is_some() {
+                label.push_str(" (newest)");
             }
             if let Some(reason) = claimant.left {
                 label.push_str(&format!(" {}", text::left(reason)));
@@ -149,6 +187,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::event::samples;
 
     fn time(second: u8) -> WallTime {
         format!("2026-01-02T03:04:{second:02}Z").parse().unwrap()
@@ -186,7 +225,7 @@ mod tests {
     fn missed_end_is_printed_and_nothing_is_printed_twice() {
         let active = conflict("active", time(1));
         let resolved = conflict("resolved", time(2));
-        let mut printed = PrintedConflicts::default();
+        let mut printed = Printed::default();
         assert!(
             printed
                 .catch_up(&overview(std::slice::from_ref(&active), &[]))
@@ -206,5 +245,22 @@ mod tests {
         // A restarted agent may not know it.
         assert!(printed.apply(&event("raised", &active)).contains("raised"));
         assert!(printed.catch_up(&overview(&[], &[])).contains("gone"));
+    }
+
+    #[test]
+    fn open_anomalies_are_printed_once_and_their_end_too() {
+        let event = samples::drift("10.0.0.9");
+        let with = |anomalies: &[AnomalyData]| Overview {
+            anomalies: anomalies.to_vec(),
+            ..overview(&[], &[])
+        };
+        let mut printed = Printed::default();
+        let anomaly = std::slice::from_ref(&event.data);
+        let line = printed.catch_up(&with(anomaly));
+        assert!(line.contains("active   10.0.0.9 ipam_drift: "), "{line}");
+        assert_eq!(printed.apply_anomaly(&event), "");
+        assert_eq!(printed.catch_up(&with(anomaly)), "");
+        assert!(printed.catch_up(&with(&[])).contains("gone     10.0.0.9"));
+        assert!(printed.apply_anomaly(&event).contains("raised   10.0.0.9"));
     }
 }

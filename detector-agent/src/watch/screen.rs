@@ -1,6 +1,10 @@
-//! The table in a terminal and the details of one conflict: handling of keys and updates.
+//! The table in a terminal and the details of one item: handling of keys and updates.
 
+mod detail;
 mod draw;
+mod table;
+#[cfg(test)]
+mod tests;
 
 use std::{io, thread, time::Duration};
 
@@ -11,12 +15,14 @@ use ratatui::{
 };
 use tokio::{sync::mpsc, time::interval};
 
-use super::{Update, view_model::ViewModel};
-use crate::{
-    agent_client::Overview,
-    clock::WallTime,
-    event::{ConflictData, text::Colour},
+use super::{
+    Update,
+    view_model::{Item, ViewModel},
 };
+use crate::{agent_client::Overview, clock::WallTime, event::text::Colour};
+
+/// Longest filter, in characters.
+const MAX_FILTER: usize = 100;
 
 /// Shows the table until the user quits.
 pub(super) async fn show(first: Overview, mut updates: mpsc::Receiver<Update>) -> io::Result<()> {
@@ -93,12 +99,23 @@ enum KeyOutcome {
     Quit,
 }
 
-/// The view of a model: selection, scroll position and open details.
+/// What the body of the screen shows.
+enum Body {
+    Table,
+    /// The details of an item, and the scroll offset in lines.
+    Detail(Item, u16),
+    Help,
+}
+
+/// The view of a model: selection, scroll position, filter and open details.
 struct View {
     model: ViewModel,
     table: TableState,
-    /// The conflict whose details are shown, and the scroll offset in lines.
-    detail: Option<(Box<ConflictData>, u16)>,
+    body: Body,
+    /// Words that every row has to contain.
+    filter: String,
+    /// Keys go to the filter.
+    is_editing_filter: bool,
     colour: Colour,
 }
 
@@ -107,54 +124,110 @@ impl View {
         Self {
             model,
             table: TableState::default().with_selected(0),
-            detail: None,
+            body: Body::Table,
+            filter: String::new(),
+            is_editing_filter: false,
             colour: Colour::for_output(&io::stdout()),
         }
     }
 
-    /// Applies an update; the selection stays on its conflict.
+    /// Applies an update; the selection stays on its item.
     fn apply(&mut self, update: Update) {
-        let selected = self.table.selected().and_then(|n| self.model.row(n));
-        let selected = selected.map(|conflict| conflict.conflict_id);
-        self.model.apply(update);
-        let position = selected.and_then(|id| self.model.position(id));
-        let last = self.model.len().saturating_sub(1);
-        let fallback = self.table.selected().unwrap_or(0).min(last);
-        self.table.select(Some(position.unwrap_or(fallback)));
-        if let Some((shown, _)) = &mut self.detail {
-            let position = self.model.position(shown.conflict_id);
-            if let Some(newer) = position.and_then(|n| self.model.row(n)) {
-                shown.clone_from(&Box::new(newer.clone()));
-            }
+        self.keep_selection(|view| view.model.apply(update));
+        if let Body::Detail(shown, _) = &mut self.body
+            && let Some(newer) = self.model.find(shown.id())
+        {
+            shown.clone_from(newer);
         }
+    }
+
+    fn selected(&self) -> Option<&Item> {
+        let items = self.model.items(&self.filter);
+        items.get(self.table.selected()?).copied()
+    }
+
+    /// Changes the rows; the selection stays on its item if that is still shown.
+    fn keep_selection(&mut self, change: impl FnOnce(&mut Self)) {
+        let selected = self.selected().map(Item::id);
+        change(self);
+        let items = self.model.items(&self.filter);
+        let position = selected.and_then(|id| items.iter().position(|item| item.id() == id));
+        let fallback = self.table.selected().unwrap_or(0);
+        let last = items.len().saturating_sub(1);
+        self.table
+            .select(Some(position.unwrap_or(fallback.min(last))));
+    }
+
+    fn set_filter(&mut self, filter: String) {
+        self.keep_selection(|view| view.filter = filter);
     }
 
     fn press(&mut self, code: KeyCode, modifiers: KeyModifiers) -> KeyOutcome {
         if code == KeyCode::Char('c') && modifiers.contains(KeyModifiers::CONTROL) {
             return KeyOutcome::Quit;
         }
-        let last = self.model.len().saturating_sub(1);
-        if let Some((_, scroll)) = &mut self.detail {
-            match code {
+        if self.is_editing_filter {
+            self.edit_filter(code);
+            return KeyOutcome::Continue;
+        }
+        match &mut self.body {
+            _ if code == KeyCode::Char('q') => return KeyOutcome::Quit,
+            Body::Help => self.body = Body::Table,
+            Body::Detail(_, scroll) => match code {
                 KeyCode::Esc | KeyCode::Enter | KeyCode::Backspace | KeyCode::Left => {
-                    self.detail = None;
+                    self.body = Body::Table;
                 }
-                KeyCode::Char('q') => return KeyOutcome::Quit,
+                KeyCode::Char('?') => self.body = Body::Help,
                 KeyCode::Down | KeyCode::Char('j') => *scroll = scroll.saturating_add(1),
                 KeyCode::Up | KeyCode::Char('k') => *scroll = scroll.saturating_sub(1),
                 KeyCode::PageDown => *scroll = scroll.saturating_add(10),
                 KeyCode::PageUp => *scroll = scroll.saturating_sub(10),
                 KeyCode::Home => *scroll = 0,
                 _ => {}
-            }
-            return KeyOutcome::Continue;
+            },
+            Body::Table => return self.press_in_table(code),
         }
+        KeyOutcome::Continue
+    }
+
+    fn edit_filter(&mut self, code: KeyCode) {
+        let mut filter = self.filter.clone();
+        match code {
+            KeyCode::Enter => self.is_editing_filter = false,
+            KeyCode::Esc => {
+                self.is_editing_filter = false;
+                filter.clear();
+            }
+            KeyCode::Backspace => drop(filter.pop()),
+            KeyCode::Char(c) if !c.is_control() && filter.chars().count() < MAX_FILTER => {
+                filter.push(c);
+            }
+            _ => {}
+        }
+        self.set_filter(filter);
+    }
+
+    fn press_in_table(&mut self, code: KeyCode) -> KeyOutcome {
+        let last = self.model.items(&self.filter).len().saturating_sub(1);
         let selected = self.table.selected().unwrap_or(0);
         let target = match code {
-            KeyCode::Char('q') | KeyCode::Esc => return KeyOutcome::Quit,
+            KeyCode::Esc if self.filter.is_empty() => return KeyOutcome::Quit,
+            KeyCode::Esc => {
+                self.set_filter(String::new());
+                return KeyOutcome::Continue;
+            }
             KeyCode::Enter | KeyCode::Right => {
-                let conflict = self.model.row(selected).cloned();
-                self.detail = conflict.map(|conflict| (Box::new(conflict), 0));
+                if let Some(item) = self.selected().cloned() {
+                    self.body = Body::Detail(item, 0);
+                }
+                selected
+            }
+            KeyCode::Char('/') => {
+                self.is_editing_filter = true;
+                selected
+            }
+            KeyCode::Char('?') => {
+                self.body = Body::Help;
                 selected
             }
             KeyCode::Down | KeyCode::Char('j') => selected.saturating_add(1),
@@ -167,120 +240,5 @@ impl View {
         };
         self.table.select(Some(target.min(last)));
         KeyOutcome::Continue
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
-
-    use ratatui::{Terminal, backend::TestBackend};
-    use serde_json::json;
-
-    use super::*;
-
-    fn conflict(id: &str, address: &str, state: &str) -> ConflictData {
-        let claimant = |device: &str| {
-            json!({
-                "device": device, "ifindex": 7, "mac": "02:00:00:00:00:01", "master": null,
-                "since": "2026-01-02T03:04:05.000000Z",
-                "pod": {"namespace": "default", "name": format!("web-{device}"), "uid": null, "container_id": null, "via": "cri"},
-                "pod_unknown_because": null,
-                "evidence": [{"kind": "address", "first_seen": "2026-01-02T03:04:05.000000Z",
-                    "last_seen": "2026-01-02T03:04:05.000000Z", "mac": null, "detail": null}],
-            })
-        };
-        serde_json::from_value(json!({
-            "conflict_id": id, "node": "worker-1", "address": address, "vlan": null, "kind": "duplicate",
-            "confidence": "certain", "state": state, "raised_at": "2026-01-02T03:04:05.000000Z",
-            "updated_at": "2026-01-02T03:04:05.000000Z",
-            "resolved_at": (state == "resolved").then_some("2026-01-02T03:05:15.000000Z"),
-            "latency_us": 37, "traffic_goes_to": "a", "claimants": [claimant("a"), claimant("b")],
-        }))
-        .unwrap()
-    }
-
-    fn view(conflicts: Vec<ConflictData>, resolved: Vec<ConflictData>) -> View {
-        View::new(ViewModel::new(Overview {
-            node: "worker-1".to_owned(),
-            ready: true,
-            conflicts,
-            resolved,
-            anomalies: Vec::new(),
-        }))
-    }
-
-    fn drawn(view: &mut View) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(100, 14)).unwrap();
-        let now = "2026-01-02T03:04:35Z".parse().unwrap();
-        terminal.draw(|frame| view.draw(frame, now)).unwrap();
-        terminal.backend().to_string()
-    }
-
-    #[test]
-    fn table_shows_conflicts_and_enter_shows_details() {
-        let mut view = view(
-            vec![conflict("1", "10.0.0.1", "active")],
-            vec![conflict("2", "10.0.0.2", "resolved")],
-        );
-        let table = drawn(&mut view);
-        assert!(table.contains("1 address in conflict"), "{table}");
-        assert!(
-            table.contains("10.0.0.1") && table.contains("30 s"),
-            "{table}"
-        );
-        assert!(table.contains("→default/web-a  default/web-b"), "{table}");
-        assert!(
-            table.contains("10.0.0.2") && table.contains("lasted 1 min 10 s"),
-            "{table}"
-        );
-        assert_eq!(
-            view.press(KeyCode::Enter, KeyModifiers::NONE),
-            KeyOutcome::Continue
-        );
-        let detail = drawn(&mut view);
-        assert!(
-            detail.contains("→ default/web-a  receives the traffic"),
-            "{detail}"
-        );
-        assert!(detail.contains("02:00:00:00:00:01"), "{detail}");
-        view.press(KeyCode::Esc, KeyModifiers::NONE);
-        assert!(drawn(&mut view).contains("CLAIMANTS"));
-        assert_eq!(
-            view.press(KeyCode::Char('q'), KeyModifiers::NONE),
-            KeyOutcome::Quit
-        );
-    }
-
-    #[test]
-    fn selection_stays_on_its_conflict_and_disconnect_is_shown() {
-        let mut view = view(vec![conflict("1", "10.0.0.1", "active")], Vec::new());
-        let event = json!({
-            "specversion": "1.0", "id": "x", "source": "s", "type": "io.ipconflict.conflict.raised",
-            "subject": "10.0.0.9", "time": "2026-01-02T03:04:05.000000Z", "datacontenttype": "application/json",
-            "data": conflict("9", "10.0.0.9", "active"),
-        });
-        view.apply(Update::Conflict(Box::new(
-            serde_json::from_value(event).unwrap(),
-        )));
-        assert_eq!(view.table.selected(), Some(1));
-        view.apply(Update::Disconnected(
-            "the agent closed the stream".to_owned(),
-        ));
-        assert!(drawn(&mut view).contains("DISCONNECTED"));
-    }
-
-    #[test]
-    fn empty_table_shows_a_message_and_ignores_keys() {
-        let mut view = view(Vec::new(), Vec::new());
-        for key in [
-            KeyCode::Down,
-            KeyCode::Enter,
-            KeyCode::End,
-            KeyCode::PageDown,
-        ] {
-            assert_eq!(view.press(key, KeyModifiers::NONE), KeyOutcome::Continue);
-        }
-        assert!(drawn(&mut view).contains("No IP address conflict."));
     }
 }

@@ -1,7 +1,11 @@
-//! The state behind the table: active conflicts, and the most recently resolved ones.
+//! The state behind the table: active conflicts, open anomalies, and the most recently resolved conflicts.
 
 use super::Update;
-use crate::{agent_client::Overview, engine::ConflictId, event::ConflictData};
+use crate::{
+    agent_client::Overview,
+    clock::WallTime,
+    event::{AnomalyData, ConflictData, SubjectId, text},
+};
 
 /// Maximum number of resolved conflicts.
 const MAX_RESOLVED: usize = 50;
@@ -14,16 +18,98 @@ pub(super) enum ConnectionState {
     Lost(String),
 }
 
+/// One row of the table.
+#[derive(Clone, Debug)]
+pub(super) enum Item {
+    Conflict(Box<ConflictData>),
+    Anomaly(Box<AnomalyData>),
+}
+
+impl Item {
+    pub(super) fn id(&self) -> SubjectId {
+        match self {
+            Self::Conflict(conflict) => conflict.conflict_id.into(),
+            Self::Anomaly(anomaly) => anomaly.anomaly_id.into(),
+        }
+    }
+
+    pub(super) fn is_resolved(&self) -> bool {
+        match self {
+            Self::Conflict(conflict) => conflict.is_resolved(),
+            Self::Anomaly(anomaly) => anomaly.is_resolved(),
+        }
+    }
+
+    /// The address, with its network and VLAN.
+    pub(super) fn address(&self) -> String {
+        match self {
+            Self::Conflict(conflict) => text::address(conflict),
+            Self::Anomaly(anomaly) => anomaly.address.to_string(),
+        }
+    }
+
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Conflict(conflict) => conflict.kind.name(),
+            Self::Anomaly(anomaly) => anomaly.kind.name(),
+        }
+    }
+
+    pub(super) fn confidence(&self) -> &'static str {
+        match self {
+            Self::Conflict(conflict) => conflict.confidence.name(),
+            Self::Anomaly(_) => "anomaly",
+        }
+    }
+
+    /// When it was raised, and when it was resolved.
+    pub(super) fn period(&self) -> (WallTime, Option<WallTime>) {
+        match self {
+            Self::Conflict(conflict) => (conflict.raised_at, conflict.resolved_at),
+            Self::Anomaly(anomaly) => (anomaly.raised_at, anomaly.resolved_at),
+        }
+    }
+
+    /// Whether every word (in lower case) occurs in it.
+    fn matches(&self, words: &[&str]) -> bool {
+        if words.is_empty() {
+            return true;
+        }
+        let mut text = format!("{} {} {}", self.address(), self.kind(), self.confidence());
+        let mut add = |part: &str| {
+            text.push(' ');
+            text.push_str(part);
+        };
+        match self {
+            Self::Conflict(conflict) => {
+                for claimant in &conflict.claimants {
+                    add(&text::pod(claimant));
+                    add(&text::device(claimant));
+                    add(&claimant.mac.map(|mac| mac.to_string()).unwrap_or_default());
+                }
+            }
+            Self::Anomaly(anomaly) => {
+                add(&text::pod_suffix(anomaly));
+                add(anomaly.device.as_deref().unwrap_or_default());
+                anomaly.addresses.iter().for_each(|a| add(&a.to_string()));
+                add(&anomaly.detail);
+            }
+        }
+        let text = text.to_lowercase();
+        words.iter().all(|word| text.contains(word))
+    }
+}
+
 /// The state behind the table.
 #[derive(Debug)]
 pub(super) struct ViewModel {
     pub(super) node: String,
     pub(super) ready: bool,
     pub(super) connection: ConnectionState,
-    /// Newest first.
-    active: Vec<ConflictData>,
-    /// Newest first.
-    resolved: Vec<ConflictData>,
+    /// Newest first, as the other two.
+    active: Vec<Item>,
+    anomalies: Vec<Item>,
+    resolved: Vec<Item>,
 }
 
 impl ViewModel {
@@ -33,6 +119,7 @@ impl ViewModel {
             ready: false,
             connection: ConnectionState::Live,
             active: Vec::new(),
+            anomalies: Vec::new(),
             resolved: Vec::new(),
         };
         model.replace(overview);
@@ -40,42 +127,46 @@ impl ViewModel {
     }
 
     fn replace(&mut self, overview: Overview) {
+        let conflict = |conflict| Item::Conflict(Box::new(conflict));
         self.node = overview.node;
         self.ready = overview.ready;
         self.connection = ConnectionState::Live;
-        self.active = overview.conflicts;
-        self.active.reverse();
-        self.resolved = overview.resolved;
+        self.active = overview.conflicts.into_iter().rev().map(conflict).collect();
+        let anomalies = overview.anomalies.into_iter().rev();
+        self.anomalies = anomalies.map(|a| Item::Anomaly(Box::new(a))).collect();
+        self.resolved = overview.resolved.into_iter().map(conflict).collect();
     }
 
     pub(super) fn apply(&mut self, update: Update) {
         match update {
             Update::Overview(overview) => self.replace(*overview),
             Update::Disconnected(reason) => self.connection = ConnectionState::Lost(reason),
-            // The table shows conflicts only; line output and the status page show anomalies too.
-            Update::Anomaly(_) => self.connection = ConnectionState::Live,
-            Update::Conflict(event) => {
-                self.connection = ConnectionState::Live;
-                self.update(event.data);
-            }
+            Update::Anomaly(event) => self.update(Item::Anomaly(Box::new(event.data))),
+            Update::Conflict(event) => self.update(Item::Conflict(Box::new(event.data))),
         }
     }
 
-    fn update(&mut self, conflict: ConflictData) {
-        let is_same = |known: &ConflictData| known.conflict_id == conflict.conflict_id;
-        let index = self.active.iter().position(is_same);
-        if conflict.is_resolved() {
-            if let Some(index) = index {
-                self.active.remove(index);
+    fn update(&mut self, item: Item) {
+        self.connection = ConnectionState::Live;
+        let open = match &item {
+            Item::Conflict(_) => &mut self.active,
+            Item::Anomaly(_) => &mut self.anomalies,
+        };
+        let index = open.iter().position(|known| known.id() == item.id());
+        if !item.is_resolved() {
+            match index.and_then(|index| open.get_mut(index)) {
+                Some(known) => *known = item,
+                None => open.insert(0, item),
             }
-            self.resolved.retain(|known| !is_same(known));
-            self.resolved.insert(0, conflict);
+            return;
+        }
+        if let Some(index) = index {
+            open.remove(index);
+        }
+        if let Item::Conflict(_) = item {
+            self.resolved.retain(|known| known.id() != item.id());
+            self.resolved.insert(0, item);
             self.resolved.truncate(MAX_RESOLVED);
-        } else {
-            match index.and_then(|index| self.active.get_mut(index)) {
-                Some(known) => *known = conflict,
-                None => self.active.insert(0, conflict),
-            }
         }
     }
 
@@ -83,22 +174,26 @@ impl ViewModel {
         self.active.len()
     }
 
-    /// Every row, active conflicts first.
-    pub(super) fn rows(&self) -> impl Iterator<Item = &ConflictData> {
-        self.active.iter().chain(&self.resolved)
+    pub(super) fn anomaly_count(&self) -> usize {
+        self.anomalies.len()
     }
 
-    /// Number of rows.
+    /// Number of items, whatever the filter.
     pub(super) fn len(&self) -> usize {
-        self.active.len() + self.resolved.len()
+        self.active.len() + self.anomalies.len() + self.resolved.len()
     }
 
-    pub(super) fn row(&self, index: usize) -> Option<&ConflictData> {
-        self.rows().nth(index)
+    /// The items that contain every word of `filter`: active conflicts, anomalies, resolved conflicts.
+    pub(super) fn items<'a>(&'a self, filter: &str) -> Vec<&'a Item> {
+        let filter = filter.to_lowercase();
+        let words: Vec<&str> = filter.split_whitespace().collect();
+        let all = self.active.iter().chain(&self.anomalies);
+        let all = all.chain(&self.resolved);
+        all.filter(|item| item.matches(&words)).collect()
     }
 
-    /// Current row index of a conflict.
-    pub(super) fn position(&self, id: ConflictId) -> Option<usize> {
-        self.rows().position(|conflict| conflict.conflict_id == id)
+    pub(super) fn find(&self, id: SubjectId) -> Option<&Item> {
+        let all = self.active.iter().chain(&self.anomalies);
+        all.chain(&self.resolved).find(|item| item.id() == id)
     }
 }

@@ -1,0 +1,149 @@
+//! The details of one conflict or anomaly.
+
+use ratatui::{
+    style::{Modifier, Style},
+    text::{Line, Span},
+};
+
+use super::super::view_model::Item;
+use crate::{
+    clock::WallTime,
+    event::{
+        AnomalyData, ClaimantData, ConflictData,
+        text::{self, clean},
+    },
+};
+
+/// `highlight` is for the claimant that receives the traffic.
+pub(super) fn lines(item: &Item, highlight: Style) -> Vec<Line<'static>> {
+    let (from, until) = item.period();
+    let period = match until {
+        Some(end) => format!(
+            "from {} to {}",
+            from.to_seconds_text(),
+            end.to_seconds_text()
+        ),
+        None => format!("since {}", from.to_seconds_text()),
+    };
+    let mut lines = Vec::new();
+    match item {
+        Item::Conflict(conflict) => conflict_lines(&mut lines, conflict, period, highlight),
+        Item::Anomaly(anomaly) => anomaly_lines(&mut lines, anomaly, period),
+    }
+    lines
+}
+
+fn conflict_lines(
+    lines: &mut Vec<Line<'static>>,
+    conflict: &ConflictData,
+    period: String,
+    highlight: Style,
+) {
+    lines.push(Line::from(format!(
+        "{}, {}, {}",
+        conflict.kind.name(),
+        conflict.confidence.name(),
+        conflict.state.name()
+    )));
+    lines.push(Line::from(period));
+    if conflict.traffic_goes_to.is_none() {
+        lines.push(Line::from("no route on this node leads to any claimant"));
+    }
+    for claimant in &conflict.claimants {
+        lines.push(Line::default());
+        claimant_lines(lines, conflict, claimant, highlight);
+    }
+}
+
+fn claimant_lines(
+    lines: &mut Vec<Line<'static>>,
+    conflict: &ConflictData,
+    claimant: &ClaimantData,
+    highlight: Style,
+) {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let dim = Style::new().add_modifier(Modifier::DIM);
+    let is_receiver = text::receives_traffic(conflict, claimant);
+    let pod = text::pod(claimant);
+    let mut heading = vec![if is_receiver {
+        Span::styled(format!("→ {pod}"), highlight.patch(bold))
+    } else {
+        Span::styled(format!("  {pod}"), bold)
+    }];
+    if is_receiver {
+        heading.push(Span::raw("  receives the traffic"));
+    }
+    if let Some(newest) = claimant.newest() {
+        heading.push(Span::raw(format!("  newest ({})", newest.text())));
+    }
+    if let Some(reason) = claimant.left {
+        heading.push(Span::raw(format!("  {}", text::left(reason))));
+    }
+    lines.push(Line::from(heading));
+    if let Some(reason) = &claimant.pod_unknown_because {
+        lines.push(Line::styled(format!("    {}", clean(reason)), dim));
+    }
+    let mac = claimant.mac.map(|mac| mac.to_string());
+    lines.push(Line::from(format!(
+        "    {}   MAC {}   since {}",
+        text::device(claimant),
+        mac.as_deref().unwrap_or("unknown"),
+        seconds_text(claimant.since)
+    )));
+    for evidence in &claimant.evidence {
+        // Shown only if it differs from the claimant's MAC.
+        let mac = evidence.mac.filter(|mac| Some(*mac) != claimant.mac);
+        let line = format!(
+            "    {:9} {:9}  first {}  last {}  {}",
+            evidence.kind.name(),
+            evidence.detail.as_deref().unwrap_or_default(),
+            seconds_text(evidence.first_seen),
+            evidence.last_seen.to_seconds_text(),
+            mac.map(|mac| mac.to_string()).unwrap_or_default()
+        );
+        lines.push(Line::styled(clean(&line).into_owned(), dim));
+    }
+}
+
+fn anomaly_lines(lines: &mut Vec<Line<'static>>, anomaly: &AnomalyData, period: String) {
+    let addresses: Vec<String> = anomaly.addresses.iter().map(ToString::to_string).collect();
+    let pod = anomaly.pod.as_ref();
+    let pod = pod.map(|pod| format!("{}/{}", pod.namespace, pod.name));
+    let facts = [
+        ("pod", pod),
+        (
+            "pod unknown",
+            anomaly.pod_unknown_because.as_deref().map(str::to_owned),
+        ),
+        ("device", anomaly.device.clone()),
+        (
+            "also on",
+            (!anomaly.also_on.is_empty()).then(|| anomaly.also_on.join(", ")),
+        ),
+        ("IPAM", anomaly.ipam.map(|ipam| ipam.name().to_owned())),
+        ("network", anomaly.network.clone()),
+        ("read from", anomaly.source.clone()),
+        ("allocated to", anomaly.owner.clone()),
+        (
+            "contests",
+            anomaly.contested.map(|n| format!("{n} addresses")),
+        ),
+        (
+            "first of them",
+            (!addresses.is_empty()).then(|| addresses.join(", ")),
+        ),
+    ];
+    let title = format!("anomaly: {}", anomaly.kind.name());
+    let detail = clean(&anomaly.detail).into_owned();
+    lines.extend([title, period, detail, String::new()].map(Line::from));
+    for (name, value) in facts {
+        if let Some(value) = value {
+            lines.push(Line::from(format!("{name:13}  {}", clean(&value))));
+        }
+    }
+}
+
+/// A time in UTC, to the second.
+fn seconds_text(time: Option<WallTime>) -> String {
+    time.map_or_else(|| "unknown".to_owned(), WallTime::to_seconds_text)
+}
