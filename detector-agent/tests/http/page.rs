@@ -278,8 +278,7 @@ fn anomaly_is_shown_as_text_until_it_resolves() {
     let node = Node::new("pageanom").unwrap();
     let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let browser = open_live_page(&node);
-    let hidden = "document.querySelector('#anomalies-section').hidden";
-    assert_eq!(browser.eval(hidden).unwrap(), true);
+    browser.wait(&shows("No anomaly")).unwrap();
 
     // A device name may contain HTML markup.
     let _has = pod(&node, "veth<b>has", "10.244.2.10/32", true);
@@ -289,8 +288,13 @@ fn anomaly_is_shown_as_text_until_it_resolves() {
     browser
         .wait("document.querySelectorAll('#anomalies li').length === 1")
         .unwrap();
-    assert_eq!(browser.eval(hidden).unwrap(), false);
-    for text in ["1 anomaly", "10.244.2.10", "veth<b>has"] {
+    for text in [
+        "1 anomaly",
+        "Anomalies 1",
+        "10.244.2.10",
+        "veth<b>has",
+        "Next: delete the pod",
+    ] {
         assert_eq!(browser.eval(&shows(text)).unwrap(), true, "{text}");
     }
     assert_eq!(
@@ -303,8 +307,143 @@ fn anomaly_is_shown_as_text_until_it_resolves() {
 
     node.ip("route replace 10.244.2.10/32 dev veth<b>has scope link")
         .unwrap();
+    browser.wait(&shows("No anomaly")).unwrap();
+    assert_no_console_errors(&browser);
+}
+
+/// Where an element is in the window, in pixels from its top.
+fn top_of(browser: &Browser<'_>, selector: &str) -> f64 {
+    let top = format!("document.querySelector({selector:?}).getBoundingClientRect().top");
+    browser.eval(&top).unwrap().as_f64().unwrap()
+}
+
+#[test]
+fn address_sweep_is_one_finding_that_its_conflicts_lead_to() {
+    let node = Node::new("pagesweep").unwrap();
+    let victims: Vec<_> = (1..=40).map(|n| format!("10.244.3.{n}")).collect();
+    let specs = victims.iter().enumerate();
+    let mut specs: Vec<_> = specs
+        .map(|(n, address)| PodSpec::new(format!("veth{n}")).address(format!("{address}/32")))
+        .collect();
+    specs.push(PodSpec::new("vethbad").address("10.244.3.250/32"));
+    let pods = node.add_pods(&specs).unwrap();
+    let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let browser = open_live_page(&node);
+    let offender = pods.last().unwrap();
+    let claim = |address: &String| {
+        Frame::gratuitous_reply(offender.mac(), address.parse().unwrap()).to_bytes()
+    };
+    let frames: Vec<_> = victims.iter().map(claim).collect();
+    let sender = FrameSender::open(offender).unwrap();
+    sender.send_all(&frames).unwrap();
     browser
-        .wait("document.querySelector('#anomalies-section').hidden")
+        .wait("document.querySelectorAll('.conflict a.tag[href=\"#anomalies-section\"]').length === 40")
         .unwrap();
+    browser.wait(&shows("1 anomaly")).unwrap();
+    for text in [
+        "claims addresses of others",
+        "vethbad",
+        "Conflicts 40",
+        "Anomalies 1",
+        "Next: decide about the pod of the address sweep",
+    ] {
+        browser.wait(&shows(text)).unwrap();
+    }
+    // The navigation stays in view, and every section is one click away however many cards there are.
+    browser.eval("window.scrollTo(0, 3000)").unwrap();
+    assert!(top_of(&browser, "#conflicts") < -1000.0);
+    for section in ["#anomalies-section", "#health", "#conflicts"] {
+        assert!(top_of(&browser, "#nav").abs() < 1.0);
+        browser
+            .eval(&format!(
+                "document.querySelector('#nav a[href={section:?}]').click()"
+            ))
+            .unwrap();
+        let below = top_of(&browser, section);
+        let height = top_of(&browser, &format!("{section} h2")) - below;
+        let visible = browser.eval("innerHeight").unwrap().as_f64().unwrap();
+        assert!(
+            below + height > 30.0 && below < visible,
+            "{section}: {below}"
+        );
+    }
+    browser
+        .eval("document.querySelector('.conflict a.tag').click()")
+        .unwrap();
+    assert_eq!(browser.eval("location.hash").unwrap(), "#anomalies-section");
+    browser.screenshot(&screenshot_path("11-sweep")).unwrap();
+    assert_no_console_errors(&browser);
+}
+
+#[test]
+fn what_does_not_work_comes_before_everything_else() {
+    let node = Node::new("pagewrong").unwrap();
+    let closed = node.run_in(|| Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?));
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config.yaml");
+    let url = format!("http://{}/", closed.unwrap());
+    fs::write(
+        &config,
+        format!("webhooks:\n- {{name: ops, url: '{url}'}}\n"),
+    )
+    .unwrap();
+    let command = AgentCommand::run(AGENT).arg("--config").arg(&config);
+    let _agent = Agent::start_ready(&node, &command).unwrap();
+    let browser = open_live_page(&node);
+    browser.wait(&shows("Health ok")).unwrap();
+    let hidden = "document.querySelector('#problems').hidden";
+    assert_eq!(browser.eval(hidden).unwrap(), true);
+
+    let _pods = [
+        pod(&node, "vetha", "10.244.2.10/32", true),
+        pod(&node, "vethb", "10.244.2.10/32", false),
+    ];
+    let problem = "document.querySelector('#problems').innerText.includes('webhook ops')";
+    browser.wait(problem).unwrap();
+    assert_eq!(browser.eval(hidden).unwrap(), false);
+    assert_eq!(browser.eval(&shows("Health 1 problem")).unwrap(), true);
+    assert!(top_of(&browser, "#problems") < top_of(&browser, "#nav"));
+    let runbook =
+        "document.querySelector('#problems a[target]').href.endsWith('/IPConflictSinkFailing.md')";
+    assert_eq!(browser.eval(runbook).unwrap(), true);
+    for (name, width) in [("12-problem", 1280), ("13-problem-phone", 390)] {
+        browser.emulate_screen(width, 900, false).unwrap();
+        browser.screenshot(&screenshot_path(name)).unwrap();
+        let fits = "document.documentElement.scrollWidth <= innerWidth";
+        assert_eq!(browser.eval(fits).unwrap(), true, "{name}");
+    }
+    assert_no_console_errors(&browser);
+}
+
+#[test]
+fn every_card_has_a_next_step_and_a_runbook_that_exists() {
+    let node = Node::new("pagenext").unwrap();
+    let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let browser = open_live_page(&node);
+    let _pods = [
+        pod(&node, "vetha", "10.244.2.10/32", true),
+        pod(&node, "vethb", "10.244.2.10/32", false),
+    ];
+    let next = "document.querySelector('.conflict .next')?.innerText.startsWith('Next: delete ')";
+    browser.wait(next).unwrap();
+    let links = browser.eval("Object.values(RUNBOOKS)").unwrap();
+    let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    for link in links.as_array().unwrap() {
+        let (file, anchor) = match link.as_str().unwrap().split_once('#') {
+            Some((file, anchor)) => (file, anchor),
+            None => (link.as_str().unwrap(), ""),
+        };
+        let text = fs::read_to_string(docs.join(file)).unwrap();
+        let id = format!("<a id=\"{anchor}\"></a>");
+        let is_anchor = |line: &str| {
+            let heading = line.trim_start_matches('#').trim();
+            let heading = heading
+                .to_lowercase()
+                .replace(['`', '.'], "")
+                .replace(' ', "-");
+            line.starts_with('#') && heading == anchor || line == id
+        };
+        assert!(anchor.is_empty() || text.lines().any(is_anchor), "{link}");
+    }
     assert_no_console_errors(&browser);
 }

@@ -8,6 +8,7 @@ const REFRESH_INTERVAL = 15000; // "last seen" of evidence changes without an ev
 const REFRESH_AFTER_EVENT = 1500; // picks up details that follow an event, such as a MAC
 const MAX_DRAWN = 200; // conflicts, and anomalies, on the page
 const MAX_RESOLVED = 50;
+const MAX_PROBLEMS = 3; // lines at the top; the others are counted
 
 const $ = (id) => document.getElementById(id);
 const active = new Map(); // conflict id → conflict
@@ -80,11 +81,61 @@ const CONFIDENCE_HELP = {
 const EVIDENCE = { address: "assigned", arp: "ARP sent", ndp: "NDP sent", neighbour: "neighbour entry", source: "packets sent" };
 const LEFT = { device_removed: "device removed", address_removed: "address removed", expired: "claim expired" };
 
+function newestTag(claimant) {
+  if (!claimant.newest) return null;
+  return element("span", { class: "tag", title: `The newest claimant, ${NEWEST_BY[claimant.newest_by] ?? claimant.newest_by}.` }, "newest");
+}
+
 function podName(claimant) {
-  if (!claimant.pod) return element("h4", { class: "unknown" }, "Pod unknown");
-  const name = element("h4", {});
-  name.append(element("span", { class: "ns" }, `${claimant.pod.namespace}/`), claimant.pod.name);
-  return name;
+  if (!claimant.pod) return element("h4", { class: "unknown" }, "Pod unknown", newestTag(claimant));
+  return element("h4", {}, element("span", { class: "ns" }, `${claimant.pod.namespace}/`), claimant.pod.name, newestTag(claimant));
+}
+
+const DOCS = "https://github.com/ipconflict/ip-conflict-detector/blob/main/docs/";
+const RUNBOOKS = {
+  duplicate: "runbooks/IPAddressConflict.md",
+  host: "runbooks/IPAddressConflict.md",
+  flapping: "runbooks/IPAddressConflict.md",
+  ipam_drift: "runbooks/IPAMDrift.md",
+  ipam_leak: "detection-rules.md#ipam-leak",
+  gateway_unresolved: "runbooks/PodGatewayUnresolved.md",
+  route_astray: "detection-rules.md#route-astray",
+  address_sweep: "runbooks/PodAddressSweep.md",
+  source: "runbooks/IPConflictDetectorBlind.md",
+  sink: "runbooks/IPConflictSinkFailing.md",
+};
+
+function runbookLink(kind) {
+  if (!RUNBOOKS[kind]) return null;
+  const name = RUNBOOKS[kind].startsWith("runbooks/") ? "Runbook" : "Explanation";
+  return element("a", { href: DOCS + RUNBOOKS[kind], target: "_blank", rel: "noreferrer" }, name);
+}
+
+function nextLine(text, kind) {
+  return element("p", { class: "next" }, element("strong", {}, "Next: "), text, " ", runbookLink(kind));
+}
+
+function claimantName(claimant) {
+  return claimant.pod ? `${claimant.pod.namespace}/${claimant.pod.name}` : claimant.device;
+}
+
+function isCertain(claimant) {
+  return claimant.evidence.some((one) => one.kind === "address" || (one.kind === "neighbour" && one.detail === "PERMANENT"));
+}
+
+function nextStep(conflict) {
+  const present = conflict.claimants.filter((claimant) => !claimant.left);
+  if (conflict.kind === "host") return "delete the pod first, whatever else is wrong: an address of the node serves every pod on it.";
+  if (conflict.kind === "flapping") return "check the election between the holders (keepalived, kube-vip, MetalLB); deleting a pod does not help.";
+  if (conflict.confidence === "observed") {
+    // The oldest is listed first; if none has the address for certain, it counts as the owner.
+    const owner = present.find(isCertain) ?? present[0];
+    const names = present.filter((claimant) => claimant !== owner && !isCertain(claimant)).map(claimantName);
+    return `only ARP, NDP or the neighbour table shows the claim of ${names.slice(0, 3).join(", ") || "a pod"}: check whether that pod is meant to answer for it (a VIP, a proxy); otherwise delete it.`;
+  }
+  const newest = present.find((claimant) => claimant.newest);
+  const which = newest ? `delete ${claimantName(newest)}, the newest claimant` : "delete the pod that came last (the runbook shows how to find it)";
+  return `${which}; its controller creates it again with another address.`;
 }
 
 function evidenceTable(claimant) {
@@ -117,7 +168,6 @@ function claimantCard(claimant, conflict) {
     claimant.master ? element("span", { class: "quiet" }, " on ", element("span", { class: "mono" }, claimant.master)) : null);
   fact("MAC", claimant.mac ? element("span", { class: "mono" }, claimant.mac) : "unknown");
   fact("Claimed since", claimant.since ? time(claimant.since) : `unknown: ${claimant.since_unknown_because ?? "not recorded"}`);
-  if (claimant.newest) fact("Newest claimant", NEWEST_BY[claimant.newest_by] ?? claimant.newest_by);
   if (claimant.pod) fact("Looked up via", claimant.pod.via);
   return element("div", { class: `claimant${winner ? " winner" : ""}${claimant.left ? " gone" : ""}` },
     role ? element("p", { class: "role" }, role) : null,
@@ -138,7 +188,7 @@ function vlanTag(conflict) {
 
 function sweepTag(conflict) {
   if (!conflict.sweep) return null;
-  return element("span", { class: "tag", title: "One pod claims many addresses of others: see the address sweep among the anomalies." }, "part of a sweep");
+  return element("a", { class: "tag", href: "#anomalies-section", title: "One pod claims many addresses of others: see the address sweep among the anomalies." }, "part of a sweep");
 }
 
 function networkTag(conflict) {
@@ -163,6 +213,8 @@ function conflictCard(conflict) {
   if (!conflict.traffic_goes_to) notes.push("No route on this node leads to any claimant.");
   if (conflict.claimants_omitted) notes.push(`${conflict.claimants_omitted} more claimants not listed.`);
   if (notes.length) card.append(element("p", { class: "note" }, notes.join(" ")));
+  if (conflict.sweep) card.append(nextLine("decide about the pod of the address sweep, not about each address.", "address_sweep"));
+  else card.append(nextLine(nextStep(conflict), conflict.kind));
   return card;
 }
 
@@ -198,10 +250,16 @@ function drawActive(changed, fresh) {
   drawn = keep;
   const count = active.size;
   drawHeadline();
+  showCount("conflict-count", count, count ? "alarm" : "");
   $("filter-box").hidden = count < 4 && !terms.length;
   $("active-more").hidden = matching.length <= MAX_DRAWN && !(terms.length && !matching.length);
   $("active-more").textContent = matching.length ? `${matching.length - shown.length} more not shown; use the filter, or see api/v1/conflicts.` : "No conflict matches the filter.";
   document.title = `${count ? `(${count}) ` : ""}IP conflicts · ${$("node").textContent}`;
+}
+
+function showCount(id, text, severity = "") {
+  $(id).textContent = text;
+  $(id).className = `count ${severity}`;
 }
 
 // "No conflict" must look different from "unable to detect conflicts".
@@ -215,7 +273,7 @@ function drawHeadline() {
     [title, note, severity] = ["Starting", "Conflicts are not known until the agent has read the kernel state.", "incomplete"];
   } else if (count === 0) {
     [title, note, severity] = ["No IP address conflict", "No address on this node is claimed by two pods.", "ok"];
-    if (impaired.length) [note, severity] = [`Observation is incomplete (${impaired.map((part) => part.name).join(", ")}): see Health below.`, "incomplete"];
+    if (impaired.length) [note, severity] = [`Observation is incomplete (${impaired.map((part) => part.name).join(", ")}): see Health.`, "incomplete"];
   }
   $("headline").className = `headline ${severity}`;
   // Setting the same text again would make screen readers repeat it.
@@ -238,6 +296,7 @@ function drawResolved() {
       claimantGrid(conflict));
   }));
   $("resolved-none").hidden = resolved.length > 0;
+  showCount("resolved-count", resolved.length);
 }
 
 let refreshAt = null;
@@ -269,19 +328,35 @@ const ANOMALIES = {
   address_sweep: "claims addresses of others",
 };
 
+const NEXT_STEPS = {
+  ipam_drift: (anomaly, pod) => `keep new pods off the node (kubectl cordon ${anomaly.node}), then restore the allocation or recreate ${pod}.`,
+  ipam_leak: () => "nothing is broken; release the address in IPAM if the pool runs short.",
+  gateway_unresolved: (_, pod) => `delete ${pod}, so that the network plugin sets it up again; if several pods are affected, restart the plugin first.`,
+  route_astray: (_, pod) => `delete ${pod}, so that the network plugin creates its route again; if several pods are affected, restart the plugin first.`,
+  address_sweep: (_, pod) => `check whether ${pod} is meant to answer for these addresses (a VIP, a proxy); otherwise cut it off or delete it.`,
+};
+
+function anomalyNextLine(anomaly) {
+  const pod = anomaly.pod ? `${anomaly.pod.namespace}/${anomaly.pod.name}` : "the pod";
+  const step = NEXT_STEPS[anomaly.kind];
+  return step ? nextLine(step(anomaly, pod), anomaly.kind) : null;
+}
+
 function anomalyRow(anomaly) {
   const owner = anomaly.pod ? `${anomaly.pod.namespace}/${anomaly.pod.name}` : anomaly.device;
   return element("li", { "data-anomaly": anomaly.anomaly_id },
     anomaly.kind === "address_sweep" ? null : element("span", { class: "mono" }, anomaly.address), " ",
     element("span", { class: "tag" }, ANOMALIES[anomaly.kind] ?? anomaly.kind), " ",
     owner ? element("span", { class: "who" }, owner) : null,
-    element("p", { class: "detail" }, anomaly.detail, ". For ", elapsed(anomaly.raised_at), ", since ", time(anomaly.raised_at), "."));
+    element("p", { class: "detail" }, anomaly.detail, ". For ", elapsed(anomaly.raised_at), ", since ", time(anomaly.raised_at), "."),
+    anomalyNextLine(anomaly));
 }
 
 function drawAnomalies() {
   const all = [...anomalies.values()];
-  $("anomalies-section").hidden = all.length === 0;
-  $("anomalies-title").textContent = all.length === 1 ? "1 anomaly" : `${all.length} anomalies`;
+  $("anomalies-title").textContent = all.length === 0 ? "No anomaly" : all.length === 1 ? "1 anomaly" : `${all.length} anomalies`;
+  $("anomalies-note").hidden = all.length === 0;
+  showCount("anomaly-count", all.length, all.length ? "warn" : "");
   $("anomalies").replaceChildren(...all.slice(0, MAX_DRAWN).map(anomalyRow));
   $("anomalies-more").hidden = all.length <= MAX_DRAWN;
   $("anomalies-more").textContent = `${all.length - MAX_DRAWN} more not shown; see api/v1/anomalies.`;
@@ -333,13 +408,40 @@ function apply(event) {
 
 const STATES = { works: "Works", degraded: "Degraded", failed: "Failed", starting: "Starting", off: "Off" };
 
+const PART_LABELS = { cri: "container runtime (CRI)", "cni-cache": "CNI result cache", kube: "Kubernetes API", "name-hash": "device names" };
+const ROLES = { source: "Observation: ", names: "Pod lookups: ", ipam: "IPAM source: ", sink: "" };
+const PROBLEM_ORDER = ["source", "sink", "ipam", "names"];
+
+function partName(part) {
+  return `${ROLES[part.role] ?? ""}${PART_LABELS[part.name] ?? part.name}`;
+}
+
+// What does not work comes before everything else on the page.
+function drawProblems(report) {
+  const problems = (report.parts ?? [])
+    .filter((part) => part.state === "failed" || part.state === "degraded")
+    .sort((a, b) => PROBLEM_ORDER.indexOf(a.role) - PROBLEM_ORDER.indexOf(b.role));
+  const lines = problems.slice(0, MAX_PROBLEMS).map((part) => element("li", {},
+    element("span", { class: `state ${part.state}` }, STATES[part.state]),
+    element("a", { href: "#health" }, partName(part)),
+    `: ${part.detail} `, runbookLink(part.role)));
+  if (problems.length > MAX_PROBLEMS) lines.push(element("li", {}, element("a", { href: "#health" }, `and ${problems.length - MAX_PROBLEMS} more`)));
+  const text = (nodes) => nodes.map((node) => node.textContent).join("\n");
+  // Replacing the same text would make screen readers repeat it.
+  if (text(lines) !== text([...$("problems").children])) $("problems").replaceChildren(...lines);
+  $("problems").hidden = lines.length === 0;
+  const severity = problems.some((part) => part.state === "failed") ? "alarm" : "warn";
+  if (problems.length) showCount("problem-count", problems.length === 1 ? "1 problem" : `${problems.length} problems`, severity);
+  else showCount("problem-count", report.ready ? "ok" : "starting", report.ready ? "" : "warn");
+}
+
 function drawHealth(report) {
   health = report;
   drawHeadline();
-  const labels = { cri: "container runtime (CRI)", "cni-cache": "CNI result cache", kube: "Kubernetes API", "name-hash": "device names" };
+  drawProblems(report);
   const row = (part) => element("li", {},
     element("span", { class: `state ${part.state}` }, element("span", { class: "dot", "aria-hidden": "true" }), STATES[part.state] ?? part.state),
-    element("div", {}, element("div", {}, labels[part.name] ?? part.name), element("div", { class: "detail" }, part.detail)));
+    element("div", {}, element("div", {}, PART_LABELS[part.name] ?? part.name), element("div", { class: "detail" }, part.detail)));
   const parts = report.parts ?? [];
   $("sources").replaceChildren(...parts.filter((part) => part.role === "source").map(row));
   $("names").replaceChildren(...parts.filter((part) => part.role === "names").map(row));
@@ -389,6 +491,7 @@ function showConnected() {
   $("banner").hidden = true;
   $("main").classList.remove("stale");
   $("main").hidden = false;
+  $("nav").hidden = false;
   $("token-prompt").hidden = true;
 }
 
@@ -422,7 +525,7 @@ function show(all, isNewest) {
   const moved = ids(resolved) !== ids(all.resolved);
   resolved = all.resolved;
   drawActive(changed);
-  if (moved) drawResolved();
+  if (moved || !$("resolved-count").textContent) drawResolved();
 }
 
 // Reads the event stream until it ends. Uses fetch because EventSource cannot send the token.
@@ -475,6 +578,8 @@ async function handleBlock(block) {
 
 function promptForToken() {
   $("main").hidden = true;
+  $("nav").hidden = true;
+  $("problems").hidden = true;
   $("banner").hidden = true;
   $("token-prompt").hidden = false;
   $("token-error").hidden = !token;
