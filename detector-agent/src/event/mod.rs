@@ -5,6 +5,7 @@ mod any_event;
 mod changed;
 mod conflict;
 mod envelope;
+pub mod guidance;
 mod maker;
 pub(crate) mod names;
 mod newest;

@@ -1,7 +1,10 @@
 //! A conflict or an anomaly in one line, for logs, chats, pagers and alerts.
 
 use super::{AnomalyData, ClaimantData, ConflictData, ResolvedBecause, text::receives_traffic};
-use crate::engine::{AnomalyKind, ConflictKind, Network, ResolveReason};
+use crate::{
+    engine::{AnomalyKind, ConflictKind, Network, ResolveReason},
+    pods::Pod,
+};
 
 /// Claimants named in a line; the others are counted.
 const NAMED: usize = 4;
@@ -43,7 +46,7 @@ pub fn anomaly_line(data: &AnomalyData) -> String {
 #[must_use]
 pub fn anomaly_subject(data: &AnomalyData) -> String {
     let holder = match (&data.pod, &data.device) {
-        (Some(pod), Some(device)) => Some(format!("{}/{} ({device})", pod.namespace, pod.name)),
+        (Some(pod), Some(device)) => Some(format!("{} ({device})", pod_name(pod))),
         (None, Some(device)) => Some(device.clone()),
         _ => None,
     };
@@ -128,24 +131,37 @@ pub fn claimants(data: &ConflictData) -> String {
     if let Some(position) = receiver.filter(|position| *position >= NAMED) {
         shown.swap(NAMED - 1, position);
     }
-    let mut names: Vec<String> = shown.iter().take(NAMED).map(|c| claimant(c)).collect();
+    let names: Vec<String> = shown.iter().take(NAMED).map(|c| claimant(c)).collect();
+    enumeration(names, more).unwrap_or_else(|| "no device".to_owned())
+}
+
+/// `a, b and 2 more`; `None` if there is nothing to list.
+#[must_use]
+pub fn enumeration(mut names: Vec<String>, more: usize) -> Option<String> {
     if more > 0 {
         names.push(format!("{more} more"));
     }
-    match names.split_last() {
-        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
-        Some((only, _)) => only.clone(),
-        None => "no device".to_owned(),
-    }
+    let last = names.pop()?;
+    Some(if names.is_empty() {
+        last
+    } else {
+        format!("{} and {last}", names.join(", "))
+    })
 }
 
 /// `default/a (veth1)`, or the device alone.
 #[must_use]
 pub fn claimant(claimant: &ClaimantData) -> String {
     match &claimant.pod {
-        Some(pod) => format!("{}/{} ({})", pod.namespace, pod.name, claimant.device),
+        Some(pod) => format!("{} ({})", pod_name(pod), claimant.device),
         None => claimant.device.clone(),
     }
+}
+
+/// `default/a`.
+#[must_use]
+pub fn pod_name(pod: &Pod) -> String {
+    format!("{}/{}", pod.namespace, pod.name)
 }
 
 #[cfg(test)]

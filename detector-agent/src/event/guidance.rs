@@ -1,0 +1,202 @@
+//! What a person needs to act on a conflict or an anomaly: how urgent it is, its alert, its runbook and the next step.
+//!
+//! The one source for chats, pagers and alerts. A test compares the alerts with deploy/prometheus/rules.yaml.
+
+use std::str::FromStr;
+
+use super::{AnomalyData, SubjectKind};
+use crate::engine::{AnomalyKind, Confidence, ConflictKind};
+
+/// Where the documentation is published.
+const DOCS: &str = "https://github.com/ipconflict/ip-conflict-detector/blob/main/docs";
+
+/// How urgent something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Nothing is broken and nothing will be.
+    Info,
+    /// Something will break, or does for one pod.
+    Warning,
+    /// A pod probably receives traffic of others.
+    Error,
+    /// Pods certainly lose traffic.
+    Critical,
+}
+
+impl Severity {
+    /// The severity of a conflict or, without `confidence`, of an anomaly.
+    #[must_use]
+    pub fn of(kind: SubjectKind, confidence: Option<Confidence>) -> Self {
+        match kind {
+            // An address of the node concerns every pod on it.
+            SubjectKind::Conflict(ConflictKind::Host) => Self::Critical,
+            SubjectKind::Conflict(_) if confidence == Some(Confidence::Certain) => Self::Critical,
+            // A sweep stands for conflicts, each of which would be an error.
+            SubjectKind::Conflict(_) | SubjectKind::Anomaly(AnomalyKind::AddressSweep) => {
+                Self::Error
+            }
+            SubjectKind::Anomaly(AnomalyKind::IpamLeak) => Self::Info,
+            SubjectKind::Anomaly(_) => Self::Warning,
+        }
+    }
+
+    /// Its name in PagerDuty.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Error => "error",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+impl SubjectKind {
+    /// The `alertname` of its alerts.
+    #[must_use]
+    pub fn alert_name(self) -> &'static str {
+        match self {
+            Self::Conflict(_) => "IPAddressConflict",
+            Self::Anomaly(AnomalyKind::IpamDrift) => "IPAMDrift",
+            Self::Anomaly(AnomalyKind::IpamLeak) => "IPAMLeak",
+            Self::Anomaly(AnomalyKind::GatewayUnresolved) => "PodGatewayUnresolved",
+            Self::Anomaly(AnomalyKind::RouteAstray) => "PodRouteAstray",
+            Self::Anomaly(AnomalyKind::AddressSweep) => "PodAddressSweep",
+        }
+    }
+
+    /// The label `severity` of its alerts. It does not depend on the confidence, which metrics do not show.
+    #[must_use]
+    pub fn alert_severity(self) -> &'static str {
+        match Severity::of(self, None) {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Error | Severity::Critical => "critical",
+        }
+    }
+
+    /// The URL of its runbook.
+    #[must_use]
+    pub fn runbook_url(self) -> String {
+        match self {
+            // It needs no action.
+            Self::Anomaly(AnomalyKind::IpamLeak) => format!("{DOCS}/detection-rules.md#ipam-leak"),
+            Self::Conflict(kind) => {
+                let name = self.alert_name();
+                format!("{DOCS}/runbooks/{name}.md#{}", kind.name())
+            }
+            Self::Anomaly(_) => format!("{DOCS}/runbooks/{}.md", self.alert_name()),
+        }
+    }
+
+    /// What its runbook is called in a link.
+    #[must_use]
+    pub fn runbook_title(self) -> String {
+        format!("Runbook {}", self.alert_name())
+    }
+}
+
+/// The next step for an anomaly, in one sentence.
+#[must_use]
+pub fn anomaly_next_step(data: &AnomalyData) -> String {
+    let node = &data.node;
+    let pod = match &data.pod {
+        Some(pod) => format!("the pod {}/{}", pod.namespace, pod.name),
+        None => "the pod".to_owned(),
+    };
+    match data.kind {
+        AnomalyKind::IpamDrift => format!(
+            "Keep new pods off the node (kubectl cordon {node}), then restore the allocation or recreate {pod}."
+        ),
+        AnomalyKind::IpamLeak => {
+            "Nothing is broken; release the address in IPAM if the pool runs short.".to_owned()
+        }
+        AnomalyKind::GatewayUnresolved => format!(
+            "Delete {pod}, so that the network plugin sets it up again; if several pods of the node are affected, restart the plugin first."
+        ),
+        AnomalyKind::RouteAstray => format!(
+            "Delete {pod}, so that the network plugin creates its route again; if several pods of the node are affected, restart the plugin first."
+        ),
+        AnomalyKind::AddressSweep => format!(
+            "Check whether {pod} is meant to answer for these addresses (a VIP, a proxy); otherwise cut it off or delete it."
+        ),
+    }
+}
+
+/// What an anomaly does to traffic, in one sentence.
+#[must_use]
+pub fn anomaly_effect(data: &AnomalyData) -> &'static str {
+    match data.kind {
+        AnomalyKind::IpamDrift => "Traffic is not affected yet; the next pod may get the address.",
+        AnomalyKind::IpamLeak => "Traffic is not affected.",
+        AnomalyKind::GatewayUnresolved => "The pod reaches nothing outside its own subnet.",
+        AnomalyKind::RouteAstray => "The node's traffic for the address does not reach the pod.",
+        AnomalyKind::AddressSweep => "The pod may receive the traffic of all these addresses.",
+    }
+}
+
+/// The URL of the status page, as people reach it; `{node}` in it stands for the node's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusPageUrl(String);
+
+impl StatusPageUrl {
+    /// The page of a node.
+    #[must_use]
+    pub fn of_node(&self, node: &str) -> String {
+        self.0.replace("{node}", node)
+    }
+}
+
+impl FromStr for StatusPageUrl {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let expected =
+            "expected an http or https URL such as https://ipconflict.example.org/{node}/";
+        let url = Self(text.to_owned());
+        let uri: hyper::Uri = url.of_node("node").parse().map_err(|_| expected)?;
+        let has_host = uri.host().is_some_and(|host| !host.is_empty());
+        if matches!(uri.scheme_str(), Some("http" | "https")) && has_host {
+            Ok(url)
+        } else {
+            Err(expected)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+    use super::*;
+
+    #[test]
+    fn severity_follows_kind_and_confidence() {
+        use Confidence::{Certain, Observed};
+        let cases = [
+            (ConflictKind::Duplicate, Certain, Severity::Critical),
+            (ConflictKind::Duplicate, Observed, Severity::Error),
+            (ConflictKind::Host, Observed, Severity::Critical),
+            (ConflictKind::Flapping, Observed, Severity::Error),
+        ];
+        for (kind, confidence, expected) in cases {
+            let kind = SubjectKind::Conflict(kind);
+            assert_eq!(Severity::of(kind, Some(confidence)), expected, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn status_page_url_names_the_node() {
+        let url: StatusPageUrl = "https://ip.example.org/{node}/".parse().unwrap();
+        assert_eq!(url.of_node("n1"), "https://ip.example.org/n1/");
+        for wrong in [
+            "ip.example.org",
+            "ftp://x/",
+            "javascript:alert(1)",
+            "{node}",
+        ] {
+            assert!(wrong.parse::<StatusPageUrl>().is_err(), "{wrong}");
+        }
+    }
+}
