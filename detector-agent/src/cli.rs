@@ -7,8 +7,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
 use crate::{
-    http::Listen, ipam::IpamSettings, observe::ebpf::AttachMode, pods::PodLookupSettings,
-    sinks::settings::SinkSettings,
+    event::guidance::StatusPageUrl, http::Listen, ipam::IpamSettings, observe::ebpf::AttachMode,
+    pods::PodLookupSettings, sinks::settings::SinkSettings,
 };
 
 /// Detects IP addresses claimed by more than one pod, the moment it happens.
@@ -103,6 +103,10 @@ pub struct RunArgs {
     /// Show addresses, devices and pods on /metrics; `false` leaves the counts.
     #[arg(long, env = "IPCONFLICT_METRICS_DETAIL", num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub metrics_detail: bool,
+
+    /// URL at which people reach the status page, for links in alerts and messages; `{node}` stands for the node's name.
+    #[arg(long, value_name = "URL", env = "IPCONFLICT_STATUS_PAGE_URL")]
+    pub status_page_url: Option<StatusPageUrl>,
 
     /// File with a token that clients must send (`Authorization: Bearer …`); not required for /healthz and /readyz.
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_HTTP_TOKEN_FILE")]

@@ -74,6 +74,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
     let mut cli = Cli::from_arg_matches(&command.try_get_matches_from(merged)?)?;
     if let Command::Run(args) = &mut cli.command {
         args.sinks = sinks;
+        args.sinks.status_page_url.clone_from(&args.status_page_url);
     }
     Ok(cli)
 }

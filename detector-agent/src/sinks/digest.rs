@@ -1,22 +1,33 @@
 //! One message about many conflicts, for receivers that notify people.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     clock::WallTime,
-    event::{Change, SubjectId, names},
+    engine::{Confidence, ConflictKind},
+    event::{
+        Change, ClaimantData, ConflictData, NewestBy, SubjectId, names,
+        summary::{pod_name, scoped_address},
+    },
 };
 
-/// When a sink gets digests instead of a message for each conflict that is `certain`.
+/// Addresses that a group lists; the others are counted.
+const ADDRESSES: usize = 10;
+/// Claimants that a group lists; the others are counted.
+const CLAIMANTS: usize = 8;
+/// Receivers of traffic that a group counts.
+const RECEIVERS: usize = 16;
+
+/// When a sink gets digests instead of a message for each conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DigestRules {
-    /// How many conflicts are messages of their own
+    /// How many groups of `certain` conflicts with the same claimants are digests of their own
     pub first: usize,
-    /// within this time.
+    /// within this time; further ones are in one digest together.
     pub within: Duration,
-    /// How long the further ones are collected for one message.
+    /// How long conflicts and changes are collected for one message.
     pub every: Duration,
 }
 
@@ -29,14 +40,14 @@ impl DigestRules {
     };
 }
 
-/// The conflicts of a storm beyond the first ones, as one message.
+/// Several conflicts as one message: those with the same claimants, or the rest of a storm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest {
     /// Unique; the same on every delivery.
     pub id: String,
-    /// The same for all messages of one storm.
+    /// The same for all messages about these conflicts.
     pub digest_id: SubjectId,
-    /// Whether the digest is new, has further conflicts, or has ended with the last of them.
+    /// Whether the digest is new, has changed, or has ended with the last of its conflicts.
     #[serde(with = "names::name")]
     pub change: Change,
     /// The node's name.
@@ -51,11 +62,17 @@ pub struct Digest {
     pub total: usize,
     /// How many are new in this message.
     pub joined: usize,
-    /// The first of those that are new, bounded.
+    /// Of a storm, the first of those that are new, bounded.
     pub entries: Vec<DigestEntry>,
+    /// Of conflicts with the same claimants, what they have in common.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<ConflictGroup>,
+    /// What changed since the message before, one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
 }
 
-/// One conflict in a digest.
+/// One conflict of a storm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DigestEntry {
     /// The address, with its network and VLAN.
@@ -64,32 +81,323 @@ pub struct DigestEntry {
     pub claimants: String,
 }
 
-impl Digest {
-    /// What happened, in one line.
-    #[must_use]
-    pub fn line(&self) -> String {
-        let node = &self.node;
-        let addresses = |count| {
-            if count == 1 {
-                "1 more address is".to_owned()
-            } else {
-                format!("{count} more addresses are")
-            }
-        };
-        let joined = addresses(self.joined);
-        match self.change {
-            Change::Raised => format!(
-                "{joined} claimed by several pods on {node}, since {}",
-                self.since
-            ),
-            Change::Updated => format!(
-                "{joined} claimed by several pods on {node}; {} of {} since {} are in conflict now",
-                self.active, self.total, self.since
-            ),
-            Change::Resolved => format!(
-                "the last of {} conflicts since {} on {node} is over",
-                self.total, self.since
-            ),
+/// What a person has to know of the conflicts that have the same kind and the same claimants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConflictGroup {
+    /// Their kind.
+    #[serde(with = "names::name")]
+    pub kind: ConflictKind,
+    /// `certain` if one of them is.
+    #[serde(with = "names::name")]
+    pub confidence: Confidence,
+    /// Who claims the addresses, bounded.
+    pub claimants: Vec<GroupClaimant>,
+    /// Further claimants.
+    #[serde(default)]
+    pub claimants_omitted: usize,
+    /// The claimant that is the newest one of all addresses, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newest: Option<NewestClaimant>,
+    /// The first of the addresses, each with its network and VLAN.
+    pub addresses: Vec<String>,
+    /// For how many of the addresses the node's traffic goes to each device; under an empty name, for how many no route
+    /// leads to a claimant.
+    pub receivers: BTreeMap<String, usize>,
+}
+
+/// The newest claimant of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewestClaimant {
+    /// Its device.
+    pub device: String,
+    /// How that is known.
+    pub by: NewestBy,
+}
+
+impl NewestClaimant {
+    fn of(data: &ConflictData) -> Option<Self> {
+        let mut newest = data.present().filter_map(|claimant| {
+            let device = claimant.device.clone();
+            claimant.newest().map(|by| Self { device, by })
+        });
+        newest.next()
+    }
+}
+
+/// A claimant of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupClaimant {
+    /// Its device.
+    pub device: String,
+    /// Its pod, `namespace/name`.
+    pub pod: Option<String>,
+    /// Whether it contests an address that another one has.
+    pub contests: bool,
+}
+
+impl GroupClaimant {
+    fn new(claimant: &ClaimantData) -> Self {
+        Self {
+            device: claimant.device.clone(),
+            pod: claimant.pod.as_deref().map(pod_name),
+            contests: false,
         }
+    }
+
+    /// `default/a (veth1)`, or the device alone.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match &self.pod {
+            Some(pod) => format!("{pod} ({})", self.device),
+            None => self.device.clone(),
+        }
+    }
+}
+
+impl ConflictGroup {
+    /// A group of one conflict.
+    #[must_use]
+    pub fn new(first: &ConflictData) -> Self {
+        let mut group = Self {
+            kind: first.kind,
+            confidence: first.confidence,
+            claimants: Vec::new(),
+            claimants_omitted: 0,
+            newest: NewestClaimant::of(first),
+            addresses: Vec::new(),
+            receivers: BTreeMap::new(),
+        };
+        group.add(first);
+        group
+    }
+
+    /// Adds a conflict.
+    pub fn add(&mut self, data: &ConflictData) {
+        if urgency(data.kind) > urgency(self.kind) {
+            self.kind = data.kind;
+        }
+        self.confidence = self.confidence.max(data.confidence);
+        if self.addresses.len() < ADDRESSES {
+            self.addresses.push(scoped_address(data));
+        }
+        let newest = NewestClaimant::of(data).map(|newest| newest.device);
+        if self.newest.as_ref().map(|newest| &newest.device) != newest.as_ref() {
+            self.newest = None;
+        }
+        let receiver = data.traffic_goes_to.clone().unwrap_or_default();
+        if self.receivers.len() < RECEIVERS || self.receivers.contains_key(&receiver) {
+            *self.receivers.entry(receiver).or_default() += 1;
+        }
+        let mut listed: Vec<_> = data.present().collect();
+        if listed.is_empty() {
+            listed = data.claimants.iter().collect();
+        }
+        // Those that matter most are listed in any case.
+        listed.sort_by_key(|c| data.traffic_goes_to.as_ref() != Some(&c.device));
+        let mut omitted = data.claimants_omitted;
+        for claimant in listed {
+            let new = GroupClaimant::new(claimant);
+            let mut known = self.claimants.iter_mut();
+            if let Some(known) = known.find(|known| known.device == new.device) {
+                known.pod = known.pod.take().or(new.pod);
+            } else if self.claimants.len() < CLAIMANTS {
+                self.claimants.push(new);
+            } else {
+                omitted += 1;
+            }
+        }
+        self.claimants_omitted = self.claimants_omitted.max(omitted);
+        for contester in data.contesters() {
+            let mut known = self.claimants.iter_mut();
+            if let Some(known) = known.find(|known| known.device == contester.device) {
+                known.contests = true;
+            }
+        }
+        self.claimants.sort_by(|a, b| a.device.cmp(&b.device));
+    }
+
+    /// A group of these conflicts; `None` without any.
+    pub fn of<'c>(conflicts: impl IntoIterator<Item = &'c ConflictData>) -> Option<Self> {
+        let mut conflicts = conflicts.into_iter();
+        let mut group = Self::new(conflicts.next()?);
+        for conflict in conflicts {
+            group.add(conflict);
+        }
+        Some(group)
+    }
+
+    /// Names pods that are unknown for the moment, as after a restart, as `before` did.
+    pub fn keep_pods(&mut self, before: &Self) {
+        for claimant in &mut self.claimants {
+            let mut known = before.claimants.iter();
+            let known = known.find(|known| known.device == claimant.device);
+            if let (None, Some(known)) = (&claimant.pod, known) {
+                claimant.pod.clone_from(&known.pod);
+            }
+        }
+    }
+
+    /// What a person should know of the difference to `before`, one sentence each. Fewer addresses and times make no
+    /// difference.
+    #[must_use]
+    pub fn changes_since(&self, before: &Self) -> Vec<String> {
+        let mut changes = Vec::new();
+        for claimant in &self.claimants {
+            let mut known = before.claimants.iter();
+            match known.find(|known| known.device == claimant.device) {
+                None => changes.push(format!("{} is a further claimant", claimant.name())),
+                Some(known) if known.pod != claimant.pod => {
+                    if let Some(pod) = &claimant.pod {
+                        changes.push(format!("{} is the device of {pod}", claimant.device));
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        for known in &before.claimants {
+            if self.claimants_omitted == 0
+                && !self.claimants.iter().any(|c| c.device == known.device)
+            {
+                changes.push(format!("{} is no longer a claimant", known.name()));
+            }
+        }
+        if self.kind != before.kind {
+            changes.push(format!("the kind is {} now", self.kind.name()));
+        }
+        if self.confidence > before.confidence {
+            changes.push(format!("the evidence is {} now", self.confidence.name()));
+        }
+        if let (Some(newest), None) = (&self.newest, &before.newest) {
+            let name = self.name_of(&newest.device);
+            changes.push(format!("{name} is known to be the newest claimant"));
+        }
+        for receiver in self.receivers.keys() {
+            if !before.receivers.contains_key(receiver) {
+                changes.push(match self.receiver(receiver) {
+                    Some(name) => format!("traffic goes to {name} now"),
+                    None => "no route leads to a claimant now".to_owned(),
+                });
+            }
+        }
+        changes
+    }
+
+    /// The name of a key of `receivers`.
+    #[must_use]
+    pub fn receiver(&self, device: &str) -> Option<String> {
+        (!device.is_empty()).then(|| self.name_of(device))
+    }
+
+    /// The claimant with this device, with its pod if that is known.
+    #[must_use]
+    pub fn name_of(&self, device: &str) -> String {
+        let claimant = self.claimants.iter().find(|c| c.device == device);
+        claimant.map_or_else(|| device.to_owned(), GroupClaimant::name)
+    }
+}
+
+fn urgency(kind: ConflictKind) -> u8 {
+    match kind {
+        ConflictKind::Flapping => 0,
+        ConflictKind::Duplicate => 1,
+        ConflictKind::Host => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+    use super::*;
+    use crate::event::samples;
+
+    fn group(conflicts: &[ConflictData]) -> ConflictGroup {
+        ConflictGroup::of(conflicts).unwrap()
+    }
+
+    #[test]
+    fn what_a_person_would_not_notice_is_no_change() {
+        let before = samples::raised("10.0.0.1").data;
+        let mut now = before.clone();
+        now.updated_at = WallTime::now();
+        now.latency_us = 7;
+        for claimant in &mut now.claimants {
+            claimant.evidence[0].last_seen = WallTime::now();
+            // As right after a restart.
+            claimant.pod = None;
+        }
+        let (before, mut now) = (group(&[before]), group(&[now]));
+        now.keep_pods(&before);
+        assert_eq!(now.changes_since(&before), [""; 0]);
+    }
+
+    #[test]
+    fn each_change_is_named() {
+        let mut before = samples::raised("10.0.0.1").data;
+        before.confidence = Confidence::Observed;
+        before.claimants[1].pod = None;
+        let mut now = samples::raised("10.0.0.1").data;
+        now.kind = ConflictKind::Host;
+        now.traffic_goes_to = None;
+        now.claimants.push(samples::claimant("veth-c", Some("c")));
+        let changes = group(&[now.clone()]).changes_since(&group(&[before.clone()]));
+        assert_eq!(
+            changes,
+            [
+                "veth-b is the device of default/b",
+                "default/c (veth-c) is a further claimant",
+                "the kind is host now",
+                "the evidence is certain now",
+                "no route leads to a claimant now",
+            ]
+        );
+        let back = group(&[before]).changes_since(&group(&[now]));
+        assert_eq!(
+            back,
+            [
+                "default/c (veth-c) is no longer a claimant",
+                "the kind is duplicate now",
+                "traffic goes to default/a (veth-a) now",
+            ]
+        );
+    }
+
+    #[test]
+    fn newest_claimant_is_the_same_for_all_addresses_or_unknown() {
+        let with_newest = |device: usize| {
+            let mut conflict = samples::raised("10.0.0.1").data;
+            conflict.claimants[device].newest = true;
+            conflict.claimants[device].newest_by = Some(NewestBy::Sandbox);
+            conflict
+        };
+        let newest = |conflicts: &[ConflictData]| group(conflicts).newest.map(|n| n.device);
+        let [first, second] = [0, 1].map(with_newest);
+        let same = [second.clone(), second.clone()];
+        assert_eq!(newest(&same).as_deref(), Some("veth-b"));
+        assert_eq!(newest(&[second.clone(), first, second.clone()]), None);
+        let unknown = samples::raised("10.0.0.1").data;
+        assert_eq!(newest(&[second.clone(), unknown.clone()]), None);
+        let changes = group(&[second]).changes_since(&group(&[unknown]));
+        assert_eq!(
+            changes,
+            ["default/b (veth-b) is known to be the newest claimant"]
+        );
+    }
+
+    #[test]
+    fn lists_are_bounded() {
+        let mut conflicts = vec![samples::raised("10.0.0.1").data; 200];
+        for (n, conflict) in conflicts.iter_mut().enumerate() {
+            conflict.claimants = (0..64)
+                .map(|device| samples::claimant(&format!("veth{n}-{device}"), None))
+                .collect();
+            conflict.traffic_goes_to = Some(format!("veth{n}-63"));
+        }
+        let group = group(&conflicts[..1]);
+        assert_eq!((group.claimants.len(), group.claimants_omitted), (8, 56));
+        assert_eq!(group.receiver("veth0-63").unwrap(), "veth0-63");
+        let all = ConflictGroup::of(&conflicts).unwrap();
+        assert_eq!((all.claimants.len(), all.addresses.len()), (8, 10));
+        assert_eq!(all.receivers.len(), RECEIVERS);
     }
 }

@@ -6,6 +6,7 @@ use hyper::Uri;
 use serde::Deserialize;
 
 use super::{digest::DigestRules, filter::Filter};
+use crate::event::guidance::StatusPageUrl;
 
 /// Labels that every alert sets; `labels` of an Alertmanager must not repeat them.
 pub const ALERT_LABELS: [&str; 7] = [
@@ -25,6 +26,8 @@ pub struct SinkSettings {
     pub webhooks: Vec<WebhookSettings>,
     /// Each gets all active conflicts, repeatedly.
     pub alertmanagers: Vec<AlertmanagerSettings>,
+    /// Where people find the status page of a node.
+    pub status_page_url: Option<StatusPageUrl>,
 }
 
 /// Where a URL comes from. A URL that is itself a secret is kept in a file of its own.

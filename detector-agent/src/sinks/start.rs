@@ -54,7 +54,7 @@ impl Senders {
         let webhooks: Vec<_> = sinks
             .webhooks
             .iter()
-            .map(|settings| Arc::new(Webhook::new(settings)))
+            .map(|settings| Arc::new(Webhook::new(settings, sinks.status_page_url.clone())))
             .collect();
         let mut unusable = Vec::new();
         for (settings, webhook) in sinks.webhooks.iter().zip(&webhooks) {

@@ -1,7 +1,7 @@
 //! One batch of inputs: how each changes the tables, and what follows for the queues in memory.
 
 use std::{
-    collections::{BTreeSet, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
     sync::Mutex,
 };
 
@@ -11,7 +11,7 @@ use super::{
     SinkSpec,
     outbox_store::{DelayedDelivery, OutboxStore},
     queue::{EvictionCandidate, Queue, QueueEntry, Queues, locked},
-    tables::{DIGESTS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
+    tables::{DIGESTS, MEMBERS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
 use crate::{
     event::{AnyEvent, Change, SubjectId},
@@ -58,6 +58,7 @@ pub(super) struct Batch<'l, 't> {
     queue: Table<'t, (&'static str, u64), &'static [u8]>,
     open: Table<'t, &'static str, &'static [u8]>,
     pub(super) digests: Table<'t, &'static str, &'static [u8]>,
+    pub(super) members: Table<'t, (&'static str, &'static str, &'static str), ()>,
     /// Per sink; collected once a batch, when a bound is met.
     eviction_candidates: Vec<Option<VecDeque<EvictionCandidate>>>,
     /// Events this batch has removed.
@@ -88,6 +89,7 @@ impl<'l, 't> Batch<'l, 't> {
             queue: transaction.open_table(QUEUE)?,
             open: transaction.open_table(OPEN)?,
             digests: transaction.open_table(DIGESTS)?,
+            members: transaction.open_table(MEMBERS)?,
             eviction_candidates: store.sinks.iter().map(|_| None).collect(),
             gone: HashSet::new(),
             dropped_raised: HashSet::new(),
@@ -126,14 +128,20 @@ impl<'l, 't> Batch<'l, 't> {
         let mut record = known.unwrap_or_else(|| OpenRecord {
             notified_sinks: BTreeSet::new(),
             digest_sinks: BTreeSet::new(),
+            groups: BTreeMap::new(),
             event: event.clone(),
         });
         if is_new {
             record.event = event.clone();
             for sink in 0..self.store.sinks.len() {
                 let SinkSpec { name, filter, .. } = &self.store.sinks[sink];
-                if record.has_own_messages(name) && !filter.gets_sweep_of(event) {
+                if filter.gets_sweep_of(event) {
+                    continue;
+                }
+                if record.has_own_messages(name) {
                     self.push(sink, event, Change::Updated)?;
+                } else if let Some(digest) = record.groups.get(name) {
+                    self.digest_changed(sink, *digest)?;
                 }
             }
             // Making room may have evicted this subject's own `raised` event.
@@ -143,8 +151,8 @@ impl<'l, 't> Batch<'l, 't> {
         }
         for sink in &self.store.sinks {
             // Its format was changed: it gets each conflict now.
-            if sink.digest.is_none() && record.digest_sinks.remove(&sink.name) {
-                record.notified_sinks.remove(&sink.name);
+            if sink.digest.is_none() && record.digest_sinks.contains(&sink.name) {
+                record.release(&sink.name);
                 changed = true;
             }
         }
@@ -179,7 +187,7 @@ impl<'l, 't> Batch<'l, 't> {
             if record.has_own_messages(name) {
                 self.push(sink, event, Change::Resolved)?;
             } else if record.digest_sinks.contains(name) {
-                self.leave_digest(sink)?;
+                self.leave_digest(sink, subject, record.groups.get(name).copied())?;
             }
         }
         Ok(())
@@ -375,12 +383,16 @@ impl<'l, 't> Batch<'l, 't> {
         Ok(())
     }
 
-    fn record(&self, subject: SubjectId) -> Result<Option<OpenRecord>, StoreError> {
+    pub(super) fn record(&self, subject: SubjectId) -> Result<Option<OpenRecord>, StoreError> {
         let record = self.open.get(subject.to_string().as_str())?;
         Ok(record.and_then(|r| serde_json::from_slice(r.value()).ok()))
     }
 
-    fn put(&mut self, subject: SubjectId, record: &OpenRecord) -> Result<(), StoreError> {
+    pub(super) fn put(
+        &mut self,
+        subject: SubjectId,
+        record: &OpenRecord,
+    ) -> Result<(), StoreError> {
         let text = serde_json::to_vec(record).unwrap_or_default();
         self.open
             .insert(subject.to_string().as_str(), text.as_slice())?;

@@ -1,123 +1,25 @@
-//! Digests: of many `certain` conflicts at once, a sink that notifies people gets the first few as messages of their own
-//! and the others together.
+//! Digests: a sink that notifies people gets the conflicts with the same claimants as one message, and those of a storm
+//! beyond the first few groups as one.
 //!
 //! Invariants: a digest is raised once and resolved once, when its last conflict is over, also across restarts; a conflict
-//! is either a message of its own or in one digest, from its raise to its end.
+//! is in one digest from its raise to its end. An update is sent only if a person should know what changed.
+
+use std::sync::Arc;
 
 use redb::{ReadableTable, Table};
-use serde::{Deserialize, Serialize};
 
 use super::{
+    SinkSpec,
     batch::Batch,
+    digest_state::{DigestState, OpenDigest},
     outbox_store::{DelayedDelivery, OutboxStore},
     tables::OpenRecord,
 };
 use crate::{
-    clock::WallTime,
-    engine::Confidence,
-    event::{
-        AnyEvent, Change, ConflictData, SubjectId,
-        summary::{claimants, scoped_address},
-    },
+    event::{AnyEvent, Change, ConflictData, Event, SubjectId},
     persist::store::StoreError,
-    sinks::{
-        digest::{Digest, DigestEntry, DigestRules},
-        message::Message,
-    },
+    sinks::digest::DigestRules,
 };
-
-/// The most conflicts that one message lists.
-const LISTED: usize = 10;
-
-/// The state of one sink's digests.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct DigestState {
-    /// When the last conflicts were sent as messages of their own, at most [`DigestRules::first`].
-    own: Vec<WallTime>,
-    open: Option<OpenDigest>,
-}
-
-/// A digest with a conflict that is active, or that the sink was not notified of.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct OpenDigest {
-    id: SubjectId,
-    node: String,
-    since: WallTime,
-    active: usize,
-    total: usize,
-    /// Since the last message.
-    joined: usize,
-    entries: Vec<DigestEntry>,
-    is_raised: bool,
-}
-
-impl DigestState {
-    /// Whether a conflict that is raised now is a message of its own.
-    fn has_room(&mut self, rules: DigestRules, now: WallTime) -> bool {
-        // Times of a clock that was set back are not recent.
-        let is_recent = |at: &WallTime| *at <= now && now.since(*at) < rules.within;
-        self.own.retain(is_recent);
-        let has_room = self.own.len() < rules.first;
-        if has_room {
-            self.own.push(now);
-        }
-        has_room
-    }
-
-    /// The digest that a message has to be sent about.
-    pub(super) fn pending(&self) -> Option<SubjectId> {
-        let open = self.open.as_ref()?;
-        open.is_pending().then_some(open.id)
-    }
-}
-
-impl OpenDigest {
-    fn new(id: SubjectId, data: &ConflictData) -> Self {
-        Self {
-            id,
-            node: data.node.clone(),
-            since: data.raised_at,
-            active: 0,
-            total: 0,
-            joined: 0,
-            entries: Vec::new(),
-            is_raised: false,
-        }
-    }
-
-    fn is_pending(&self) -> bool {
-        !self.is_raised || self.joined > 0
-    }
-
-    fn join(&mut self, data: &ConflictData) {
-        self.active += 1;
-        self.total += 1;
-        self.joined += 1;
-        if self.entries.len() < LISTED {
-            self.entries.push(DigestEntry {
-                address: scoped_address(data),
-                claimants: claimants(data),
-            });
-        }
-    }
-
-    /// The next message; what it contains is not new any more.
-    fn message(&mut self, change: Change, id: String, time: WallTime) -> Message {
-        let digest = Digest {
-            id,
-            digest_id: self.id,
-            change,
-            node: self.node.clone(),
-            time,
-            since: self.since,
-            active: self.active,
-            total: self.total,
-            joined: std::mem::take(&mut self.joined),
-            entries: std::mem::take(&mut self.entries),
-        };
-        Message::Digest(digest.into())
-    }
-}
 
 /// Reads a sink's state; that of a sink without digests so far is empty.
 pub(super) fn read_state(
@@ -134,17 +36,18 @@ pub(super) fn read_state(
 pub(super) fn load(
     store: &OutboxStore,
     table: &mut Table<'_, &'static str, &'static [u8]>,
+    members: &mut Table<'_, (&'static str, &'static str, &'static str), ()>,
 ) -> Result<Vec<DelayedDelivery>, StoreError> {
     let get_digests = |name: &str| {
         let mut sinks = store.sinks().iter();
         sinks.any(|sink| sink.name == name && sink.digest.is_some())
     };
     table.retain(|name, _| get_digests(name))?;
+    members.retain(|(name, ..), ()| get_digests(name))?;
     let mut delayed = Vec::new();
     for (sink, spec) in store.sinks().iter().enumerate() {
-        if let (Some(rules), Some(subject)) =
-            (spec.digest, read_state(table, &spec.name)?.pending())
-        {
+        let Some(rules) = spec.digest else { continue };
+        for subject in read_state(table, &spec.name)?.pending() {
             delayed.push(DelayedDelivery {
                 wait: rules.every,
                 sink,
@@ -163,106 +66,138 @@ impl Batch<'_, '_> {
         event: &AnyEvent,
         record: &mut OpenRecord,
     ) -> Result<(), StoreError> {
-        let name = self.store.sinks[sink].name.clone();
-        if self.joins_digest(sink, event)? {
-            record.digest_sinks.insert(name.clone());
-        } else {
-            self.push(sink, event, Change::Raised)?;
+        match (self.store.sinks[sink].digest, event) {
+            (Some(rules), AnyEvent::Conflict(conflict)) => {
+                self.join_digest(sink, rules, &conflict.data, record)?;
+            }
+            _ => self.push(sink, event, Change::Raised)?,
         }
+        let name = self.store.sinks[sink].name.clone();
         record.notified_sinks.insert(name);
         Ok(())
     }
 
-    fn joins_digest(&mut self, sink: usize, event: &AnyEvent) -> Result<bool, StoreError> {
-        let AnyEvent::Conflict(event) = event else {
-            return Ok(false);
-        };
-        let rules = self.store.sinks[sink].digest;
-        let Some(rules) = rules.filter(|_| event.data.confidence == Confidence::Certain) else {
-            return Ok(false);
-        };
+    fn join_digest(
+        &mut self,
+        sink: usize,
+        rules: DigestRules,
+        data: &ConflictData,
+        record: &mut OpenRecord,
+    ) -> Result<(), StoreError> {
         let mut state = self.digest_state(sink)?;
-        let joins = !state.has_room(rules, self.now.wall);
-        if joins {
-            let next = self.changes.next_seq;
-            let id = || SubjectId::of_digest(self.store.run, next);
-            let digest = state
-                .open
-                .get_or_insert_with(|| OpenDigest::new(id(), &event.data));
-            digest.join(&event.data);
-            let subject = digest.id;
-            self.changes.next_seq += 1;
-            self.schedule_digest(sink, subject, rules);
+        let new = SubjectId::of_digest(self.store.run, self.changes.next_seq);
+        self.changes.next_seq += 1;
+        let digest = state.join(data, rules, self.now.wall, new);
+        let (id, is_group) = (digest.id, digest.is_group());
+        let name = self.store.sinks[sink].name.as_str();
+        if is_group {
+            record.groups.insert(name.to_owned(), id);
+            let (group, subject) = (
+                id.to_string(),
+                SubjectId::from(data.conflict_id).to_string(),
+            );
+            self.members
+                .insert((name, group.as_str(), subject.as_str()), ())?;
         }
-        self.put_digest_state(sink, &state)?;
-        Ok(joins)
+        record.digest_sinks.insert(name.to_owned());
+        self.schedule_digest(sink, id, rules);
+        self.put_digest_state(sink, &state)
     }
 
-    /// A conflict of the sink's digest is over.
-    pub(super) fn leave_digest(&mut self, sink: usize) -> Result<(), StoreError> {
+    /// A conflict of a group changed.
+    pub(super) fn digest_changed(
+        &mut self,
+        sink: usize,
+        subject: SubjectId,
+    ) -> Result<(), StoreError> {
+        let Some(rules) = self.store.sinks[sink].digest else {
+            return Ok(());
+        };
         let mut state = self.digest_state(sink)?;
-        let Some(digest) = &mut state.open else {
+        let digest = state.find(Some(subject));
+        if let Some(digest) = digest.filter(|digest| !digest.is_changed) {
+            digest.is_changed = true;
+            self.put_digest_state(sink, &state)?;
+        }
+        self.schedule_digest(sink, subject, rules);
+        Ok(())
+    }
+
+    /// A conflict is over that is in this group of the sink, or without one in the digest of its storm.
+    pub(super) fn leave_digest(
+        &mut self,
+        sink: usize,
+        conflict: SubjectId,
+        group: Option<SubjectId>,
+    ) -> Result<(), StoreError> {
+        if let Some(group) = group {
+            self.remove_member(sink, group, conflict)?;
+        }
+        let mut state = self.digest_state(sink)?;
+        let Some(digest) = state.find(group) else {
             return Ok(());
         };
         digest.active = digest.active.saturating_sub(1);
-        let is_pending = digest.is_pending();
+        let (id, is_pending) = (digest.id, digest.is_pending());
         self.put_digest_state(sink, &state)?;
         if is_pending {
             // Its message is scheduled.
             return Ok(());
         }
-        self.end_digest(sink)
+        self.end_digest(sink, id)
     }
 
-    /// Sends what is new in the digest, if `subject` is the sink's digest. `false` if it is not.
+    /// Sends what is new in the digest, if `subject` is one of the sink's digests. `false` if it is not.
     pub(super) fn digest_due(
         &mut self,
         sink: usize,
         subject: SubjectId,
     ) -> Result<bool, StoreError> {
-        if self
-            .store
-            .sinks
-            .get(sink)
-            .is_none_or(|s| s.digest.is_none())
-        {
+        let spec = self.store.sinks.get(sink);
+        if spec.is_none_or(|spec| spec.digest.is_none()) {
             return Ok(false);
         }
         let mut state = self.digest_state(sink)?;
-        let Some(digest) = state.open.as_mut().filter(|digest| digest.id == subject) else {
+        let Some(digest) = state.find(Some(subject)) else {
             return Ok(false);
         };
         if digest.is_pending() {
-            let change = if digest.is_raised {
-                Change::Updated
-            } else {
-                Change::Raised
-            };
-            digest.is_raised = true;
-            let message = digest.message(change, self.digest_event_id(), self.now.wall);
+            let members = self.members(sink, subject)?;
+            if !digest.is_raised && members.active.is_empty() && !members.swept.is_empty() {
+                state.remove(subject);
+                self.put_digest_state(sink, &state)?;
+                self.release(sink, subject, &members.swept)?;
+                return Ok(true);
+            }
+            let id = self.digest_event_id();
+            let active = members.active.iter().map(|event| &event.data);
+            let message = digest.next_message(id, self.now.wall, active);
             // First, because making room may evict the digest's own messages.
             self.put_digest_state(sink, &state)?;
-            self.push_message(sink, message)?;
+            if let Some(message) = message {
+                self.push_message(sink, message)?;
+            }
         }
-        self.end_digest(sink)?;
+        self.end_digest(sink, subject)?;
         Ok(true)
     }
 
     /// Resolves the digest if none of its conflicts is active.
-    fn end_digest(&mut self, sink: usize) -> Result<(), StoreError> {
+    fn end_digest(&mut self, sink: usize, subject: SubjectId) -> Result<(), StoreError> {
         let mut state = self.digest_state(sink)?;
-        let ended = state
-            .open
-            .take_if(|open| open.active == 0 && open.is_raised);
-        let Some(mut digest) = ended else {
+        let is_over = |digest: &mut OpenDigest| digest.active == 0 && digest.is_raised;
+        if !state.find(Some(subject)).is_some_and(is_over) {
+            return Ok(());
+        }
+        let Some(mut digest) = state.remove(subject) else {
             return Ok(());
         };
         self.put_digest_state(sink, &state)?;
-        let message = digest.message(Change::Resolved, self.digest_event_id(), self.now.wall);
+        let message = digest.end_message(self.digest_event_id(), self.now.wall);
         self.push_message(sink, message)
     }
 
-    /// The sink's undelivered message that raises `subject` was evicted, if that is its digest.
+    /// The sink's undelivered message that raises `subject` was evicted, if that is a digest.
     pub(super) fn digest_evicted(
         &mut self,
         sink: usize,
@@ -272,11 +207,64 @@ impl Batch<'_, '_> {
             return Ok(());
         };
         let mut state = self.digest_state(sink)?;
-        if let Some(digest) = state.open.as_mut().filter(|digest| digest.id == subject) {
+        if let Some(digest) = state.find(Some(subject)) {
             digest.is_raised = false;
             self.put_digest_state(sink, &state)?;
             self.schedule_digest(sink, subject, rules);
         }
+        Ok(())
+    }
+
+    /// The open conflicts of a group, oldest first.
+    fn members(&self, sink: usize, group: SubjectId) -> Result<Members, StoreError> {
+        let SinkSpec { name, filter, .. } = &self.store.sinks[sink];
+        let group = group.to_string();
+        let (name, group) = (name.as_str(), group.as_str());
+        let mut members = Members::default();
+        // An id consists of hexadecimal digits.
+        for item in self.members.range((name, group, "")..(name, group, "g"))? {
+            let (key, _) = item?;
+            let Ok(subject) = SubjectId::try_from(key.value().2.to_owned()) else {
+                continue;
+            };
+            match self.record(subject)?.map(|record| record.event) {
+                Some(event) if filter.gets_sweep_of(&event) => members.swept.push(subject),
+                Some(AnyEvent::Conflict(event)) => members.active.push(event),
+                Some(AnyEvent::Anomaly(_)) | None => {}
+            }
+        }
+        let age = |event: &Arc<Event>| (event.data.raised_at, event.data.address);
+        members.active.sort_by_key(age);
+        Ok(members)
+    }
+
+    /// Forgets that the sink was notified of these conflicts of a group: it gets their sweep instead.
+    fn release(
+        &mut self,
+        sink: usize,
+        group: SubjectId,
+        conflicts: &[SubjectId],
+    ) -> Result<(), StoreError> {
+        for conflict in conflicts {
+            self.remove_member(sink, group, *conflict)?;
+            if let Some(mut record) = self.record(*conflict)? {
+                record.release(&self.store.sinks[sink].name);
+                self.put(*conflict, &record)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_member(
+        &mut self,
+        sink: usize,
+        group: SubjectId,
+        conflict: SubjectId,
+    ) -> Result<(), StoreError> {
+        let name = self.store.sinks[sink].name.as_str();
+        let (group, conflict) = (group.to_string(), conflict.to_string());
+        self.members
+            .remove((name, group.as_str(), conflict.as_str()))?;
         Ok(())
     }
 
@@ -306,24 +294,10 @@ impl Batch<'_, '_> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn three_conflicts_a_minute_are_messages_of_their_own() {
-        let rules = DigestRules::FOR_PEOPLE;
-        let begin = WallTime::now();
-        let after = |secs| begin.after(Duration::from_secs(secs));
-        let mut state = DigestState::default();
-        let own: Vec<_> = [0, 1, 2, 3, 59, 60, 61, 62, 63]
-            .map(|secs| state.has_room(rules, after(secs)))
-            .into();
-        let expected = [true, true, true, false, false, true, true, true, false];
-        assert_eq!(own, expected);
-        let set_back = WallTime::now();
-        assert!(state.has_room(rules, set_back), "the clock was set back");
-    }
+/// The open conflicts of a group.
+#[derive(Debug, Default)]
+struct Members {
+    active: Vec<Arc<Event>>,
+    /// Those whose sweep the sink gets.
+    swept: Vec<SubjectId>,
 }

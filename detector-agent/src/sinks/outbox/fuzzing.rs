@@ -44,7 +44,7 @@ pub fn outbox_records(bytes: &[u8]) {
 /// Formats a message as a sender does.
 fn send(message: &Message) {
     for format in [Format::Cloudevents, Format::Slack, Format::Pagerduty] {
-        assert!(format.body(message, "key").is_ok(), "{message:?}");
+        assert!(format.body(message, "key", None).is_ok(), "{message:?}");
     }
     let Message::Event(event) = message else {
         return;

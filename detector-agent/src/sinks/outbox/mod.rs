@@ -13,9 +13,8 @@
 //! 2. Each sink gets the events of one subject (conflict or anomaly) in order. The next one is sent only after the one
 //!    before it was removed from the disk, so even a repeat after a crash never follows a later event of its subject.
 //! 3. The first event a sink gets of a subject is `raised`, and a sink that got `raised` gets `resolved`, unless it is
-//!    evicted: if a sink's filter lets a subject pass only later, the sink gets it as `raised` then. Of many conflicts
-//!    at once, a sink that notifies people gets the first few so, and the others as one digest with a raise and an end of
-//!    its own.
+//!    evicted: if a sink's filter lets a subject pass only later, the sink gets it as `raised` then. A sink that notifies
+//!    people gets conflicts in digests, each with a raise and an end of its own.
 //! 4. An event keeps its id across all attempts, restarts included.
 //! 5. Bounded: events and bytes of each sink, open subjects, events not stored yet. At a sink's bound the oldest
 //!    resolved subject that the sink has got nothing of goes first (see [`queue::Queue`]).
@@ -29,6 +28,7 @@
 //! Without `--state-dir` the same tables are in memory: all of this holds except across the end of the process.
 
 mod batch;
+mod digest_state;
 mod digests;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;

@@ -13,7 +13,7 @@ use super::{
     batch::{Batch, BatchOutcome, OutboxInput},
     digests,
     queue::{Queue, Queues, locked},
-    tables::{self, DIGESTS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
+    tables::{self, DIGESTS, MEMBERS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
 use crate::{event::SubjectId, persist::store::StoreError};
 
@@ -127,7 +127,10 @@ impl OutboxStore {
                 open.remove(subject.as_str())?;
             }
             let mut digests = transaction.open_table(DIGESTS)?;
-            loaded.delayed.extend(digests::load(self, &mut digests)?);
+            let mut members = transaction.open_table(MEMBERS)?;
+            loaded
+                .delayed
+                .extend(digests::load(self, &mut digests, &mut members)?);
             self.batch = tables::newest_batch(&transaction)?;
         }
         transaction.commit()?;

@@ -1,6 +1,9 @@
 //! The outbox's tables in the state file, and the format of their records.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use redb::{
     Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, WriteTransaction,
@@ -10,7 +13,10 @@ use tokio::time::Instant;
 
 use super::queue::QueueEntry;
 use crate::{
-    clock::WallTime, event::AnyEvent, persist::store::StoreError, sinks::message::Message,
+    clock::WallTime,
+    event::{AnyEvent, SubjectId},
+    persist::store::StoreError,
+    sinks::message::Message,
 };
 
 /// Queued events: (sink, sequence number) → [`QueuedRecord`].
@@ -20,6 +26,9 @@ pub(super) const QUEUE: TableDefinition<'_, (&str, u64), &[u8]> =
 pub(super) const OPEN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("outbox.open");
 /// Sink → [`super::digests::DigestState`].
 pub(super) const DIGESTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("outbox.digests");
+/// The open conflicts of each group: (sink, digest, conflict).
+pub(super) const MEMBERS: TableDefinition<'_, (&str, &str, &str), ()> =
+    TableDefinition::new("outbox.members");
 /// The number of the newest batch.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("outbox.meta");
 const BATCH: &str = "batch";
@@ -58,6 +67,9 @@ pub(super) struct OpenRecord {
     /// Those of them that have it in a digest only.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) digest_sinks: BTreeSet<String>,
+    /// Which digest of those sinks it is in, unless that is the one of a storm.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) groups: BTreeMap<String, SubjectId>,
     /// Its newest event.
     pub(super) event: AnyEvent,
 }
@@ -66,6 +78,13 @@ impl OpenRecord {
     /// Whether a sink has the subject as messages of its own, not in a digest.
     pub(super) fn has_own_messages(&self, sink: &str) -> bool {
         self.notified_sinks.contains(sink) && !self.digest_sinks.contains(sink)
+    }
+
+    /// Forgets that the sink was notified.
+    pub(super) fn release(&mut self, sink: &str) {
+        self.notified_sinks.remove(sink);
+        self.digest_sinks.remove(sink);
+        self.groups.remove(sink);
     }
 }
 

@@ -4,20 +4,20 @@
 
 use serde_json::{Value, json};
 
-use super::digest_body;
+use super::notice::Notice;
 use crate::{
-    engine::{AnomalyKind, Confidence},
     event::{
-        AnomalyData, AnyEvent, Change, ContractName as _, Event,
-        summary::{anomaly_line, anomaly_title, claimant, conflict_line, scoped_address},
+        AnyEvent, Change, ContractName as _,
+        guidance::{Severity, StatusPageUrl},
+        summary::scoped_address,
     },
     sinks::{message::Message, settings::Format},
 };
 
 /// Slack's limit for a section is 3000 characters.
-pub(super) const SLACK_SECTION: usize = 2900;
+const SLACK_SECTION: usize = 2900;
 /// PagerDuty's limit for a summary is 1024 characters.
-pub(super) const PAGERDUTY_SUMMARY: usize = 1000;
+const PAGERDUTY_SUMMARY: usize = 1000;
 
 impl Format {
     /// The value of `content-type`.
@@ -33,160 +33,167 @@ impl Format {
     ///
     /// # Errors
     /// Never in practice: a message is always JSON.
-    pub fn body(self, message: &Message, routing_key: &str) -> serde_json::Result<Vec<u8>> {
-        let value = match (self, message) {
-            (Self::Cloudevents, message) => return serde_json::to_vec(message),
-            (Self::Slack, Message::Event(event)) => match event {
-                AnyEvent::Conflict(conflict) => slack(conflict, event.change()),
-                AnyEvent::Anomaly(anomaly) => slack_anomaly(&anomaly.data, event.change()),
-            },
-            (Self::Slack, Message::Digest(digest)) => digest_body::slack(digest),
-            (Self::Pagerduty, Message::Event(event)) => pagerduty(event, routing_key),
-            (Self::Pagerduty, Message::Digest(digest)) => {
-                digest_body::pagerduty(digest, routing_key)
-            }
+    pub fn body(
+        self,
+        message: &Message,
+        routing_key: &str,
+        status_page: Option<&StatusPageUrl>,
+    ) -> serde_json::Result<Vec<u8>> {
+        let notice = || Notice::new(message);
+        let value = match self {
+            Self::Cloudevents => return serde_json::to_vec(message),
+            Self::Slack => slack(&notice(), status_page),
+            Self::Pagerduty => pagerduty(message, &notice(), routing_key, status_page),
         };
         serde_json::to_vec(&value)
     }
 }
 
-pub(super) fn slack_mark(change: Change) -> (&'static str, &'static str) {
-    match change {
-        Change::Resolved => (":white_check_mark:", "resolved"),
-        Change::Updated => (":warning:", "updated"),
-        Change::Raised => (":rotating_light:", "detected"),
+fn icon(notice: &Notice) -> &'static str {
+    match notice.severity {
+        _ if notice.change == Change::Resolved => ":white_check_mark:",
+        Severity::Critical => ":rotating_light:",
+        Severity::Error => ":red_circle:",
+        Severity::Warning => ":warning:",
+        Severity::Info => ":information_source:",
     }
 }
 
-fn slack_anomaly(data: &AnomalyData, change: Change) -> Value {
-    let (mark, word) = slack_mark(change);
-    let headline = format!(
-        "{mark} *{} {word}*: {}",
-        anomaly_title(data.kind),
-        slack_text(&anomaly_line(data))
-    );
-    let context = format!(
-        "{} · {} · {}",
-        data.kind.name(),
-        data.raised_at,
-        data.anomaly_id
-    );
-    json!({"text": truncate(&headline, SLACK_SECTION), "blocks": [section(&headline), slack_context(&context)]})
+/// Title and URL of the pages to read on.
+fn links(notice: &Notice, status_page: Option<&StatusPageUrl>) -> Vec<(String, String)> {
+    let runbook = (notice.kind.runbook_title(), notice.kind.runbook_url());
+    let status_page = status_page.map(|url| {
+        let title = format!("Status page of {}", notice.node);
+        (title, url.of_node(&notice.node))
+    });
+    std::iter::once(runbook).chain(status_page).collect()
 }
 
-pub(super) fn slack_context(text: &str) -> Value {
+fn slack(notice: &Notice, status_page: Option<&StatusPageUrl>) -> Value {
+    let mut lines = vec![format!(
+        "{} *{}*: {}",
+        icon(notice),
+        notice.heading(),
+        slack_text(&notice.finding)
+    )];
+    let further = [("", &notice.effect), ("*Next step:* ", &notice.next_step)];
+    let further = further.iter().filter(|(_, text)| !text.is_empty());
+    lines.extend(further.map(|(label, text)| format!("{label}{}", slack_text(text))));
+    if !notice.changed.is_empty() {
+        lines.push(format!(
+            "*Changed:* {}",
+            slack_text(&notice.changed.join("; "))
+        ));
+    }
+    let text = truncate(&lines.join("\n"), SLACK_SECTION);
+    let mut blocks = vec![section(&text)];
+    if !notice.list.is_empty() {
+        let list = notice
+            .list
+            .iter()
+            .map(|line| format!("• {}", slack_text(line)));
+        blocks.push(section(&list.collect::<Vec<_>>().join("\n")));
+    }
+    let links = links(notice, status_page);
+    let links = links.iter().map(|(title, url)| {
+        let url = slack_text(url).replace('|', "%7C");
+        format!("<{url}|{}>", slack_text(title))
+    });
+    blocks.push(slack_context(&links.collect::<Vec<_>>().join(" · ")));
+    blocks.push(slack_context(&slack_text(&notice.context)));
+    json!({"text": text, "blocks": blocks})
+}
+
+fn slack_context(text: &str) -> Value {
     json!({"type": "context", "elements": [{"type": "mrkdwn", "text": truncate(text, SLACK_SECTION)}]})
 }
 
-fn slack(event: &Event, change: Change) -> Value {
-    let data = &event.data;
-    let (mark, word) = slack_mark(change);
-    let headline = format!(
-        "{mark} *IP conflict {word}*: {}",
-        slack_text(&conflict_line(data))
-    );
-    let claimants: Vec<String> = data
-        .claimants
-        .iter()
-        .map(|c| {
-            let name = slack_text(&claimant(c));
-            let mac = c
-                .mac
-                .map_or_else(|| "unknown MAC".to_owned(), |mac| mac.to_string());
-            match c.left {
-                Some(left) => format!("• {name}, {mac}: left ({})", left.name().replace('_', " ")),
-                None => {
-                    let kinds: Vec<_> = c.evidence.iter().map(|e| e.kind.name()).collect();
-                    format!("• {name}, {mac}: seen by {}", kinds.join(", "))
-                }
-            }
-        })
-        .collect();
-    let mut blocks = vec![section(&headline)];
-    if !claimants.is_empty() {
-        blocks.push(section(&claimants.join("\n")));
-    }
-    blocks.push(slack_context(&format!(
-        "{} · {} · {} · {}",
-        data.kind.name(),
-        data.confidence.name(),
-        data.raised_at,
-        data.conflict_id
-    )));
-    json!({"text": truncate(&headline, SLACK_SECTION), "blocks": blocks})
-}
-
-pub(super) fn section(text: &str) -> Value {
+fn section(text: &str) -> Value {
     json!({"type": "section", "text": {"type": "mrkdwn", "text": truncate(text, SLACK_SECTION)}})
 }
 
 /// Escapes Slack's three control characters as its documentation requires.
-pub(super) fn slack_text(text: &str) -> String {
+fn slack_text(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
 }
 
-fn pagerduty(event: &AnyEvent, routing_key: &str) -> Value {
-    let action = if event.is_resolved() {
-        "resolve"
-    } else {
-        "trigger"
+/// An event for PagerDuty. All messages about one conflict, group or anomaly are one incident.
+fn pagerduty(
+    message: &Message,
+    notice: &Notice,
+    routing_key: &str,
+    status_page: Option<&StatusPageUrl>,
+) -> Value {
+    let action = match notice.change {
+        Change::Raised | Change::Updated => "trigger",
+        Change::Resolved => "resolve",
     };
-    let (summary, node, severity, component, details) = match event {
-        AnyEvent::Conflict(event) => {
-            let data = &event.data;
-            let severity = if data.confidence == Confidence::Certain {
-                "critical"
-            } else {
-                "error"
+    let (component, class, time, mut details) = match message {
+        Message::Event(event) => {
+            let (component, data) = match event {
+                AnyEvent::Conflict(event) => (scoped_address(&event.data), json!(event.data)),
+                AnyEvent::Anomaly(event) => (event.data.address.to_string(), json!(event.data)),
             };
-            let summary = format!("IP conflict: {}", conflict_line(data));
-            (
-                summary,
-                &data.node,
-                severity,
-                scoped_address(data),
-                json!(data),
-            )
+            let class = event.kind().contract_name();
+            (component, class, event.time(), data)
         }
-        AnyEvent::Anomaly(event) => {
-            let data = &event.data;
-            let summary = format!("{}: {}", anomaly_title(data.kind), anomaly_line(data));
-            // It stands for conflicts, each of which would be an error.
-            let severity = if data.kind == AnomalyKind::AddressSweep {
-                "error"
-            } else {
-                "warning"
-            };
-            (
-                summary,
-                &data.node,
-                severity,
-                data.address.to_string(),
-                json!(data),
-            )
+        Message::Digest(digest) => {
+            let group = digest.group.as_ref();
+            let class = group.map_or("digest", |_| notice.kind.contract_name());
+            let address = group.filter(|_| digest.total == 1);
+            let address = address.and_then(|group| group.addresses.first());
+            let component = address.unwrap_or(&digest.node);
+            (component.clone(), class, digest.time, json!(digest))
         }
     };
-    json!({
+    for (key, text) in [
+        ("traffic", &notice.effect),
+        ("next_step", &notice.next_step),
+    ] {
+        if !text.is_empty() {
+            details[key] = json!(text);
+        }
+    }
+    let links = links(notice, status_page);
+    let links = links
+        .iter()
+        .map(|(text, href)| json!({"href": href, "text": text}));
+    let mut event = json!({
         "routing_key": routing_key,
         "event_action": action,
-        "dedup_key": event.subject_id().to_string(),
+        "dedup_key": message.subject_id().to_string(),
         "client": "IP Conflict Detector",
+        "links": links.collect::<Vec<_>>(),
         "payload": {
-            "summary": truncate(&summary, PAGERDUTY_SUMMARY),
-            "source": node,
-            "severity": severity,
-            "timestamp": event.time(),
+            "summary": truncate(&summary(notice), PAGERDUTY_SUMMARY),
+            "source": notice.node,
+            "severity": notice.severity.name(),
+            "timestamp": time,
             "component": component,
-            "group": node,
-            "class": event.kind().contract_name(),
+            "group": notice.node,
+            "class": class,
             "custom_details": details,
         },
-    })
+    });
+    if let Some(url) = status_page {
+        event["client_url"] = json!(url.of_node(&notice.node));
+    }
+    event
 }
 
-pub(super) fn truncate(text: &str, characters: usize) -> String {
+/// Title, finding and traffic in one line; PagerDuty shows who is paged little more.
+fn summary(notice: &Notice) -> String {
+    let finding = format!("{}: {}", notice.title, notice.finding);
+    if notice.effect.is_empty() {
+        finding
+    } else {
+        format!("{finding}. {}", notice.effect)
+    }
+}
+
+fn truncate(text: &str, characters: usize) -> String {
     if text.chars().count() <= characters {
         return text.to_owned();
     }
@@ -202,26 +209,50 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{engine::Network, event::samples};
+    use crate::{
+        engine::Network,
+        event::{Event, samples},
+        sinks::digest::{ConflictGroup, Digest},
+    };
 
     fn body(format: Format, event: &Event) -> Value {
-        any_body(format, &event.clone().into())
+        any_body(format, &Message::Event(event.clone().into()))
     }
 
-    fn any_body(format: Format, event: &AnyEvent) -> Value {
-        let message = Message::Event(event.clone());
-        serde_json::from_slice(&format.body(&message, "key").unwrap()).unwrap()
+    fn any_body(format: Format, message: &Message) -> Value {
+        let status_page = "https://ip.example.org/{node}/?a=1&b=2".parse().unwrap();
+        let body = format.body(message, "key", Some(&status_page)).unwrap();
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    fn digest(change: Change) -> Message {
+        let conflict = samples::raised("10.0.0.1").data;
+        let digest = Digest {
+            id: "run-digest-1".to_owned(),
+            digest_id: samples::subject_id("group"),
+            change,
+            node: "node-1".to_owned(),
+            time: samples::time(),
+            since: samples::time(),
+            active: 2,
+            total: 2,
+            joined: 2,
+            entries: Vec::new(),
+            group: ConflictGroup::of([&conflict, &conflict]),
+            changed: vec!["1 more address".to_owned(), "<x> is new".to_owned()],
+        };
+        Message::Digest(digest.into())
     }
 
     #[test]
     fn an_anomaly_is_formatted_for_each_receiver() {
-        let event = AnyEvent::from(samples::drift("10.0.0.1"));
+        let event = Message::Event(samples::drift("10.0.0.1").into());
         let cloud = any_body(Format::Cloudevents, &event);
         assert_eq!(cloud["type"], "io.ipconflict.anomaly.raised");
         let slack = any_body(Format::Slack, &event);
         let text = slack["text"].as_str().unwrap();
         assert!(
-            text.contains("IPAM drift detected") && text.contains("10.0.0.1"),
+            text.starts_with(":warning: *IPAM drift detected*: 10.0.0.1 of default/a"),
             "{text}"
         );
         let page = any_body(Format::Pagerduty, &event);
@@ -232,12 +263,12 @@ mod tests {
 
     #[test]
     fn a_sweep_is_about_its_pod_and_as_severe_as_its_conflicts() {
-        let event = AnyEvent::from(samples::sweep("10.0.0.1"));
+        let event = Message::Event(samples::sweep("10.0.0.1").into());
         let page = any_body(Format::Pagerduty, &event);
         assert_eq!(page["payload"]["severity"], "error");
         assert_eq!(
             page["payload"]["summary"],
-            "Address sweep: default/a (veth-a) on node-1: the pod on veth-a claims 4 addresses of others"
+            "Address sweep: default/a (veth-a) on node-1: the pod on veth-a claims 4 addresses of others. The pod may receive the traffic of all these addresses."
         );
     }
 
@@ -268,6 +299,41 @@ mod tests {
     }
 
     #[test]
+    fn slack_gets_finding_traffic_next_step_and_links_in_this_order() {
+        let body = any_body(Format::Slack, &digest(Change::Updated));
+        let text = body["blocks"][0]["text"]["text"].as_str().unwrap();
+        assert_eq!(body["text"], text);
+        let lines: Vec<_> = text.lines().collect();
+        let begins = [
+            ":rotating_light: *IP conflicts updated*: 2 addresses are claimed by default/a",
+            "Traffic for them goes to default/a (veth-a)",
+            "*Next step:* Delete the pod that came last",
+            "*Changed:* 1 more address; &lt;x&gt; is new",
+        ];
+        assert_eq!(lines.len(), begins.len(), "{text}");
+        for (line, begin) in lines.iter().zip(begins) {
+            assert!(line.starts_with(begin), "{line}");
+        }
+        let links = body["blocks"][2]["elements"][0]["text"].as_str().unwrap();
+        assert_eq!(
+            links,
+            "<https://github.com/ipconflict/ip-conflict-detector/blob/main/docs/runbooks/IPAddressConflict.md#duplicate|Runbook IPAddressConflict> · <https://ip.example.org/node-1/?a=1&amp;b=2|Status page of node-1>"
+        );
+    }
+
+    #[test]
+    fn icon_follows_the_severity_until_it_is_over() {
+        let icon_of = |message: &Message| {
+            let text = any_body(Format::Slack, message)["text"].to_string();
+            text.trim_matches('"').split(' ').next().unwrap().to_owned()
+        };
+        assert_eq!(icon_of(&digest(Change::Raised)), ":rotating_light:");
+        assert_eq!(icon_of(&digest(Change::Resolved)), ":white_check_mark:");
+        let sweep = Message::Event(samples::sweep("10.0.0.1").into());
+        assert_eq!(icon_of(&sweep), ":red_circle:");
+    }
+
+    #[test]
     fn slack_control_characters_are_escaped() {
         let mut event = samples::raised("10.0.0.1");
         let pod = event.data.claimants[0].pod.as_mut().unwrap();
@@ -286,10 +352,13 @@ mod tests {
     fn slack_messages_stay_within_slacks_limits() {
         let mut event = samples::raised("10.0.0.1");
         let one = event.data.claimants[0].clone();
-        event.data.claimants = vec![one; 64];
-        for claimant in &mut event.data.claimants {
-            claimant.device = "ü".repeat(200);
-        }
+        event.data.claimants = (0..64)
+            .map(|n| {
+                let mut claimant = one.clone();
+                claimant.device = format!("{}{n}", "ü".repeat(2000));
+                claimant
+            })
+            .collect();
         let body = body(Format::Slack, &event);
         for block in body["blocks"].as_array().unwrap() {
             let text = block["text"]["text"].as_str().unwrap_or_default();
@@ -309,7 +378,26 @@ mod tests {
         let summary = raised["payload"]["summary"].as_str().unwrap();
         assert_eq!(
             summary,
-            "IP conflict: 10.0.0.1 is claimed by default/a (veth-a) and default/b (veth-b) on node-1; traffic goes to veth-a"
+            "IP conflict: 10.0.0.1 is claimed by default/a (veth-a) and default/b (veth-b) on node-1. Traffic for it goes to default/a (veth-a); none of it goes to default/b (veth-b)."
         );
+    }
+
+    #[test]
+    fn all_messages_of_a_digest_are_one_incident() {
+        let changes = [Change::Raised, Change::Updated, Change::Resolved];
+        let bodies = changes.map(|change| any_body(Format::Pagerduty, &digest(change)));
+        let actions = bodies.each_ref().map(|body| body["event_action"].clone());
+        assert_eq!(actions, ["trigger", "trigger", "resolve"]);
+        for body in &bodies {
+            assert_eq!(body["dedup_key"], bodies[0]["dedup_key"]);
+            let summary = body["payload"]["summary"].as_str().unwrap();
+            assert!(summary.chars().count() <= PAGERDUTY_SUMMARY, "{summary}");
+            assert_eq!(body["client_url"], "https://ip.example.org/node-1/?a=1&b=2");
+            assert_eq!(body["links"].as_array().unwrap().len(), 2);
+            assert_eq!(body["payload"]["class"], "duplicate");
+        }
+        let details = &bodies[1]["payload"]["custom_details"];
+        assert_eq!(details["changed"][0], "1 more address");
+        assert!(details["next_step"].is_string() && details["traffic"].is_string());
     }
 }

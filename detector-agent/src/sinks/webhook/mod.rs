@@ -2,8 +2,8 @@
 //!
 //! [`Webhook`] makes one attempt; [`sender::Sender`] schedules the attempts.
 
-mod digest_body;
 pub mod format;
+mod notice;
 pub mod sender;
 pub mod sign;
 
@@ -17,7 +17,7 @@ use super::{
     message::Message,
     settings::{Format, WebhookSettings},
 };
-use crate::clock::WallTime;
+use crate::{clock::WallTime, event::guidance::StatusPageUrl};
 use sender::{DeliveryOutcome, DeliveryTarget};
 use sign::{Secret, SecretError, signature};
 
@@ -49,6 +49,7 @@ pub struct Webhook {
     format: Format,
     secret_files: Vec<PathBuf>,
     routing_key_file: Option<PathBuf>,
+    status_page: Option<StatusPageUrl>,
 }
 
 impl fmt::Debug for Webhook {
@@ -60,14 +61,15 @@ impl fmt::Debug for Webhook {
 }
 
 impl Webhook {
-    /// The receiver with these settings.
+    /// The receiver with these settings; messages to people link to the status page.
     #[must_use]
-    pub fn new(settings: &WebhookSettings) -> Self {
+    pub fn new(settings: &WebhookSettings, status_page: Option<StatusPageUrl>) -> Self {
         Self {
             client: HttpClient::new(settings.endpoint.clone(), ""),
             format: settings.format,
             secret_files: settings.secret_files.clone(),
             routing_key_file: settings.routing_key_file.clone(),
+            status_page,
         }
     }
 
@@ -85,7 +87,7 @@ impl Webhook {
         let now = WallTime::now().as_second();
         let body = self
             .format
-            .body(message, &self.routing_key()?)
+            .body(message, &self.routing_key()?, self.status_page.as_ref())
             .map_err(|e| WebhookError::Body(e.to_string()))?;
         let mut headers = HeaderMap::new();
         let mut put = |name, value: &str| {

@@ -130,6 +130,12 @@ fn slack_and_pagerduty_get_their_own_formats() {
     let actions = [&pager[0]["event_action"], &pager[1]["event_action"]];
     assert_eq!(actions, ["trigger", "resolve"]);
     assert_eq!(pager[0]["dedup_key"], pager[1]["dedup_key"]);
+    let step = &pager[0]["payload"]["custom_details"]["next_step"];
+    assert!(
+        step.as_str().unwrap().starts_with("Delete the pod"),
+        "{step}"
+    );
+    assert!(pager[0]["links"][0]["href"].is_string());
     let metrics = running.metrics.encode(None).unwrap();
     assert!(!metrics.contains("s3cr3t"), "{metrics}");
 }

@@ -1,4 +1,4 @@
-//! Digests: the first conflicts of a storm are messages of their own, the others are one.
+//! Digests: conflicts with the same claimants are one message, and so is what a storm has beyond the first few of them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,8 +9,9 @@ use super::{
     world,
 };
 use crate::{
+    clock::WallTime,
     engine::Confidence,
-    event::{AnyEvent, Change, samples},
+    event::{AnyEvent, Change, Event, samples},
     metrics::Metrics,
     persist::store::Store,
     sinks::{
@@ -61,11 +62,15 @@ impl Storm {
 
     fn offer(&mut self, change: Change, conflicts: impl IntoIterator<Item = usize>) {
         for conflict in conflicts {
-            self.serial += 1;
-            let event = event(self.serial, change, conflict);
+            let event = event(self.next(), change, conflict);
             self.outbox.sink().offer(&event);
         }
         self.worker.turn(Some(Duration::ZERO));
+    }
+
+    fn next(&mut self) -> usize {
+        self.serial += 1;
+        self.serial
     }
 
     /// Digests are due.
@@ -93,12 +98,22 @@ impl Storm {
     }
 }
 
+/// A conflict of two pods that have no other.
 fn event(serial: usize, change: Change, conflict: usize) -> AnyEvent {
-    let address = format!("10.0.0.{conflict}");
-    samples::event(&format!("e{serial}"), change, &address, &address).into()
+    let mut event = shared(serial, change, conflict);
+    for claimant in &mut event.data.claimants {
+        claimant.device += &format!("-{conflict}");
+    }
+    event.into()
 }
 
-/// `raised 10.0.0.1`, `digest updated: 2 new, 9 of 9 from 10.0.0.11`.
+/// A conflict of the same two pods as all others.
+fn shared(serial: usize, change: Change, conflict: usize) -> Event {
+    let address = format!("10.0.0.{conflict}");
+    samples::event(&format!("e{serial}"), change, &address, &address)
+}
+
+/// `raised 10.0.0.1`, `group raised: 3 from 10.0.0.1`, `digest updated: 2 new, 9 of 9 from 10.0.0.11`.
 fn text(message: &Message) -> String {
     match message {
         Message::Event(AnyEvent::Conflict(event)) => {
@@ -110,6 +125,19 @@ fn text(message: &Message) -> String {
                 event.event_type.change.name(),
                 event.data.kind.name()
             )
+        }
+        Message::Digest(digest) if digest.group.is_some() => {
+            let group = digest.group.as_ref().unwrap();
+            let count = match digest.change {
+                Change::Resolved => digest.total,
+                Change::Raised | Change::Updated => digest.active,
+            };
+            let (change, first) = (digest.change.name(), &group.addresses[0]);
+            let mut text = format!("group {change}: {count} from {first}");
+            if !digest.changed.is_empty() {
+                text += &format!(", {}", digest.changed.join(", "));
+            }
+            text
         }
         Message::Digest(digest) => {
             let first = digest.entries.first().map(|entry| entry.address.as_str());
@@ -129,18 +157,92 @@ fn own(change: &str, conflicts: std::ops::RangeInclusive<usize>) -> Vec<String> 
     conflicts.map(|n| format!("{change} 10.0.0.{n}")).collect()
 }
 
+fn groups(change: &str, conflicts: std::ops::RangeInclusive<usize>) -> Vec<String> {
+    conflicts
+        .map(|n| format!("group {change}: 1 from 10.0.0.{n}"))
+        .collect()
+}
+
 #[test]
-fn three_are_messages_of_their_own_and_the_others_one() {
+fn addresses_of_the_same_pods_are_one_message() {
+    let mut storm = Storm::new();
+    let offer = |storm: &mut Storm, change, conflicts: std::ops::RangeInclusive<usize>| {
+        for conflict in conflicts {
+            let event = shared(storm.next(), change, conflict);
+            storm.outbox.sink().offer(&event.into());
+        }
+        storm.turn();
+        storm.turn();
+        storm.delivered(PEOPLE)
+    };
+    let raised = offer(&mut storm, Change::Raised, 1..=200);
+    assert_eq!(raised, ["group raised: 200 from 10.0.0.1"]);
+    let more = offer(&mut storm, Change::Raised, 201..=203);
+    let expected = "group updated: 203 from 10.0.0.1, 3 more addresses";
+    assert_eq!(more, [expected]);
+    assert_eq!(offer(&mut storm, Change::Resolved, 1..=202), [""; 0]);
+    let end = offer(&mut storm, Change::Resolved, 203..=203);
+    assert_eq!(end, ["group resolved: 203 from 10.0.0.1"]);
+    assert_eq!(storm.delivered(EACH).len(), 406);
+    // They are a new finding when they come back.
+    let again = offer(&mut storm, Change::Raised, 1..=2);
+    assert_eq!(again, ["group raised: 2 from 10.0.0.1"]);
+}
+
+#[test]
+fn an_update_says_what_changed_and_is_not_sent_if_nothing_did() {
+    let mut storm = Storm::new();
+    let offer = |storm: &mut Storm, event: Event| {
+        storm.outbox.sink().offer(&event.into());
+        storm.turn();
+        storm.turn();
+        storm.delivered(PEOPLE)
+    };
+    let raised = shared(storm.next(), Change::Raised, 1);
+    offer(&mut storm, raised);
+    // Only times.
+    let mut update = shared(storm.next(), Change::Updated, 1);
+    update.data.claimants[0].evidence[0].last_seen = WallTime::now();
+    assert_eq!(offer(&mut storm, update.clone()), [""; 0]);
+    // Right after a restart, pods are unknown.
+    let mut storm = storm.restart(sinks());
+    update.id = "after the restart".to_owned();
+    for claimant in &mut update.data.claimants {
+        claimant.pod = None;
+    }
+    storm.outbox.sink().catch_up(&[update.clone().into()]);
+    assert_eq!(offer(&mut storm, update.clone()), [""; 0]);
+    // What came and went between two messages.
+    for (id, receiver) in [("away", "veth-b"), ("and back", "veth-a")] {
+        update.id = id.to_owned();
+        update.data.traffic_goes_to = Some(receiver.to_owned());
+        storm.outbox.sink().offer(&update.clone().into());
+    }
+    storm.turn();
+    storm.turn();
+    assert_eq!(storm.delivered(PEOPLE), [""; 0]);
+
+    update.id = "moved".to_owned();
+    update.data.traffic_goes_to = Some("veth-b".to_owned());
+    assert_eq!(
+        offer(&mut storm, update),
+        ["group updated: 1 from 10.0.0.1, traffic goes to default/b (veth-b) now"]
+    );
+}
+
+#[test]
+fn three_groups_have_digests_of_their_own_and_the_others_one() {
     let mut storm = Storm::new();
     storm.offer(Change::Raised, 1..=40);
     storm.turn();
-    let mut expected = own("raised", 1..=3);
+    let mut expected = groups("raised", 1..=3);
     expected.push("digest raised: 37 new, 37 of 37 from 10.0.0.4".to_owned());
     assert_eq!(storm.delivered(PEOPLE), expected);
     assert_eq!(storm.delivered(EACH), own("raised", 1..=40));
 
     storm.offer(Change::Updated, 1..=40);
-    assert_eq!(storm.delivered(PEOPLE), own("updated", 1..=3));
+    storm.turn();
+    assert_eq!(storm.delivered(PEOPLE), [""; 0], "nothing changed");
     storm.offer(Change::Raised, 41..=42);
     storm.turn();
     let update = "digest updated: 2 new, 39 of 39 from 10.0.0.41";
@@ -148,7 +250,7 @@ fn three_are_messages_of_their_own_and_the_others_one() {
 
     storm.offer(Change::Resolved, 1..=41);
     storm.turn();
-    assert_eq!(storm.delivered(PEOPLE), own("resolved", 1..=3));
+    assert_eq!(storm.delivered(PEOPLE), groups("resolved", 1..=3));
     storm.offer(Change::Resolved, [42]);
     let end = "digest resolved: 0 new, 0 of 39 from none";
     assert_eq!(storm.delivered(PEOPLE), [end]);
@@ -176,6 +278,11 @@ fn a_storm_that_is_over_at_once_is_reported_with_its_end() {
         "digest resolved: 0 new, 0 of 2 from none",
     ];
     assert_eq!(digests, expected, "{delivered:?}");
+    let ends = groups("resolved", 1..=3);
+    assert!(
+        ends.iter().all(|end| delivered.contains(end)),
+        "{delivered:?}"
+    );
 }
 
 #[test]
@@ -185,14 +292,19 @@ fn a_digest_survives_a_restart() {
     // Before its first message.
     let mut storm = storm.restart(sinks());
     storm.turn();
-    let mut expected = own("raised", 1..=3);
+    storm.turn();
+    let mut expected = groups("raised", 1..=3);
     expected.push("digest raised: 3 new, 3 of 3 from 10.0.0.4".to_owned());
-    assert_eq!(storm.delivered(PEOPLE), expected);
+    let mut delivered = storm.delivered(PEOPLE);
+    delivered.sort();
+    expected.sort();
+    assert_eq!(delivered, expected);
     let mut storm = storm.restart(sinks());
     let active: Vec<_> = (1..=5)
         .map(|n| event(100 + n, Change::Updated, n))
         .collect();
     storm.outbox.sink().catch_up(&active);
+    storm.turn();
     storm.turn();
     assert_eq!(storm.delivered(PEOPLE), [""; 0], "nothing changed");
     // All conflicts ended while the agent was down.
@@ -201,7 +313,7 @@ fn a_digest_survives_a_restart() {
     storm.turn();
     let mut ends = storm.delivered(PEOPLE);
     ends.sort();
-    let mut expected = own("resolved", 1..=3);
+    let mut expected = groups("resolved", 1..=3);
     expected.insert(0, "digest resolved: 0 new, 0 of 3 from none".to_owned());
     assert_eq!(ends, expected);
 }
@@ -218,26 +330,68 @@ fn a_sink_that_gets_each_event_now_gets_the_conflicts_of_its_digest() {
     let active: Vec<_> = (1..=5).map(|n| event(n, Change::Raised, n)).collect();
     storm.outbox.sink().catch_up(&active);
     storm.turn();
-    assert_eq!(storm.delivered(PEOPLE), own("raised", 4..=5));
+    assert_eq!(storm.delivered(PEOPLE), own("raised", 1..=5));
     storm.offer(Change::Resolved, 1..=5);
     assert_eq!(storm.delivered(PEOPLE), own("resolved", 1..=5));
 }
 
 #[test]
-fn observed_conflicts_and_anomalies_are_messages_of_their_own() {
+fn observed_conflicts_are_no_storm_and_anomalies_messages_of_their_own() {
     let mut storm = Storm::new();
     for n in 1..=8 {
-        let mut event = samples::raised(&format!("10.0.0.{n}"));
-        event.data.confidence = Confidence::Observed;
-        storm.outbox.sink().offer(&event.into());
+        let AnyEvent::Conflict(conflict) = event(n, Change::Raised, n) else {
+            unreachable!()
+        };
+        let mut conflict = Event::clone(&conflict);
+        conflict.data.confidence = Confidence::Observed;
+        storm.outbox.sink().offer(&conflict.into());
         let drift = samples::drift(&format!("10.0.1.{n}"));
         storm.outbox.sink().offer(&drift.into());
     }
     storm.turn();
     storm.turn();
-    let delivered = storm.delivered(PEOPLE);
-    assert_eq!(delivered.len(), 16);
-    assert!(delivered.iter().all(|text| text.starts_with("raised")));
+    let mut delivered = storm.delivered(PEOPLE);
+    delivered.sort();
+    let mut expected = groups("raised", 1..=8);
+    expected.extend(vec!["raised ipam_drift".to_owned(); 8]);
+    assert_eq!(delivered, expected);
+}
+
+#[test]
+fn a_group_whose_sweep_is_found_in_time_is_never_sent() {
+    let mut storm = Storm::new();
+    let swept = |id: usize, change, is_swept: bool| {
+        let mut event = shared(id, change, 1);
+        event.data.confidence = Confidence::Observed;
+        event.data.sweep = is_swept.then_some(crate::engine::AnomalyId(7));
+        AnyEvent::from(event)
+    };
+    let mut offer = |events: Vec<AnyEvent>| {
+        for event in events {
+            storm.outbox.sink().offer(&event);
+        }
+        storm.turn();
+        storm.turn();
+        storm.delivered(PEOPLE)
+    };
+    let raised = swept(1, Change::Raised, false);
+    assert_eq!(
+        offer(vec![raised, swept(2, Change::Updated, true)]),
+        [""; 0]
+    );
+    assert_eq!(offer(vec![swept(3, Change::Resolved, true)]), [""; 0]);
+    // It outlasts the sweep.
+    let raised = swept(4, Change::Raised, false);
+    assert_eq!(
+        offer(vec![raised, swept(5, Change::Updated, true)]),
+        [""; 0]
+    );
+    let outlasts = offer(vec![swept(6, Change::Updated, false)]);
+    assert_eq!(outlasts, groups("raised", 1..=1));
+    // It becomes part of another.
+    assert_eq!(offer(vec![swept(7, Change::Updated, true)]), [""; 0]);
+    let end = offer(vec![swept(8, Change::Resolved, true)]);
+    assert_eq!(end, groups("resolved", 1..=1));
 }
 
 #[test]

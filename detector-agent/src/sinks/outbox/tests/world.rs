@@ -164,6 +164,11 @@ impl Simulation {
         } else {
             Confidence::Observed
         };
+        // Some conflicts have the same claimants.
+        let pair = conflict.bytes().last().unwrap_or_default() % 4;
+        for claimant in &mut event.data.claimants {
+            claimant.device += &pair.to_string();
+        }
         // Each state of a conflict differs from the one before.
         event.data.traffic_goes_to = Some(format!("veth{}", self.serial));
         event.into()
