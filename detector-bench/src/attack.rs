@@ -159,10 +159,12 @@ impl Cost {
     fn figures(&self, name: &str) -> [Figure; 4] {
         let figure = |what, value, unit| Figure::new(GROUP, format!("{name}: {what}"), value, unit);
         [
-            figure("CPU time of the agent", self.cpu_percent, "% of a core").note(format!(
-                "{:.0}/s; {} resyncs, {} observations dropped",
-                self.rate, self.resyncs, self.dropped
-            )),
+            figure("CPU time of the agent", self.cpu_percent, "% of a core")
+                .goal(Goal::Below(25.0))
+                .note(format!(
+                    "{:.0}/s; {} resyncs, {} observations dropped",
+                    self.rate, self.resyncs, self.dropped
+                )),
             figure(
                 "memory growth of the agent",
                 self.growth_kib as f64 / 1024.0,
