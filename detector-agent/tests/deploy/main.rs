@@ -17,6 +17,7 @@ mod image;
 mod manifests;
 mod problem_detector;
 mod rules;
+mod runbooks;
 mod tools;
 
 /// The agent under test.

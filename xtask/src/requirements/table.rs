@@ -91,6 +91,15 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         installer: None,
     },
     Requirement {
+        name: "jq",
+        purpose: "the tests run the commands of the runbooks",
+        groups: &[Group::Test],
+        probe: |_| probe_program("jq", "jq"),
+        packages: &["jq"],
+        needs_packages: always,
+        installer: None,
+    },
+    Requirement {
         name: "Chromium",
         purpose: "the tests open the status page in it",
         groups: &[Group::Test],

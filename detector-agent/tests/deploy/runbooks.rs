@@ -1,0 +1,297 @@
+//! The commands of the runbooks: complete, and run as written on a made-up incident.
+//!
+//! What needs a cluster or a container runtime (`kubectl`, `crictl`) is played by the scripts in
+//! `stand-ins/`; everything else is real. Repairs in the state of a network plugin are only parsed.
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, Outcome, Pod, PodSpec,
+};
+
+use crate::{
+    AGENT,
+    tools::{deploy, output, root},
+};
+
+/// The sections whose commands change nothing in the state of a network plugin.
+const RUN: [&str; 4] = [
+    "Look",
+    "Stop the damage",
+    "Stop it from becoming a conflict",
+    "Verify",
+];
+
+struct Runbook {
+    name: String,
+    commands: Vec<RunbookCommand>,
+    /// Inline code outside of code blocks.
+    inline: Vec<String>,
+}
+
+struct RunbookCommand {
+    section: String,
+    text: String,
+}
+
+fn runbooks() -> Vec<Runbook> {
+    let folder = fs::read_dir(root().join("docs/runbooks")).unwrap();
+    let mut paths: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths.iter().map(|path| Runbook::read(path)).collect()
+}
+
+fn runbook(name: &str) -> Runbook {
+    Runbook::read(&root().join("docs/runbooks").join(format!("{name}.md")))
+}
+
+/// Whether bash takes this for a whole command.
+fn is_complete(command: &str) -> bool {
+    let parsed = output(Command::new("bash").args(["-n", "-c", command]));
+    parsed.status.success() && !command.ends_with('\\')
+}
+
+impl Runbook {
+    fn read(path: &Path) -> Self {
+        let text = fs::read_to_string(path).unwrap();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let mut section = String::new();
+        let (mut commands, mut inline) = (Vec::new(), Vec::new());
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            if let Some(heading) = line.strip_prefix("## ") {
+                heading.clone_into(&mut section);
+            } else if line == "```console" {
+                let block: Vec<_> = lines.by_ref().take_while(|line| *line != "```").collect();
+                let found = commands_in(&block, &name);
+                commands.extend(found.into_iter().map(|text| RunbookCommand {
+                    section: section.clone(),
+                    text,
+                }));
+            } else if line.starts_with("```") {
+                let _other: Vec<_> = lines.by_ref().take_while(|line| *line != "```").collect();
+            } else {
+                let spans = line.split('`').skip(1).step_by(2);
+                inline.extend(spans.map(str::to_owned));
+            }
+        }
+        Self {
+            name,
+            commands,
+            inline,
+        }
+    }
+
+    /// The commands of these sections, as one script.
+    fn script(&self) -> String {
+        let commands = self.commands.iter();
+        let run = commands.filter(|command| RUN.contains(&command.section.as_str()));
+        run.map(|command| format!("{}\n", command.text)).collect()
+    }
+}
+
+/// A command begins with `$ ` and may continue on further lines; other lines are its output.
+fn commands_in(block: &[&str], name: &str) -> Vec<String> {
+    let mut commands = Vec::new();
+    let mut lines = block.iter();
+    while let Some(line) = lines.next() {
+        let Some(first) = line.strip_prefix("$ ") else {
+            continue;
+        };
+        let mut command = first.to_owned();
+        while !is_complete(&command) {
+            let next = lines
+                .next()
+                .unwrap_or_else(|| panic!("{name}: not a command: {command}"));
+            command = format!("{command}\n{next}");
+        }
+        commands.push(command);
+    }
+    commands
+}
+
+/// The names after each `$` in `text`; lower case is jq's.
+fn variables(text: &str) -> impl Iterator<Item = &str> {
+    text.split('$').skip(1).filter_map(|rest| {
+        let rest = rest.strip_prefix('{').unwrap_or(rest);
+        let end = rest.find(|c: char| !c.is_ascii_uppercase() && c != '_');
+        let name = &rest[..end.unwrap_or(rest.len())];
+        (!name.is_empty()).then_some(name)
+    })
+}
+
+#[test]
+fn commands_use_only_variables_that_are_set() {
+    for runbook in runbooks() {
+        let name = &runbook.name;
+        let mut set = BTreeSet::new();
+        for RunbookCommand { text, .. } in &runbook.commands {
+            let (code, _comment) = text.split_once(" # ").unwrap_or((text, ""));
+            assert!(
+                !code.contains('…'),
+                "{name}: not to be run as it is: {code}"
+            );
+            for variable in variables(code) {
+                let assignment = format!("{variable}=");
+                let is_set = set.contains(variable) || code.starts_with(&assignment);
+                assert!(is_set, "{name}: ${variable} is not set before: {code}");
+            }
+            if let Some((variable, _)) = text.split_once('=')
+                && variable.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+            {
+                set.insert(variable);
+            }
+        }
+        for code in &runbook.inline {
+            for variable in variables(code) {
+                assert!(
+                    set.contains(variable),
+                    "{name}: ${variable} is never set: {code}"
+                );
+            }
+        }
+    }
+}
+
+/// Words in backticks.
+fn inline_words(text: &str) -> BTreeSet<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn named_metrics_and_reasons_are_documented() {
+    let reference = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
+    let rules = fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap();
+    for entry in fs::read_dir(root().join("docs/runbooks")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let is_name = |c: char| c.is_ascii_lowercase() || c == '_' || c == ':';
+        let names = text.split(|c| !is_name(c));
+        for name in names.filter(|n| n.starts_with("ipconflict_") || n.starts_with("ipconflict:")) {
+            let known = match name.contains(':') {
+                true => rules.contains(&format!("record: {name}\n")),
+                false => reference.contains(&format!("`{name}")),
+            };
+            assert!(known, "{}: {name}", path.display());
+        }
+    }
+    let blind = fs::read_to_string(root().join("docs/runbooks/IPConflictDetectorBlind.md"));
+    let blind = blind.unwrap();
+    let (_, table) = blind.split_once("| reason |").unwrap();
+    let rows = table.lines().filter_map(|l| l.strip_prefix("| `"));
+    let mut count = 0;
+    for row in rows {
+        let (reasons, _) = row.split_once(" | ").unwrap();
+        for reason in inline_words(&format!("`{reasons}")) {
+            count += 1;
+            assert!(reference.contains(&format!("| `{reason}`")), "{reason}");
+        }
+    }
+    assert!(count > 8, "{count}");
+}
+
+/// A node with an agent and pods.
+struct Incident {
+    node: Node,
+    pods: Vec<Pod>,
+    agent: Agent,
+}
+
+impl Incident {
+    fn new(prefix: &str, pods: &[PodSpec]) -> Self {
+        let node = Node::new(prefix).unwrap();
+        let pods = node.add_pods(pods).unwrap();
+        let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+        Self { node, pods, agent }
+    }
+
+    /// Runs the commands of a runbook, which may fail, but not for lack of a program, a variable or
+    /// an operand.
+    fn follow(&self, runbook: &Runbook) -> Outcome {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        fs::write(log.path(), self.agent.log()).unwrap();
+        let stand_ins: PathBuf =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/deploy/stand-ins");
+        let path = format!("{}:{}", stand_ins.display(), env::var("PATH").unwrap());
+        let outcome = AgentCommand::new("bash", ["-u", "-c", &runbook.script()])
+            .env("PATH", path)
+            .env("AGENT_BINARY", AGENT)
+            .env("AGENT_LOG", log.path())
+            .env("NETNS", self.pods[0].netns().name())
+            .run_to_end(&self.node, DEADLINE)
+            .unwrap();
+        let name = &runbook.name;
+        for fault in [
+            "not found",
+            "unbound variable",
+            "syntax error",
+            "sage:",
+            "jq: error",
+        ] {
+            assert!(!outcome.stderr.contains(fault), "{name}: {outcome:?}");
+        }
+        outcome
+    }
+}
+
+#[test]
+fn duplicate_is_followed_from_the_alert_to_its_end() {
+    let specs = ["vethfirst", "vethsecond"].map(|d| PodSpec::new(d).address("10.244.2.10/24"));
+    let incident = Incident::new("rbconflict", &specs);
+    incident.agent.wait_raised("10.244.2.10").unwrap();
+    let outcome = incident.follow(&runbook("IPAddressConflict"));
+    assert!(
+        outcome
+            .stdout
+            .contains("1 IP address conflict: 10.244.2.10"),
+        "{outcome:?}"
+    );
+    // The device of the pod that is to be deleted by hand.
+    incident
+        .agent
+        .wait_event(DEADLINE, |event| event.resolves("10.244.2.10"))
+        .unwrap();
+}
+
+#[test]
+fn sweep_is_followed_from_the_alert_to_its_end() {
+    let address = |n| format!("10.244.3.{n}");
+    let specs: Vec<_> = (1..=8)
+        .map(|n| PodSpec::new(format!("veth{n}")).address(format!("{}/32", address(n))))
+        .chain([PodSpec::new("vethbad").address("10.244.3.250/32")])
+        .collect();
+    let incident = Incident::new("rbsweep", &specs);
+    let bad = incident.pods.last().unwrap();
+    let claim = |n| Frame::gratuitous_reply(bad.mac(), address(n).parse().unwrap()).to_bytes();
+    let frames: Vec<_> = (1..=8).map(claim).collect();
+    FrameSender::open(bad).unwrap().send_all(&frames).unwrap();
+    let found = incident.agent.wait_log(DEADLINE, "Address sweep").unwrap();
+    assert!(found.contains("vethbad"), "{found}");
+    let outcome = incident.follow(&runbook("PodAddressSweep"));
+    assert!(outcome.stdout.contains("address_sweep"), "{outcome:?}");
+    assert!(
+        outcome.stdout.contains("kubectl -n shop delete pod"),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn first_steps_of_every_runbook_run() {
+    let incident = Incident::new(
+        "rball",
+        &[PodSpec::new("vethfirst").address("10.244.2.10/24")],
+    );
+    for runbook in runbooks() {
+        assert!(
+            !runbook.script().is_empty(),
+            "{} has no commands",
+            runbook.name
+        );
+        incident.follow(&runbook);
+    }
+}
