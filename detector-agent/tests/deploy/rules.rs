@@ -2,6 +2,7 @@
 
 use std::{fs, process::Command};
 
+use detector_agent::event::{ContractName as _, SubjectKind};
 use serde_yaml_ng::Value;
 
 use crate::tools::{deploy, documents, render, root, stdout};
@@ -45,6 +46,7 @@ fn every_alert_is_tested_and_has_a_runbook() {
         assert!(tests.contains(&fires), "{name} fires in no test");
         let url = alert["annotations"]["runbook_url"].as_str().unwrap();
         let (_, path) = url.split_once("/blob/main/").unwrap();
+        let path = path.split('#').next().unwrap();
         let text = fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
         assert!(text.contains(name), "{path} does not mention {name}");
         for key in ["summary", "description"] {
@@ -58,6 +60,29 @@ fn every_alert_is_tested_and_has_a_runbook() {
     for entry in fs::read_dir(root().join("docs/runbooks")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         assert!(used.contains(&name), "no alert links to {name}");
+    }
+}
+
+/// The agent's own alerts are the same as those of the rules, except the one for information.
+#[test]
+fn agent_sends_the_alerts_of_the_rules() {
+    let alerts = alerts();
+    for kind in SubjectKind::ALL {
+        let name = kind.alert_name();
+        let of_kind = alerts.iter().filter(|alert| alert["alert"] == name);
+        let of_kind: Vec<_> = of_kind.collect();
+        assert_eq!(of_kind.is_empty(), name == "IPAMLeak", "{name}");
+        for alert in of_kind {
+            assert_eq!(alert["labels"]["severity"], kind.alert_severity(), "{name}");
+            let url = alert["annotations"]["runbook_url"].as_str().unwrap();
+            let url = url.replace("{{ $labels.kind }}", kind.contract_name());
+            assert_eq!(url, kind.runbook_url());
+            let (path, anchor) = url.split_once('#').unwrap_or((&url, ""));
+            let (_, path) = path.split_once("/blob/main/").unwrap();
+            let text = fs::read_to_string(root().join(path)).unwrap();
+            let target = format!("<a id=\"{anchor}\">");
+            assert!(anchor.is_empty() || text.contains(&target), "{url}");
+        }
     }
 }
 
