@@ -86,7 +86,12 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::{cli::RunArgs, engine::ConflictKind, event::SubjectKind, sinks::settings::Format};
+    use crate::{
+        cli::RunArgs,
+        engine::{AnomalyKind, ConflictKind},
+        event::SubjectKind,
+        sinks::settings::Format,
+    };
 
     fn run_with(file: &str, flags: &[&str]) -> Result<RunArgs, ConfigError> {
         let mut config = tempfile::NamedTempFile::new().unwrap();
@@ -148,7 +153,7 @@ mod tests {
             "webhooks:\n- name: ops\n  url: https://example.org/hook\n  secret-files: [/s]\n  header-files: {Authorization: /h}\n  \
              only: {kinds: [host], namespaces: [a], confidence: certain, min-duration: 30s}\n  retry: {first: 2s}\n\
              - {name: chat, url-file: /u, format: slack}\n- {name: pager, format: pagerduty, routing-key-file: /k}\n\
-             alertmanagers:\n- {name: am, url: 'http://am:9093', labels: {cluster: east}, timeout: 3s, resend-every: 30s}\n",
+             alertmanagers:\n- {name: am, url: 'http://am:9093', labels: {cluster: east}, kind-labels: {ipam_drift: {team: ipam, severity: page}}, timeout: 3s, resend-every: 30s}\n",
             &[],
         )
         .unwrap();
@@ -161,7 +166,10 @@ mod tests {
         assert_eq!(ops.retry.give_up_after.as_secs(), 24 * 3600);
         assert_eq!(chat.format, Format::Slack);
         assert_eq!(pager.format, Format::Pagerduty);
-        assert_eq!(args.sinks.alertmanagers[0].labels["cluster"], "east");
+        let labels = &args.sinks.alertmanagers[0].labels;
+        assert_eq!(labels.all["cluster"], "east");
+        let drift = SubjectKind::Anomaly(AnomalyKind::IpamDrift);
+        assert_eq!(labels.by_kind[&drift]["severity"], "page");
         assert_eq!(args.sinks.alertmanagers[0].endpoint.timeout.as_secs(), 3);
         assert_eq!(args.sinks.alertmanagers[0].resend_every.as_secs(), 30);
     }
@@ -210,6 +218,24 @@ mod tests {
             assert!(error.contains(part), "{part}: {error}");
         }
         assert!(!error.contains("secret@"), "{error}");
+    }
+
+    #[test]
+    fn labels_of_alerts_must_not_identify_them() {
+        let error = run_with(
+            "alertmanagers:\n- {name: am, url: 'http://am', labels: {node: a, 'b-c': d}, kind-labels: {host: {address: x}, double: {a: b}}}\n",
+            &[],
+        )
+        .unwrap_err()
+        .to_string();
+        for part in [
+            "`alertmanagers[0].labels.node`: identifies the alert",
+            "`alertmanagers[0].labels.b-c`: is not a valid label name",
+            "`alertmanagers[0].kind-labels.host.address`: identifies the alert",
+            "`alertmanagers[0].kind-labels.double` is not a setting; supported: duplicate",
+        ] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
     }
 
     #[test]

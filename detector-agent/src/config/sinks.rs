@@ -1,7 +1,7 @@
 //! Reads the sections `webhooks:` and `alertmanagers:` of the configuration file.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
     time::Duration,
 };
@@ -16,8 +16,8 @@ use crate::{
     sinks::{
         filter::Filter,
         settings::{
-            ALERT_LABELS, AlertmanagerSettings, Endpoint, Format, RetrySettings, SinkSettings,
-            UrlSource, WebhookSettings, parse_url,
+            ALERT_LABELS, AlertLabels, AlertmanagerSettings, Endpoint, Format, RetrySettings,
+            SinkSettings, UrlSource, WebhookSettings, parse_url,
         },
     },
 };
@@ -92,20 +92,13 @@ fn webhook(fields: &mut Fields<'_>) -> Option<WebhookSettings> {
 fn alertmanager(fields: &mut Fields<'_>) -> Option<AlertmanagerSettings> {
     let name = name(fields);
     let endpoint = endpoint(fields, None);
-    let labels: BTreeMap<String, String> = fields.take("labels").unwrap_or_default();
-    for label in labels.keys() {
-        if ALERT_LABELS.contains(&label.as_str()) {
-            fields.add_error(
-                &format!("labels.{label}"),
-                &"is set by the agent on every alert; choose another name",
-            );
-        } else if !is_label_name(label) {
-            fields.add_error(
-                &format!("labels.{label}"),
-                &"is not a valid label name; use letters, digits and _",
-            );
-        }
-    }
+    let labels = AlertLabels {
+        all: fields.take("labels").unwrap_or_default(),
+        by_kind: fields
+            .nested("kind-labels", kind_labels)
+            .unwrap_or_default(),
+    };
+    check_labels(fields, "labels", &labels.all);
     let resend_every = duration(fields, "resend-every", Duration::from_secs(1));
     Some(AlertmanagerSettings {
         labels,
@@ -114,6 +107,31 @@ fn alertmanager(fields: &mut Fields<'_>) -> Option<AlertmanagerSettings> {
         name: name?,
         endpoint: endpoint?,
     })
+}
+
+fn kind_labels(fields: &mut Fields<'_>) -> HashMap<SubjectKind, BTreeMap<String, String>> {
+    let mut by_kind = HashMap::new();
+    for kind in SubjectKind::ALL {
+        let name = kind.contract_name();
+        if let Some(labels) = fields.take(name) {
+            check_labels(fields, name, &labels);
+            by_kind.insert(*kind, labels);
+        }
+    }
+    by_kind
+}
+
+fn check_labels(fields: &mut Fields<'_>, key: &str, labels: &BTreeMap<String, String>) {
+    for label in labels.keys() {
+        let reason = if ALERT_LABELS.contains(&label.as_str()) {
+            "identifies the alert and is set by the agent; choose another name"
+        } else if is_label_name(label) {
+            continue;
+        } else {
+            "is not a valid label name; use letters, digits and _"
+        };
+        fields.add_error(&format!("{key}.{label}"), &reason);
+    }
 }
 
 fn name(fields: &mut Fields<'_>) -> Option<String> {

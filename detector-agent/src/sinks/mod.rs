@@ -12,6 +12,7 @@ pub(crate) mod fuzzing;
 pub mod kube_events;
 pub mod lines;
 pub mod message;
+mod notice;
 pub mod outbox;
 mod reporter;
 pub mod retry;

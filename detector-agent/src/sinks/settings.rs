@@ -1,14 +1,18 @@
 //! Settings of the sinks. [`crate::config`] reads them from the configuration file.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    time::Duration,
+};
 
 use hyper::Uri;
 use serde::Deserialize;
 
 use super::{digest::DigestRules, filter::Filter};
-use crate::event::guidance::StatusPageUrl;
+use crate::event::{SubjectKind, guidance::StatusPageUrl};
 
-/// Labels that every alert sets; `labels` of an Alertmanager must not repeat them.
+/// Labels that identify an alert; those configured for an Alertmanager must not repeat them.
 pub const ALERT_LABELS: [&str; 7] = [
     "alertname",
     "address",
@@ -16,7 +20,7 @@ pub const ALERT_LABELS: [&str; 7] = [
     "node",
     "kind",
     "vlan",
-    "inner_vlan",
+    "device",
 ];
 
 /// Where events are sent in addition to the event lines.
@@ -130,10 +134,19 @@ pub struct AlertmanagerSettings {
     /// Interval at which all active alerts are sent again. Alertmanager resolves an alert that has not been repeated
     /// for four intervals.
     pub resend_every: Duration,
-    /// Labels added to every alert, such as the cluster's name.
-    pub labels: BTreeMap<String, String>,
+    /// Labels added to alerts.
+    pub labels: AlertLabels,
     /// Which conflicts it gets.
     pub only: Filter,
+}
+
+/// Labels that are added to alerts; `severity` among them replaces the agent's.
+#[derive(Clone, Debug, Default)]
+pub struct AlertLabels {
+    /// Of every alert, such as the cluster's name.
+    pub all: BTreeMap<String, String>,
+    /// Of the alerts of one kind; they take precedence.
+    pub by_kind: HashMap<SubjectKind, BTreeMap<String, String>>,
 }
 
 /// Parses the URL of a sink.

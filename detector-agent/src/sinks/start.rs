@@ -65,7 +65,7 @@ impl Senders {
         let mut alertmanagers = Vec::new();
         for settings in &sinks.alertmanagers {
             let part = health.part(Role::Sink, format!("alertmanager {}", settings.name));
-            match Alertmanager::new(settings, metrics, part) {
+            match Alertmanager::new(settings, sinks.status_page_url.clone(), metrics, part) {
                 Ok(both) => alertmanagers.push(both),
                 Err(why) => unusable.push(describe::<PostError>(&settings.name, &why)),
             }

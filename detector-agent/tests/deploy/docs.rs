@@ -96,7 +96,10 @@ webhooks:
 
 alertmanagers:                            # list every one of a cluster, as for Prometheus
 - {name: am-0, url: 'http://alertmanager-0:9093', labels: {cluster: east}, resend-every: 1m}
-- {name: am-1, url: 'http://alertmanager-1:9093', labels: {cluster: east}}
+- name: am-1
+  url: http://alertmanager-1:9093
+  labels: {cluster: east}
+  kind-labels: {ipam_drift: {team: network, severity: info}}
 ```
 
 ## Webhooks and Alertmanagers
@@ -122,7 +125,8 @@ With the chart, `secrets` mounts the keys of a Secret under /etc/ip-conflict-det
 | `routing-key-file` | webhooks | | the integration's routing key, for `pagerduty` |
 | `retry.first`, `retry.longest` | webhooks | `1s`, `15m` | wait after the first failure, which doubles, and the longest wait |
 | `retry.give-up-after` | webhooks | `24h` | age at which an event whose attempt fails is given up |
-| `labels` | Alertmanagers | none | labels added to every alert |
+| `labels` | Alertmanagers | none | labels added to every alert; `severity` among them replaces the agent's |
+| `kind-labels.KIND` | Alertmanagers | none | the same for the alerts of one kind, such as `ipam_drift`; they take precedence |
 | `resend-every` | Alertmanagers | `1m` | how often every active alert is sent again; it ends four times that long after the last time |
 
 A webhook receives each event at least once, the events of one conflict in order, with the same `webhook-id` on every attempt, signed as [Standard Webhooks](https://www.standardwebhooks.com) specifies.
@@ -137,8 +141,24 @@ A later event of the same conflict takes its place and is sent at once, as `rais
 Only the end of a conflict waits if its `raised` event was rejected.
 A request with several alerts that an Alertmanager rejects is split until the refused alert is alone; that one is tried again after 15 minutes, then after up to an hour, and at once when it changes.
 
-An alert has the labels `alertname` (`IPConflict` or `IPAnomaly`), `address`, `node`, `kind`, for conflicts `network`, and if they apply `vlan`, `inner_vlan` (conflicts) and `device` (anomalies).
-The pods and the evidence are in its annotations.
+### Alerts
+
+The alerts are those of the Prometheus rules in `deploy/prometheus`, so that you can use either or both: names, severities, runbooks and labels are the same, and an Alertmanager that gets an alert from both shows and notifies it once.
+
+| `alertname` | `severity` | kind | labels that identify it |
+| --- | --- | --- | --- |
+| `IPAddressConflict` | `critical` | `duplicate`, `host`, `flapping` | `node`, `kind`, `address`, `network`, `vlan` if there is one (`outer.inner` with two tags) |
+| `IPAMDrift` | `warning` | `ipam_drift` | `node`, `kind`, `address`, `device` |
+| `PodGatewayUnresolved` | `warning` | `gateway_unresolved` | `node`, `kind`, `address`, `device`, `vlan` if there is one |
+| `PodRouteAstray` | `warning` | `route_astray` | `node`, `kind`, `address`, `device` |
+| `PodAddressSweep` | `critical` | `address_sweep` | `node`, `kind`, `address`, `device` |
+| `IPAMLeak` | `info` | `ipam_leak` | `node`, `kind`, `address`; only if `only.kinds` lists it, and without a Prometheus rule |
+
+The annotations `summary`, `description` and `runbook_url` name the pods, what happens to traffic and the next step; `generatorURL` is the node's status page with `status-page-url`.
+
+For both to be one alert, Prometheus must know the node by the same name (`node`, as `deploy/prometheus/scrape.yaml` and the chart's PodMonitor set it), and `labels` must repeat what Prometheus adds: its `external_labels`, without those that `alert_relabel_configs` drop.
+These differ all the same: `PodGatewayUnresolved` in a VLAN, because metrics do not show that VLAN, and all alerts of Prometheus with `metrics-detail: false` or beyond the bound of the series, because those are one for each node.
+The rules for anomalies wait a minute, except that for a sweep; the agent sends each alert at once.
 
 ## State
 

@@ -1,14 +1,16 @@
-//! Debian's real Alertmanager: a conflict is shown, silenced and resolved.
+//! Debian's real Alertmanager: a conflict is shown, silenced and resolved, and is one alert if Prometheus sends it, too.
 
 use std::{
     fs,
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use anyhow::ensure;
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Node, PodSpec, ReceivedRequest, Receiver, until,
+    Agent, AgentCommand, DEADLINE, Node, PodSpec, ReceivedRequest, Receiver,
+    prometheus::Prometheus, until,
 };
 use serde_json::Value;
 
@@ -24,7 +26,7 @@ struct Alertmanager(Child);
 
 impl Alertmanager {
     /// Starts it in the node's netns, with `receiver` as the target of its notifications.
-    fn start(node: &Node, directory: &std::path::Path, receiver: &Receiver) -> Self {
+    fn start(node: &Node, directory: &Path, receiver: &Receiver) -> Self {
         let config = directory.join("alertmanager.yml");
         let text = format!(
             "route: {{receiver: hook, group_by: ['...'], group_wait: 1ms, group_interval: 1s, repeat_interval: 1h}}\n\
@@ -72,7 +74,7 @@ fn amtool(node: &Node, args: &[&str]) -> anyhow::Result<String> {
 fn query(node: &Node, flags: &[&str]) -> anyhow::Result<Vec<Value>> {
     let mut args = vec!["--output=json", "alert", "query"];
     args.extend(flags);
-    args.push("alertname=IPConflict");
+    args.push("alertname=IPAddressConflict");
     let text = amtool(node, &args)?;
     let alerts: Option<Vec<Value>> = serde_json::from_str(&text)?;
     Ok(alerts.unwrap_or_default())
@@ -86,6 +88,78 @@ fn notified(posted: &[ReceivedRequest], status: &str) -> bool {
                 .any(|a| a["status"] == status && a["labels"]["address"] == ADDRESS)
         })
     })
+}
+
+#[test]
+fn alert_of_prometheus_and_of_the_agent_is_one() {
+    let node = Node::new("bothalert").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let receiver = node.run_in(Receiver::start).unwrap();
+    let _alertmanager = Alertmanager::start(&node, directory.path(), &receiver);
+    until(DEADLINE, "the Alertmanager to respond", || {
+        amtool(&node, &["cluster", "show"])
+    })
+    .unwrap();
+    let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
+    let _pods = node.add_pods(&specs).unwrap();
+    let config = directory.path().join("config.yaml");
+    let text = format!(
+        "status-page-url: 'https://ip.example.org/{{node}}/'\n\
+         alertmanagers:\n- {{name: am, url: 'http://{ALERTMANAGER}', labels: {{cluster: east}}}}\n"
+    );
+    fs::write(&config, text).unwrap();
+    let command = AgentCommand::run(AGENT)
+        .arg("--no-ebpf")
+        .arg("--config")
+        .arg(&config);
+    let mut agent = Agent::start_ready(&node, &command).unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
+        .unwrap();
+    let of_agent = until(DEADLINE, "the agent's alert", || {
+        let alerts = query(&node, &[])?;
+        ensure!(alerts.len() == 1, "{alerts:?}");
+        Ok(alerts[0].clone())
+    })
+    .unwrap();
+    assert_eq!(of_agent["generatorURL"], "https://ip.example.org/testkit/");
+
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let rules = fs::read_to_string(root.join("deploy/prometheus/rules.yaml")).unwrap();
+    let config = format!(
+        "global: {{scrape_interval: 1s, evaluation_interval: 1s, external_labels: {{cluster: east}}}}\n\
+         rule_files: [rules.yaml]\n\
+         alerting: {{alertmanagers: [{{static_configs: [{{targets: ['{ALERTMANAGER}']}}]}}]}}\n\
+         scrape_configs:\n\
+         - {{job_name: ip-conflict-detector, static_configs: [{{targets: ['127.0.0.1:9842'], labels: {{node: testkit}}}}]}}\n\
+         - {{job_name: prometheus, static_configs: [{{targets: ['127.0.0.1:9090']}}]}}\n"
+    );
+    let prometheus = Prometheus::start_with(&node, &config, &[("rules.yaml", &rules)]).unwrap();
+    let alert = r#"ALERTS{alertname="IPAddressConflict",alertstate="firing"}"#;
+    prometheus.wait(alert, |series| series.len() == 1).unwrap();
+    prometheus
+        .wait("prometheus_notifications_sent_total > 0", |series| {
+            !series.is_empty()
+        })
+        .unwrap();
+    // What Alertmanager has now is Prometheus' alert with its own annotations.
+    let merged = until(DEADLINE, "the alert of Prometheus", || {
+        let alerts = query(&node, &[])?;
+        let is_prometheus = |alert: &Value| {
+            let summary = alert["annotations"]["summary"].as_str().unwrap_or_default();
+            summary.ends_with("claimed by 2 devices on testkit")
+        };
+        ensure!(alerts.iter().any(is_prometheus), "{alerts:?}");
+        Ok(alerts)
+    })
+    .unwrap();
+    let [merged] = &merged[..] else {
+        panic!("{merged:?}");
+    };
+    assert_eq!(merged["labels"], of_agent["labels"]);
+    let runbook = |alert: &Value| alert["annotations"]["runbook_url"].clone();
+    assert_eq!(runbook(merged), runbook(&of_agent));
+    agent.terminate(ALERTMANAGER_DEADLINE).unwrap();
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The alert for a conflict or an anomaly (Alertmanager API v2).
 //!
 //! Labels identify an alert, so only what does not change during a conflict's life is a label. Pods may become known
-//! later, so they are annotations.
+//! later, so they are annotations. Names, severities and labels are those of deploy/prometheus/rules.yaml, so that an
+//! Alertmanager that gets an alert from both has it once.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,10 +11,21 @@ use serde::Serialize;
 use crate::{
     clock::WallTime,
     event::{
-        AnomalyData, AnyEvent, ConflictData,
-        summary::{anomaly_line, claimants, conflict_line},
+        AnomalyData, AnyEvent, ConflictData, ContractName as _, SubjectKind,
+        guidance::StatusPageUrl,
+        summary::{anomaly_line, claimants, conflict_line, vlan_id},
     },
+    sinks::{message::Message, notice::Notice, settings::AlertLabels},
 };
+
+/// What all alerts of one Alertmanager have in common.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AlertSettings {
+    pub(super) labels: AlertLabels,
+    pub(super) status_page: Option<StatusPageUrl>,
+    /// An active alert that is not sent again for this long expires, as when the agent is gone.
+    pub(super) expire_after: Duration,
+}
 
 /// One alert as it is posted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -24,31 +36,46 @@ pub(super) struct Alert {
     starts_at: WallTime,
     /// When it was resolved; of an active one, when it expires unless it is sent again.
     pub(super) ends_at: WallTime,
+    /// The node's status page.
+    #[serde(rename = "generatorURL", skip_serializing_if = "Option::is_none")]
+    generator_url: Option<String>,
 }
 
 impl Alert {
-    /// The alert for `event`, with the configured labels. An active one expires after `expire_after` unless it is sent
-    /// again, as when the agent is gone.
-    pub(super) fn new(
-        event: &AnyEvent,
-        extra: &BTreeMap<String, String>,
-        now: WallTime,
-        expire_after: Duration,
-    ) -> Self {
-        let (labels, annotations) = match event {
-            AnyEvent::Conflict(event) => (labels(&event.data, extra), annotations(&event.data)),
-            AnyEvent::Anomaly(event) => (
-                anomaly_labels(&event.data, extra),
-                anomaly_annotations(&event.data),
-            ),
+    /// The alert for `event`.
+    pub(super) fn new(event: &AnyEvent, settings: &AlertSettings, now: WallTime) -> Self {
+        let kind = event.kind();
+        let (own, mut annotations, node) = match event {
+            AnyEvent::Conflict(event) => {
+                let data = &event.data;
+                (labels(data), annotations(data), &data.node)
+            }
+            AnyEvent::Anomaly(event) => {
+                let data = &event.data;
+                (anomaly_labels(data), anomaly_annotations(data), &data.node)
+            }
         };
+        annotations.insert("runbook_url", kind.runbook_url());
+        let notice = Notice::new(&Message::Event(event.clone()));
+        let description = format!("{} {}", notice.effect, notice.next_step);
+        annotations.insert("description", description.trim().to_owned());
+        let mut labels = with_severity(&settings.labels, kind);
+        labels.extend(
+            own.into_iter()
+                .map(|(name, value)| (name.to_owned(), value)),
+        );
+        labels.insert("alertname".to_owned(), kind.alert_name().to_owned());
+        labels.insert("kind".to_owned(), kind.contract_name().to_owned());
+        labels.insert("node".to_owned(), node.clone());
+        let status_page = settings.status_page.as_ref();
         Self {
             labels,
             annotations,
             starts_at: event.raised_at(),
             ends_at: event
                 .resolved_at()
-                .unwrap_or_else(|| now.after(expire_after)),
+                .unwrap_or_else(|| now.after(settings.expire_after)),
+            generator_url: status_page.map(|url| url.of_node(node)),
         }
     }
 
@@ -65,39 +92,34 @@ impl Alert {
     }
 }
 
-fn labels(data: &ConflictData, extra: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let mut labels = extra.clone();
-    let mut put = |name: &str, value: String| labels.insert(name.to_owned(), value);
-    put("alertname", "IPConflict".to_owned());
-    put("address", data.address.to_string());
-    put("network", data.network.to_string());
-    put("node", data.node.clone());
-    put("kind", data.kind.name().to_owned());
-    if let Some(vlan) = data.vlan {
-        put("vlan", vlan.to_string());
-    }
-    if let Some(vlan) = data.inner_vlan {
-        put("inner_vlan", vlan.to_string());
+/// The configured labels of a kind, which may include its severity.
+fn with_severity(settings: &AlertLabels, kind: SubjectKind) -> BTreeMap<String, String> {
+    let severity = ("severity".to_owned(), kind.alert_severity().to_owned());
+    let mut labels = BTreeMap::from([severity]);
+    labels.extend(settings.all.clone());
+    labels.extend(settings.by_kind.get(&kind).cloned().unwrap_or_default());
+    labels
+}
+
+fn labels(data: &ConflictData) -> BTreeMap<&'static str, String> {
+    let mut labels = BTreeMap::from([
+        ("address", data.address.to_string()),
+        ("network", data.network.to_string()),
+    ]);
+    if let Some(vlan) = vlan_id(data.vlan, data.inner_vlan) {
+        labels.insert("vlan", vlan);
     }
     labels
 }
 
-fn anomaly_labels(
-    data: &AnomalyData,
-    extra: &BTreeMap<String, String>,
-) -> BTreeMap<String, String> {
-    let mut labels = extra.clone();
-    let mut put = |name: &str, value: String| labels.insert(name.to_owned(), value);
-    put("alertname", "IPAnomaly".to_owned());
-    put("address", data.address.to_string());
-    put("node", data.node.clone());
-    put("kind", data.kind.name().to_owned());
+fn anomaly_labels(data: &AnomalyData) -> BTreeMap<&'static str, String> {
+    let mut labels = BTreeMap::from([("address", data.address.to_string())]);
     if let Some(vlan) = data.vlan {
-        put("vlan", vlan.to_string());
+        labels.insert("vlan", vlan.to_string());
     }
     // Two pods may fail to resolve the same gateway.
     if let Some(device) = &data.device {
-        put("device", device.clone());
+        labels.insert("device", device.clone());
     }
     labels
 }
@@ -121,4 +143,94 @@ fn annotations(data: &ConflictData) -> BTreeMap<&'static str, String> {
         annotations.insert("traffic_goes_to", device.clone());
     }
     annotations
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+    use std::collections::HashMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{engine::AnomalyKind, event::samples};
+
+    fn posted(event: impl Into<AnyEvent>, settings: &AlertSettings) -> Value {
+        serde_json::to_value(Alert::new(&event.into(), settings, samples::time())).unwrap()
+    }
+
+    #[test]
+    fn labels_are_those_of_the_prometheus_rules() {
+        let settings = AlertSettings::default();
+        let mut conflict = samples::raised("10.0.0.1");
+        let alert = posted(conflict.clone(), &settings);
+        let mut expected = json!({
+            "alertname": "IPAddressConflict", "severity": "critical", "node": "node-1",
+            "address": "10.0.0.1", "network": "node", "kind": "duplicate",
+        });
+        assert_eq!(alert["labels"], expected);
+        assert_eq!(
+            alert["annotations"]["runbook_url"],
+            "https://github.com/ipconflict/ip-conflict-detector/blob/main/docs/runbooks/IPAddressConflict.md#duplicate"
+        );
+        (conflict.data.vlan, conflict.data.inner_vlan) = (Some(100), Some(7));
+        expected["vlan"] = "100.7".into();
+        assert_eq!(posted(conflict, &settings)["labels"], expected);
+        let drift = posted(samples::drift("10.0.0.1"), &settings);
+        let expected = json!({
+            "alertname": "IPAMDrift", "severity": "warning", "node": "node-1",
+            "address": "10.0.0.1", "device": "veth-a", "kind": "ipam_drift",
+        });
+        assert_eq!(drift["labels"], expected);
+        assert!(drift.get("generatorURL").is_none(), "{drift}");
+    }
+
+    #[test]
+    fn description_has_the_effect_and_the_next_step() {
+        let settings = AlertSettings::default();
+        let alert = posted(samples::drift("10.0.0.1"), &settings);
+        assert_eq!(
+            alert["annotations"]["description"],
+            "Traffic is not affected yet; the next pod may get the address. Keep new pods off the node (kubectl cordon node-1), then restore the allocation or recreate the pod default/a."
+        );
+        let resolved = posted(samples::resolved("10.0.0.1"), &settings);
+        assert_eq!(resolved["annotations"]["description"], "");
+    }
+
+    #[test]
+    fn labels_of_a_kind_take_precedence_and_never_change_the_identity() {
+        let map = |labels: &[(&str, &str)]| -> BTreeMap<String, String> {
+            let labels = labels.iter();
+            labels
+                .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+                .collect()
+        };
+        let drift = SubjectKind::Anomaly(AnomalyKind::IpamDrift);
+        let settings = AlertSettings {
+            labels: AlertLabels {
+                all: map(&[("cluster", "east"), ("team", "network")]),
+                by_kind: HashMap::from([(drift, map(&[("team", "ipam"), ("severity", "page")]))]),
+            },
+            status_page: "https://ip.example.org/{node}/".parse().ok(),
+            ..AlertSettings::default()
+        };
+        let alert = posted(samples::drift("10.0.0.1"), &settings);
+        let labels = &alert["labels"];
+        assert_eq!(labels["team"], "ipam");
+        assert_eq!(labels["severity"], "page");
+        assert_eq!(labels["cluster"], "east");
+        assert_eq!(alert["generatorURL"], "https://ip.example.org/node-1/");
+        let conflict = posted(samples::raised("10.0.0.1"), &settings);
+        assert_eq!(conflict["labels"]["team"], "network");
+        assert_eq!(conflict["labels"]["severity"], "critical");
+    }
+
+    #[test]
+    fn every_kind_has_an_alert() {
+        for kind in SubjectKind::ALL {
+            assert!(!kind.alert_name().is_empty());
+            assert!(["info", "warning", "critical"].contains(&kind.alert_severity()));
+        }
+    }
 }

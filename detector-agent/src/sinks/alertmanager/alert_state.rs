@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::alert::Alert;
+use super::alert::{Alert, AlertSettings};
 use crate::{
     clock::WallTime,
     event::{AnyEvent, SubjectId},
@@ -42,9 +42,7 @@ struct ResolvedAlert {
 #[derive(Debug)]
 pub(super) struct AlertState {
     filter: Filter,
-    extra: BTreeMap<String, String>,
-    /// An active alert that is not sent again for this long expires.
-    expire_after: Duration,
+    settings: AlertSettings,
     active: HashMap<SubjectId, ActiveAlert>,
     /// By labels: an alert raised again under the same labels is not resolved.
     resolved: HashMap<BTreeMap<String, String>, ResolvedAlert>,
@@ -53,15 +51,10 @@ pub(super) struct AlertState {
 }
 
 impl AlertState {
-    pub(super) fn new(
-        filter: Filter,
-        extra: BTreeMap<String, String>,
-        expire_after: Duration,
-    ) -> Self {
+    pub(super) fn new(filter: Filter, settings: AlertSettings) -> Self {
         Self {
             filter,
-            extra,
-            expire_after,
+            settings,
             active: HashMap::new(),
             resolved: HashMap::new(),
             has_changes: false,
@@ -142,7 +135,7 @@ impl AlertState {
                 continue;
             }
             entry.has_changes = false;
-            let alert = Alert::new(&entry.event, &self.extra, wall, self.expire_after);
+            let alert = Alert::new(&entry.event, &self.settings, wall);
             self.resolved.remove(&alert.labels);
             if let Some(before) = entry.sent.replace(alert.clone())
                 && before.labels != alert.labels
@@ -171,7 +164,7 @@ impl AlertState {
         let Some(sent) = entry.sent else { return };
         let alert = match last {
             Some(event) if event.kind() == entry.event.kind() => {
-                Alert::new(event, &self.extra, wall, self.expire_after)
+                Alert::new(event, &self.settings, wall)
             }
             _ => sent.resolved(wall),
         };
@@ -200,14 +193,20 @@ mod tests {
     use crate::{
         engine::{Confidence, ConflictKind, Network},
         event::{Change, samples},
+        sinks::settings::AlertLabels,
     };
 
     fn state(filter: Filter) -> AlertState {
-        AlertState::new(
-            filter,
-            BTreeMap::from([("cluster".to_owned(), "east".to_owned())]),
-            Duration::from_secs(240),
-        )
+        let cluster = ("cluster".to_owned(), "east".to_owned());
+        let settings = AlertSettings {
+            labels: AlertLabels {
+                all: BTreeMap::from([cluster]),
+                ..AlertLabels::default()
+            },
+            expire_after: Duration::from_secs(240),
+            ..AlertSettings::default()
+        };
+        AlertState::new(filter, settings)
     }
 
     fn wall() -> WallTime {
@@ -228,7 +227,7 @@ mod tests {
         assert_eq!(alerts.len(), 1);
         assert!(is_active(&alerts[0]));
         assert_eq!(alerts[0].labels["cluster"], "east");
-        assert_eq!(alerts[0].labels["alertname"], "IPConflict");
+        assert_eq!(alerts[0].labels["alertname"], "IPAddressConflict");
         state.take(&samples::raised("10.0.0.2").into(), now, wall());
         assert_eq!(state.alerts(false, now, wall()).0.len(), 1);
         assert_eq!(state.alerts(false, now, wall()).0.len(), 0);

@@ -34,12 +34,12 @@ use super::{
 };
 use crate::{
     clock::{self, WallTime},
-    event::AnyEvent,
+    event::{AnyEvent, guidance::StatusPageUrl},
     log_budget::LogBudget,
     metrics::{Delivery, Metrics},
 };
 use crate::{health::Part, sinks::settings::AlertmanagerSettings};
-use alert::Alert;
+use alert::{Alert, AlertSettings};
 use alert_state::AlertState;
 use parked::ParkedAlerts;
 
@@ -117,12 +117,13 @@ pub struct Alertmanager {
 }
 
 impl Alertmanager {
-    /// The task and the sink that feeds it.
+    /// The task and the sink that feeds it; alerts link to the status page.
     ///
     /// # Errors
     /// If its files cannot be used.
     pub fn new(
         settings: &AlertmanagerSettings,
+        status_page: Option<StatusPageUrl>,
         metrics: &Arc<Metrics>,
         health: Part,
     ) -> Result<(Self, AlertSink), PostError> {
@@ -144,8 +145,11 @@ impl Alertmanager {
             interval: settings.resend_every,
             state: AlertState::new(
                 settings.only.clone(),
-                settings.labels.clone(),
-                settings.resend_every.saturating_mul(EXPIRE_AFTER),
+                AlertSettings {
+                    labels: settings.labels.clone(),
+                    status_page,
+                    expire_after: settings.resend_every.saturating_mul(EXPIRE_AFTER),
+                },
             ),
             parked: ParkedAlerts::default(),
             log_budget: LogBudget::new(),

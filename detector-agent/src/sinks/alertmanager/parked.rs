@@ -91,13 +91,17 @@ impl ParkedAlerts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::samples;
+    use crate::{event::samples, sinks::alertmanager::alert::AlertSettings};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
     fn alert(wall: WallTime) -> Alert {
         let event = samples::raised("10.0.0.1").into();
-        Alert::new(&event, &BTreeMap::new(), wall, Duration::from_secs(240))
+        let settings = AlertSettings {
+            expire_after: Duration::from_secs(240),
+            ..AlertSettings::default()
+        };
+        Alert::new(&event, &settings, wall)
     }
 
     #[test]

@@ -4,14 +4,13 @@
 
 use serde_json::{Value, json};
 
-use super::notice::Notice;
 use crate::{
     event::{
         AnyEvent, Change, ContractName as _,
         guidance::{Severity, StatusPageUrl},
         summary::scoped_address,
     },
-    sinks::{message::Message, settings::Format},
+    sinks::{message::Message, notice::Notice, settings::Format},
 };
 
 /// Slack's limit for a section is 3000 characters.

@@ -3,7 +3,6 @@
 //! [`Webhook`] makes one attempt; [`sender::Sender`] schedules the attempts.
 
 pub mod format;
-mod notice;
 pub mod sender;
 pub mod sign;
 

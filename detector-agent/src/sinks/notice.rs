@@ -1,4 +1,4 @@
-//! What a message to a person contains, whatever its receiver: the finding, what happens to traffic, what to do, and
+//! What a message or an alert for a person contains, whatever its receiver: the finding, what happens to traffic, what to do, and
 //! where to read on.
 //!
 //! The texts contain names of pods and devices, which are untrusted: the format of the receiver escapes them.
@@ -24,29 +24,29 @@ const NAMED: usize = 4;
 
 /// A message to a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Notice {
-    pub(super) change: Change,
-    pub(super) severity: Severity,
-    pub(super) kind: SubjectKind,
+pub(in crate::sinks) struct Notice {
+    pub(in crate::sinks) change: Change,
+    pub(in crate::sinks) severity: Severity,
+    pub(in crate::sinks) kind: SubjectKind,
     /// What it is: `IP conflict`.
-    pub(super) title: &'static str,
+    pub(in crate::sinks) title: &'static str,
     /// What was found, with the pods' names.
-    pub(super) finding: String,
+    pub(in crate::sinks) finding: String,
     /// What happens to traffic; empty once it is over.
-    pub(super) effect: String,
+    pub(in crate::sinks) effect: String,
     /// What to do; empty once it is over.
-    pub(super) next_step: String,
+    pub(in crate::sinks) next_step: String,
     /// What changed since the message before.
-    pub(super) changed: Vec<String>,
+    pub(in crate::sinks) changed: Vec<String>,
     /// Further addresses or conflicts, one line each.
-    pub(super) list: Vec<String>,
+    pub(in crate::sinks) list: Vec<String>,
     /// Kind, confidence, time and id.
-    pub(super) context: String,
-    pub(super) node: String,
+    pub(in crate::sinks) context: String,
+    pub(in crate::sinks) node: String,
 }
 
 impl Notice {
-    pub(super) fn new(message: &Message) -> Self {
+    pub(in crate::sinks) fn new(message: &Message) -> Self {
         match message {
             Message::Event(AnyEvent::Conflict(event)) => conflict(event),
             Message::Event(AnyEvent::Anomaly(event)) => anomaly(event),
@@ -58,7 +58,7 @@ impl Notice {
     }
 
     /// `IP conflict detected`.
-    pub(super) fn heading(&self) -> String {
+    pub(in crate::sinks) fn heading(&self) -> String {
         let word = match self.change {
             Change::Raised => "detected",
             Change::Updated => "updated",
