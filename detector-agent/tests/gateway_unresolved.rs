@@ -12,10 +12,13 @@ use std::{
     time::Duration,
 };
 
+use anyhow::ensure;
 use detector_testkit::{
     Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, ReceivedEvent,
     event::{ANOMALY_RAISED, ANOMALY_RESOLVED},
+    http::TestClient,
     scenario::CalicoGatewayUnresolved,
+    until,
 };
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
@@ -78,6 +81,16 @@ fn calico_gateway_raises_after_three_requests_until_quiet() {
     let anomaly = raised[0].event.anomaly().unwrap();
     assert_eq!(anomaly.address, gateway.to_string());
     assert_eq!(anomaly.device.as_deref(), Some(device.as_str()));
+    let series = format!(
+        r#"ipconflict_anomaly_info{{address="{gateway}",kind="{KIND}",device="{device}",namespace="","#
+    );
+    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    until(DEADLINE, "the anomaly in the metrics", || {
+        let metrics = client.get("/metrics")?.body;
+        ensure!(metrics.contains(&series), "{metrics}");
+        Ok(())
+    })
+    .unwrap();
     // The repair: the host answers for the gateway again.
     node.ip(&format!("address add {gateway}/32 dev {device}"))
         .unwrap();
@@ -97,6 +110,12 @@ fn calico_gateway_raises_after_three_requests_until_quiet() {
     let resolved = resolved.event.anomaly().unwrap();
     assert_eq!(resolved.anomaly_id, anomaly.anomaly_id);
     assert_eq!(resolved.resolved_because.as_deref(), Some("quiet"));
+    until(DEADLINE, "no anomaly in the metrics", || {
+        let metrics = client.get("/metrics")?.body;
+        ensure!(!metrics.contains(&series), "{metrics}");
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]

@@ -80,7 +80,7 @@ impl Core {
         kernel_counters: Option<CounterReader>,
         selector: DeviceSelector,
     ) -> Self {
-        let core = Self {
+        let mut core = Self {
             engine,
             outputs,
             kernel_counters,
@@ -101,6 +101,9 @@ impl Core {
         };
         // Restored anomalies are open already and have no event.
         core.set_anomalies_active();
+        for anomaly in core.engine.anomalies() {
+            core.outputs.reporter.show(&anomaly);
+        }
         core
     }
 
@@ -108,7 +111,7 @@ impl Core {
     pub(super) fn step(&mut self, observation: TimedObservation) {
         if let Some(kind) = kind(&observation.observation) {
             let observations = &self.outputs.metrics.observations;
-            observations.get_or_create(&Kind { kind }).inc();
+            observations.get_or_create(&Kind::observation(kind)).inc();
         }
         self.engine
             .step(clock::now(), observation, &mut self.effects);
@@ -138,6 +141,10 @@ impl Core {
             .networks_known(now, &update.networks, &mut self.effects);
         self.engine.pods_known(now, &update.pods, &mut self.effects);
         self.apply_effects();
+        // An anomaly has no event when its pod becomes known, and its series names the pod.
+        for anomaly in self.engine.anomalies_held_by(&update.pods) {
+            self.outputs.reporter.show(anomaly);
+        }
     }
 
     fn handle_worker_event(&mut self, event: WorkerEvent) {
@@ -216,7 +223,9 @@ impl Core {
 
     pub(super) fn count_dropped(&self, reason: &'static str, count: u64) {
         let dropped = &self.outputs.metrics.dropped;
-        dropped.get_or_create(&Reason { reason }).inc_by(count);
+        dropped
+            .get_or_create(&Reason::dropped(reason))
+            .inc_by(count);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
         RereadReason,
     },
     event::Change,
-    metrics::{Kind, gauge_value},
+    metrics::gauge_value,
     observe::worker::WorkerJob,
 };
 
@@ -107,16 +107,14 @@ impl Core {
 
     pub(super) fn set_conflicts_active(&self) {
         for kind in ConflictKind::ALL {
-            let label = Kind { kind: kind.name() };
-            let gauge = self.outputs.metrics.active.get_or_create(&label);
+            let gauge = self.outputs.metrics.active.get_or_create(&kind.into());
             gauge.set(gauge_value(self.engine.open_conflicts(kind)));
         }
     }
 
     pub(super) fn set_anomalies_active(&self) {
         for kind in AnomalyKind::ALL {
-            let label = Kind { kind: kind.name() };
-            let gauge = self.outputs.metrics.anomalies.get_or_create(&label);
+            let gauge = self.outputs.metrics.anomalies.get_or_create(&kind.into());
             gauge.set(gauge_value(self.engine.open_anomalies(kind)));
         }
     }

@@ -113,7 +113,7 @@ impl Core {
             return;
         };
         let resyncs = &self.outputs.metrics.resyncs;
-        resyncs.get_or_create(&Reason { reason }).inc();
+        resyncs.get_or_create(&Reason::resync(reason)).inc();
         if self.resync.has_merged_first && self.resync.log_budget.take(now) {
             warn!(reason, "observations lost, resync started");
         }
@@ -130,7 +130,7 @@ impl Core {
         };
         let reason = "reattached";
         let resyncs = &self.outputs.metrics.resyncs;
-        resyncs.get_or_create(&Reason { reason }).inc();
+        resyncs.get_or_create(&Reason::resync(reason)).inc();
         let token = self.start_snapshot();
         self.send_job(WorkerJob::ReadDevice(device, token));
     }

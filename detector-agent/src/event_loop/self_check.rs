@@ -131,7 +131,7 @@ impl Core {
     pub(super) fn report_discrepancy(&mut self, found: &Discrepancy) {
         let reason = "self_check";
         let resyncs = &self.outputs.metrics.resyncs;
-        resyncs.get_or_create(&Reason { reason }).inc();
+        resyncs.get_or_create(&Reason::resync(reason)).inc();
         if !self.self_checks.log_budget.take(clock::now()) {
             return;
         }

@@ -8,7 +8,7 @@ use super::Core;
 use crate::{
     engine::Timestamp,
     health::Situation,
-    metrics::{Kind, Metrics, Reason, gauge_value},
+    metrics::{Kind, Metrics, Reason, gauge_value, labels::known_kind},
     observe::{ebpf::CounterValues, worker::WorkerJob},
 };
 
@@ -93,7 +93,7 @@ impl Core {
             ("unknown_device", drops.unknown_device),
         ] {
             let dropped = &self.outputs.metrics.dropped;
-            Metrics::set_total(&dropped.get_or_create(&Reason { reason }), total);
+            Metrics::set_total(&dropped.get_or_create(&Reason::dropped(reason)), total);
         }
     }
 
@@ -111,17 +111,15 @@ impl Core {
 fn publish(values: &CounterValues, metrics: &Metrics) {
     // Only repetitions are counted in the kernel; a claim that was published is counted as an observation.
     for (kind, total) in values.known() {
-        let kind = match kind {
-            "arp" => "arp_known",
-            "ndp" => "ndp_known",
-            _ => "neighbour_known",
-        };
-        Metrics::set_total(&metrics.observations.get_or_create(&Kind { kind }), total);
+        let kind = Kind::observation(known_kind(kind));
+        Metrics::set_total(&metrics.observations.get_or_create(&kind), total);
     }
     for (reason, total) in values.dropped() {
-        Metrics::set_total(&metrics.dropped.get_or_create(&Reason { reason }), total);
+        let dropped = metrics.dropped.get_or_create(&Reason::dropped(reason));
+        Metrics::set_total(&dropped, total);
     }
     for (reason, total) in values.rejected() {
-        Metrics::set_total(&metrics.rejected.get_or_create(&Reason { reason }), total);
+        let rejected = metrics.rejected.get_or_create(&Reason::rejected(reason));
+        Metrics::set_total(&rejected, total);
     }
 }

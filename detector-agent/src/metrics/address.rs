@@ -13,6 +13,12 @@ use crate::{engine::Network, event::summary::vlan_id};
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub struct AddressLabel(IpAddr);
 
+impl From<IpAddr> for AddressLabel {
+    fn from(address: IpAddr) -> Self {
+        Self(address)
+    }
+}
+
 impl EncodeLabelValue for AddressLabel {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
         write!(encoder, "{}", self.0)

@@ -65,7 +65,7 @@ impl Collector for ClaimSeries {
         let one = ConstGauge::new(1i64);
         let mut family = encoder.encode_descriptor(
             "claim_info",
-            "One address that a pod device of this node claims",
+            "Always 1, for each address that a pod device of this node claims.",
             None,
             MetricType::Gauge,
         )?;
@@ -75,7 +75,7 @@ impl Collector for ClaimSeries {
         let overflow = ConstGauge::new(self.overflow);
         overflow.encode(encoder.encode_descriptor(
             "claim_info_overflow",
-            "Claimed addresses without a series, because of the bound of ipconflict_claim_info",
+            "Number of claimed addresses without a series in ipconflict_claim_info, because of its bound.",
             None,
             MetricType::Gauge,
         )?)

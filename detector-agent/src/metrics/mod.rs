@@ -1,71 +1,36 @@
-//! All metrics (see docs/metrics.md), updated from any thread; `conflict_info`, which needs a lock of its own, after the event
-//! line is written.
+//! All metrics (see docs/metrics.md), updated from any thread; the series of conflicts and anomalies, which need a lock of
+//! their own, after the event line is written.
 
 mod address;
 mod claims;
-mod conflict_info;
+mod info_series;
+pub mod labels;
 mod process;
+mod text_format;
 
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::{
-    encoding::{
-        EncodeLabelSet,
-        text::{encode_eof, encode_registry},
-    },
+    encoding::text::{encode_eof, encode_registry},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::{Registry, Unit},
 };
 
-use crate::event::{AnyEvent, Change};
-use conflict_info::ConflictInfoSeries;
+use crate::{
+    engine::{AnomalyId, ConflictId},
+    event::{AnomalyData, AnyEvent, Change, ConflictData},
+    pods::Pod,
+};
+use info_series::{Described, InfoSeries};
 use process::ProcessCollector;
 
 pub use address::{AddressLabel, AddressLabels};
 pub use claims::{ClaimInfo, ClaimSeries};
-pub use conflict_info::ConflictInfo;
+pub use labels::{AnomalyInfo, ConflictInfo, Delivery, Kind, Lookup, Reason, Sink};
+pub use text_format::to_prometheus_text;
 
-/// One label named `kind`.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct Kind {
-    /// Its value.
-    pub kind: &'static str,
-}
-
-/// One label named `reason`.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct Reason {
-    /// Its value.
-    pub reason: &'static str,
-}
-
-/// Labels of an outcome by source.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct Lookup {
-    /// Which source of pods.
-    pub via: &'static str,
-    /// The outcome.
-    pub outcome: &'static str,
-}
-
-/// Labels of a delivery.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct Delivery {
-    /// Which sink.
-    pub sink: String,
-    /// The outcome.
-    pub outcome: &'static str,
-}
-
-/// One label named `sink`.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct Sink {
-    /// Its name.
-    pub sink: String,
-}
-
-/// The most series of `ipconflict_conflict_info`; claimants beyond are counted.
-const CONFLICT_INFO: usize = 1000;
+/// The most series of `ipconflict_conflict_info`, and of `ipconflict_anomaly_info`; what is beyond is counted.
+const INFO_SERIES: usize = 1000;
 
 /// A count as the value of a gauge.
 #[must_use]
@@ -111,7 +76,8 @@ pub struct Metrics {
     pub pending: Family<Sink, Gauge>,
     /// Rejected events and those that wait behind them, by sink.
     pub parked: Family<Sink, Gauge>,
-    conflict_info: ConflictInfoSeries,
+    conflict_info: InfoSeries<ConflictId, ConflictInfo>,
+    anomaly_info: InfoSeries<AnomalyId, AnomalyInfo>,
     detail: bool,
 }
 
@@ -129,15 +95,37 @@ impl Metrics {
     }
 
     /// All metrics at zero. Without `detail` none of them names an address, a device or a pod: the claimants of
-    /// conflicts are only counted, as if the bound of their series were zero.
+    /// conflicts and the anomalies are only counted, as if the bounds of their series were zero.
     #[must_use]
     pub fn with_detail(detail: bool) -> Self {
         // The metrics of the process have standard names; all others have the prefix.
         let mut root = Registry::default();
         root.register_collector(Box::new(ProcessCollector::new()));
         let registry = root.sub_registry_with_prefix("ipconflict");
-        let conflict_info = ConflictInfoSeries::new(CONFLICT_INFO);
+        let conflict_info = InfoSeries::new(
+            Described {
+                name: "conflict_info",
+                help: "Always 1, for each claimant of an active conflict.",
+            },
+            Described {
+                name: "conflict_info_overflow",
+                help: "Number of claimants of active conflicts without a series in ipconflict_conflict_info, because of its bound or of the bound on listed claimants.",
+            },
+            INFO_SERIES,
+        );
         registry.register_collector(Box::new(conflict_info.clone()));
+        let anomaly_info = InfoSeries::new(
+            Described {
+                name: "anomaly_info",
+                help: "Always 1, for each active anomaly.",
+            },
+            Described {
+                name: "anomaly_info_overflow",
+                help: "Number of active anomalies without a series in ipconflict_anomaly_info, because of its bound.",
+            },
+            INFO_SERIES,
+        );
+        registry.register_collector(Box::new(anomaly_info.clone()));
         macro_rules! metric {
             ($name:literal, $help:literal, $metric:expr) => {{
                 let metric = $metric;
@@ -147,7 +135,7 @@ impl Metrics {
         }
         registry.register(
             "build",
-            "The agent's version",
+            "Always 1, with the agent's version as a label",
             Info::new([("version", env!("CARGO_PKG_VERSION"))]),
         );
         let latency = Histogram::new([
@@ -160,85 +148,98 @@ impl Metrics {
             latency.clone(),
         );
         let metrics = Self {
-            active: metric!("conflicts_active", "Active conflicts", Family::default()),
+            active: metric!(
+                "conflicts_active",
+                "Number of active conflicts",
+                Family::default()
+            ),
             raised: metric!(
                 "conflicts_raised",
-                "Conflicts raised since the agent started",
+                "Total number of conflicts raised since the agent started",
                 Family::default()
             ),
             claims: metric!(
                 "claims",
-                "Live claims of pod devices: one for each address, VLAN and device, without the node's own addresses",
+                "Number of live claims of pod devices: one for each address, VLAN and device, without the node's own addresses",
                 Gauge::default()
             ),
             claimed_overflow: metric!(
                 "claimed_addresses_overflow",
-                "Claimed addresses that the kernel programs do not know, because a bound is reached",
+                "Number of claimed addresses that the eBPF programs do not know, because a bound is reached",
                 Gauge::default()
             ),
             attached: metric!(
                 "devices_attached",
-                "Pod devices the programs are attached to",
+                "Number of pod devices that the eBPF program is attached to",
                 Gauge::default()
             ),
             preempted: metric!(
                 "devices_preempted",
-                "Pod devices on which another program's filter runs before the agent's, or the agent's cannot be reattached",
+                "Number of pod devices on which another program's filter runs before the agent's, or the agent's cannot be reattached",
                 Gauge::default()
             ),
             observations: metric!(
                 "observations",
-                "Observations received from the kernel",
+                "Total number of observations received from the kernel",
                 Family::default()
             ),
             dropped: metric!(
                 "observations_dropped",
-                "Lost observations",
+                "Total number of observations that were lost, or dropped at a bound",
                 Family::default()
             ),
             rejected: metric!(
                 "frames_rejected",
-                "Malformed ARP and NDP frames",
+                "Total number of malformed ARP and NDP frames",
                 Family::default()
             ),
             kernel_log_suppressed: metric!(
                 "kernel_log_suppressed",
-                "Kernel log records (--kernel-log) suppressed by a rate limit or a full buffer",
+                "Total number of kernel log records (--kernel-log) suppressed by a rate limit or a full buffer",
                 Counter::default()
             ),
             resyncs: metric!(
                 "resyncs",
-                "Snapshots of the kernel state taken after a loss",
+                "Total number of snapshots of the kernel state, most of them taken after a loss",
                 Family::default()
             ),
-            anomalies: metric!("anomalies_active", "Active anomalies", Family::default()),
+            anomalies: metric!(
+                "anomalies_active",
+                "Number of active anomalies",
+                Family::default()
+            ),
             lookups: metric!(
                 "pod_lookups",
-                "Lookups of the pod behind a device",
+                "Total number of lookups of the pod behind a device",
                 Family::default()
             ),
-            deliveries: metric!("deliveries", "Deliveries of events", Family::default()),
+            deliveries: metric!(
+                "deliveries",
+                "Total number of events at each sink, by outcome",
+                Family::default()
+            ),
             pending: metric!(
                 "outbox_pending",
-                "Events waiting for delivery",
+                "Number of events that wait for delivery, without the parked ones",
                 Family::default()
             ),
             parked: metric!(
                 "outbox_parked",
-                "Events that the receiver rejected, and later ones of the same conflicts; they are tried again from time to time",
+                "Number of events that the receiver rejected, and of later ones of the same conflicts, which are tried again from time to time",
                 Family::default()
             ),
             latency,
             conflict_info,
+            anomaly_info,
             detail,
             registry: root,
         };
         for kind in crate::engine::ConflictKind::ALL {
-            drop(metrics.active.get_or_create(&Kind { kind: kind.name() }));
-            drop(metrics.raised.get_or_create(&Kind { kind: kind.name() }));
+            drop(metrics.active.get_or_create(&kind.into()));
+            drop(metrics.raised.get_or_create(&kind.into()));
         }
         for kind in crate::engine::AnomalyKind::ALL {
-            drop(metrics.anomalies.get_or_create(&Kind { kind: kind.name() }));
+            drop(metrics.anomalies.get_or_create(&kind.into()));
         }
         metrics
     }
@@ -250,10 +251,7 @@ impl Metrics {
 
     /// Counts the outcome of events for a sink.
     pub fn count_deliveries(&self, sink: &str, outcome: &'static str, events: u64) {
-        let labels = Delivery {
-            sink: sink.to_owned(),
-            outcome,
-        };
+        let labels = Delivery::new(sink, outcome);
         self.deliveries.get_or_create(&labels).inc_by(events);
     }
 
@@ -268,19 +266,24 @@ impl Metrics {
         self.parked.get_or_create(&labels).set(gauge_value(parked));
     }
 
-    /// Counts an event and shows its conflict in `ipconflict_conflict_info`. The latency histogram takes only raised
-    /// conflicts: later changes have latencies of their own.
+    /// Counts an event, and shows its conflict or anomaly in the series of active ones. The latency histogram takes only
+    /// raised conflicts: later changes have latencies of their own.
     pub fn count_event(&self, event: &AnyEvent) {
-        let AnyEvent::Conflict(event) = event else {
-            return;
-        };
-        let data = &event.data;
-        if event.event_type.change == Change::Raised {
-            let kind = data.kind.name();
-            self.raised.get_or_create(&Kind { kind }).inc();
-            #[allow(clippy::cast_precision_loss)] // microseconds up to 2^52 are exact
-            self.latency.observe(data.latency_us as f64 / 1e6);
+        match event {
+            AnyEvent::Conflict(event) => {
+                let data = &event.data;
+                if event.event_type.change == Change::Raised {
+                    self.raised.get_or_create(&data.kind.into()).inc();
+                    #[allow(clippy::cast_precision_loss)] // microseconds up to 2^52 are exact
+                    self.latency.observe(data.latency_us as f64 / 1e6);
+                }
+                self.show_conflict(data);
+            }
+            AnyEvent::Anomaly(event) => self.show_anomaly(&event.data),
         }
+    }
+
+    fn show_conflict(&self, data: &ConflictData) {
         if data.is_resolved() {
             self.conflict_info.remove(data.conflict_id);
             return;
@@ -298,17 +301,37 @@ impl Metrics {
         let vlan = (data.vlan, data.inner_vlan);
         let address = AddressLabels::new(data.address, &data.network, vlan);
         let series = present.into_iter().map(|claimant| {
-            let pod = claimant.pod.as_ref();
+            let (namespace, pod) = pod_labels(claimant.pod.as_deref());
             ConflictInfo {
                 address: address.clone(),
                 kind: data.kind.name(),
                 device: claimant.device.clone(),
-                namespace: pod.map(|p| p.namespace.clone()).unwrap_or_default(),
-                pod: pod.map(|p| p.name.clone()).unwrap_or_default(),
+                namespace,
+                pod,
             }
         });
         self.conflict_info
             .set(data.conflict_id, series, data.claimants_omitted);
+    }
+
+    fn show_anomaly(&self, data: &AnomalyData) {
+        if data.is_resolved() {
+            self.anomaly_info.remove(data.anomaly_id);
+            return;
+        }
+        let series = self.detail.then(|| {
+            let (namespace, pod) = pod_labels(data.pod.as_deref());
+            AnomalyInfo {
+                address: data.address.into(),
+                kind: data.kind.name(),
+                device: data.device.clone().unwrap_or_default(),
+                namespace,
+                pod,
+            }
+        });
+        let unlisted = usize::from(series.is_none());
+        self.anomaly_info
+            .set(data.anomaly_id, series.into_iter(), unlisted);
     }
 
     /// Everything in the OpenMetrics text format, with the claims of this node if they are exported.
@@ -324,6 +347,12 @@ impl Metrics {
         encode_eof(&mut text)?;
         Ok(text)
     }
+}
+
+/// The labels `namespace` and `pod`.
+fn pod_labels(pod: Option<&Pod>) -> (String, String) {
+    pod.map(|pod| (pod.namespace.clone(), pod.name.clone()))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

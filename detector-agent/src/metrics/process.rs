@@ -68,7 +68,7 @@ impl Collector for ProcessCollector {
         let cpu = ConstCounter::new(stats.cpu_seconds);
         cpu.encode(encoder.encode_descriptor(
             "process_cpu",
-            "User and system CPU time spent",
+            "Total user and system CPU time spent in seconds.",
             Some(&Unit::Seconds),
             cpu.metric_type(),
         )?)?;
@@ -80,41 +80,41 @@ impl Collector for ProcessCollector {
         let float = |value: u64| value as f64;
         gauge(
             "process_resident_memory",
-            "Resident memory size",
+            "Resident memory size in bytes.",
             Some(&Unit::Bytes),
             float(stats.resident_bytes),
         )?;
         gauge(
             "process_virtual_memory",
-            "Virtual memory size",
+            "Virtual memory size in bytes.",
             Some(&Unit::Bytes),
             float(stats.virtual_bytes),
         )?;
         if let Some(started) = self.started {
             gauge(
                 "process_start_time",
-                "Start of the process since the Unix epoch",
+                "Start time of the process since the Unix epoch in seconds.",
                 Some(&Unit::Seconds),
                 started,
             )?;
         }
         gauge(
             "process_open_fds",
-            "Open file descriptors",
+            "Number of open file descriptors.",
             None,
             float(stats.open_fds),
         )?;
         if let Some(limit) = stats.max_fds {
             gauge(
                 "process_max_fds",
-                "Most file descriptors that may be open",
+                "Maximum number of open file descriptors.",
                 None,
                 float(limit),
             )?;
         }
         gauge(
             "process_threads",
-            "Threads of the process",
+            "Number of threads of the process.",
             None,
             float(stats.threads.unsigned_abs()),
         )

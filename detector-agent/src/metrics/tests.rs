@@ -1,9 +1,12 @@
 //! Tests of the metrics' text form.
 
+#![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
+
 use super::*;
 use crate::{
     engine::{ConflictId, Network},
-    event::samples,
+    event::{SubjectState, samples},
+    pods::Via,
 };
 
 /// The names in a scrape, each with its type.
@@ -13,6 +16,8 @@ const CONTRACT: &[(&str, &str)] = &[
     ("ipconflict_conflicts_raised_total", "counter"),
     ("ipconflict_conflict_info", "gauge"),
     ("ipconflict_conflict_info_overflow", "gauge"),
+    ("ipconflict_anomaly_info", "gauge"),
+    ("ipconflict_anomaly_info_overflow", "gauge"),
     ("ipconflict_detection_latency_seconds", "histogram"),
     ("ipconflict_claims", "gauge"),
     ("ipconflict_claimed_addresses_overflow", "gauge"),
@@ -29,12 +34,14 @@ const CONTRACT: &[(&str, &str)] = &[
     ("ipconflict_outbox_pending", "gauge"),
     ("ipconflict_outbox_parked", "gauge"),
     ("ipconflict_claim_info", "gauge"),
+    ("ipconflict_claim_info_overflow", "gauge"),
     ("process_cpu_seconds_total", "counter"),
     ("process_resident_memory_bytes", "gauge"),
     ("process_virtual_memory_bytes", "gauge"),
     ("process_start_time_seconds", "gauge"),
     ("process_open_fds", "gauge"),
     ("process_max_fds", "gauge"),
+    ("process_threads", "gauge"),
 ];
 
 #[test]
@@ -60,10 +67,15 @@ fn without_detail_claimants_are_only_counted() {
     let mut event = samples::raised("10.0.0.1");
     event.data.claimants_omitted = 3;
     metrics.count_event(&event.clone().into());
+    metrics.count_event(&samples::drift("10.0.0.2").into());
     let text = metrics.encode(None).unwrap_or_default();
     let count = event.data.claimants.len() + 3;
-    let line = format!("ipconflict_conflict_info_overflow {count}\n");
-    assert!(text.contains(&line), "{line} in\n{text}");
+    for line in [
+        format!("ipconflict_conflict_info_overflow {count}\n"),
+        "ipconflict_anomaly_info_overflow 1\n".to_owned(),
+    ] {
+        assert!(text.contains(&line), "{line} in\n{text}");
+    }
     for label in ["address=", "device=", "namespace=", "pod="] {
         assert!(!text.contains(label), "{label} in\n{text}");
     }
@@ -72,40 +84,87 @@ fn without_detail_claimants_are_only_counted() {
 #[test]
 fn receiver_of_the_traffic_gets_a_series_first() {
     let metrics = Metrics {
-        conflict_info: ConflictInfoSeries::new(1),
+        conflict_info: one_series(),
         ..Metrics::new()
     };
     let mut event = samples::raised("10.0.0.1");
     event.data.traffic_goes_to = Some(event.data.claimants[1].device.clone());
     metrics.count_event(&event.clone().into());
-    let shown = metrics.conflict_info.devices();
-    assert_eq!(shown, [event.data.claimants[1].device.as_str()]);
+    let shown = metrics.conflict_info.labels();
+    assert_eq!(shown[0].device, event.data.claimants[1].device);
+    assert_eq!(shown.len(), 1);
+}
+
+fn one_series<K: Copy + Eq + std::hash::Hash, L: Eq + std::hash::Hash>() -> InfoSeries<K, L> {
+    let described = |name| Described { name, help: "" };
+    InfoSeries::new(described("info"), described("overflow"), 1)
 }
 
 #[test]
-fn every_metric_has_its_documented_name_and_type() {
+fn active_anomaly_has_a_series_with_its_pod() {
     let metrics = Metrics::new();
-    let kind = Kind { kind: "duplicate" };
-    let reason = Reason {
-        reason: "ring_full",
-    };
+    let mut event = samples::drift("10.0.0.1");
+    event.data.pod = None;
+    metrics.count_event(&event.clone().into());
+    // The pod becomes known.
+    event.data.pod = samples::drift("10.0.0.1").data.pod;
+    metrics.count_event(&event.clone().into());
+    let shown = metrics.anomaly_info.labels();
+    let pod = event.data.pod.clone().unwrap();
+    assert_eq!(
+        *shown[0],
+        AnomalyInfo {
+            address: event.data.address.into(),
+            kind: "ipam_drift",
+            device: event.data.device.clone().unwrap(),
+            namespace: pod.namespace.clone(),
+            pod: pod.name.clone(),
+        }
+    );
+    assert_eq!(shown.len(), 1);
+    event.data.state = SubjectState::Resolved;
+    metrics.count_event(&event.into());
+    assert!(metrics.anomaly_info.labels().is_empty());
+}
+
+#[test]
+fn help_texts_are_sentences_of_one_style() {
+    let text = metrics_with_every_family();
+    let plain = to_prometheus_text(&text);
+    let mut lines = plain.lines();
+    let mut count = 0;
+    while let Some(line) = lines.next() {
+        let Some((name, help)) = (line.strip_prefix("# HELP ")).and_then(|l| l.split_once(' '))
+        else {
+            continue;
+        };
+        count += 1;
+        let kind = lines.next().and_then(|l| l.rsplit(' ').next());
+        let begins = match kind {
+            Some("counter") => help.starts_with("Total "),
+            _ if name.ends_with("_info") => help.starts_with("Always 1, "),
+            _ => help.starts_with(|c: char| c.is_ascii_uppercase()),
+        };
+        let is_one_sentence = help.ends_with('.') && help.matches(['.', '\\']).count() == 1;
+        assert!(begins && is_one_sentence, "{name} ({kind:?}): {help}");
+    }
+    assert_eq!(count, CONTRACT.len(), "{plain}");
+}
+
+/// A scrape with at least one series of each family.
+fn metrics_with_every_family() -> String {
+    let metrics = Metrics::new();
+    let kind = Kind::observation("arp");
+    let reason = Reason::dropped("ring_full");
     metrics.observations.get_or_create(&kind).inc();
-    metrics.anomalies.get_or_create(&kind).set(1);
     for family in [&metrics.dropped, &metrics.rejected, &metrics.resyncs] {
         family.get_or_create(&reason).inc();
     }
-    let lookup = Lookup {
-        via: "cri",
-        outcome: "found",
-    };
+    let lookup = Lookup::new(Via::Cri, "named");
     metrics.lookups.get_or_create(&lookup).inc();
-    let sink = "webhook".to_owned();
-    let delivery = Delivery {
-        sink: sink.clone(),
-        outcome: "delivered",
-    };
-    metrics.deliveries.get_or_create(&delivery).inc();
-    metrics.show_queue(&sink, 1, 1);
+    metrics.count_deliveries("webhook", "delivered", 1);
+    metrics.show_queue("webhook", 1, 1);
+    metrics.count_event(&samples::drift("10.0.0.2").into());
     let address = AddressLabels::new([10, 0, 0, 1].into(), &Network::Node, (None, None));
     metrics.conflict_info.set(
         ConflictId(1),
@@ -124,7 +183,13 @@ fn every_metric_has_its_documented_name_and_type() {
         namespace: "default".to_owned(),
         pod: "web".to_owned(),
     });
-    let text = metrics.encode(Some(claims)).unwrap_or_default();
+    metrics.encode(Some(claims)).unwrap()
+}
+
+#[test]
+fn every_metric_has_its_documented_name_and_type() {
+    let text = metrics_with_every_family();
+    let plain = to_prometheus_text(&text);
     for (name, kind) in CONTRACT {
         let sample = |line: &str| {
             let rest = line.strip_prefix(name).unwrap_or_default();
@@ -141,7 +206,17 @@ fn every_metric_has_its_documented_name_and_type() {
             .unwrap_or(name);
         let declared = format!("# TYPE {family} {kind}");
         assert!(text.lines().any(|l| l == declared), "{declared} in\n{text}");
+        let kind = if *kind == "info" { "gauge" } else { kind };
+        let declared = format!("# TYPE {name} {kind}");
+        assert!(
+            plain.lines().any(|l| l == declared),
+            "{declared} in\n{plain}"
+        );
     }
+    assert!(
+        !plain.contains("# EOF") && !plain.contains("# UNIT"),
+        "{plain}"
+    );
     assert!(text.ends_with("# EOF\n"));
     assert!(text.contains(r#"device="veth\"0\n""#), "{text}");
 }

@@ -37,8 +37,7 @@ pub(super) struct WriteCounters {
 impl WriteCounters {
     pub(super) fn new(metrics: &Arc<Metrics>) -> Self {
         let outcome = |outcome| {
-            let sink = SINK.to_owned();
-            let labels = Delivery { sink, outcome };
+            let labels = Delivery::new(SINK, outcome);
             metrics.deliveries.get_or_create(&labels).clone()
         };
         let sink = SINK.to_owned();

@@ -139,12 +139,16 @@ impl Reporter {
         }
     }
 
-    /// Includes a conflict that an earlier agent raised and that is still active in the metrics, without an event.
-    pub fn show(&mut self, conflict: &Conflict) {
+    /// Shows an active conflict or anomaly in the metrics without an event: one that an earlier agent raised, or whose
+    /// pod became known.
+    pub fn show<'s>(&mut self, subject: impl Into<EventSubject<'s>>) {
+        let subject = subject.into();
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
-        let event = self.maker.any_event(Change::Updated, conflict.into(), pods);
+        let event = self.maker.any_event(Change::Updated, subject, pods);
         self.metrics.count_event(&event);
-        conflict.present().for_each(|c| self.pods.request_lookup(c));
+        subject
+            .claimants()
+            .for_each(|c| self.pods.request_lookup(c));
     }
 
     /// A device appeared, or something about it changed.

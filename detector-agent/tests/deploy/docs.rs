@@ -11,6 +11,8 @@ use clap::{Arg, CommandFactory as _};
 use detector_agent::{
     cli::Cli,
     engine::{AnomalyKind, ConflictKind},
+    metrics::labels,
+    pods::Via,
 };
 use detector_common::Budget;
 use detector_testkit::{Agent, AgentCommand, Node, contract::violations, http::TestClient};
@@ -254,7 +256,16 @@ fn metrics_reference_lists_exactly_the_exposed_metrics() {
         .unwrap()
         .body;
     let mut shown = BTreeSet::new();
+    let explained = quoted(&page);
     for line in exposed.lines() {
+        for label in ["kind", "reason", "via", "outcome"] {
+            let value = (line.split_once(&format!("{label}=\"")))
+                .and_then(|(_, rest)| rest.split('"').next());
+            assert!(
+                value.is_none_or(|value| explained.contains(value)),
+                "docs/metrics.md does not explain {line}"
+            );
+        }
         let Some((family, kind)) = line
             .strip_prefix("# TYPE ")
             .and_then(|rest| rest.split_once(' '))
@@ -281,20 +292,66 @@ fn metrics_reference_lists_exactly_the_exposed_metrics() {
     }
 }
 
+/// The text in backticks.
+fn quoted(text: &str) -> BTreeSet<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+/// The values in the first column of the table in a section of docs/metrics.md.
+fn table_values<'p>(page: &'p str, section: &str) -> BTreeSet<&'p str> {
+    let (_, rest) = page.split_once(&format!("\n## {section}\n")).unwrap();
+    let rest = rest.split("\n## ").next().unwrap();
+    rest.lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
+        .flat_map(quoted)
+        .collect()
+}
+
+/// The values that a line of docs/metrics.md lists after its first colon.
+fn line_values<'p>(page: &'p str, begin: &str) -> BTreeSet<&'p str> {
+    let line = page.lines().find(|line| line.starts_with(begin)).unwrap();
+    quoted(line.split_once(": ").unwrap().1)
+}
+
 #[test]
-fn metrics_reference_explains_the_label_values() {
-    use detector_common::{DropReason, RecordKind, RejectReason};
+fn metrics_reference_lists_exactly_the_label_values() {
     let page = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
-    let conflicts = ConflictKind::ALL.map(ConflictKind::name);
-    let anomalies = AnomalyKind::ALL.map(AnomalyKind::name);
-    let labels = (RecordKind::ALL.map(RecordKind::label).into_iter())
-        .chain(DropReason::ALL.map(DropReason::label))
-        .chain(RejectReason::ALL.map(RejectReason::label))
-        .chain(conflicts)
-        .chain(anomalies);
-    for label in labels {
-        let explained = page.contains(&format!("`{label}`"));
-        assert!(explained, "`{label}` is not in docs/metrics.md");
+    for (documented, values) in [
+        (
+            line_values(&page, "`kind` of a conflict"),
+            ConflictKind::ALL.map(ConflictKind::name).to_vec(),
+        ),
+        (
+            line_values(&page, "`kind` of an anomaly"),
+            AnomalyKind::ALL.map(AnomalyKind::name).to_vec(),
+        ),
+        (
+            table_values(&page, "Observation kinds"),
+            labels::observation_kinds(),
+        ),
+        (table_values(&page, "Drop reasons"), labels::drop_reasons()),
+        (
+            table_values(&page, "Reject reasons"),
+            labels::reject_reasons(),
+        ),
+        (
+            table_values(&page, "Resync reasons"),
+            labels::RESYNC_REASONS.to_vec(),
+        ),
+        (
+            line_values(&page, "`via` of"),
+            Via::ALL.map(Via::name).to_vec(),
+        ),
+        (
+            table_values(&page, "Lookup outcomes"),
+            labels::LOOKUP_OUTCOMES.to_vec(),
+        ),
+        (
+            table_values(&page, "Delivery outcomes"),
+            labels::DELIVERY_OUTCOMES.to_vec(),
+        ),
+    ] {
+        assert_eq!(documented, values.into_iter().collect());
     }
 }
 

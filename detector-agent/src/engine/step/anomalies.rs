@@ -73,6 +73,16 @@ impl Engine {
         found
     }
 
+    /// The open anomalies of these devices (index and generation).
+    pub fn anomalies_held_by(&self, devices: &[(IfIndex, u64)]) -> impl Iterator<Item = &Anomaly> {
+        self.anomalies.open().filter(|anomaly| {
+            anomaly.holder.as_ref().is_some_and(|holder| {
+                matches!(holder.id, ClaimantId::Device(ifindex, generation)
+                    if devices.contains(&(ifindex, generation)))
+            })
+        })
+    }
+
     /// How many anomalies of `kind` are open.
     #[must_use]
     pub fn open_anomalies(&self, kind: AnomalyKind) -> usize {

@@ -59,10 +59,10 @@ impl CounterValues {
     }
 
     /// Observations that were published recently and not again, by kind.
-    pub fn known(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn known(&self) -> impl Iterator<Item = (RecordKind, u64)> {
         RecordKind::ALL
             .into_iter()
-            .map(|kind| (kind.label(), self.get(Counter::Known(kind))))
+            .map(|kind| (kind, self.get(Counter::Known(kind))))
     }
 
     /// Observations lost, by reason (`ipconflict_observations_dropped_total`).

@@ -215,13 +215,9 @@ impl PodResolver {
 
     fn count(&self, via: Via, outcome: &'static str, lookups: usize) {
         if lookups > 0 {
-            let labels = Lookup {
-                via: via.name(),
-                outcome,
-            };
             self.metrics
                 .lookups
-                .get_or_create(&labels)
+                .get_or_create(&Lookup::new(via, outcome))
                 .inc_by(lookups as u64);
         }
     }

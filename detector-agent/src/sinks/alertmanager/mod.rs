@@ -130,10 +130,7 @@ impl Alertmanager {
         let client = HttpClient::new(settings.endpoint.clone(), "/api/v2/alerts");
         client.check()?;
         let (sender, changes) = mpsc::channel(CHANGES);
-        let labels = Delivery {
-            sink: settings.name.clone(),
-            outcome: "dropped",
-        };
+        let labels = Delivery::new(&settings.name, "dropped");
         let sink = AlertSink {
             changes: sender,
             behind: Arc::new(AtomicBool::new(true)),

@@ -161,10 +161,7 @@ impl Outbox {
         health: Part,
     ) -> (Self, OutboxWorker) {
         let tables = OutboxStore::new(sinks, bounds, node::random());
-        let labels = Delivery {
-            sink: NAME.to_owned(),
-            outcome: "dropped",
-        };
+        let labels = Delivery::new(NAME, "dropped");
         let dropped = metrics.deliveries.get_or_create(&labels).clone();
         let (worker, inputs) = mpsc::channel();
         let sink_queues: Vec<_> = tables

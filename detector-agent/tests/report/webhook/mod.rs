@@ -93,10 +93,7 @@ impl RunningSinks {
     }
 
     fn count(&self, sink: &str, outcome: &'static str) -> u64 {
-        let labels = Delivery {
-            sink: sink.to_owned(),
-            outcome,
-        };
+        let labels = Delivery::new(sink, outcome);
         self.metrics.deliveries.get_or_create(&labels).get()
     }
 

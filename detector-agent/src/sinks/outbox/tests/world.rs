@@ -312,10 +312,7 @@ impl Simulation {
     }
 
     pub(super) fn counted(&self, sink: &str, outcome: &'static str) -> u64 {
-        let labels = Delivery {
-            sink: sink.to_owned(),
-            outcome,
-        };
+        let labels = Delivery::new(sink, outcome);
         self.metrics.deliveries.get_or_create(&labels).get()
     }
 

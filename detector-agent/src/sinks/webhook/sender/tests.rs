@@ -126,10 +126,7 @@ fn send(
 }
 
 fn count(metrics: &Metrics, outcome: &'static str) -> u64 {
-    let labels = Delivery {
-        sink: "hook".to_owned(),
-        outcome,
-    };
+    let labels = Delivery::new("hook", outcome);
     metrics.deliveries.get_or_create(&labels).get()
 }
 

@@ -1,13 +1,15 @@
-//! `ipconflict_conflict_info`: one series for each claimant of an active conflict, bounded.
+//! `ipconflict_conflict_info` and `ipconflict_anomaly_info`: one series for each claimant of an active conflict and for
+//! each active anomaly, bounded.
 //!
-//! Invariants: the cost of an event grows with the claimants of its own conflict, not with the number of series; a
-//! claimant beyond the bound is counted and takes the first place that becomes free; one that its conflict does not list
-//! is only counted; a scrape holds the lock only to
-//! copy references, so encoding never delays an event.
+//! Invariants: the cost of an event grows with the series of its own subject (the conflict or the anomaly), not with the
+//! number of all series; a series beyond the bound is counted and takes the first place that becomes free; a claimant
+//! that its conflict does not list is only counted; a scrape holds the lock only to copy references, so encoding never
+//! delays an event.
 
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
+    hash::Hash,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -17,87 +19,83 @@ use prometheus_client::{
     metrics::{MetricType, gauge::ConstGauge},
 };
 
-use super::address::AddressLabels;
-use crate::engine::ConflictId;
-
-/// Labels of one claimant of an active conflict.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct ConflictInfo {
-    /// The address, network and VLAN.
-    #[prometheus(flatten)]
-    pub address: AddressLabels,
-    /// The conflict's kind.
-    pub kind: &'static str,
-    /// The claimant's device.
-    pub device: String,
-    /// The namespace of the claimant's pod, or empty.
-    pub namespace: String,
-    /// The claimant's pod, or empty.
-    pub pod: String,
+/// A metric's name and HELP text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Described {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
 }
 
-/// The series, as the registry collects them.
+/// The series of subjects with IDs `K` and labels `L`, as the registry collects them.
 #[derive(Clone, Debug)]
-pub(super) struct ConflictInfoSeries {
-    table: Arc<Mutex<SeriesTable>>,
+pub(super) struct InfoSeries<K, L> {
+    table: Arc<Mutex<SeriesTable<K, L>>>,
+    info: Described,
+    overflow: Described,
     limit: usize,
 }
 
-#[derive(Debug, Default)]
-struct SeriesTable {
-    conflicts: HashMap<ConflictId, ConflictSeries>,
-    /// How many conflicts use each series: networks are distinguished by their names, which may be equal for a moment.
-    series: HashMap<Arc<ConflictInfo>, usize>,
-    /// Conflicts with claimants beyond the bound, the oldest first.
-    waiting: BTreeMap<u64, ConflictId>,
+#[derive(Debug)]
+struct SeriesTable<K, L> {
+    subjects: HashMap<K, SubjectSeries<L>>,
+    /// How many subjects use each series: networks are distinguished by their names, which may be equal for a moment.
+    series: HashMap<Arc<L>, usize>,
+    /// Subjects with series beyond the bound, the oldest first.
+    waiting: BTreeMap<u64, K>,
     next_place: u64,
-    /// Claimants of all conflicts without a series.
+    /// What has no series, of all subjects.
     overflow: usize,
 }
 
-/// One conflict's series.
-#[derive(Debug, Default)]
-struct ConflictSeries {
-    shown: Vec<Arc<ConflictInfo>>,
-    overflow: Vec<Arc<ConflictInfo>>,
+/// One subject's series.
+#[derive(Debug)]
+struct SubjectSeries<L> {
+    shown: Vec<Arc<L>>,
+    overflow: Vec<Arc<L>>,
     /// Claimants that the conflict does not list.
     unlisted: usize,
     /// Its key in `waiting`.
     place: Option<u64>,
 }
 
-impl ConflictSeries {
+impl<L> SubjectSeries<L> {
     fn without_series(&self) -> usize {
         self.overflow.len() + self.unlisted
     }
 }
 
-impl ConflictInfoSeries {
-    pub(super) fn new(limit: usize) -> Self {
+impl<K: Copy + Eq + Hash, L: Eq + Hash> InfoSeries<K, L> {
+    /// No series yet, and at most `limit`; `overflow` counts what has none.
+    pub(super) fn new(info: Described, overflow: Described, limit: usize) -> Self {
+        let table = SeriesTable {
+            subjects: HashMap::new(),
+            series: HashMap::new(),
+            waiting: BTreeMap::new(),
+            next_place: 0,
+            overflow: 0,
+        };
         Self {
-            table: Arc::default(),
+            table: Arc::new(Mutex::new(table)),
+            info,
+            overflow,
             limit,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, SeriesTable> {
+    fn lock(&self) -> MutexGuard<'_, SeriesTable<K, L>> {
         // A panic while it was held leaves counts that are at worst too high.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces a conflict's series. `unlisted` claimants have none.
-    pub(super) fn set(
-        &self,
-        conflict: ConflictId,
-        series: impl Iterator<Item = ConflictInfo>,
-        unlisted: usize,
-    ) {
+    /// Replaces a subject's series. `unlisted` claimants have none.
+    pub(super) fn set(&self, subject: K, series: impl Iterator<Item = L>, unlisted: usize) {
         let mut table = self.lock();
-        let place = table.remove(conflict);
-        let mut entry = ConflictSeries {
-            place,
+        let place = table.remove(subject);
+        let mut entry = SubjectSeries {
+            shown: Vec::new(),
+            overflow: Vec::new(),
             unlisted,
-            ..ConflictSeries::default()
+            place,
         };
         for info in series {
             let info = Arc::new(info);
@@ -107,25 +105,20 @@ impl ConflictInfoSeries {
                 entry.overflow.push(info);
             }
         }
-        table.insert(conflict, entry);
+        table.insert(subject, entry);
         table.fill(self.limit);
     }
 
-    /// Removes a conflict's series.
-    pub(super) fn remove(&self, conflict: ConflictId) {
+    /// Removes a subject's series.
+    pub(super) fn remove(&self, subject: K) {
         let mut table = self.lock();
-        table.remove(conflict);
+        table.remove(subject);
         table.fill(self.limit);
     }
 
     #[cfg(test)]
-    pub(super) fn devices(&self) -> Vec<String> {
-        let table = self.lock();
-        table
-            .series
-            .keys()
-            .map(|info| info.device.clone())
-            .collect()
+    pub(super) fn labels(&self) -> Vec<Arc<L>> {
+        self.lock().series.keys().cloned().collect()
     }
 
     #[cfg(test)]
@@ -135,10 +128,10 @@ impl ConflictInfoSeries {
     }
 }
 
-impl SeriesTable {
-    /// Removes a conflict's series; returns its place among the waiting conflicts.
-    fn remove(&mut self, conflict: ConflictId) -> Option<u64> {
-        let entry = self.conflicts.remove(&conflict)?;
+impl<K: Copy + Eq + Hash, L: Eq + Hash> SeriesTable<K, L> {
+    /// Removes a subject's series; returns its place among those that wait.
+    fn remove(&mut self, subject: K) -> Option<u64> {
+        let entry = self.subjects.remove(&subject)?;
         self.overflow -= entry.without_series();
         if let Some(place) = entry.place {
             self.waiting.remove(&place);
@@ -155,7 +148,7 @@ impl SeriesTable {
     }
 
     /// Adds one series; `false` at the bound.
-    fn show(&mut self, info: &Arc<ConflictInfo>, limit: usize) -> bool {
+    fn show(&mut self, info: &Arc<L>, limit: usize) -> bool {
         if let Some(users) = self.series.get_mut(info) {
             *users += 1;
         } else if self.series.len() < limit {
@@ -166,24 +159,24 @@ impl SeriesTable {
         true
     }
 
-    fn insert(&mut self, conflict: ConflictId, mut entry: ConflictSeries) {
+    fn insert(&mut self, subject: K, mut entry: SubjectSeries<L>) {
         self.overflow += entry.without_series();
         entry.place = (!entry.overflow.is_empty()).then(|| {
             let place = entry.place.unwrap_or(self.next_place);
             self.next_place += 1;
-            self.waiting.insert(place, conflict);
+            self.waiting.insert(place, subject);
             place
         });
-        self.conflicts.insert(conflict, entry);
+        self.subjects.insert(subject, entry);
     }
 
-    /// Gives free places to waiting conflicts.
+    /// Gives free places to waiting subjects.
     fn fill(&mut self, limit: usize) {
         while self.series.len() < limit {
-            let Some((_, conflict)) = self.waiting.pop_first() else {
+            let Some((_, subject)) = self.waiting.pop_first() else {
                 return;
             };
-            let Some(mut entry) = self.conflicts.remove(&conflict) else {
+            let Some(mut entry) = self.subjects.remove(&subject) else {
                 continue;
             };
             self.overflow -= entry.without_series();
@@ -196,12 +189,16 @@ impl SeriesTable {
                 }
             }
             entry.overflow = overflow;
-            self.insert(conflict, entry);
+            self.insert(subject, entry);
         }
     }
 }
 
-impl Collector for ConflictInfoSeries {
+impl<K, L> Collector for InfoSeries<K, L>
+where
+    K: Copy + Eq + Hash + fmt::Debug + Send + Sync + 'static,
+    L: EncodeLabelSet + Eq + Hash + fmt::Debug + Send + Sync + 'static,
+{
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (series, overflow) = {
             let table = self.lock();
@@ -211,29 +208,29 @@ impl Collector for ConflictInfoSeries {
             )
         };
         let one = ConstGauge::new(1i64);
-        let mut family = encoder.encode_descriptor(
-            "conflict_info",
-            "One claimant of an active conflict",
-            None,
-            MetricType::Gauge,
-        )?;
+        let Described { name, help } = self.info;
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for info in &series {
             one.encode(family.encode_family(info.as_ref())?)?;
         }
         let overflow = ConstGauge::new(i64::try_from(overflow).unwrap_or(i64::MAX));
-        overflow.encode(encoder.encode_descriptor(
-            "conflict_info_overflow",
-            "Claimants of active conflicts without a series in ipconflict_conflict_info, because of its bound or of the bound on listed claimants",
-            None,
-            MetricType::Gauge,
-        )?)
+        let Described { name, help } = self.overflow;
+        overflow.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Network;
+    use crate::{
+        engine::{ConflictId, Network},
+        metrics::{AddressLabels, ConflictInfo},
+    };
+
+    fn bounded(limit: usize) -> InfoSeries<ConflictId, ConflictInfo> {
+        let described = |name| Described { name, help: "" };
+        InfoSeries::new(described("info"), described("overflow"), limit)
+    }
 
     fn info(address: u8, device: &str) -> ConflictInfo {
         let address = [10, 0, 0, address].into();
@@ -256,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_claimant_beyond_the_bound_is_counted_and_takes_a_freed_place() {
-        let series = ConflictInfoSeries::new(3);
+        let series = bounded(3);
         series.set(ONE, pair(1), 0);
         series.set(TWO, pair(2), 0);
         series.set(THREE, pair(3), 0);
@@ -267,12 +264,12 @@ mod tests {
         assert_eq!(series.shown(), (2, 0));
         series.remove(TWO);
         assert_eq!(series.shown(), (0, 0));
-        assert!(series.lock().waiting.is_empty() && series.lock().conflicts.is_empty());
+        assert!(series.lock().waiting.is_empty() && series.lock().subjects.is_empty());
     }
 
     #[test]
     fn an_update_replaces_the_series_of_its_conflict_only() {
-        let series = ConflictInfoSeries::new(10);
+        let series = bounded(10);
         series.set(ONE, pair(1), 0);
         series.set(TWO, pair(2), 0);
         series.set(ONE, [info(1, "c")].into_iter(), 0);
@@ -281,7 +278,7 @@ mod tests {
 
     #[test]
     fn unlisted_claimants_are_counted_and_never_take_a_place() {
-        let series = ConflictInfoSeries::new(3);
+        let series = bounded(3);
         series.set(ONE, pair(1), 7);
         assert_eq!(series.shown(), (2, 7));
         series.set(TWO, pair(2), 2);
@@ -296,7 +293,7 @@ mod tests {
 
     #[test]
     fn equal_labels_of_two_conflicts_stay_until_both_are_resolved() {
-        let series = ConflictInfoSeries::new(10);
+        let series = bounded(10);
         series.set(ONE, pair(1), 0);
         series.set(TWO, pair(1), 0);
         assert_eq!(series.shown(), (2, 0));
@@ -308,7 +305,7 @@ mod tests {
 
     #[test]
     fn conflicts_that_come_and_go_beyond_the_bound_leave_nothing_behind() {
-        let series = ConflictInfoSeries::new(2);
+        let series = bounded(2);
         series.set(ONE, pair(1), 0);
         for number in 100..200 {
             let id = ConflictId(number);
@@ -318,7 +315,7 @@ mod tests {
         }
         let table = series.lock();
         assert_eq!(
-            (table.waiting.len(), table.conflicts.len(), table.overflow),
+            (table.waiting.len(), table.subjects.len(), table.overflow),
             (0, 1, 0)
         );
     }

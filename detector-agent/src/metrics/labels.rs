@@ -1,0 +1,257 @@
+//! Label sets, and every value that a label which is no name may have. docs/metrics.md lists the same values (a test
+//! compares them), and in debug builds a value that is missing here panics.
+
+use detector_common::{DropReason, RecordKind, RejectReason};
+use prometheus_client::encoding::EncodeLabelSet;
+
+use super::AddressLabels;
+use crate::engine::{AnomalyKind, ConflictKind};
+
+/// Kinds of observations that the agent counts itself; the kernel programs count those of [`RecordKind`].
+const OBSERVATION_KINDS: [&str; 10] = [
+    "arp",
+    "ndp",
+    "neighbour",
+    "question",
+    "link",
+    "address",
+    "host_address",
+    "fdb",
+    "route",
+    "snapshot",
+];
+
+/// Reasons of drops that the agent counts itself; the kernel programs count those of [`DropReason`].
+const DROP_REASONS: [&str; 11] = [
+    "netlink_overrun",
+    "netlink_undecodable",
+    "ring_undecodable",
+    "bound",
+    "claims_per_device",
+    "links",
+    "kernel_entries",
+    "open_conflicts",
+    "open_anomalies",
+    "route_lookup_failed",
+    "unknown_device",
+];
+
+/// Values of `reason` in `ipconflict_resyncs_total`.
+pub const RESYNC_REASONS: [&str; 12] = [
+    "start",
+    "ring_full",
+    "neighbour_budget",
+    "netlink_overrun",
+    "reattached",
+    "displaced",
+    "read_failed",
+    "self_check",
+    "room",
+    "late_bridge",
+    "vlan_filtering",
+    "read_outdated",
+];
+
+/// Values of `outcome` in `ipconflict_pod_lookups_total`.
+pub const LOOKUP_OUTCOMES: [&str; 9] = [
+    "named",
+    "not_found",
+    "missing",
+    "refused",
+    "foreign",
+    "silent",
+    "failing",
+    "off",
+    "untried",
+];
+
+/// Values of `outcome` in `ipconflict_deliveries_total`.
+pub const DELIVERY_OUTCOMES: [&str; 15] = [
+    "delivered",
+    "failed",
+    "rejected",
+    "superseded",
+    "dropped",
+    "limited",
+    "given_up",
+    "disabled",
+    "unreadable",
+    "evicted",
+    "evicted_end",
+    "stored",
+    "store_failed",
+    "refused",
+    "orphaned",
+];
+
+/// Values of `kind` in `ipconflict_observations_total`.
+#[must_use]
+pub fn observation_kinds() -> Vec<&'static str> {
+    let known = RecordKind::ALL.map(known_kind);
+    OBSERVATION_KINDS.into_iter().chain(known).collect()
+}
+
+/// The `kind` of repetitions, which are only counted in the kernel.
+#[must_use]
+pub fn known_kind(kind: RecordKind) -> &'static str {
+    match kind {
+        RecordKind::Arp => "arp_known",
+        RecordKind::Ndp => "ndp_known",
+        RecordKind::Neighbour => "neighbour_known",
+    }
+}
+
+/// Values of `reason` in `ipconflict_observations_dropped_total`.
+#[must_use]
+pub fn drop_reasons() -> Vec<&'static str> {
+    let kernel = DropReason::ALL.map(DropReason::label);
+    kernel.into_iter().chain(DROP_REASONS).collect()
+}
+
+/// Values of `reason` in `ipconflict_frames_rejected_total`.
+#[must_use]
+pub fn reject_reasons() -> Vec<&'static str> {
+    RejectReason::ALL.map(RejectReason::label).to_vec()
+}
+
+fn check(values: &[&str], value: &str) {
+    debug_assert!(values.contains(&value), "undeclared label value `{value}`");
+}
+
+/// One label named `kind`.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Kind {
+    kind: &'static str,
+}
+
+impl Kind {
+    /// Of an observation.
+    #[must_use]
+    pub fn observation(kind: &'static str) -> Self {
+        if cfg!(debug_assertions) {
+            check(&observation_kinds(), kind);
+        }
+        Self { kind }
+    }
+}
+
+impl From<ConflictKind> for Kind {
+    fn from(kind: ConflictKind) -> Self {
+        Self { kind: kind.name() }
+    }
+}
+
+impl From<AnomalyKind> for Kind {
+    fn from(kind: AnomalyKind) -> Self {
+        Self { kind: kind.name() }
+    }
+}
+
+/// One label named `reason`.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Reason {
+    reason: &'static str,
+}
+
+impl Reason {
+    /// Why observations were dropped.
+    #[must_use]
+    pub fn dropped(reason: &'static str) -> Self {
+        if cfg!(debug_assertions) {
+            check(&drop_reasons(), reason);
+        }
+        Self { reason }
+    }
+
+    /// Why a frame was rejected.
+    #[must_use]
+    pub fn rejected(reason: &'static str) -> Self {
+        if cfg!(debug_assertions) {
+            check(&reject_reasons(), reason);
+        }
+        Self { reason }
+    }
+
+    /// Why a snapshot was taken.
+    #[must_use]
+    pub fn resync(reason: &'static str) -> Self {
+        check(&RESYNC_REASONS, reason);
+        Self { reason }
+    }
+}
+
+/// Labels of an outcome by source.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Lookup {
+    via: &'static str,
+    outcome: &'static str,
+}
+
+impl Lookup {
+    /// The outcome of lookups in the source `via`.
+    #[must_use]
+    pub fn new(via: crate::pods::Via, outcome: &'static str) -> Self {
+        check(&LOOKUP_OUTCOMES, outcome);
+        Self {
+            via: via.name(),
+            outcome,
+        }
+    }
+}
+
+/// Labels of a delivery.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Delivery {
+    sink: String,
+    outcome: &'static str,
+}
+
+impl Delivery {
+    /// The outcome of events at a sink.
+    #[must_use]
+    pub fn new(sink: &str, outcome: &'static str) -> Self {
+        check(&DELIVERY_OUTCOMES, outcome);
+        Self {
+            sink: sink.to_owned(),
+            outcome,
+        }
+    }
+}
+
+/// One label named `sink`.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Sink {
+    /// Its name.
+    pub sink: String,
+}
+
+/// Labels of one claimant of an active conflict.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ConflictInfo {
+    /// The address, network and VLAN.
+    #[prometheus(flatten)]
+    pub address: AddressLabels,
+    /// The conflict's kind.
+    pub kind: &'static str,
+    /// The claimant's device.
+    pub device: String,
+    /// The namespace of the claimant's pod, or empty.
+    pub namespace: String,
+    /// The claimant's pod, or empty.
+    pub pod: String,
+}
+
+/// Labels of one active anomaly.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct AnomalyInfo {
+    /// The address.
+    pub address: super::AddressLabel,
+    /// The anomaly's kind.
+    pub kind: &'static str,
+    /// The device, or empty.
+    pub device: String,
+    /// The namespace of the device's pod, or empty.
+    pub namespace: String,
+    /// The device's pod, or empty.
+    pub pod: String,
+}
