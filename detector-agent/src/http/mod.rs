@@ -5,6 +5,7 @@
 //! receives one small query at a time and answers between two rounds of the event loop; every client, connection,
 //! header and queue is bounded, and a client that neither sends nor reads is disconnected.
 
+mod accept;
 mod api;
 mod engine_client;
 mod feed;

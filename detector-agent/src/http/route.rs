@@ -51,7 +51,7 @@ pub(super) async fn handle(
     let head = *request.method() == Method::HEAD;
     let query = request.uri().query();
     Ok(match path {
-        "/metrics" => metrics(&app).await,
+        "/metrics" => metrics(&app, request.headers()).await,
         "/api/v1/conflicts" => match api::no_parameters(query) {
             Ok(()) => api::conflicts(app, head).await,
             Err(reply) => *reply,

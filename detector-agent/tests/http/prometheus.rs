@@ -1,5 +1,11 @@
 //! A real Prometheus scrapes the agent and is queried.
 
+use std::{
+    collections::BTreeSet,
+    io::{Seek as _, Write as _},
+    process::Command,
+};
+
 use detector_testkit::{
     Agent, AgentCommand, DEADLINE, Node, PodSpec, http::TestClient, prometheus::Prometheus,
 };
@@ -89,10 +95,26 @@ fn prometheus_ingests_every_metric_and_follows_a_conflict() {
         .unwrap();
 }
 
+/// Output of `promtool check metrics` about these metrics, and whether it accepts them.
+fn promtool(metrics: &str) -> (bool, String) {
+    let mut input = tempfile::tempfile().unwrap();
+    input.write_all(metrics.as_bytes()).unwrap();
+    input.rewind().unwrap();
+    let output = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(input)
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    (output.status.success() && text.is_empty(), text)
+}
+
 #[test]
-fn metrics_are_complete_open_metrics() {
+fn metrics_are_open_metrics_and_on_request_prometheus_text() {
     let node = Node::new("openmetrics").unwrap();
-    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let command = AgentCommand::run(AGENT).arg("--export-claims");
+    let agent = Agent::start_ready(&node, &command).unwrap();
     let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
     let _pods = node.add_pods(&specs).unwrap();
     agent
@@ -106,4 +128,20 @@ fn metrics_are_complete_open_metrics() {
         Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
     );
     assert!(metrics.body.ends_with("# EOF\n"));
+    assert!(!promtool(&metrics.body).0, "promtool knows OpenMetrics now");
+
+    let client = TestClient::new(&node, format!("http://{TARGET}")).header("accept", "text/plain");
+    let text = client.get("/metrics").unwrap();
+    assert_eq!(
+        text.header("content-type"),
+        Some("text/plain; version=0.0.4; charset=utf-8")
+    );
+    let (accepted, complaints) = promtool(&text.body);
+    assert!(accepted, "{complaints}\n{}", text.body);
+    let series = |text: &str| -> BTreeSet<String> {
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        let names = samples.filter_map(|line| line.rsplit_once(' '));
+        names.map(|(name, _)| name.to_owned()).collect()
+    };
+    assert!(series(&text.body).is_superset(&series(&metrics.body)));
 }
