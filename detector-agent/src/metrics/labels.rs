@@ -22,12 +22,13 @@ const OBSERVATION_KINDS: [&str; 10] = [
 ];
 
 /// Reasons of drops that the agent counts itself; the kernel programs count those of [`DropReason`].
-const DROP_REASONS: [&str; 11] = [
+const DROP_REASONS: [&str; 12] = [
     "netlink_overrun",
     "netlink_undecodable",
     "ring_undecodable",
     "bound",
     "claims_per_device",
+    "address_changes",
     "links",
     "kernel_entries",
     "open_conflicts",
