@@ -11,6 +11,24 @@ use crate::{
     pods::PodLookupSettings, sinks::settings::SinkSettings,
 };
 
+/// Headings of `--help`, which group the flags.
+pub mod heading {
+    /// What is watched, and how.
+    pub const DEVICES: &str = "Devices";
+    /// The pods behind devices.
+    pub const POD_NAMES: &str = "Pod names";
+    /// IPAM allocations.
+    pub const IPAM: &str = "IPAM";
+    /// Events, results and logs.
+    pub const OUTPUT: &str = "Output";
+    /// Endpoints, and access to them.
+    pub const HTTP: &str = "HTTP";
+    /// What is kept on disk.
+    pub const STATE: &str = "State";
+    /// Details of detection.
+    pub const TUNING: &str = "Tuning";
+}
+
 /// Detects IP addresses claimed by more than one pod, the moment it happens.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "detector-agent", version, about, max_term_width = 110)]
@@ -32,6 +50,10 @@ pub enum Command {
     Watch(WatchArgs),
     /// Remove the filters that a killed agent left on devices.
     Cleanup(CleanupArgs),
+    /// Write a shell's completions to stdout.
+    Completions(CompletionsArgs),
+    /// Write the manual pages, one for each command, into a directory.
+    Man(ManArgs),
 }
 
 /// Settings shared by `run` and `check`.
@@ -43,19 +65,19 @@ pub struct CommonArgs {
 
     /// Patterns of pod devices, such as `cali*` [default: every veth or netkit with its peer in another namespace, and
     /// tap*].
-    #[arg(long, value_name = "GLOB", env = "IPCONFLICT_INTERFACES", num_args = 1.., value_delimiter = ',')]
+    #[arg(long, value_name = "GLOB", env = "IPCONFLICT_INTERFACES", help_heading = heading::DEVICES, num_args = 1.., value_delimiter = ',')]
     pub interfaces: Vec<String>,
 
     /// Patterns of devices to ignore; takes precedence over --interfaces.
-    #[arg(long, value_name = "GLOB", env = "IPCONFLICT_EXCLUDE_INTERFACES", num_args = 1.., value_delimiter = ',')]
+    #[arg(long, value_name = "GLOB", env = "IPCONFLICT_EXCLUDE_INTERFACES", help_heading = heading::DEVICES, num_args = 1.., value_delimiter = ',')]
     pub exclude_interfaces: Vec<String>,
 
     /// Shared addresses (VIPs) that may move between pods: flapping is reported, duplicates are not. Repeatable.
-    #[arg(long, value_name = "CIDR", env = "IPCONFLICT_ALLOW", value_delimiter = ',', value_parser = parse_cidr)]
+    #[arg(long, value_name = "CIDR", env = "IPCONFLICT_ALLOW", help_heading = heading::TUNING, value_delimiter = ',', value_parser = parse_cidr)]
     pub allow: Vec<IpNet>,
 
     /// Name of this node in events [default: the host name].
-    #[arg(long, value_name = "NAME", env = "IPCONFLICT_NODE_NAME")]
+    #[arg(long, value_name = "NAME", env = "IPCONFLICT_NODE_NAME", help_heading = heading::OUTPUT)]
     pub node_name: Option<String>,
 
     /// Pod lookups.
@@ -79,7 +101,7 @@ pub struct RunArgs {
     pub common: CommonArgs,
 
     /// Write events as JSON, one per line, to stdout (`-`) or a file.
-    #[arg(long, value_name = "-|PATH", env = "IPCONFLICT_EVENTS")]
+    #[arg(long, value_name = "-|PATH", env = "IPCONFLICT_EVENTS", help_heading = heading::OUTPUT)]
     pub events: Option<PathBuf>,
 
     /// Address for the status page, the API, metrics and probes; `none` disables them.
@@ -87,6 +109,7 @@ pub struct RunArgs {
         long,
         value_name = "ADDR",
         env = "IPCONFLICT_LISTEN",
+        help_heading = heading::HTTP,
         default_value = "127.0.0.1:9842"
     )]
     pub listen: Listen,
@@ -96,12 +119,13 @@ pub struct RunArgs {
         long,
         value_name = "ADDR",
         env = "IPCONFLICT_METRICS_LISTEN",
+        help_heading = heading::HTTP,
         default_value = "none"
     )]
     pub metrics_listen: Listen,
 
     /// Show addresses, devices and pods on /metrics; `false` leaves the counts.
-    #[arg(long, env = "IPCONFLICT_METRICS_DETAIL", num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, env = "IPCONFLICT_METRICS_DETAIL", help_heading = heading::HTTP, num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub metrics_detail: bool,
 
     /// URL at which people reach the status page, for links in alerts and messages; `{node}` stands for the node's name.
@@ -109,23 +133,23 @@ pub struct RunArgs {
     pub status_page_url: Option<StatusPageUrl>,
 
     /// File with a token that clients must send (`Authorization: Bearer …`); not required for /healthz and /readyz.
-    #[arg(long, value_name = "FILE", env = "IPCONFLICT_HTTP_TOKEN_FILE")]
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_HTTP_TOKEN_FILE", help_heading = heading::HTTP)]
     pub http_token_file: Option<PathBuf>,
 
     /// Serve TLS with this certificate chain (PEM); reloaded when the file changes.
-    #[arg(long, value_name = "FILE", env = "IPCONFLICT_TLS_CERT")]
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_TLS_CERT", help_heading = heading::HTTP)]
     pub tls_cert: Option<PathBuf>,
 
     /// Private key (PEM) of --tls-cert.
-    #[arg(long, value_name = "FILE", env = "IPCONFLICT_TLS_KEY")]
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_TLS_KEY", help_heading = heading::HTTP)]
     pub tls_key: Option<PathBuf>,
 
     /// Export one metric series per claimed address, to compare nodes in Prometheus.
-    #[arg(long, env = "IPCONFLICT_EXPORT_CLAIMS", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, env = "IPCONFLICT_EXPORT_CLAIMS", help_heading = heading::HTTP, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub export_claims: bool,
 
     /// Directory that preserves open conflicts and undelivered events across restarts.
-    #[arg(long, value_name = "DIR", env = "IPCONFLICT_STATE_DIR")]
+    #[arg(long, value_name = "DIR", env = "IPCONFLICT_STATE_DIR", help_heading = heading::STATE)]
     pub state_dir: Option<PathBuf>,
 
     /// The lock that excludes agents.
@@ -138,37 +162,38 @@ pub struct RunArgs {
         long,
         value_name = "MODE",
         env = "IPCONFLICT_ATTACH",
+        help_heading = heading::DEVICES,
         default_value = "auto"
     )]
     pub attach: AttachMode,
 
     /// Observe through netlink only, without eBPF; ARP and NDP frames are not seen.
-    #[arg(long, env = "IPCONFLICT_NO_EBPF", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, env = "IPCONFLICT_NO_EBPF", help_heading = heading::DEVICES, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub no_ebpf: bool,
 
     /// Log why the kernel programs reject a frame or do not publish an observation; rate-limited. Also enabled by a
     /// directive for `detector_ebpf` in RUST_LOG.
-    #[arg(long, env = "IPCONFLICT_KERNEL_LOG", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, env = "IPCONFLICT_KERNEL_LOG", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub kernel_log: bool,
 
     /// Expire claims seen only in ARP/NDP after this time, unless the pod has the address assigned.
-    #[arg(long, value_name = "TIME", env = "IPCONFLICT_CLAIM_TTL", default_value = "10m", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", env = "IPCONFLICT_CLAIM_TTL", help_heading = heading::TUNING, default_value = "10m", value_parser = parse_duration)]
     pub claim_ttl: Duration,
 
     /// Report an allowed address as flapping after this many moves within --flap-window (RFC 7432).
-    #[arg(long, value_name = "N", env = "IPCONFLICT_FLAP_MOVES", default_value = "5", value_parser = clap::value_parser!(u32).range(2..=256))]
+    #[arg(long, value_name = "N", env = "IPCONFLICT_FLAP_MOVES", help_heading = heading::TUNING, default_value = "5", value_parser = clap::value_parser!(u32).range(2..=256))]
     pub flap_moves: u32,
 
     /// Time within which --flap-moves are counted (RFC 7432).
-    #[arg(long, value_name = "TIME", env = "IPCONFLICT_FLAP_WINDOW", default_value = "180s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", env = "IPCONFLICT_FLAP_WINDOW", help_heading = heading::TUNING, default_value = "180s", value_parser = parse_duration)]
     pub flap_window: Duration,
 
     /// File with the kernel's BTF.
-    #[arg(long, value_name = "FILE", env = "IPCONFLICT_BTF", hide = true)]
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_BTF", help_heading = heading::TUNING, hide = true)]
     pub btf: Option<PathBuf>,
 
     /// Size of the eBPF ring buffer in bytes, a power of two.
-    #[arg(long, value_name = "BYTES", env = "IPCONFLICT_RING_BYTES", default_value = "1048576", hide = true, value_parser = parse_ring_bytes)]
+    #[arg(long, value_name = "BYTES", env = "IPCONFLICT_RING_BYTES", help_heading = heading::TUNING, default_value = "1048576", hide = true, value_parser = parse_ring_bytes)]
     pub ring_bytes: u32,
 
     /// Receive buffer size of the netlink sockets in bytes.
@@ -176,6 +201,7 @@ pub struct RunArgs {
         long,
         value_name = "BYTES",
         env = "IPCONFLICT_NETLINK_BYTES",
+        help_heading = heading::TUNING,
         default_value = "4194304",
         hide = true
     )]
@@ -198,6 +224,7 @@ pub struct CheckArgs {
         long,
         value_name = "FORMAT",
         env = "IPCONFLICT_FORMAT",
+        help_heading = heading::OUTPUT,
         default_value = "text"
     )]
     pub format: CheckFormat,
@@ -211,7 +238,7 @@ pub struct CheckArgs {
     pub agent: AgentArgs,
 
     /// Exit with 1 also for anomalies, such as IPAM drift.
-    #[arg(long, env = "IPCONFLICT_STRICT", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, env = "IPCONFLICT_STRICT", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub strict: bool,
 }
 
@@ -223,16 +250,17 @@ pub struct AgentArgs {
         long,
         value_name = "URL",
         env = "IPCONFLICT_URL",
+        help_heading = heading::HTTP,
         default_value = "http://127.0.0.1:9842"
     )]
     pub url: String,
 
     /// File with the token that the agent requires (--http-token-file).
-    #[arg(long, value_name = "FILE", env = "IPCONFLICT_TOKEN_FILE")]
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_TOKEN_FILE", help_heading = heading::HTTP)]
     pub token_file: Option<PathBuf>,
 
     /// CA certificates (PEM) to verify an https:// agent.
-    #[arg(long, value_name = "FILE", env = "IPCONFLICT_CA_FILE")]
+    #[arg(long, value_name = "FILE", env = "IPCONFLICT_CA_FILE", help_heading = heading::HTTP)]
     pub ca_file: Option<PathBuf>,
 }
 
@@ -244,7 +272,7 @@ pub struct WatchArgs {
     pub agent: AgentArgs,
 
     /// Print lines even in a terminal.
-    #[arg(long, env = "IPCONFLICT_LINES", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, env = "IPCONFLICT_LINES", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub lines: bool,
 }
 
@@ -264,6 +292,21 @@ pub struct CleanupArgs {
     pub log: LogArgs,
 }
 
+/// Settings of `completions`.
+#[derive(Args, Clone, Debug)]
+pub struct CompletionsArgs {
+    /// The shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// Settings of `man`.
+#[derive(Args, Clone, Debug)]
+pub struct ManArgs {
+    /// The directory, which is created if it does not exist.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
 /// The lock that excludes a second agent.
 #[derive(Args, Clone, Debug)]
 pub struct LockArgs {
@@ -273,6 +316,7 @@ pub struct LockArgs {
         long,
         value_name = "DIR",
         env = "IPCONFLICT_RUN_DIR",
+        help_heading = heading::STATE,
         default_value = "/run/ip-conflict-detector"
     )]
     pub run_dir: PathBuf,
@@ -286,6 +330,7 @@ pub struct LogArgs {
         long,
         value_name = "FORMAT",
         env = "IPCONFLICT_LOG_FORMAT",
+        help_heading = heading::OUTPUT,
         default_value = "text"
     )]
     pub log_format: LogFormat,
@@ -327,5 +372,32 @@ fn parse_ring_bytes(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(n) if n >= 4096 && n.is_power_of_two() => Ok(n),
         _ => Err("expected a power of two of at least 4096".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn every_setting_has_a_heading() {
+        let command = Cli::command();
+        let commands = ["run", "check", "watch", "cleanup"];
+        for command in commands
+            .iter()
+            .filter_map(|name| command.find_subcommand(name))
+        {
+            for argument in command.get_arguments() {
+                let id = argument.get_id();
+                let is_general = id == "config" || id == "force";
+                assert!(
+                    is_general || argument.get_help_heading().is_some(),
+                    "{} {id}",
+                    command.get_name()
+                );
+            }
+        }
     }
 }

@@ -30,6 +30,7 @@ pub mod memory;
 pub mod metrics;
 pub mod node;
 pub mod observe;
+pub mod packaging;
 pub mod persist;
 pub mod pods;
 pub mod sinks;

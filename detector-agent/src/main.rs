@@ -6,7 +6,7 @@ use detector_agent::{
     agent, check, cleanup,
     cli::Command,
     config::{self, ConfigError},
-    logging, watch,
+    logging, packaging, watch,
 };
 
 /// Exit code for an incomplete check and for every failure.
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         Command::Check(args) => Some(args.common.log.log_format),
         Command::Cleanup(args) => Some(args.log.log_format),
         // Log lines would overwrite the table.
-        Command::Watch(_) => None,
+        Command::Watch(_) | Command::Completions(_) | Command::Man(_) => None,
     };
     let kernel_log = matches!(&cli.command, Command::Run(args) if args.kernel_log);
     let _log_guard = format.map(|format| logging::start(format, kernel_log));
@@ -33,6 +33,12 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args).map_or_else(|e| failed(&e), ExitCode::from),
         Command::Watch(args) => {
             watch::run(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS)
+        }
+        Command::Completions(args) => {
+            packaging::write_completions(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS)
+        }
+        Command::Man(args) => {
+            packaging::write_manual(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS)
         }
         Command::Cleanup(args) => cleanup::run(&args).map_or_else(
             |e| failed(&e),

@@ -6,7 +6,10 @@
 use serde::de::DeserializeOwned;
 use serde_yaml_ng::{Mapping, Value};
 
-use super::file::kind;
+use super::{
+    errors::{Errors, suggestion},
+    file::kind,
+};
 
 /// A mapping whose fields are read one by one.
 #[derive(Debug)]
@@ -14,21 +17,24 @@ pub(super) struct Fields<'e> {
     path: String,
     /// Fields that have not been read yet.
     remaining: Mapping,
-    /// Keys that were read, listed in the error for an unknown key.
+    /// Keys that were read, suggested in the error for an unknown key.
     known: Vec<&'static str>,
-    errors: &'e mut Vec<String>,
+    errors: &'e mut Errors,
 }
 
 impl<'e> Fields<'e> {
     /// Starts reading `value`, found at `path`. Anything but a mapping adds an error and is treated as empty.
-    pub(super) fn new(path: String, value: &Value, errors: &'e mut Vec<String>) -> Self {
+    pub(super) fn new(path: String, value: &Value, errors: &'e mut Errors) -> Self {
         let remaining = match value {
             Value::Mapping(mapping) => mapping.clone(),
             other => {
-                errors.push(format!(
-                    "`{path}` is {}; expected a mapping of settings",
-                    kind(other)
-                ));
+                errors.add_sentence(
+                    &path,
+                    format!(
+                        "`{path}` is {}; expected a mapping of settings",
+                        kind(other)
+                    ),
+                );
                 Mapping::new()
             }
         };
@@ -83,7 +89,7 @@ impl<'e> Fields<'e> {
 
     /// Adds the error that the value of `key` is invalid because of `reason`.
     pub(super) fn add_error(&mut self, key: &str, reason: &dyn std::fmt::Display) {
-        self.errors.push(format!("`{}.{key}`: {reason}", self.path));
+        self.errors.add(&format!("{}.{key}", self.path), reason);
     }
 
     /// Adds an error for every key that was not read.
@@ -92,11 +98,10 @@ impl<'e> Fields<'e> {
             let name = key
                 .as_str()
                 .map_or_else(|| kind(key).to_owned(), str::to_owned);
-            self.errors.push(format!(
-                "`{}.{name}` is not a setting; supported: {}",
-                self.path,
-                self.known.join(", ")
-            ));
+            let path = format!("{}.{name}", self.path);
+            let suggestion = suggestion(&name, self.known.iter().copied());
+            let text = format!("`{path}` is not a setting; {suggestion}");
+            self.errors.add_sentence(&path, text);
         }
     }
 
@@ -116,11 +121,12 @@ impl<'e> Fields<'e> {
 pub(super) fn read_list<T>(
     path: &str,
     value: &Value,
-    errors: &mut Vec<String>,
+    errors: &mut Errors,
     mut read: impl FnMut(&mut Fields<'_>) -> Option<T>,
 ) -> Vec<T> {
     let Value::Sequence(items) = value else {
-        errors.push(format!("`{path}` is {}; expected a list", kind(value)));
+        let text = format!("`{path}` is {}; expected a list", kind(value));
+        errors.add_sentence(path, text);
         return Vec::new();
     };
     items

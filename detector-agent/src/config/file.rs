@@ -1,42 +1,60 @@
 //! Turns one configuration file, a YAML mapping, into command-line flags and sink settings.
 
-use std::{ffi::OsString, fs::File, io::Read as _, path::Path};
+use std::{collections::BTreeSet, ffi::OsString, fs::File, io::Read as _, path::Path};
 
-use clap::{ArgMatches, Command as Clap, parser::ValueSource};
+use clap::{Arg, ArgAction, ArgMatches, Command as Clap, parser::ValueSource};
 use serde_yaml_ng::{Mapping, Value};
 
 use super::{
     ConfigError,
-    sinks::{SECTIONS, check_unique_names, read_section},
+    errors::{Errors, suggestion},
+    sinks::{SECTIONS, read_section},
 };
 use crate::sinks::settings::SinkSettings;
 
 /// Only this much of the file is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Reads the file; `shown` is its name in errors.
-pub(super) fn read(path: &Path, shown: &str) -> Result<Mapping, ConfigError> {
-    let unreadable = |source| ConfigError::Unreadable {
-        path: shown.to_owned(),
-        source,
-    };
-    let mut text = String::new();
-    let file = File::open(path).map_err(unreadable)?;
-    file.take(MAX_FILE)
-        .read_to_string(&mut text)
-        .map_err(unreadable)?;
-    mapping(&text, shown)
+/// A configuration file.
+#[derive(Debug)]
+pub(super) struct ConfigFile {
+    /// Its name in errors.
+    shown: String,
+    /// Errors name lines of it.
+    text: String,
+    settings: Mapping,
 }
 
-fn mapping(text: &str, shown: &str) -> Result<Mapping, ConfigError> {
-    let malformed = |reason: String| ConfigError::Malformed {
-        path: shown.to_owned(),
-        reason,
-    };
-    match serde_yaml_ng::from_str(text).map_err(|e| malformed(e.to_string()))? {
-        Value::Mapping(mapping) => Ok(mapping),
-        Value::Null => Ok(Mapping::new()),
-        other => Err(malformed(format!("found {}", kind(&other)))),
+impl ConfigFile {
+    /// Reads the file; `shown` is its name in errors.
+    pub(super) fn read(path: &Path, shown: &str) -> Result<Self, ConfigError> {
+        let unreadable = |source| ConfigError::Unreadable {
+            path: shown.to_owned(),
+            source,
+        };
+        let mut text = String::new();
+        let file = File::open(path).map_err(unreadable)?;
+        file.take(MAX_FILE)
+            .read_to_string(&mut text)
+            .map_err(unreadable)?;
+        Self::parse(text, shown)
+    }
+
+    fn parse(text: String, shown: &str) -> Result<Self, ConfigError> {
+        let malformed = |reason: String| ConfigError::Malformed {
+            path: shown.to_owned(),
+            reason,
+        };
+        let settings = match serde_yaml_ng::from_str(&text).map_err(|e| malformed(e.to_string()))? {
+            Value::Mapping(mapping) => mapping,
+            Value::Null => Mapping::new(),
+            other => return Err(malformed(format!("found {}", kind(&other)))),
+        };
+        Ok(Self {
+            shown: shown.to_owned(),
+            text,
+            settings,
+        })
     }
 }
 
@@ -49,82 +67,71 @@ pub(super) fn settings_from(
     command: &Clap,
     subcommand: &str,
     given: &ArgMatches,
-    file: &Mapping,
-    shown: &str,
+    file: &ConfigFile,
 ) -> Result<(Vec<OsString>, SinkSettings), ConfigError> {
-    let mut errors = Vec::new();
+    let mut errors = Errors::default();
     let mut flags = Vec::new();
     let mut sinks = SinkSettings::default();
-    let current = command.find_subcommand(subcommand);
-    for (key, value) in file {
+    let mut names = BTreeSet::new();
+    for (key, value) in &file.settings {
         let Some(key) = key.as_str() else {
-            errors.push(format!(
-                "a key is {}; expected the name of a setting",
-                kind(key)
-            ));
+            let text = format!("a key is {}; expected the name of a setting", kind(key));
+            errors.add_sentence(&scalar(key).unwrap_or_default(), text);
             continue;
         };
         if SECTIONS.contains(&key) {
-            read_section(&mut sinks, key, value, &mut errors);
+            read_section(&mut sinks, &mut names, key, value, &mut errors);
             continue;
         }
-        let is_used = current.is_some_and(|c| has_flag(c, key));
-        if key == "config" || !command.get_subcommands().any(|c| has_flag(c, key)) {
-            errors.push(format!(
-                "`{key}` is not a setting; {}",
-                suggestion(command, key)
-            ));
-            continue;
-        }
-        let values = match scalars(value) {
-            Ok(values) => values,
-            Err(found) => {
-                errors.push(format!(
-                    "`{key}` is {found}; expected a value or a list of values"
-                ));
-                continue;
-            }
-        };
         // One file serves all commands. Settings of other commands are validated too, but not used.
-        let parsed_by = if is_used {
-            subcommand
-        } else {
-            subcommand_with_flag(command, key)
+        let used = command.find_subcommand(subcommand);
+        let mut commands = used.into_iter().chain(command.get_subcommands());
+        let found = commands.find_map(|c| flag(c, key).map(|argument| (c.get_name(), argument)));
+        let Some((parsed_by, argument)) = found.filter(|_| key != "config") else {
+            let text = format!(
+                "`{key}` is not a setting; {}",
+                suggest_setting(command, key)
+            );
+            errors.add_sentence(key, text);
+            continue;
         };
-        let as_flags: Vec<OsString> = values
-            .iter()
-            .map(|v| format!("--{key}={v}").into())
-            .collect();
-        let trial = [OsString::from("detector-agent"), parsed_by.into()]
-            .into_iter()
-            .chain(as_flags.clone());
-        if let Err(e) = command.clone().try_get_matches_from(trial) {
-            errors.push(format!("`{key}`: {}", first_line(&e)));
-        } else if is_used && !is_given(given, key) {
-            flags.extend(as_flags);
+        let Some(as_flags) = flags_of(argument, key, value, &mut errors) else {
+            continue;
+        };
+        let parse = |flags: &[OsString]| {
+            let args = [OsString::from("detector-agent"), parsed_by.into()];
+            let args = args.into_iter().chain(flags.iter().cloned());
+            command.clone().try_get_matches_from(args).map(drop)
+        };
+        let all: Vec<OsString> = as_flags.iter().map(|(_, flag)| flag.clone()).collect();
+        if let Err(error) = parse(&all) {
+            // It is about the first one only.
+            let mut found = false;
+            for (path, flag) in &as_flags {
+                if let Err(error) = parse(std::slice::from_ref(flag)) {
+                    errors.add(path, &first_line(&error));
+                    found = true;
+                }
+            }
+            if !found {
+                errors.add(key, &first_line(&error));
+            }
+        } else if parsed_by == subcommand && !is_given(given, key) {
+            flags.extend(all);
         }
     }
-    check_unique_names(&sinks, &mut errors);
     if errors.is_empty() {
         Ok((flags, sinks))
     } else {
         Err(ConfigError::Settings {
-            path: shown.to_owned(),
-            errors,
+            path: file.shown.clone(),
+            errors: errors.with_lines(&file.text),
         })
     }
 }
 
-fn has_flag(command: &Clap, key: &str) -> bool {
-    command.get_arguments().any(|a| a.get_long() == Some(key))
-}
-
-fn subcommand_with_flag<'c>(command: &'c Clap, key: &str) -> &'c str {
-    command
-        .get_subcommands()
-        .find(|c| has_flag(c, key))
-        .map(Clap::get_name)
-        .unwrap_or_default()
+fn flag<'c>(command: &'c Clap, key: &str) -> Option<&'c Arg> {
+    command.get_arguments().find(|a| a.get_long() == Some(key))
 }
 
 fn is_given(given: &ArgMatches, key: &str) -> bool {
@@ -135,18 +142,51 @@ fn is_given(given: &ArgMatches, key: &str) -> bool {
     )
 }
 
-fn scalars(value: &Value) -> Result<Vec<String>, &'static str> {
+/// The setting as flags, each with the path of its value; `None` if the value has the wrong type, which adds an error.
+fn flags_of(
+    argument: &Arg,
+    key: &str,
+    value: &Value,
+    errors: &mut Errors,
+) -> Option<Vec<(String, OsString)>> {
+    let as_flag = |value: String| OsString::from(format!("--{key}={value}"));
+    let is_list = matches!(argument.get_action(), ArgAction::Append);
+    let expected = if is_list {
+        "a value or a list of values"
+    } else {
+        "one value"
+    };
     match value {
-        Value::Sequence(items) => items
-            .iter()
-            .map(|item| match item {
-                Value::Sequence(_) => Err("a list of lists"),
-                item => scalars(item).map(|mut v| v.pop().unwrap_or_default()),
-            })
-            .collect(),
-        Value::String(s) => Ok(vec![s.clone()]),
-        Value::Bool(b) => Ok(vec![b.to_string()]),
-        Value::Number(n) => Ok(vec![n.to_string()]),
+        Value::Sequence(items) if is_list => {
+            let mut flags = Vec::new();
+            for (n, item) in items.iter().enumerate() {
+                let path = format!("{key}[{n}]");
+                match scalar(item) {
+                    Ok(value) => flags.push((path, as_flag(value))),
+                    Err(found) => {
+                        let text = format!("`{path}` is {found}; expected one value");
+                        errors.add_sentence(&path, text);
+                    }
+                }
+            }
+            Some(flags)
+        }
+        value => match scalar(value) {
+            Ok(value) => Some(vec![(key.to_owned(), as_flag(value))]),
+            Err(found) => {
+                let text = format!("`{key}` is {found}; expected {expected}");
+                errors.add_sentence(key, text);
+                None
+            }
+        },
+    }
+}
+
+fn scalar(value: &Value) -> Result<String, &'static str> {
+    match value {
+        Value::String(s) => Ok(s.clone()),
+        Value::Bool(b) => Ok(b.to_string()),
+        Value::Number(n) => Ok(n.to_string()),
         other => Err(kind(other)),
     }
 }
@@ -171,28 +211,15 @@ fn first_line(error: &clap::Error) -> String {
 }
 
 /// A similar setting, or the list of all settings.
-fn suggestion(command: &Clap, key: &str) -> String {
-    let mut names: Vec<&str> = command
+fn suggest_setting(command: &Clap, key: &str) -> String {
+    let flags = command
         .get_subcommands()
-        .flat_map(|c| {
-            c.get_arguments()
-                .filter(|a| !a.is_hide_set())
-                .filter_map(|a| a.get_long())
-        })
-        .filter(|name| !["config", "help", "version"].contains(name))
-        .chain(SECTIONS)
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    let is_similar = |name: &&str| {
-        name.contains(key)
-            || key.contains(*name)
-            || name.chars().zip(key.chars()).take(4).all(|(a, b)| a == b)
-    };
-    match names.iter().find(|name| is_similar(name)) {
-        Some(name) => format!("did you mean `{name}`?"),
-        None => format!("supported: {}", names.join(", ")),
-    }
+        .flat_map(Clap::get_arguments)
+        .filter(|a| !a.is_hide_set())
+        .filter_map(Arg::get_long)
+        .filter(|name| !["config", "help", "version"].contains(name));
+    let names: BTreeSet<&str> = flags.chain(SECTIONS).collect();
+    suggestion(key, names.into_iter())
 }
 
 /// Fuzz entry points; see [`crate::fuzzing`].
@@ -200,7 +227,7 @@ fn suggestion(command: &Clap, key: &str) -> String {
 pub(crate) mod fuzzing {
     use clap::CommandFactory as _;
 
-    use super::{mapping, settings_from};
+    use super::{ConfigFile, settings_from};
     use crate::cli::Cli;
 
     /// Parses a configuration file for each command that takes one.
@@ -208,7 +235,7 @@ pub(crate) mod fuzzing {
         let Ok(text) = std::str::from_utf8(bytes) else {
             return;
         };
-        let Ok(file) = mapping(text, "fuzz.yaml") else {
+        let Ok(file) = ConfigFile::parse(text.to_owned(), "fuzz.yaml") else {
             return;
         };
         let command = Cli::command();
@@ -221,7 +248,7 @@ pub(crate) mod fuzzing {
                 continue;
             };
             // The resulting flags must not make the command line parser panic.
-            if let Ok((flags, _)) = settings_from(&command, name, given, &file, "fuzz.yaml") {
+            if let Ok((flags, _)) = settings_from(&command, name, given, &file) {
                 let args = args.map(Into::into).into_iter().chain(flags);
                 let _ = command.clone().try_get_matches_from(args);
             }

@@ -4,6 +4,7 @@
 //! Each value goes through the parser of its flag, so the file accepts exactly what the command line accepts. All errors of
 //! the file are reported at once.
 
+mod errors;
 mod fields;
 pub(crate) mod file;
 mod sinks;
@@ -13,6 +14,7 @@ use std::ffi::OsString;
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::cli::{Cli, Command};
+use file::ConfigFile;
 
 /// Why the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -66,9 +68,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
     let Some(path) = path else {
         return Ok(Cli::from_arg_matches(&matches)?);
     };
-    let shown = path.display().to_string();
-    let settings = file::read(path, &shown)?;
-    let (flags, sinks) = file::settings_from(&command, name, given, &settings, &shown)?;
+    let file = ConfigFile::read(path, &path.display().to_string())?;
+    let (flags, sinks) = file::settings_from(&command, name, given, &file)?;
     let mut merged = args;
     merged.extend(flags);
     let mut cli = Cli::from_arg_matches(&command.try_get_matches_from(merged)?)?;
@@ -144,6 +145,36 @@ mod tests {
             "`listen` is a mapping",
         ] {
             assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+
+    #[test]
+    fn each_error_has_its_line_in_order() {
+        let error = run_with(
+            "allow:\n- nonsense\n- 10.0.0.0/8\n- 10.0.0.0/33\n- 300.1.1.1\nevents: [a]\nexport-claims: 1\n\
+             webhooks:\n- name: ops\n  ulr: https://example.org/\nalertmanagers:\n- name: am\n  url: http://a\n\
+             - {name: ops, url: 'http://a'}\nclaim-tll: 2m\n7: 8\ninterfaces: [a, [b]]\n",
+            &[],
+        )
+        .unwrap_err()
+        .to_string();
+        let found: Vec<_> = error.lines().skip(1).map(str::trim).collect();
+        let expected = [
+            "line 2: `allow[0]`: invalid value 'nonsense' for '--allow <CIDR>': expected an address or a CIDR",
+            "line 4: `allow[2]`: invalid value '10.0.0.0/33'",
+            "line 5: `allow[3]`: invalid value '300.1.1.1'",
+            "line 6: `events` is a list; expected one value",
+            "line 7: `export-claims`: invalid value '1'",
+            "line 9: `webhooks[0].url`: is missing or invalid",
+            "line 10: `webhooks[0].ulr` is not a setting; did you mean `url`?",
+            "line 14: `alertmanagers[1].name`: two sinks are named `ops`",
+            "line 15: `claim-tll` is not a setting; did you mean `claim-ttl`?",
+            "line 16: a key is a number; expected the name of a setting",
+            "line 17: `interfaces[1]` is a list; expected one value",
+        ];
+        assert_eq!(found.len(), expected.len(), "{error}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{expected}: {error}");
         }
     }
 

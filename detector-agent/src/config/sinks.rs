@@ -9,7 +9,10 @@ use std::{
 use hyper::Uri;
 use serde_yaml_ng::Value;
 
-use super::fields::{Fields, read_list};
+use super::{
+    errors::Errors,
+    fields::{Fields, read_list},
+};
 use crate::{
     engine::Confidence,
     event::{ContractName as _, SubjectKind},
@@ -32,36 +35,24 @@ const MAX_NAME: usize = 63;
 /// Names that the agent's own sinks have in metrics.
 const RESERVED: [&str; 3] = ["lines", "outbox", "state"];
 
-/// Reads one of [`SECTIONS`] into `sinks`, and appends what is wrong with it to `errors`.
+/// Reads one of [`SECTIONS`] into `sinks`, and adds what is wrong with it to `errors`. `names` are those of all sinks.
 pub(super) fn read_section(
     sinks: &mut SinkSettings,
+    names: &mut BTreeSet<String>,
     section: &str,
     value: &Value,
-    errors: &mut Vec<String>,
+    errors: &mut Errors,
 ) {
     if section == "webhooks" {
-        sinks.webhooks = read_list(section, value, errors, webhook);
+        sinks.webhooks = read_list(section, value, errors, |fields| webhook(fields, names));
     } else {
-        sinks.alertmanagers = read_list(section, value, errors, alertmanager);
+        sinks.alertmanagers =
+            read_list(section, value, errors, |fields| alertmanager(fields, names));
     }
 }
 
-/// Appends an error for each sink name that is used twice.
-pub(super) fn check_unique_names(sinks: &SinkSettings, errors: &mut Vec<String>) {
-    let webhooks = sinks.webhooks.iter().map(|w| w.name.as_str());
-    let alertmanagers = sinks.alertmanagers.iter().map(|a| a.name.as_str());
-    let mut seen = BTreeSet::new();
-    for name in webhooks.chain(alertmanagers) {
-        if !seen.insert(name) {
-            errors.push(format!(
-                "two sinks are named `{name}`; give each webhook and alertmanager a name of its own"
-            ));
-        }
-    }
-}
-
-fn webhook(fields: &mut Fields<'_>) -> Option<WebhookSettings> {
-    let name = name(fields);
+fn webhook(fields: &mut Fields<'_>, names: &mut BTreeSet<String>) -> Option<WebhookSettings> {
+    let name = name(fields, names);
     let format = fields.take("format").unwrap_or_default();
     let default = (format == Format::Pagerduty)
         .then(|| Uri::from_static("https://events.pagerduty.com/v2/enqueue"));
@@ -89,8 +80,11 @@ fn webhook(fields: &mut Fields<'_>) -> Option<WebhookSettings> {
     })
 }
 
-fn alertmanager(fields: &mut Fields<'_>) -> Option<AlertmanagerSettings> {
-    let name = name(fields);
+fn alertmanager(
+    fields: &mut Fields<'_>,
+    names: &mut BTreeSet<String>,
+) -> Option<AlertmanagerSettings> {
+    let name = name(fields, names);
     let endpoint = endpoint(fields, None);
     let labels = AlertLabels {
         all: fields.take("labels").unwrap_or_default(),
@@ -134,7 +128,8 @@ fn check_labels(fields: &mut Fields<'_>, key: &str, labels: &BTreeMap<String, St
     }
 }
 
-fn name(fields: &mut Fields<'_>) -> Option<String> {
+/// The sink's name, which is added to `names`.
+fn name(fields: &mut Fields<'_>, names: &mut BTreeSet<String>) -> Option<String> {
     let Some(name) = fields.take::<String>("name") else {
         fields.add_error(
             "name",
@@ -153,6 +148,14 @@ fn name(fields: &mut Fields<'_>) -> Option<String> {
         fields.add_error(
             "name",
             &format!("`{name}` is reserved by the agent; choose another name"),
+        );
+        None
+    } else if !names.insert(name.clone()) {
+        fields.add_error(
+            "name",
+            &format!(
+                "two sinks are named `{name}`; give each webhook and alertmanager a name of its own"
+            ),
         );
         None
     } else {

@@ -4,6 +4,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
+use crate::cli::heading;
+
 /// Whether IPAM allocations are compared with live addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum IpamMode {
@@ -21,6 +23,7 @@ pub struct IpamSettings {
         long,
         value_name = "MODE",
         env = "IPCONFLICT_IPAM",
+        help_heading = heading::IPAM,
         default_value = "auto"
     )]
     pub ipam: IpamMode,
@@ -30,6 +33,7 @@ pub struct IpamSettings {
         long,
         value_name = "DIR",
         env = "IPCONFLICT_CNI_CONF_DIR",
+        help_heading = heading::IPAM,
         default_value = "/etc/cni/net.d"
     )]
     pub cni_conf_dir: PathBuf,
@@ -40,6 +44,7 @@ pub struct IpamSettings {
         long,
         value_name = "FILE",
         env = "IPCONFLICT_AWS_IPAM_FILE",
+        help_heading = heading::IPAM,
         default_value = "/var/run/aws-node/ipam.json"
     )]
     pub aws_ipam_file: PathBuf,
@@ -49,13 +54,14 @@ pub struct IpamSettings {
         long,
         value_name = "ADDR",
         env = "IPCONFLICT_AWS_INTROSPECTION",
+        help_heading = heading::IPAM,
         default_value = "127.0.0.1:61679",
         hide = true
     )]
     pub aws_introspection: SocketAddr,
 
     /// Report an allocation that no pod uses after this time.
-    #[arg(long, value_name = "TIME", env = "IPCONFLICT_IPAM_LEAK_AFTER", default_value = "10m", value_parser = leak_after)]
+    #[arg(long, value_name = "TIME", env = "IPCONFLICT_IPAM_LEAK_AFTER", help_heading = heading::IPAM, default_value = "10m", value_parser = leak_after)]
     pub ipam_leak_after: Duration,
 }
 

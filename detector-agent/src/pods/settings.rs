@@ -4,7 +4,7 @@ use std::{convert::Infallible, fmt, path::PathBuf, str::FromStr, time::Duration}
 
 use clap::Args;
 
-use crate::kube_client::KubeMode;
+use crate::{cli::heading, kube_client::KubeMode};
 
 /// A path, or `off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +84,7 @@ pub struct PodLookupSettings {
         long,
         value_name = "SOCKET",
         env = "IPCONFLICT_CRI_ENDPOINT",
+        help_heading = heading::POD_NAMES,
         default_value = "auto"
     )]
     pub cri_endpoint: CriSetting,
@@ -93,6 +94,7 @@ pub struct PodLookupSettings {
         long,
         value_name = "DIR",
         env = "IPCONFLICT_CNI_CACHE_DIR",
+        help_heading = heading::POD_NAMES,
         default_value = "/var/lib/cni/results"
     )]
     pub cni_cache_dir: PathSetting,
@@ -103,6 +105,7 @@ pub struct PodLookupSettings {
         long,
         value_name = "MODE",
         env = "IPCONFLICT_KUBE",
+        help_heading = heading::POD_NAMES,
         default_value = "auto"
     )]
     pub kube: KubeMode,
@@ -112,12 +115,13 @@ pub struct PodLookupSettings {
         long,
         value_name = "LABEL",
         env = "IPCONFLICT_POD_LABELS",
+        help_heading = heading::POD_NAMES,
         value_delimiter = ','
     )]
     pub pod_labels: Vec<String>,
 
     /// Timeout of one pod lookup. No event waits for it; `check` prints what is known by then.
-    #[arg(long, value_name = "TIME", env = "IPCONFLICT_LOOKUP_TIMEOUT", default_value = "2s", value_parser = lookup_timeout)]
+    #[arg(long, value_name = "TIME", env = "IPCONFLICT_LOOKUP_TIMEOUT", help_heading = heading::POD_NAMES, default_value = "2s", value_parser = lookup_timeout)]
     pub lookup_timeout: Duration,
 }
 
