@@ -67,7 +67,7 @@ pub const LOOKUP_OUTCOMES: [&str; 9] = [
 ];
 
 /// Values of `outcome` in `ipconflict_deliveries_total`.
-pub const DELIVERY_OUTCOMES: [&str; 15] = [
+pub const DELIVERY_OUTCOMES: [&str; 16] = [
     "delivered",
     "failed",
     "rejected",
@@ -76,6 +76,7 @@ pub const DELIVERY_OUTCOMES: [&str; 15] = [
     "limited",
     "given_up",
     "disabled",
+    "unusable",
     "unreadable",
     "evicted",
     "evicted_end",

@@ -215,7 +215,7 @@ impl Metrics {
             ),
             deliveries: metric!(
                 "deliveries",
-                "Total number of events at each sink, by outcome",
+                "Total number of events and attempts at each sink, by outcome",
                 Family::default()
             ),
             pending: metric!(

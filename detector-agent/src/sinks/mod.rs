@@ -18,6 +18,7 @@ mod reporter;
 pub mod retry;
 pub mod settings;
 pub mod start;
+mod unusable;
 pub mod webhook;
 
 use std::fmt;

@@ -8,10 +8,10 @@ use tracing::warn;
 use super::{
     EventSink,
     alertmanager::Alertmanager,
-    client::PostError,
     outbox::{Outbox, OutboxBounds, OutboxError, SinkSpec},
     settings::SinkSettings,
-    webhook::{Webhook, WebhookError, sender::Sender},
+    unusable::FileCheck,
+    webhook::{Webhook, sender::Sender},
 };
 use crate::{
     health::{Health, Role},
@@ -22,9 +22,6 @@ use crate::{
 /// Why the sinks cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SinksError {
-    /// Files named in the configuration cannot be used.
-    #[error("{} of the configured sinks cannot be used:\n  {}", .0.len(), .0.join("\n  "))]
-    Unusable(Vec<String>),
     /// The outbox.
     #[error(transparent)]
     Outbox(#[from] OutboxError),
@@ -40,10 +37,10 @@ pub struct Senders {
 
 impl Senders {
     /// Starts a sender for every sink and returns the sinks for the event loop. Without a `store`, undelivered events
-    /// are lost when the process ends.
+    /// are lost when the process ends. A sink whose files cannot be used sends nothing until they can.
     ///
     /// # Errors
-    /// See [`SinksError`]; every unusable sink is named at once.
+    /// See [`SinksError`].
     pub fn start(
         sinks: &SinkSettings,
         store: Option<&Arc<Store>>,
@@ -51,28 +48,6 @@ impl Senders {
         health: &Health,
         runtime: &Handle,
     ) -> Result<(Self, Vec<Box<dyn EventSink>>), SinksError> {
-        let webhooks: Vec<_> = sinks
-            .webhooks
-            .iter()
-            .map(|settings| Arc::new(Webhook::new(settings, sinks.status_page_url.clone())))
-            .collect();
-        let mut unusable = Vec::new();
-        for (settings, webhook) in sinks.webhooks.iter().zip(&webhooks) {
-            if let Err(why) = webhook.check() {
-                unusable.push(describe::<WebhookError>(&settings.name, &why));
-            }
-        }
-        let mut alertmanagers = Vec::new();
-        for settings in &sinks.alertmanagers {
-            let part = health.part(Role::Sink, format!("alertmanager {}", settings.name));
-            match Alertmanager::new(settings, sinks.status_page_url.clone(), metrics, part) {
-                Ok(both) => alertmanagers.push(both),
-                Err(why) => unusable.push(describe::<PostError>(&settings.name, &why)),
-            }
-        }
-        if !unusable.is_empty() {
-            return Err(SinksError::Unusable(unusable));
-        }
         let (stop, stopped) = watch::channel(false);
         let mut senders = Self {
             outbox: None,
@@ -80,31 +55,42 @@ impl Senders {
             stop,
         };
         let mut event_sinks: Vec<Box<dyn EventSink>> = Vec::new();
-        if !webhooks.is_empty() {
+        if !sinks.webhooks.is_empty() {
             let outbox = outbox(sinks, store, metrics, health)?;
             event_sinks.push(Box::new(outbox.sink()));
-            for ((settings, webhook), sink_queue) in sinks
-                .webhooks
-                .iter()
-                .zip(webhooks)
-                .zip(outbox.sink_queues())
-            {
-                let random = fastrand::Rng::new();
+            for (settings, sink_queue) in sinks.webhooks.iter().zip(outbox.sink_queues()) {
+                let webhook = Arc::new(Webhook::new(settings, sinks.status_page_url.clone()));
                 let part = health.part(Role::Sink, format!("webhook {}", settings.name));
-                let sender = Sender::new(
-                    Arc::clone(sink_queue),
-                    webhook,
-                    settings.retry,
-                    random,
-                    part,
-                );
-                senders.spawn(runtime, sender.run(stopped.clone()));
+                let files = {
+                    let webhook = Arc::clone(&webhook);
+                    FileCheck::new(&settings.name, metrics, part.clone(), move || {
+                        webhook.check()
+                    })
+                };
+                let (sink_queue, retry) = (Arc::clone(sink_queue), settings.retry);
+                let stopped = stopped.clone();
+                senders.spawn(runtime, async move {
+                    if files.wait(stopped.clone()).await {
+                        let random = fastrand::Rng::new();
+                        let sender = Sender::new(sink_queue, webhook, retry, random, part);
+                        sender.run(stopped).await;
+                    }
+                });
             }
             senders.outbox = Some(outbox);
         }
-        for (task, sink) in alertmanagers {
+        for settings in &sinks.alertmanagers {
+            let part = health.part(Role::Sink, format!("alertmanager {}", settings.name));
+            let (task, sink) = Alertmanager::new(settings, sinks.status_page_url.clone(), metrics, part.clone());
             event_sinks.push(Box::new(sink));
-            senders.spawn(runtime, task.run(stopped.clone()));
+            let client = task.client();
+            let files = FileCheck::new(&settings.name, metrics, part, move || client.check());
+            let stopped = stopped.clone();
+            senders.spawn(runtime, async move {
+                if files.wait(stopped.clone()).await {
+                    task.run(stopped).await;
+                }
+            });
         }
         Ok((senders, event_sinks))
     }
@@ -168,8 +154,4 @@ fn outbox(
         metrics,
         part,
     )?)
-}
-
-fn describe<E: std::fmt::Display>(name: &str, why: &E) -> String {
-    format!("`{name}`: {why}")
 }

@@ -45,8 +45,10 @@ The tables are generated from the code.
 
 Every setting is a flag, an environment variable, and a key in the YAML file given with `--config`.
 A flag takes precedence over the environment, and the environment over the file.
-An unknown key or an invalid value is an error that names it, and all errors of the file are reported at once.
+An unknown key or an invalid value is an error that names it and its line, with a similar key if there is one; all errors of the file are reported at once.
 One file serves all commands.
+
+`detector-agent completions SHELL` writes completions for bash, zsh, fish, elvish or PowerShell to stdout, and `detector-agent man DIR` writes the manual pages, for packages to install.
 "
     .to_owned();
     let command = Cli::command();
@@ -108,6 +110,7 @@ alertmanagers:                            # list every one of a cluster, as for 
 
 `webhooks` and `alertmanagers` can only be set in the file.
 Secrets are in files of their own, which are read again before each request, so that a rotation needs no restart.
+If a file of a sink is missing or unusable at the start, that sink is disabled, and everything else runs: the log, /readyz and `ipconflict_deliveries_total{outcome=\"unusable\"}` show it, its events wait, and it is enabled within seconds once the file can be used.
 With the chart, `secrets` mounts the keys of a Secret under /etc/ip-conflict-detector/secrets.
 
 | key | of | default | meaning |

@@ -281,3 +281,37 @@ fn webhook_gets_one_raised_and_resolved_over_a_kill() {
         );
     }
 }
+
+#[test]
+fn missing_secret_disables_its_sink_and_detection_runs() {
+    let node = Node::new("nosecret").unwrap();
+    let receiver = node.run_in(Receiver::start).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let text = format!(
+        "webhooks:\n- {{name: hook, url: '{}', secret-files: [{}]}}\n",
+        receiver.url(),
+        path("secret").display(),
+    );
+    fs::write(path("config.yaml"), text).unwrap();
+    let agent = Agent::start_ready(&node, &command(&path("config.yaml"))).unwrap();
+    agent.wait_log(DEADLINE, "sink disabled").unwrap();
+    let client = TestClient::new(&node, ORIGIN);
+    let detail = wait_component(&client, "webhook hook", "failed");
+    assert!(detail.contains("/secret"), "{detail}");
+    let pods = two_pods(&node);
+    for pod in &pods {
+        pod.add_address("10.244.2.10/32").unwrap();
+    }
+    agent.wait_raised(ADDRESS).unwrap();
+    let metrics = client.get("/metrics").unwrap().body;
+    let unusable = r#"ipconflict_deliveries_total{sink="hook",outcome="unusable"} "#;
+    assert!(metrics.contains(unusable), "{metrics}");
+    assert!(receiver.requests().is_empty());
+    // Once the secret is there, the event that waited is delivered.
+    fs::write(path("secret"), SECRET).unwrap();
+    receiver
+        .wait_until(DEADLINE, |posted| has_accepted(posted, "raised", ADDRESS))
+        .unwrap();
+    wait_component(&client, "webhook hook", "works");
+}

@@ -29,7 +29,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     EventSink,
-    client::{HttpClient, PostError, PostFailure},
+    client::{HttpClient, PostFailure},
     retry::RetryPolicy,
 };
 use crate::{
@@ -103,7 +103,7 @@ impl EventSink for AlertSink {
 #[derive(Debug)]
 pub struct Alertmanager {
     name: String,
-    client: HttpClient,
+    client: Arc<HttpClient>,
     /// The interval at which everything is sent.
     interval: Duration,
     state: AlertState,
@@ -118,17 +118,13 @@ pub struct Alertmanager {
 
 impl Alertmanager {
     /// The task and the sink that feeds it; alerts link to the status page.
-    ///
-    /// # Errors
-    /// If its files cannot be used.
     pub fn new(
         settings: &AlertmanagerSettings,
         status_page: Option<StatusPageUrl>,
         metrics: &Arc<Metrics>,
         health: Part,
-    ) -> Result<(Self, AlertSink), PostError> {
+    ) -> (Self, AlertSink) {
         let client = HttpClient::new(settings.endpoint.clone(), "/api/v2/alerts");
-        client.check()?;
         let (sender, changes) = mpsc::channel(CHANGES);
         let labels = Delivery::new(&settings.name, "dropped");
         let sink = AlertSink {
@@ -138,7 +134,7 @@ impl Alertmanager {
         };
         let task = Self {
             name: settings.name.clone(),
-            client,
+            client: Arc::new(client),
             interval: settings.resend_every,
             state: AlertState::new(
                 settings.only.clone(),
@@ -156,12 +152,17 @@ impl Alertmanager {
             random: fastrand::Rng::new(),
             health,
         };
-        task.health.works("nothing to send yet");
-        Ok((task, sink))
+        (task, sink)
+    }
+
+    /// Its HTTP client.
+    pub(super) fn client(&self) -> Arc<HttpClient> {
+        Arc::clone(&self.client)
     }
 
     /// Sends until `stop` becomes true, then the last changes. The caller sets the deadline.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        self.health.works("nothing to send yet");
         let mut next_full = Instant::now() + self.interval;
         loop {
             tokio::select! {

@@ -29,6 +29,7 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 struct RunningSinks {
     directory: TempDir,
     metrics: Arc<Metrics>,
+    health: Health,
     runtime: Runtime,
     senders: Option<Senders>,
     sinks: Vec<Box<dyn EventSink>>,
@@ -70,6 +71,7 @@ impl RunningSinks {
         Ok(Self {
             directory,
             metrics,
+            health,
             runtime,
             senders: Some(senders),
             sinks,

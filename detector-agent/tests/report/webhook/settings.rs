@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use detector_agent::event::AnyEvent;
+use detector_agent::{event::AnyEvent, health::State};
 use detector_testkit::{DEADLINE, ReceivedRequest, Receiver};
 
-use super::{RunningSinks, accepted, event_json};
+use super::{RunningSinks, accepted, event, event_json};
 
 /// A conflict event raised now, with this kind, confidence, and Kubernetes namespace of a claimant.
 fn about(
@@ -141,36 +141,60 @@ fn slack_and_pagerduty_get_their_own_formats() {
 }
 
 #[test]
-fn all_unusable_files_are_named_at_startup() {
-    let yaml = "webhooks:\n- {name: a, url: 'http://127.0.0.1:1', secret-files: [DIR/none]}\n\
-                - {name: b, url-file: DIR/url}\n- {name: c, url: 'https://127.0.0.1:1', ca-file: DIR/url}\n\
-                - {name: d, url: 'http://127.0.0.1:1', secret-files: [DIR/short]}\n\
-                alertmanagers:\n- {name: e, url: 'http://127.0.0.1:1', header-files: {X-Key: DIR/empty}}\n";
-    let error = RunningSinks::start(yaml, |dir| {
+fn sinks_with_unusable_files_are_disabled_until_they_can_be_used() {
+    let receiver = Receiver::start().unwrap();
+    let url = format!("http://{}", receiver.address());
+    let yaml = format!(
+        "webhooks:\n- {{name: a, url: '{url}/a', header-files: {{X-Key: DIR/none}}}}\n\
+         - {{name: b, url-file: DIR/url}}\n- {{name: c, url: 'https://127.0.0.1:1', ca-file: DIR/url}}\n\
+         - {{name: d, url: 'http://127.0.0.1:1', secret-files: [DIR/short]}}\n- {{name: good, url: '{url}/good'}}\n\
+         alertmanagers:\n- {{name: e, url: '{url}/e', header-files: {{X-Key: DIR/empty}}}}\n"
+    );
+    let mut running = RunningSinks::start(&yaml, |dir| {
         fs::write(dir.join("url"), "not a url s3cr3t").unwrap();
         fs::write(dir.join("short"), "whsec_c2hvcnQ=").unwrap();
         fs::write(dir.join("empty"), "\n").unwrap();
     })
-    .err()
-    .unwrap()
-    .to_string();
-    for word in [
-        "5 of the configured sinks",
-        "`a`: cannot read",
-        "/none",
-        "`b`: ",
-        "/url is not a valid URL",
-        "`c`: ",
-        "/url has no certificate",
-        "`d`: ",
-        "5 bytes",
-        "`e`: ",
-        "/empty is empty",
+    .unwrap();
+    let sinks: Vec<_> = running.health.report();
+    for (name, reasons) in [
+        ("a", ["cannot read", "/none"]),
+        ("b", ["/url", "is not a valid URL"]),
+        ("c", ["/url", "has no certificate"]),
+        ("d", ["/short", "5 bytes"]),
+        ("e", ["/empty", "is empty"]),
     ] {
-        assert!(error.contains(word), "{word}: {error}");
+        let part = sinks
+            .iter()
+            .find(|part| part.name.ends_with(&format!(" {name}")));
+        let part = part.unwrap();
+        assert_eq!(part.state, State::Failed, "{part:?}");
+        assert!(part.detail.starts_with("disabled: "), "{part:?}");
+        for reason in reasons {
+            assert!(part.detail.contains(reason), "{reason}: {part:?}");
+        }
+        assert!(
+            !part.detail.contains("s3cr3t") && !part.detail.contains("c2hvcnQ"),
+            "{part:?}"
+        );
+        assert!(running.count(name, "unusable") >= 1, "{name}");
     }
-    assert!(
-        !error.contains("s3cr3t") && !error.contains("c2hvcnQ"),
-        "{error}"
-    );
+    // The others get their events.
+    running.offer(event("e1", "raised", "c"));
+    let posted = receiver.wait_until(DEADLINE, |p| accepted(p) == 1).unwrap();
+    assert_eq!(posted[0].path, "/good");
+    // A file that can be used enables its sink, and what waited is sent.
+    let directory = running.directory.path();
+    fs::write(directory.join("none"), "key").unwrap();
+    fs::write(directory.join("empty"), "key").unwrap();
+    receiver
+        .wait_until(DEADLINE, |posted| {
+            ["/a", "/e/api/v2/alerts"]
+                .iter()
+                .all(|path| posted.iter().any(|p| p.path == *path && p.is_accepted()))
+        })
+        .unwrap();
+    running.wait_count("a", "delivered", 1);
+    assert_eq!(running.count("b", "delivered"), 0);
+    running.stop();
 }
