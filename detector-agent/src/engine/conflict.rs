@@ -52,7 +52,7 @@ impl ConflictKind {
 
     /// The name used in events and metrics (`docs/events.md`).
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Duplicate => "duplicate",
             Self::Host => "host",

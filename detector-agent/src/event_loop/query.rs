@@ -6,19 +6,19 @@ use tokio::sync::oneshot;
 
 use crate::{
     clock,
-    engine::{Anomaly, AnomalyId, Conflict, Engine, ListedClaim},
+    engine::{Anomaly, AnomalyId, Conflict, ConflictId, Engine, ListedClaim, Timestamp},
 };
 
 /// A query with the channel for its answer. Lists are queried by address, a few hundred at a time, so that no answer takes
 /// long.
 #[derive(Debug)]
 pub enum Query {
-    /// The addresses with an open conflict, in the order in which they were raised.
-    ConflictAddresses(oneshot::Sender<Vec<IpAddr>>),
+    /// The open conflicts: when each was raised, and its address.
+    ConflictIds(oneshot::Sender<Vec<(Timestamp, IpAddr, ConflictId)>>),
     /// The open conflicts of these addresses.
     Conflicts(Vec<IpAddr>, oneshot::Sender<Vec<Conflict>>),
-    /// The open anomalies, in the order in which they were raised.
-    AnomalyIds(oneshot::Sender<Vec<AnomalyId>>),
+    /// The open anomalies: when each was raised, and its address.
+    AnomalyIds(oneshot::Sender<Vec<(Timestamp, IpAddr, AnomalyId)>>),
     /// Those of these anomalies that are open.
     Anomalies(Vec<AnomalyId>, oneshot::Sender<Vec<Anomaly>>),
     /// Every address that the engine has facts about.
@@ -32,7 +32,7 @@ impl Query {
     pub(super) fn answer(self, engine: &Engine) {
         let now = clock::now();
         match self {
-            Self::ConflictAddresses(reply) => drop(reply.send(engine.conflict_addresses())),
+            Self::ConflictIds(reply) => drop(reply.send(engine.conflict_ids())),
             Self::Conflicts(addresses, reply) => {
                 let conflicts = addresses.iter().flat_map(|a| engine.conflicts_of(*a, now));
                 drop(reply.send(conflicts.collect()));

@@ -2,7 +2,6 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use hyper::{StatusCode, header};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -10,12 +9,17 @@ use tokio::sync::mpsc;
 use super::{
     App, Sources,
     engine_client::{EngineClient, QueryError},
-    respond::{Chunk, JSON, Reply, Truncated, error, head_only, stream, with},
+    list::{ItemKey, List},
+    parameters::{Parameters, Position, Supported},
+    respond::{JSON, Reply, error, head_only, json, stream, with},
 };
 use crate::{
     clock::Moment,
-    engine::{Anomaly, AnomalyId, Claimant, Conflict, ListedClaim, Network},
-    event::{AnomalyData, ClaimantData, ConflictData},
+    engine::{
+        Anomaly, AnomalyId, AnomalyKind, Claimant, Conflict, ConflictId, ConflictKind, ListedClaim,
+        Network,
+    },
+    event::{AnomalyData, ClaimantData, ConflictData, SubjectState},
     metrics::{AddressLabels, ClaimInfo, ClaimSeries},
     pods::PodAnswer,
 };
@@ -24,6 +28,53 @@ use crate::{
 const CONFLICTS_PER_QUERY: usize = 32;
 const CLAIMS_PER_QUERY: usize = 256;
 const ANOMALIES_PER_QUERY: usize = 128;
+
+/// Parameters of the conflicts.
+const CONFLICT_PARAMETERS: Supported = Supported {
+    names: &[
+        "state",
+        "kind",
+        "namespace",
+        "address",
+        "network",
+        "limit",
+        "cursor",
+        "reasons",
+    ],
+    kinds: &[
+        ConflictKind::Duplicate.name(),
+        ConflictKind::Host.name(),
+        ConflictKind::Flapping.name(),
+    ],
+};
+/// Parameters of the anomalies.
+const ANOMALY_PARAMETERS: Supported = Supported {
+    names: &["kind", "namespace", "address", "limit", "cursor", "reasons"],
+    kinds: &[
+        AnomalyKind::IpamDrift.name(),
+        AnomalyKind::IpamLeak.name(),
+        AnomalyKind::GatewayUnresolved.name(),
+        AnomalyKind::RouteAstray.name(),
+        AnomalyKind::AddressSweep.name(),
+    ],
+};
+/// Parameters of the claims.
+const CLAIM_PARAMETERS: Supported = Supported {
+    names: &[
+        "namespace",
+        "address",
+        "network",
+        "limit",
+        "cursor",
+        "reasons",
+    ],
+    kinds: &[],
+};
+/// Parameters of endpoints that have none.
+const NO_PARAMETERS: Supported = Supported {
+    names: &[],
+    kinds: &[],
+};
 
 /// One claim, as the API shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -46,102 +97,230 @@ pub(super) fn unavailable(cause: QueryError) -> Reply {
 
 /// Rejects any query parameter.
 pub(super) fn no_parameters(query: Option<&str>) -> Result<(), Box<Reply>> {
-    match query.map(|q| form_urlencoded::parse(q.as_bytes()).next()) {
-        Some(Some((name, _))) => Err(unknown_parameter(&name, "none")),
-        _ => Ok(()),
-    }
-}
-
-/// The value of `address`, if given.
-pub(super) fn claims_parameters(query: Option<&str>) -> Result<Option<IpAddr>, Box<Reply>> {
-    let mut address = None;
-    for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-        if name != "address" {
-            return Err(unknown_parameter(&name, "`address`"));
-        }
-        let Ok(parsed) = value.parse() else {
-            let reply = error(
-                StatusCode::BAD_REQUEST,
-                "`address` is not a valid IP address; expected for example 10.244.2.10",
-            );
-            return Err(Box::new(reply));
-        };
-        if address.replace(parsed).is_some() {
-            let reply = error(StatusCode::BAD_REQUEST, "`address` is given twice");
-            return Err(Box::new(reply));
-        }
-    }
-    Ok(address)
-}
-
-fn unknown_parameter(name: &str, supported: &str) -> Box<Reply> {
-    let name: String = name.chars().take(40).collect();
-    Box::new(error(
-        StatusCode::BAD_REQUEST,
-        &format!("unknown query parameter `{name}`; supported: {supported}"),
-    ))
+    Parameters::parse(query, NO_PARAMETERS).map(drop)
 }
 
 /// The active conflicts, and those resolved most recently.
-pub(super) async fn conflicts(app: Arc<App>, head: bool) -> Reply {
-    // Queried before the response starts: a failure then is an error status, not a truncated response.
-    let addresses = match app.engine.conflict_addresses().await {
-        Ok(addresses) => addresses,
-        Err(e) => return unavailable(e),
+pub(super) async fn conflicts(app: Arc<App>, query: Option<&str>, head: bool) -> Reply {
+    let page = match Page::<Conflict>::parse(query, CONFLICT_PARAMETERS) {
+        Ok(page) => page,
+        Err(reply) => return *reply,
     };
-    if head {
-        return head_only(JSON);
-    }
-    let (to, from) = mpsc::channel(2);
-    tokio::spawn(async move {
-        let Some(list) = write::<Conflict>(&app, &addresses, &to).await else {
-            return;
-        };
+    // Queried before the response starts: a failure then is an error status, not a truncated response.
+    let keys = if page.parameters.is_state(SubjectState::Active) {
+        match app.engine.conflict_ids().await {
+            Ok(ids) => ids.into_iter().map(ItemKey::from).collect(),
+            Err(e) => return unavailable(e),
+        }
+    } else {
+        Vec::new()
+    };
+    answer(app, page, keys, head, |app, page| {
         let resolved = app.sources.feed.resolved();
-        let resolved: Vec<_> = resolved.iter().map(|event| &event.data).collect();
-        list.end_with("resolved", &resolved, &to).await;
-    });
-    stream(JSON, from)
+        let selected = |data: &&ConflictData| page.parameters.selects_conflict(data);
+        resolved
+            .iter()
+            .map(|event| &event.data)
+            .filter(selected)
+            .cloned()
+            .collect()
+    })
 }
 
 /// The open anomalies.
-pub(super) async fn anomalies(app: Arc<App>, head: bool) -> Reply {
-    let ids = match app.engine.anomaly_ids().await {
-        Ok(ids) => ids,
+pub(super) async fn anomalies(app: Arc<App>, query: Option<&str>, head: bool) -> Reply {
+    let page = match Page::<Anomaly>::parse(query, ANOMALY_PARAMETERS) {
+        Ok(page) => page,
+        Err(reply) => return *reply,
+    };
+    let keys = match app.engine.anomaly_ids().await {
+        Ok(ids) => ids.into_iter().map(ItemKey::from).collect(),
         Err(e) => return unavailable(e),
     };
-    if head {
-        return head_only(JSON);
-    }
-    let (to, from) = mpsc::channel(2);
-    tokio::spawn(async move {
-        if let Some(list) = write::<Anomaly>(&app, &ids, &to).await {
-            list.end(&to).await;
-        }
-    });
-    stream(JSON, from)
+    answer(app, page, keys, head, |_, _| Vec::new())
 }
 
-/// Every claim, or those of one address.
-pub(super) async fn claims(app: Arc<App>, address: Option<IpAddr>, head: bool) -> Reply {
-    let addresses = match address {
+/// Every claim, or those that the parameters select.
+pub(super) async fn claims(app: Arc<App>, query: Option<&str>, head: bool) -> Reply {
+    let page = match Page::<ListedClaim>::parse(query, CLAIM_PARAMETERS) {
+        Ok(page) => page,
+        Err(reply) => return *reply,
+    };
+    let keys = match page.parameters.address {
         Some(address) => vec![address],
         None => match app.engine.addresses().await {
             Ok(addresses) => addresses,
             Err(e) => return unavailable(e),
         },
     };
+    answer(app, page, keys, head, |_, _| Vec::new())
+}
+
+/// One conflict, also if it was resolved recently.
+pub(super) async fn conflict(app: &App, id: &str, query: Option<&str>) -> Reply {
+    if let Err(reply) = no_parameters(query) {
+        return *reply;
+    }
+    let Ok(id) = ConflictId::try_from(id.to_owned()) else {
+        return not_found("conflict");
+    };
+    let open = async {
+        let ids = app.engine.conflict_ids().await?;
+        let key = ids.into_iter().find(|(.., known)| *known == id);
+        let Some(key) = key.map(ItemKey::from) else {
+            return Ok(None);
+        };
+        Ok(Conflict::query(&app.engine, &[key]).await?.pop())
+    };
+    let data = match open.await {
+        Ok(Some(conflict)) => Some(conflict.data(&app.sources, &Moment::now())),
+        // Looked up after the open ones: it may have been resolved meanwhile.
+        Ok(None) => app
+            .sources
+            .feed
+            .resolved()
+            .iter()
+            .find(|event| event.data.conflict_id == id)
+            .map(|event| event.data.clone()),
+        Err(e) => return unavailable(e),
+    };
+    match data {
+        Some(data) => one(app, "conflict", &data),
+        None => not_found("conflict"),
+    }
+}
+
+/// One open anomaly.
+pub(super) async fn anomaly(app: &App, id: &str, query: Option<&str>) -> Reply {
+    if let Err(reply) = no_parameters(query) {
+        return *reply;
+    }
+    let Ok(id) = AnomalyId::try_from(id.to_owned()) else {
+        return not_found("anomaly");
+    };
+    match app.engine.anomalies(&[id]).await {
+        Ok(found) => match found.first() {
+            Some(anomaly) => one(app, "anomaly", &anomaly.data(&app.sources, &Moment::now())),
+            None => not_found("anomaly"),
+        },
+        Err(e) => unavailable(e),
+    }
+}
+
+fn one(app: &App, name: &str, data: &impl Serialize) -> Reply {
+    let answer = serde_json::json!({
+        "node": app.sources.node,
+        "at": Moment::now().wall(),
+        "ready": app.sources.readiness.is_ready(),
+        name: data,
+    });
+    json(StatusCode::OK, &answer)
+}
+
+fn not_found(what: &str) -> Reply {
+    error(
+        StatusCode::NOT_FOUND,
+        &format!("no {what} with this ID is open or was resolved recently"),
+    )
+}
+
+/// A request for a list.
+struct Page<L: Listed> {
+    parameters: Parameters,
+    from: Option<Position<L::Key>>,
+}
+
+impl<L: Listed> Page<L> {
+    fn parse(query: Option<&str>, supported: Supported) -> Result<Self, Box<Reply>> {
+        let parameters = Parameters::parse(query, supported)?;
+        let from = parameters.position()?;
+        Ok(Self { parameters, from })
+    }
+}
+
+/// Streams a page: the items of `keys`, which are sorted, and after the last page what `last` returns.
+fn answer<L: Listed + 'static>(
+    app: Arc<App>,
+    page: Page<L>,
+    mut keys: Vec<L::Key>,
+    head: bool,
+    last: impl FnOnce(&App, &Page<L>) -> Vec<L::Data> + Send + 'static,
+) -> Reply {
     if head {
         return head_only(JSON);
     }
+    if let Some(from) = &page.from {
+        keys.retain(|key| *key >= from.key);
+    }
+    keys.retain(|key| L::may_select(&page.parameters, key));
     let (to, from) = mpsc::channel(2);
     tokio::spawn(async move {
-        if let Some(list) = write::<ListedClaim>(&app, &addresses, &to).await {
-            list.end(&to).await;
+        let mut list = List::begin(&app.sources, L::LIST, page.parameters.reasons_once, to);
+        let Ok(next) = write(&app, &page, &keys, &mut list).await else {
+            list.abort().await;
+            return;
+        };
+        if let Some(name) = L::LAST {
+            let items = if next.is_none() {
+                last(&app, &page)
+            } else {
+                Vec::new()
+            };
+            list.add_list(name, &items);
         }
+        list.end(next.map(|position| position.to_string())).await;
     });
     stream(JSON, from)
 }
+
+/// Writes the items of `keys`; returns where the next page begins, if this one is not the last.
+async fn write<L: Listed>(
+    app: &App,
+    page: &Page<L>,
+    keys: &[L::Key],
+    list: &mut List,
+) -> Result<Option<Position<L::Key>>, Interrupted> {
+    let mut room = page.parameters.limit.unwrap_or(usize::MAX);
+    for chunk in keys.chunks(L::PER_QUERY) {
+        let moment = Moment::now();
+        let found = L::query(&app.engine, chunk)
+            .await
+            .map_err(|_| Interrupted)?;
+        // How many items of the current key came before.
+        let mut before = 0;
+        let mut previous = None;
+        for item in &found {
+            let key = item.key();
+            before = if previous.as_ref() == Some(&key) {
+                before + 1
+            } else {
+                0
+            };
+            previous = Some(key.clone());
+            let is_on_earlier_page =
+                (page.from.as_ref()).is_some_and(|from| from.key == key && before < from.skip);
+            if is_on_earlier_page {
+                continue;
+            }
+            let data = item.data(&app.sources, &moment);
+            if !L::selects(&page.parameters, &data) {
+                continue;
+            }
+            if room == 0 {
+                return Ok(Some(Position { key, skip: before }));
+            }
+            room -= 1;
+            list.add(&data);
+        }
+        if !list.send().await {
+            return Err(Interrupted);
+        }
+    }
+    Ok(None)
+}
+
+/// The list cannot be completed: the event loop gave no answer, or the client disconnected.
+struct Interrupted;
 
 /// Every claimed address, for the metrics.
 pub(super) async fn claim_series(app: &App) -> Result<ClaimSeries, QueryError> {
@@ -178,58 +357,110 @@ pub(super) async fn claim_series(app: &App) -> Result<ClaimSeries, QueryError> {
 
 /// An item of a streamed list, queried by key in batches.
 trait Listed: Sized + Send + Sync {
-    type Key: Sync;
+    type Key: Ord + Clone + std::fmt::Display + std::str::FromStr + Send + Sync + 'static;
+    type Data: Serialize + Send + Sync;
     /// The list's name in the response.
     const LIST: &'static str;
+    /// Name of the list that follows on the last page.
+    const LAST: Option<&'static str> = None;
     const PER_QUERY: usize;
 
+    /// The items of these keys, in the order of their keys.
     fn query(
         engine: &EngineClient,
         keys: &[Self::Key],
     ) -> impl Future<Output = Result<Vec<Self>, QueryError>> + Send;
 
+    fn key(&self) -> Self::Key;
+
     /// The item as it is serialised.
-    fn data(&self, sources: &Sources, moment: &Moment) -> impl Serialize;
+    fn data(&self, sources: &Sources, moment: &Moment) -> Self::Data;
+
+    /// Whether an item of this key may be selected.
+    fn may_select(_: &Parameters, _: &Self::Key) -> bool {
+        true
+    }
+
+    fn selects(parameters: &Parameters, data: &Self::Data) -> bool;
 }
 
 impl Listed for Conflict {
-    type Key = IpAddr;
+    type Key = ItemKey<ConflictId>;
+    type Data = ConflictData;
     const LIST: &'static str = "conflicts";
+    const LAST: Option<&'static str> = Some("resolved");
     const PER_QUERY: usize = CONFLICTS_PER_QUERY;
 
-    async fn query(engine: &EngineClient, keys: &[IpAddr]) -> Result<Vec<Self>, QueryError> {
-        engine.conflicts(keys).await
+    async fn query(
+        engine: &EngineClient,
+        keys: &[ItemKey<ConflictId>],
+    ) -> Result<Vec<Self>, QueryError> {
+        let mut addresses: Vec<_> = keys.iter().map(|key| key.address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let mut found = engine.conflicts(&addresses).await?;
+        found.retain(|conflict| keys.contains(&conflict.key()));
+        found.sort_by_key(Listed::key);
+        Ok(found)
     }
 
-    fn data(&self, sources: &Sources, moment: &Moment) -> impl Serialize {
+    fn key(&self) -> ItemKey<ConflictId> {
+        (self.raised_at, self.address, self.id).into()
+    }
+
+    fn data(&self, sources: &Sources, moment: &Moment) -> ConflictData {
         let pod_of = |claimant: &Claimant| sources.pods.pod_of(claimant);
         let mut data = ConflictData::new(&sources.node, moment, self, pod_of);
         // The latency of the last reported change, not of this response.
         data.latency_us = micros(self.updated_at.since(self.decided_at));
         data
     }
+
+    fn may_select(parameters: &Parameters, key: &ItemKey<ConflictId>) -> bool {
+        parameters.is_address(key.address)
+    }
+
+    fn selects(parameters: &Parameters, data: &ConflictData) -> bool {
+        parameters.selects_conflict(data)
+    }
 }
 
 impl Listed for Anomaly {
-    type Key = AnomalyId;
+    type Key = ItemKey<AnomalyId>;
+    type Data = AnomalyData;
     const LIST: &'static str = "anomalies";
     const PER_QUERY: usize = ANOMALIES_PER_QUERY;
 
-    async fn query(engine: &EngineClient, keys: &[AnomalyId]) -> Result<Vec<Self>, QueryError> {
-        engine.anomalies(keys).await
+    async fn query(
+        engine: &EngineClient,
+        keys: &[ItemKey<AnomalyId>],
+    ) -> Result<Vec<Self>, QueryError> {
+        let ids: Vec<_> = keys.iter().map(|key| key.id).collect();
+        let mut found = engine.anomalies(&ids).await?;
+        found.sort_by_key(Listed::key);
+        Ok(found)
     }
 
-    fn data(&self, sources: &Sources, moment: &Moment) -> impl Serialize {
+    fn key(&self) -> ItemKey<AnomalyId> {
+        (self.raised_at, self.address, self.id).into()
+    }
+
+    fn data(&self, sources: &Sources, moment: &Moment) -> AnomalyData {
         let pod_of = |holder: &Claimant| sources.pods.pod_of(holder);
         let mut data = AnomalyData::new(&sources.node, moment, self, pod_of);
         // The latency of the raising event, not of this response.
         data.latency_us = micros(self.raised_at.since(self.decided_at));
         data
     }
+
+    fn selects(parameters: &Parameters, data: &AnomalyData) -> bool {
+        parameters.selects_anomaly(data)
+    }
 }
 
 impl Listed for ListedClaim {
     type Key = IpAddr;
+    type Data = ClaimData;
     const LIST: &'static str = "claims";
     const PER_QUERY: usize = CLAIMS_PER_QUERY;
 
@@ -237,7 +468,11 @@ impl Listed for ListedClaim {
         engine.claims(keys).await
     }
 
-    fn data(&self, sources: &Sources, moment: &Moment) -> impl Serialize {
+    fn key(&self) -> IpAddr {
+        self.address
+    }
+
+    fn data(&self, sources: &Sources, moment: &Moment) -> ClaimData {
         ClaimData {
             address: self.address,
             network: self.network.clone(),
@@ -250,82 +485,13 @@ impl Listed for ListedClaim {
             ),
         }
     }
+
+    fn selects(parameters: &Parameters, data: &ClaimData) -> bool {
+        let pod = data.claimant.pod.as_deref();
+        parameters.is_network(&data.network) && parameters.is_namespace(std::iter::once(pod))
+    }
 }
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Streams the items of `keys`; `None` if the stream was aborted.
-async fn write<L: Listed>(app: &App, keys: &[L::Key], to: &mpsc::Sender<Chunk>) -> Option<List> {
-    let mut list = List::begin(app, L::LIST);
-    for chunk in keys.chunks(L::PER_QUERY) {
-        let moment = Moment::now();
-        let Ok(found) = L::query(&app.engine, chunk).await else {
-            list.abort(to).await;
-            return None;
-        };
-        for item in &found {
-            list.add(&item.data(&app.sources, &moment));
-        }
-        if !list.send(to).await {
-            return None;
-        }
-    }
-    Some(list)
-}
-
-/// A JSON object with one long list in it, written in chunks.
-struct List {
-    text: String,
-    first: bool,
-}
-
-impl List {
-    fn begin(app: &App, name: &str) -> Self {
-        let moment = Moment::now();
-        let head = serde_json::json!({
-            "node": app.sources.node,
-            "at": moment.wall(),
-            "ready": app.sources.readiness.is_ready(),
-        });
-        let mut text = head.to_string();
-        text.pop();
-        text.push_str(&format!(",\"{name}\":["));
-        Self { text, first: true }
-    }
-
-    fn add(&mut self, item: &impl Serialize) {
-        // Serialising these types cannot fail.
-        let Ok(json) = serde_json::to_string(item) else {
-            return;
-        };
-        if !self.first {
-            self.text.push(',');
-        }
-        self.first = false;
-        self.text.push_str(&json);
-    }
-
-    /// `false` if the client disconnected.
-    async fn send(&mut self, to: &mpsc::Sender<Chunk>) -> bool {
-        let text = std::mem::take(&mut self.text);
-        text.is_empty() || to.send(Ok(Bytes::from(text))).await.is_ok()
-    }
-
-    async fn end(mut self, to: &mpsc::Sender<Chunk>) {
-        self.text.push_str("]}\n");
-        self.send(to).await;
-    }
-
-    async fn end_with(mut self, name: &str, last: &impl Serialize, to: &mpsc::Sender<Chunk>) {
-        let last = serde_json::to_string(last).unwrap_or_else(|_| "[]".to_owned());
-        self.text.push_str(&format!("],\"{name}\":{last}}}\n"));
-        self.send(to).await;
-    }
-
-    async fn abort(self, to: &mpsc::Sender<Chunk>) {
-        // A failed send means that the client disconnected.
-        let _ = to.send(Err(Truncated)).await;
-    }
 }

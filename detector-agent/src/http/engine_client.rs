@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    engine::{Anomaly, AnomalyId, Conflict, ListedClaim},
+    engine::{Anomaly, AnomalyId, Conflict, ConflictId, ListedClaim, Timestamp},
     event_loop::{EventLoopHandle, LoopMessage, Query},
 };
 
@@ -42,9 +42,13 @@ impl EngineClient {
         }
     }
 
-    /// The addresses with an open conflict, in the order they were raised.
-    pub(super) async fn conflict_addresses(&self) -> Result<Vec<IpAddr>, QueryError> {
-        self.query(Query::ConflictAddresses).await
+    /// The open conflicts, in the order they were raised.
+    pub(super) async fn conflict_ids(
+        &self,
+    ) -> Result<Vec<(Timestamp, IpAddr, ConflictId)>, QueryError> {
+        let mut ids = self.query(Query::ConflictIds).await?;
+        ids.sort_unstable();
+        Ok(ids)
     }
 
     /// The open conflicts of these addresses.
@@ -57,8 +61,12 @@ impl EngineClient {
     }
 
     /// The open anomalies, in the order they were raised.
-    pub(super) async fn anomaly_ids(&self) -> Result<Vec<AnomalyId>, QueryError> {
-        self.query(Query::AnomalyIds).await
+    pub(super) async fn anomaly_ids(
+        &self,
+    ) -> Result<Vec<(Timestamp, IpAddr, AnomalyId)>, QueryError> {
+        let mut ids = self.query(Query::AnomalyIds).await?;
+        ids.sort_unstable();
+        Ok(ids)
     }
 
     /// Those of these anomalies that are open.

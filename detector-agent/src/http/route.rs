@@ -7,7 +7,7 @@ use hyper::{Method, Request, StatusCode, body::Incoming, header};
 use super::{
     App, Scope, api, guard, health,
     metrics::metrics,
-    page,
+    openapi, page,
     respond::{ServiceResult, error, with},
     slots::Client,
     stream,
@@ -52,25 +52,24 @@ pub(super) async fn handle(
     let query = request.uri().query();
     Ok(match path {
         "/metrics" => metrics(&app, request.headers()).await,
-        "/api/v1/conflicts" => match api::no_parameters(query) {
-            Ok(()) => api::conflicts(app, head).await,
-            Err(reply) => *reply,
-        },
-        "/api/v1/anomalies" => match api::no_parameters(query) {
-            Ok(()) => api::anomalies(app, head).await,
-            Err(reply) => *reply,
-        },
-        "/api/v1/claims" => match api::claims_parameters(query) {
-            Ok(address) => api::claims(app, address, head).await,
-            Err(reply) => *reply,
-        },
+        "/api/v1/conflicts" => api::conflicts(app, query, head).await,
+        "/api/v1/anomalies" => api::anomalies(app, query, head).await,
+        "/api/v1/claims" => api::claims(app, query, head).await,
         "/api/v1/events" => match api::no_parameters(query) {
             Ok(()) => stream::events(&app, client, request.headers(), head),
             Err(reply) => *reply,
         },
-        _ => error(
-            StatusCode::NOT_FOUND,
-            "not found; endpoints: /, /metrics, /healthz, /readyz, /api/v1/conflicts, /api/v1/anomalies, /api/v1/claims and /api/v1/events",
-        ),
+        "/api/v1/openapi.json" => openapi::document(query),
+        path => match path
+            .strip_prefix("/api/v1/")
+            .and_then(|path| path.split_once('/'))
+        {
+            Some(("conflicts", id)) => api::conflict(&app, id, query).await,
+            Some(("anomalies", id)) => api::anomaly(&app, id, query).await,
+            _ => error(
+                StatusCode::NOT_FOUND,
+                "not found; endpoints: /, /metrics, /healthz, /readyz, /api/v1/conflicts, /api/v1/anomalies, /api/v1/claims, /api/v1/events and /api/v1/openapi.json",
+            ),
+        },
     })
 }

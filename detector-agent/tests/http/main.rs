@@ -10,6 +10,8 @@
 mod api;
 mod hostile;
 #[cfg(feature = "privileged-tests")]
+mod lists;
+#[cfg(feature = "privileged-tests")]
 mod networks;
 #[cfg(feature = "privileged-tests")]
 mod page;

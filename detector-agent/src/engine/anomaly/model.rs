@@ -64,7 +64,7 @@ impl AnomalyKind {
 
     /// The name used in events and metrics (`docs/events.md`).
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::IpamDrift => "ipam_drift",
             Self::IpamLeak => "ipam_leak",

@@ -48,16 +48,11 @@ impl Engine {
         open
     }
 
-    /// The ids of the open anomalies in the same order; see [`Engine::anomalies_of`].
+    /// When each open anomaly was raised, and its address; see [`Engine::anomalies_of`].
     #[must_use]
-    pub fn anomaly_ids(&self) -> Vec<AnomalyId> {
-        let mut open: Vec<_> = self
-            .anomalies
-            .open()
-            .map(|a| (a.raised_at, a.address, a.kind, a.id))
-            .collect();
-        open.sort_unstable();
-        open.into_iter().map(|(.., id)| id).collect()
+    pub fn anomaly_ids(&self) -> Vec<(Timestamp, IpAddr, AnomalyId)> {
+        let open = self.anomalies.open();
+        open.map(|a| (a.raised_at, a.address, a.id)).collect()
     }
 
     /// The open ones among these anomalies.

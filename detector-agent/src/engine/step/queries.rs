@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use super::{DropCounters, Engine, ListedClaim};
 use crate::engine::{
     claimants::ClaimContext,
-    conflict::{ClaimantId, Conflict, ConflictKind},
+    conflict::{ClaimantId, Conflict, ConflictId, ConflictKind},
     links::{LinkState, PodDevice},
     observation::{IfIndex, Timestamp},
     scope::Scope,
@@ -35,6 +35,13 @@ impl Engine {
         let mut seen = BTreeSet::new();
         addresses.retain(|(_, address)| seen.insert(*address));
         addresses.into_iter().map(|(_, address)| address).collect()
+    }
+
+    /// When each open conflict was raised, and its address; see [`Engine::conflicts_of`].
+    #[must_use]
+    pub fn conflict_ids(&self) -> Vec<(Timestamp, IpAddr, ConflictId)> {
+        let open = self.lifecycle.open();
+        open.map(|(_, c)| (c.raised_at, c.address, c.id)).collect()
     }
 
     /// The open conflicts of one address, with their claimants' newest evidence.
