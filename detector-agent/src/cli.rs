@@ -129,7 +129,7 @@ pub struct RunArgs {
     pub metrics_detail: bool,
 
     /// URL at which people reach the status page, for links in alerts and messages; `{node}` stands for the node's name.
-    #[arg(long, value_name = "URL", env = "IPCONFLICT_STATUS_PAGE_URL")]
+    #[arg(long, value_name = "URL", env = "IPCONFLICT_STATUS_PAGE_URL", help_heading = heading::OUTPUT)]
     pub status_page_url: Option<StatusPageUrl>,
 
     /// File with a token that clients must send (`Authorization: Bearer …`); not required for /healthz and /readyz.
@@ -230,7 +230,7 @@ pub struct CheckArgs {
     pub format: CheckFormat,
 
     /// Accept a node without any pod device; otherwise the result is then inconclusive (exit code 2).
-    #[arg(long, env = "IPCONFLICT_ALLOW_NO_DEVICES", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, env = "IPCONFLICT_ALLOW_NO_DEVICES", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub allow_no_devices: bool,
 
     /// The agent to ask first; it has seen the frames that a single look at the kernel cannot see.
