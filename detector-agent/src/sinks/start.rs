@@ -81,7 +81,12 @@ impl Senders {
         }
         for settings in &sinks.alertmanagers {
             let part = health.part(Role::Sink, format!("alertmanager {}", settings.name));
-            let (task, sink) = Alertmanager::new(settings, sinks.status_page_url.clone(), metrics, part.clone());
+            let (task, sink) = Alertmanager::new(
+                settings,
+                sinks.status_page_url.clone(),
+                metrics,
+                part.clone(),
+            );
             event_sinks.push(Box::new(sink));
             let client = task.client();
             let files = FileCheck::new(&settings.name, metrics, part, move || client.check());
