@@ -431,6 +431,7 @@ function drawProblems(report) {
   if (text(lines) !== text([...$("problems").children])) $("problems").replaceChildren(...lines);
   $("problems").hidden = lines.length === 0;
   const severity = problems.some((part) => part.state === "failed") ? "alarm" : "warn";
+  $("problems").className = `problems ${severity}`;
   if (problems.length) showCount("problem-count", problems.length === 1 ? "1 problem" : `${problems.length} problems`, severity);
   else showCount("problem-count", report.ready ? "ok" : "starting", report.ready ? "" : "warn");
 }
