@@ -93,13 +93,13 @@ function podName(claimant) {
 
 const DOCS = "https://github.com/ipconflict/ip-conflict-detector/blob/main/docs/";
 const RUNBOOKS = {
-  duplicate: "runbooks/IPAddressConflict.md",
-  host: "runbooks/IPAddressConflict.md",
-  flapping: "runbooks/IPAddressConflict.md",
+  duplicate: "runbooks/IPAddressConflict.md#duplicate",
+  host: "runbooks/IPAddressConflict.md#host",
+  flapping: "runbooks/IPAddressConflict.md#flapping",
   ipam_drift: "runbooks/IPAMDrift.md",
   ipam_leak: "detection-rules.md#ipam-leak",
   gateway_unresolved: "runbooks/PodGatewayUnresolved.md",
-  route_astray: "detection-rules.md#route-astray",
+  route_astray: "runbooks/PodRouteAstray.md",
   address_sweep: "runbooks/PodAddressSweep.md",
   source: "runbooks/IPConflictDetectorBlind.md",
   sink: "runbooks/IPConflictSinkFailing.md",
