@@ -209,7 +209,13 @@ fn anomaly_of_the_agent_is_shown_beside_no_conflict() {
     let text = check(&node, "text");
     assert_eq!(text.code().unwrap(), 0, "{text:?}");
     assert_first_line(&text, "no IP address conflict on 2 pod devices, 1 anomaly");
-    assert!(text.stdout.contains("\nroute_astray "), "{}", text.stdout);
+    for part in [
+        "\nroute_astray ",
+        "\n  next: Delete ",
+        "\n  runbook: https://",
+    ] {
+        assert!(text.stdout.contains(part), "{part}: {}", text.stdout);
+    }
     let document = document(&check(&node, "json"));
     assert_eq!(document["anomalies"][0]["kind"], "route_astray");
     assert!(document["anomalies"][0]["anomaly_id"].is_string());

@@ -1,13 +1,14 @@
 //! The result of a check as text and as JSON.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use serde_json::{Value, json};
 
 use crate::{
     clock::WallTime,
     event::{
-        AnomalyData, ConflictData,
+        AnomalyData, ConflictData, SubjectKind,
+        guidance::anomaly_next_step,
         text::{Colour, clean, conflict_table, pod_suffix, reasons},
     },
 };
@@ -130,6 +131,11 @@ impl Findings {
             text.push('\n');
             conflict_table(&mut text, conflict, colour);
         }
+        let runbooks = self.conflicts.iter().map(|conflict| conflict.kind);
+        let runbooks = runbooks.map(|kind| SubjectKind::Conflict(kind).runbook_url());
+        for runbook in runbooks.collect::<BTreeSet<_>>() {
+            let _ = writeln!(text, "\nrunbook: {runbook}");
+        }
         let reasons = reasons(&self.conflicts);
         if !reasons.is_empty() {
             text.push('\n');
@@ -184,6 +190,9 @@ impl Findings {
                 clean(&anomaly.detail),
                 pod_suffix(anomaly)
             );
+            let _ = writeln!(text, "  next: {}", clean(&anomaly_next_step(anomaly)));
+            let runbook = SubjectKind::Anomaly(anomaly.kind).runbook_url();
+            let _ = writeln!(text, "  runbook: {runbook}");
         }
         for summary in &self.ipam {
             let _ = writeln!(text, "ipam: {}", clean(summary));

@@ -9,7 +9,8 @@ use super::super::view_model::Item;
 use crate::{
     clock::WallTime,
     event::{
-        AnomalyData, ClaimantData, ConflictData,
+        AnomalyData, ClaimantData, ConflictData, SubjectKind,
+        guidance::anomaly_next_step,
         text::{self, clean},
     },
 };
@@ -49,6 +50,8 @@ fn conflict_lines(
     if conflict.traffic_goes_to.is_none() {
         lines.push(Line::from("no route on this node leads to any claimant"));
     }
+    let kind = SubjectKind::Conflict(conflict.kind);
+    lines.push(Line::from(kind.runbook_url()));
     for claimant in &conflict.claimants {
         lines.push(Line::default());
         claimant_lines(lines, conflict, claimant, highlight);
@@ -135,7 +138,9 @@ fn anomaly_lines(lines: &mut Vec<Line<'static>>, anomaly: &AnomalyData, period: 
     ];
     let title = format!("anomaly: {}", anomaly.kind.name());
     let detail = clean(&anomaly.detail).into_owned();
-    lines.extend([title, period, detail, String::new()].map(Line::from));
+    let next = format!("Next: {}", clean(&anomaly_next_step(anomaly)));
+    let runbook = SubjectKind::Anomaly(anomaly.kind).runbook_url();
+    lines.extend([title, period, detail, next, runbook, String::new()].map(Line::from));
     for (name, value) in facts {
         if let Some(value) = value {
             lines.push(Line::from(format!("{name:13}  {}", clean(&value))));

@@ -200,7 +200,12 @@ fn anomalies_are_rows_with_details() {
     press(&mut view, KeyCode::Enter);
     assert_shows(
         &drawn_at(&mut view, 140, 20),
-        &["anomaly: ipam_drift", &detail],
+        &[
+            "anomaly: ipam_drift",
+            &detail,
+            "Next: Keep new pods off the node",
+            "docs/runbooks/IPAMDrift.md",
+        ],
     );
     press(&mut view, KeyCode::Esc);
 
