@@ -36,6 +36,14 @@ impl WallTime {
         Timestamp::now().into()
     }
 
+    /// The time this many nanoseconds after the Unix epoch; `None` for zero, which stands for unknown.
+    #[must_use]
+    pub fn from_unix_nanos(nanos: i64) -> Option<Self> {
+        let nanos = i128::from(nanos);
+        let time = Timestamp::from_nanosecond(nanos).ok();
+        time.filter(|_| nanos != 0).map(Self::from)
+    }
+
     /// The time `wait` after this one; this one if that is out of range.
     #[must_use]
     pub fn after(self, wait: Duration) -> Self {

@@ -36,6 +36,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock::WallTime;
 pub use cni_cache::CniCache;
 pub use cri::Cri;
 pub use directory::{PodDirectory, PodLookups};
@@ -97,7 +98,7 @@ pub struct Pod {
     pub container_id: Option<String>,
     /// The source that identified it.
     pub via: Via,
-    /// The labels selected with `--pod-labels`. Like the two fields below, from the Kubernetes API only.
+    /// The labels selected with `--pod-labels`. Like the three fields below, from the Kubernetes API only.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// The workload it belongs to.
@@ -106,6 +107,12 @@ pub struct Pod {
     /// It is being deleted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminating: bool,
+    /// When it was created, from the Kubernetes API, to the second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<WallTime>,
+    /// When its sandbox was created, from the container runtime.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_created_at: Option<WallTime>,
 }
 
 /// The workload a pod belongs to: a Deployment, a StatefulSet, ….
@@ -130,6 +137,8 @@ impl Pod {
             labels: BTreeMap::new(),
             owner: None,
             terminating: false,
+            created_at: None,
+            sandbox_created_at: None,
         }
     }
 

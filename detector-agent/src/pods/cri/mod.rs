@@ -25,6 +25,7 @@ use super::{
     netns::NetnsQueries,
     source::{PodSource, SourceError, SourceSnapshot},
 };
+use crate::clock::WallTime;
 use client::CriClient;
 use proto::{PodSandbox, PodSandboxState};
 use sandbox::SandboxNetwork;
@@ -153,6 +154,7 @@ impl Cri {
                 pod: Pod {
                     uid: Some(metadata.uid).filter(|uid| !uid.is_empty()),
                     container_id: Some(sandbox.id),
+                    sandbox_created_at: WallTime::from_unix_nanos(sandbox.created_at),
                     ..Pod::named(metadata.namespace, metadata.name, Via::Cri)
                 },
                 namespace,

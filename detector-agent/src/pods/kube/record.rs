@@ -6,6 +6,7 @@ use k8s_openapi::{
     api::core::v1::Pod as ApiPod, apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 
+use crate::clock::WallTime;
 use crate::pods::{Owner, Pod, PodRecord, Via};
 
 /// Longest label value that Kubernetes allows.
@@ -27,6 +28,8 @@ pub(in crate::pods) fn pod_record(api_pod: &ApiPod, labels: &[String]) -> Option
         Via::Kube,
     );
     pod.uid = metadata.uid.clone();
+    let created = metadata.creation_timestamp.as_ref();
+    pod.created_at = created.map(|time| WallTime::from(time.0));
     pod.terminating = metadata.deletion_timestamp.is_some();
     let all = metadata.labels.as_ref();
     pod.labels = labels
@@ -57,10 +60,7 @@ pub(in crate::pods) fn pod_record(api_pod: &ApiPod, labels: &[String]) -> Option
             .and_then(|annotations| annotations.get(RUNTIME_UID).cloned()),
         // A pod that ended has released its address, but its status still lists it.
         running: !matches!(phase, Some("Succeeded" | "Failed")),
-        created: metadata
-            .creation_timestamp
-            .as_ref()
-            .map_or(0, |time| time.0.as_second()),
+        created: created.map_or(0, |time| time.0.as_second()),
     })
 }
 
@@ -130,6 +130,8 @@ mod tests {
         assert_eq!((&*owner.kind, &*owner.name), ("Deployment", "web"));
         assert_eq!(record.addresses.len(), 2);
         assert!(record.running && !record.pod.terminating);
+        let created = record.pod.created_at.unwrap();
+        assert_eq!(created.to_string(), "2026-03-21T09:10:11.000000Z");
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl SourceMatchers {
         Some(&self.kube.matcher).filter(|matcher| !matcher.records.is_empty())
     }
 
-    /// Adds what the Kubernetes API knows about the same pod: uid, labels, owner, deletion.
+    /// Adds what the Kubernetes API knows about the same pod: uid, labels, owner, creation, deletion.
     pub(in crate::pods) fn with_kube_details(&self, pod: Arc<Pod>) -> Arc<Pod> {
         let record = self.kube.matcher.record_by_name(&pod.namespace, &pod.name);
         let Some(record) = record else {
@@ -42,6 +42,7 @@ impl SourceMatchers {
             labels: known.labels.clone(),
             owner: known.owner.clone(),
             terminating: known.terminating,
+            created_at: known.created_at,
             ..Pod::clone(&pod)
         };
         if is_same && detailed != *pod {
