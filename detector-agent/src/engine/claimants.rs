@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use super::{
+    beginning::Beginning,
     bridge::Fdb,
     conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
     dedup::{drop_resolved_bridge_claims, drop_same_pod_claims},
@@ -150,8 +151,9 @@ impl ClaimContext<'_> {
             };
             let evidence = Evidence {
                 kind: EvidenceKind::Address,
-                first_seen: assigned.first.max(link.since),
-                last_seen: assigned.last.max(link.since),
+                first_seen: assigned.first,
+                beginning: assigned.beginning,
+                last_seen: assigned.last,
                 mac: link.peer_mac,
                 detail,
             };
@@ -174,8 +176,9 @@ impl ClaimContext<'_> {
             };
             let evidence = Evidence {
                 kind: EvidenceKind::Address,
-                first_seen: further.first.max(link.since),
-                last_seen: further.last.max(link.since),
+                first_seen: further.first,
+                beginning: further.beginning,
+                last_seen: further.last,
                 mac: further.mac.or(link.peer_mac),
                 detail: Some(format!("on {}", further.interface)),
             };
@@ -256,6 +259,7 @@ impl ClaimContext<'_> {
             let evidence = Evidence {
                 kind: EvidenceKind::Neighbour,
                 first_seen: former.first,
+                beginning: former.beginning,
                 last_seen: former.last,
                 mac: Some(former.mac),
                 detail: Some("FLAPPING".to_owned()),
@@ -300,6 +304,7 @@ impl ClaimContext<'_> {
             let evidence = Evidence {
                 kind: EvidenceKind::Address,
                 first_seen: host.first,
+                beginning: host.beginning.on_device_from(link.appeared),
                 last_seen: host.last,
                 mac: link.link.mac,
                 detail: Some("on the node".to_owned()),
@@ -330,6 +335,8 @@ impl ClaimContext<'_> {
             master: master.map(|m| m.link.name.clone()),
             peer: link.link.peer,
             since: link.since,
+            beginning: Beginning::default(),
+            is_newest: false,
             evidence: Vec::new(),
             left: None,
         }
@@ -348,7 +355,10 @@ impl ClaimContext<'_> {
             claimant: self.claimant(id, link),
             strength,
         });
-        draft.claimant.evidence.push(evidence);
+        draft.claimant.evidence.push(Evidence {
+            beginning: evidence.beginning.on_device_from(link.appeared),
+            ..evidence
+        });
         draft.strength = draft.strength.max(strength);
     }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     anomaly::AnomalyId,
+    beginning::Beginning,
     network::Network,
     observation::{IfIndex, Mac, Peer, Timestamp, Vlan},
 };
@@ -125,6 +126,9 @@ pub struct Evidence {
     pub kind: EvidenceKind,
     /// When it was first seen.
     pub first_seen: Timestamp,
+    /// What is known of when it began.
+    #[serde(default)]
+    pub beginning: Beginning,
     /// When it was last seen. Frames repeated within 30 s are only counted in the kernel and do not
     /// update it.
     pub last_seen: Timestamp,
@@ -174,6 +178,12 @@ pub struct Claimant {
     pub peer: Option<Peer>,
     /// When the oldest of its evidence was first seen.
     pub since: Timestamp,
+    /// What is known of when the claim began.
+    #[serde(default)]
+    pub beginning: Beginning,
+    /// Whether it certainly began after the claims of all others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_newest: bool,
     /// Evidence for the claim; never empty for a claimant that has not left.
     pub evidence: Vec<Evidence>,
     /// Why it left; `None` while it is present.
@@ -214,6 +224,51 @@ pub struct Conflict {
     /// The address sweep that it is part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep: Option<AnomalyId>,
+    /// The last event about it; `None` before the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported: Option<Reported>,
+}
+
+/// What the last event about a conflict contained. The engine only stores it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reported {
+    /// Its latency in microseconds.
+    pub latency_us: u64,
+    /// What the next event is compared with.
+    #[serde(default)]
+    pub digest: ConflictDigest,
+}
+
+/// Hashes of the parts of an event about a conflict.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConflictDigest {
+    /// Of the kind.
+    pub kind: u64,
+    /// Of the confidence.
+    pub confidence: u64,
+    /// Of the device that receives the traffic.
+    pub traffic_goes_to: u64,
+    /// Of the newest claimant and how that is known.
+    pub newest: u64,
+    /// Of the sweep's id.
+    pub sweep: u64,
+    /// Of the listed claimants.
+    pub claimants: Vec<ClaimantDigest>,
+    /// How many claimants are not listed.
+    pub claimants_omitted: usize,
+}
+
+/// Hashes of the parts of a claimant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClaimantDigest {
+    /// Of its device and why it left.
+    pub identity: u64,
+    /// Of its evidence without times.
+    pub evidence: u64,
+    /// Of its pod.
+    pub pod: u64,
 }
 
 impl Conflict {

@@ -4,6 +4,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use super::{
+    beginning::Beginning,
     claimants::ClaimContext,
     conflict::{Claimant, Evidence, EvidenceKind},
     facts::{AddressFacts, FrameFact, NeighbourFact},
@@ -16,11 +17,11 @@ use super::{
 const TENTATIVE_TTL: Duration = Duration::from_secs(60);
 
 impl Claimant {
-    /// Sorts the evidence and derives `since` and `mac` from it.
+    /// Sorts the evidence and derives `since`, `beginning` and `mac` from it.
     pub(super) fn summarize(&mut self) {
         self.evidence.sort_by_key(|e| (e.kind, e.first_seen));
-        if let Some(oldest) = self.evidence.iter().map(|e| e.first_seen).min() {
-            self.since = oldest;
+        if let Some((since, beginning)) = Beginning::of_claim(&self.evidence) {
+            (self.since, self.beginning) = (since, beginning);
         }
         self.mac = self
             .evidence
@@ -146,6 +147,7 @@ pub(super) fn neighbour_evidence(entry: &NeighbourFact) -> Evidence {
     Evidence {
         kind: EvidenceKind::Neighbour,
         first_seen: entry.first,
+        beginning: entry.beginning,
         last_seen: entry.last,
         mac: Some(entry.lladdr),
         detail: Some(entry.state.name().to_owned()),
@@ -166,6 +168,7 @@ pub(super) fn frame_evidence(frame: &FrameFact) -> Evidence {
             FrameKind::Ndp => EvidenceKind::Ndp,
         },
         first_seen: frame.first,
+        beginning: frame.beginning,
         last_seen: frame.last,
         mac: Some(frame.mac),
         detail: (!detail.is_empty()).then(|| detail.join(", ")),

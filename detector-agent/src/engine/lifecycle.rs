@@ -11,7 +11,9 @@ use std::{
 
 use super::{
     anomaly::AnomalyId,
-    conflict::{Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, LeaveReason},
+    conflict::{
+        Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, LeaveReason, Reported,
+    },
     conflict_room::{ConflictRoom, RetryTarget},
     counts::KindCounts,
     ids::mix,
@@ -183,9 +185,7 @@ impl Lifecycle {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        let mut open = self.open.get_mut(&conflict.address).into_iter().flatten();
-        let Some((_, tracked)) = open.find(|(_, tracked)| tracked.conflict.id == conflict.id)
-        else {
+        let Some(tracked) = self.tracked_mut(conflict.address, conflict.id) else {
             return;
         };
         let latency = conflict.updated_at.0.saturating_sub(conflict.decided_at.0);
@@ -197,6 +197,19 @@ impl Lifecycle {
         effects.push(Effect::Updated(tracked.conflict.clone()));
     }
 
+    fn tracked_mut(&mut self, address: IpAddr, id: ConflictId) -> Option<&mut TrackedConflict> {
+        let mut open = self.open.get_mut(&address)?.iter_mut();
+        let (_, tracked) = open.find(|(_, tracked)| tracked.conflict.id == id)?;
+        Some(tracked)
+    }
+
+    /// Stores what the last event about an open conflict contained.
+    pub(super) fn set_reported(&mut self, address: IpAddr, id: ConflictId, reported: Reported) {
+        if let Some(tracked) = self.tracked_mut(address, id) {
+            tracked.conflict.reported = Some(reported);
+        }
+    }
+
     /// Marks an open conflict as part of this sweep, or of none, and returns it.
     pub(super) fn set_sweep(
         &mut self,
@@ -205,9 +218,7 @@ impl Lifecycle {
         sweep: Option<AnomalyId>,
         at: DecisionTime,
     ) -> Option<Conflict> {
-        let mut open = self.open.get_mut(&address)?.iter_mut();
-        let (_, tracked) = open.find(|(_, tracked)| tracked.conflict.id == id)?;
-        let conflict = &mut tracked.conflict;
+        let conflict = &mut self.tracked_mut(address, id)?.conflict;
         conflict.sweep = sweep;
         conflict.updated_at = at.now;
         conflict.decided_at = at.decided_at;
@@ -253,6 +264,7 @@ impl TrackedConflict {
             claimants,
             claimants_omitted,
             sweep: None,
+            reported: None,
         };
         Self { conflict, ids }
     }
@@ -362,6 +374,7 @@ fn departed(
     left.sort_by_key(|c| c.left.is_none());
     for claimant in left.iter_mut().filter(|c| c.left.is_none()) {
         claimant.left = Some(leave_reason(claimant));
+        claimant.is_newest = false;
     }
     let surplus = left.len().saturating_sub(bounds.claimants_per_conflict);
     left.drain(..surplus);

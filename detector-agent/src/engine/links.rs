@@ -32,6 +32,12 @@ pub(super) struct LinkState {
     pub(super) link: Link,
     pub(super) generation: u64,
     pub(super) since: Timestamp,
+    /// When it appeared, if the kernel reported that.
+    pub(super) appeared: Option<Timestamp>,
+    /// It appeared, and what is in its pod's namespace was not read since.
+    pub(super) awaits_first_read: bool,
+    /// Since when something changed on further interfaces of its pod that was not read yet.
+    pub(super) further_changed: Option<Timestamp>,
     /// What came of the last attempt to read the addresses in its pod's namespace.
     pub(super) namespace_access: NamespaceAccess,
     /// The hardware address of the pod's end, once read.
@@ -154,6 +160,8 @@ pub(super) struct Links {
     pvids: HashMap<IfIndex, u16>,
     pub(super) cni_networks: CniNetworks,
     generations: u64,
+    /// Every link of the kernel is known, so that one that is not has just appeared.
+    is_complete: bool,
 }
 
 impl Links {
@@ -259,9 +267,22 @@ impl Links {
 
     /// Notifications were lost: no link and no peer is certain until the kernel reports it again.
     pub(super) fn mark_stale(&mut self) {
+        self.is_complete = false;
         for state in self.by_index.values_mut() {
             state.is_stale = true;
+            state.awaits_first_read = false;
+            state.further_changed = None;
         }
+    }
+
+    /// A snapshot of all links was merged, or there are links beyond the bound.
+    pub(super) fn set_complete(&mut self, is_complete: bool) {
+        self.is_complete = is_complete;
+    }
+
+    /// Whether every link of the kernel is known.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_complete
     }
 
     /// The known peers in a namespace.
@@ -299,7 +320,7 @@ impl Links {
         let Some(state) = self.by_index.get_mut(&ifindex) else {
             return UpsertOutcome {
                 change: LinkChange::New,
-                displaced: self.insert(link, now),
+                displaced: self.insert(link, complete, now),
             };
         };
         // A dying device may still report a peer that belongs to a newer one by now.
@@ -319,7 +340,7 @@ impl Links {
         }
         if state.is_replaced_by(&link, was_stale) {
             let old = self.remove(ifindex);
-            let displaced = self.insert(link, now);
+            let displaced = self.insert(link, complete, now);
             let change = old.map_or(LinkChange::New, |old| {
                 LinkChange::Replaced(Box::new(old.link))
             });
@@ -340,12 +361,21 @@ impl Links {
         }
     }
 
-    fn insert(&mut self, link: Link, now: Timestamp) -> Option<(IfIndex, Peer)> {
+    fn insert(
+        &mut self,
+        link: Link,
+        from_snapshot: bool,
+        now: Timestamp,
+    ) -> Option<(IfIndex, Peer)> {
         self.generations += 1;
+        let appears = self.is_complete && !from_snapshot;
         let ifindex = link.ifindex;
         let state = LinkState {
             generation: self.generations,
             since: now,
+            appeared: appears.then_some(now),
+            awaits_first_read: appears,
+            further_changed: None,
             namespace_access: NamespaceAccess::Unknown,
             peer_mac: None,
             is_dying: false,

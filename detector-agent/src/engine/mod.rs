@@ -5,7 +5,7 @@
 //! 1. **observation** ([`observation`]): a change of the kernel's state, a frame, or a snapshot;
 //! 2. **facts** ([`facts`], [`links`], [`topology`], [`bridge`], [`routes`]): the observation updates them and
 //!    marks the affected addresses dirty (`step/claims.rs`, `step/topology.rs`, `step/merge.rs`);
-//! 3. **claimants** ([`claimants`], [`dedup`]): for each dirty address they are derived from the
+//! 3. **claimants** ([`claimants`], [`beginning`], [`dedup`]): for each dirty address they are derived from the
 //!    facts;
 //! 4. **decision** (`step/decide.rs`): which conflict, if any, the claimants of a scope are;
 //! 5. **lifecycle** ([`lifecycle`], [`moves`], [`anomaly`]): the decision is compared with what is
@@ -23,6 +23,7 @@
 //! The rules are described in `docs/detection-rules.md`.
 
 mod anomaly;
+mod beginning;
 mod bridge;
 mod change_budget;
 mod claimants;
@@ -65,6 +66,7 @@ pub use anomaly::{
     Allocation, Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, ChangedAddresses,
     Completeness, Contested, Coverage, Ipam, Pool, PoolId, PoolSource, PoolUpdate, ResolveReason,
 };
+pub use beginning::{Beginning, UnknownBeginning};
 pub use claimed_addresses::{AddressHolder, ClaimedUpdate, MAX_CLAIMED_ADDRESSES};
 pub use conflict::*;
 pub use facts::MAX_ASSIGNMENTS;

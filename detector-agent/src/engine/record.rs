@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
+    beginning::Beginning,
     conflict::{Claimant, Conflict},
     observation::{FrameKind, IfIndex, Mac, Peer, Timestamp, Vlan},
 };
@@ -50,6 +51,8 @@ pub(super) struct PersistedFrame {
     pub(super) ether_source: Mac,
     pub(super) tentative: bool,
     pub(super) first: Timestamp,
+    #[serde(default = "Beginning::seen")]
+    pub(super) beginning: Beginning,
     pub(super) last: Timestamp,
 }
 
@@ -58,6 +61,8 @@ pub(super) struct PersistedFormerLladdr {
     pub(super) bridge: LinkName,
     pub(super) mac: Mac,
     pub(super) first: Timestamp,
+    #[serde(default)]
+    pub(super) beginning: Beginning,
     pub(super) last: Timestamp,
 }
 

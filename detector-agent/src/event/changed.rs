@@ -1,6 +1,15 @@
-//! What an update changed.
+//! What an update changed: the parts of a conflict that differ from the previous event about it.
 
+use std::hash::{Hash, Hasher as _};
+
+use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
+
+use super::{ClaimantData, ConflictData};
+use crate::{
+    engine::{ClaimantDigest, ConflictDigest, Reported},
+    pods::Pod,
+};
 
 /// A part of a conflict that an updating event names as changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -14,12 +23,182 @@ pub enum ChangedField {
     TrafficGoesTo,
     /// A claimant joined or left, or its device was renamed.
     Claimants,
-    /// What supports the claims; not when it was last seen.
+    /// What supports a claim; not when it was last seen.
     Evidence,
-    /// A pod became known, or what is known of it changed.
+    /// The pod behind a claimant became known, or what is known of it changed.
     Pod,
     /// Which claimant is the newest, or how that is known.
     Newest,
     /// The address sweep that it is part of.
     Sweep,
+}
+
+impl ChangedField {
+    /// The fields that differ between two events about a conflict.
+    fn between(before: &ConflictDigest, now: &ConflictDigest) -> Vec<Self> {
+        let same_claimant = |now: &&ClaimantDigest| {
+            let mut before = before.claimants.iter();
+            before
+                .find(|before| before.identity == now.identity)
+                .copied()
+        };
+        let remaining: Vec<_> = now
+            .claimants
+            .iter()
+            .filter_map(|now| Some((same_claimant(&now)?, *now)))
+            .collect();
+        let joined_or_left = remaining.len() != before.claimants.len()
+            || remaining.len() != now.claimants.len()
+            || before.claimants_omitted != now.claimants_omitted;
+        let differs = |part: fn(&ClaimantDigest) -> u64| {
+            remaining
+                .iter()
+                .any(|(before, now)| part(before) != part(now))
+        };
+        let changed = [
+            (Self::Kind, before.kind != now.kind),
+            (Self::Confidence, before.confidence != now.confidence),
+            (
+                Self::TrafficGoesTo,
+                before.traffic_goes_to != now.traffic_goes_to,
+            ),
+            (Self::Claimants, joined_or_left),
+            (Self::Evidence, differs(|c| c.evidence)),
+            (Self::Pod, differs(|c| c.pod)),
+            (Self::Newest, before.newest != now.newest),
+            (Self::Sweep, before.sweep != now.sweep),
+        ];
+        let changed = changed.into_iter().filter(|(_, is_changed)| *is_changed);
+        changed.map(|(field, _)| field).collect()
+    }
+}
+
+impl ConflictData {
+    /// Names what differs from the last event about the conflict.
+    pub(crate) fn compare_with(&mut self, last: &Reported) {
+        self.changed = ChangedField::between(&last.digest, &self.digest());
+    }
+
+    /// What the next event about the conflict is compared with, and the API shows of this one.
+    pub(crate) fn reported(&self) -> Reported {
+        Reported {
+            latency_us: self.latency_us,
+            digest: self.digest(),
+        }
+    }
+
+    fn digest(&self) -> ConflictDigest {
+        let newest = self.claimants.iter().find(|c| c.newest().is_some());
+        ConflictDigest {
+            kind: hash(&self.kind.name()),
+            confidence: hash(&self.confidence.name()),
+            traffic_goes_to: hash(&self.traffic_goes_to),
+            newest: hash(&newest.map(|c| (&c.device, c.newest().map(super::NewestBy::name)))),
+            sweep: hash(&self.sweep),
+            claimants: self.claimants.iter().map(ClaimantData::digest).collect(),
+            claimants_omitted: self.claimants_omitted,
+        }
+    }
+}
+
+impl ClaimantData {
+    fn digest(&self) -> ClaimantDigest {
+        let left = self.left.map(crate::engine::LeaveReason::name);
+        let evidence = self.evidence.iter();
+        let evidence: Vec<_> = evidence
+            .map(|e| (e.kind.name(), e.mac.map(|mac| mac.0), &e.detail))
+            .collect();
+        ClaimantDigest {
+            identity: hash(&(&self.device, self.ifindex, left)),
+            evidence: hash(&evidence),
+            pod: hash(&self.pod.as_deref().map(pod_parts)),
+        }
+    }
+}
+
+/// What is shown of a pod.
+fn pod_parts(pod: &Pod) -> impl Hash + '_ {
+    (
+        (&pod.namespace, &pod.name, &pod.uid, &pod.container_id),
+        pod.via.name(),
+        &pod.labels,
+        pod.owner.as_ref().map(|owner| (&owner.kind, &owner.name)),
+        pod.terminating,
+    )
+}
+
+/// The same in every run of the agent.
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = FnvHasher::default();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        engine::Confidence,
+        event::{Change, NewestBy, samples},
+    };
+
+    fn changed(change: impl FnOnce(&mut ConflictData)) -> Vec<ChangedField> {
+        let before = samples::event("1", Change::Raised, "c", "10.0.0.1").data;
+        let mut now = before.clone();
+        change(&mut now);
+        ChangedField::between(&before.digest(), &now.digest())
+    }
+
+    #[test]
+    fn update_names_each_part_that_differs() {
+        assert_eq!(changed(|_| {}), []);
+        assert_eq!(
+            changed(|c| {
+                c.confidence = Confidence::Observed;
+                c.traffic_goes_to = None;
+            }),
+            [ChangedField::Confidence, ChangedField::TrafficGoesTo]
+        );
+        assert_eq!(
+            changed(|c| c.claimants.push(samples::claimant("veth-c", None))),
+            [ChangedField::Claimants]
+        );
+        assert_eq!(
+            changed(|c| c.claimants[1].left = Some(crate::engine::LeaveReason::Expired)),
+            [ChangedField::Claimants]
+        );
+        assert_eq!(
+            changed(|c| c.claimants[0].evidence[0].detail = Some("TENTATIVE".to_owned())),
+            [ChangedField::Evidence]
+        );
+        assert_eq!(changed(|c| c.claimants[0].pod = None), [ChangedField::Pod]);
+        assert_eq!(
+            changed(|c| {
+                c.claimants[1].newest = true;
+                c.claimants[1].newest_by = Some(NewestBy::Sandbox);
+            }),
+            [ChangedField::Newest]
+        );
+        assert_eq!(
+            changed(|c| c.sweep = Some(crate::engine::AnomalyId(1))),
+            [ChangedField::Sweep]
+        );
+    }
+
+    #[test]
+    fn times_alone_are_no_change() {
+        let later = crate::clock::WallTime::now();
+        assert_eq!(
+            changed(|c| {
+                c.updated_at = later;
+                c.claimants[0].evidence[0].last_seen = later;
+            }),
+            []
+        );
+    }
+
+    #[test]
+    fn digest_is_the_same_in_every_build() {
+        assert_eq!(hash(&"duplicate"), 0x02bf_7e29_f723_1f8b);
+    }
 }

@@ -8,8 +8,8 @@ use super::{ChangedField, NewestBy, SubjectState, names};
 use crate::{
     clock::{Moment, WallTime},
     engine::{
-        self, AnomalyId, Confidence, Conflict, ConflictId, ConflictKind, EvidenceKind, IfIndex,
-        LeaveReason, Mac, Network,
+        self, AnomalyId, Beginning, Confidence, Conflict, ConflictId, ConflictKind, EvidenceKind,
+        IfIndex, LeaveReason, Mac, Network,
     },
     pods::{Pod, PodAnswer},
 };
@@ -141,7 +141,7 @@ impl ConflictData {
         let latency = moment.monotonic().since(conflict.decided_at).as_micros();
         let raised_at = moment.wall_at(conflict.raised_at);
         let resolved_at = conflict.resolved_at.map(|at| moment.wall_at(at));
-        Self {
+        let mut data = Self {
             conflict_id: conflict.id,
             node: node.to_owned(),
             address: conflict.address,
@@ -165,7 +165,9 @@ impl ConflictData {
                 .collect(),
             claimants_omitted: conflict.claimants_omitted,
             sweep: conflict.sweep,
-        }
+        };
+        data.mark_newest_by_creation();
+        data
     }
 
     /// The claimants that have not left.
@@ -213,15 +215,16 @@ impl ClaimantData {
             PodAnswer::Known(pod) => (Some(pod), None),
             PodAnswer::Unknown(because) => (None, Some(because)),
         };
+        let known = |at, beginning: Beginning| beginning.is_known().then(|| moment.wall_at(at));
         Self {
             device: claimant.device.clone(),
             ifindex: claimant.ifindex,
             mac: claimant.mac,
             master: claimant.master.clone(),
-            since: Some(moment.wall_at(claimant.since)),
-            since_unknown_because: None,
-            newest: false,
-            newest_by: None,
+            since: known(claimant.since, claimant.beginning),
+            since_unknown_because: claimant.beginning.unknown.map(|why| why.text().into()),
+            newest: claimant.is_newest,
+            newest_by: claimant.is_newest.then_some(NewestBy::FirstSight),
             pod,
             pod_unknown_because,
             evidence: claimant
@@ -229,7 +232,7 @@ impl ClaimantData {
                 .iter()
                 .map(|e| EvidenceData {
                     kind: e.kind,
-                    first_seen: Some(moment.wall_at(e.first_seen)),
+                    first_seen: known(e.first_seen, e.beginning),
                     last_seen: moment.wall_at(e.last_seen),
                     mac: e.mac,
                     detail: e.detail.clone(),

@@ -132,7 +132,14 @@ impl Core {
     }
 
     fn report(&mut self, change: Change, conflict: &Conflict) {
-        self.outputs.reporter.report(change, conflict);
+        let last = self.engine.reported(conflict);
+        if let Some(reported) = self
+            .outputs
+            .reporter
+            .report_conflict(change, conflict, last)
+        {
+            self.engine.set_reported(conflict, reported);
+        }
         if change != Change::Resolved {
             self.check_conflict(conflict);
         }
@@ -142,7 +149,8 @@ impl Core {
     }
 
     fn report_anomaly(&mut self, change: Change, anomaly: &Anomaly) {
-        self.outputs.reporter.report(change, anomaly);
+        let latency_us = self.outputs.reporter.report_anomaly(change, anomaly);
+        self.engine.set_reported_latency(anomaly, latency_us);
         if let Some(persistence) = &mut self.outputs.persistence {
             persistence.anomalies_changed();
         }

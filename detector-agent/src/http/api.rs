@@ -411,8 +411,11 @@ impl Listed for Conflict {
     fn data(&self, sources: &Sources, moment: &Moment) -> ConflictData {
         let pod_of = |claimant: &Claimant| sources.pods.pod_of(claimant);
         let mut data = ConflictData::new(&sources.node, moment, self, pod_of);
-        // The latency of the last reported change, not of this response.
-        data.latency_us = micros(self.updated_at.since(self.decided_at));
+        // That of the last event, not of this response; a record of an earlier version does not have it.
+        data.latency_us = match &self.reported {
+            Some(reported) => reported.latency_us,
+            None => micros(self.updated_at.since(self.decided_at)),
+        };
         data
     }
 
@@ -448,8 +451,9 @@ impl Listed for Anomaly {
     fn data(&self, sources: &Sources, moment: &Moment) -> AnomalyData {
         let pod_of = |holder: &Claimant| sources.pods.pod_of(holder);
         let mut data = AnomalyData::new(&sources.node, moment, self, pod_of);
-        // The latency of the raising event, not of this response.
-        data.latency_us = micros(self.raised_at.since(self.decided_at));
+        // As for a conflict.
+        let unreported = || micros(self.raised_at.since(self.decided_at));
+        data.latency_us = self.reported_latency_us.unwrap_or_else(unreported);
         data
     }
 

@@ -167,6 +167,7 @@ mod tests {
             claimants: Vec::new(),
             claimants_omitted: 0,
             sweep: None,
+            reported: None,
         };
         let mut maker = EventMaker::new("node".to_owned(), 7);
         (0..count)

@@ -39,6 +39,8 @@ struct AnomalyRecord {
     contested: Option<Contested>,
     raised_at: Timestamp,
     decided_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reported_latency_us: Option<u64>,
 }
 
 /// The IPAM, its network and the directory, file or resource.
@@ -62,6 +64,7 @@ impl From<Anomaly> for AnomalyRecord {
             contested: anomaly.contested,
             raised_at: anomaly.raised_at,
             decided_at: anomaly.decided_at,
+            reported_latency_us: anomaly.reported_latency_us,
         }
     }
 }
@@ -89,6 +92,7 @@ impl From<AnomalyRecord> for Anomaly {
             contested: record.contested,
             raised_at: record.raised_at,
             decided_at: record.decided_at,
+            reported_latency_us: record.reported_latency_us,
             resolved_at: None,
             resolve_reason: None,
         }

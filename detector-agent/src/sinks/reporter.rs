@@ -9,7 +9,7 @@ use super::{
     lines::{Lines, WriteOutcome},
 };
 use crate::{
-    engine::{Anomaly, Claimant, Conflict, IfIndex, PodDevice},
+    engine::{Anomaly, Claimant, Conflict, IfIndex, PodDevice, Reported},
     event::{
         AnyEvent, Change, EventMaker, EventSubject,
         summary::{anomaly_subject, anomaly_title, claimants, resolve_reason, scoped_address},
@@ -63,20 +63,47 @@ impl Reporter {
         self.sinks.push(sink);
     }
 
-    /// Reports one change of a conflict or an anomaly. The event line is written first.
-    pub fn report<'s>(&mut self, change: Change, subject: impl Into<EventSubject<'s>>) {
-        let subject = subject.into();
+    /// Reports one change of a conflict. `last` is what the last event about it contained; an update that contains
+    /// nothing else is not reported. Returns what this one contains.
+    pub fn report_conflict(
+        &mut self,
+        change: Change,
+        conflict: &Conflict,
+        last: Option<&Reported>,
+    ) -> Option<Reported> {
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
-        let event = self.maker.any_event(change, subject, pods);
-        self.write_line(&event);
+        let mut event = self.maker.event(change, conflict, pods);
+        if let Some(last) = last.filter(|_| change == Change::Updated) {
+            event.data.compare_with(last);
+            if event.data.changed.is_empty() {
+                return None;
+            }
+        }
+        let event = Arc::new(event);
+        self.emit(&AnyEvent::Conflict(Arc::clone(&event)), conflict.into());
+        Some(event.data.reported())
+    }
+
+    /// Reports one change of an anomaly. Returns the latency in microseconds.
+    pub fn report_anomaly(&mut self, change: Change, anomaly: &Anomaly) -> u64 {
+        let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
+        let event = self.maker.anomaly_event(change, anomaly, pods);
+        let latency_us = event.data.latency_us;
+        self.emit(&event.into(), anomaly.into());
+        latency_us
+    }
+
+    /// The event line is written first.
+    fn emit(&mut self, event: &AnyEvent, subject: EventSubject<'_>) {
+        self.write_line(event);
         subject
             .claimants()
             .for_each(|c| self.pods.request_lookup(c));
-        self.metrics.count_event(&event);
+        self.metrics.count_event(event);
         for sink in &mut self.sinks {
-            sink.offer(&event);
+            sink.offer(event);
         }
-        log(&event);
+        log(event);
     }
 
     fn write_line(&mut self, event: &AnyEvent) {

@@ -274,12 +274,27 @@ impl Anomalies {
             contested: details.contested,
             raised_at: at.now,
             decided_at: at.decided_at,
+            reported_latency_us: None,
             resolved_at: None,
             resolve_reason: None,
         };
         effects.push(AnomalyEffect::Raised(Box::new(anomaly.clone())));
         self.counts.add(key.kind);
         self.insert_open(key, anomaly);
+    }
+
+    /// Stores the latency of the last event about an open anomaly.
+    pub(in crate::engine) fn set_reported_latency(
+        &mut self,
+        (kind, address, id): (AnomalyKind, IpAddr, AnomalyId),
+        latency_us: u64,
+    ) {
+        let of_address = self.open.range_mut(AnomalyKey::of(kind, address)..);
+        let mut of_address =
+            of_address.take_while(|(key, _)| (key.kind, key.address) == (kind, address));
+        if let Some((_, anomaly)) = of_address.find(|(_, anomaly)| anomaly.id == id) {
+            anomaly.reported_latency_us = Some(latency_us);
+        }
     }
 
     pub(super) fn insert_open(&mut self, key: AnomalyKey, anomaly: Anomaly) {

@@ -206,6 +206,8 @@ pub struct Anomaly {
     pub raised_at: Timestamp,
     /// The timestamp of the observation that decided the last change.
     pub decided_at: Timestamp,
+    /// The latency of the last event about it, in microseconds; `None` before the first one.
+    pub reported_latency_us: Option<u64>,
     /// When it was resolved; `None` while it is active.
     pub resolved_at: Option<Timestamp>,
     /// Why it was resolved.

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 
 use super::{Facts, Owner, StoreOutcome, contest::Claimer};
 use crate::engine::{
+    beginning::{Beginning, UnknownBeginning},
     observation::{AssignedAddress, AssignmentId, IfIndex, Peer, Timestamp, Vlan},
     scope::{is_like, is_link_local},
     settings::Bounds,
@@ -82,6 +83,7 @@ pub(in crate::engine) struct Assigned {
     pub(in crate::engine) info: AssignedAddress,
     assignments: Assignments,
     pub(in crate::engine) first: Timestamp,
+    pub(in crate::engine) beginning: Beginning,
     pub(in crate::engine) last: Timestamp,
 }
 
@@ -90,13 +92,14 @@ impl Assigned {
         peer: Peer,
         info: AssignedAddress,
         assignments: Assignments,
-        at: Timestamp,
+        (at, beginning): (Timestamp, Beginning),
     ) -> Self {
         Self {
             peer,
             info,
             assignments,
             first: at,
+            beginning,
             last: at,
         }
     }
@@ -113,6 +116,7 @@ pub(in crate::engine) struct HostAddress {
     pub(in crate::engine) ifindex: IfIndex,
     assignments: Assignments,
     pub(in crate::engine) first: Timestamp,
+    pub(in crate::engine) beginning: Beginning,
     pub(in crate::engine) last: Timestamp,
 }
 
@@ -123,7 +127,7 @@ impl Facts {
         &mut self,
         (device, peer): (IfIndex, Peer),
         info: AssignedAddress,
-        at: Timestamp,
+        (at, mut beginning): (Timestamp, Beginning),
         bounds: &Bounds,
     ) -> StoreOutcome {
         let address = info.address;
@@ -146,9 +150,12 @@ impl Facts {
             return self.overflow(peer, info, bounds);
         }
         let known = self.overflow.take(peer, address);
+        if known.is_some() {
+            beginning = Beginning::unknown(UnknownBeginning::BeyondBound);
+        }
         let mut assignments = known.unwrap_or_else(|| Assignments::new(info.id()));
         assignments.add(info.id());
-        self.push_assigned(Assigned::new(peer, info, assignments, at));
+        self.push_assigned(Assigned::new(peer, info, assignments, (at, beginning)));
         self.promote(address, at, bounds);
         StoreOutcome::Changed
     }
@@ -276,7 +283,7 @@ impl Facts {
         &mut self,
         ifindex: IfIndex,
         info: AssignedAddress,
-        at: Timestamp,
+        (at, beginning): (Timestamp, Beginning),
         bounds: &Bounds,
     ) -> StoreOutcome {
         let address = info.address;
@@ -293,6 +300,7 @@ impl Facts {
             ifindex,
             assignments: Assignments::new(info.id()),
             first: at,
+            beginning,
             last: at,
         });
         self.host_count += 1;

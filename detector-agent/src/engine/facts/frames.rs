@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::{Claimer, Facts, Owner, StoreOutcome};
 use crate::engine::{
+    beginning::Beginning,
     observation::{FrameKind, IfIndex, Mac, Peer, Timestamp, Vlan},
     settings::Bounds,
 };
@@ -21,6 +22,7 @@ pub(in crate::engine) struct FrameFact {
     pub(in crate::engine) ether_source: Mac,
     pub(in crate::engine) tentative: bool,
     pub(in crate::engine) first: Timestamp,
+    pub(in crate::engine) beginning: Beginning,
     pub(in crate::engine) last: Timestamp,
 }
 
@@ -47,7 +49,10 @@ impl Facts {
             // A real claim makes a tentative one real, never the other way round.
             let mut changed = known.tentative && !fact.tentative;
             known.tentative &= fact.tentative;
-            known.first = known.first.min(fact.first);
+            if fact.first < known.first {
+                known.first = fact.first;
+                known.beginning = fact.beginning;
+            }
             if fact.last >= known.last {
                 // The hardware address may separate it from another claimant, or identify both as
                 // one.

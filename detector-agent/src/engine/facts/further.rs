@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use super::Facts;
 use crate::engine::{
+    beginning::Beginning,
     observation::{Mac, Peer, Timestamp},
     settings::Bounds,
     snapshot::FurtherAddress,
@@ -19,6 +20,7 @@ pub(in crate::engine) struct FurtherFact {
     /// The hardware address that it answers with, if it is not the peer's.
     pub(in crate::engine) mac: Option<Mac>,
     pub(in crate::engine) first: Timestamp,
+    pub(in crate::engine) beginning: Beginning,
     pub(in crate::engine) last: Timestamp,
 }
 
@@ -29,7 +31,7 @@ impl Facts {
         &mut self,
         peer: Peer,
         found: Vec<FurtherAddress>,
-        at: Timestamp,
+        (at, beginning): (Timestamp, Beginning),
         bounds: &Bounds,
     ) -> (Vec<IpAddr>, Vec<IpAddr>) {
         let mut gone = self.further.remove(&peer).unwrap_or_default();
@@ -51,6 +53,7 @@ impl Facts {
                     interface,
                     mac,
                     first: at,
+                    beginning,
                     last: at,
                 });
                 added.push(address);

@@ -13,6 +13,7 @@ mod further;
 mod neighbours;
 mod overflow;
 mod removals;
+mod restored;
 
 use std::{
     collections::{HashMap, HashSet},

@@ -4,6 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use super::{Claimer, Facts, StoreOutcome};
 use crate::engine::{
+    beginning::Beginning,
     observation::{IfIndex, Mac, Neighbour, NudState, Peer, Timestamp},
     settings::Bounds,
 };
@@ -13,6 +14,7 @@ use crate::engine::{
 pub(in crate::engine) struct FormerLladdr {
     pub(in crate::engine) mac: Mac,
     pub(in crate::engine) first: Timestamp,
+    pub(in crate::engine) beginning: Beginning,
     pub(in crate::engine) last: Timestamp,
     /// The entry alternated between this hardware address and another: both answer.
     pub(in crate::engine) flapped: bool,
@@ -28,6 +30,7 @@ pub(in crate::engine) struct NeighbourFact {
     pub(in crate::engine) lladdr: Mac,
     pub(in crate::engine) state: NudState,
     pub(in crate::engine) first: Timestamp,
+    pub(in crate::engine) beginning: Beginning,
     pub(in crate::engine) last: Timestamp,
     /// The address was removed in the pod after this entry was last confirmed.
     pub(in crate::engine) refuted: bool,
@@ -47,6 +50,8 @@ const MAX_FORMER: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct NeighbourUpdateContext {
     pub(in crate::engine) at: Timestamp,
+    /// What is known of when an entry began that was not known before.
+    pub(in crate::engine) beginning: Beginning,
     /// Reported live, so that a reachable state is a fresh confirmation.
     pub(in crate::engine) live: bool,
     /// How long former hardware addresses are remembered; set on bridges only.
@@ -79,6 +84,7 @@ impl Facts {
     ) -> StoreOutcome {
         let NeighbourUpdateContext {
             at,
+            beginning,
             live,
             former,
             peer,
@@ -96,6 +102,7 @@ impl Facts {
                     dropped = remember(known, lladdr, at, window);
                 }
                 known.first = at;
+                known.beginning = beginning;
                 known.refuted = false;
                 known.confirmed = false;
             }
@@ -137,6 +144,7 @@ impl Facts {
             lladdr,
             state: n.state,
             first: at,
+            beginning,
             last: at,
             refuted: false,
             confirmed: live && n.state == NudState::Reachable,
@@ -212,7 +220,8 @@ impl Facts {
         bridge: IfIndex,
         address: IpAddr,
         mac: Mac,
-        (first, last): (Timestamp, Timestamp),
+        (first, beginning): (Timestamp, Beginning),
+        last: Timestamp,
     ) {
         let entry = self.by_address.get_mut(&address);
         let Some(entry) = entry.and_then(|e| e.neighbours.iter_mut().find(|n| n.ifindex == bridge))
@@ -227,6 +236,7 @@ impl Facts {
                 FormerLladdr {
                     mac,
                     first,
+                    beginning,
                     last,
                     flapped: true,
                     refuted: false,
@@ -281,6 +291,7 @@ fn remember(known: &mut NeighbourFact, next: Mac, at: Timestamp, window: Duratio
     known.former.push(FormerLladdr {
         mac: known.lladdr,
         first: known.first,
+        beginning: known.beginning,
         last: at,
         flapped: known.returned,
         refuted: known.refuted,

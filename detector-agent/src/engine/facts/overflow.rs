@@ -14,6 +14,7 @@ use super::{
     assigned::{Assignments, RemovedAssignment},
 };
 use crate::engine::{
+    beginning::{Beginning, UnknownBeginning},
     observation::{AssignedAddress, AssignmentId, Peer, Timestamp},
     settings::Bounds,
 };
@@ -157,7 +158,8 @@ impl Facts {
                 tentative: false,
                 dad_failed: false,
             };
-            self.push_assigned(Assigned::new(peer, info, assignments, at));
+            let beginning = Beginning::unknown(UnknownBeginning::BeyondBound);
+            self.push_assigned(Assigned::new(peer, info, assignments, (at, beginning)));
         }
     }
 

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use super::{Effect, Engine};
 use crate::engine::{
     anomaly::{Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, PoolUpdate},
+    beginning::Beginning,
     conflict::{Claimant, ClaimantId},
     lifecycle::DecisionTime,
     links::LinkState,
@@ -76,6 +77,12 @@ impl Engine {
                     if devices.contains(&(ifindex, generation)))
             })
         })
+    }
+
+    /// Stores the latency of the last event about an anomaly.
+    pub fn set_reported_latency(&mut self, anomaly: &Anomaly, latency_us: u64) {
+        let which = (anomaly.kind, anomaly.address, anomaly.id);
+        self.anomalies.set_reported_latency(which, latency_us);
     }
 
     /// How many anomalies of `kind` are open.
@@ -247,6 +254,8 @@ pub(super) fn device_as_holder(link: &LinkState) -> Claimant {
         master: None,
         peer: link.link.peer,
         since: link.since,
+        beginning: Beginning::default(),
+        is_newest: false,
         evidence: Vec::new(),
         left: None,
     }

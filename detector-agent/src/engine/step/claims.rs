@@ -15,10 +15,19 @@ use crate::engine::{
 };
 
 impl Engine {
-    pub(super) fn pod_address(&mut self, peer: Peer, info: AssignedAddress, at: Timestamp) {
-        let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) else {
+    /// An address is assigned in a pod: reported live, or found by a snapshot.
+    pub(super) fn pod_address(
+        &mut self,
+        peer: Peer,
+        info: AssignedAddress,
+        at: Timestamp,
+        live: bool,
+    ) {
+        let Some(link) = self.links.pod_by_peer(peer) else {
             return;
         };
+        let device = link.link.ifindex;
+        let first = (at.max(link.since), self.address_beginning(link, at, live));
         if !is_claimable(info.address) {
             return;
         }
@@ -27,7 +36,7 @@ impl Engine {
         let was_bare = !self.facts.has_address_like(peer, info.address);
         match self
             .facts
-            .assign((device, peer), info, at, &self.settings.bounds)
+            .assign((device, peer), info, first, &self.settings.bounds)
         {
             StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
@@ -117,13 +126,21 @@ impl Engine {
         self.mark_behind_dirty(&behind);
     }
 
-    pub(super) fn host_address(&mut self, ifindex: IfIndex, info: AssignedAddress, at: Timestamp) {
+    /// An address is assigned on the node: reported live, or found by a snapshot.
+    pub(super) fn host_address(
+        &mut self,
+        ifindex: IfIndex,
+        info: AssignedAddress,
+        at: Timestamp,
+        live: bool,
+    ) {
         if !is_claimable(info.address) {
             return;
         }
+        let first = (at, self.host_beginning(at, live));
         match self
             .facts
-            .assign_host(ifindex, info, at, &self.settings.bounds)
+            .assign_host(ifindex, info, first, &self.settings.bounds)
         {
             StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
@@ -169,11 +186,13 @@ impl Engine {
             }
             return;
         }
+        let link = self.links.pod(neighbour.ifindex);
         let context = NeighbourUpdateContext {
             at,
+            beginning: self.neighbour_beginning(link, live),
             live,
             former: on_bridge.then_some(self.settings.flap_window),
-            peer: self.links.pod(neighbour.ifindex).and_then(|l| l.link.peer),
+            peer: link.and_then(|l| l.link.peer),
         };
         match self
             .facts
@@ -225,6 +244,7 @@ impl Engine {
             return;
         };
         let (generation, peer) = (link.generation, link.link.peer);
+        let beginning = self.frame_beginning(link, frame.address, at);
         if frame.tentative && !self.is_contested(frame, generation, at) {
             return;
         }
@@ -240,6 +260,7 @@ impl Engine {
             ether_source: frame.ether_source,
             tentative: frame.tentative,
             first: at,
+            beginning,
             last: at,
         };
         let end = self.claim_context().expires_at(&fact);

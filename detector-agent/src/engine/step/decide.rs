@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use super::{Effect, Engine};
 use crate::engine::{
+    beginning::mark_newest,
     claimants::{ClaimContext, Derived},
     conflict::{Claimant, ClaimantId, Confidence, ConflictKind, LeaveReason},
     conflict_room::RetryTarget,
@@ -193,8 +194,9 @@ fn decision(
     address: IpAddr,
     scope: Scope,
     kind: Option<ConflictKind>,
-    claimants: Vec<Claimant>,
+    mut claimants: Vec<Claimant>,
 ) -> Decision {
+    mark_newest(kind, &mut claimants);
     let receiver = context.traffic_receiver(address, scope, &claimants);
     let receiver = receiver.map(|claimant| claimant.id);
     Decision {

@@ -22,8 +22,18 @@ impl Engine {
         if self.links.pod_by_peer(peer).is_some() {
             return;
         }
-        let is_pods = self.links.pods_in(peer.nsid).next().is_some();
-        if is_pods && self.further_reads.note(peer.nsid, now) {
+        let devices: Vec<_> = self
+            .links
+            .pods_in(peer.nsid)
+            .map(|l| l.link.ifindex)
+            .collect();
+        for device in &devices {
+            let link = self.links.get_mut(*device);
+            if let Some(link) = link.filter(|link| link.is_namespace_readable()) {
+                link.further_changed.get_or_insert(now);
+            }
+        }
+        if !devices.is_empty() && self.further_reads.note(peer.nsid, now) {
             self.read_namespace(peer.nsid, effects);
         }
     }
@@ -48,9 +58,13 @@ impl Engine {
         at: Timestamp,
     ) {
         found.retain(|further| is_claimable(further.address));
+        let link = self.links.pod_by_peer(peer);
+        let first = at.max(link.map_or(at, |link| link.since));
+        let beginning = self.further_beginning(link);
+        let bounds = &self.settings.bounds;
         let (added, gone) = self
             .facts
-            .set_further(peer, found, at, &self.settings.bounds);
+            .set_further(peer, found, (first, beginning), bounds);
         self.dirty.extend(added);
         for address in gone {
             self.dirty.insert(address);

@@ -97,13 +97,15 @@ impl Engine {
         self.merge_routes(finished, &snapshot.routes, truncated.routes);
         self.merge_host(finished, &snapshot.host, truncated.host, at);
         let same = |peer: Peer, device| device_by_peer.get(&peer) == Some(&device);
-        self.merge_pods(finished, snapshot.pods, same, at);
+        let read = self.merge_pods(finished, snapshot.pods, same, at);
         let followed: Vec<_> = if truncated.neighbours {
             Vec::new()
         } else {
             self.links.iter().map(|l| l.link.ifindex).collect()
         };
         self.merge_neighbours(finished, &followed, &snapshot.neighbours, at);
+        self.mark_read(&read);
+        self.links.set_complete(!truncated.links);
         self.apply_restored(finished, at);
     }
 
@@ -127,10 +129,11 @@ impl Engine {
         if let Some(link) = link.filter(|_| !finished.is_outdated(&StateKey::Link(ifindex))) {
             self.link(link, true, at, effects);
         }
-        self.merge_pods(finished, snapshot.pods, |_, device| device == ifindex, at);
+        let read = self.merge_pods(finished, snapshot.pods, |_, device| device == ifindex, at);
         let mut neighbours = snapshot.neighbours;
         neighbours.retain(|n| n.ifindex == ifindex);
         self.merge_neighbours(finished, &[ifindex], &neighbours, at);
+        self.mark_read(&read);
     }
 
     /// What a snapshot omits is treated like what is refused.
@@ -147,14 +150,16 @@ impl Engine {
         }
     }
 
-    /// `same`: whether the snapshot has this peer at the device that has it now.
+    /// `same`: whether the snapshot has this peer at the device that has it now. Returns the devices whose pods'
+    /// addresses were merged.
     fn merge_pods(
         &mut self,
         finished: &FinishedSnapshot,
         pods: Vec<PodAddresses>,
         same: impl Fn(Peer, IfIndex) -> bool,
         at: Timestamp,
-    ) {
+    ) -> Vec<IfIndex> {
+        let mut read = Vec::new();
         for pod in pods {
             let Some(device) = self.links.pod_by_peer(pod.peer).map(|l| l.link.ifindex) else {
                 continue;
@@ -191,10 +196,22 @@ impl Engine {
             }
             for info in addresses {
                 if !finished.is_outdated(&StateKey::PodAssignment(pod.peer, info.id())) {
-                    self.pod_address(pod.peer, info, at);
+                    self.pod_address(pod.peer, info, at, false);
                 }
             }
             self.merge_further(pod.peer, pod.further, at);
+            read.push(device);
+        }
+        read
+    }
+
+    /// What is found on these devices from now on appeared after they were read.
+    fn mark_read(&mut self, devices: &[IfIndex]) {
+        for device in devices {
+            if let Some(link) = self.links.get_mut(*device) {
+                link.awaits_first_read = false;
+                link.further_changed = None;
+            }
         }
     }
 
@@ -256,7 +273,7 @@ impl Engine {
         }
         for (ifindex, info) in host {
             if !is_outdated((*ifindex, info.id())) {
-                self.host_address(*ifindex, *info, at);
+                self.host_address(*ifindex, *info, at, false);
             }
         }
     }

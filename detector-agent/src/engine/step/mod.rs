@@ -1,6 +1,7 @@
 //! The engine: one observation in, effects out.
 
 mod anomalies;
+mod beginnings;
 mod bounds;
 mod claimed;
 mod claims;
@@ -221,7 +222,7 @@ impl Engine {
             Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
             Observation::PodAddress(peer, info) => {
                 if self.may_change(peer, info.id(), now, effects) {
-                    self.pod_address(peer, info, at);
+                    self.pod_address(peer, info, at, true);
                 }
             }
             Observation::PodAddressGone(peer, id) => {
@@ -232,7 +233,7 @@ impl Engine {
             Observation::HostAddress(ifindex, info) => {
                 self.touch_host_address(ifindex, info.id());
                 self.route_lookups.request(info.address);
-                self.host_address(ifindex, info, at);
+                self.host_address(ifindex, info, at, true);
             }
             Observation::HostAddressGone(ifindex, id) => {
                 self.touch_host_address(ifindex, id);

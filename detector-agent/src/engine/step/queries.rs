@@ -4,8 +4,9 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use super::{DropCounters, Engine, ListedClaim};
 use crate::engine::{
+    beginning::mark_newest,
     claimants::ClaimContext,
-    conflict::{ClaimantId, Conflict, ConflictId, ConflictKind},
+    conflict::{ClaimantId, Conflict, ConflictId, ConflictKind, Reported},
     links::{LinkState, PodDevice},
     observation::{IfIndex, Timestamp},
     scope::Scope,
@@ -52,12 +53,32 @@ impl Engine {
             let mut conflict = conflict.clone();
             for fresh in derived.get(&scope).into_iter().flatten() {
                 if let Some(shown) = conflict.claimants.iter_mut().find(|c| c.id == fresh.id) {
+                    // Of those beyond the bound of the list, only the decision knew.
+                    let is_newest = shown.is_newest;
                     shown.clone_from(fresh);
+                    shown.is_newest = is_newest;
                 }
+            }
+            if conflict.claimants_omitted == 0 {
+                mark_newest(Some(conflict.kind), &mut conflict.claimants);
             }
             conflict
         };
         self.lifecycle.open_of(address).map(refreshed).collect()
+    }
+
+    /// What the last event about an open conflict contained; `None` if there was none.
+    #[must_use]
+    pub fn reported(&self, conflict: &Conflict) -> Option<&Reported> {
+        let mut open = self.lifecycle.open_of(conflict.address);
+        let (_, open) = open.find(|(_, open)| open.id == conflict.id)?;
+        open.reported.as_ref()
+    }
+
+    /// Stores what the last event about a conflict contained.
+    pub fn set_reported(&mut self, conflict: &Conflict, reported: Reported) {
+        self.lifecycle
+            .set_reported(conflict.address, conflict.id, reported);
     }
 
     /// How many conflicts of `kind` are open.

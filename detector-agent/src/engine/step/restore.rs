@@ -4,7 +4,7 @@
 //! Restored conflicts are held back until the first full snapshot is merged. Until then nothing is
 //! decided about their addresses, so that no live update raises a conflict that is already open.
 //! Then each conflict is opened again, its evidence that the kernel does not hold is restored for
-//! devices that still exist, and the rules decide: it continues without an event, is updated, or is
+//! devices that still exist, its claimants keep the times since when they claim it, and the rules decide: it continues without an event, is updated, or is
 //! resolved.
 
 use std::{collections::HashSet, net::IpAddr};
@@ -69,7 +69,7 @@ impl Engine {
     #[must_use]
     pub fn open_record(&self, conflict: &Conflict) -> Option<OpenConflict> {
         let mut open = self.lifecycle.open_of(conflict.address);
-        let (scope, _) = open.find(|(_, open)| open.id == conflict.id)?;
+        let (scope, open) = open.find(|(_, open)| open.id == conflict.id)?;
         let address = conflict.address;
         let facts = self.facts.get(address);
         let claims = |ifindex| {
@@ -83,7 +83,10 @@ impl Engine {
         let neighbours = facts.into_iter().flat_map(|f| &f.neighbours);
         let former = neighbours.filter(|n| is_in_scope(Vlan::default(), n.ifindex));
         Some(OpenConflict {
-            conflict: conflict.clone(),
+            conflict: Conflict {
+                reported: open.reported.clone(),
+                ..conflict.clone()
+            },
             domain: scope.network.link().and_then(|link| self.link_name(link)),
             frames: frames.filter_map(|f| self.persisted_frame(f)).collect(),
             former: former
@@ -98,6 +101,7 @@ impl Engine {
                         bridge: self.link_name(bridge)?,
                         mac: f.mac,
                         first: f.first,
+                        beginning: f.beginning,
                         last: f.last,
                     })
                 })
@@ -116,6 +120,7 @@ impl Engine {
             ether_source: frame.ether_source,
             tentative: frame.tentative,
             first: frame.first,
+            beginning: frame.beginning,
             last: frame.last,
         })
     }
@@ -139,7 +144,8 @@ impl Engine {
                         former.bridge.ifindex,
                         address,
                         former.mac,
-                        (former.first, former.last),
+                        (former.first, former.beginning),
+                        former.last,
                     );
                 }
             }
@@ -150,6 +156,7 @@ impl Engine {
             for claimant in &mut restored.conflict.claimants {
                 claimant.id = self.current_id(claimant);
             }
+            self.restore_beginnings(&restored.conflict);
             let scope = Scope {
                 network: self.restore_network(&restored.conflict, domain),
                 vlan: restored.conflict.vlan,
@@ -198,6 +205,7 @@ impl Engine {
             ether_source: restored.ether_source,
             tentative: restored.tentative,
             first: restored.first,
+            beginning: restored.beginning,
             last: restored.last,
         };
         if self
@@ -207,6 +215,24 @@ impl Engine {
         {
             self.drops.claims += 1;
             self.refused_on(device, BoundKind::FrameClaims);
+        }
+    }
+
+    /// Continues with what is known of when the claims began. Tagged ones are seen in frames alone, which are restored with
+    /// their times.
+    fn restore_beginnings(&mut self, conflict: &Conflict) {
+        let claimants = conflict
+            .present()
+            .filter(|_| conflict.vlan == Vlan::default());
+        for claimant in claimants {
+            if matches!(claimant.id, ClaimantId::Device(_, NO_GENERATION)) {
+                continue;
+            }
+            let link = self.links.get(claimant.ifindex);
+            let peer = link.and_then(|l| l.link.peer);
+            let bridge = self.links.bridge_of(claimant.ifindex);
+            self.facts
+                .restore_beginnings(conflict.address, claimant, (peer, bridge));
         }
     }
 

@@ -26,6 +26,7 @@ impl Engine {
         let ifindex = link.ifindex;
         if self.links.get(ifindex).is_none() && self.links.len() >= self.settings.bounds.links {
             self.drops.links += 1;
+            self.links.set_complete(false);
             self.refused(BoundKind::Links);
             return;
         }

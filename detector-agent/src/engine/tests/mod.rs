@@ -11,6 +11,7 @@ mod address_changes;
 mod anomalies;
 mod anomaly_fixtures;
 mod anomaly_lifecycle;
+mod beginnings;
 mod bounds;
 mod bridge;
 mod conflict_records;

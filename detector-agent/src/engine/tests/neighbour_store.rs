@@ -18,6 +18,7 @@ impl Entries {
     fn set(&mut self, entry: Neighbour, live: bool) -> StoreOutcome {
         let context = NeighbourUpdateContext {
             at: Timestamp(self.secs * 1_000 * MS),
+            beginning: Beginning::seen(),
             live,
             former: (entry.ifindex == BRIDGE).then_some(WINDOW),
             peer: None,
@@ -43,8 +44,13 @@ impl Entries {
 
     fn restore_former_lladdr(&mut self, n: u8) {
         let at = Timestamp(1);
-        self.facts
-            .restore_former_lladdr(BRIDGE, ip("10.0.0.1"), mac(n), (at, at));
+        self.facts.restore_former_lladdr(
+            BRIDGE,
+            ip("10.0.0.1"),
+            mac(n),
+            (at, Beginning::seen()),
+            at,
+        );
     }
 
     fn refute(&mut self, ifindex: IfIndex, leads_there: u8) -> bool {

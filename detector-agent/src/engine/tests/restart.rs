@@ -378,7 +378,7 @@ fn device_replaced_meanwhile_is_another_claimant() {
     assert_eq!(node.engine.drop_counters(), DropCounters::default());
     assert_eq!(
         node.conflict_events(),
-        ["updated 10.0.0.1 duplicate certain: veth7 veth2 left veth1(device_removed)"]
+        ["updated 10.0.0.1 duplicate certain: veth2 veth7 left veth1(device_removed)"]
     );
 }
 
