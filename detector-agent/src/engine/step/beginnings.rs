@@ -20,7 +20,11 @@ impl Engine {
         if link.awaits_first_read {
             // It may be reported again after it was added, for example when it is no longer tentative.
             Beginning::seen()
-        } else if live && self.links.is_complete() && link.is_namespace_readable() {
+        } else if live
+            && self.links.is_complete()
+            && link.is_namespace_readable()
+            && !self.refusals.lacks(link.link.ifindex)
+        {
             Beginning::at(at)
         } else {
             self.unknown_beginning()
