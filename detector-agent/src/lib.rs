@@ -10,6 +10,7 @@ pub mod cleanup;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod counted;
 pub mod descriptors;
 pub mod engine;
 pub mod error_chain;

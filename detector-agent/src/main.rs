@@ -6,6 +6,7 @@ use detector_agent::{
     agent, check, cleanup,
     cli::Command,
     config::{self, ConfigError},
+    counted::counted,
     logging, packaging, watch,
 };
 
@@ -43,7 +44,8 @@ fn main() -> ExitCode {
         Command::Cleanup(args) => cleanup::run(&args).map_or_else(
             |e| failed(&e),
             |devices| {
-                println!("removed the filters of an earlier agent from {devices} devices");
+                let devices = counted(devices, "device", "devices");
+                println!("removed the filters of an earlier agent from {devices}");
                 ExitCode::SUCCESS
             },
         ),

@@ -198,3 +198,34 @@ fn seconds_parses_timestamps() {
     assert_eq!(seconds("1970-01-01T00:00:00.500000Z"), 0.5);
     assert_eq!(seconds("2026-03-21T09:10:11.000000Z"), 1_774_084_211.0);
 }
+
+#[test]
+fn certain_conflict_is_logged_as_a_warning_with_its_fields() {
+    let node = Node::new("logged").unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/32"));
+    let mut pods = node.add_pods(&specs).unwrap();
+    let line = |text: &str| -> serde_json::Value {
+        let line = agent.wait_log(DEADLINE, text).unwrap();
+        serde_json::from_str(&line).unwrap()
+    };
+    let raised = line("IP conflict on 10.244.2.10: vetha and vethb");
+    for (field, value) in [
+        ("level", "WARN"),
+        ("event", "io.ipconflict.conflict.raised"),
+        ("address", "10.244.2.10"),
+        ("network", "node"),
+        ("devices", "vetha, vethb"),
+        ("pods", ""),
+        ("confidence", "certain"),
+    ] {
+        assert_eq!(raised[field], value, "{raised}");
+    }
+    pods.pop().unwrap().delete().unwrap();
+    let resolved = line("IP conflict on 10.244.2.10 resolved");
+    assert_eq!(resolved["level"], "INFO", "{resolved}");
+    // Nothing is served before the start is logged.
+    let log = agent.log();
+    let position = |text: &str| log.find(text).unwrap_or_else(|| panic!("{text}: {log}"));
+    assert!(position("\"starting\"") < position("\"serving "), "{log}");
+}

@@ -112,6 +112,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let node = node::name(args.common.node_name.as_deref())?;
     let _instance = take_lock(args, &selector)?;
+    info!(node, version = env!("CARGO_PKG_VERSION"), "starting");
     descriptors::raise_limit();
     let endpoints = Endpoints::open(&options::http(args))?;
     let lines = options::lines(args)?;
@@ -145,9 +146,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let kube = KubeClient::new(settings.kube);
     let sources = PodSources::new(settings, &node, kube);
     pods.announce(&sources);
-    let lines_part = lines
-        .is_some()
-        .then(|| health.part(Role::Sink, "event lines"));
+    let lines_part = lines.is_some().then(|| health.part(Role::Sink, "lines"));
     let mut reporter = Reporter::new(maker, names, lines, Arc::clone(&metrics));
     if let Some(part) = lines_part {
         reporter.show_lines(part);
@@ -164,7 +163,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             kube,
             node.clone(),
             Arc::clone(&metrics),
-            health.part(Role::Sink, "kubernetes events"),
+            health.part(Role::Sink, "kubernetes"),
         );
         reporter.add_sink(Box::new(sink));
         posting
@@ -242,8 +241,6 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             })
         })
         .transpose()?;
-    info!(node, "agent starting");
-
     runtime.block_on(async {
         let known = handle.clone();
         let emit = move |update| {
@@ -259,7 +256,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         }
     });
 
-    info!("agent stopping");
+    info!("stopping");
     handle.send(LoopMessage::Stop);
     let event_loop_result = threads::join(event_loop);
     // The event loop has dropped its handle.

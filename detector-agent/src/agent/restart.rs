@@ -6,6 +6,7 @@ use tracing::info;
 
 use super::AgentError;
 use crate::{
+    counted::counted,
     engine::Engine,
     health::{Health, Role},
     metrics::Metrics,
@@ -27,15 +28,14 @@ pub(super) fn restore(
     let Some(store) = store else {
         return Ok(None);
     };
-    let part = health.part(Role::Sink, "open conflicts");
+    let part = health.part(Role::Sink, "state");
     // Evidence seen only in frames must not look expired to the next run.
     let refresh = (claim_ttl / 4).min(REFRESH);
     let (handle, thread, restored) =
         persist::start(store, refresh, part, metrics).map_err(AgentError::Start)?;
-    match restored.conflicts.len() {
-        0 => {}
-        1 => info!("Restored 1 open conflict from the previous run"),
-        count => info!("Restored {count} open conflicts from the previous run"),
+    if !restored.conflicts.is_empty() {
+        let conflicts = counted(restored.conflicts.len(), "open conflict", "open conflicts");
+        info!("restored {conflicts} from the previous run");
     }
     engine.restore_anomalies(restored.anomalies);
     engine.restore(restored.conflicts);

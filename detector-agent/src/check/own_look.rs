@@ -13,6 +13,7 @@ use super::{
 use crate::{
     cli::CheckArgs,
     clock::{self, Moment},
+    counted::counted,
     engine::{
         AnomalyRules, ChangedAddresses, Conflict, Engine, IfIndex, Observation, PodDevice,
         PoolUpdate, Settings, Snapshot, SnapshotScope, SnapshotToken, TimedObservation, Timestamp,
@@ -215,8 +216,10 @@ fn incomplete(omitted: Omitted) -> Option<Gap> {
     (omitted != Omitted::default()).then(|| Gap {
         headline: "no conflict in one look, but some state was not read",
         reason: format!(
-            "{} namespaces could not be read, {} entries were beyond a bound, {} messages could not be decoded",
-            omitted.namespaces, omitted.over_bound, omitted.undecodable
+            "not read: {}, {} beyond a bound, {} that could not be decoded",
+            counted(omitted.namespaces, "namespace", "namespaces"),
+            counted(omitted.over_bound, "entry", "entries"),
+            counted(omitted.undecodable, "message", "messages")
         ),
     })
 }

@@ -13,7 +13,10 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, FromArgMatches};
 
-use crate::cli::{Cli, Command};
+use crate::{
+    cli::{Cli, Command},
+    counted::counted,
+};
 use file::ConfigFile;
 
 /// Why the settings cannot be used.
@@ -41,7 +44,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// The file has invalid settings.
-    #[error("the configuration file {path} has {} invalid setting{}:\n  {}", .errors.len(), if .errors.len() == 1 { "" } else { "s" }, .errors.join("\n  "))]
+    #[error("the configuration file {path} has {}:\n  {}", counted(.errors.len(), "invalid setting", "invalid settings"), .errors.join("\n  "))]
     Settings {
         /// Path of the file.
         path: String,

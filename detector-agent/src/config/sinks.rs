@@ -33,7 +33,7 @@ const RESEND_EVERY: Duration = Duration::from_secs(60);
 /// Longest name of a sink, in bytes.
 const MAX_NAME: usize = 63;
 /// Names that the agent's own sinks have in metrics.
-const RESERVED: [&str; 3] = ["lines", "outbox", "state"];
+const RESERVED: [&str; 4] = ["kubernetes", "lines", "outbox", "state"];
 
 /// Reads one of [`SECTIONS`] into `sinks`, and adds what is wrong with it to `errors`. `names` are those of all sinks.
 pub(super) fn read_section(

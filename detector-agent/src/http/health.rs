@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     clock::Moment,
+    counted::counted,
     health::{PartReport, Role, State},
     pods::SourceState,
 };
@@ -75,7 +76,11 @@ fn parts(app: &App) -> Vec<PartReport> {
         };
         let mut detail = match source.state {
             SourceState::Off => "disabled".to_owned(),
-            SourceState::Working => format!("{} pods from {}", source.pods, source.target),
+            SourceState::Working => format!(
+                "{} from {}",
+                counted(source.pods, "pod", "pods"),
+                source.target
+            ),
             // The reason names the place.
             _ if !source.detail.is_empty() => String::new(),
             _ => source.target.clone(),

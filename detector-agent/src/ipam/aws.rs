@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     clock,
+    counted::counted,
     engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp},
     error_chain,
     health::State,
@@ -108,9 +109,9 @@ impl AwsReader {
     ) -> PoolRead {
         let (allocated, completeness, state, summary) = match allocated {
             Ok(allocated) if has_branch_interfaces => {
+                let allocations = counted(allocated.len(), "allocation", "allocations");
                 let summary = format!(
-                    "{} allocations in {place}; drift is not checked: addresses of branch interfaces are missing there",
-                    allocated.len()
+                    "{allocations} in {place}; drift is not checked: addresses of branch interfaces are missing there"
                 );
                 (
                     Some(allocated),
@@ -120,7 +121,8 @@ impl AwsReader {
                 )
             }
             Ok(allocated) => {
-                let summary = format!("{} allocations in {place}", allocated.len());
+                let allocations = counted(allocated.len(), "allocation", "allocations");
+                let summary = format!("{allocations} in {place}");
                 let completeness = if self.history.detects_mass_loss(&allocated, read_at) {
                     Completeness::Deleted
                 } else {

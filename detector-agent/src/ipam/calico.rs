@@ -22,6 +22,7 @@ use serde_json::Value;
 use super::{PoolRead, snapshot_history::SnapshotHistory};
 use crate::{
     clock,
+    counted::counted,
     engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp},
     health::State,
     kube_client::KubeClient,
@@ -111,9 +112,9 @@ impl CalicoReader {
         let (allocated, completeness, state, summary) = match blocks {
             Ok(blocks) => {
                 let summary = format!(
-                    "{} allocations in {PLACE}; this node has {} blocks",
-                    blocks.allocated.len(),
-                    blocks.own_blocks
+                    "{} in {PLACE}; this node has {}",
+                    counted(blocks.allocated.len(), "allocation", "allocations"),
+                    counted(blocks.own_blocks, "block", "blocks")
                 );
                 self.ranges = blocks.ranges;
                 (

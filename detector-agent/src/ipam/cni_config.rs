@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use super::files::{self, FileError};
+use crate::counted::counted;
 use crate::health::State;
 
 /// Most files that are read.
@@ -140,8 +141,8 @@ pub(super) fn summary(directory: &Path, config: &Result<CniConfig, String>) -> (
     }
     if config.skipped > 0 {
         summary.push_str(&format!(
-            "; {} networks beyond the limit of {MAX_NETWORKS} were skipped",
-            config.skipped
+            "; skipped {} beyond the limit of {MAX_NETWORKS}",
+            counted(config.skipped, "network", "networks")
         ));
     }
     for problem in &config.problems {

@@ -20,6 +20,7 @@ use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, statfs};
 use super::{PoolRead, cni_config::HostLocalNetwork, files, snapshot_history::SnapshotHistory};
 use crate::{
     clock,
+    counted::counted,
     engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource},
     health::State,
 };
@@ -174,7 +175,8 @@ impl HostLocalReader {
                     0 => String::new(),
                     n => format!("; other entries skipped: {n}"),
                 };
-                let summary = format!("{} allocations in {shown}{foreign}", reservations.len());
+                let allocations = counted(reservations.len(), "allocation", "allocations");
+                let summary = format!("{allocations} in {shown}{foreign}");
                 (State::Works, summary)
             }
             DirectoryState::NeverSeen(reason) => (State::Off, reason.clone()),

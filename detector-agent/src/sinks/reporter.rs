@@ -2,16 +2,16 @@
 
 use std::{io, sync::Arc};
 
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::{
     EventSink,
     lines::{Lines, WriteOutcome},
 };
 use crate::{
-    engine::{Anomaly, Claimant, Conflict, IfIndex, PodDevice, Reported},
+    engine::{Anomaly, Claimant, Confidence, Conflict, IfIndex, PodDevice, Reported},
     event::{
-        AnyEvent, Change, EventMaker, EventSubject,
+        AnyEvent, Change, ConflictData, ContractName as _, Event, EventMaker, EventSubject,
         summary::{anomaly_subject, anomaly_title, claimants, resolve_reason, scoped_address},
     },
     health::{Part, State},
@@ -210,19 +210,7 @@ fn log(event: &AnyEvent) {
         Change::Resolved => " resolved",
     };
     match event {
-        AnyEvent::Conflict(event) => {
-            let data = &event.data;
-            info!(
-                conflict_id = %data.conflict_id,
-                kind = data.kind.name(),
-                confidence = data.confidence.name(),
-                traffic_goes_to = data.traffic_goes_to,
-                latency_us = data.latency_us,
-                "IP conflict on {}{change}: {}",
-                scoped_address(data),
-                claimants(data)
-            );
-        }
+        AnyEvent::Conflict(event) => log_conflict(event, change),
         AnyEvent::Anomaly(event) => {
             let data = &event.data;
             let text = if data.is_resolved() {
@@ -231,7 +219,9 @@ fn log(event: &AnyEvent) {
                 &data.detail
             };
             info!(
+                event = event.event_type.contract_name(),
                 anomaly_id = %data.anomaly_id,
+                address = %data.address,
                 kind = data.kind.name(),
                 cause = data.cause.name(),
                 device = data.device,
@@ -240,5 +230,72 @@ fn log(event: &AnyEvent) {
                 anomaly_subject(data)
             );
         }
+    }
+}
+
+/// The pods and the devices of the claimants that have not left, or of all if every one has.
+fn pods_and_devices(data: &ConflictData) -> (String, String) {
+    let mut listed: Vec<_> = data.present().collect();
+    if listed.is_empty() {
+        listed = data.claimants.iter().collect();
+    }
+    let pods = listed.iter().filter_map(|claimant| claimant.pod.as_ref());
+    let pods: Vec<_> = pods
+        .map(|pod| format!("{}/{}", pod.namespace, pod.name))
+        .collect();
+    let devices: Vec<_> = listed.iter().map(|c| c.device.as_str()).collect();
+    (pods.join(", "), devices.join(", "))
+}
+
+/// A conflict that is certain and not over is a warning.
+fn log_conflict(event: &Event, change: &str) {
+    let data = &event.data;
+    let (pods, devices) = pods_and_devices(data);
+    macro_rules! log_at {
+        ($log:ident) => {
+            $log!(
+                event = event.event_type.contract_name(),
+                conflict_id = %data.conflict_id,
+                address = %data.address,
+                network = %data.network,
+                pods,
+                devices,
+                kind = data.kind.name(),
+                confidence = data.confidence.name(),
+                traffic_goes_to = data.traffic_goes_to,
+                latency_us = data.latency_us,
+                "IP conflict on {}{change}: {}",
+                scoped_address(data),
+                claimants(data)
+            )
+        };
+    }
+    if data.confidence == Confidence::Certain && !data.is_resolved() {
+        log_at!(warn);
+    } else {
+        log_at!(info);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::samples;
+
+    #[test]
+    fn log_fields_list_the_claimants_that_have_not_left() {
+        let mut data = samples::raised("10.0.0.1").data;
+        data.claimants = vec![
+            samples::claimant("veth1", Some("web-1")),
+            samples::claimant("veth2", None),
+            samples::claimant("veth3", Some("web-3")),
+        ];
+        let namespace = |n: usize| {
+            let pod = data.claimants[n].pod.as_ref();
+            pod.map(|pod| pod.namespace.clone()).unwrap_or_default()
+        };
+        let expected = format!("{}/web-1, {}/web-3", namespace(0), namespace(2));
+        let (pods, devices) = pods_and_devices(&data);
+        assert_eq!((pods, devices.as_str()), (expected, "veth1, veth2, veth3"));
     }
 }

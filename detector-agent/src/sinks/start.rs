@@ -60,7 +60,7 @@ impl Senders {
             event_sinks.push(Box::new(outbox.sink()));
             for (settings, sink_queue) in sinks.webhooks.iter().zip(outbox.sink_queues()) {
                 let webhook = Arc::new(Webhook::new(settings, sinks.status_page_url.clone()));
-                let part = health.part(Role::Sink, format!("webhook {}", settings.name));
+                let part = health.part(Role::Sink, settings.name.as_str());
                 let files = {
                     let webhook = Arc::clone(&webhook);
                     FileCheck::new(&settings.name, metrics, part.clone(), move || {
@@ -80,7 +80,7 @@ impl Senders {
             senders.outbox = Some(outbox);
         }
         for settings in &sinks.alertmanagers {
-            let part = health.part(Role::Sink, format!("alertmanager {}", settings.name));
+            let part = health.part(Role::Sink, settings.name.as_str());
             let (task, sink) = Alertmanager::new(
                 settings,
                 sinks.status_page_url.clone(),

@@ -277,7 +277,7 @@ fn readyz_lists_the_components_and_their_state() {
         "attached to all 2 pod devices"
     );
     state("netlink", "works");
-    state("event lines", "works");
+    state("lines", "works");
     let alive = client.get("/healthz").unwrap();
     assert_eq!(
         (alive.status, alive.body.as_str()),

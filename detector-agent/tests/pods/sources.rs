@@ -195,9 +195,7 @@ fn damaged_cache_files_are_counted_in_the_log() {
     fs::write(cache.path().join("b"), cache_entry("web-1", "vethb", "")).unwrap();
     let agent = Agent::start_ready(&node, &run("off", path(&cache))).unwrap();
     wait_named(&agent);
-    agent
-        .wait_log(DEADLINE, "2 broken files were skipped")
-        .unwrap();
+    agent.wait_log(DEADLINE, "skipped 2 broken files").unwrap();
 }
 
 #[test]

@@ -93,11 +93,11 @@ fn sinks_are_shown_with_their_outcomes_without_secrets() {
     receiver
         .wait_until(DEADLINE, |posted| has_accepted(posted, "raised", ADDRESS))
         .unwrap();
-    wait_component(&client, "webhook hook", "works");
-    let detail = wait_component(&client, "webhook gone", "failed");
+    wait_component(&client, "hook", "works");
+    let detail = wait_component(&client, "gone", "failed");
     assert!(detail.contains("410"), "{detail}");
-    wait_component(&client, "webhook down", "failed");
-    wait_component(&client, "alertmanager am", "failed");
+    wait_component(&client, "down", "failed");
+    wait_component(&client, "am", "failed");
     let delivered = r#"ipconflict_deliveries_total{sink="hook",outcome="delivered"} 1"#;
     wait_metric(&client, delivered);
     wait_metric(&client, r#"ipconflict_outbox_pending{sink="hook"} 0"#);
@@ -239,7 +239,7 @@ fn webhook_gets_one_raised_and_resolved_over_a_kill() {
     // Stored as open, and delivered from the outbox.
     wait_metric(&client, r#"ipconflict_outbox_pending{sink="hook"} 0"#);
     until(DEADLINE, "two open conflicts to be stored", || {
-        let stored = wait_component(&client, "open conflicts", "works");
+        let stored = wait_component(&client, "state", "works");
         anyhow::ensure!(stored == "2 open conflicts stored", "{stored}");
         Ok(())
     })
@@ -297,7 +297,7 @@ fn missing_secret_disables_its_sink_and_detection_runs() {
     let agent = Agent::start_ready(&node, &command(&path("config.yaml"))).unwrap();
     agent.wait_log(DEADLINE, "sink disabled").unwrap();
     let client = TestClient::new(&node, ORIGIN);
-    let detail = wait_component(&client, "webhook hook", "failed");
+    let detail = wait_component(&client, "hook", "failed");
     assert!(detail.contains("/secret"), "{detail}");
     let pods = two_pods(&node);
     for pod in &pods {
@@ -313,5 +313,5 @@ fn missing_secret_disables_its_sink_and_detection_runs() {
     receiver
         .wait_until(DEADLINE, |posted| has_accepted(posted, "raised", ADDRESS))
         .unwrap();
-    wait_component(&client, "webhook hook", "works");
+    wait_component(&client, "hook", "works");
 }

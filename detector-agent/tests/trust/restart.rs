@@ -263,10 +263,7 @@ fn state_component(netns: &Netns) -> serde_json::Value {
         .unwrap();
     let parts = answer.json().unwrap()["parts"].clone();
     let mut parts = parts.as_array().unwrap().iter();
-    parts
-        .find(|p| p["name"] == "open conflicts")
-        .unwrap()
-        .clone()
+    parts.find(|p| p["name"] == "state").unwrap().clone()
 }
 
 #[test]

@@ -115,11 +115,11 @@ fn write(line: &LogLine) {
     let reason = line.event.reason();
     let ether_source = line.ether_source.map(|mac| display(Mac(mac)));
     let mac = line.mac.map(|mac| display(Mac(mac)));
-    let (address, target) = (line.address.map(display), line.target.map(display));
+    let (address, target_address) = (line.address.map(display), line.target.map(display));
     let (ifindex, detail) = (line.ifindex, line.detail);
     match line.event {
         LogEvent::Rejected(_) => info!(
-            target: TARGET, device, ifindex, reason, ether_source, mac, address, target, "frame rejected"
+            target: TARGET, device, ifindex, reason, ether_source, mac, address, target_address, "frame rejected"
         ),
         LogEvent::Dropped(_) => info!(
             target: TARGET, device, ifindex, reason, ether_source, mac, address, "observation dropped"

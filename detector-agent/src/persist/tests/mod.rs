@@ -40,7 +40,7 @@ impl TestNode {
     fn new(store: Store) -> Self {
         let health = Health::default();
         let metrics = Arc::new(Metrics::new());
-        let part = health.part(Role::Sink, "open conflicts");
+        let part = health.part(Role::Sink, "state");
         let refresh = Duration::from_secs(30);
         let (handle, thread, restored) = start(Arc::new(store), refresh, part, &metrics).unwrap();
         Self {

@@ -14,6 +14,8 @@ use tokio::{
     time::Instant,
 };
 
+use crate::counted::counted;
+
 use super::{
     PodRecord, Via,
     netns::NetnsQueries,
@@ -178,11 +180,15 @@ impl CacheReader {
             .collect();
         let mut warnings = Vec::new();
         if broken > 0 {
-            warnings.push(format!("{broken} broken files were skipped"));
+            warnings.push(format!(
+                "skipped {}",
+                counted(broken, "broken file", "broken files")
+            ));
         }
         if skipped > 0 {
             warnings.push(format!(
-                "{skipped} files beyond the limit of {MAX_FILES} were skipped"
+                "skipped {} beyond the limit of {MAX_FILES}",
+                counted(skipped, "file", "files")
             ));
         }
         Ok(SourceSnapshot {
@@ -224,7 +230,7 @@ mod tests {
         let mut reader = CacheReader::new(cache.path().to_owned());
         let snapshot = reader.read().unwrap();
         assert_eq!(snapshot.records.len(), 1);
-        assert_eq!(snapshot.warning, "3 broken files were skipped");
+        assert_eq!(snapshot.warning, "skipped 3 broken files");
     }
 
     #[test]

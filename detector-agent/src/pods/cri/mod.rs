@@ -20,6 +20,8 @@ use std::{
 use tokio::{task::JoinSet, time::Instant};
 use tracing::debug;
 
+use crate::counted::counted;
+
 use super::{
     CriSetting, Pod, PodRecord, Via,
     netns::NetnsQueries,
@@ -206,7 +208,10 @@ impl PodSource for Cri {
         }
         let mut warning = String::new();
         if omitted > 0 {
-            warning = format!("{omitted} pods beyond the limit of {MAX_SANDBOXES} were skipped");
+            warning = format!(
+                "skipped {} beyond the limit of {MAX_SANDBOXES}",
+                counted(omitted, "pod", "pods")
+            );
         } else if missing > 0 && missing == sandboxes.len() {
             return Err(SourceError::Silent(format!(
                 "{} lists pods but does not answer status requests in time",

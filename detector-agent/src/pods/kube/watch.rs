@@ -15,6 +15,7 @@ use tokio::{
 
 use super::{KubePods, MAX_PODS, PAGE, TARGET, pod_record, source_error};
 use crate::{
+    counted::counted,
     pods::{
         PodRecord, Via,
         source::{SourceError, SourceReport, SourceSnapshot},
@@ -75,7 +76,10 @@ impl WatchedPods {
             records: self.pods.values().cloned().collect(),
             warning: match self.skipped {
                 0 => String::new(),
-                skipped => format!("{skipped} pods beyond the limit of {MAX_PODS} were skipped"),
+                skipped => format!(
+                    "skipped {} beyond the limit of {MAX_PODS}",
+                    counted(skipped, "pod", "pods")
+                ),
             },
         }
     }
