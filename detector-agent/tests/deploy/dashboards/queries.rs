@@ -1,0 +1,236 @@
+//! A real Prometheus that scrapes a real agent with a real conflict answers every query of the dashboards.
+
+use std::fs;
+
+use anyhow::Context as _;
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec, prometheus::Prometheus, until,
+};
+use serde_json::{Value, json};
+
+use super::{annotations, columns, dashboards, list, queries, values_of};
+use crate::{
+    AGENT,
+    tools::{deploy, documents},
+};
+
+/// The address in conflict.
+const ADDRESS: &str = "10.244.2.10";
+/// The value of the label `node` that the scrape job sets.
+const NODE: &str = "testkit";
+
+/// The expression for a choice of nodes, with the other variables as for "All" in Grafana.
+fn substitute_variables(expression: &str, node: &str) -> String {
+    let query = expression
+        .replace("$__rate_interval", "10m")
+        .replace("$__range", "10m")
+        .replace("$node", node)
+        .replace("$address", ".*");
+    assert!(!query.contains('$'), "unknown variable: {query}");
+    query
+}
+
+/// An agent with these arguments and settings, and a Prometheus that has scraped it.
+fn start<'n>(node: &'n Node, arguments: &[&str], settings: &str) -> (Agent, Prometheus<'n>) {
+    let config = tempfile::NamedTempFile::new().unwrap();
+    fs::write(config.path(), settings).unwrap();
+    let command = AgentCommand::run(AGENT).arg("--config").arg(config.path());
+    let command = arguments
+        .iter()
+        .fold(command, |c, argument| c.arg(*argument));
+    let agent = Agent::start_ready(node, &command).unwrap();
+    let rules = fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap();
+    let prometheus =
+        Prometheus::start_with(node, &configuration(), &[("rules.yaml", &rules)]).unwrap();
+    // An increase is seen only from a first sample on.
+    prometheus
+        .wait("ipconflict_conflicts_raised_total == 0", |series| {
+            !series.is_empty()
+        })
+        .unwrap();
+    (agent, prometheus)
+}
+
+/// Two pods with [`ADDRESS`].
+fn raise_conflict(node: &Node, agent: &Agent) -> Vec<Pod> {
+    let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
+    let pods = node.add_pods(&specs).unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
+        .unwrap();
+    pods
+}
+
+/// Waits until the query has a result, which has to have these labels and be a number.
+fn wait_for_data(
+    prometheus: &Prometheus<'_>,
+    place: &str,
+    query: &str,
+    legend: &str,
+) -> anyhow::Result<Value> {
+    until(DEADLINE, format_args!("the result of {query}"), || {
+        let series = prometheus.query(query)?;
+        let (labels, value) = series
+            .into_iter()
+            .next()
+            .with_context(|| format!("{place}: {query}: no data"))?;
+        anyhow::ensure!(!value.is_nan(), "{place}: {query}: no number");
+        for label in in_braces(legend) {
+            // An unknown pod has no name to show, and an untagged claim no VLAN.
+            let known = labels.get(label).is_some() || ["pod", "vlan"].contains(&label);
+            anyhow::ensure!(known, "{place}: {labels} has no {label}");
+        }
+        Ok(labels)
+    })
+}
+
+#[test]
+fn every_query_returns_data_of_the_chosen_nodes_only() {
+    let node = Node::new("dashboards").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    // No address is allocated, so those of the pods are anomalies.
+    let network = json!({"cniVersion": "0.3.1", "name": "net", "plugins": [{"type": "ptp", "ipam":
+        {"type": "host-local", "dataDir": path("data"), "ranges": [[{"subnet": "10.244.2.0/24"}]]}}]});
+    fs::create_dir_all(path("data/net")).unwrap();
+    fs::write(path("data/net/lock"), "").unwrap();
+    fs::create_dir(path("net.d")).unwrap();
+    fs::write(path("net.d/10-net.conflist"), network.to_string()).unwrap();
+    // A webhook without a listener, so that its events stay pending.
+    let settings = json!({"export-claims": true, "state-dir": path("state"),
+        "webhooks": [{"name": "ops", "url": "http://127.0.0.1:9/"}]});
+    let plugins = format!("--cni-conf-dir={}", path("net.d").display());
+    let (agent, prometheus) = start(&node, &["--ipam=auto", &plugins], &settings.to_string());
+    let _pods = raise_conflict(&node, &agent);
+    let mut wrong = Vec::new();
+    let mut expect_data = |place: &str, expression: &str, legend: &str| {
+        let query = substitute_variables(expression, NODE);
+        let labels = wait_for_data(&prometheus, place, &query, legend);
+        // A zero here would read as good news of a node that is not looked at.
+        let query = substitute_variables(expression, "elsewhere");
+        let elsewhere = prometheus.query(&query).unwrap();
+        if !elsewhere.is_empty() {
+            wrong.push(format!("{place}: {query}: {elsewhere:?}"));
+        }
+        labels.unwrap_or_else(|error| {
+            wrong.push(format!("{error:#}"));
+            Value::Null
+        })
+    };
+    for (place, expression) in annotations() {
+        expect_data(&place, &expression, "{{node}} {{kind}}");
+    }
+    for (place, target) in queries() {
+        let legend = target["legendFormat"].as_str().unwrap();
+        expect_data(&place, target["expr"].as_str().unwrap(), legend);
+    }
+    for (name, dashboard) in dashboards() {
+        for panel in list(&dashboard["panels"]) {
+            let Some(columns) = columns(panel) else {
+                continue;
+            };
+            let place = format!("{name}: {}", panel["title"]);
+            let expression = panel["targets"][0]["expr"].as_str().unwrap();
+            let labels = expect_data(&place, expression, "");
+            let hidden = &panel["transformations"][0]["options"]["excludeByName"];
+            for label in labels
+                .as_object()
+                .into_iter()
+                .flat_map(|labels| labels.keys())
+            {
+                let shown = columns.contains_key(label) || hidden[label] == true;
+                assert!(shown, "{place}: {label} is neither shown nor hidden");
+            }
+        }
+        for variable in list(&dashboard["templating"]["list"]).iter().skip(1) {
+            let (series, label) = values_of(variable);
+            let query = format!(
+                "count by ({label}) ({})",
+                substitute_variables(series, NODE)
+            );
+            let legend = format!("{{{{{label}}}}}");
+            wait_for_data(&prometheus, &name, &query, &legend).unwrap();
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // The alert for the conflict fires under the installed rules.
+    prometheus
+        .wait(
+            r#"ALERTS{alertname="IPAddressConflict",alertstate="firing",address="10.244.2.10"} == 1"#,
+            |series| series.len() == 1,
+        )
+        .unwrap();
+}
+
+#[test]
+fn conflicts_that_the_metrics_do_not_name_are_not_shown_as_none() {
+    let node = Node::new("unnamed").unwrap();
+    let (agent, prometheus) = start(&node, &["--metrics-detail=false"], "{}");
+    let _pods = raise_conflict(&node, &agent);
+    for metric in ["conflicts_active", "conflict_info_overflow"] {
+        let query = format!("sum(ipconflict_{metric}) > 0");
+        prometheus
+            .wait(&query, |series| !series.is_empty())
+            .unwrap();
+    }
+    let (mut tables, mut stats) = (0, 0);
+    for (name, dashboard) in dashboards() {
+        for panel in list(&dashboard["panels"]) {
+            let expression = panel["targets"][0]["expr"].as_str().unwrap();
+            let place = format!("{name}: {}", panel["title"]);
+            let query = substitute_variables(expression, NODE);
+            let series = prometheus.query(&query).unwrap();
+            if expression.contains("ipconflict_conflicts_active") {
+                // Loses nothing without the names.
+                assert!(
+                    series.iter().any(|(_, value)| *value >= 1.0),
+                    "{place}: {series:?}"
+                );
+            } else if !expression.contains("conflict_info{") {
+                continue;
+            } else if columns(panel).is_some_and(|columns| columns.contains_key("pod")) {
+                let (labels, claimants) = &series[0];
+                let pod = labels["pod"].as_str().unwrap();
+                assert!(pod.starts_with("not in the metrics"), "{place}: {labels}");
+                assert_eq!(
+                    (labels["node"].as_str(), *claimants),
+                    (Some(NODE), 2.0),
+                    "{place}"
+                );
+                tables += 1;
+            } else {
+                assert!(series.is_empty(), "{place}: {series:?}");
+                stats += usize::from(panel["type"] == "stat");
+            }
+        }
+    }
+    assert_eq!((tables, stats), (2, 2));
+}
+
+/// `deploy/prometheus/scrape.yaml` with one static agent instead of pod discovery.
+fn configuration() -> String {
+    let text = fs::read_to_string(deploy("prometheus/scrape.yaml")).unwrap();
+    let mut file = documents(&text).remove(0);
+    let job = &mut file["scrape_configs"][0];
+    let job = job.as_mapping_mut().unwrap();
+    assert_eq!(job["job_name"], "ip-conflict-detector");
+    job.remove("kubernetes_sd_configs").unwrap();
+    job.remove("relabel_configs").unwrap();
+    let target = "[{targets: ['127.0.0.1:9842'], labels: {node: testkit}}]";
+    job.insert(
+        "static_configs".into(),
+        serde_yaml_ng::from_str(target).unwrap(),
+    );
+    file["global"] =
+        serde_yaml_ng::from_str("{scrape_interval: 1s, evaluation_interval: 1s}").unwrap();
+    serde_yaml_ng::to_string(&file).unwrap()
+}
+
+/// The labels that a legend refers to.
+fn in_braces(legend: &str) -> Vec<&str> {
+    legend
+        .split("{{")
+        .skip(1)
+        .filter_map(|rest| rest.split("}}").next())
+        .collect()
+}
