@@ -3,15 +3,11 @@
 //! What needs a cluster or a container runtime (`kubectl`, `crictl`) is played by the scripts in
 //! `stand-ins/`; everything else is real. Repairs in the state of a network plugin are only parsed.
 
-use std::{
-    collections::BTreeSet,
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{collections::BTreeSet, env, fs, net::UdpSocket, path::Path, process::Command};
 
+use detector_agent::engine::AnomalyKind;
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, Outcome, Pod, PodSpec,
+    Agent, AgentCommand, Cni, DEADLINE, Frame, FrameSender, Node, Outcome, Pod, PodSpec,
 };
 
 use crate::{
@@ -195,6 +191,37 @@ fn named_metrics_and_reasons_are_documented() {
     assert!(count > 8, "{count}");
 }
 
+/// Runs the commands of a runbook on a node, where they may fail, but not for lack of a program, a
+/// variable or an operand. `netns` is what the container runtime names.
+fn follow(runbook: &Runbook, node: &Node, agent: &Agent, netns: &str) -> Outcome {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    fs::write(log.path(), agent.log()).unwrap();
+    let stand_ins = root().join("detector-agent/tests/deploy/stand-ins");
+    let path = format!("{}:{}", stand_ins.display(), env::var("PATH").unwrap());
+    let outcome = AgentCommand::new("bash", ["-u", "-c", &runbook.script()])
+        .env("PATH", path)
+        .env("AGENT_BINARY", AGENT)
+        .env("AGENT_LOG", log.path())
+        .env("NETNS", netns)
+        .run_to_end(node, DEADLINE)
+        .unwrap();
+    let faults = [
+        "not found",
+        "unbound variable",
+        "syntax error",
+        "sage:",
+        "jq: error",
+    ];
+    for fault in faults {
+        assert!(
+            !outcome.stderr.contains(fault),
+            "{}: {outcome:?}",
+            runbook.name
+        );
+    }
+    outcome
+}
+
 /// A node with an agent and pods.
 struct Incident {
     node: Node,
@@ -210,32 +237,13 @@ impl Incident {
         Self { node, pods, agent }
     }
 
-    /// Runs the commands of a runbook, which may fail, but not for lack of a program, a variable or
-    /// an operand.
     fn follow(&self, runbook: &Runbook) -> Outcome {
-        let log = tempfile::NamedTempFile::new().unwrap();
-        fs::write(log.path(), self.agent.log()).unwrap();
-        let stand_ins: PathBuf =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/deploy/stand-ins");
-        let path = format!("{}:{}", stand_ins.display(), env::var("PATH").unwrap());
-        let outcome = AgentCommand::new("bash", ["-u", "-c", &runbook.script()])
-            .env("PATH", path)
-            .env("AGENT_BINARY", AGENT)
-            .env("AGENT_LOG", log.path())
-            .env("NETNS", self.pods[0].netns().name())
-            .run_to_end(&self.node, DEADLINE)
-            .unwrap();
-        let name = &runbook.name;
-        for fault in [
-            "not found",
-            "unbound variable",
-            "syntax error",
-            "sage:",
-            "jq: error",
-        ] {
-            assert!(!outcome.stderr.contains(fault), "{name}: {outcome:?}");
-        }
-        outcome
+        follow(
+            runbook,
+            &self.node,
+            &self.agent,
+            self.pods[0].netns().name(),
+        )
     }
 }
 
@@ -278,6 +286,93 @@ fn sweep_is_followed_from_the_alert_to_its_end() {
         outcome.stdout.contains("kubectl -n shop delete pod"),
         "{outcome:?}"
     );
+}
+
+#[test]
+fn drift_is_followed_from_the_alert_to_the_pod() {
+    let node = Node::new("rbdrift").unwrap();
+    let cni = Cni::ptp("kindnet", "10.244.2.0/24").unwrap();
+    let conf = tempfile::tempdir().unwrap();
+    cni.write_config(conf.path()).unwrap();
+    let pod = cni.add_pod(&node, "web-1").unwrap();
+    let command = AgentCommand::run(AGENT).arg("--ipam=auto");
+    let command = command.arg("--cni-conf-dir").arg(conf.path());
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    cni.wipe().unwrap();
+    agent.wait_log(DEADLINE, "ipam_drift").unwrap();
+    let outcome = follow(&runbook("IPAMDrift"), &node, &agent, "unused");
+    for found in ["ipam_drift", &pod.address().unwrap().to_string()] {
+        assert!(outcome.stdout.contains(found), "{found}: {outcome:?}");
+    }
+    cni.remove_pod(&node, pod).unwrap();
+}
+
+#[test]
+fn dead_gateway_is_followed_from_the_alert_to_the_cause() {
+    let spec = PodSpec::new("vethfirst").address("10.244.2.10/32");
+    let incident = Incident::new("rbgateway", &[spec.host_route()]);
+    let pod = &incident.pods[0];
+    for route in ["169.254.1.1 scope link", "default via 169.254.1.1"] {
+        pod.netns()
+            .ip(&format!("route add {route} dev eth0"))
+            .unwrap();
+    }
+    pod.netns()
+        .run_in(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            // The kernel requests the gateway three times.
+            let _ = socket.send_to(b"x", "203.0.113.7:9");
+            Ok(())
+        })
+        .unwrap();
+    incident
+        .agent
+        .wait_log(DEADLINE, "gateway_unresolved")
+        .unwrap();
+    let outcome = incident.follow(&runbook("PodGatewayUnresolved"));
+    let states = ["FAILED", "INCOMPLETE"];
+    assert!(outcome.stdout.contains("gateway_unresolved"), "{outcome:?}");
+    assert!(
+        states.iter().any(|s| outcome.stdout.contains(s)),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn blind_agent_names_the_device_as_its_runbook_promises() {
+    let incident = Incident::new("rbblind", &["vetha", "vethb"].map(PodSpec::new));
+    let change = |n: u32| {
+        let address = format!("10.100.{}.{}/32", n / 256, n % 256);
+        ["add", "del"].map(|verb| format!("address {verb} {address} dev eth0"))
+    };
+    let pod = &incident.pods[1];
+    pod.netns().ip_batch((0..4_096).flat_map(change)).unwrap();
+    let log = incident
+        .agent
+        .wait_log(DEADLINE, "changes of the addresses")
+        .unwrap();
+    assert!(log.contains("vethb"), "{log}");
+    let outcome = incident.follow(&runbook("IPConflictDetectorBlind"));
+    assert!(
+        outcome.stdout.contains("no IP address conflict"),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn every_anomaly_has_a_runbook() {
+    let texts = fs::read_dir(root().join("docs/runbooks")).unwrap();
+    let texts: Vec<_> = texts
+        .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap())
+        .collect();
+    // `ipam_leak` breaks nothing: its rule explains it.
+    let kinds = AnomalyKind::ALL.into_iter().map(AnomalyKind::name);
+    for kind in kinds.filter(|kind| *kind != "ipam_leak") {
+        let names = |text: &&String| {
+            text.contains(&format!("detection-rules.md#{}", kind.replace('_', "-")))
+        };
+        assert!(texts.iter().any(|text| names(&text)), "{kind}");
+    }
 }
 
 #[test]
