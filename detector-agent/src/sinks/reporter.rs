@@ -64,7 +64,7 @@ impl Reporter {
     }
 
     /// Reports one change of a conflict. `last` is what the last event about it contained; an update that contains
-    /// nothing else is not reported. Returns what this one contains.
+    /// nothing else is no event. Returns what this one contains.
     pub fn report_conflict(
         &mut self,
         change: Change,
@@ -76,6 +76,8 @@ impl Reporter {
         if let Some(last) = last.filter(|_| change == Change::Updated) {
             event.data.compare_with(last);
             if event.data.changed.is_empty() {
+                // After a restart: pods are known again, which the metrics and the sinks were not started with.
+                self.offer(&event.into());
                 return None;
             }
         }
@@ -99,11 +101,15 @@ impl Reporter {
         subject
             .claimants()
             .for_each(|c| self.pods.request_lookup(c));
+        self.offer(event);
+        log(event);
+    }
+
+    fn offer(&mut self, event: &AnyEvent) {
         self.metrics.count_event(event);
         for sink in &mut self.sinks {
             sink.offer(event);
         }
-        log(event);
     }
 
     fn write_line(&mut self, event: &AnyEvent) {
