@@ -19,6 +19,7 @@ mod preemption;
 mod recycled_ids;
 mod restart;
 mod reuse;
+mod since;
 mod tentative;
 mod vlan;
 

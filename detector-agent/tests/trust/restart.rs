@@ -15,10 +15,10 @@ use nix::mount::{MsFlags, mount};
 
 use crate::AGENT;
 
-const ADDRESS: &str = "10.244.2.10";
+pub(super) const ADDRESS: &str = "10.244.2.10";
 const OTHER: &str = "10.244.2.11";
 
-fn command_with_state(directory: &Path) -> AgentCommand {
+pub(super) fn command_with_state(directory: &Path) -> AgentCommand {
     AgentCommand::run(AGENT)
         .arg("--state-dir")
         .arg(directory)
@@ -26,7 +26,7 @@ fn command_with_state(directory: &Path) -> AgentCommand {
 }
 
 /// Waits until this many open conflicts are stored on disk.
-fn wait_stored(agent: &Agent, open: usize) {
+pub(super) fn wait_stored(agent: &Agent, open: usize) {
     agent
         .wait_log(DEADLINE, &format!("\"open\":{open}}}"))
         .unwrap();
@@ -45,7 +45,7 @@ fn wait_raised(agent: &Agent, address: &str) -> ReceivedEvent {
         .unwrap()
 }
 
-fn raised(agent: &Agent, address: &str) -> Conflict {
+pub(super) fn raised(agent: &Agent, address: &str) -> Conflict {
     wait_raised(agent, address).event.conflict().unwrap()
 }
 
