@@ -240,6 +240,7 @@ mod tests {
             device: device.to_owned(),
             namespace: String::new(),
             pod: String::new(),
+            sweep: String::new(),
         }
     }
 

@@ -241,6 +241,8 @@ pub struct ConflictInfo {
     pub namespace: String,
     /// The claimant's pod, or empty.
     pub pod: String,
+    /// The id of the address sweep that the conflict is part of, or empty.
+    pub sweep: String,
 }
 
 /// Labels of one active anomaly.

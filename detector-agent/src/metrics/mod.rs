@@ -6,6 +6,7 @@ mod claims;
 mod info_series;
 pub mod labels;
 mod process;
+mod swept;
 mod text_format;
 
 use std::sync::atomic::AtomicU64;
@@ -18,11 +19,12 @@ use prometheus_client::{
 
 use crate::{
     engine::{AnomalyId, ConflictId},
-    event::{AnomalyData, AnyEvent, Change, ConflictData},
+    event::{AnomalyData, AnyEvent, Change, ConflictData, SubjectId},
     pods::Pod,
 };
 use info_series::{Described, InfoSeries};
 use process::ProcessCollector;
+use swept::SweptConflicts;
 
 pub use address::{AddressLabel, AddressLabels};
 pub use claims::{ClaimInfo, ClaimSeries};
@@ -76,6 +78,7 @@ pub struct Metrics {
     pub pending: Family<Sink, Gauge>,
     /// Rejected events and those that wait behind them, by sink.
     pub parked: Family<Sink, Gauge>,
+    swept: SweptConflicts,
     conflict_info: InfoSeries<ConflictId, ConflictInfo>,
     anomaly_info: InfoSeries<AnomalyId, AnomalyInfo>,
     detail: bool,
@@ -137,6 +140,12 @@ impl Metrics {
             "build",
             "Always 1, with the agent's version as a label",
             Info::new([("version", env!("CARGO_PKG_VERSION"))]),
+        );
+        let swept = SweptConflicts::default();
+        registry.register(
+            "conflicts_swept",
+            "Number of active conflicts that are part of an address sweep",
+            swept.gauge.clone(),
         );
         let latency = Histogram::new([
             20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1.0,
@@ -229,6 +238,7 @@ impl Metrics {
                 Family::default()
             ),
             latency,
+            swept,
             conflict_info,
             anomaly_info,
             detail,
@@ -237,6 +247,7 @@ impl Metrics {
         for kind in crate::engine::ConflictKind::ALL {
             drop(metrics.active.get_or_create(&kind.into()));
             drop(metrics.raised.get_or_create(&kind.into()));
+            drop(metrics.swept.gauge.get_or_create(&kind.into()));
         }
         for kind in crate::engine::AnomalyKind::ALL {
             drop(metrics.anomalies.get_or_create(&kind.into()));
@@ -284,6 +295,7 @@ impl Metrics {
     }
 
     fn show_conflict(&self, data: &ConflictData) {
+        self.swept.update(data);
         if data.is_resolved() {
             self.conflict_info.remove(data.conflict_id);
             return;
@@ -300,6 +312,8 @@ impl Metrics {
         present.sort_by_key(|claimant| Some(claimant.device.as_str()) != receiver);
         let vlan = (data.vlan, data.inner_vlan);
         let address = AddressLabels::new(data.address, &data.network, vlan);
+        let sweep = data.sweep.map(|id| SubjectId::from(id).to_string());
+        let sweep = sweep.unwrap_or_default();
         let series = present.into_iter().map(|claimant| {
             let (namespace, pod) = pod_labels(claimant.pod.as_deref());
             ConflictInfo {
@@ -308,6 +322,7 @@ impl Metrics {
                 device: claimant.device.clone(),
                 namespace,
                 pod,
+                sweep: sweep.clone(),
             }
         });
         self.conflict_info

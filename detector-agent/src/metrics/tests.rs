@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::{
-    engine::{ConflictId, Network},
+    engine::{AnomalyId, ConflictId, ConflictKind, Network},
     event::{SubjectState, samples},
     pods::Via,
 };
@@ -14,6 +14,7 @@ const CONTRACT: &[(&str, &str)] = &[
     ("ipconflict_build_info", "info"),
     ("ipconflict_conflicts_active", "gauge"),
     ("ipconflict_conflicts_raised_total", "counter"),
+    ("ipconflict_conflicts_swept", "gauge"),
     ("ipconflict_conflict_info", "gauge"),
     ("ipconflict_conflict_info_overflow", "gauge"),
     ("ipconflict_anomaly_info", "gauge"),
@@ -78,6 +79,31 @@ fn without_detail_claimants_are_only_counted() {
     }
     for label in ["address=", "device=", "namespace=", "pod="] {
         assert!(!text.contains(label), "{label} in\n{text}");
+    }
+}
+
+#[test]
+fn conflicts_of_a_sweep_are_marked_and_counted() {
+    for detail in [true, false] {
+        let metrics = Metrics::with_detail(detail);
+        let has = |line: &str| metrics.encode(None).unwrap().contains(line);
+        let mut event = samples::raised("10.0.0.1");
+        metrics.count_event(&event.clone().into());
+        assert!(has("conflicts_swept{kind=\"duplicate\"} 0\n"));
+        assert_eq!(has("sweep=\"\""), detail);
+        event.data.sweep = Some(AnomalyId(7));
+        for _ in 0..2 {
+            metrics.count_event(&event.clone().into());
+        }
+        assert!(has("conflicts_swept{kind=\"duplicate\"} 1\n"));
+        assert_eq!(has("sweep=\"00000000000000000000000000000007\""), detail);
+        event.data.kind = ConflictKind::Host;
+        metrics.count_event(&event.clone().into());
+        assert!(has("conflicts_swept{kind=\"duplicate\"} 0\n"));
+        assert!(has("conflicts_swept{kind=\"host\"} 1\n"));
+        event.data.state = SubjectState::Resolved;
+        metrics.count_event(&event.into());
+        assert!(has("conflicts_swept{kind=\"host\"} 0\n"));
     }
 }
 
@@ -174,6 +200,7 @@ fn metrics_with_every_family() -> String {
             device: "veth\"0\n".to_owned(),
             namespace: String::new(),
             pod: String::new(),
+            sweep: String::new(),
         }),
         0,
     );
