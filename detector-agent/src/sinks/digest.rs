@@ -329,6 +329,7 @@ mod tests {
         let (before, mut now) = (group(&[before]), group(&[now]));
         now.keep_pods(&before);
         assert_eq!(now.changes_since(&before), [""; 0]);
+        assert_eq!(now.claimants, before.claimants, "the names are kept");
     }
 
     #[test]
