@@ -58,7 +58,8 @@ impl Runbook {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let mut section = String::new();
         let (mut commands, mut inline) = (Vec::new(), Vec::new());
-        let mut lines = text.lines();
+        // Steps of a list are indented.
+        let mut lines = text.lines().map(str::trim_start);
         while let Some(line) = lines.next() {
             if let Some(heading) = line.strip_prefix("## ") {
                 heading.clone_into(&mut section);
@@ -123,7 +124,9 @@ fn variables(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn commands_use_only_variables_that_are_set() {
-    for runbook in runbooks() {
+    let walkthroughs = Runbook::read(&root().join("docs/walkthroughs.md"));
+    assert!(walkthroughs.commands.len() > 10);
+    for runbook in runbooks().into_iter().chain([walkthroughs]) {
         let name = &runbook.name;
         let mut set = BTreeSet::new();
         for RunbookCommand { text, .. } in &runbook.commands {
