@@ -41,6 +41,14 @@ impl NewestBy {
             Self::Pod => "by when the pods were created",
         }
     }
+
+    fn creation(self, pod: &Pod) -> Option<WallTime> {
+        match self {
+            Self::FirstSight => None,
+            Self::Sandbox => pod.sandbox_created_at,
+            Self::Pod => pod.created_at,
+        }
+    }
 }
 
 impl ConflictData {
@@ -58,12 +66,8 @@ impl ConflictData {
         {
             return;
         }
-        let sources: [(NewestBy, fn(&Pod) -> Option<WallTime>); 2] = [
-            (NewestBy::Sandbox, |pod| pod.sandbox_created_at),
-            (NewestBy::Pod, |pod| pod.created_at),
-        ];
-        for (by, created_at) in sources {
-            let created = |c: &ClaimantData| c.pod.as_deref().and_then(created_at);
+        for by in [NewestBy::Sandbox, NewestBy::Pod] {
+            let created = |c: &ClaimantData| by.creation(c.pod.as_deref()?);
             let times: Option<Vec<_>> = self.present().map(created).collect();
             let Some(times) = times else { continue };
             let last = times.iter().max().copied();
