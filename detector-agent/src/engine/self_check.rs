@@ -15,8 +15,10 @@ use super::{
     observation::{AssignmentId, IfIndex, Mac, Peer, Timestamp},
 };
 
-/// How long a notification may follow the dump that already shows its change.
-const EXPLANATION_TIME: Duration = Duration::from_secs(1);
+/// How long a notification may follow the dump that already shows its change: a dump contains an
+/// IPv6 address from the start, and the kernel reports it at the end of duplicate address detection,
+/// which takes up to two seconds (RFC 4862, section 5.4.2).
+const EXPLANATION_TIME: Duration = Duration::from_secs(4);
 /// Bound on differences that wait for an explanation; further ones are reported at once.
 const MAX_PENDING: usize = 4_096;
 

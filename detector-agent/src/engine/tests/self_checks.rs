@@ -56,7 +56,7 @@ fn what_the_kernel_has_not_is_withdrawn_at_once_and_reported() {
         node.conflict_events(),
         ["resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)"]
     );
-    node.wait_secs(1);
+    node.wait_secs(4);
     assert_eq!(
         corrections(&mut node),
         [address_difference("10.0.0.1", false)]
@@ -74,7 +74,7 @@ fn what_the_kernel_has_is_added_at_once_and_reported() {
         node.conflict_events(),
         ["raised 10.0.0.1 duplicate certain: veth2 veth1"]
     );
-    node.wait_secs(1);
+    node.wait_secs(4);
     let entry = Difference::Neighbour {
         address: ip("10.0.0.7"),
         believed: None,
@@ -103,7 +103,7 @@ fn a_peer_and_a_master_that_differ_are_reported() {
         ..Snapshot::default()
     };
     self_check(&mut node, found);
-    node.wait_secs(1);
+    node.wait_secs(4);
     let master = Difference::Master {
         believed: None,
         kernel: Some(9),
@@ -117,7 +117,7 @@ fn a_peer_and_a_master_that_differ_are_reported() {
         ..Snapshot::default()
     };
     self_check(&mut node, found);
-    node.wait_secs(1);
+    node.wait_secs(4);
     let peer = Difference::Peer {
         believed: Some(peer(1)),
         kernel: Some(moved),
@@ -132,7 +132,7 @@ fn a_state_that_agrees_is_not_reported() {
     node.neighbour(1, "10.0.0.7", mac(1), NudState::Reachable);
     let entry = neighbour(1, "10.0.0.7", mac(1), NudState::Stale);
     self_check(&mut node, snapshot_with(&["10.0.0.1"], vec![entry]));
-    node.wait_secs(2);
+    node.wait_secs(5);
     assert!(corrections(&mut node).is_empty());
 }
 
@@ -156,7 +156,7 @@ fn a_live_update_explains_a_difference() {
     for (label, happens) in cases {
         let mut node = Node::with_pods(1);
         happens(&mut node);
-        node.wait_secs(2);
+        node.wait_secs(5);
         assert!(corrections(&mut node).is_empty(), "{label}");
     }
 }
@@ -165,7 +165,7 @@ fn a_live_update_explains_a_difference() {
 fn other_snapshots_report_no_differences() {
     let mut node = Node::with_pods(1);
     node.read_pod_addresses(1, &["10.0.0.1"]);
-    node.wait_secs(2);
+    node.wait_secs(5);
     assert!(corrections(&mut node).is_empty());
 }
 

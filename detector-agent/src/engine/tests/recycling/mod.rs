@@ -326,7 +326,7 @@ impl Agent {
                 self.read(0)?;
             }
         }
-        self.wait(Duration::from_secs(2))
+        self.wait(Duration::from_secs(5))
     }
 }
 
