@@ -112,7 +112,6 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let node = node::name(args.common.node_name.as_deref())?;
     let _instance = take_lock(args, &selector)?;
-    info!(node, version = env!("CARGO_PKG_VERSION"), "starting");
     descriptors::raise_limit();
     let endpoints = Endpoints::open(&options::http(args))?;
     let lines = options::lines(args)?;
@@ -170,6 +169,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     });
     let mut engine = Engine::new(options::engine(args));
     let persistence = restart::restore(&mut engine, store, args.claim_ttl, &health, &metrics)?;
+    // Until here an error is all that is written.
+    info!(node, version = env!("CARGO_PKG_VERSION"), "starting");
     let (persistence, persistence_thread) = persistence.unzip();
     let (handle, mailbox) = EventLoopHandle::new().map_err(AgentError::Start)?;
     let (worker_jobs, jobs) = MailboxSender::new().map_err(AgentError::Start)?;
