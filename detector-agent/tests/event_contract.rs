@@ -77,22 +77,21 @@ fn values_match_the_kernel_state() {
         "{raised_at} {}",
         event.time
     );
+    // The address of the first one is older than the agent.
+    for unknown in ["/claimants/0/since", "/claimants/0/evidence/0/first_seen"] {
+        let value = event.data.pointer(unknown).unwrap();
+        assert!(value.is_null(), "{unknown}: {value}");
+    }
+    let because = field(&event, "/claimants/0/since_unknown_because");
+    assert_eq!(because, "it was there before the agent started");
+    let since = field(&event, "/claimants/1/since");
+    assert!(since <= raised_at, "{since} {raised_at}");
+    let first = field(&event, "/claimants/1/evidence/0/first_seen");
     for claimant in 0..2 {
-        let since = field(&event, &format!("/claimants/{claimant}/since"));
-        assert!(since <= raised_at, "{since} {raised_at}");
-        let first = field(
-            &event,
-            &format!("/claimants/{claimant}/evidence/0/first_seen"),
-        );
-        let last = field(
-            &event,
-            &format!("/claimants/{claimant}/evidence/0/last_seen"),
-        );
-        assert!(
-            first <= last && last <= event.time.as_str(),
-            "{first} {last} {}",
-            event.time
-        );
+        let pointer = format!("/claimants/{claimant}/evidence/0/last_seen");
+        let last = field(&event, &pointer);
+        assert!(last <= event.time.as_str(), "{last} {}", event.time);
+        assert!(claimant == 0 || first <= last, "{first} {last}");
     }
     let written = seconds(&event.time);
     let since_epoch = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap().as_secs_f64();

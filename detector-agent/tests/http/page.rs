@@ -189,7 +189,7 @@ fn network_is_shown_unless_it_is_the_nodes() {
     browser.wait(&shows("2 IP addresses in conflict")).unwrap();
     let tags = "[...document.querySelectorAll('.conflict')]\
         .map(c => c.querySelector('h3').innerText + ' '\
-            + [...c.querySelectorAll('.tag')].map(t => t.innerText).join(' ')).sort().join('; ')";
+            + [...c.querySelectorAll('.tag')].filter(t => !t.closest('h4')).map(t => t.innerText).join(' ')).sort().join('; ')";
     let expected = "10.244.2.10 duplicate certain; 169.254.7.7 duplicate certain bridge:br0";
     let is_shown = format!("({tags}).toLowerCase() === {expected:?}");
     browser.wait(&is_shown).unwrap();
@@ -399,7 +399,8 @@ fn what_does_not_work_comes_before_everything_else() {
         pod(&node, "vetha", "10.244.2.10/32", true),
         pod(&node, "vethb", "10.244.2.10/32", false),
     ];
-    let problem = "document.querySelector('#problems').innerText.includes('webhook ops')";
+    let problem =
+        "document.querySelector('#problems').innerText.includes('ops: accepts no events')";
     browser.wait(problem).unwrap();
     assert_eq!(browser.eval(hidden).unwrap(), false);
     assert_eq!(browser.eval(&shows("Health 1 problem")).unwrap(), true);

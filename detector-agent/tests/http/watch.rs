@@ -120,7 +120,7 @@ fn without_a_terminal_each_event_is_a_line() {
         .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
         .unwrap();
     let mut watching = RunningProgram::start(&node, AGENT, &["watch"]);
-    watching.wait("active   10.244.2.10 duplicate certain: →vetha, vethb\n");
+    watching.wait("active   10.244.2.10 duplicate certain: →vetha, vethb (newest)\n");
     pods.pop().unwrap().delete().unwrap();
     watching.wait("resolved 10.244.2.10 duplicate certain: →vetha, vethb left: ");
     // It reconnects to an agent that was restarted.
@@ -129,7 +129,7 @@ fn without_a_terminal_each_event_is_a_line() {
     let _third = node
         .add_pod(&PodSpec::new("vethc").address("10.244.2.10/32"))
         .unwrap();
-    watching.wait(" 10.244.2.10 duplicate certain: →vetha, vethc\n");
+    watching.wait(" 10.244.2.10 duplicate certain: →vetha, vethc (newest)\n");
 }
 
 #[test]
