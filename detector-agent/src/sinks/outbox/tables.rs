@@ -24,7 +24,7 @@ pub(super) const QUEUE: TableDefinition<'_, (&str, u64), &[u8]> =
     TableDefinition::new("outbox.queue");
 /// Open conflicts and anomalies: id → [`OpenRecord`].
 pub(super) const OPEN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("outbox.open");
-/// Sink → [`super::digests::DigestState`].
+/// Sink → [`super::digest_state::DigestState`].
 pub(super) const DIGESTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("outbox.digests");
 /// The open conflicts of each group: (sink, digest, conflict).
 pub(super) const MEMBERS: TableDefinition<'_, (&str, &str, &str), ()> =
