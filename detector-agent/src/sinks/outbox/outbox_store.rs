@@ -143,7 +143,7 @@ impl OutboxStore {
     }
 
     /// Writes what `inputs` change. After an error nothing or all of it is on the disk; [`OutboxStore::is_applied`]
-    /// tells which. [`OutboxStore::applied`] must follow once it is. A commit of removals alone may be lost in a crash
+    /// shows which. [`OutboxStore::applied`] must follow once it is. A commit of removals alone may be lost in a crash
     /// (not by later commits) unless `force` is set.
     pub(super) fn apply(
         &self,
