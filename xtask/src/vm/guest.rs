@@ -12,7 +12,12 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{image, kernel::GuestKernel, plan::TestPlan, report::KernelReport};
+use super::{
+    image,
+    kernel::{GuestKernel, UnpackedKernel},
+    plan::TestPlan,
+    report::KernelReport,
+};
 use crate::{
     files,
     process::{command_line, spawn},
@@ -23,7 +28,14 @@ use crate::{
 pub(crate) const FILE_SERVER: &str = "/usr/lib/qemu/virtiofsd";
 /// The emulator. KVM is not used: it is often unavailable or broken inside virtual machines.
 pub(crate) const EMULATOR: &str = "qemu-system-x86_64";
-const MEMORY: &str = "4G";
+/// Memory of a guest; the host provides what the guest has touched.
+pub(super) const MEMORY_MIB: u64 = 4096;
+/// One thread for all processors of the guest. With a thread for each, QEMU 7.2 may execute an instruction that another processor has
+/// just replaced: the kernel flips a static key, for example on the first filter of a device, by writing a breakpoint over live code,
+/// and a breakpoint that is hit after it was removed is fatal ("Oops: int3").
+const ACCELERATION: &str = "tcg,thread=single";
+/// The emulated clocks stand still while the host runs something else, which must not count as broken hardware.
+const CLOCKS: &str = "tsc=reliable no_timer_check";
 
 /// A process that is killed on drop.
 struct KillOnDrop(Child);
@@ -42,35 +54,37 @@ impl Drop for KillOnDrop {
 /// The guest could not be started, or its console could not be logged.
 pub(super) fn run(
     workspace: &Workspace,
-    kernel: &GuestKernel,
+    kernel: GuestKernel,
+    unpacked: &UnpackedKernel,
     plan: &TestPlan,
     limit: Duration,
 ) -> Result<KernelReport> {
-    let unpacked = kernel.fetch(workspace)?;
     let dir = workspace.target().join("vm").join(kernel.series);
     files::create_dir(&dir)?;
-    let initramfs = image::write(&dir, &unpacked)?;
+    let initramfs = image::write(&dir, unpacked)?;
     let plan_file = dir.join("plan");
-    files::write(&plan_file, plan.text(*kernel)?)?;
+    files::write(&plan_file, plan.text(kernel)?)?;
     let suite = dir.join("suite.sh");
     files::write(&suite, include_str!("suite.sh"))?;
 
     let socket = dir.join("files.sock");
     let _server = start_file_server(&socket, &dir)?;
     let arguments = format!(
-        "console=ttyS0 quiet panic=-1 vm.modules={} vm.plan={} vm.suite={}",
+        "console=ttyS0 quiet panic=-1 {CLOCKS} vm.modules={} vm.plan={} vm.suite={}",
         unpacked.modules().display(),
         plan_file.display(),
         suite.display(),
     );
     let mut emulator = Command::new(EMULATOR);
     emulator
-        .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"])
-        .args(["-m", MEMORY, "-nodefaults", "-nographic", "-no-reboot"])
+        .args(["-accel", ACCELERATION, "-cpu", "max", "-smp", "2"])
+        .arg("-m")
+        .arg(format!("{MEMORY_MIB}M"))
+        .args(["-nodefaults", "-nographic", "-no-reboot"])
         .args(["-serial", "stdio"])
         .arg("-object")
         .arg(format!(
-            "memory-backend-memfd,id=memory,size={MEMORY},share=on"
+            "memory-backend-memfd,id=memory,size={MEMORY_MIB}M,share=on"
         ))
         .args(["-numa", "node,memdev=memory"])
         .arg("-chardev")
@@ -85,7 +99,7 @@ pub(super) fn run(
         .stdout(Stdio::piped());
     let mut guest = KillOnDrop(spawn(&mut emulator)?);
     let console = guest.0.stdout.take().context("the guest has no console")?;
-    let mut report = KernelReport::new(kernel.series, plan.exclusions(*kernel), &plan.binaries);
+    let mut report = KernelReport::new(kernel.series, plan.exclusions(kernel), &plan.binaries);
     let mut log = files::create(&dir.join("console.log"))?;
     let (sender, lines) = mpsc::channel();
     thread::spawn(move || {
@@ -106,7 +120,9 @@ pub(super) fn run(
                 return Ok(report);
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
-                report.guest_exited();
+                // It closes the console by exiting.
+                let status = guest.0.wait().context("could not wait for the emulator")?;
+                report.guest_exited(status);
                 return Ok(report);
             }
         }

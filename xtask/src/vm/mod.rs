@@ -14,12 +14,15 @@ mod report;
 pub(crate) use guest::{EMULATOR, FILE_SERVER};
 pub(crate) use plan::GUEST_ONLY;
 
-use std::time::Duration;
+use std::{
+    thread::{self, ScopedJoinHandle},
+    time::Duration,
+};
 
 use anyhow::Result;
 
 use crate::{ebpf, host, requirements::Group, setup, stdout::print_line, workspace::Workspace};
-use kernel::GuestKernel;
+use kernel::{GuestKernel, UnpackedKernel};
 use plan::TestPlan;
 use report::KernelReport;
 
@@ -36,7 +39,7 @@ impl Suite {
     /// Time limit of a guest. Emulation is about ten times slower than the host.
     fn limit(self) -> Duration {
         match self {
-            Self::Core => Duration::from_secs(15 * 60),
+            Self::Core => Duration::from_secs(30 * 60),
             Self::Full => Duration::from_secs(90 * 60),
         }
     }
@@ -55,13 +58,55 @@ pub(crate) fn run(workspace: &Workspace, suite: Suite, only: &[String]) -> Resul
     let kernels = GuestKernel::select(only)?;
     let object = ebpf::build(workspace)?;
     let plan = TestPlan::build(workspace, suite, &object)?;
+    let mut guests = Vec::new();
+    for kernel in kernels {
+        guests.push((kernel, kernel.fetch(workspace)?));
+    }
     let mut reports = Vec::new();
-    for kernel in &kernels {
-        print_line(format!("Linux {}: booting", kernel.series))?;
-        let report = guest::run(workspace, kernel, &plan, suite.limit())
-            .unwrap_or_else(|error| KernelReport::not_started(kernel.series, &error));
-        report.print()?;
-        reports.push(report);
+    for group in guests.chunks(simultaneous_guests()) {
+        // A guest uses one processor of this machine.
+        let results = thread::scope(|scope| {
+            let running: Vec<_> = group
+                .iter()
+                .map(|(kernel, unpacked)| {
+                    let (plan, limit) = (&plan, suite.limit());
+                    scope.spawn(move || run_guest(workspace, *kernel, unpacked, plan, limit))
+                })
+                .collect();
+            running.into_iter().map(join).collect::<Vec<_>>()
+        });
+        for result in results {
+            reports.push(result?);
+        }
     }
     report::check_all_passed(&reports)
+}
+
+fn run_guest(
+    workspace: &Workspace,
+    kernel: GuestKernel,
+    unpacked: &UnpackedKernel,
+    plan: &TestPlan,
+    limit: Duration,
+) -> Result<KernelReport> {
+    print_line(format!("Linux {}: booting", kernel.series))?;
+    let report = guest::run(workspace, kernel, unpacked, plan, limit)
+        .unwrap_or_else(|error| KernelReport::not_started(kernel.series, &error));
+    report.print()?;
+    Ok(report)
+}
+
+fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// The number of guests for which this machine has processors and memory.
+fn simultaneous_guests() -> usize {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let by_memory = host::available_memory_mib().unwrap_or_default() / guest::MEMORY_MIB;
+    processors
+        .min(by_memory.try_into().unwrap_or(usize::MAX))
+        .max(1)
 }

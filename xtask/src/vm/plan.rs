@@ -10,8 +10,7 @@ use anyhow::{Context as _, Result};
 use super::{Suite, kernel::GuestKernel};
 use crate::{
     artifact::{Artifact, parse_artifacts},
-    process,
-    test::PRIVILEGED_FEATURES,
+    process, test,
     workspace::{OBJECT_VARIABLE, Workspace},
 };
 
@@ -94,9 +93,7 @@ impl TestPlan {
     pub(super) fn build(workspace: &Workspace, suite: Suite, object: &Path) -> Result<Self> {
         let build = |targets: &[&str]| {
             let mut command = workspace.cargo();
-            command
-                .args(["test", "--workspace", "--exclude", "detector-ebpf"])
-                .args(["--features", PRIVILEGED_FEATURES])
+            test::select_packages(command.arg("test"))
                 .args(["--no-run", "--message-format=json-render-diagnostics"])
                 .args(targets)
                 .env(OBJECT_VARIABLE, object);

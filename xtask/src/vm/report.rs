@@ -1,8 +1,10 @@
 //! The result of the tests on one kernel, from the guest's console.
 
 use std::{
+    collections::VecDeque,
     fs::File,
     io::Write as _,
+    process::ExitStatus,
     time::{Duration, Instant},
 };
 
@@ -14,6 +16,8 @@ use crate::{artifact::Artifact, stdout::print_line};
 const MARKER: &str = "@@ ";
 /// Lines of a binary's output that are kept, to be printed if it fails.
 const MAX_OUTPUT_LINES: usize = 4000;
+/// Last lines of the console that are printed if the guest dies or hangs: enough for a kernel's oops.
+const CONSOLE_LINES: usize = 60;
 
 /// The result of one kernel.
 #[derive(Debug)]
@@ -30,6 +34,10 @@ pub(super) struct KernelReport {
     failures: Vec<String>,
     /// Output of the current binary.
     output: Vec<String>,
+    /// The last lines of the console.
+    console: VecDeque<String>,
+    /// The guest died or was killed, so its last lines are printed.
+    has_died: bool,
     /// The suite ran to its end.
     is_complete: bool,
 }
@@ -46,6 +54,8 @@ impl KernelReport {
             passed_tests: 0,
             failures: Vec::new(),
             output: Vec::new(),
+            console: VecDeque::new(),
+            has_died: false,
             is_complete: false,
         }
     }
@@ -65,6 +75,10 @@ impl KernelReport {
     /// The log or stdout cannot be written.
     pub(super) fn process_line(&mut self, line: &str, log: &mut File) -> Result<()> {
         writeln!(log, "{line}").context("could not write the console log")?;
+        if self.console.len() == CONSOLE_LINES {
+            self.console.pop_front();
+        }
+        self.console.push_back(line.to_owned());
         let Some(message) = line
             .find(MARKER)
             .and_then(|at| line.get(at + MARKER.len()..))
@@ -99,10 +113,10 @@ impl KernelReport {
                     };
                     self.failures
                         .push(format!("{name} {what} after {seconds} s"));
-                    print_line(format!("Linux {series}: {name} {what}; its output:"))?;
-                    for line in &self.output {
-                        print_line(format!("    {line}"))?;
-                    }
+                    print_line(format!(
+                        "Linux {series}: {name} {what}; its output:{}",
+                        indented(&self.output)
+                    ))?;
                 }
             }
             ["error", ..] => self.failures.push(message.to_owned()),
@@ -118,13 +132,16 @@ impl KernelReport {
             "the guest did not finish and was killed after {} s",
             limit.as_secs()
         ));
+        self.has_died = true;
     }
 
-    /// The guest powered off or died.
-    pub(super) fn guest_exited(&mut self) {
+    /// The guest powered off or died; `status` is the emulator's.
+    pub(super) fn guest_exited(&mut self, status: ExitStatus) {
         if !self.is_complete {
-            self.failures
-                .push("the guest died before the end; see its console.log".to_owned());
+            self.failures.push(format!(
+                "the guest died before the end; the emulator ended with {status}"
+            ));
+            self.has_died = true;
         }
     }
 
@@ -135,12 +152,16 @@ impl KernelReport {
             && self.passed_tests > 0
     }
 
-    /// Prints the report.
+    /// Prints the report, in one piece because other guests may be running.
     ///
     /// # Errors
     /// stdout is closed.
     pub(super) fn print(&self) -> Result<()> {
-        print_line(format!(
+        print_line(self.text())
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!(
             "Linux {} ({}): {} ({} tests in {} binaries passed, {} s)",
             self.series,
             self.release.as_deref().unwrap_or("did not boot"),
@@ -152,18 +173,30 @@ impl KernelReport {
             self.passed_tests,
             self.passed_binaries,
             self.started.elapsed().as_secs(),
-        ))?;
-        for failure in &self.failures {
-            print_line(format!("    {failure}"))?;
+        );
+        text += &indented(&self.failures);
+        if self.has_died {
+            text += "\n    the last lines of its console:";
+            text += &indented(&self.console);
         }
         if !self.pending.is_empty() && !self.failures.is_empty() {
-            print_line(format!("    not run: {}", self.pending.join(", ")))?;
+            text += &indented([&format!("not run: {}", self.pending.join(", "))]);
         }
         for exclusion in &self.exclusions {
-            print_line(format!("    excluded: {exclusion}"))?;
+            text += &indented([&format!("excluded: {exclusion}")]);
         }
-        Ok(())
+        text
     }
+}
+
+/// The lines, each on a line of its own, without the control characters that firmware and tests write.
+fn indented<'a>(lines: impl IntoIterator<Item = &'a String>) -> String {
+    let mut text = String::new();
+    for line in lines {
+        text.push_str("\n    ");
+        text.extend(line.chars().filter(|c| !c.is_control() || *c == '\t'));
+    }
+    text
 }
 
 /// The number of passed tests in a line `test result: ok. 8 passed; 0 failed; …`.
@@ -188,6 +221,8 @@ pub(super) fn check_all_passed(reports: &[KernelReport]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use std::os::unix::process::ExitStatusExt as _;
+
     use super::*;
 
     fn report(lines: &[&str], binaries: usize) -> KernelReport {
@@ -212,12 +247,27 @@ mod tests {
     #[test]
     fn dead_or_hanging_guest_or_no_tests_is_a_failure() {
         let mut died = report(&["@@ begin b0", RESULT, "@@ end b0 0 2"], 1);
-        died.guest_exited();
+        died.guest_exited(ExitStatus::default());
         assert!(!died.has_passed());
         let mut hung = report(&["@@ begin b0", RESULT], 1);
         hung.guest_timed_out(Duration::from_secs(1));
         assert!(!hung.has_passed());
         assert!(!report(&["@@ begin b0", "@@ end b0 0 2", "@@ done"], 1).has_passed());
+    }
+
+    #[test]
+    fn report_of_a_dead_guest_ends_with_its_console() {
+        let lines: Vec<String> = (0..100).map(|n| format!("[{n}] \u{1b}[2Joops")).collect();
+        let mut report = report(&lines.iter().map(String::as_str).collect::<Vec<_>>(), 0);
+        report.guest_exited(ExitStatus::from_raw(6));
+        let text = report.text();
+        assert!(text.contains("signal: 6"), "{text}");
+        let shown: Vec<_> = text
+            .lines()
+            .filter(|line| line.ends_with("[2Joops"))
+            .collect();
+        assert_eq!(shown.len(), CONSOLE_LINES, "{text}");
+        assert_eq!(shown.last(), Some(&"    [99] [2Joops"));
     }
 
     #[test]
