@@ -5,20 +5,28 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::{
+    architecture::Architecture,
     ebpf, process,
     requirements::Group,
-    setup,
+    setup, static_agent,
     stdout::print_line,
+    test,
     workspace::{OBJECT_VARIABLE, Workspace},
 };
 
 /// Package and binary of the agent.
 pub(crate) const AGENT: &str = "detector-agent";
 
+/// An integration test of the workspace that is quickly compiled.
+const SMALL_TEST: &str = "corpus";
+
+/// Binary of the kubectl plugin, in the agent's package.
+pub(crate) const PLUGIN: &str = "kubectl-ipconflict";
+
 /// Cargo profile of the agent; the eBPF programs are always optimised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Profile {
-    /// Unoptimised.
+    /// Unoptimised, with the packages and features of the tests: what they compiled is used, and the other way round.
     Debug,
     /// Optimised.
     Release,
@@ -35,7 +43,8 @@ impl Profile {
         (self == Self::Release).then_some("--release")
     }
 
-    fn target_subdir(self) -> &'static str {
+    /// Its directory in the target directory.
+    pub(crate) fn subdir(self) -> &'static str {
         match self {
             Self::Debug => "debug",
             Self::Release => "release",
@@ -44,20 +53,65 @@ impl Profile {
 }
 
 /// Builds the agent and prints its path.
-pub(crate) fn run(workspace: &Workspace, profile: Profile) -> Result<()> {
-    let agent = agent(workspace, profile)?;
+pub(crate) fn run(workspace: &Workspace, profile: Profile, is_static: bool) -> Result<()> {
+    let agent = if is_static {
+        setup::ensure(workspace, &[Group::Build])?;
+        let here = Architecture::of_this_machine()?;
+        static_agent::build(workspace, here, profile, &[AGENT])?.join(AGENT)
+    } else {
+        agent(workspace, profile)?
+    };
     print_line(agent.display())
 }
 
+/// An executable of the workspace.
+pub(crate) struct Binary {
+    pub(crate) package: &'static str,
+    pub(crate) name: &'static str,
+}
+
+impl Binary {
+    /// Its path.
+    pub(crate) fn path(&self, workspace: &Workspace, profile: Profile) -> PathBuf {
+        workspace.target().join(profile.subdir()).join(self.name)
+    }
+}
+
+/// The agent as an executable.
+pub(crate) const AGENT_BINARY: Binary = Binary {
+    package: AGENT,
+    name: AGENT,
+};
+
 /// Builds the eBPF programs and the agent; returns the path of the executable.
 pub(crate) fn agent(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
+    binaries(workspace, profile, &[AGENT_BINARY])?;
+    Ok(AGENT_BINARY.path(workspace, profile))
+}
+
+/// Builds the eBPF programs and executables of the workspace.
+pub(crate) fn binaries(workspace: &Workspace, profile: Profile, binaries: &[Binary]) -> Result<()> {
     setup::ensure(workspace, &[Group::Build])?;
     let object = ebpf::build(workspace)?;
     let mut command = workspace.cargo();
     command
-        .args(["build", "--package", AGENT, "--bin", AGENT])
+        .arg("build")
         .args(profile.flag())
         .env(OBJECT_VARIABLE, object);
-    process::run(&mut command)?;
-    Ok(workspace.target().join(profile.target_subdir()).join(AGENT))
+    match profile {
+        Profile::Debug => {
+            test::select_packages(&mut command)
+                // With a test among the targets, cargo adds the features of dev-dependencies, as for `test`.
+                .args(["--test", SMALL_TEST]);
+        }
+        Profile::Release => {
+            for binary in binaries {
+                command.args(["--package", binary.package]);
+            }
+        }
+    }
+    for binary in binaries {
+        command.args(["--bin", binary.name]);
+    }
+    process::run(&mut command)
 }

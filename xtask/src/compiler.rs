@@ -10,10 +10,13 @@ use std::{
     process::Command,
 };
 
+use anyhow::{Context as _, Result};
+
 use crate::{
     host::{is_executable, program_dirs},
     process,
     requirements::MissingDependency,
+    workspace::Workspace,
 };
 
 /// Environment variable that names the rustc to use; its cargo has to be in the same directory.
@@ -27,6 +30,26 @@ const OLDEST: Release = Release {
     major: 1,
     minor: 95,
 };
+
+/// Variables that would change the toolchain or the options of the nested cargo.
+const REMOVED_VARIABLES: &[&str] = &[
+    "CARGO",
+    "CARGO_BUILD_RUSTC",
+    "CARGO_BUILD_RUSTC_WRAPPER",
+    "CARGO_BUILD_RUSTFLAGS",
+    "CARGO_BUILD_TARGET",
+    "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_TARGET_DIR",
+    "LD_LIBRARY_PATH",
+    "RUSTC",
+    "RUSTC_BOOTSTRAP",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "RUSTC_WRAPPER",
+    "RUSTDOC",
+    "RUSTFLAGS",
+    "RUSTUP_TOOLCHAIN",
+    "RUST_RECURSION_COUNT",
+];
 
 /// Origin of a candidate; earlier ones are preferred.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +84,7 @@ pub(crate) struct Candidate {
     /// The compiler.
     pub(crate) rustc: PathBuf,
     /// The cargo in the same directory.
-    pub(crate) cargo: Option<PathBuf>,
+    cargo: Option<PathBuf>,
     version: Option<Version>,
     has_source: bool,
 }
@@ -141,8 +164,44 @@ fn choose(
 }
 
 impl Candidate {
+    /// Its cargo, without the environment variables that cargo and rustup set for this process.
+    ///
+    /// # Errors
+    /// There is no cargo in its directory.
+    pub(crate) fn cargo_command(&self, workspace: &Workspace) -> Result<Command> {
+        let cargo = self
+            .cargo
+            .as_ref()
+            .context("there is no cargo in the directory of the compiler")?;
+        let mut command = Command::new(cargo);
+        for variable in REMOVED_VARIABLES {
+            command.env_remove(variable);
+        }
+        // The options of the profile and the target are the caller's.
+        for (variable, _) in env::vars_os() {
+            let name = variable.to_string_lossy();
+            if ["CARGO_PROFILE_", "CARGO_TARGET_", "CARGO_PKG_"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+            {
+                command.env_remove(&variable);
+            }
+        }
+        command
+            .current_dir(workspace.root())
+            .env("RUSTC", &self.rustc);
+        Ok(command)
+    }
+
+    /// Lets its cargo accept `-Z` options.
+    pub(crate) fn allow_unstable_options(&self, command: &mut Command) {
+        if self.needs_bootstrap() {
+            command.env("RUSTC_BOOTSTRAP", "1");
+        }
+    }
+
     /// Whether it accepts unstable options only with `RUSTC_BOOTSTRAP` set.
-    pub(crate) fn needs_bootstrap(&self) -> bool {
+    fn needs_bootstrap(&self) -> bool {
         self.origin != Origin::Nightly
     }
 

@@ -59,8 +59,11 @@ fn group_names(groups: &[Group]) -> String {
             Group::Demo => "demo",
             Group::Test => "test",
             Group::Vm => "test --vm",
+            Group::Cluster => "cluster",
+            Group::Release => "release",
             Group::Bench => "bench",
             Group::Lint => "lint",
+            Group::Arm64 => "lint --arm64",
             Group::Fuzz => "fuzz",
         })
         .collect::<Vec<_>>()

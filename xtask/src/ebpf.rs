@@ -34,37 +34,29 @@ const EMPTY: &str = "detector-ebpf-empty";
 /// Little-endian BPF: all supported machines are little-endian.
 const TARGET: &str = "bpfel-unknown-none";
 
-/// Variables that would change the toolchain or the options of the nested cargo.
-const REMOVED_VARIABLES: &[&str] = &[
-    "CARGO",
-    "CARGO_BUILD_RUSTC",
-    "CARGO_BUILD_RUSTC_WRAPPER",
-    "CARGO_BUILD_RUSTFLAGS",
-    "CARGO_BUILD_TARGET",
-    "CARGO_ENCODED_RUSTFLAGS",
-    "CARGO_TARGET_DIR",
-    "LD_LIBRARY_PATH",
-    "RUSTC",
-    "RUSTC_BOOTSTRAP",
-    "RUSTC_WORKSPACE_WRAPPER",
-    "RUSTC_WRAPPER",
-    "RUSTDOC",
-    "RUSTFLAGS",
-    "RUSTUP_TOOLCHAIN",
-    "RUST_RECURSION_COUNT",
-];
-
-/// Compiles the eBPF programs and returns the path of the object.
+/// Compiles the eBPF programs for the architecture of this machine and returns the path of the object.
 ///
 /// # Errors
 /// The compiler or linker is missing (the message has the fix), or the programs do not compile.
 pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
+    build_for(workspace, env::consts::ARCH)
+}
+
+/// Compiles the eBPF programs for kernels of `arch`, which has Rust's name.
+///
+/// The byte code is the same for every little-endian machine, and offsets in kernel structs are set when the programs are
+/// loaded; only code that reads `pt_regs` would depend on `arch`.
+///
+/// # Errors
+/// As [`build`].
+pub(crate) fn build_for(workspace: &Workspace, arch: &str) -> Result<PathBuf> {
     let linker = linker::find(workspace).map_err(MissingDependency::from)?;
     let compiler = compiler::find(linker.llvm).map_err(MissingDependency::from)?;
-    process::run(&mut command(workspace, &compiler, &linker)?)
+    let target = workspace.ebpf_target(arch);
+    process::run(&mut command(workspace, &compiler, &linker, arch)?)
         .context("the eBPF programs did not compile")?;
-    let built = workspace.ebpf_target().join(TARGET).join("release");
-    let object = workspace.ebpf_object();
+    let built = target.join(TARGET).join("release");
+    let object = target.join("detector-ebpf.o");
     install(
         &built.join(EMPTY),
         &object.with_file_name(EMPTY).with_extension("o"),
@@ -73,45 +65,28 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     Ok(object)
 }
 
-fn command(workspace: &Workspace, compiler: &Candidate, linker: &Linker) -> Result<Command> {
-    let cargo = compiler
-        .cargo
-        .as_ref()
-        .context("there is no cargo in the directory of the compiler")?;
-    let mut command = Command::new(cargo);
-    for variable in REMOVED_VARIABLES {
-        command.env_remove(variable);
-    }
-    // The options of the profile and the target are set below.
-    for (variable, _) in env::vars_os() {
-        let name = variable.to_string_lossy();
-        if ["CARGO_PROFILE_", "CARGO_TARGET_BPF", "CARGO_PKG_"]
-            .iter()
-            .any(|prefix| name.starts_with(prefix))
-        {
-            command.env_remove(&variable);
-        }
-    }
+fn command(
+    workspace: &Workspace,
+    compiler: &Candidate,
+    linker: &Linker,
+    arch: &str,
+) -> Result<Command> {
+    let mut command = compiler.cargo_command(workspace)?;
     command
-        .current_dir(workspace.root())
         .args(["build", "--release", "--package", PACKAGE, "--bins"])
         .args(["--target", TARGET, "-Z", "build-std=core", "--target-dir"])
-        .arg(workspace.ebpf_target())
-        .env("RUSTC", &compiler.rustc)
+        .arg(workspace.ebpf_target(arch))
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &linker.path)
-        .env("CARGO_ENCODED_RUSTFLAGS", encoded_flags(env::consts::ARCH))
+        .env("CARGO_ENCODED_RUSTFLAGS", encoded_flags(arch))
         // bpf-linker links bitcode and optimises the program itself.
         .env("CARGO_PROFILE_RELEASE_LTO", "off");
-    if compiler.needs_bootstrap() {
-        command.env("RUSTC_BOOTSTRAP", "1");
-    }
+    compiler.allow_unstable_options(&mut command);
     Ok(command)
 }
 
 /// Compiler flags in the format of `CARGO_ENCODED_RUSTFLAGS`.
 ///
-/// Debug information becomes BTF, which maps and `tp_btf` programs need. `arch` selects the layout of
-/// `pt_regs`; it is the architecture of the build machine.
+/// Debug information becomes BTF, which maps and `tp_btf` programs need. `arch` selects the layout of `pt_regs`.
 fn encoded_flags(arch: &str) -> OsString {
     [
         format!("--cfg=bpf_target_arch=\"{arch}\""),
@@ -191,5 +166,38 @@ mod tests {
             error.to_string(),
             "the build did not produce /nonexistent/object"
         );
+    }
+
+    #[cfg(feature = "privileged-tests")]
+    mod architectures {
+        use std::collections::BTreeMap;
+
+        use object::{Object as _, ObjectSection as _, SectionKind};
+
+        use super::*;
+        use crate::architecture::Architecture;
+
+        #[test]
+        fn programs_are_the_same_for_all_architectures() {
+            let workspace = Workspace::locate().unwrap();
+            let [amd64, arm64] = Architecture::ALL
+                .map(|architecture| build_for(&workspace, architecture.rust_name()).unwrap())
+                .map(|object| loaded_sections(&fs::read(object).unwrap()));
+            assert!(amd64.contains_key("classifier"), "{:?}", amd64.keys());
+            assert!(amd64 == arm64);
+        }
+
+        /// Code and data by section. BTF contains paths of the bindings, which have the architecture's name.
+        fn loaded_sections(object: &[u8]) -> BTreeMap<String, Vec<u8>> {
+            let file = object::File::parse(object).unwrap();
+            file.sections()
+                .filter(|section| section.kind() != SectionKind::Metadata)
+                .map(|section| {
+                    let data = section.data().unwrap().to_vec();
+                    (section.name().unwrap().to_owned(), data)
+                })
+                .filter(|(name, _)| !name.starts_with(".BTF"))
+                .collect()
+        }
     }
 }

@@ -1,6 +1,9 @@
 //! File operations whose errors name the path.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result};
 
@@ -32,6 +35,11 @@ pub(crate) fn read_dir(path: &Path) -> Result<fs::ReadDir> {
 /// Replaces a file's content.
 pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     fs::write(path, content).with_context(|| format!("could not write {}", path.display()))
+}
+
+/// The absolute path of an existing file.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+    fs::canonicalize(path).with_context(|| format!("could not find {}", path.display()))
 }
 
 /// Copies a file.

@@ -43,3 +43,23 @@ pub(crate) fn is_executable(path: &Path) -> bool {
     fs::metadata(path)
         .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
+
+/// Memory that programs can have without swapping.
+pub(crate) fn available_memory_mib() -> Option<u64> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let value = info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:")?.strip_suffix("kB"))?;
+    let kib: u64 = value.trim().parse().ok()?;
+    Some(kib / 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn available_memory_is_known() {
+        assert!(available_memory_mib().is_some_and(|mib| mib > 0));
+    }
+}

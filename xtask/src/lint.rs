@@ -1,17 +1,18 @@
 //! `lint`: static checks of the sources.
 //!
 //! All checks run even if one fails, so that one run lists every problem. None needs a BPF
-//! toolchain: the eBPF programs are linted as code for the host.
+//! linker: the eBPF programs are linted as code for the host.
 
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    process,
+    architecture::Architecture,
+    process, python,
     requirements::Group,
-    setup,
-    test::PRIVILEGED_FEATURES,
+    setup, static_agent,
+    test::{CLUSTER_TESTS, PRIVILEGED_FEATURES},
     tools::{self, Tool},
     vm,
     workspace::Workspace,
@@ -25,11 +26,23 @@ struct LintCheck {
     command: Command,
 }
 
-/// Runs every check.
+/// Arguments of `lint`.
+#[derive(clap::Args)]
+pub(crate) struct LintOptions {
+    /// Only type-check the agent for arm64, with the compiler of a release
+    #[arg(long)]
+    arm64: bool,
+}
+
+/// Runs every check; the one for arm64, which takes longer than all others, only on request.
 ///
 /// # Errors
 /// At least one check failed; the error names them.
-pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, options: &LintOptions) -> Result<()> {
+    if options.arm64 {
+        setup::ensure(workspace, &[Group::Arm64])?;
+        return process::run(&mut static_agent::check(workspace, Architecture::Arm64)?);
+    }
     setup::ensure(workspace, &[Group::Lint])?;
     let mut failed = Vec::new();
     for mut check in checks(workspace)? {
@@ -59,8 +72,9 @@ fn checks(workspace: &Workspace) -> Result<Vec<LintCheck>> {
         .args(["--features", FUZZER_FEATURE])
         .args(host)
         .args(["--", "--deny", "warnings"]);
-    let mut clippy_guest = cargo(&["clippy", "--test", vm::GUEST_ONLY]);
-    clippy_guest
+    let mut clippy_on_request = cargo(&["clippy", "--test", vm::GUEST_ONLY]);
+    clippy_on_request
+        .args(["--test", CLUSTER_TESTS])
         .args(["--features", PRIVILEGED_FEATURES])
         .args(host)
         .args(["--", "--deny", "warnings"]);
@@ -85,16 +99,23 @@ fn checks(workspace: &Workspace) -> Result<Vec<LintCheck>> {
     let mut machete = tool_command(workspace, &tools::MACHETE)?;
     machete.args(["--skip-target-dir", "."]);
 
+    let mut workflows = Command::new(python::program(workspace, "actionlint"));
+    workflows.current_dir(workspace.root());
+
     let check = |name, command| LintCheck { name, command };
     Ok(vec![
         check("format", cargo(&["fmt", "--all", "--check"])),
         check("clippy", clippy),
-        check("clippy of the guests' tests", clippy_guest),
+        check(
+            "clippy of the tests in guests and in a cluster",
+            clippy_on_request,
+        ),
         check("clippy of the eBPF programs", clippy_ebpf),
         check("documentation", doc),
         check("documentation of the eBPF programs", doc_ebpf),
         check("licences, sources and bans", deny),
         check("unused dependencies", machete),
+        check("workflows", workflows),
     ])
 }
 

@@ -1,13 +1,13 @@
 //! Runs other programs; errors name the command and its exit status.
 
 use std::{
-    fs,
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
+use detector_testkit::process::children;
 use nix::{
     sys::{
         prctl::set_child_subreaper,
@@ -125,20 +125,6 @@ fn kill_tree(root: u32) {
     }
 }
 
-fn children(parent: u32) -> Vec<u32> {
-    let threads = fs::read_dir(format!("/proc/{parent}/task"));
-    let mut pids = Vec::new();
-    for thread in threads.into_iter().flatten().flatten() {
-        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-        pids.extend(
-            children
-                .split_whitespace()
-                .filter_map(|pid| pid.parse::<u32>().ok()),
-        );
-    }
-    pids
-}
-
 fn signal(pid: u32, signal: Signal) {
     if let Ok(pid) = i32::try_from(pid) {
         // The process may have exited already.
@@ -163,6 +149,8 @@ fn check_status(command: &Command, status: ExitStatus) -> Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use std::fs;
+
     use super::*;
 
     #[test]

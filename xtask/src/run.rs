@@ -19,6 +19,9 @@ pub(crate) struct RunOptions {
     /// With --demo: do not wait for a key; the default without a terminal
     #[arg(long, requires = "demo")]
     once: bool,
+    /// With --demo: optimise the agent, which takes minutes more to build, and show its real latency
+    #[arg(long, requires = "demo")]
+    release: bool,
     /// Arguments for `detector-agent run`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     agent_args: Vec<String>,
@@ -27,7 +30,8 @@ pub(crate) struct RunOptions {
 /// Builds the agent and replaces this process with it, so that signals and the exit code are the agent's.
 pub(crate) fn run(workspace: &Workspace, options: &RunOptions) -> Result<()> {
     if options.demo {
-        return demo::run(workspace, DemoMode::new(options.once));
+        let profile = Profile::from_debug_flag(!options.release);
+        return demo::run(workspace, DemoMode::new(options.once), profile);
     }
     let agent = build::agent(workspace, Profile::Release)?;
     let mut command = Command::new(&agent);

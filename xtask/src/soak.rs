@@ -1,13 +1,21 @@
 //! `soak`: runs an agent under churn and faults for a given time.
 
+use std::process::Command;
+
 use anyhow::Result;
 
 use crate::{
-    build::{self, Profile},
+    build::{self, AGENT_BINARY, Binary, Profile},
     host, process,
     requirements::Group,
     setup,
     workspace::Workspace,
+};
+
+/// The program that creates and deletes the pods.
+const SOAK: Binary = Binary {
+    package: "detector-bench",
+    name: "soak",
 };
 
 /// Arguments of `soak`.
@@ -32,14 +40,12 @@ pub(crate) fn run(workspace: &Workspace, options: &SoakOptions) -> Result<()> {
     host::require_root("the soak test creates network namespaces and loads eBPF programs")?;
     setup::ensure(workspace, &[Group::Build, Group::Demo])?;
     let profile = Profile::from_debug_flag(options.debug);
-    let agent = build::agent(workspace, profile)?;
-    let mut command = workspace.cargo();
+    build::binaries(workspace, profile, &[AGENT_BINARY, SOAK])?;
+    let mut command = Command::new(SOAK.path(workspace, profile));
     command
-        .args(["run", "--quiet"])
-        .args(profile.flag())
-        .args(["--package", "detector-bench", "--bin", "soak"])
-        .args(["--", "--agent"])
-        .arg(agent)
+        .current_dir(workspace.root())
+        .arg("--agent")
+        .arg(AGENT_BINARY.path(workspace, profile))
         .args(["--minutes", &options.minutes]);
     process::run(command.args(&options.soak_args))
 }

@@ -1,9 +1,11 @@
 //! `test`: all tests, including the privileged ones, with the eBPF programs embedded in the agent.
 
+use std::{path::PathBuf, process::Command};
+
 use anyhow::Result;
 
 use crate::{
-    ebpf, host, process,
+    ebpf, files, host, process,
     requirements::Group,
     setup, vm,
     workspace::{OBJECT_VARIABLE, Workspace},
@@ -12,6 +14,9 @@ use crate::{
 /// The features that enable tests which need root and network namespaces.
 pub(crate) const PRIVILEGED_FEATURES: &str = "detector-agent/privileged-tests,detector-fuzz/privileged-tests,\
      detector-testkit/privileged-tests,xtask/privileged-tests";
+
+/// The binary of the tests in a cluster, which others do not include.
+pub(crate) const CLUSTER_TESTS: &str = "cluster";
 
 /// Arguments of `test`.
 #[derive(clap::Args)]
@@ -25,9 +30,26 @@ pub(crate) struct TestOptions {
     /// With --vm: only this kernel series, for example `6.1`; repeatable
     #[arg(long, requires = "vm", value_name = "SERIES")]
     kernel: Vec<String>,
+    /// Test the chart and the agent in a real Kubernetes cluster on this machine
+    #[arg(long, conflicts_with = "vm")]
+    cluster: bool,
+    /// With --cluster: test the image in this OCI archive, for example that of `cargo xtask release`, instead of one with the
+    /// unoptimised agent of the tests
+    #[arg(long, requires = "cluster", value_name = "FILE")]
+    image: Option<PathBuf>,
+    /// With --cluster: the image of the previous version, which the agent is rolled back to; without it, that of this version
+    #[arg(long, requires = "cluster", value_name = "FILE")]
+    previous_image: Option<PathBuf>,
     /// Arguments for `cargo test`: a filter, then after another `--` those of the test harness
     #[arg(last = true)]
     cargo_args: Vec<String>,
+}
+
+/// Selects the packages and features of the tests. Builds with other ones compile many dependencies again.
+pub(crate) fn select_packages(command: &mut Command) -> &mut Command {
+    command
+        .args(["--workspace", "--exclude", "detector-ebpf"])
+        .args(["--features", PRIVILEGED_FEATURES])
 }
 
 /// Installs what is missing, builds the eBPF programs and runs the tests.
@@ -42,19 +64,40 @@ pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<()> {
         "the tests create network namespaces and load eBPF programs \
          (`cargo test` runs those that need no privileges)",
     )?;
-    setup::ensure(workspace, &[Group::Build, Group::Demo, Group::Test])?;
+    let mut groups = vec![Group::Build, Group::Demo, Group::Test];
+    if options.cluster {
+        groups.push(Group::Cluster);
+    }
+    setup::ensure(workspace, &groups)?;
     let object = ebpf::build(workspace)?;
     let sequences = options
         .model_sequences
         .map(|n| ("MODEL_SEQUENCES", n.to_string()));
+    let mut images = Vec::new();
+    for (variable, image) in [
+        ("CLUSTER_IMAGE", &options.image),
+        ("CLUSTER_PREVIOUS_IMAGE", &options.previous_image),
+    ] {
+        if let Some(image) = image {
+            // Cargo runs a test in the directory of its package.
+            images.push((variable, files::absolute(image)?));
+        }
+    }
+    let mut command = workspace.cargo();
     process::run(
-        workspace
-            .cargo()
+        select_packages(command.arg("test"))
             .envs(sequences)
-            .args(["test", "--workspace", "--exclude", "detector-ebpf"])
+            .envs(images)
             // Report the failures of all binaries, not only of the first.
             .arg("--no-fail-fast")
-            .args(["--features", PRIVILEGED_FEATURES])
+            // Not part of the tests that run without it. The same features, so that nothing is compiled again.
+            .args(
+                options
+                    .cluster
+                    .then_some(["--test", CLUSTER_TESTS])
+                    .into_iter()
+                    .flatten(),
+            )
             .args(&options.cargo_args)
             .env(OBJECT_VARIABLE, object),
     )

@@ -1,4 +1,4 @@
-//! Cargo subcommands that `lint` uses, installed for this checkout only.
+//! Cargo subcommands that `lint` and `release` use, installed for this checkout only.
 
 use std::path::PathBuf;
 
@@ -28,6 +28,12 @@ pub(crate) const DENY: Tool = Tool {
 pub(crate) const MACHETE: Tool = Tool {
     name: "cargo-machete",
     version: "0.9.2",
+};
+
+/// Writes the software bill of materials.
+pub(crate) const CYCLONEDX: Tool = Tool {
+    name: "cargo-cyclonedx",
+    version: "0.5.9",
 };
 
 impl Tool {

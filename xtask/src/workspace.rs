@@ -66,13 +66,12 @@ impl Workspace {
     }
 
     /// Target directory of the eBPF build: a separate one, so that it never waits for cargo's lock.
-    pub(crate) fn ebpf_target(&self) -> PathBuf {
-        self.target.join("ebpf")
-    }
-
-    /// The eBPF object that agent builds embed.
-    pub(crate) fn ebpf_object(&self) -> PathBuf {
-        self.ebpf_target().join("detector-ebpf.o")
+    pub(crate) fn ebpf_target(&self, arch: &str) -> PathBuf {
+        if arch == env::consts::ARCH {
+            self.target.join("ebpf")
+        } else {
+            self.target.join(format!("ebpf-{arch}"))
+        }
     }
 
     /// A cargo command of the current toolchain, in the checkout.
@@ -81,8 +80,21 @@ impl Workspace {
         command.current_dir(&self.root);
         // `cargo run` added its own library directories; the nested cargo sets what it needs.
         command.env_remove("LD_LIBRARY_PATH");
+        for (variable, _) in env::vars_os() {
+            if describes_this_package(&variable.to_string_lossy()) {
+                command.env_remove(&variable);
+            }
+        }
         command
     }
+}
+
+/// Whether `cargo run` sets the variable for this package. Build scripts that ask cargo to watch such variables (that of ring) would run
+/// again, and everything that depends on them would be compiled again, whenever tasks and plain cargo commands alternate.
+fn describes_this_package(variable: &str) -> bool {
+    ["CARGO_PKG_", "CARGO_MANIFEST_"]
+        .iter()
+        .any(|prefix| variable.starts_with(prefix))
 }
 
 fn host_cargo() -> Command {

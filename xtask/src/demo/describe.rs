@@ -89,6 +89,7 @@ mod tests {
 
     fn claimant(device: &str, left: Option<&str>) -> Claimant {
         Claimant {
+            node: "n".to_owned(),
             device: device.to_owned(),
             ifindex: 3,
             mac: Some("02:00:00:00:00:01".to_owned()),
@@ -119,6 +120,7 @@ mod tests {
 
     fn duplicate(state: &str, claimants: Vec<Claimant>) -> Conflict {
         Conflict {
+            scope: "node".to_owned(),
             conflict_id: "c".to_owned(),
             node: "n".to_owned(),
             network: "node".to_owned(),

@@ -73,14 +73,20 @@ impl DemoMode {
 /// # Errors
 /// The user is not root, a build failed, an event did not arrive in time, or Ctrl-C was pressed
 /// before the conflict was shown.
-pub(crate) fn run(workspace: &Workspace, mode: DemoMode) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, mode: DemoMode, profile: Profile) -> Result<()> {
     print_line(format_args!(
         "Demo: two pods claim {ADDRESS} on a node simulated with network namespaces, and the agent reports the \
          conflict. Everything is removed at the end. Needs root."
     ))?;
     host::require_root("the demo creates network namespaces and loads eBPF programs")?;
     setup::ensure(workspace, &[Group::Build, Group::Demo])?;
-    let agent = build::agent(workspace, Profile::Release)?;
+    let agent = build::agent(workspace, profile)?;
+    if profile == Profile::Debug {
+        print_line(
+            "\nThe agent is not optimised, so that it is built sooner: it takes about ten times as long for an event as one built \
+             with `--release`.",
+        )?;
+    }
 
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -22,10 +22,16 @@ pub(crate) enum Group {
     Test,
     /// `test --vm`, in addition to those of `test`.
     Vm,
+    /// `cluster`, in addition to [`Self::Build`].
+    Cluster,
+    /// `release`, in addition to [`Self::Build`].
+    Release,
     /// `bench`, in addition to [`Self::Build`] and [`Self::Demo`].
     Bench,
     /// `lint`.
     Lint,
+    /// `lint --arm64`.
+    Arm64,
     /// `fuzz`.
     Fuzz,
 }

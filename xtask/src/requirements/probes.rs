@@ -4,6 +4,7 @@ use std::{path::Path, process::Command};
 
 use super::MissingDependency;
 use crate::{
+    architecture::Architecture,
     compiler,
     host::{find_program, is_executable},
     linker, process,
@@ -71,36 +72,37 @@ pub(super) fn probe_cni_plugins() -> Result<String, MissingDependency> {
     ))
 }
 
-pub(super) fn probe_go() -> Result<String, MissingDependency> {
-    const SOURCES: &str = "/usr/share/gocode/src";
-    const LIBRARIES: [(&str, &str); 2] = [
-        (
-            "github.com/Masterminds/sprig",
-            "golang-github-masterminds-sprig-dev",
-        ),
-        ("gopkg.in/yaml.v3", "golang-gopkg-yaml.v3-dev"),
-    ];
-    let go = probe_program("go", "golang-go")?;
-    for (library, package) in LIBRARIES {
-        if !Path::new(SOURCES).join(library).is_dir() {
-            return Err(MissingDependency::absent(
-                format!("the Go library {library} is not in {SOURCES}"),
-                apt_install(package),
-            ));
-        }
+pub(super) fn probe_file(path: &str, package: &str) -> Result<String, MissingDependency> {
+    if Path::new(path).is_file() {
+        return Ok(path.to_owned());
     }
-    Ok(go)
+    Err(MissingDependency::absent(
+        format!("{path} does not exist"),
+        apt_install(package),
+    ))
+}
+
+/// A cross compiler on any other machine, the native one on arm64.
+pub(super) fn probe_cross_compiler() -> Result<String, MissingDependency> {
+    probe_static_libc(
+        &Architecture::Arm64.c_compiler(),
+        "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+    )
 }
 
 pub(super) fn probe_static_c() -> Result<String, MissingDependency> {
-    let gcc = probe_program("gcc", "gcc")?;
+    probe_static_libc("gcc", "gcc libc6-dev")
+}
+
+fn probe_static_libc(compiler: &str, packages: &str) -> Result<String, MissingDependency> {
+    let gcc = probe_program(compiler, packages)?;
     // gcc prints the bare file name if it does not find the library.
     let library = process::try_output(Command::new(&gcc).arg("-print-file-name=libc.a"));
     match library {
         Some(path) if path.starts_with('/') => Ok(gcc),
         _ => Err(MissingDependency::absent(
-            "gcc finds no libc.a",
-            apt_install("libc6-dev"),
+            format!("{compiler} finds no libc.a"),
+            apt_install(packages),
         )),
     }
 }

