@@ -110,6 +110,18 @@ impl Containerd {
     /// # Errors
     /// The runtime fails.
     pub fn import(&self, archive: &Path) -> Result<()> {
+        self.import_with(&[], archive)
+    }
+
+    /// Imports an image from an archive, also under another name than it has there.
+    ///
+    /// # Errors
+    /// The runtime fails.
+    pub fn import_as(&self, archive: &Path, name: &str) -> Result<()> {
+        self.import_with(&["--index-name", name], archive)
+    }
+
+    fn import_with(&self, options: &[&str], archive: &Path) -> Result<()> {
         let socket = self.socket();
         self.run_in(|| {
             let mut import = Command::new("ctr");
@@ -117,6 +129,7 @@ impl Containerd {
                 .arg("-a")
                 .arg(&socket)
                 .args(["-n", "k8s.io", "images", "import", "--all-platforms"])
+                .args(options)
                 .arg(archive);
             crate::netns::run_command(import, None)
                 .map(drop)

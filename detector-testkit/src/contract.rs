@@ -58,6 +58,7 @@ pub fn violations(event: &Value) -> Vec<String> {
 fn conflict(data: &mut FieldCheck<'_>, resolved: bool) {
     data.field("conflict_id", non_empty);
     data.field("node", non_empty);
+    data.field("cluster", null_or_non_empty);
     data.field("address", address);
     data.field("network", |field| {
         field.text(
@@ -81,6 +82,7 @@ fn conflict(data: &mut FieldCheck<'_>, resolved: bool) {
     data.field("kind", |field| {
         field.one_of(&["duplicate", "host", "flapping"])
     });
+    data.field("scope", |field| field.one_of(&["node", "fleet"]));
     data.field("confidence", |field| field.one_of(&["certain", "observed"]));
     data.field("state", |field| {
         field.one_of(&[if resolved { "resolved" } else { "active" }])
@@ -95,6 +97,7 @@ fn conflict(data: &mut FieldCheck<'_>, resolved: bool) {
         }
     });
     duration(data, resolved);
+    guidance(data, resolved);
     // A duration and not a time: hundreds of conflicts found by one snapshot take a busy machine more than a second.
     data.field("latency_us", |field| {
         if !field
@@ -113,6 +116,7 @@ fn conflict(data: &mut FieldCheck<'_>, resolved: bool) {
             .get("left")
             .is_some_and(|left| !left.is_null());
         present += usize::from(!left);
+        claimant.field("node", non_empty);
         claimant.field("device", non_empty);
         claimant.field("ifindex", |field| {
             if field.value.as_u64().is_none_or(|index| index == 0) {
@@ -179,6 +183,20 @@ fn duration(data: &mut FieldCheck<'_>, resolved: bool) {
     }
 }
 
+/// Something active has a next step and a runbook.
+fn guidance(data: &mut FieldCheck<'_>, resolved: bool) {
+    if !resolved {
+        data.field("guidance", |guidance| {
+            guidance.field("next_step", non_empty);
+            guidance.field("runbook_url", |field| {
+                field.text(|text| text.starts_with("https://"), "an https URL")
+            });
+        });
+    } else if is_set(data, "guidance") {
+        data.report("no guidance once it is resolved");
+    }
+}
+
 /// Only an updating event names what changed.
 fn changed(data: &mut FieldCheck<'_>, updated: bool) {
     if updated && is_set(data, "changed") {
@@ -220,6 +238,7 @@ fn newest(claimant: &mut FieldCheck<'_>) {
 fn anomaly(data: &mut FieldCheck<'_>, resolved: bool) {
     data.field("anomaly_id", non_empty);
     data.field("node", non_empty);
+    data.field("cluster", null_or_non_empty);
     data.field("address", address);
     data.field("kind", |field| {
         field.one_of(&[
@@ -228,6 +247,7 @@ fn anomaly(data: &mut FieldCheck<'_>, resolved: bool) {
             "gateway_unresolved",
             "route_astray",
             "address_sweep",
+            "pod_cidr_overlap",
         ])
     });
     data.field("cause", non_empty);
@@ -244,6 +264,7 @@ fn anomaly(data: &mut FieldCheck<'_>, resolved: bool) {
         }
     });
     duration(data, resolved);
+    guidance(data, resolved);
     for name in ["device", "ipam", "network", "source", "owner"] {
         data.field(name, |field| field.or_null(non_empty));
     }
@@ -339,6 +360,12 @@ fn non_empty(field: &mut FieldCheck<'_>) {
     field.text(|text| !text.is_empty(), "a non-empty string");
 }
 
+fn null_or_non_empty(field: &mut FieldCheck<'_>) {
+    if !field.value.is_null() {
+        non_empty(field);
+    }
+}
+
 fn address(field: &mut FieldCheck<'_>) {
     field.text(
         |text| text.parse::<std::net::IpAddr>().is_ok(),
@@ -374,7 +401,7 @@ mod tests {
     use crate::event::{Event, RAISED};
 
     fn claimant(device: &str) -> Value {
-        json!({"device": device, "ifindex": 12, "mac": "aa:bb:cc:dd:ee:ff", "master": null,
+        json!({"node": "n", "device": device, "ifindex": 12, "mac": "aa:bb:cc:dd:ee:ff", "master": null,
             "since": "2026-03-21T09:10:11.123456Z", "pod": null, "pod_unknown_because": "no runtime",
             "evidence": [{"kind": "neighbour", "first_seen": "2026-03-21T09:10:11.123456Z",
                 "last_seen": "2026-03-21T09:10:11.123456Z", "mac": "aa:bb:cc:dd:ee:ff", "detail": "PERMANENT"}]})
@@ -383,10 +410,11 @@ mod tests {
     fn raised() -> Value {
         json!({"specversion": "1.0", "id": "1", "source": "ip-conflict-detector/n", "type": RAISED,
             "subject": "10.244.2.10", "time": "2026-03-21T09:10:11.123456Z", "datacontenttype": "application/json",
-            "data": {"conflict_id": "c", "node": "n", "address": "10.244.2.10", "network": "node", "vlan": null, "kind": "duplicate",
+            "data": {"conflict_id": "c", "node": "n", "cluster": null, "address": "10.244.2.10", "network": "node", "vlan": null, "kind": "duplicate", "scope": "node",
                 "confidence": "certain", "state": "active", "raised_at": "2026-03-21T09:10:11.123456Z",
                 "updated_at": "2026-03-21T09:10:11.123456Z", "resolved_at": null, "latency_us": 37,
-                "traffic_goes_to": null, "claimants": [claimant("vetha"), claimant("vethb")]}})
+                "traffic_goes_to": null, "claimants": [claimant("vetha"), claimant("vethb")],
+                "guidance": {"next_step": "Delete it.", "runbook_url": "https://example.org/"}}})
     }
 
     #[test]

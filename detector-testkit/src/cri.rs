@@ -240,7 +240,7 @@ pub(crate) struct ExecSyncResponse {
     pub(crate) exit_code: i32,
 }
 
-/// The id alone: the first field of `RunPodSandboxResponse`, `StopPodSandboxRequest`, `RemovePodSandboxRequest`.
+/// The id alone: the first field of `RunPodSandboxResponse`, `StopPodSandboxRequest`, `RemovePodSandboxRequest`, `PodSandbox`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct SandboxId {
     #[prost(string, tag = "1")]
@@ -249,6 +249,12 @@ struct SandboxId {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Empty {}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ListPodSandboxResponse {
+    #[prost(message, repeated, tag = "1")]
+    items: Vec<SandboxId>,
+}
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct PodSandboxStatusRequest {
@@ -323,6 +329,12 @@ impl CriClient {
         };
         let response: SandboxId = self.call("RunPodSandbox", request)?;
         Ok((response.id, config))
+    }
+
+    /// The ids of all sandboxes.
+    pub(crate) fn list(&self) -> Result<Vec<String>> {
+        let response: ListPodSandboxResponse = self.call("ListPodSandbox", Empty {})?;
+        Ok(response.items.into_iter().map(|item| item.id).collect())
     }
 
     /// Calls `StopPodSandbox`, which removes the network, and `RemovePodSandbox`.

@@ -129,6 +129,8 @@ pub struct Conflict {
     pub vlan: Option<Value>,
     /// `duplicate`, `host` or `flapping`.
     pub kind: String,
+    /// `node` or `fleet`.
+    pub scope: String,
     /// `certain` or `observed`.
     pub confidence: String,
     /// `active` or `resolved`.
@@ -175,6 +177,8 @@ impl Conflict {
 /// A pod device that claims the address.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Claimant {
+    /// The name of its node.
+    pub node: String,
     /// The device name.
     pub device: String,
     /// The interface index in the node's namespace.

@@ -6,8 +6,10 @@
 //! deadline: [`until`] polls any condition; [`Agent`], [`Receiver`] and [`KubeApi`] have waits of their own that do not poll.
 
 pub mod agent;
+pub mod alertmanager;
 pub mod barrier;
 pub mod browser;
+pub mod cluster;
 pub mod cni;
 pub mod container;
 pub mod containerd;
@@ -16,7 +18,9 @@ mod cri;
 pub mod event;
 pub mod frames;
 pub mod http;
+pub mod image;
 pub mod kube_api;
+mod leftovers;
 pub mod mac;
 pub mod mounts;
 pub mod netns;
@@ -36,6 +40,7 @@ mod wait;
 
 pub use agent::{Agent, AgentCommand, DEADLINE, LOOK_ARGS, Outcome, RUN_ARGS, ReceivedEvent};
 pub use barrier::Barrier;
+pub use cluster::Cluster;
 pub use cni::{Cni, CniPod};
 pub use container::{Container, ContainerSpec, HostMount, Seccomp};
 pub use containerd::Containerd;

@@ -11,6 +11,7 @@ use std::{
     ffi::OsStr,
     fs::{self, File, OpenOptions},
     io::Write as _,
+    net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
@@ -166,6 +167,27 @@ impl Netns {
             .recv()?
             .with_context(|| format!("entering the namespace {name}"))?;
         Ok(thread)
+    }
+
+    /// Connects to ports on the namespace's loopback, also after this value is dropped.
+    pub(crate) fn loopback_connector(
+        &self,
+    ) -> Result<impl Fn(u16) -> Result<TcpStream> + Send + Sync + 'static> {
+        let namespace = File::open(&self.path)
+            .with_context(|| format!("opening the namespace {}", self.path.display()))?;
+        Ok(move |port| {
+            thread::scope(|scope| {
+                let connect = || {
+                    setns(&namespace, CloneFlags::CLONE_NEWNET).context("entering a namespace")?;
+                    let connected = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+                    connected.with_context(|| format!("connecting to port {port}"))
+                };
+                scope
+                    .spawn(connect)
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        })
     }
 
     /// Runs a command in the namespace to completion and returns its stdout.

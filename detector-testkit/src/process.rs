@@ -1,4 +1,4 @@
-//! Resource usage of a process from `/proc`: memory, CPU time, file descriptors.
+//! Facts about a process from `/proc`: memory, CPU time, file descriptors, children.
 
 use std::{fs, time::Duration};
 
@@ -62,4 +62,20 @@ pub fn open_descriptors(pid: u32) -> Result<usize> {
     Ok(fs::read_dir(&path)
         .with_context(|| format!("reading {path}"))?
         .count())
+}
+
+/// The ids of its child processes; none if it does not exist.
+#[must_use]
+pub fn children(parent: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{parent}/task"));
+    let mut pids = Vec::new();
+    for thread in threads.into_iter().flatten().flatten() {
+        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        pids.extend(
+            children
+                .split_whitespace()
+                .filter_map(|pid| pid.parse::<u32>().ok()),
+        );
+    }
+    pids
 }

@@ -41,7 +41,19 @@ impl<'n> Prometheus<'n> {
         configuration: &str,
         files: &[(&str, &str)],
     ) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
+        Self::start_in(netns, tempfile::tempdir()?, configuration, files)
+    }
+
+    /// As [`Prometheus::start_with`], in a directory whose `data` it continues with.
+    ///
+    /// # Errors
+    /// As [`Prometheus::start`].
+    pub fn start_in(
+        netns: &'n Netns,
+        folder: tempfile::TempDir,
+        configuration: &str,
+        files: &[(&str, &str)],
+    ) -> Result<Self> {
         let config = folder.path().join("prometheus.yml");
         fs::write(&config, configuration)?;
         for (name, text) in files {
@@ -69,14 +81,7 @@ impl<'n> Prometheus<'n> {
     /// # Errors
     /// Prometheus rejects the query.
     pub fn query(&self, query: &str) -> Result<Vec<(Value, f64)>> {
-        let encoded: String = form_urlencoded::byte_serialize(query.as_bytes()).collect();
-        let response = self.client.get(&format!("/api/v1/query?query={encoded}"))?;
-        let json = response.json()?;
-        let series = json
-            .pointer("/data/result")
-            .and_then(Value::as_array)
-            .with_context(|| format!("{query}: {}", response.body))?;
-        series
+        self.result("query", query, "")?
             .iter()
             .map(|one| {
                 let value = one.pointer("/value/1").and_then(Value::as_str);
@@ -85,6 +90,26 @@ impl<'n> Prometheus<'n> {
                 Ok((one.get("metric").cloned().unwrap_or_default(), value))
             })
             .collect()
+    }
+
+    /// How many series a query has between two times, in seconds since 1970.
+    ///
+    /// # Errors
+    /// As [`Prometheus::query`].
+    pub fn query_range(&self, query: &str, (start, end): (u64, u64), step: u64) -> Result<usize> {
+        let range = format!("&start={start}&end={end}&step={step}");
+        Ok(self.result("query_range", query, &range)?.len())
+    }
+
+    fn result(&self, endpoint: &str, query: &str, parameters: &str) -> Result<Vec<Value>> {
+        let encoded: String = form_urlencoded::byte_serialize(query.as_bytes()).collect();
+        let response = self
+            .client
+            .get(&format!("/api/v1/{endpoint}?query={encoded}{parameters}"))?;
+        let json = response.json()?;
+        let series = json.pointer("/data/result").and_then(Value::as_array);
+        let series = series.with_context(|| format!("{query}: {}", response.body))?;
+        Ok(series.clone())
     }
 
     /// Waits until `enough` accepts the result of a query.

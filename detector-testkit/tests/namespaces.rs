@@ -8,12 +8,12 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    os::unix::fs::MetadataExt as _,
+    os::unix::{fs::MetadataExt as _, process::ExitStatusExt as _},
     path::PathBuf,
     time::Instant,
 };
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use detector_testkit::{
     DEADLINE, Frame, FrameSender, MacAddress, NaFlags, Netns, Node, PodSpec, until,
 };
@@ -45,7 +45,9 @@ fn leftovers_of_a_dead_process_are_removed_with_their_processes() {
         .unwrap();
     assert!(added.success());
     let mut inside = std::process::Command::new("ip")
-        .args(["netns", "exec", &name, "sleep", "600"])
+        .args(["netns", "exec", &name, "sh", "-c"])
+        // Like a pod of a container runtime: a child in a namespace of its own.
+        .arg("unshare --net sleep 600; exit 1")
         .spawn()
         .unwrap();
     let namespace = std::fs::metadata(format!("/run/netns/{name}")).unwrap();
@@ -55,9 +57,24 @@ fn leftovers_of_a_dead_process_are_removed_with_their_processes() {
         Ok(())
     })
     .unwrap();
+    let child = until(DEADLINE, "the child in another namespace", || {
+        let children = detector_testkit::process::children(inside.id());
+        let child = *children.first().context("no child")?;
+        let entered = std::fs::metadata(format!("/proc/{child}/ns/net"))?;
+        ensure!(entered.ino() != namespace.ino());
+        Ok(child)
+    })
+    .unwrap();
     detector_testkit::netns::remove_leftovers();
     assert!(!PathBuf::from("/run/netns").join(&name).exists());
-    assert!(!inside.wait().unwrap().success(), "it was not killed");
+    let status = inside.wait().unwrap();
+    assert_eq!(status.signal(), Some(9), "it was not killed");
+    until(DEADLINE, "the end of the child", || {
+        let state = std::fs::read_to_string(format!("/proc/{child}/stat"));
+        ensure!(!state.is_ok_and(|state| !state.contains(") Z ")), "it runs");
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]

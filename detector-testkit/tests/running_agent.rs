@@ -16,11 +16,11 @@ fn event(number: u32) -> String {
     let time = "2026-03-21T09:10:11.123456Z";
     let claimant = |device| {
         format!(
-            r#"{{"device":"{device}","ifindex":2,"mac":null,"master":null,"since":"{time}","pod":null,"pod_unknown_because":"none","evidence":[{{"kind":"arp","first_seen":"{time}","last_seen":"{time}","mac":"aa:bb:cc:dd:ee:ff","detail":null}}]}}"#
+            r#"{{"node":"n","device":"{device}","ifindex":2,"mac":null,"master":null,"since":"{time}","pod":null,"pod_unknown_because":"none","evidence":[{{"kind":"arp","first_seen":"{time}","last_seen":"{time}","mac":"aa:bb:cc:dd:ee:ff","detail":null}}]}}"#
         )
     };
     format!(
-        r#"{{"specversion":"1.0","id":"{number}","source":"ip-conflict-detector/n","type":"io.ipconflict.conflict.raised","subject":"10.0.0.{number}","time":"{time}","datacontenttype":"application/json","data":{{"conflict_id":"c{number}","node":"n","address":"10.0.0.{number}","network":"node","vlan":null,"kind":"duplicate","confidence":"observed","state":"active","raised_at":"{time}","updated_at":"{time}","resolved_at":null,"latency_us":37,"traffic_goes_to":null,"claimants":[{},{}]}}}}"#,
+        r#"{{"specversion":"1.0","id":"{number}","source":"ip-conflict-detector/n","type":"io.ipconflict.conflict.raised","subject":"10.0.0.{number}","time":"{time}","datacontenttype":"application/json","data":{{"conflict_id":"c{number}","node":"n","cluster":null,"address":"10.0.0.{number}","network":"node","vlan":null,"kind":"duplicate","scope":"node","confidence":"observed","state":"active","raised_at":"{time}","updated_at":"{time}","resolved_at":null,"latency_us":37,"traffic_goes_to":null,"guidance":{{"next_step":"Look.","runbook_url":"https://x"}},"claimants":[{},{}]}}}}"#,
         claimant("vetha"),
         claimant("vethb")
     )

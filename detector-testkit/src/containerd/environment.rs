@@ -16,15 +16,17 @@ use nix::{
 
 use crate::cni::PLUGIN_DIRECTORY;
 
-pub(super) const IMAGE: &str = "localhost/ipconflict-pause:1";
+/// The image of sandboxes, whose program waits for signals.
+pub const IMAGE: &str = "localhost/ipconflict-pause:1";
 
 /// The start of the name of every pause program; the id of the process that created it follows.
 pub(super) const PROGRAM: &str = "ipconflict-pause-";
 
-/// Creates a mount namespace with an empty `/run` and `/var/lib`.
-pub(super) fn private_mounts() -> Result<File> {
+/// Creates a mount namespace with an empty `/run` and `/var/lib`; with the directory of a node's containerd also as
+/// [`mount_node_paths`] does.
+pub(super) fn private_mounts(node: Option<&Path>) -> Result<File> {
     thread::scope(|scope| {
-        let created = scope.spawn(|| {
+        let created = scope.spawn(move || {
             unshare(CloneFlags::CLONE_NEWNS)
                 .context("creating a mount namespace (requires root)")?;
             let none = None::<&str>;
@@ -43,12 +45,65 @@ pub(super) fn private_mounts() -> Result<File> {
                 )
                 .with_context(|| format!("mounting an empty {path}"))?;
             }
+            if let Some(directory) = node {
+                mount_node_paths(directory)?;
+            }
             File::open("/proc/thread-self/ns/mnt").context("opening the mount namespace")
         });
         created
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// Kernel parameters that kubelet sets for the whole machine, with the values that it sets.
+const KUBELET_PARAMETERS: [(&str, &str); 4] = [
+    ("kernel/panic", "10"),
+    ("kernel/panic_on_oops", "1"),
+    ("vm/overcommit_memory", "1"),
+    ("vm/panic_on_oom", "0"),
+];
+
+/// Mounts a containerd's directory where a node has it, an empty `/var/log`, and what keeps kubelet from changing the
+/// machine. The mounts are shared, as on a node, so that later ones propagate to containers.
+fn mount_node_paths(directory: &Path) -> Result<()> {
+    let none = None::<&str>;
+    let bind = |from: &Path, to: &str| {
+        mount(Some(from), to, none, MsFlags::MS_BIND, none)
+            .with_context(|| format!("mounting {} on {to}", from.display()))
+    };
+    mount(
+        Some("tmpfs"),
+        "/var/log",
+        Some("tmpfs"),
+        MsFlags::empty(),
+        Some("size=256m"),
+    )
+    .context("mounting an empty /var/log")?;
+    for (parameter, value) in KUBELET_PARAMETERS {
+        // kubelet finds the value it would set, and writes nothing.
+        let file = Path::new("/run/kernel-parameters").join(parameter.replace('/', "."));
+        fs::create_dir_all("/run/kernel-parameters")?;
+        fs::write(&file, value)?;
+        bind(&file, &format!("/proc/sys/{parameter}"))?;
+    }
+    // /etc/cni need not exist on the machine.
+    for path in ["/run/etc/upper/cni/net.d", "/run/etc/work"] {
+        fs::create_dir_all(path)?;
+    }
+    mount(
+        Some("overlay"),
+        "/etc",
+        Some("overlay"),
+        MsFlags::empty(),
+        Some("lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work"),
+    )
+    .context("mounting a writable layer on /etc")?;
+    bind(&directory.join("net.d"), "/etc/cni/net.d")?;
+    mount(none, "/", none, MsFlags::MS_SHARED | MsFlags::MS_REC, none)
+        .context("making the mounts shared")?;
+    fs::create_dir_all("/run/containerd")?;
+    bind(directory, "/run/containerd")
 }
 
 pub(super) fn config(directory: &Path) -> String {

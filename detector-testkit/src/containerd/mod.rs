@@ -32,7 +32,9 @@ use crate::{
     pause_image,
     wait::until,
 };
-use environment::{IMAGE, PROGRAM, config, kill_processes, private_mounts, remove_leftovers};
+use environment::{PROGRAM, config, kill_processes, private_mounts, remove_leftovers};
+
+pub use environment::IMAGE as PAUSE_IMAGE;
 
 /// How long containerd may take to start or stop; it takes half a second on an idle machine.
 const DAEMON_TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,7 +52,18 @@ pub struct Containerd {
     program: String,
     daemon: Option<Child>,
     client: Option<CriClient>,
+    /// Those created by this value.
     sandboxes: Vec<Sandbox>,
+    layout: Layout,
+}
+
+/// Where containerd's files are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    /// In a directory of its own.
+    Private,
+    /// Also at the paths that they have on a node; a kubelet creates the pods.
+    Node,
 }
 
 /// A pod that containerd runs.
@@ -72,7 +85,17 @@ impl Containerd {
     ///
     /// # Errors
     /// A package is missing, or containerd does not respond in time.
-    pub fn start(node: &Netns, mut plugins: Value) -> Result<Self> {
+    pub fn start(node: &Netns, plugins: Value) -> Result<Self> {
+        Self::start_in(node, plugins, Layout::Private)
+    }
+
+    /// [`Containerd::start`] for a kubelet: the socket, the CNI configuration and the state of `host-local` are at the paths
+    /// that they have on most nodes, inside [`Containerd::run_in`].
+    pub(crate) fn start_for_kubelet(node: &Netns, plugins: Value) -> Result<Self> {
+        Self::start_in(node, plugins, Layout::Node)
+    }
+
+    fn start_in(node: &Netns, mut plugins: Value, layout: Layout) -> Result<Self> {
         remove_leftovers();
         for program in ["containerd", "runc", "ctr"] {
             ensure!(
@@ -81,10 +104,7 @@ impl Containerd {
                 "{program} does not exist: install the Debian packages containerd and runc (`cargo xtask setup` does)"
             );
         }
-        let directory = tempfile::Builder::new()
-            .prefix("ipconflict-containerd-")
-            .tempdir()
-            .context("creating a directory for containerd")?;
+        let directory = crate::leftovers::directory("containerd")?;
         let path = directory.path();
         let number = path
             .file_name()
@@ -93,7 +113,10 @@ impl Containerd {
             .to_lowercase();
         let program = format!("{PROGRAM}{}-{number}", std::process::id());
         for plugin in plugins.as_array_mut().into_iter().flatten() {
-            if let Some(ipam) = plugin.get_mut("ipam").and_then(Value::as_object_mut) {
+            // Without it, in /var/lib/cni/networks.
+            if layout == Layout::Private
+                && let Some(ipam) = plugin.get_mut("ipam").and_then(Value::as_object_mut)
+            {
                 let data = path.join(IPAM_DIR).to_string_lossy().into_owned();
                 ipam.insert("dataDir".to_owned(), data.into());
             }
@@ -102,15 +125,19 @@ impl Containerd {
         fs::create_dir(path.join("net.d"))?;
         fs::write(path.join("net.d/10-testkit.conflist"), network.to_string())?;
         fs::write(path.join("config.toml"), config(path))?;
-        let image = pause_image::build_archive(path, IMAGE, &program)?;
+        let image = pause_image::build_archive(path, PAUSE_IMAGE, &program)?;
         let mut containerd = Self {
             netns: node.path().to_owned(),
-            mounts: private_mounts()?,
+            mounts: private_mounts(match layout {
+                Layout::Private => None,
+                Layout::Node => Some(path),
+            })?,
             directory,
             program,
             daemon: None,
             client: None,
             sandboxes: Vec::new(),
+            layout,
         };
         containerd.start_daemon()?;
         let socket = containerd.socket();
@@ -349,8 +376,12 @@ impl Containerd {
         }
         let mut outcome = Ok(());
         if let Some(client) = &self.client {
-            for sandbox in self.sandboxes.drain(..) {
-                outcome = outcome.and(client.remove(&sandbox.id));
+            let ids = match self.layout {
+                Layout::Private => self.sandboxes.drain(..).map(|sandbox| sandbox.id).collect(),
+                Layout::Node => client.list()?,
+            };
+            for id in ids {
+                outcome = outcome.and(client.remove(&id));
             }
         }
         self.stop_daemon().and(outcome)

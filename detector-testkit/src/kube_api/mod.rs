@@ -1,9 +1,10 @@
-//! A small Kubernetes API server for tests: pods that can be listed (in pages) and watched, events that can be posted, and
-//! the failures of a real server on command.
+//! A small Kubernetes API server for tests: pods and Calico's resources that can be read, listed (in pages) and watched,
+//! events that can be created and patched, and the failures of a real server on command.
 //!
 //! It follows the API's rules on resource versions: every change has its own version, a watch starts after the version that
-//! it names, and a watch from a compacted version receives `410 Gone` inside the stream.
+//! it names, a list from version 0 has no pages, and a watch from a compacted version receives `410 Gone` inside the stream.
 
+mod port_forward;
 mod serve;
 
 use std::{
@@ -21,6 +22,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{netns::Netns, wait::Monitor};
+use port_forward::Connector;
+
+/// The path of all pods.
+const PODS: &str = "/api/v1/pods";
+/// The paths of Calico's resources.
+const IPAM_BLOCKS: &str = "/apis/crd.projectcalico.org/v1/ipamblocks";
+const IP_POOLS: &str = "/apis/crd.projectcalico.org/v1/ippools";
 
 /// A running server. Its threads end with the process.
 #[derive(Debug)]
@@ -40,9 +48,13 @@ struct ApiState {
     connections: usize,
     endless_bytes_sent: u64,
     endless_lists: bool,
-    pods: BTreeMap<String, Value>,
-    /// Watch events: version, type, object.
-    history: Vec<(u64, &'static str, Value)>,
+    /// The objects of each resource that exists, by path and then by namespace and name.
+    resources: BTreeMap<&'static str, BTreeMap<String, Value>>,
+    history: Vec<WatchEvent>,
+    /// `None` if nodes may not be listed.
+    nodes: Option<Vec<String>>,
+    /// How to reach pods, by namespace and name.
+    port_forwards: BTreeMap<String, Arc<Connector>>,
     /// Watches from before this version are too old.
     compacted: u64,
     /// Watches that started with an earlier value are cut.
@@ -51,9 +63,53 @@ struct ApiState {
     hanging: bool,
     slow_watches: bool,
     requests: Vec<String>,
+    /// Every state of every Event, in order.
     events: Vec<Value>,
-    /// Calico's IPAM blocks; `None` if the resource does not exist.
-    ipam_blocks: Option<Vec<Value>>,
+    /// How many requests about Events are denied before one is accepted.
+    denied_event_requests: usize,
+    /// The last state of each Event, by namespace and name.
+    stored_events: BTreeMap<String, Value>,
+}
+
+/// A change as a watch shows it.
+#[derive(Clone, Debug)]
+struct WatchEvent {
+    version: u64,
+    path: &'static str,
+    kind: &'static str,
+    object: Value,
+}
+
+impl ApiState {
+    /// Creates or replaces an object of a resource, which exists from then on.
+    fn apply(&mut self, path: &'static str, mut object: Value) {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let objects = self.resources.entry(path).or_default();
+        let is_known = objects.insert(key(&object), object.clone()).is_some();
+        let kind = if is_known { "MODIFIED" } else { "ADDED" };
+        self.record(path, kind, object);
+    }
+
+    /// Deletes an object; none is no error.
+    fn delete(&mut self, path: &'static str, key: &str) {
+        self.version += 1;
+        let objects = self.resources.entry(path).or_default();
+        if let Some(mut object) = objects.remove(key) {
+            object["metadata"]["resourceVersion"] = self.version.to_string().into();
+            self.record(path, "DELETED", object);
+        }
+    }
+
+    fn record(&mut self, path: &'static str, kind: &'static str, object: Value) {
+        let version = self.version;
+        self.history.push(WatchEvent {
+            version,
+            path,
+            kind,
+            object,
+        });
+    }
 }
 
 impl KubeApi {
@@ -80,6 +136,7 @@ impl KubeApi {
         let state = ApiState {
             // Tests must not rely on versions that start at 1.
             version: 1000,
+            resources: [(PODS, BTreeMap::new())].into(),
             ..ApiState::default()
         };
         let directory = tempfile::Builder::new()
@@ -97,6 +154,12 @@ impl KubeApi {
         };
         api.replace_token("token-1")?;
         Ok(api)
+    }
+
+    /// Denies this many requests about Events (403), as a server does that has not read its roles yet.
+    pub fn deny_events(&self, requests: usize) {
+        let state = &self.state;
+        state.update(|state| state.denied_event_requests = requests);
     }
 
     /// Starts to listen.
@@ -162,48 +225,68 @@ impl KubeApi {
     }
 
     /// Creates or replaces a pod.
-    pub fn apply(&self, mut pod: Value) {
-        self.state.update(|state| {
-            state.version += 1;
-            let version = state.version;
-            pod["metadata"]["resourceVersion"] = version.to_string().into();
-            let known = state.pods.insert(key(&pod), pod.clone()).is_some();
-            let kind = if known { "MODIFIED" } else { "ADDED" };
-            state.history.push((version, kind, pod));
-        });
-    }
-
-    /// Replaces Calico's IPAM blocks, given by their `spec`. Until the first call the resource does not exist, as in a cluster
-    /// without Calico.
-    pub fn set_ipam_blocks(&self, specs: &[Value]) {
-        let block = |(number, spec): (usize, &Value)| {
-            json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlock", "spec": spec,
-                "metadata": {"name": format!("block-{number}")}})
-        };
-        let blocks = specs.iter().enumerate().map(block).collect();
-        self.state.update(|state| state.ipam_blocks = Some(blocks));
+    pub fn apply(&self, pod: Value) {
+        self.state.update(|state| state.apply(PODS, pod));
     }
 
     /// Deletes a pod.
     pub fn delete(&self, namespace: &str, name: &str) {
+        let key = format!("{namespace}/{name}");
+        self.state.update(|state| state.delete(PODS, &key));
+    }
+
+    /// Sets the names of all nodes. Until the first call nodes may not be listed.
+    pub fn set_nodes(&self, names: &[&str]) {
+        let names = names.iter().copied().map(str::to_owned).collect();
+        self.state.update(|state| state.nodes = Some(names));
+    }
+
+    /// Lets ports of a pod be forwarded; its loopback is that of `netns`. Port-forwards of other pods are refused.
+    ///
+    /// # Errors
+    /// The namespace does not exist.
+    pub fn forward_ports(&self, namespace: &str, pod: &str, netns: &Netns) -> Result<()> {
+        let connector = Arc::new(Connector(Box::new(netns.loopback_connector()?)));
         self.state.update(|state| {
-            state.version += 1;
-            let version = state.version;
-            if let Some(mut pod) = state.pods.remove(&format!("{namespace}/{name}")) {
-                pod["metadata"]["resourceVersion"] = version.to_string().into();
-                state.history.push((version, "DELETED", pod));
-            }
+            let key = format!("{namespace}/{pod}");
+            state.port_forwards.insert(key, connector);
+        });
+        Ok(())
+    }
+
+    /// Creates a pool of Calico's addresses. Before the first one, the resource does not exist, as in a cluster without
+    /// Calico.
+    pub fn apply_ip_pool(&self, cidr: &str, block_size: u8) {
+        let pool = json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool",
+            "metadata": {"name": block_name(cidr)}, "spec": {"cidr": cidr, "blockSize": block_size}});
+        self.state.update(|state| {
+            state.apply(IP_POOLS, pool);
+            state.resources.entry(IPAM_BLOCKS).or_default();
         });
     }
 
-    /// Sends a bookmark with the current version to every watch.
+    /// Creates or replaces a block of Calico's IPAM, given by its `spec`.
+    pub fn apply_ipam_block(&self, spec: &Value) {
+        let name = block_name(spec["cidr"].as_str().unwrap_or_default());
+        let block = json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlock",
+            "metadata": {"name": name}, "spec": spec});
+        self.state.update(|state| state.apply(IPAM_BLOCKS, block));
+    }
+
+    /// Deletes a block of Calico's IPAM.
+    pub fn delete_ipam_block(&self, cidr: &str) {
+        let key = format!("/{}", block_name(cidr));
+        self.state.update(|state| state.delete(IPAM_BLOCKS, &key));
+    }
+
+    /// Sends a bookmark with the current version to every watch of pods.
     pub fn send_bookmark(&self) {
         self.state.update(|state| {
             state.version += 1;
-            let version = state.version;
-            let object = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": version.to_string(),
+            let version = state.version.to_string();
+            let object = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": version,
                 "creationTimestamp": null}, "spec": {"containers": null}, "status": {}});
-            state.history.push((version, "BOOKMARK", object));
+            state.record(PODS, "BOOKMARK", object);
         });
     }
 
@@ -262,7 +345,7 @@ impl KubeApi {
         )
     }
 
-    /// Waits until `enough` accepts the events posted so far, and returns them.
+    /// Waits until `enough` accepts the states of events so far (one for each creation and each patch), and returns them.
     ///
     /// # Errors
     /// The deadline passes; the error contains events and requests.
@@ -283,6 +366,11 @@ impl KubeApi {
             },
         )
     }
+}
+
+/// The name of the block or pool with this range.
+fn block_name(cidr: &str) -> String {
+    cidr.replace(['.', ':', '/'], "-")
 }
 
 /// A running pod as the API returns it.

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::ApiState;
+use super::{ApiState, PODS, WatchEvent, key, port_forward};
 use crate::wait::Monitor;
 
 /// Serves the requests of one connection.
@@ -26,6 +26,7 @@ pub(super) fn serve(mut stream: TcpStream, state: &Monitor<ApiState>) -> Result<
         let (method, target) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
         let mut length = 0;
         let mut token = String::new();
+        let mut websocket_key = String::new();
         loop {
             let mut header = String::new();
             if reader.read_line(&mut header)? == 0 || header.trim().is_empty() {
@@ -35,6 +36,11 @@ pub(super) fn serve(mut stream: TcpStream, state: &Monitor<ApiState>) -> Result<
                 && name.eq_ignore_ascii_case("content-length")
             {
                 length = value.trim().parse().context("content-length")?;
+            }
+            if let Some((name, value)) = header.split_once(':')
+                && name.eq_ignore_ascii_case("sec-websocket-key")
+            {
+                value.trim().clone_into(&mut websocket_key);
             }
             if let Some((name, value)) = header.split_once(':')
                 && name.eq_ignore_ascii_case("authorization")
@@ -60,39 +66,59 @@ pub(super) fn serve(mut stream: TcpStream, state: &Monitor<ApiState>) -> Result<
         let watch = query
             .get("watch")
             .is_some_and(|value| value == "true" || value == "1");
+        let listed = resource(&state.lock(), method, path);
+        let found = object(&state.lock(), method, path);
+        let is_missing = found.is_none() && is_object_of_resource(&state.lock(), path);
         let response = if unauthorized {
-            Some((401, status(401, "Unauthorized")))
-        } else if method == "GET" && path == "/api/v1/pods" && watch {
-            None
-        } else if method == "GET" && path == "/api/v1/pods" && endless {
-            return send_endless_list(stream, state);
-        } else if method == "GET" && path == "/api/v1/pods" {
-            Some((200, list(&state.lock(), &query)))
-        } else if method == "GET"
-            && path == "/apis/crd.projectcalico.org/v1/ipamblocks"
-            && let Some(blocks) = &state.lock().ipam_blocks
-        {
-            let list = json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlockList",
-                "metadata": {"resourceVersion": "1"}, "items": blocks});
-            Some((200, list))
-        } else if path.starts_with("/apis/events.k8s.io/v1/namespaces/") {
-            let event: Value = serde_json::from_slice(&body).context("a posted event")?;
-            state.update(|state| state.events.push(event.clone()));
-            Some((if method == "POST" { 201 } else { 200 }, event))
-        } else {
-            Some((404, status(404, "not served here")))
-        };
-        match response {
-            Some((code, body)) => {
-                let body = body.to_string();
-                write!(
-                    stream,
-                    "HTTP/1.1 {code} -\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-                    body.len()
-                )?;
+            (401, status(401, "Unauthorized"))
+        } else if let Some((pod, query)) = forwarded_pod(path).zip(query.get("ports")) {
+            let connector = state.lock().port_forwards.get(&pod).cloned();
+            match connector {
+                Some(connector) => {
+                    let port = query.parse().context("a port")?;
+                    return port_forward::serve(stream, reader, &websocket_key, port, &connector);
+                }
+                None => (403, status(403, "Forbidden")),
             }
-            None => return watch_pods(stream, state, &query),
-        }
+        } else if method == "GET" && path == "/api/v1/nodes" {
+            nodes(&state.lock())
+        } else if method == "GET" && namespace_of(path).is_some() {
+            let mut query = query.clone();
+            let namespace = namespace_of(path).unwrap_or_default();
+            query.insert("namespace".to_owned(), namespace.to_owned());
+            (200, list(&state.lock(), PODS, &query))
+        } else if let Some(path) = listed {
+            if watch {
+                return send_changes(stream, state, path, &query);
+            }
+            if endless && path == PODS {
+                return send_endless_list(stream, state);
+            }
+            (200, list(&state.lock(), path, &query))
+        } else if let Some(object) = found {
+            (200, object)
+        } else if is_missing {
+            (404, status(404, "NotFound"))
+        } else if path.contains("/events") && path.starts_with("/api/v1/namespaces/") {
+            let event: Value = serde_json::from_slice(&body).context("an event")?;
+            let name = path.rsplit('/').next().unwrap_or_default();
+            state.update(|state| {
+                if let Some(left) = state.denied_event_requests.checked_sub(1) {
+                    state.denied_event_requests = left;
+                    return (403, status(403, "Forbidden"));
+                }
+                store_event(state, method, name, event)
+            })
+        } else {
+            (404, status(404, "not served here"))
+        };
+        let (code, body) = response;
+        let body = body.to_string();
+        write!(
+            stream,
+            "HTTP/1.1 {code} -\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
     }
 }
 
@@ -119,37 +145,120 @@ fn status(code: u16, message: &str) -> Value {
         "reason": message, "code": code})
 }
 
-fn list(state: &ApiState, query: &BTreeMap<String, String>) -> Value {
+/// The resource that a request reads as a whole.
+fn resource(state: &ApiState, method: &str, path: &str) -> Option<&'static str> {
+    let (known, _) = state.resources.get_key_value(path)?;
+    (method == "GET").then_some(*known)
+}
+
+/// The object of a cluster-wide resource that a request reads.
+fn object(state: &ApiState, method: &str, path: &str) -> Option<Value> {
+    let (resource, name) = path.rsplit_once('/')?;
+    let objects = state.resources.get(resource)?;
+    let object = objects.get(&format!("/{name}"))?;
+    (method == "GET").then(|| object.clone())
+}
+
+fn is_object_of_resource(state: &ApiState, path: &str) -> bool {
+    let resource = path.rsplit_once('/');
+    resource.is_some_and(|(resource, _)| state.resources.contains_key(resource))
+}
+
+/// Creates an Event, or merges a patch into the one with this name.
+fn store_event(state: &mut ApiState, method: &str, name: &str, body: Value) -> (u16, Value) {
+    if method == "POST" {
+        let key = key(&body);
+        if state.stored_events.contains_key(&key) {
+            return (409, status(409, "AlreadyExists"));
+        }
+        state.stored_events.insert(key, body.clone());
+        state.events.push(body.clone());
+        return (201, body);
+    }
+    let suffix = format!("/{name}");
+    let stored = state.stored_events.iter_mut();
+    let Some((_, event)) = stored.into_iter().find(|(key, _)| key.ends_with(&suffix)) else {
+        return (404, status(404, "NotFound"));
+    };
+    for (field, value) in body.as_object().into_iter().flatten() {
+        event[field] = value.clone();
+    }
+    let event = event.clone();
+    state.events.push(event.clone());
+    (200, event)
+}
+
+fn list(state: &ApiState, path: &str, query: &BTreeMap<String, String>) -> Value {
     let from: usize = query
         .get("continue")
         .and_then(|token| token.parse().ok())
         .unwrap_or(0);
+    // The watch cache has no pages.
+    let is_cached = query.get("resourceVersion").is_some_and(|v| v == "0");
     let limit: usize = query
         .get("limit")
+        .filter(|_| !is_cached)
         .and_then(|limit| limit.parse().ok())
         .unwrap_or(usize::MAX);
     let all: Vec<&Value> = state
-        .pods
-        .values()
-        .filter(|pod| is_selected(pod, query))
+        .resources
+        .get(path)
+        .into_iter()
+        .flat_map(BTreeMap::values)
+        .filter(|object| is_selected(object, query))
         .collect();
     let items: Vec<_> = all.iter().skip(from).take(limit).collect();
     let next = from + items.len();
     let more = (next < all.len()).then(|| next.to_string());
-    json!({"kind": "PodList", "apiVersion": "v1", "items": items,
+    json!({"kind": "List", "apiVersion": "v1", "items": items,
         "metadata": {"resourceVersion": state.version.to_string(), "continue": more.unwrap_or_default()}})
 }
 
-fn is_selected(pod: &Value, query: &BTreeMap<String, String>) -> bool {
-    let node = query
-        .get("fieldSelector")
-        .and_then(|selector| selector.strip_prefix("spec.nodeName="));
-    node.is_none_or(|node| pod["spec"]["nodeName"] == node)
+fn is_selected(object: &Value, query: &BTreeMap<String, String>) -> bool {
+    let field = query.get("fieldSelector").and_then(|s| s.split_once('='));
+    let namespace = query.get("namespace");
+    let label = query
+        .get("labelSelector")
+        .and_then(|label| label.split_once('='));
+    let has_field = |(field, value): (&str, &str)| {
+        object.pointer(&format!("/{}", field.replace('.', "/"))) == Some(&value.into())
+    };
+    field.is_none_or(has_field)
+        && namespace.is_none_or(|namespace| object["metadata"]["namespace"] == *namespace)
+        && label.is_none_or(|(name, value)| object["metadata"]["labels"][name] == value)
 }
 
-fn watch_pods(
+/// The namespace of `/api/v1/namespaces/…/pods`.
+fn namespace_of(path: &str) -> Option<&str> {
+    path.strip_prefix("/api/v1/namespaces/")?
+        .strip_suffix("/pods")
+}
+
+/// Namespace and name of the pod in `/api/v1/namespaces/…/pods/…/portforward`.
+fn forwarded_pod(path: &str) -> Option<String> {
+    let pod = path
+        .strip_prefix("/api/v1/namespaces/")?
+        .strip_suffix("/portforward")?;
+    Some(pod.replacen("/pods/", "/", 1))
+}
+
+fn nodes(state: &ApiState) -> (u16, Value) {
+    let Some(names) = &state.nodes else {
+        return (403, status(403, "nodes is forbidden"));
+    };
+    let node =
+        |name: &String| json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": name}});
+    let items: Vec<_> = names.iter().map(node).collect();
+    (
+        200,
+        json!({"kind": "NodeList", "apiVersion": "v1", "items": items, "metadata": {"resourceVersion": "1"}}),
+    )
+}
+
+fn send_changes(
     mut stream: TcpStream,
     state: &Monitor<ApiState>,
+    path: &str,
     query: &BTreeMap<String, String>,
 ) -> Result<()> {
     write!(
@@ -183,14 +292,15 @@ fn watch_pods(
         let next: Vec<_> = guard
             .history
             .iter()
-            .filter(|(version, kind, object)| {
-                *version > sent_version && (*kind == "BOOKMARK" || is_selected(object, query))
+            .filter(|event| {
+                let is_selected = event.kind == "BOOKMARK" || is_selected(&event.object, query);
+                event.path == path && event.version > sent_version && is_selected
             })
             .cloned()
             .collect();
         sent_version = sent_version.max(guard.version);
         drop(guard);
-        for (_, kind, object) in next {
+        for WatchEvent { kind, object, .. } in next {
             chunk(&mut stream, &json!({"type": kind, "object": object}), slow)?;
         }
         guard = state.lock();

@@ -8,8 +8,10 @@ use nix::{
 };
 
 use super::{DIRECTORY, PREFIX, remove};
+use crate::process::children;
 
-/// Removes the namespaces of dead processes and kills what still runs in them, such as the agent of a killed test.
+/// Removes the namespaces of dead processes and kills what still runs in them, such as the agent of a killed test, with its
+/// child processes.
 pub fn remove_leftovers() {
     let Ok(entries) = fs::read_dir(DIRECTORY) else {
         return;
@@ -41,17 +43,24 @@ fn kill_processes_in(namespace: &Path) {
     let Ok(processes) = fs::read_dir("/proc") else {
         return;
     };
+    let mut pids: Vec<u32> = Vec::new();
     for process in processes.flatten() {
-        let Some(pid) = process
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse::<i32>().ok())
-        else {
-            continue;
-        };
         let inside = fs::metadata(process.path().join("ns/net"))
             .is_ok_and(|data| (data.dev(), data.ino()) == wanted);
-        if inside {
+        let name = process.file_name();
+        if inside && let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) {
+            pids.push(pid);
+        }
+    }
+    // A container runtime's processes are inside, those of its pods are not.
+    let mut next = 0;
+    while let Some(&parent) = pids.get(next) {
+        next += 1;
+        pids.extend(children(parent));
+    }
+    for pid in pids {
+        if let Ok(pid) = i32::try_from(pid) {
+            // It may have been killed as a child, too.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }

@@ -1,0 +1,264 @@
+//! etcd, API server, controller manager and scheduler, in a network namespace with the bridge that connects the nodes.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use tempfile::TempDir;
+
+use super::{Family, daemon::Daemon, kubeconfig::kubeconfig, programs::Programs};
+use crate::{netns::Netns, wait::until};
+
+/// How long a server may take to respond; the API server takes five seconds on an idle machine.
+const START_TIMEOUT: Duration = Duration::from_secs(90);
+/// The bridge.
+const BRIDGE: &str = "cluster";
+/// The credentials of the administrator, the controller manager and the scheduler: all of them may do everything.
+const ADMIN_TOKEN: &str = "admin";
+
+/// The running servers.
+#[derive(Debug)]
+pub(super) struct ControlPlane {
+    // Stopped in this order.
+    api_server: Option<Daemon>,
+    _controllers: Vec<Daemon>,
+    _etcd: Daemon,
+    netns: Netns,
+    programs: Programs,
+    family: Family,
+    directory: TempDir,
+}
+
+impl ControlPlane {
+    /// Starts the servers; `nodes` of these names may join.
+    pub(super) fn start(programs: &Programs, family: Family, nodes: &[String]) -> Result<Self> {
+        let directory = crate::leftovers::directory("cluster")?;
+        let path = directory.path();
+        let netns = Netns::new("control")?;
+        netns.ip_batch([
+            format!("link add {BRIDGE} type bridge"),
+            format!(
+                "address add {}/{} dev {BRIDGE}{}",
+                family.control_address(),
+                family.prefix_length(),
+                family.no_dad()
+            ),
+            format!("link set {BRIDGE} up"),
+            // Instead of kube-proxy: the service address of the API.
+            format!(
+                "address add {} dev lo{}",
+                family.service_address(),
+                family.no_dad()
+            ),
+        ])?;
+        netns.sysctl(family.forwarding(), "1")?;
+        fs::write(path.join("tokens.csv"), tokens(nodes))?;
+        let mut etcd = Command::new(programs.server("etcd"));
+        etcd.arg("--data-dir")
+            .arg(path.join("etcd"))
+            .args([
+                "--listen-client-urls",
+                ETCD,
+                "--advertise-client-urls",
+                ETCD,
+            ])
+            .args(["--listen-peer-urls", "http://127.0.0.1:2380"])
+            .args(["--log-outputs", "stderr", "--logger", "zap"]);
+        let log = path.join("etcd.log");
+        let etcd = netns.run_in(|| Daemon::start(etcd, &log))?;
+        let mut plane = Self {
+            api_server: None,
+            _controllers: Vec::new(),
+            _etcd: etcd,
+            netns,
+            programs: programs.clone(),
+            family,
+            directory,
+        };
+        write_keys(plane.directory.path())?;
+        plane.start_api_server()?;
+        plane.start_controllers()?;
+        Ok(plane)
+    }
+
+    /// The namespace of the servers, from which everything in the cluster can be reached.
+    pub(super) fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// The directory of all files of the servers.
+    pub(super) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The administrator's kubeconfig for use in [`ControlPlane::netns`].
+    pub(super) fn admin_config(&self) -> PathBuf {
+        self.directory().join("admin.kubeconfig")
+    }
+
+    /// Connects a node: `eth0` in `node`.
+    pub(super) fn connect(&self, number: usize, node: &Netns) -> Result<()> {
+        let family = self.family;
+        self.netns.ip_batch([
+            format!(
+                "link add node{number} type veth peer name eth0 netns {}",
+                node.name()
+            ),
+            format!("link set node{number} master {BRIDGE} up"),
+            // The pods of the node.
+            format!(
+                "route add {} via {}",
+                family.pod_subnet(number),
+                family.node_address(number)
+            ),
+        ])?;
+        node.ip_batch([
+            format!(
+                "address add {}/{} dev eth0{}",
+                family.node_address(number),
+                family.prefix_length(),
+                family.no_dad()
+            ),
+            "link set eth0 up".to_owned(),
+            format!("route add default via {}", family.control_address()),
+        ])
+    }
+
+    /// Writes a kubeconfig for a server at `origin` and returns its path.
+    pub(super) fn write_config(&self, name: &str, origin: &str, token: &str) -> Result<PathBuf> {
+        let authority = fs::read_to_string(self.directory().join("certificates/apiserver.crt"))
+            .context("the API server's certificate")?;
+        let path = self.directory().join(format!("{name}.kubeconfig"));
+        fs::write(&path, kubeconfig(origin, &authority, token))?;
+        Ok(path)
+    }
+
+    /// The administrator's kubeconfig for a server at `origin`.
+    pub(super) fn write_admin_config(&self, name: &str, origin: &str) -> Result<PathBuf> {
+        self.write_config(name, origin, ADMIN_TOKEN)
+    }
+
+    /// The kubeconfig of a node.
+    pub(super) fn write_node_config(&self, node: &str) -> Result<PathBuf> {
+        self.write_config(node, &self.family.api_origin(), &node_token(node))
+    }
+
+    /// Stops the API server; everything else keeps running.
+    pub(super) fn stop_api_server(&mut self) -> Result<()> {
+        self.api_server.take().map_or(Ok(()), |mut api| api.stop())
+    }
+
+    /// Starts the API server and waits until it is ready.
+    pub(super) fn start_api_server(&mut self) -> Result<()> {
+        let family = self.family;
+        let path = self.directory();
+        let mut command = Command::new(self.programs.server("kube-apiserver"));
+        command
+            .args(["--etcd-servers", ETCD])
+            .arg("--cert-dir")
+            .arg(path.join("certificates"))
+            .args(["--service-cluster-ip-range", family.service_subnet()])
+            .args(["--service-account-issuer", "https://kubernetes.default.svc"])
+            .arg("--service-account-signing-key-file")
+            .arg(path.join("service-accounts.key"))
+            .arg("--service-account-key-file")
+            .arg(path.join("service-accounts.pub"))
+            .arg("--token-auth-file")
+            .arg(path.join("tokens.csv"))
+            .args(["--authorization-mode", "Node,RBAC"])
+            .arg("--allow-privileged")
+            .args(["--bind-address", family.unspecified()])
+            .args(["--secure-port", "443"])
+            .args(["--advertise-address", &family.control_address()])
+            .args(["--kubelet-preferred-address-types", "InternalIP"]);
+        let log = path.join("kube-apiserver.log");
+        let mut api = self.netns.run_in(|| Daemon::start(command, &log))?;
+        let certificate = path.join("certificates/apiserver.crt");
+        until(START_TIMEOUT, "the API server's certificate", || {
+            if let Some(status) = api.exit_status()? {
+                return Ok(Err(anyhow!("the API server exited: {status}")));
+            }
+            fs::metadata(&certificate)?;
+            Ok(Ok(()))
+        })
+        .flatten()
+        .with_context(|| api.log_tail())?;
+        let config = self.write_admin_config("admin", &family.api_origin())?;
+        until(START_TIMEOUT, "the API server to be ready", || {
+            if let Some(status) = api.exit_status()? {
+                return Ok(Err(anyhow!("the API server exited: {status}")));
+            }
+            self.kubectl(&config, &["get", "--raw", "/readyz"])?;
+            // Created by the API server itself after its start.
+            self.kubectl(&config, &["get", "priorityclass", "system-node-critical"])?;
+            Ok(Ok(()))
+        })
+        .flatten()
+        .with_context(|| api.log_tail())?;
+        self.api_server = Some(api);
+        Ok(())
+    }
+
+    fn start_controllers(&mut self) -> Result<()> {
+        let config = self.admin_config();
+        let path = self.directory.path();
+        let mut manager = Command::new(self.programs.server("kube-controller-manager"));
+        manager
+            .arg("--service-account-private-key-file")
+            .arg(path.join("service-accounts.key"))
+            // Pods trust the API server by this certificate.
+            .arg("--root-ca-file")
+            .arg(path.join("certificates/apiserver.crt"));
+        let scheduler = Command::new(self.programs.server("kube-scheduler"));
+        for (name, mut command) in [("controller-manager", manager), ("scheduler", scheduler)] {
+            command
+                .arg("--kubeconfig")
+                .arg(&config)
+                .arg("--leader-elect=false")
+                .arg("--cert-dir")
+                .arg(path.join(name));
+            let log = path.join(format!("{name}.log"));
+            let daemon = self.netns.run_in(|| Daemon::start(command, &log))?;
+            self._controllers.push(daemon);
+        }
+        Ok(())
+    }
+
+    fn kubectl(&self, config: &Path, args: &[&str]) -> Result<()> {
+        let mut command = Command::new(self.programs.client("kubectl"));
+        command.arg("--kubeconfig").arg(config).args(args);
+        self.netns
+            .run_in(|| crate::netns::run_command(command, None))
+            .map(drop)
+    }
+}
+
+/// etcd is reached in the namespace only.
+const ETCD: &str = "http://127.0.0.1:2379";
+
+fn tokens(nodes: &[String]) -> String {
+    let mut text = format!("{ADMIN_TOKEN},admin,admin,system:masters\n");
+    for node in nodes {
+        text.push_str(&format!(
+            "{},system:node:{node},{node},system:nodes\n",
+            node_token(node)
+        ));
+    }
+    text
+}
+
+fn node_token(node: &str) -> String {
+    format!("token-{node}")
+}
+
+/// The keys that service account tokens are signed with and verified by.
+fn write_keys(directory: &Path) -> Result<()> {
+    let key = rcgen::KeyPair::generate().context("generating a key")?;
+    fs::write(directory.join("service-accounts.key"), key.serialize_pem())?;
+    fs::write(directory.join("service-accounts.pub"), key.public_key_pem())?;
+    Ok(())
+}
