@@ -152,6 +152,7 @@ impl AwsReader {
             allocated: self.history.allocated.clone(),
             can_detect_leaks: completeness == Completeness::Complete,
             read_at,
+            parts: None,
         };
         PoolRead {
             pool: Arc::new(pool),

@@ -61,6 +61,12 @@ fn apply_and_lose(parsed: Result<BTreeMap<IpAddr, Allocation>, String>) {
     }
 }
 
+fn add_all(blocks: &mut NodeBlocks, page: &ObjectList<DynamicObject>) {
+    for block in &page.items {
+        blocks.add(block.data.get("spec").unwrap_or(&Value::Null), "node");
+    }
+}
+
 /// Reads a page of Calico's blocks in the JSON of the Kubernetes API; this node is `node`.
 pub fn calico_blocks(bytes: &[u8]) {
     let Ok(page) = serde_json::from_slice::<ObjectList<DynamicObject>>(bytes) else {
@@ -69,7 +75,7 @@ pub fn calico_blocks(bytes: &[u8]) {
     let mut blocks = NodeBlocks::default();
     // Twice, because an address may be in several blocks.
     for _ in 0..2 {
-        blocks.add_all(&page.items, "node");
+        add_all(&mut blocks, &page);
     }
     assert!(blocks.allocated.len() <= calico::MAX_ADDRESSES);
     let has_same_owner_twice = |allocation: &Allocation| {
@@ -149,7 +155,7 @@ mod tests {
         let page: ObjectList<DynamicObject> =
             serde_json::from_slice(input!("ipam_calico/borrowed-tunnel-shared")).unwrap();
         let mut blocks = NodeBlocks::default();
-        blocks.add_all(&page.items, "node");
+        add_all(&mut blocks, &page);
         assert_eq!(blocks.allocated.len(), 3);
         let mut config = CniConfig::default();
         let value = serde_json::from_slice(input!("ipam_networks/multus")).unwrap();

@@ -147,6 +147,7 @@ impl HostLocalReader {
             can_detect_leaks: completeness == Completeness::Complete
                 && PLUGINS_WITH_DEVICES.contains(&self.network.plugin.as_str()),
             read_at,
+            parts: None,
         };
         PoolRead {
             pool: Arc::new(pool),

@@ -21,7 +21,6 @@ mod files;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod host_local;
-mod list_schedule;
 mod once;
 mod reader;
 mod settings;

@@ -55,9 +55,9 @@ pub fn read_once(
         }
     };
     for (number, network) in (0..).zip(networks) {
-        let mut reader = PoolReader::new(network, PoolId(number), settings, node, kube);
+        let mut reader = PoolReader::new(network, PoolId(number), settings, node, kube.clone());
         match runtime.block_on(async { timeout(limit, reader.read(true)).await }) {
-            // Cannot happen: every schedule allows the first read.
+            // Cannot happen: only what is followed has to wait for something to read.
             Ok(None) => {}
             Ok(Some(read)) => {
                 snapshot.summaries.push(read.summary);

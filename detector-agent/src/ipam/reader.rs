@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use tokio::time::Instant;
+use tokio::sync::mpsc;
 
 use super::{
     PoolRead, aws::AwsReader, calico::CalicoReader, cni_config::IpamNetwork,
-    host_local::HostLocalReader, list_schedule::ListSchedule, settings::IpamSettings,
+    host_local::HostLocalReader, settings::IpamSettings,
 };
 use crate::{engine::PoolId, kube_client::KubeClient};
 
@@ -15,7 +15,7 @@ use crate::{engine::PoolId, kube_client::KubeClient};
 pub(super) enum PoolReader {
     HostLocal(HostLocalReader),
     Aws(AwsReader),
-    Calico(CalicoReader, ListSchedule),
+    Calico(CalicoReader),
 }
 
 impl PoolReader {
@@ -34,8 +34,7 @@ impl PoolReader {
                 Self::Aws(AwsReader::new(id, (name, prefix), file, introspection))
             }
             IpamNetwork::Calico(name) => {
-                let calico = CalicoReader::new(id, name, node.to_owned(), kube);
-                Self::Calico(calico, ListSchedule::default())
+                Self::Calico(CalicoReader::new(id, name, node.to_owned(), kube))
             }
         }
     }
@@ -45,7 +44,7 @@ impl PoolReader {
         match self {
             Self::HostLocal(reader) => format!("host-local: {}", reader.network.name),
             Self::Aws(_) => "aws-ipamd".to_owned(),
-            Self::Calico(..) => "calico-ipam".to_owned(),
+            Self::Calico(_) => "calico-ipam".to_owned(),
         }
     }
 
@@ -54,22 +53,23 @@ impl PoolReader {
         match self {
             Self::HostLocal(reader) => Some(&reader.directory),
             Self::Aws(reader) => Some(reader.directory()),
-            Self::Calico(..) => None,
+            Self::Calico(_) => None,
         }
     }
 
-    /// Reads the pool; `None` if the schedule does not allow it yet. `thorough`: reads files again that look unchanged.
+    /// Follows an IPAM that is not in files; `changed` gets the pool's id when there is something to read.
+    pub(super) fn follow(&mut self, changed: mpsc::UnboundedSender<PoolId>) {
+        if let Self::Calico(reader) = self {
+            reader.follow(changed);
+        }
+    }
+
+    /// Reads the pool; `None` if there is nothing to read yet. `thorough`: reads files again that look unchanged.
     pub(super) async fn read(&mut self, thorough: bool) -> Option<PoolRead> {
         match self {
             Self::HostLocal(reader) => Some(reader.read(thorough)),
             Self::Aws(reader) => Some(reader.read().await),
-            Self::Calico(reader, schedule) => {
-                if schedule.try_begin(Instant::now()) {
-                    Some(reader.read().await)
-                } else {
-                    None
-                }
-            }
+            Self::Calico(reader) => reader.read().await,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::{
-    sync::mpsc::UnboundedReceiver,
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     time::{Instant, sleep, sleep_until},
 };
 use tracing::{info, warn};
@@ -21,10 +21,9 @@ use super::{
     settings::{IpamMode, IpamSettings},
 };
 use crate::{
-    engine::{PoolId, PoolUpdate},
+    engine::{PoolId, PoolRequest, PoolUpdate},
     health::{Health, Part, Role, State},
     kube_client::KubeClient,
-    timer::sleep_until_some,
 };
 
 /// Time between reads of everything, whatever inotify reported.
@@ -60,6 +59,10 @@ pub struct IpamWatcher<F> {
     config: Option<Result<CniConfig, String>>,
     readers: BTreeMap<PoolId, (IpamNetwork, PoolReader)>,
     next_id: u32,
+    /// Pools that were found and not read yet.
+    unread: BTreeSet<PoolId>,
+    /// Pools that are followed and have something to read.
+    followed: (UnboundedSender<PoolId>, UnboundedReceiver<PoolId>),
     /// `None` if inotify is not available.
     directories: Option<DirectoryWatch<Subject>>,
 }
@@ -85,15 +88,18 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
             config: None,
             readers: BTreeMap::new(),
             next_id: 0,
+            unread: BTreeSet::new(),
+            followed: unbounded_channel(),
             directories: None,
         }
     }
 
     /// Runs until the sender of `requests` is dropped. A requested pool is read at once.
-    pub async fn run(mut self, mut requests: UnboundedReceiver<PoolId>) {
+    pub async fn run(mut self, mut requests: UnboundedReceiver<PoolRequest>) {
         if self.settings.ipam == IpamMode::Off {
             self.part(CONFIG_PART)
                 .off("switched off by --ipam off: drift and leaks are not checked");
+            (self.notify)(PoolUpdate::Found(BTreeSet::new()));
             return;
         }
         match DirectoryWatch::new() {
@@ -105,9 +111,15 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
         }
         let mut dirty = BTreeSet::from([Subject::Config]);
         let mut thorough = true;
+        let mut has_searched = false;
         let mut recheck = Instant::now();
         loop {
             if !self.round(&mut dirty, thorough).await {
+                return;
+            }
+            if !std::mem::replace(&mut has_searched, true)
+                && !(self.notify)(PoolUpdate::Found(self.unread.clone()))
+            {
                 return;
             }
             thorough = false;
@@ -115,15 +127,12 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
                 recheck = Instant::now() + self.recheck_period();
             }
             sleep(ROUND_PAUSE).await;
-            let requested_list = self.requested_list();
             tokio::select! {
                 request = requests.recv() => match request {
-                    Some(id) => self.request(id, &mut dirty),
+                    Some(request) => self.request(request, &mut dirty),
                     None => return,
                 },
-                () = sleep_until_some(requested_list.map(|(_, due)| due)) => {
-                    dirty.extend(requested_list.map(|(id, _)| Subject::Pool(id)));
-                }
+                Some(id) = self.followed.1.recv() => drop(dirty.insert(Subject::Pool(id))),
                 changed = next_change(&mut self.directories) => match changed {
                     Ok(ChangedSubjects::Only(subjects)) => dirty.extend(subjects),
                     Ok(ChangedSubjects::All) => self.mark_all(&mut dirty),
@@ -138,8 +147,11 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
                     thorough = true;
                 }
             }
-            while let Ok(id) = requests.try_recv() {
-                self.request(id, &mut dirty);
+            while let Ok(request) = requests.try_recv() {
+                self.request(request, &mut dirty);
+            }
+            while let Ok(id) = self.followed.1.try_recv() {
+                dirty.insert(Subject::Pool(id));
             }
         }
     }
@@ -155,22 +167,13 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
         }
     }
 
-    /// Marks a requested pool. Calico's blocks are listed when their schedule allows it.
-    fn request(&mut self, id: PoolId, dirty: &mut BTreeSet<Subject>) {
-        if let Some((_, PoolReader::Calico(_, schedule))) = self.readers.get_mut(&id) {
-            schedule.request();
+    /// Marks a requested pool; of Calico's, the block is read first.
+    fn request(&mut self, request: PoolRequest, dirty: &mut BTreeSet<Subject>) {
+        match self.readers.get(&request.pool) {
+            Some((_, PoolReader::Calico(reader))) => reader.request(request.address),
+            Some(_) => drop(dirty.insert(Subject::Pool(request.pool))),
+            None => {}
         }
-        dirty.insert(Subject::Pool(id));
-    }
-
-    /// The pool with a requested list of blocks, and when the list is due.
-    fn requested_list(&self) -> Option<(PoolId, Instant)> {
-        self.readers
-            .iter()
-            .find_map(|(id, (_, reader))| match reader {
-                PoolReader::Calico(_, schedule) => Some((*id, schedule.request_due()?)),
-                _ => None,
-            })
     }
 
     fn mark_all(&self, dirty: &mut BTreeSet<Subject>) {
@@ -210,6 +213,7 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
             self.part(&name)
                 .off("the CNI configuration no longer has this network");
             self.logged.remove(&name);
+            self.unread.remove(&id);
             if !(self.notify)(PoolUpdate::Gone(id)) {
                 return false;
             }
@@ -220,9 +224,11 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
             }
             let id = PoolId(self.next_id);
             self.next_id += 1;
-            let reader =
-                PoolReader::new(network.clone(), id, &self.settings, &self.node, self.kube);
+            let kube = self.kube.clone();
+            let mut reader = PoolReader::new(network.clone(), id, &self.settings, &self.node, kube);
+            reader.follow(self.followed.0.clone());
             self.readers.insert(id, (network, reader));
+            self.unread.insert(id);
             dirty.insert(Subject::Pool(id));
         }
         let (state, summary) = cni_config::summary(&directory, &config);
@@ -251,6 +257,7 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
         let Some(read) = reader.read(thorough).await else {
             return true;
         };
+        self.unread.remove(&id);
         let mut summary = read.summary;
         if self.directories.is_none() && reader.directory().is_some() {
             summary.push_str("; polled, because inotify is not available");

@@ -1,9 +1,5 @@
-//! Allocations in Calico's `IPAMBlocks`, read through the Kubernetes API: those of this node's blocks, and those that this
-//! node borrows from blocks of others.
-//!
-//! The API cannot select blocks by node, so all are listed, page by page, and only this node's kept. Lists are therefore
-//! periodic ([`ListSchedule`](super::list_schedule::ListSchedule)), not per pod. Calico's etcd datastore is not supported.
-//! Required role: `list` on `ipamblocks` of `crd.projectcalico.org`.
+//! What Calico's `IPAMBlocks` contain for one node: the allocations of its own blocks, and those that it borrows from
+//! blocks of others.
 
 use std::{
     collections::BTreeMap,
@@ -13,155 +9,27 @@ use std::{
 };
 
 use ipnet::IpNet;
-use kube::{
-    Api,
-    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
-};
 use serde_json::Value;
 
-use super::{PoolRead, snapshot_history::SnapshotHistory};
-use crate::{
-    clock,
-    counted::counted,
-    engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp},
-    health::State,
-    kube_client::KubeClient,
-};
+use crate::engine::Allocation;
 
-/// Blocks per page of a list.
-const PAGE: u32 = 500;
-/// Most blocks of a cluster.
-const MAX_BLOCKS: usize = 100_000;
 /// Most addresses of one block: Calico's largest is a /20.
 const MAX_ORDINALS: usize = 4096;
 /// Most allocations that are kept.
-pub(super) const MAX_ADDRESSES: usize = 65_536;
-/// The resource's name.
-const PLACE: &str = "ipamblocks.crd.projectcalico.org";
-/// Felix's default prefix of device names.
-const DEVICE_PREFIX: &str = "cali";
-
-/// Reads one node's allocations.
-#[derive(Debug)]
-pub(super) struct CalicoReader {
-    id: PoolId,
-    source: Arc<PoolSource>,
-    node: String,
-    kube: Option<KubeClient>,
-    history: SnapshotHistory<Allocation>,
-    ranges: Vec<RangeInclusive<IpAddr>>,
-}
+pub(in crate::ipam) const MAX_ADDRESSES: usize = 65_536;
 
 /// What the blocks contain for one node.
 #[derive(Debug, Default)]
-pub(super) struct NodeBlocks {
-    pub(super) allocated: BTreeMap<IpAddr, Allocation>,
+pub(in crate::ipam) struct NodeBlocks {
+    pub(in crate::ipam) allocated: BTreeMap<IpAddr, Allocation>,
     /// The addresses of the node's own blocks.
-    ranges: Vec<RangeInclusive<IpAddr>>,
-    own_blocks: usize,
-}
-
-impl CalicoReader {
-    pub(super) fn new(id: PoolId, network: String, node: String, kube: Option<KubeClient>) -> Self {
-        Self {
-            id,
-            source: Arc::new(PoolSource {
-                ipam: Ipam::Calico,
-                network,
-                place: PLACE.to_owned(),
-            }),
-            node,
-            kube,
-            // The blocks' ranges say which addresses are Calico's, so released ones need not be remembered.
-            history: SnapshotHistory::new(0),
-            ranges: Vec::new(),
-        }
-    }
-
-    /// Lists the blocks.
-    pub(super) async fn read(&mut self) -> PoolRead {
-        let read_at = clock::now();
-        let blocks = self.list().await;
-        self.apply(blocks, read_at)
-    }
-
-    async fn list(&self) -> Result<NodeBlocks, String> {
-        let Some(kube) = &self.kube else {
-            return Err("the Kubernetes API is not used; enable it with --kube".to_owned());
-        };
-        let client = kube.connect().await.map_err(|error| error.to_string())?.0;
-        let kind = GroupVersionKind::gvk("crd.projectcalico.org", "v1", "IPAMBlock");
-        let resource = ApiResource::from_gvk_with_plural(&kind, "ipamblocks");
-        let api: Api<DynamicObject> = Api::all_with(client, &resource);
-        let mut blocks = NodeBlocks::default();
-        let mut listed = 0;
-        let mut page = ListParams::default().limit(PAGE);
-        loop {
-            let list = api.list(&page).await.map_err(|error| error.to_string())?;
-            listed += list.items.len();
-            blocks.add_all(&list.items, &self.node);
-            match list.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) if listed < MAX_BLOCKS => page = page.continue_token(&next),
-                Some(_) => return Err(format!("the cluster has more than {MAX_BLOCKS} blocks")),
-                None => return Ok(blocks),
-            }
-        }
-    }
-
-    fn apply(&mut self, blocks: Result<NodeBlocks, String>, read_at: Timestamp) -> PoolRead {
-        let (allocated, completeness, state, summary) = match blocks {
-            Ok(blocks) => {
-                let summary = format!(
-                    "{} in {PLACE}; this node has {}",
-                    counted(blocks.allocated.len(), "allocation", "allocations"),
-                    counted(blocks.own_blocks, "block", "blocks")
-                );
-                self.ranges = blocks.ranges;
-                (
-                    Some(blocks.allocated),
-                    Completeness::Complete,
-                    State::Works,
-                    summary,
-                )
-            }
-            Err(reason) => {
-                let summary = format!("cannot read {PLACE}: {reason}; drift is not checked");
-                (None, Completeness::Unknown, State::Failed, summary)
-            }
-        };
-        let changed = self.history.replace(allocated, completeness, PLACE);
-        let pool = Pool {
-            id: self.id,
-            source: Arc::clone(&self.source),
-            coverage: Coverage {
-                ranges: self.ranges.clone(),
-                device_prefixes: vec![DEVICE_PREFIX.to_owned()],
-                ..Coverage::default()
-            },
-            completeness,
-            allocated: self.history.allocated.clone(),
-            can_detect_leaks: completeness == Completeness::Complete,
-            read_at,
-        };
-        PoolRead {
-            pool: Arc::new(pool),
-            changed,
-            state,
-            summary,
-        }
-    }
+    pub(super) ranges: Vec<RangeInclusive<IpAddr>>,
+    pub(super) own_blocks: usize,
 }
 
 impl NodeBlocks {
-    /// Adds one page of the list.
-    pub(super) fn add_all(&mut self, listed: &[DynamicObject], node: &str) {
-        for block in listed {
-            self.add(block.data.get("spec").unwrap_or(&Value::Null), node);
-        }
-    }
-
     /// Adds one block by its `spec`; invalid parts are skipped.
-    fn add(&mut self, spec: &Value, node: &str) {
+    pub(in crate::ipam) fn add(&mut self, spec: &Value, node: &str) {
         let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
         let Some(cidr) = text(spec, "cidr").and_then(|c| c.parse::<IpNet>().ok()) else {
             return;
@@ -256,7 +124,7 @@ mod tests {
     /// The block of the scenario, with its allocations as a list.
     fn stale_block() -> Value {
         let facts: Value = serde_json::from_str(include_str!(
-            "../../../detector-testkit/fixtures/scenarios/calico-stale-endpoints.json"
+            "../../../../detector-testkit/fixtures/scenarios/calico-stale-endpoints.json"
         ))
         .unwrap();
         let mut block = facts["block"].clone();

@@ -1,0 +1,252 @@
+//! Allocations in Calico's `IPAMBlocks`, read through the Kubernetes API: those of this node's blocks, and those that this
+//! node borrows from blocks of others.
+//!
+//! The blocks of the whole cluster are never listed: a block's name follows from its range. The node's own blocks are the
+//! destinations of its `blackhole` routes, and the block of any other address follows from the IP pool ([`IpPools`]).
+//! Each is watched by its name ([`BlockWatch`]). Calico's etcd datastore is not supported.
+//! Required role: `get`, `list` and `watch` on `ipamblocks`, and `list` on `ippools`, of `crd.projectcalico.org`.
+
+mod blocks;
+mod followed_block;
+mod ip_pools;
+mod read_budget;
+#[cfg(test)]
+mod tests;
+mod view;
+mod watch;
+
+use std::{net::IpAddr, ops::RangeInclusive, sync::Arc};
+
+use ::kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, GroupVersionKind},
+};
+use ipnet::IpNet;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch as latest};
+
+#[cfg(feature = "fuzzing")]
+pub(super) use self::blocks::MAX_ADDRESSES;
+pub(super) use self::blocks::NodeBlocks;
+use self::{
+    ip_pools::IpPools,
+    view::{BlocksView, ViewedBlock},
+    watch::BlockWatch,
+};
+use super::{PoolRead, snapshot_history::SnapshotHistory};
+use crate::{
+    clock,
+    counted::counted,
+    engine::{
+        Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolPart, PoolSource, Timestamp,
+    },
+    health::State,
+    kube_client::KubeClient,
+    observe::netlink::NetlinkReader,
+};
+
+/// The resource's name.
+const PLACE: &str = "ipamblocks.crd.projectcalico.org";
+/// Felix's default prefix of device names.
+const DEVICE_PREFIX: &str = "cali";
+
+/// Reads one node's allocations.
+#[derive(Debug)]
+pub(super) struct CalicoReader {
+    id: PoolId,
+    source: Arc<PoolSource>,
+    node: String,
+    kube: Option<KubeClient>,
+    watch: Option<Follower>,
+    history: SnapshotHistory<Allocation>,
+    ranges: Vec<RangeInclusive<IpAddr>>,
+    parts: Vec<PoolPart>,
+}
+
+/// The connection to the watch of the blocks.
+#[derive(Debug)]
+struct Follower {
+    view: latest::Receiver<BlocksView>,
+    requests: mpsc::UnboundedSender<IpAddr>,
+}
+
+impl CalicoReader {
+    pub(super) fn new(id: PoolId, network: String, node: String, kube: Option<KubeClient>) -> Self {
+        Self {
+            id,
+            source: Arc::new(PoolSource {
+                ipam: Ipam::Calico,
+                network,
+                place: PLACE.to_owned(),
+            }),
+            node,
+            kube,
+            watch: None,
+            // The blocks' ranges show which addresses are Calico's, so released ones need not be remembered.
+            history: SnapshotHistory::new(0),
+            ranges: Vec::new(),
+            parts: Vec::new(),
+        }
+    }
+
+    /// Follows the blocks from now on; `changed` gets the pool's id whenever there is something new to read. The watch
+    /// ends when the reader is dropped.
+    pub(super) fn follow(&mut self, changed: mpsc::UnboundedSender<PoolId>) {
+        let Some(kube) = &self.kube else {
+            return;
+        };
+        let (requests, requested) = mpsc::unbounded_channel();
+        let (published, view) = latest::channel(BlocksView::default());
+        let id = self.id;
+        let publish = move |view| {
+            // They fail once the reader is gone.
+            let _ = published.send(view);
+            let _ = changed.send(id);
+        };
+        let watch = BlockWatch::new(kube.clone(), blackhole_routes, publish);
+        tokio::spawn(watch.run(requested));
+        self.watch = Some(Follower { view, requests });
+    }
+
+    /// Requests the newest state of the block that has an address.
+    pub(super) fn request(&self, address: IpAddr) {
+        if let Some(watch) = &self.watch {
+            // It fails once the watch has ended.
+            let _ = watch.requests.send(address);
+        }
+    }
+
+    /// What the watch has, or without one what a single read finds; `None` before the watch has anything.
+    pub(super) async fn read(&mut self) -> Option<PoolRead> {
+        let read_at = clock::now();
+        let view = match (&self.watch, &self.kube) {
+            (Some(watch), _) => watch.view.borrow().clone(),
+            (None, Some(kube)) => read_once(kube).await.unwrap_or_else(BlocksView::failed),
+            (None, None) => BlocksView::failed(
+                "the Kubernetes API is not used; enable it with --kube".to_owned(),
+            ),
+        };
+        (view.is_loaded || view.problem.is_some()).then(|| self.apply(view, read_at))
+    }
+
+    fn apply(&mut self, view: BlocksView, read_at: Timestamp) -> PoolRead {
+        let (allocated, completeness, state, summary) = match view.problem {
+            None => {
+                let mut blocks = NodeBlocks::default();
+                for block in view.blocks.values() {
+                    blocks.add(&block.spec, &self.node);
+                }
+                let mut summary = format!(
+                    "{} in {PLACE}; this node has {}",
+                    counted(blocks.allocated.len(), "allocation", "allocations"),
+                    counted(blocks.own_blocks, "block", "blocks")
+                );
+                if view.omitted > 0 {
+                    let omitted = counted(view.omitted, "block", "blocks");
+                    summary += &format!("; {omitted} of other nodes beyond the limit not read");
+                }
+                self.ranges = blocks.ranges;
+                (
+                    Some(blocks.allocated),
+                    Completeness::Complete,
+                    State::Works,
+                    summary,
+                )
+            }
+            Some(problem) => (
+                None,
+                Completeness::Unknown,
+                State::Failed,
+                format!("cannot read {problem}; drift is not checked"),
+            ),
+        };
+        let mut changed = self.history.replace(allocated, completeness, PLACE);
+        let parts = view.blocks.iter().map(|(range, block)| PoolPart {
+            range: range.network()..=range.broadcast(),
+            confirmed_at: block.confirmed_at,
+        });
+        let parts: Vec<_> = parts.collect();
+        let ranges = |parts: &[PoolPart]| -> Vec<_> {
+            parts.iter().map(|part| part.range.clone()).collect()
+        };
+        if ranges(&parts) != ranges(&self.parts) {
+            // An address that was not judged may be now.
+            changed = crate::engine::ChangedAddresses::All;
+        }
+        self.parts = parts;
+        let pool = Pool {
+            id: self.id,
+            source: Arc::clone(&self.source),
+            coverage: Coverage {
+                ranges: self.ranges.clone(),
+                device_prefixes: vec![DEVICE_PREFIX.to_owned()],
+                ..Coverage::default()
+            },
+            completeness,
+            allocated: self.history.allocated.clone(),
+            can_detect_leaks: completeness == Completeness::Complete,
+            read_at,
+            parts: Some(self.parts.clone()),
+        };
+        PoolRead {
+            pool: Arc::new(pool),
+            changed,
+            state,
+            summary,
+        }
+    }
+}
+
+/// Reads the node's own blocks, each by its name.
+async fn read_once(kube: &KubeClient) -> Result<BlocksView, String> {
+    let client = kube.connect().await.map_err(|error| error.to_string())?.0;
+    let pools = IpPools::list(client.clone()).await?;
+    let api = blocks_api(client);
+    let mut view = BlocksView {
+        is_loaded: true,
+        ..BlocksView::default()
+    };
+    for range in pools.blocks_of(&blackhole_routes()?) {
+        let confirmed_at = Some(clock::now());
+        let block = api.get_opt(&block_name(&range)).await;
+        let block = block.map_err(|error| format!("{PLACE}: {error}"))?;
+        let spec = Arc::new(block.map(spec).unwrap_or_default());
+        view.blocks
+            .insert(range, ViewedBlock { spec, confirmed_at });
+    }
+    Ok(view)
+}
+
+/// The destinations of the node's `blackhole` routes. Felix, or BIRD, creates one for each block of the node.
+fn blackhole_routes() -> Result<Vec<IpNet>, String> {
+    let mut reader = NetlinkReader::open().map_err(|error| error.to_string())?;
+    let routes = reader
+        .blackhole_routes()
+        .map_err(|error| error.to_string())?;
+    let blocks = routes.into_iter();
+    Ok(blocks
+        .filter_map(|(address, length)| IpNet::new(address, length).ok())
+        .collect())
+}
+
+fn blocks_api(client: Client) -> Api<DynamicObject> {
+    Api::all_with(client, &resource("IPAMBlock", "ipamblocks"))
+}
+
+fn resource(kind: &str, plural: &str) -> ApiResource {
+    let kind = GroupVersionKind::gvk("crd.projectcalico.org", "v1", kind);
+    ApiResource::from_gvk_with_plural(&kind, plural)
+}
+
+/// The name of a block, as `names.CIDRToName` of libcalico-go makes it: `192-168-91-0-26`.
+fn block_name(range: &IpNet) -> String {
+    range.trunc().to_string().replace(['.', ':', '/'], "-")
+}
+
+fn spec(mut block: DynamicObject) -> Value {
+    block
+        .data
+        .get_mut("spec")
+        .map(Value::take)
+        .unwrap_or_default()
+}
