@@ -1,20 +1,46 @@
 //! The current answers to pod lookups, readable from any thread without waiting.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
-use super::{PodAnswer, PodSources, SourceState, SourceStatus, resolver::LookupRequest};
+use super::{Pod, PodAnswer, PodSources, SourceState, SourceStatus, Via, resolver::LookupRequest};
 use crate::engine::{Claimant, ClaimantId, IfIndex, PodDevice};
+
+/// Why a claimant that is the node itself has no pod.
+pub const IS_THE_NODE: &str = "the claimant is the node itself";
+
+/// The pod that the cluster's registry names.
+fn registered_pod(claimant: &Claimant) -> PodAnswer {
+    match claimant.registered.as_deref() {
+        Some(there) if !there.pod.is_empty() => PodAnswer::Known(Arc::new(Pod {
+            uid: there.pod_uid.clone(),
+            container_id: there.container_id.clone(),
+            ..Pod::named(&there.namespace, &there.pod, Via::Kube)
+        })),
+        _ => PodAnswer::Unknown("the cluster's registry names no pod".into()),
+    }
+}
 
 /// A device by index and generation.
 pub(super) type DeviceId = (IfIndex, u64);
 
+/// What is known of all devices.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    pub(super) pods: HashMap<DeviceId, PodAnswer>,
+    /// Devices for which another attempt is planned.
+    pub(super) pending: HashSet<DeviceId>,
+}
+
 /// The pod behind each device, and the state of the sources. Written by the resolver alone; readers never wait.
 #[derive(Debug, Default)]
 pub struct PodDirectory {
-    answers: ArcSwap<HashMap<DeviceId, PodAnswer>>,
+    answers: ArcSwap<Answers>,
     sources: ArcSwap<Vec<SourceStatus>>,
 }
 
@@ -23,21 +49,41 @@ impl PodDirectory {
     #[must_use]
     pub fn pod_of(&self, claimant: &Claimant) -> PodAnswer {
         match claimant.id {
-            ClaimantId::Host => PodAnswer::Unknown("the claimant is the node itself".into()),
+            ClaimantId::Host => PodAnswer::Unknown(IS_THE_NODE.into()),
             ClaimantId::BehindBridge(..) => PodAnswer::Unknown(
                 format!("no port of {} is known for this MAC", claimant.device).into(),
             ),
             ClaimantId::Device(ifindex, generation) => self.pod_behind(ifindex, generation),
+            ClaimantId::Registered(_) => registered_pod(claimant),
         }
     }
 
     /// The pod behind a device, or why it is not known.
     #[must_use]
     pub fn pod_behind(&self, ifindex: IfIndex, generation: u64) -> PodAnswer {
-        match self.answers.load().get(&(ifindex, generation)) {
+        match self.answers.load().pods.get(&(ifindex, generation)) {
             Some(answer) => answer.clone(),
             None => PodAnswer::Unknown(self.reason_before_first_lookup().into()),
         }
+    }
+
+    /// Whether the answer about a device will stay unless something changes: no further attempt is planned, a source works, and none fails.
+    #[must_use]
+    pub fn is_settled(&self, ifindex: IfIndex, generation: u64) -> bool {
+        let id = (ifindex, generation);
+        let answers = self.answers.load();
+        let sources = self.sources.load();
+        let has = |wanted: fn(&SourceState) -> bool| sources.iter().any(|s| wanted(&s.state));
+        let is_failing = |state: &SourceState| {
+            !matches!(
+                state,
+                SourceState::Off | SourceState::Missing | SourceState::Working
+            )
+        };
+        answers.pods.contains_key(&id)
+            && !answers.pending.contains(&id)
+            && has(|state| *state == SourceState::Working)
+            && !has(is_failing)
     }
 
     /// The reason for a device that the resolver has not processed yet.
@@ -61,7 +107,7 @@ impl PodDirectory {
         self.publish_sources(sources.statuses());
     }
 
-    pub(super) fn publish_answers(&self, answers: HashMap<DeviceId, PodAnswer>) {
+    pub(super) fn publish_answers(&self, answers: Answers) {
         self.answers.store(Arc::new(answers));
     }
 

@@ -3,7 +3,7 @@
 use prost::Message as _;
 
 use super::{
-    CriSetting, PodRecord,
+    CriSetting, MAX_PRIMARY_ADDRESSES, PodRecord,
     cni_cache::file as cache,
     cri::{
         Cri,
@@ -29,7 +29,8 @@ pub fn cni_cache(bytes: &[u8]) {
         "a name out of bounds was accepted: {pod:?}"
     );
     assert!(
-        entry.devices.iter().all(|name| name.len() <= 15),
+        entry.devices.iter().all(|name| name.len() <= 15)
+            && entry.addresses.len() <= MAX_PRIMARY_ADDRESSES,
         "{entry:?}"
     );
 }
@@ -64,21 +65,22 @@ pub fn cri_sandboxes(bytes: &[u8]) {
 
 /// Reads the status of a sandbox: as protobuf, and as the JSON inside it.
 pub fn cri_status(bytes: &[u8]) {
-    if let Ok(mut answer) = PodSandboxStatusResponse::decode(bytes)
-        && let Some(info) = answer.info.remove("info")
+    if let Ok(answer) = PodSandboxStatusResponse::decode(bytes)
+        && let Some(network) = SandboxNetwork::of(answer)
     {
-        network(&info);
+        assert_bounds(&network);
     }
-    if let Ok(info) = std::str::from_utf8(bytes) {
-        network(info);
+    if let Ok(info) = std::str::from_utf8(bytes)
+        && let Some(network) = SandboxNetwork::parse(info)
+    {
+        assert_bounds(&network);
     }
 }
 
-fn network(info: &str) {
-    if let Some(network) = SandboxNetwork::parse(info) {
-        assert!(
-            network.devices.iter().all(|name| name.len() <= 15),
-            "{network:?}"
-        );
-    }
+fn assert_bounds(network: &SandboxNetwork) {
+    assert!(
+        network.devices.iter().all(|name| name.len() <= 15)
+            && network.addresses.len() <= MAX_PRIMARY_ADDRESSES,
+        "{network:?}"
+    );
 }

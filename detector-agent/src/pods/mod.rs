@@ -17,35 +17,57 @@
 //! - once a device (ifindex and generation) has a pod, only a better source replaces it;
 //! - queues, caches and messages are bounded.
 
+#[cfg(feature = "node")]
 mod cni_cache;
+#[cfg(feature = "node")]
 mod cri;
+#[cfg(feature = "node")]
 mod directory;
-#[cfg(feature = "fuzzing")]
+#[cfg(all(feature = "node", feature = "fuzzing"))]
 pub(crate) mod fuzzing;
+#[cfg(feature = "node")]
 mod kube;
+#[cfg(feature = "node")]
 mod matcher;
+#[cfg(feature = "node")]
 mod name_hash;
+#[cfg(feature = "node")]
 mod netns;
+#[cfg(feature = "node")]
 mod once;
+#[cfg(feature = "node")]
 mod resolver;
+#[cfg(feature = "node")]
 mod settings;
+#[cfg(feature = "node")]
 mod source;
+#[cfg(feature = "node")]
 mod sources;
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 use crate::clock::WallTime;
+#[cfg(feature = "node")]
 pub use cni_cache::CniCache;
+#[cfg(feature = "node")]
 pub use cri::Cri;
-pub use directory::{PodDirectory, PodLookups};
+#[cfg(feature = "node")]
+pub use directory::{IS_THE_NODE, PodDirectory, PodLookups};
+#[cfg(feature = "node")]
 pub use kube::KubePods;
+#[cfg(feature = "node")]
 pub use matcher::{DeviceMatcher, PodRecord};
+#[cfg(feature = "node")]
 pub use once::resolve_once;
+#[cfg(feature = "node")]
 pub use resolver::{LOOKUP_QUEUE, LookupRequest, LookupUpdate, PodResolver};
+#[cfg(feature = "node")]
 pub use settings::{CriSetting, PathSetting, PodLookupSettings};
+#[cfg(feature = "node")]
 pub use source::{PodSource, SourceError, SourceSnapshot, SourceState, SourceStatus};
+#[cfg(feature = "node")]
 pub use sources::PodSources;
 
 /// The source that identified a pod, best first.
@@ -113,7 +135,14 @@ pub struct Pod {
     /// When its sandbox was created, from the container runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_created_at: Option<WallTime>,
+    /// The addresses of its primary interface, as the container runtime, the CNI result cache or the Kubernetes API gives them; at most
+    /// [`MAX_PRIMARY_ADDRESSES`]. Not part of events.
+    #[serde(skip)]
+    pub primary_addresses: Vec<IpAddr>,
 }
+
+/// Most primary addresses of one pod. Kubernetes allows one of each family.
+pub const MAX_PRIMARY_ADDRESSES: usize = 16;
 
 /// The workload a pod belongs to: a Deployment, a StatefulSet, ….
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,6 +168,7 @@ impl Pod {
             terminating: false,
             created_at: None,
             sandbox_created_at: None,
+            primary_addresses: Vec::new(),
         }
     }
 

@@ -3,14 +3,16 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, Read as _},
+    net::IpAddr,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
+use ipnet::IpNet;
 use nix::libc;
 use serde::Deserialize;
 
-use crate::pods::{Pod, Via};
+use crate::pods::{MAX_PRIMARY_ADDRESSES, Pod, Via};
 
 /// Longest file in bytes; most of it is the plugin's configuration.
 pub(super) const MAX_BYTES: u64 = 256 * 1024;
@@ -18,6 +20,8 @@ pub(super) const MAX_BYTES: u64 = 256 * 1024;
 const MAX_NAME: usize = 253;
 /// Most interfaces of one result.
 const MAX_INTERFACES: usize = 64;
+/// The name that containerd and CRI-O give a pod's primary interface; Multus names further ones `net1`, `net2`, ….
+const PRIMARY_INTERFACE: &str = "eth0";
 
 /// The content of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub(in crate::pods) struct CacheEntry {
     pub(in crate::pods) pod: Pod,
     pub(super) namespace: Option<PathBuf>,
     pub(in crate::pods) devices: Vec<String>,
+    /// The addresses of the pod's end, if that is the pod's primary interface.
+    pub(in crate::pods) addresses: Vec<IpAddr>,
     /// The name of the network that the result is about.
     pub(super) network: Option<String>,
 }
@@ -64,6 +70,7 @@ struct CacheFile {
     container_id: Option<String>,
     netns: Option<String>,
     network_name: Option<String>,
+    if_name: Option<String>,
     cni_args: Option<Vec<(String, String)>>,
     result: Option<CacheResult>,
 }
@@ -71,6 +78,7 @@ struct CacheFile {
 #[derive(Debug, Deserialize)]
 struct CacheResult {
     interfaces: Option<Vec<CacheInterface>>,
+    ips: Option<Vec<CacheAddress>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -79,6 +87,14 @@ struct CacheInterface {
     name: String,
     #[serde(default)]
     sandbox: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct CacheAddress {
+    #[serde(default)]
+    address: String,
+    /// Index in `interfaces`.
+    interface: Option<i64>,
 }
 
 pub(in crate::pods) fn parse(text: &[u8]) -> Result<CacheEntry, Unusable> {
@@ -99,10 +115,25 @@ pub(in crate::pods) fn parse(text: &[u8]) -> Result<CacheEntry, Unusable> {
     let container_id = file
         .container_id
         .or_else(|| arg("K8S_POD_INFRA_CONTAINER_ID"));
-    let interfaces = file
+    let (interfaces, ips) = file
         .result
-        .and_then(|result| result.interfaces)
+        .map(|result| (result.interfaces, result.ips))
         .unwrap_or_default();
+    let interfaces = interfaces.unwrap_or_default();
+    let is_primary = file.if_name.as_deref() == Some(PRIMARY_INTERFACE);
+    let addresses = ips.into_iter().flatten().filter(|ip| {
+        // Without an index the plugin has one interface.
+        let is_on_primary = |index| {
+            let interface = usize::try_from(index).ok().and_then(|i| interfaces.get(i));
+            interface.is_some_and(|i| i.name == PRIMARY_INTERFACE)
+        };
+        is_primary && ip.interface.is_none_or(is_on_primary)
+    });
+    let addresses = addresses
+        .filter_map(|ip| ip.address.parse::<IpNet>().ok())
+        .map(|net| net.addr())
+        .take(MAX_PRIMARY_ADDRESSES)
+        .collect();
     // Older libcni writes the namespace's path with the pod's own interface only.
     let sandbox = interfaces.iter().map(|interface| &interface.sandbox);
     let namespace = file.netns.iter().chain(sandbox);
@@ -123,6 +154,7 @@ pub(in crate::pods) fn parse(text: &[u8]) -> Result<CacheEntry, Unusable> {
             .filter(|name| (1..=15).contains(&name.len()))
             .take(MAX_INTERFACES)
             .collect(),
+        addresses,
         network: file.network_name.filter(|name| is_name(name)),
     })
 }
@@ -155,8 +187,26 @@ mod tests {
         assert_eq!(pod.via, Via::CniCache);
         assert_eq!(entry.devices, ["veth63a506ba"]);
         assert_eq!(entry.network.as_deref(), Some("testkit"));
+        assert_eq!(entry.addresses, ["10.244.2.2".parse::<IpAddr>().unwrap()]);
         let file = "/var/run/netns/cni-5fcc2183-6c3d-1ab3-fc21-09b463aafe79";
         assert_eq!(entry.namespace.as_deref(), Some(Path::new(file)));
+    }
+
+    #[test]
+    fn only_addresses_of_the_primary_interface_are_primary() {
+        let count = |from: &str, to: &str| {
+            assert!(PTP.contains(from), "{from}");
+            let entry = parse(PTP.replace(from, to).as_bytes()).unwrap();
+            entry.addresses.len()
+        };
+        // Multus names further interfaces.
+        assert_eq!(count(r#""ifName":"eth0""#, r#""ifName":"net1""#), 0);
+        for elsewhere in ["0", "7", "-1"] {
+            let index = format!(r#""interface":{elsewhere}"#);
+            assert_eq!(count(r#""interface":1"#, &index), 0, "{index}");
+        }
+        assert_eq!(count(r#""interface":1"#, r#""x":1"#), 1);
+        assert_eq!(count("10.244.2.2/24", "10.244.2.2"), 0);
     }
 
     #[test]

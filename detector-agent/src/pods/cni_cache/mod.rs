@@ -169,7 +169,7 @@ impl CacheReader {
                         .and_then(|path| netns.id_at(path)),
                     devices: entry.devices.clone(),
                     network: entry.network.clone(),
-                    addresses: Vec::new(),
+                    addresses: entry.addresses.clone(),
                     runtime_uid: None,
                     running: true,
                     created: seconds

@@ -81,19 +81,17 @@ impl CriClient {
         Ok(response.items)
     }
 
-    /// The verbose status of a sandbox in the runtime's own JSON; `None` if the runtime has none.
-    pub(super) async fn info(
+    /// The status of a sandbox, verbose if the runtime has that.
+    pub(super) async fn status(
         &self,
         id: String,
         deadline: Instant,
-    ) -> Result<Option<String>, SourceError> {
+    ) -> Result<PodSandboxStatusResponse, SourceError> {
         let request = PodSandboxStatusRequest {
             pod_sandbox_id: id,
             verbose: true,
         };
-        let mut response: PodSandboxStatusResponse =
-            self.call(POD_SANDBOX_STATUS, request, deadline).await?;
-        Ok(response.info.remove("info"))
+        self.call(POD_SANDBOX_STATUS, request, deadline).await
     }
 
     async fn call<Q, R>(

@@ -102,20 +102,17 @@ impl Cri {
                 && let Some(id) = unknown.pop()
             {
                 let client = client.clone();
-                requests.spawn(async move { (client.info(id.clone(), deadline).await, id) });
+                requests.spawn(async move { (client.status(id.clone(), deadline).await, id) });
             }
             let Some(finished) = requests.join_next().await else {
                 return Ok(missing);
             };
-            let Ok((info, id)) = finished else { continue };
-            match info {
-                Ok(info) => {
-                    // A runtime without verbose status is not asked again either.
-                    let network = info.map_or_else(
-                        || Some(SandboxNetwork::default()),
-                        |i| SandboxNetwork::parse(&i),
-                    );
-                    if let Some(network) = network {
+            let Ok((status, id)) = finished else {
+                continue;
+            };
+            match status {
+                Ok(status) => {
+                    if let Some(network) = SandboxNetwork::of(status) {
                         self.networks.insert(id, network);
                         missing -= 1;
                     }
@@ -162,7 +159,7 @@ impl Cri {
                 namespace,
                 devices: network.map(|n| n.devices.clone()).unwrap_or_default(),
                 network: None,
-                addresses: Vec::new(),
+                addresses: network.map(|n| n.addresses.clone()).unwrap_or_default(),
                 runtime_uid: None,
                 running,
                 created: sandbox.created_at,

@@ -73,7 +73,30 @@ pub(in crate::pods) struct PodSandboxStatusRequest {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(in crate::pods) struct PodSandboxStatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(in crate::pods) status: Option<PodSandboxStatus>,
     /// In a verbose answer: `info` is JSON in the runtime's own format.
     #[prost(map = "string, string", tag = "2")]
     pub(in crate::pods) info: HashMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(in crate::pods) struct PodSandboxStatus {
+    #[prost(message, optional, tag = "5")]
+    pub(in crate::pods) network: Option<PodSandboxNetworkStatus>,
+}
+
+/// The addresses that kubelet puts into the pod's status.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(in crate::pods) struct PodSandboxNetworkStatus {
+    #[prost(string, tag = "1")]
+    pub(in crate::pods) ip: String,
+    #[prost(message, repeated, tag = "2")]
+    pub(in crate::pods) additional_ips: Vec<PodIp>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(in crate::pods) struct PodIp {
+    #[prost(string, tag = "1")]
+    pub(in crate::pods) ip: String,
 }

@@ -1,9 +1,12 @@
-//! The verbose status of a pod sandbox: JSON in the runtime's own format. containerd and CRI-O share the fields used
-//! here.
+//! The status of a pod sandbox: its addresses, and JSON in the runtime's own format. containerd and CRI-O share the fields
+//! used here.
 
-use std::{collections::HashMap, path::PathBuf};
+use std::{collections::HashMap, net::IpAddr, path::PathBuf};
 
 use serde::Deserialize;
+
+use super::proto::{PodSandboxNetworkStatus, PodSandboxStatusResponse};
+use crate::pods::MAX_PRIMARY_ADDRESSES;
 
 /// Most devices of one sandbox.
 const MAX_DEVICES: usize = 64;
@@ -17,6 +20,8 @@ pub(in crate::pods) struct SandboxNetwork {
     pub(in crate::pods) pid: Option<u32>,
     /// Host ends of its devices in the runtime's CNI result (containerd only).
     pub(in crate::pods) devices: Vec<String>,
+    /// The addresses of the primary interface.
+    pub(in crate::pods) addresses: Vec<IpAddr>,
 }
 
 #[derive(Deserialize)]
@@ -61,7 +66,20 @@ struct Interface {
 }
 
 impl SandboxNetwork {
-    /// Parses the status; `None` if it does not (yet) describe the network, so that it must be requested again.
+    /// From the runtime's answer; `None` as in [`Self::parse`]. A runtime without verbose status is not asked again either.
+    pub(in crate::pods) fn of(mut answer: PodSandboxStatusResponse) -> Option<Self> {
+        let parsed = match answer.info.remove("info") {
+            Some(info) => Self::parse(&info)?,
+            None => Self::default(),
+        };
+        let network = answer.status.and_then(|status| status.network);
+        Some(Self {
+            addresses: network.map(addresses).unwrap_or_default(),
+            ..parsed
+        })
+    }
+
+    /// Parses the verbose status; `None` if it does not (yet) describe the network, so that it must be requested again.
     pub(in crate::pods) fn parse(info: &str) -> Option<Self> {
         let info: Info = serde_json::from_str(info).ok()?;
         let namespaces = info.runtime_spec?.linux?.namespaces;
@@ -84,8 +102,18 @@ impl SandboxNetwork {
             namespace,
             pid: Some(info.pid).filter(|pid| *pid > 0),
             devices,
+            addresses: Vec::new(),
         })
     }
+}
+
+fn addresses(network: PodSandboxNetworkStatus) -> Vec<IpAddr> {
+    let further = network.additional_ips.into_iter().map(|further| further.ip);
+    let all = std::iter::once(network.ip).chain(further);
+    // A stopped sandbox has an empty one.
+    all.filter_map(|ip| ip.parse().ok())
+        .take(MAX_PRIMARY_ADDRESSES)
+        .collect()
 }
 
 #[cfg(test)]
@@ -93,6 +121,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::pods::cri::proto::{PodIp, PodSandboxStatus};
 
     #[test]
     fn containerd_status_has_namespace_process_and_device() {
@@ -111,6 +140,40 @@ mod tests {
         assert_eq!(network.namespace, Some(file.into()));
         assert_eq!(network.pid, Some(24181));
         assert_eq!(network.devices, [""; 0]);
+    }
+
+    #[test]
+    fn addresses_are_those_of_the_status() {
+        let answer = |ips: &[&str]| {
+            let mut ips = ips.iter().map(|ip| (*ip).to_owned());
+            let network = PodSandboxNetworkStatus {
+                ip: ips.next().unwrap_or_default(),
+                additional_ips: ips.map(|ip| PodIp { ip }).collect(),
+            };
+            let info = include_str!("../fixtures/crio-status.json").to_owned();
+            PodSandboxStatusResponse {
+                status: Some(PodSandboxStatus {
+                    network: Some(network),
+                }),
+                info: [("info".to_owned(), info)].into(),
+            }
+        };
+        let addresses = |ips: &[&str]| {
+            let network = SandboxNetwork::of(answer(ips)).unwrap();
+            assert_eq!(network.pid, Some(24181));
+            let addresses = network.addresses.iter();
+            addresses.map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(addresses(&["10.0.0.1", "fd00::1"]), ["10.0.0.1", "fd00::1"]);
+        assert_eq!(addresses(&[""]), [""; 0], "stopped");
+        assert_eq!(addresses(&["10.0.0.1", "x"]), ["10.0.0.1"]);
+        assert_eq!(addresses(&["10.0.0.1"; 40]).len(), MAX_PRIMARY_ADDRESSES);
+        let mut plain = answer(&["10.0.0.1"]);
+        plain.info.clear();
+        assert_eq!(SandboxNetwork::of(plain).unwrap().addresses.len(), 1);
+        let mut unfinished = answer(&["10.0.0.1"]);
+        unfinished.info.insert("info".to_owned(), "{}".to_owned());
+        assert_eq!(SandboxNetwork::of(unfinished), None);
     }
 
     #[test]

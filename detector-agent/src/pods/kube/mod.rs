@@ -26,8 +26,6 @@ use crate::{
 pub(super) use record::pod_record;
 pub(super) use watch::watch;
 
-/// Pods per page of a list.
-const PAGE: u32 = 100;
 /// Most pods in a snapshot; kubelet runs 110 by default.
 const MAX_PODS: usize = 8_192;
 /// The status's target until the server's URL is known.
@@ -78,23 +76,16 @@ impl PodSource for KubePods {
     async fn snapshot(&mut self, deadline: Instant) -> Result<SourceSnapshot, SourceError> {
         let (client, server) = self.connect().await?;
         let api: Api<ApiPod> = Api::all(client);
-        let mut records = Vec::new();
-        let mut page = ListParams::default().fields(&self.selector()).limit(PAGE);
-        loop {
-            let list = timeout_at(deadline, api.list(&page))
-                .await
-                .map_err(|_| SourceError::Silent(format!("{server} did not answer in time")))?
-                .map_err(|error| source_error(&server, &error))?;
-            records.extend(
-                list.items
-                    .iter()
-                    .filter_map(|pod| pod_record(pod, &self.labels)),
-            );
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) if records.len() < MAX_PODS => page.continue_token = Some(token),
-                _ => break,
-            }
-        }
+        // From the watch cache, which has no pages and costs etcd nothing.
+        let all = ListParams::default().match_any().fields(&self.selector());
+        let list = timeout_at(deadline, api.list(&all))
+            .await
+            .map_err(|_| SourceError::Silent(format!("{server} did not answer in time")))?
+            .map_err(|error| source_error(&server, &error))?;
+        let records = list.items.iter();
+        let mut records: Vec<_> = records
+            .filter_map(|pod| pod_record(pod, &self.labels))
+            .collect();
         records.truncate(MAX_PODS);
         Ok(SourceSnapshot {
             records,

@@ -7,7 +7,7 @@ use k8s_openapi::{
 };
 
 use crate::clock::WallTime;
-use crate::pods::{Owner, Pod, PodRecord, Via};
+use crate::pods::{MAX_PRIMARY_ADDRESSES, Owner, Pod, PodRecord, Via};
 
 /// Longest label value that Kubernetes allows.
 const MAX_LABEL: usize = 63;
@@ -53,6 +53,7 @@ pub(in crate::pods) fn pod_record(api_pod: &ApiPod, labels: &[String]) -> Option
             .into_iter()
             .flatten()
             .filter_map(|ip| ip.ip.parse::<IpAddr>().ok())
+            .take(MAX_PRIMARY_ADDRESSES)
             .collect(),
         runtime_uid: metadata
             .annotations

@@ -4,7 +4,7 @@ use std::{collections::HashMap, ops::ControlFlow, pin::pin, time::Duration};
 
 use ::kube::{
     Api, Client, ResourceExt as _,
-    runtime::watcher::{self, Config, Event},
+    runtime::watcher::{self, Event},
 };
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod as ApiPod;
@@ -13,14 +13,15 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{KubePods, MAX_PODS, PAGE, TARGET, pod_record, source_error};
+use super::{KubePods, MAX_PODS, TARGET, pod_record, source_error};
 use crate::{
     counted::counted,
+    kube_client::{status_code, watch_config},
     pods::{
         PodRecord, Via,
         source::{SourceError, SourceReport, SourceSnapshot},
     },
-    timer::{DoublingDelay, sleep_until_some},
+    timer::{DoublingDelay, sleep_until_some, with_jitter},
 };
 
 /// Changes within this time are reported together.
@@ -109,6 +110,7 @@ pub(in crate::pods) async fn watch(source: KubePods, reports: mpsc::Sender<Sourc
         source,
         pods: WatchedPods::default(),
         delay: DoublingDelay::new(FIRST_DELAY, LONGEST_DELAY),
+        random: fastrand::Rng::new(),
         reporter: WatchReporter {
             reports,
             target: TARGET.to_owned(),
@@ -133,6 +135,7 @@ struct PodWatch {
     source: KubePods,
     pods: WatchedPods,
     delay: DoublingDelay,
+    random: fastrand::Rng,
     reporter: WatchReporter,
 }
 
@@ -140,16 +143,14 @@ impl PodWatch {
     /// Reports an error and waits; breaks if the resolver is gone.
     async fn fail(&mut self, error: SourceError) -> ControlFlow<()> {
         self.reporter.report(Err(error)).await?;
-        sleep(self.delay.advance()).await;
+        sleep(self.delay.advance_with_jitter(&mut self.random)).await;
         ControlFlow::Continue(())
     }
 
     /// Follows the watch until a new client is needed; breaks if the resolver is gone.
     async fn follow(&mut self, client: Client) -> ControlFlow<()> {
         let api: Api<ApiPod> = Api::all(client);
-        let config = Config::default()
-            .fields(&self.source.selector())
-            .page_size(PAGE);
+        let config = watch_config(&self.source.selector(), &mut self.random);
         let mut stream = pin!(watcher::watcher(api, config));
         let mut report_at: Option<Instant> = None;
         let mut recovered_at: Option<Instant> = None;
@@ -171,7 +172,8 @@ impl PodWatch {
                         let status = status_code(&error);
                         // 410 Gone is part of the protocol: the watcher lists again.
                         if status == Some(410) {
-                            sleep(self.delay.current()).await;
+                            let delay = self.delay.current();
+                            sleep(with_jitter(delay, &mut self.random)).await;
                             continue;
                         }
                         report_at = None;
@@ -238,13 +240,5 @@ fn watch_error(server: &str, error: &watcher::Error) -> SourceError {
     }
 }
 
-/// The server's status code, if the error has one.
-fn status_code(error: &watcher::Error) -> Option<u16> {
-    match error {
-        watcher::Error::InitialListFailed(::kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(::kube::Error::Api(status))
-        | watcher::Error::WatchFailed(::kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => Some(status.code),
-        _ => None,
-    }
-}
+#[cfg(test)]
+mod tests;

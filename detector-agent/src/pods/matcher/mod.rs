@@ -24,7 +24,7 @@ pub struct PodRecord {
     pub devices: Vec<String>,
     /// The name of the CNI network that the devices are in, from the CNI result cache.
     pub network: Option<String>,
-    /// Its addresses, from a source that knows neither namespace nor devices.
+    /// The addresses of its primary interface.
     pub addresses: Vec<IpAddr>,
     /// The uid that the container runtime uses instead of the API's (static pods).
     pub runtime_uid: Option<String>,
@@ -52,6 +52,8 @@ pub struct DeviceMatcher {
     by_device: HashMap<String, usize>,
     by_name: HashMap<String, usize>,
     by_address: HashMap<IpAddr, Vec<usize>>,
+    /// Of those with addresses, by the id of the sandbox: with several interfaces, that of the primary one.
+    by_sandbox: HashMap<String, usize>,
     hashed: OnceLock<HashedNames>,
 }
 
@@ -65,9 +67,15 @@ impl DeviceMatcher {
         let mut by_device = HashMap::new();
         let mut by_name = HashMap::new();
         let mut by_address: HashMap<IpAddr, Vec<usize>> = HashMap::new();
+        let mut by_sandbox = HashMap::new();
         for (index, record) in records.iter().enumerate() {
             by_namespace.extend(record.namespace.map(|namespace| (namespace, index)));
             by_name.insert(full_name(&record.pod.namespace, &record.pod.name), index);
+            if let Some(id) = &record.pod.container_id
+                && !record.addresses.is_empty()
+            {
+                by_sandbox.insert(id.clone(), index);
+            }
             if record.running {
                 for address in &record.addresses {
                     by_address.entry(*address).or_default().push(index);
@@ -81,6 +89,7 @@ impl DeviceMatcher {
             by_device,
             by_name,
             by_address,
+            by_sandbox,
             hashed: OnceLock::new(),
         }
     }
@@ -127,6 +136,12 @@ impl DeviceMatcher {
     pub fn by_pod_name(&self, namespace: &str, name: &str) -> Option<&Pod> {
         self.record_by_name(namespace, name)
             .map(|record| &record.pod)
+    }
+
+    /// The primary addresses of the pod with this sandbox, if its record has any.
+    fn addresses_of_sandbox(&self, id: &str) -> Option<&[IpAddr]> {
+        let record = self.records.get(*self.by_sandbox.get(id)?)?;
+        Some(&record.addresses)
     }
 
     fn record_by_name(&self, namespace: &str, name: &str) -> Option<&PodRecord> {

@@ -1,8 +1,8 @@
 //! The pod behind a device, from the snapshots of all sources. Pure.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
-use super::DeviceMatcher;
+use super::{DeviceMatcher, PodRecord};
 use crate::{
     engine::PodDevice,
     pods::{Pod, Via},
@@ -29,27 +29,48 @@ impl SourceMatchers {
         Some(&self.kube.matcher).filter(|matcher| !matcher.records.is_empty())
     }
 
-    /// Adds what the Kubernetes API knows about the same pod: uid, labels, owner, creation, deletion.
-    pub(in crate::pods) fn with_kube_details(&self, pod: Arc<Pod>) -> Arc<Pod> {
-        let record = self.kube.matcher.record_by_name(&pod.namespace, &pod.name);
-        let Some(record) = record else {
-            return pod;
-        };
-        let known = &record.pod;
-        let is_same = pod.uid.is_none() || pod.uid == known.uid || pod.uid == record.runtime_uid;
-        let detailed = Pod {
-            uid: known.uid.clone(),
-            labels: known.labels.clone(),
-            owner: known.owner.clone(),
-            terminating: known.terminating,
-            created_at: known.created_at,
-            ..Pod::clone(&pod)
-        };
-        if is_same && detailed != *pod {
-            Arc::new(detailed)
-        } else {
-            pod
+    /// Adds what the sources know about the same pod: its primary addresses, and from the Kubernetes API uid, labels, owner, creation
+    /// and deletion.
+    pub(in crate::pods) fn with_details(&self, pod: Arc<Pod>) -> Arc<Pod> {
+        let in_kube = self.kube_record(&pod);
+        let mut detailed = Pod::clone(&pod);
+        if let Some(addresses) = self.primary_addresses(&pod, in_kube) {
+            detailed.primary_addresses = addresses.to_vec();
         }
+        if let Some(PodRecord { pod: known, .. }) = in_kube {
+            detailed.uid.clone_from(&known.uid);
+            detailed.labels.clone_from(&known.labels);
+            detailed.owner.clone_from(&known.owner);
+            detailed.terminating = known.terminating;
+            detailed.created_at = known.created_at;
+        }
+        if detailed == *pod {
+            pod
+        } else {
+            Arc::new(detailed)
+        }
+    }
+
+    /// The Kubernetes API's record of the same pod.
+    fn kube_record(&self, pod: &Pod) -> Option<&PodRecord> {
+        let record = self.kube.matcher.record_by_name(&pod.namespace, &pod.name);
+        record.filter(|record| {
+            pod.uid.is_none() || pod.uid == record.pod.uid || pod.uid == record.runtime_uid
+        })
+    }
+
+    /// The pod's primary addresses from the best source that has any. The API may still list those of an earlier sandbox.
+    fn primary_addresses<'s>(
+        &'s self,
+        pod: &Pod,
+        in_kube: Option<&'s PodRecord>,
+    ) -> Option<&'s [IpAddr]> {
+        let sandbox = pod.container_id.as_deref();
+        let runtimes = [&self.cri, &self.cni_cache].into_iter();
+        runtimes
+            .filter_map(|snapshot| snapshot.matcher.addresses_of_sandbox(sandbox?))
+            .chain(in_kube.filter(|r| r.running).map(|r| &*r.addresses))
+            .find(|addresses| !addresses.is_empty())
     }
 
     /// Replaces the snapshot of a source, taken in `round`.
@@ -64,11 +85,11 @@ impl SourceMatchers {
         }
     }
 
-    /// The pod behind a device, from the best source that knows it, with details from the Kubernetes API. Snapshots
+    /// The pod behind a device, from the best source that knows it, with details from the others. Snapshots
     /// taken before `first_round` are not matched by network: their namespace ids may belong to earlier devices.
     pub(in crate::pods) fn find(&self, device: &PodDevice, first_round: u64) -> Option<Arc<Pod>> {
         let pod = self.best_match(device, first_round)?;
-        Some(self.with_kube_details(Arc::new(pod)))
+        Some(self.with_details(Arc::new(pod)))
     }
 
     /// The name of the CNI network that a device is in, by a result that was read after the device appeared.

@@ -243,7 +243,7 @@ fn kube_details_are_added_to_the_same_pod_only() {
             uid,
             ..Pod::named("default", "a", Via::Cri)
         };
-        sources.with_kube_details(Arc::new(pod))
+        sources.with_details(Arc::new(pod))
     };
     for uid in [None, Some("uid-a"), Some("static")] {
         let pod = complete(uid);
@@ -251,4 +251,50 @@ fn kube_details_are_added_to_the_same_pod_only() {
         assert_eq!(pod.via, Via::Cri);
     }
     assert!(!complete(Some("earlier")).terminating);
+}
+
+#[test]
+fn primary_addresses_are_of_the_best_source_that_has_any() {
+    let of = |via: Via, cid: &str, addresses: &[&str]| PodRecord {
+        pod: Pod {
+            via,
+            container_id: Some(format!("cid-{cid}")),
+            ..pod("a", via)
+        },
+        ..with_addresses("a", addresses)
+    };
+    let mut sources = SourceMatchers::default();
+    let addresses = |sources: &SourceMatchers, pod: Pod| {
+        let pod = sources.with_details(Arc::new(pod));
+        let addresses = pod.primary_addresses.iter();
+        addresses.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let known = || pod("a", Via::CniCache);
+    assert_eq!(addresses(&sources, known()), [""; 0]);
+    let mut api = of(Via::Kube, "x", &["10.0.0.1", "fd00::1"]);
+    api.pod.container_id = None;
+    sources.set(Via::Kube, 1, DeviceMatcher::new(vec![api.clone()]));
+    assert_eq!(addresses(&sources, known()), ["10.0.0.1", "fd00::1"]);
+    let earlier = Pod {
+        uid: Some("earlier".to_owned()),
+        ..known()
+    };
+    assert_eq!(addresses(&sources, earlier), [""; 0], "of the same name");
+    // With several interfaces there is a result for each.
+    let cached = ["10.0.0.2"].map(|address| of(Via::CniCache, "a", &[address]));
+    let further = of(Via::CniCache, "a", &[]);
+    let others = of(Via::CniCache, "b", &["10.0.0.3"]);
+    let records = cached.into_iter().chain([further, others]).collect();
+    sources.set(Via::CniCache, 1, DeviceMatcher::new(records));
+    assert_eq!(addresses(&sources, known()), ["10.0.0.2"]);
+    let running = of(Via::Cri, "a", &["10.0.0.4"]);
+    sources.set(Via::Cri, 1, DeviceMatcher::new(vec![running]));
+    assert_eq!(addresses(&sources, known()), ["10.0.0.4"]);
+    // What is known stays when no source has it any more.
+    let named = Pod {
+        primary_addresses: vec!["10.0.0.4".parse().unwrap()],
+        ..known()
+    };
+    let none = SourceMatchers::default();
+    assert_eq!(addresses(&none, named), ["10.0.0.4"]);
 }

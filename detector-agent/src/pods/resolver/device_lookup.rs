@@ -50,6 +50,15 @@ pub(super) struct DeviceLookup {
     pub(super) is_gone: bool,
 }
 
+/// What is new about a device's pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PodChange {
+    /// It is not the pod that was known before.
+    OtherPod,
+    /// More or something else is known about the same pod.
+    Details,
+}
+
 impl DeviceLookup {
     fn new(device: PodDevice, first_round: u64, now: Instant) -> Self {
         Self {
@@ -70,8 +79,8 @@ impl DeviceLookup {
         self.pod.as_ref().map(|pod| pod.via)
     }
 
-    /// Sets the pod; `true` if it is not the same pod as before.
-    pub(super) fn set_pod(&mut self, pod: Arc<Pod>) -> bool {
+    /// Sets the pod.
+    pub(super) fn set_pod(&mut self, pod: Arc<Pod>) -> PodChange {
         debug!(
             device = self.device.name,
             via = pod.via.name(),
@@ -83,9 +92,13 @@ impl DeviceLookup {
             // There is no better source.
             self.next_attempt = None;
         }
-        let is_other = !self.pod.as_ref().is_some_and(|old| old.is_same_pod(&pod));
+        let is_same = self.pod.as_ref().is_some_and(|old| old.is_same_pod(&pod));
         self.pod = Some(pod);
-        is_other
+        if is_same {
+            PodChange::Details
+        } else {
+            PodChange::OtherPod
+        }
     }
 
     /// Whether `pod`, matched by more than addresses, replaces a pod that the same source matched by address.

@@ -5,7 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use super::{PodResolver, device_lookup::DeviceLookup};
+use super::{
+    PodResolver,
+    device_lookup::{DeviceLookup, PodChange},
+};
 use crate::pods::{SourceState, Via, matcher::AddressCandidate};
 
 /// With more devices than this, none is matched by address: reading a pod's addresses takes some 40 µs.
@@ -49,7 +52,7 @@ impl PodResolver {
             }
             let pod = matched.or_else(|| {
                 let pod = lookup.pod.as_ref()?;
-                let detailed = self.matchers.with_kube_details(Arc::clone(pod));
+                let detailed = self.matchers.with_details(Arc::clone(pod));
                 (!Arc::ptr_eq(pod, &detailed)).then_some(detailed)
             });
             let Some(pod) = pod else {
@@ -59,8 +62,9 @@ impl PodResolver {
             if lookup.via() != Some(pod.via) {
                 *found.entry(pod.via).or_default() += 1;
             }
-            if lookup.set_pod(pod) {
-                self.changed.push(*id);
+            match lookup.set_pod(pod) {
+                PodChange::OtherPod => self.changed.push(*id),
+                PodChange::Details => self.detailed.push(*id),
             }
             self.is_stale = true;
         }
@@ -124,8 +128,10 @@ impl PodResolver {
                     found += 1;
                     lookup.ambiguity = None;
                     lookup.matched_addresses = addresses.remove(&id);
-                    if lookup.set_pod(Arc::new(pod.clone())) {
-                        self.changed.push(id);
+                    let pod = self.matchers.with_details(Arc::new(pod.clone()));
+                    match lookup.set_pod(pod) {
+                        PodChange::OtherPod => self.changed.push(id),
+                        PodChange::Details => self.detailed.push(id),
                     }
                 }
                 Err(ambiguity) => lookup.ambiguity = Some(ambiguity),

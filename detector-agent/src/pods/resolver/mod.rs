@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     DeviceMatcher, PodAnswer, PodDirectory, PodSources, SourceState, SourceStatus, Via,
-    directory::DeviceId,
+    directory::{Answers, DeviceId},
     matcher::SourceMatchers,
     netns::NetnsQueries,
     source::{SourceReport, StatusChange},
@@ -54,6 +54,8 @@ pub struct LookupUpdate {
     pub networks: Vec<(IfIndex, u64, Arc<str>)>,
     /// Devices whose pod became known, or changed; the directory has it.
     pub pods: Vec<(IfIndex, u64)>,
+    /// Devices whose pod is the same, but of which the directory has other details.
+    pub details: Vec<(IfIndex, u64)>,
 }
 
 /// Resolves devices to pods; the only writer of the directory.
@@ -70,6 +72,8 @@ pub struct PodResolver {
     round: u64,
     /// Devices whose pod became known or changed since the last notification.
     changed: Vec<DeviceId>,
+    /// Devices of whose pod only details changed since then.
+    detailed: Vec<DeviceId>,
     /// Devices whose CNI network became known since then.
     named_networks: Vec<(IfIndex, u64, Arc<str>)>,
     /// The published answers are out of date.
@@ -91,6 +95,7 @@ impl PodResolver {
             sources: Vec::new(),
             round: 0,
             changed: Vec::new(),
+            detailed: Vec::new(),
             named_networks: Vec::new(),
             is_stale: false,
             logs_sources: true,
@@ -147,6 +152,7 @@ impl PodResolver {
         LookupUpdate {
             networks: std::mem::take(&mut self.named_networks),
             pods: std::mem::take(&mut self.changed),
+            details: std::mem::take(&mut self.detailed),
         }
     }
 
@@ -246,7 +252,14 @@ impl PodResolver {
             };
             (*id, answer)
         });
-        self.directory.publish_answers(answers.collect());
+        let pending = self
+            .devices
+            .iter()
+            .filter(|(_, l)| l.next_attempt.is_some());
+        self.directory.publish_answers(Answers {
+            pods: answers.collect(),
+            pending: pending.map(|(id, _)| *id).collect(),
+        });
     }
 }
 

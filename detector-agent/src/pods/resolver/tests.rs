@@ -261,3 +261,54 @@ fn number_of_devices_is_bounded() {
     }
     assert!(test.resolver.devices.len() <= MAX_DEVICES + MAX_GONE);
 }
+
+#[test]
+fn deletion_and_addresses_of_a_known_pod_are_notified() {
+    let mut test = TestResolver::with(&[Via::Cri, Via::Kube]);
+    let device = device(7, 1, 3);
+    test.appeared(&device);
+    test.rounds(Duration::ZERO);
+    assert_eq!(
+        test.report(Via::Cri, Ok(vec![record(Via::Cri, "web", 3)])),
+        [(7, 1)]
+    );
+    let details = |test: &mut TestResolver| test.resolver.take_update().details;
+    assert_eq!(details(&mut test), []);
+    let mut in_api = record(Via::Kube, "web", 0);
+    in_api.namespace = None;
+    in_api.addresses = vec!["10.0.0.1".parse().unwrap()];
+    assert_eq!(test.report(Via::Kube, Ok(vec![in_api.clone()])), []);
+    assert_eq!(details(&mut test), [(7, 1)]);
+    assert_eq!(test.report(Via::Kube, Ok(vec![in_api.clone()])), []);
+    assert_eq!(details(&mut test), [], "nothing changed");
+    in_api.pod.terminating = true;
+    test.report(Via::Kube, Ok(vec![in_api]));
+    assert_eq!(details(&mut test), [(7, 1)]);
+    let PodAnswer::Known(pod) = test.answer(&device) else {
+        panic!("the pod is known");
+    };
+    assert!(pod.terminating && pod.primary_addresses.len() == 1);
+}
+
+#[test]
+fn answer_is_settled_once_no_attempt_is_planned_and_no_source_fails() {
+    let mut test = TestResolver::with(&[Via::Cri, Via::CniCache]);
+    let device = device(7, 1, 3);
+    let settled = |test: &mut TestResolver| {
+        test.resolver.publish();
+        test.resolver.directory.is_settled(7, 1)
+    };
+    assert!(!settled(&mut test), "not requested yet");
+    test.appeared(&device);
+    test.rounds(Duration::ZERO);
+    test.report(Via::CniCache, Ok(Vec::new()));
+    let failing = || Err(SourceError::Silent("no answer".to_owned()));
+    test.report(Via::Cri, failing());
+    assert!(!settled(&mut test), "attempts are planned");
+    test.rounds(Duration::from_secs(60));
+    assert!(!settled(&mut test), "a source fails");
+    test.report(Via::Cri, Err(SourceError::Missing("no socket".to_owned())));
+    assert!(settled(&mut test));
+    test.report(Via::CniCache, Err(SourceError::Missing("none".to_owned())));
+    assert!(!settled(&mut test), "no source works");
+}
