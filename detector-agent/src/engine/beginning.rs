@@ -20,6 +20,8 @@ pub enum UnknownBeginning {
     FoundBySnapshot,
     /// It was beyond the bound of what is stored of its pod.
     BeyondBound,
+    /// It began on another node.
+    OnOtherNode,
 }
 
 impl UnknownBeginning {
@@ -32,6 +34,7 @@ impl UnknownBeginning {
                 "it was found by a snapshot of the kernel's state, not when it appeared"
             }
             Self::BeyondBound => "its pod has more addresses than the agent stores",
+            Self::OnOtherNode => "it is on another node, whose clock is not compared",
         }
     }
 }
@@ -64,14 +67,14 @@ impl Beginning {
     }
 
     /// It was seen as soon as it could be, but may have been there, unseen, for as long as its device.
-    pub(super) fn seen() -> Self {
+    pub(crate) fn seen() -> Self {
         Self {
             unknown: None,
             not_before: None,
         }
     }
 
-    pub(super) fn unknown(because: UnknownBeginning) -> Self {
+    pub(crate) fn unknown(because: UnknownBeginning) -> Self {
         Self {
             unknown: Some(because),
             not_before: None,

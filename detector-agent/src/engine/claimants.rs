@@ -339,6 +339,7 @@ impl ClaimContext<'_> {
             is_newest: false,
             evidence: Vec::new(),
             left: None,
+            registered: None,
         }
     }
 

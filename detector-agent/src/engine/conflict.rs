@@ -1,6 +1,6 @@
 //! Conflicts as the engine reports them: plain, owned data.
 
-use std::{fmt, net::IpAddr};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +62,33 @@ impl ConflictKind {
     }
 }
 
+/// Where the claimants of a conflict are.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum ConflictScope {
+    /// All on this node.
+    #[default]
+    Node,
+    /// On several nodes of the cluster.
+    Fleet,
+}
+
+impl ConflictScope {
+    /// Every scope.
+    pub const ALL: [Self; 2] = [Self::Node, Self::Fleet];
+
+    /// The name used in events and metrics (`docs/events.md`).
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Fleet => "fleet",
+        }
+    }
+}
+
 /// How strong the evidence is (`docs/detection-rules.md`, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Confidence {
@@ -91,6 +118,8 @@ pub enum ClaimantId {
     Device(IfIndex, u64),
     /// A hardware address behind a bridge whose port is unknown.
     BehindBridge(IfIndex, Mac),
+    /// A claimant known from the cluster's registry, by a hash of its node and device.
+    Registered(u64),
 }
 
 /// The kinds of evidence.
@@ -188,6 +217,24 @@ pub struct Claimant {
     pub evidence: Vec<Evidence>,
     /// Why it left; `None` while it is present.
     pub left: Option<LeaveReason>,
+    /// What the cluster's registry has about it; `None` if it is known from this node's kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<Arc<RegisteredClaimant>>,
+}
+
+/// A claimant as the cluster's registry has it. Of a range it is the node, without a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegisteredClaimant {
+    /// The node's name.
+    pub node: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name; empty if there is none.
+    pub pod: String,
+    /// The pod's uid.
+    pub pod_uid: Option<String>,
+    /// The pod's sandbox.
+    pub container_id: Option<String>,
 }
 
 /// A conflict as it is at one moment.
@@ -204,6 +251,9 @@ pub struct Conflict {
     pub vlan: Vlan,
     /// Its kind.
     pub kind: ConflictKind,
+    /// Where its claimants are.
+    #[serde(default)]
+    pub scope: ConflictScope,
     /// How strong the evidence is.
     pub confidence: Confidence,
     /// When it was raised.

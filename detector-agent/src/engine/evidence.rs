@@ -31,6 +31,11 @@ impl Claimant {
             .and_then(|e| e.mac);
     }
 
+    /// Its certain evidence, see [`Evidence::is_certain`].
+    pub fn certain_evidence(&self) -> impl Iterator<Item = &Evidence> {
+        self.evidence.iter().filter(|e| e.is_certain())
+    }
+
     fn has(&self, wanted: impl Fn(&Evidence) -> bool) -> bool {
         self.evidence.iter().any(wanted)
     }
@@ -43,10 +48,20 @@ impl Claimant {
     /// Whether it has certain evidence: an assigned address, or a `PERMANENT` neighbour entry
     /// (`docs/detection-rules.md`, section 7).
     pub(super) fn is_certain(&self) -> bool {
-        self.has_address()
-            || self.has(|e| {
-                e.kind == EvidenceKind::Neighbour && e.detail.as_deref() == Some("PERMANENT")
-            })
+        self.has(Evidence::is_certain)
+    }
+}
+
+impl Evidence {
+    /// Whether it is certain: an assigned address, or a `PERMANENT` neighbour entry
+    /// (`docs/detection-rules.md`, section 7).
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        match self.kind {
+            EvidenceKind::Address => true,
+            EvidenceKind::Neighbour => self.detail.as_deref() == Some("PERMANENT"),
+            EvidenceKind::Arp | EvidenceKind::Ndp => false,
+        }
     }
 }
 

@@ -12,7 +12,8 @@ use std::{
 use super::{
     anomaly::AnomalyId,
     conflict::{
-        Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, LeaveReason, Reported,
+        Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, ConflictScope,
+        LeaveReason, Reported,
     },
     conflict_room::{ConflictRoom, RetryTarget},
     counts::KindCounts,
@@ -250,6 +251,7 @@ impl TrackedConflict {
         let network = decision.network.clone();
         let (claimants, claimants_omitted) = listed(decision, bounds);
         let conflict = Conflict {
+            scope: ConflictScope::Node,
             id,
             address,
             network,

@@ -248,7 +248,7 @@ impl Links {
                 .get(ifindex)
                 .filter(|state| state.generation == generation)
                 .and_then(|state| state.namespace),
-            ClaimantId::Host | ClaimantId::BehindBridge(..) => None,
+            ClaimantId::Host | ClaimantId::BehindBridge(..) | ClaimantId::Registered(_) => None,
         };
         namespace.map_or(PodIdentity::Claimant(id), PodIdentity::Namespace)
     }

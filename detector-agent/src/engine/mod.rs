@@ -64,7 +64,8 @@ mod traffic_receiver;
 
 pub use anomaly::{
     Allocation, Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, ChangedAddresses,
-    Completeness, Contested, Coverage, Ipam, Pool, PoolId, PoolSource, PoolUpdate, ResolveReason,
+    Completeness, Contested, Coverage, Ipam, Pool, PoolId, PoolPart, PoolRequest, PoolSource,
+    PoolUpdate, RangeOverlap, ResolveReason,
 };
 pub use beginning::{Beginning, UnknownBeginning};
 pub use claimed_addresses::{AddressHolder, ClaimedUpdate, MAX_CLAIMED_ADDRESSES};
@@ -81,4 +82,6 @@ pub use route_query::{
 pub use self_check::{Difference, Discrepancy};
 pub use settings::{AnomalyRules, Bounds, SWEEP_FROM, Settings};
 pub use snapshot::*;
-pub use step::{BoundReached, DropCounters, Effect, Engine, ListedClaim, RereadReason};
+pub use step::{
+    BoundReached, CertainClaim, DropCounters, Effect, Engine, ListedClaim, RereadReason,
+};

@@ -7,12 +7,15 @@ use super::{
     lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
     model::{AnomalyCause, AnomalyEffect, AnomalyKind, ResolveReason},
     pools::{
-        Allocation, AllocationState, ChangedAddresses, Completeness, Pool, PoolSource, PoolUpdate,
+        Allocation, AllocationState, ChangedAddresses, Completeness, Pool, PoolId, PoolRequest,
+        PoolSource, PoolUpdate,
     },
 };
 
 /// Allocations older than this are read again before something is raised by them.
 const MAX_AGE: Duration = Duration::from_secs(1);
+/// The most requests that wait for a read.
+const MAX_PENDING: usize = 1024;
 
 impl Anomalies {
     pub(in crate::engine) fn has_pools(&self) -> bool {
@@ -36,7 +39,7 @@ impl Anomalies {
     ) -> Option<BTreeSet<IpAddr>> {
         match update {
             PoolUpdate::Read(pool, changed) => {
-                self.pending_reads.remove(&pool.id);
+                self.pending_reads.retain(|(id, _)| *id != pool.id);
                 let known = self.pools.put(pool);
                 match changed {
                     ChangedAddresses::Only(addresses) if known.is_some() => {
@@ -47,10 +50,11 @@ impl Anomalies {
                 }
             }
             PoolUpdate::Gone(id) => {
-                self.pending_reads.remove(&id);
+                self.pending_reads.retain(|(pool, _)| *pool != id);
                 self.pools.remove(id)?;
                 None
             }
+            PoolUpdate::Found(_) => Some(BTreeSet::new()),
         }
     }
 
@@ -71,6 +75,10 @@ impl Anomalies {
         }
         let details = match self.pools.state_of(address, holders) {
             AllocationState::Unknown => Err(ResolveReason::NotSeen),
+            AllocationState::Unread(pool) => {
+                self.request_read(pool, true, address, effects);
+                Err(ResolveReason::NotSeen)
+            }
             AllocationState::Allocated(pool, allocation) => {
                 owner_problem(address, pool, allocation).ok_or(ResolveReason::Allocated)
             }
@@ -122,14 +130,31 @@ impl Anomalies {
         // IPAM records an allocation before the address is set: only allocations that were read
         // after the address was first seen count.
         let first_seen = holders.iter().map(|h| h.since).min().unwrap_or(at.now);
-        let is_stale = !is_deleted && pool.read_at + MAX_AGE < at.now;
-        if pool.read_at > first_seen && !is_stale {
-            return true;
+        let is_trusted = pool.confirmed_at(address).is_some_and(|confirmed_at| {
+            confirmed_at > first_seen && (is_deleted || confirmed_at + MAX_AGE >= at.now)
+        });
+        if !is_trusted {
+            self.request_read(pool.id, pool.parts.is_some(), address, effects);
         }
-        if self.pending_reads.insert(pool.id) {
-            effects.push(AnomalyEffect::ReadPool(pool.id));
+        is_trusted
+    }
+
+    /// Requests a pool, or if it has parts the one with an address, to be read now, unless that was requested since its
+    /// last update.
+    fn request_read(
+        &mut self,
+        pool: PoolId,
+        has_parts: bool,
+        address: IpAddr,
+        effects: &mut Vec<AnomalyEffect>,
+    ) {
+        if self.pending_reads.len() < MAX_PENDING
+            && self
+                .pending_reads
+                .insert((pool, has_parts.then_some(address)))
+        {
+            effects.push(AnomalyEffect::ReadPool(PoolRequest { pool, address }));
         }
-        false
     }
 
     /// Checks an allocated address for `ipam_leak`. `in_use`: a pod has it;

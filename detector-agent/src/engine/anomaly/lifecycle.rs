@@ -86,8 +86,8 @@ pub(in crate::engine) struct Anomalies {
     pub(in crate::engine) gateways: GatewayRequests,
     /// Who contests which conflicts.
     pub(in crate::engine) sweeps: Sweeps,
-    /// Pools that were asked to be read and have not been yet.
-    pub(super) pending_reads: BTreeSet<PoolId>,
+    /// Pools that were asked to be read and have not been yet, and for which addresses if they have parts.
+    pub(super) pending_reads: BTreeSet<(PoolId, Option<IpAddr>)>,
     /// Open ones by the device that they name.
     by_device: HashMap<IfIndex, usize>,
     pub(super) expiry: ExpiryQueue,
@@ -272,6 +272,7 @@ impl Anomalies {
             owner: details.owner,
             detail: details.detail,
             contested: details.contested,
+            overlap: None,
             raised_at: at.now,
             decided_at: at.decided_at,
             reported_latency_us: None,

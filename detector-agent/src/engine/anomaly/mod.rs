@@ -5,7 +5,8 @@
 //! that IPAM counts as free may be given to the next pod too (`ipam_drift`); an allocation that no
 //! pod uses shrinks the pool (`ipam_leak`). The other kinds need no IPAM: a pod whose gateway
 //! does not answer (`gateway_unresolved`), a host route that does not lead to the holder of the
-//! address (`route_astray`), and a device that contests many addresses (`address_sweep`).
+//! address (`route_astray`), and a device that contests many addresses (`address_sweep`). A range that
+//! several nodes have (`pod_cidr_overlap`) is found by the fleet, not by the engine.
 //!
 //! Invariants: no I/O and no clock; an anomaly is raised once and resolved once and keeps its id in
 //! between; allocations that were read before an address was first seen raise nothing about it;
@@ -22,11 +23,12 @@ mod sweep;
 pub(super) use gateways::QUIET;
 pub(super) use lifecycle::{Anomalies, AnomalyDetails, AnomalyKey};
 pub use model::{
-    Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, ResolveReason,
+    Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, RangeOverlap,
+    ResolveReason,
 };
 pub use pools::{
-    Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource,
-    PoolUpdate,
+    Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolPart,
+    PoolRequest, PoolSource, PoolUpdate,
 };
 pub(super) use sweep::DeviceKey;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -9,7 +10,7 @@ use super::{
         conflict::Claimant,
         observation::{Timestamp, Vlan},
     },
-    pools::{PoolId, PoolSource},
+    pools::{PoolRequest, PoolSource},
 };
 
 /// Identifies an anomaly for its whole life, also across restarts of the agent.
@@ -50,16 +51,19 @@ pub enum AnomalyKind {
     RouteAstray,
     /// A pod device contests many addresses of others and has none of them assigned.
     AddressSweep,
+    /// Several nodes assign addresses from one range.
+    PodCidrOverlap,
 }
 
 impl AnomalyKind {
     /// Every kind.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::IpamDrift,
         Self::IpamLeak,
         Self::GatewayUnresolved,
         Self::RouteAstray,
         Self::AddressSweep,
+        Self::PodCidrOverlap,
     ];
 
     /// The name used in events and metrics (`docs/events.md`).
@@ -71,6 +75,7 @@ impl AnomalyKind {
             Self::GatewayUnresolved => "gateway_unresolved",
             Self::RouteAstray => "route_astray",
             Self::AddressSweep => "address_sweep",
+            Self::PodCidrOverlap => "pod_cidr_overlap",
         }
     }
 }
@@ -95,11 +100,13 @@ pub enum AnomalyCause {
     RouteGone,
     /// The device contests many addresses in frames or neighbour entries.
     ContestsMany,
+    /// The range is registered by several nodes.
+    SeveralNodes,
 }
 
 impl AnomalyCause {
     /// Every cause.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::NotAllocated,
         Self::TwoOwners,
         Self::SharedOwner,
@@ -108,6 +115,7 @@ impl AnomalyCause {
         Self::OtherDevice,
         Self::RouteGone,
         Self::ContestsMany,
+        Self::SeveralNodes,
     ];
 
     /// The name used in events (`docs/events.md`).
@@ -122,6 +130,7 @@ impl AnomalyCause {
             Self::OtherDevice => "other_device",
             Self::RouteGone => "route_gone",
             Self::ContestsMany => "contests_many",
+            Self::SeveralNodes => "several_nodes",
         }
     }
 }
@@ -145,6 +154,8 @@ pub enum ResolveReason {
     RouteRight,
     /// The device contests few addresses or none.
     ContestsFew,
+    /// At most one node has the range.
+    RangeUnique,
     /// It can no longer be judged: its pool is gone or unreadable, or an agent that was restarted
     /// does not find it again.
     NotSeen,
@@ -163,6 +174,7 @@ impl ResolveReason {
             Self::DeviceGone => "device_gone",
             Self::RouteRight => "route_right",
             Self::ContestsFew => "contests_few",
+            Self::RangeUnique => "range_unique",
             Self::NotSeen => "not_seen",
         }
     }
@@ -177,6 +189,15 @@ pub struct Contested {
     pub first: Vec<IpAddr>,
 }
 
+/// A range that several nodes assign addresses from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeOverlap {
+    /// The range.
+    pub range: IpNet,
+    /// The names of the nodes; of a resolved anomaly, those that had it.
+    pub nodes: Vec<String>,
+}
+
 /// An anomaly as it is at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anomaly {
@@ -186,7 +207,8 @@ pub struct Anomaly {
     pub kind: AnomalyKind,
     /// Why it was raised.
     pub cause: AnomalyCause,
-    /// The address; for `gateway_unresolved` the gateway, for `address_sweep` the first contested one.
+    /// The address; for `gateway_unresolved` the gateway, for `address_sweep` the first contested one; for
+    /// `pod_cidr_overlap` the first one of the range.
     pub address: IpAddr,
     /// VLAN tags of the requests; `gateway_unresolved` only.
     pub vlan: Vlan,
@@ -202,6 +224,8 @@ pub struct Anomaly {
     pub detail: String,
     /// What the device contests; `address_sweep` only.
     pub contested: Option<Contested>,
+    /// The range and its nodes; `pod_cidr_overlap` only.
+    pub overlap: Option<RangeOverlap>,
     /// When it was raised.
     pub raised_at: Timestamp,
     /// The timestamp of the observation that decided the last change.
@@ -223,7 +247,7 @@ pub enum AnomalyEffect {
     Updated(Box<Anomaly>),
     /// An anomaly was resolved.
     Resolved(Box<Anomaly>),
-    /// The state of this pool is too old to compare with: read it now, and send it even if it did
-    /// not change.
-    ReadPool(PoolId),
+    /// The state of this pool, or of its part with the address, is unknown or too old to compare with: read it now, and
+    /// send it even if it did not change.
+    ReadPool(PoolRequest),
 }

@@ -103,6 +103,26 @@ pub struct Pool {
     pub can_detect_leaks: bool,
     /// When reading began.
     pub read_at: Timestamp,
+    /// The parts that were read, of a pool that is not read as a whole.
+    pub parts: Option<Vec<PoolPart>>,
+}
+
+/// A part of a pool, such as a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolPart {
+    /// Its addresses.
+    pub range: RangeInclusive<IpAddr>,
+    /// When the last read began that surely had its newest state; `None` if there was none.
+    pub confirmed_at: Option<Timestamp>,
+}
+
+/// A request to read the part of a pool that has an address, or the whole pool if it has no parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PoolRequest {
+    /// The pool.
+    pub pool: PoolId,
+    /// The address.
+    pub address: IpAddr,
 }
 
 /// The addresses that a read may have changed something for.
@@ -121,6 +141,8 @@ pub enum PoolUpdate {
     Read(Arc<Pool>, ChangedAddresses),
     /// The pool no longer exists.
     Gone(PoolId),
+    /// The first search for pools is over, and these were found but not read yet. Nothing follows for the engine.
+    Found(BTreeSet<PoolId>),
 }
 
 /// What the pools know about an address.
@@ -132,6 +154,8 @@ pub(in crate::engine) enum AllocationState<'a> {
     Allocated(&'a Pool, &'a Allocation),
     /// It is free, although this pool should know it.
     Free(&'a Arc<Pool>),
+    /// The part of this pool that should know it was not read.
+    Unread(PoolId),
 }
 
 /// All pools, as last read.
@@ -170,6 +194,9 @@ impl Pools {
             if pool.completeness == Completeness::Unknown {
                 return AllocationState::Unknown;
             }
+            if pool.parts.is_some() && pool.parts_of(address).next().is_none() {
+                return AllocationState::Unread(pool.id);
+            }
             // Of several candidates, prefer one that had allocated it before.
             let allocated_before =
                 |pool: &Pool| pool.coverage.previously_allocated.contains(&address);
@@ -193,6 +220,27 @@ impl Pools {
             let allocation = pool.allocated.get(&address)?;
             Some(AllocationState::Allocated(pool, allocation))
         })
+    }
+}
+
+impl Pool {
+    /// The parts that have an address; blocks may overlap if their size was changed.
+    fn parts_of(&self, address: IpAddr) -> impl Iterator<Item = &PoolPart> {
+        let parts = self.parts.iter().flatten();
+        parts.filter(move |part| {
+            part.range.start().is_ipv4() == address.is_ipv4() && part.range.contains(&address)
+        })
+    }
+
+    /// When the state of an address was surely the newest one.
+    pub(super) fn confirmed_at(&self, address: IpAddr) -> Option<Timestamp> {
+        match &self.parts {
+            None => Some(self.read_at),
+            Some(_) => self
+                .parts_of(address)
+                .filter_map(|part| part.confirmed_at)
+                .max(),
+        }
     }
 }
 

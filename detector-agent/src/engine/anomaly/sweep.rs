@@ -200,7 +200,7 @@ fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
         .filter_map(|c| match c.id {
             ClaimantId::Device(ifindex, generation) => Some((ifindex, generation)),
             // These claim nothing without certain evidence.
-            ClaimantId::Host | ClaimantId::BehindBridge(..) => None,
+            ClaimantId::Host | ClaimantId::BehindBridge(..) | ClaimantId::Registered(_) => None,
         })
         .collect()
 }

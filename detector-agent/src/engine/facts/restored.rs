@@ -31,6 +31,7 @@ impl Facts {
             }
             ClaimantId::Device(device, _) => (device, None),
             ClaimantId::BehindBridge(bridge, mac) => (bridge, Some(mac)),
+            ClaimantId::Registered(_) => return,
         };
         let is_further = |e: &Evidence| e.detail.as_deref().is_some_and(|d| d.starts_with("on "));
         for assigned in facts.assigned.iter_mut().filter(|a| Some(a.peer) == peer) {

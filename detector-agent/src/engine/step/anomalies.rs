@@ -19,7 +19,7 @@ impl Engine {
     pub fn update_pool(&mut self, now: Timestamp, update: PoolUpdate, effects: &mut Vec<Effect>) {
         let decided_at = match &update {
             PoolUpdate::Read(pool, _) => pool.read_at,
-            PoolUpdate::Gone(_) => now,
+            PoolUpdate::Gone(_) | PoolUpdate::Found(_) => now,
         };
         let at = DecisionTime { now, decided_at };
         let changed = self.anomalies.update_pool(update);
@@ -239,7 +239,7 @@ impl Engine {
             ClaimantId::Device(ifindex, _) => {
                 claimant.is_certain() || self.links.pod(ifindex).is_some_and(is_unknown)
             }
-            ClaimantId::BehindBridge(..) | ClaimantId::Host => false,
+            ClaimantId::BehindBridge(..) | ClaimantId::Host | ClaimantId::Registered(_) => false,
         }
     }
 }
@@ -258,5 +258,6 @@ pub(super) fn device_as_holder(link: &LinkState) -> Claimant {
         is_newest: false,
         evidence: Vec::new(),
         left: None,
+        registered: None,
     }
 }

@@ -27,6 +27,9 @@ impl Engine {
                 self.decide(address, at, effects);
                 self.check_anomalies(address, at, effects);
                 self.update_claimed(address);
+                if let Some(changed) = &mut self.changed_claims {
+                    changed.insert(address);
+                }
             }
             match self.lifecycle.next_retry(&self.settings.bounds) {
                 Some(RetryTarget::Address(address)) => {
@@ -236,5 +239,6 @@ fn exists(links: &Links, claimant: &Claimant) -> bool {
             .is_some_and(|l| l.generation == generation),
         ClaimantId::BehindBridge(bridge, _) => links.is_bridge(bridge),
         ClaimantId::Host => links.get(claimant.ifindex).is_some(),
+        ClaimantId::Registered(_) => false,
     }
 }

@@ -3,6 +3,7 @@
 mod anomalies;
 mod beginnings;
 mod bounds;
+mod certain;
 mod claimed;
 mod claims;
 mod decide;
@@ -47,6 +48,7 @@ use super::{
 };
 
 pub use bounds::BoundReached;
+pub use certain::CertainClaim;
 
 /// What follows from an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,6 +146,8 @@ pub struct Engine {
     anomalies: Anomalies,
     /// The addresses that facts name claimants of, for the kernel programs.
     claimed: ClaimedAddresses,
+    /// Addresses whose claims may have changed since they were last taken; `None` if nobody wants them.
+    changed_claims: Option<BTreeSet<IpAddr>>,
     /// A snapshot of the whole node was merged at least once.
     has_full_snapshot: bool,
     drops: DropCounters,
@@ -172,6 +176,7 @@ impl Engine {
             claim_counts: ClaimCounts::default(),
             anomalies: Anomalies::new(settings.anomalies, settings.id_seed),
             claimed: ClaimedAddresses::default(),
+            changed_claims: None,
             has_full_snapshot: false,
             settings,
             links: Links::default(),

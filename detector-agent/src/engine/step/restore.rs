@@ -239,7 +239,7 @@ impl Engine {
     /// The present identity of a restored claimant; one that matches nothing if its device is gone.
     fn current_id(&self, claimant: &Claimant) -> ClaimantId {
         match claimant.id {
-            ClaimantId::Host => ClaimantId::Host,
+            ClaimantId::Host | ClaimantId::Registered(_) => claimant.id,
             ClaimantId::Device(ifindex, _) => {
                 let still = self.surviving_pod(&claimant.device, ifindex, claimant.peer);
                 ClaimantId::Device(ifindex, still.map_or(NO_GENERATION, |l| l.generation))

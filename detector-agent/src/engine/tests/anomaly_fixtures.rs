@@ -32,6 +32,7 @@ pub(super) fn host_local_pool(
             .collect::<BTreeMap<_, _>>(),
         can_detect_leaks: true,
         read_at,
+        parts: None,
     }
 }
 

@@ -70,7 +70,7 @@ pub(super) fn conflict_text(c: &Conflict) -> String {
 pub(super) fn claimant_text(claimant: &Claimant) -> String {
     match claimant.id {
         ClaimantId::Host => format!("node/{}", claimant.device),
-        ClaimantId::Device(..) => claimant.device.clone(),
+        ClaimantId::Device(..) | ClaimantId::Registered(_) => claimant.device.clone(),
         ClaimantId::BehindBridge(_, mac) => format!("{}/{mac}", claimant.device),
     }
 }

@@ -14,6 +14,7 @@ mod anomaly_lifecycle;
 mod beginnings;
 mod bounds;
 mod bridge;
+mod certain_claims;
 mod conflict_records;
 mod device_peers;
 mod duplicates;

@@ -1,0 +1,117 @@
+//! The certain claims, and which addresses they may have changed of.
+
+use super::*;
+
+impl Node {
+    /// The certain claims of an address: the devices, `*` if it is on the pod's end, `!` for the receiver of the traffic.
+    fn certain(&self, address: &str) -> Vec<String> {
+        let claims = self.engine.certain_claims(ip(address), self.now);
+        let text = |claim: &CertainClaim| {
+            let on_device = if claim.is_on_device { "*" } else { "" };
+            let receives = if claim.receives_traffic { "!" } else { "" };
+            format!("{}{on_device}{receives}", claim.claimant.device)
+        };
+        claims.iter().map(text).collect()
+    }
+
+    fn changed_claims(&mut self) -> Vec<String> {
+        let changed = self.engine.take_changed_claims(usize::MAX);
+        changed.iter().map(ToString::to_string).collect()
+    }
+}
+
+#[test]
+fn assigned_address_and_permanent_entry_are_certain() {
+    let mut node = Node::with_pods(3);
+    node.address(1, "10.0.0.1");
+    node.neighbour(2, "10.0.0.1", mac(2), NudState::Permanent);
+    node.neighbour(3, "10.0.0.1", mac(3), NudState::Reachable);
+    node.frame(3, "10.0.0.1");
+    assert_eq!(node.certain("10.0.0.1"), ["veth1*", "veth2"]);
+    node.route("10.0.0.1", 2);
+    assert_eq!(node.certain("10.0.0.1"), ["veth1*", "veth2!"]);
+    node.remove_link(1);
+    // The third still claims it in frames.
+    assert_eq!(node.certain("10.0.0.1"), ["veth2!"]);
+}
+
+#[test]
+fn claim_elsewhere_than_in_the_nodes_network_is_not_listed() {
+    let mut node = Node::with_pods(1);
+    node.link(bridge(8));
+    node.port(2, 8);
+    node.address(2, "10.0.0.2");
+    assert_eq!(node.certain("10.0.0.2"), [""; 0], "an isolated bridge");
+    node.route_bridge(8);
+    assert_eq!(node.certain("10.0.0.2"), ["veth2*"]);
+    node.address(1, "169.254.0.1");
+    node.address(1, "fe80::1");
+    node.frame(1, "10.0.0.3");
+    node.host(1, "10.0.0.4");
+    for address in ["169.254.0.1", "fe80::1", "10.0.0.3", "10.0.0.4"] {
+        assert_eq!(node.certain(address), [""; 0], "{address}");
+    }
+}
+
+#[test]
+fn address_on_a_further_interface_is_not_on_the_device() {
+    let mut node = Node::with_pods(2);
+    node.address(1, "10.0.0.1");
+    let token = node.begin_snapshot();
+    let snapshot = Snapshot {
+        pods: vec![PodAddresses {
+            further: vec![further(&ip("10.0.0.1"), "lo")],
+            ..pod_addresses(2, &["10.0.0.2"])
+        }],
+        ..Snapshot::default()
+    };
+    node.finish_device_snapshot(token, 2, snapshot);
+    assert_eq!(node.certain("10.0.0.1"), ["veth1*", "veth2"]);
+}
+
+#[test]
+fn changed_addresses_are_noted_once_if_they_are_followed() {
+    let mut node = Node::with_pods(2);
+    node.address(1, "10.0.0.1");
+    assert!(!node.engine.has_changed_claims(), "not followed");
+    node.engine.recheck_claims([ip("10.0.0.7")]);
+    node.engine.follow_claims();
+    assert_eq!(node.changed_claims(), ["10.0.0.1"], "what was there before");
+    node.address(1, "10.0.0.2");
+    node.address_gone(1, "10.0.0.2");
+    node.address(1, "10.0.0.2");
+    node.frame(2, "10.0.0.3");
+    assert_eq!(node.changed_claims(), ["10.0.0.2", "10.0.0.3"]);
+    assert!(!node.engine.has_changed_claims());
+    node.remove_link(1);
+    assert_eq!(node.changed_claims(), ["10.0.0.1", "10.0.0.2"]);
+}
+
+#[test]
+fn changed_addresses_are_taken_a_few_at_a_time() {
+    let mut node = Node::with_pods(1);
+    node.engine.follow_claims();
+    for n in 1..=5 {
+        node.address(1, &format!("10.0.0.{n}"));
+    }
+    assert_eq!(
+        node.engine.take_changed_claims(2),
+        [ip("10.0.0.1"), ip("10.0.0.2")]
+    );
+    assert_eq!(node.changed_claims().len(), 3);
+}
+
+#[test]
+fn all_addresses_of_a_device_are_noted_when_its_pod_is_known() {
+    let mut node = Node::with_pods(2);
+    node.engine.follow_claims();
+    node.address(1, "10.0.0.1");
+    node.neighbour(1, "10.0.0.2", mac(1), NudState::Permanent);
+    node.address(2, "10.0.0.3");
+    node.changed_claims();
+    let generation = node.engine.device(1).unwrap().generation;
+    node.engine.recheck_claims_on((1, generation + 1));
+    assert!(node.changed_claims().is_empty(), "another device");
+    node.engine.recheck_claims_on((1, generation));
+    assert_eq!(node.changed_claims(), ["10.0.0.1", "10.0.0.2"]);
+}
