@@ -12,6 +12,11 @@ pub async fn sleep_until_some(deadline: Option<Instant>) {
     }
 }
 
+/// A delay shortened by up to half at random, so that many agents do not retry at the same moment.
+pub fn with_jitter(delay: Duration, random: &mut fastrand::Rng) -> Duration {
+    delay.mul_f64(0.5 + random.f64() / 2.0)
+}
+
 /// Delays between attempts that double from `first` to `longest`.
 #[derive(Clone, Copy, Debug)]
 pub struct DoublingDelay {
@@ -42,6 +47,11 @@ impl DoublingDelay {
         let delay = self.next;
         self.next = (delay * 2).min(self.longest);
         delay
+    }
+
+    /// As [`advance`](Self::advance), with jitter.
+    pub fn advance_with_jitter(&mut self, random: &mut fastrand::Rng) -> Duration {
+        with_jitter(self.advance(), random)
     }
 
     /// An attempt succeeded: the next delay is the first one again.

@@ -2,10 +2,11 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    SubjectState,
+    Guidance, SubjectState,
     names::{self, ContractName},
 };
 use crate::{
@@ -35,6 +36,7 @@ impl ContractName for ResolvedBecause {
         Self::Seen(ResolveReason::DeviceGone),
         Self::Seen(ResolveReason::RouteRight),
         Self::Seen(ResolveReason::ContestsFew),
+        Self::Seen(ResolveReason::RangeUnique),
         Self::Seen(ResolveReason::NotSeen),
         Self::Unseen,
         Self::Answered,
@@ -56,6 +58,9 @@ pub struct AnomalyData {
     pub anomaly_id: AnomalyId,
     /// The node's name.
     pub node: String,
+    /// The cluster's name, if it is configured.
+    #[serde(default)]
+    pub cluster: Option<String>,
     /// Its kind.
     #[serde(with = "names::name")]
     pub kind: AnomalyKind,
@@ -94,6 +99,12 @@ pub struct AnomalyData {
     /// Those of them that it has contested for longest, bounded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
+    /// The range that several nodes have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<IpNet>,
+    /// Those nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
     /// One sentence about it.
     pub detail: String,
     /// When it was raised.
@@ -112,6 +123,9 @@ pub struct AnomalyData {
     pub resolved_because: Option<ResolvedBecause>,
     /// Microseconds from the deciding observation to the creation of the event.
     pub latency_us: u64,
+    /// What to do, while it is active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guidance: Option<Guidance>,
 }
 
 impl AnomalyData {
@@ -133,9 +147,10 @@ impl AnomalyData {
         let latency = moment.monotonic().since(anomaly.decided_at).as_micros();
         let raised_at = moment.wall_at(anomaly.raised_at);
         let resolved_at = anomaly.resolved_at.map(|at| moment.wall_at(at));
-        Self {
+        let mut data = Self {
             anomaly_id: anomaly.id,
             node: node.to_owned(),
+            cluster: None,
             kind: anomaly.kind,
             cause: anomaly.cause,
             state: SubjectState::of(anomaly.resolved_at.is_some()),
@@ -152,13 +167,18 @@ impl AnomalyData {
             owner: anomaly.owner.as_deref().map(str::to_owned),
             contested: anomaly.contested.as_ref().map(|c| c.count),
             addresses: (anomaly.contested.as_ref()).map_or_else(Vec::new, |c| c.first.clone()),
+            range: anomaly.overlap.as_ref().map(|o| o.range),
+            nodes: (anomaly.overlap.as_ref()).map_or_else(Vec::new, |o| o.nodes.clone()),
             detail: anomaly.detail.clone(),
             raised_at,
             resolved_at,
             duration_seconds: resolved_at.map(|at| at.since(raised_at)),
             resolved_because: anomaly.resolve_reason.map(ResolvedBecause::Seen),
             latency_us: u64::try_from(latency).unwrap_or(u64::MAX),
-        }
+            guidance: None,
+        };
+        data.guidance = Guidance::of_anomaly(&data);
+        data
     }
 
     /// Whether it ended.

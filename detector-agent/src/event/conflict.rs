@@ -4,12 +4,12 @@ use std::{borrow::Cow, net::IpAddr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ChangedField, NewestBy, SubjectState, names};
+use super::{ChangedField, Guidance, NewestBy, SubjectState, names};
 use crate::{
     clock::{Moment, WallTime},
     engine::{
-        self, AnomalyId, Beginning, Confidence, Conflict, ConflictId, ConflictKind, EvidenceKind,
-        IfIndex, LeaveReason, Mac, Network,
+        self, AnomalyId, Beginning, Confidence, Conflict, ConflictId, ConflictKind, ConflictScope,
+        EvidenceKind, IfIndex, LeaveReason, Mac, Network,
     },
     pods::{Pod, PodAnswer},
 };
@@ -21,6 +21,9 @@ pub struct ConflictData {
     pub conflict_id: ConflictId,
     /// The node's name.
     pub node: String,
+    /// The cluster's name, if it is configured.
+    #[serde(default)]
+    pub cluster: Option<String>,
     /// The address that is claimed.
     pub address: IpAddr,
     /// The network in which the address has to be unique.
@@ -34,6 +37,9 @@ pub struct ConflictData {
     /// Its kind.
     #[serde(with = "names::name")]
     pub kind: ConflictKind,
+    /// Where the claimants are: on this node, or on several ones.
+    #[serde(default)]
+    pub scope: ConflictScope,
     /// How certain the evidence is.
     #[serde(with = "names::name")]
     pub confidence: Confidence,
@@ -67,11 +73,17 @@ pub struct ConflictData {
     /// The anomaly id of the address sweep that the conflict is part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep: Option<AnomalyId>,
+    /// What to do, while it is active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guidance: Option<Guidance>,
 }
 
 /// One claimant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimantData {
+    /// The name of its node. Empty in events that an earlier version stored.
+    #[serde(default)]
+    pub node: String,
     /// Its device.
     pub device: String,
     /// The device's index.
@@ -124,6 +136,24 @@ pub struct EvidenceData {
     pub detail: Option<String>,
 }
 
+/// One claim, as the API shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimData {
+    /// The address that is claimed.
+    pub address: IpAddr,
+    /// The network in which the address has to be unique.
+    #[serde(default)]
+    pub network: Network,
+    /// The VLAN (of two tags the outer one).
+    pub vlan: Option<u16>,
+    /// The inner of two VLAN tags.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inner_vlan: Option<u16>,
+    /// Whose it is, and what supports it.
+    #[serde(flatten)]
+    pub claimant: ClaimantData,
+}
+
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
 fn is_zero(n: &usize) -> bool {
     *n == 0
@@ -144,11 +174,13 @@ impl ConflictData {
         let mut data = Self {
             conflict_id: conflict.id,
             node: node.to_owned(),
+            cluster: None,
             address: conflict.address,
             network: conflict.network.clone(),
             vlan: conflict.vlan.outer,
             inner_vlan: conflict.vlan.inner,
             kind: conflict.kind,
+            scope: conflict.scope,
             confidence: conflict.confidence,
             state: SubjectState::of(conflict.resolved_at.is_some()),
             raised_at,
@@ -161,12 +193,14 @@ impl ConflictData {
             claimants: conflict
                 .claimants
                 .iter()
-                .map(|c| ClaimantData::new(c, moment, pods(c)))
+                .map(|c| ClaimantData::new(node, c, moment, pods(c)))
                 .collect(),
             claimants_omitted: conflict.claimants_omitted,
             sweep: conflict.sweep,
+            guidance: None,
         };
         data.mark_newest_by_creation();
+        data.guidance = Guidance::of_conflict(&data);
         data
     }
 
@@ -208,15 +242,17 @@ impl ClaimantData {
         })
     }
 
-    /// `claimant`, with its pod if that is known.
+    /// `claimant`, with its pod if that is known; on `node` unless it is known from the cluster's registry.
     #[must_use]
-    pub fn new(claimant: &engine::Claimant, moment: &Moment, pod: PodAnswer) -> Self {
+    pub fn new(node: &str, claimant: &engine::Claimant, moment: &Moment, pod: PodAnswer) -> Self {
         let (pod, pod_unknown_because) = match pod {
             PodAnswer::Known(pod) => (Some(pod), None),
             PodAnswer::Unknown(because) => (None, Some(because)),
         };
         let known = |at, beginning: Beginning| beginning.is_known().then(|| moment.wall_at(at));
+        let registered = claimant.registered.as_deref();
         Self {
+            node: registered.map_or(node, |there| &there.node).to_owned(),
             device: claimant.device.clone(),
             ifindex: claimant.ifindex,
             mac: claimant.mac,

@@ -1,11 +1,14 @@
-//! What a person needs to act on a conflict or an anomaly: how urgent it is, its alert, its runbook and the next step.
+//! What a person needs to judge a conflict or an anomaly: how urgent it is, its alert, its runbook and what it does to traffic.
 //!
-//! The one source for chats, pagers and alerts. A test compares the alerts with deploy/prometheus/rules.yaml.
+//! The one source for chats, pagers, alerts and pages. A test compares the alerts with deploy/prometheus/rules.yaml.
 
 use std::str::FromStr;
 
 use super::{AnomalyData, SubjectKind};
-use crate::engine::{AnomalyKind, Confidence, ConflictKind};
+use crate::{
+    engine::{AnomalyKind, Confidence, ConflictKind},
+    health::Role,
+};
 
 /// Where the documentation is published.
 const DOCS: &str = "https://github.com/ipconflict/ip-conflict-detector/blob/main/docs";
@@ -32,7 +35,9 @@ impl Severity {
             SubjectKind::Conflict(ConflictKind::Host) => Self::Critical,
             SubjectKind::Conflict(_) if confidence == Some(Confidence::Certain) => Self::Critical,
             // A sweep stands for conflicts, each of which would be an error.
-            SubjectKind::Conflict(_) | SubjectKind::Anomaly(AnomalyKind::AddressSweep) => {
+            // Addresses of several pods at a time are about to be given out twice.
+            SubjectKind::Conflict(_)
+            | SubjectKind::Anomaly(AnomalyKind::AddressSweep | AnomalyKind::PodCidrOverlap) => {
                 Self::Error
             }
             SubjectKind::Anomaly(AnomalyKind::IpamLeak) => Self::Info,
@@ -63,6 +68,7 @@ impl SubjectKind {
             Self::Anomaly(AnomalyKind::GatewayUnresolved) => "PodGatewayUnresolved",
             Self::Anomaly(AnomalyKind::RouteAstray) => "PodRouteAstray",
             Self::Anomaly(AnomalyKind::AddressSweep) => "PodAddressSweep",
+            Self::Anomaly(AnomalyKind::PodCidrOverlap) => "PodCIDROverlap",
         }
     }
 
@@ -80,8 +86,6 @@ impl SubjectKind {
     #[must_use]
     pub fn runbook_url(self) -> String {
         match self {
-            // It needs no action.
-            Self::Anomaly(AnomalyKind::IpamLeak) => format!("{DOCS}/detection-rules.md#ipam-leak"),
             Self::Conflict(kind) => {
                 let name = self.alert_name();
                 format!("{DOCS}/runbooks/{name}.md#{}", kind.name())
@@ -97,31 +101,15 @@ impl SubjectKind {
     }
 }
 
-/// The next step for an anomaly, in one sentence.
+/// The URL of the runbook for a part of the agent that does not work, if there is one.
 #[must_use]
-pub fn anomaly_next_step(data: &AnomalyData) -> String {
-    let node = &data.node;
-    let pod = match &data.pod {
-        Some(pod) => format!("the pod {}/{}", pod.namespace, pod.name),
-        None => "the pod".to_owned(),
+pub fn part_runbook_url(role: Role) -> Option<String> {
+    let alert = match role {
+        Role::Source => "IPConflictDetectorBlind",
+        Role::Sink => "IPConflictSinkFailing",
+        Role::Names | Role::Ipam | Role::Fleet => return None,
     };
-    match data.kind {
-        AnomalyKind::IpamDrift => format!(
-            "Keep new pods off the node (kubectl cordon {node}), then restore the allocation or recreate {pod}."
-        ),
-        AnomalyKind::IpamLeak => {
-            "Nothing is broken; release the address in IPAM if the pool runs short.".to_owned()
-        }
-        AnomalyKind::GatewayUnresolved => format!(
-            "Delete {pod}, so that the network plugin sets it up again; if several pods of the node are affected, restart the plugin first."
-        ),
-        AnomalyKind::RouteAstray => format!(
-            "Delete {pod}, so that the network plugin creates its route again; if several pods of the node are affected, restart the plugin first."
-        ),
-        AnomalyKind::AddressSweep => format!(
-            "Check whether {pod} is meant to answer for these addresses (a VIP, a proxy); otherwise cut it off or delete it."
-        ),
-    }
+    Some(format!("{DOCS}/runbooks/{alert}.md"))
 }
 
 /// What an anomaly does to traffic, in one sentence.
@@ -133,6 +121,9 @@ pub fn anomaly_effect(data: &AnomalyData) -> &'static str {
         AnomalyKind::GatewayUnresolved => "The pod reaches nothing outside its own subnet.",
         AnomalyKind::RouteAstray => "The node's traffic for the address does not reach the pod.",
         AnomalyKind::AddressSweep => "The pod may receive the traffic of all these addresses.",
+        AnomalyKind::PodCidrOverlap => {
+            "Pods of these nodes get the same addresses, and the routes of the range lead to one of the nodes."
+        }
     }
 }
 
@@ -184,6 +175,17 @@ mod tests {
             let kind = SubjectKind::Conflict(kind);
             assert_eq!(Severity::of(kind, Some(confidence)), expected, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn runbooks_of_parts_exist() {
+        let runbooks = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/runbooks");
+        for role in [Role::Source, Role::Sink] {
+            let url = part_runbook_url(role).unwrap();
+            let (_, file) = url.rsplit_once('/').unwrap();
+            assert!(runbooks.join(file).exists(), "{url}");
+        }
+        assert_eq!(part_runbook_url(Role::Names), None);
     }
 
     #[test]

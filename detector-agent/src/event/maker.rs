@@ -49,6 +49,7 @@ impl<'a> EventSubject<'a> {
 #[derive(Clone, Debug)]
 pub struct EventMaker {
     node: String,
+    cluster: Option<String>,
     /// Makes this run's event ids different from those of earlier ones.
     run: u64,
     serial: u64,
@@ -60,9 +61,22 @@ impl EventMaker {
     pub fn new(node: String, run: u64) -> Self {
         Self {
             node,
+            cluster: None,
             run,
             serial: 0,
         }
+    }
+
+    /// The name of the node.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Names the cluster in every event.
+    #[must_use]
+    pub fn in_cluster(self, cluster: Option<String>) -> Self {
+        Self { cluster, ..self }
     }
 
     /// The event for `change` of `subject`. `pods` looks up a claimant's pod without waiting.
@@ -86,7 +100,8 @@ impl EventMaker {
         pods: impl Fn(&Claimant) -> PodAnswer,
     ) -> Event {
         let moment = Moment::now();
-        let data = ConflictData::new(&self.node, &moment, conflict, pods);
+        let mut data = ConflictData::new(&self.node, &moment, conflict, pods);
+        data.cluster.clone_from(&self.cluster);
         self.envelope(EventType::conflict(change), conflict.address, &moment, data)
     }
 
@@ -98,7 +113,8 @@ impl EventMaker {
         pods: impl Fn(&Claimant) -> PodAnswer,
     ) -> AnomalyEvent {
         let moment = Moment::now();
-        let data = AnomalyData::new(&self.node, &moment, anomaly, pods);
+        let mut data = AnomalyData::new(&self.node, &moment, anomaly, pods);
+        data.cluster.clone_from(&self.cluster);
         self.envelope(EventType::anomaly(change), anomaly.address, &moment, data)
     }
 

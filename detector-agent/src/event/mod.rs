@@ -9,6 +9,8 @@ pub mod guidance;
 mod maker;
 pub(crate) mod names;
 mod newest;
+pub mod next_step;
+pub mod row;
 #[cfg(test)]
 pub(crate) mod samples;
 pub mod summary;
@@ -17,7 +19,7 @@ pub mod text;
 pub use anomaly::{AnomalyData, ResolvedBecause};
 pub use any_event::{AnyEvent, SubjectId, SubjectKind};
 pub use changed::ChangedField;
-pub use conflict::{ClaimantData, ConflictData, EvidenceData};
+pub use conflict::{ClaimData, ClaimantData, ConflictData, EvidenceData};
 pub use envelope::{
     AnomalyEvent, Change, DataContentType, Event, EventType, SpecVersion, SubjectClass,
     SubjectState,
@@ -25,3 +27,4 @@ pub use envelope::{
 pub use maker::{EventMaker, EventSubject};
 pub use names::ContractName;
 pub use newest::NewestBy;
+pub use next_step::Guidance;

@@ -48,9 +48,9 @@ contract_names! {
     Change: Raised Updated Resolved;
     EvidenceKind: Address Arp Ndp Neighbour;
     LeaveReason: DeviceRemoved AddressRemoved Expired;
-    AnomalyKind: IpamDrift IpamLeak GatewayUnresolved RouteAstray AddressSweep;
-    AnomalyCause: NotAllocated TwoOwners SharedOwner NoLiveOwner NoAnswer OtherDevice RouteGone ContestsMany;
-    ResolveReason: Allocated Released AddressGone InUse Quiet DeviceGone RouteRight ContestsFew NotSeen;
+    AnomalyKind: IpamDrift IpamLeak GatewayUnresolved RouteAstray AddressSweep PodCidrOverlap;
+    AnomalyCause: NotAllocated TwoOwners SharedOwner NoLiveOwner NoAnswer OtherDevice RouteGone ContestsMany SeveralNodes;
+    ResolveReason: Allocated Released AddressGone InUse Quiet DeviceGone RouteRight ContestsFew RangeUnique NotSeen;
     Ipam: HostLocal Calico Aws;
 }
 

@@ -4,13 +4,13 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use super::{
     AnomalyData, AnomalyEvent, Change, ClaimantData, ConflictData, DataContentType, Event,
-    EventType, EvidenceData, SpecVersion, SubjectId, SubjectState,
+    EventType, EvidenceData, Guidance, SpecVersion, SubjectId, SubjectState,
 };
 use crate::{
     clock::WallTime,
     engine::{
-        AnomalyCause, AnomalyId, AnomalyKind, Confidence, ConflictId, ConflictKind, EvidenceKind,
-        Ipam, Mac, Network,
+        AnomalyCause, AnomalyId, AnomalyKind, Confidence, ConflictId, ConflictKind, ConflictScope,
+        EvidenceKind, Ipam, Mac, Network,
     },
     pods::{Pod, Via},
 };
@@ -40,6 +40,7 @@ fn parsed<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
 
 pub(crate) fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
     ClaimantData {
+        node: "n".to_owned(),
         device: device.to_owned(),
         ifindex: 12,
         mac: Some(Mac([2, 0, 0, 0, 0, 1])),
@@ -65,7 +66,7 @@ pub(crate) fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
 pub(crate) fn event(id: &str, change: Change, conflict: &str, address: &str) -> Event {
     let is_resolved = change == Change::Resolved;
     let address: IpAddr = parsed(address);
-    Event {
+    let mut event = Event {
         specversion: SpecVersion::V1,
         id: id.to_owned(),
         source: "ip-conflict-detector/node-1".to_owned(),
@@ -76,11 +77,13 @@ pub(crate) fn event(id: &str, change: Change, conflict: &str, address: &str) -> 
         data: ConflictData {
             conflict_id: conflict_id(conflict),
             node: "node-1".to_owned(),
+            cluster: None,
             address,
             network: Network::Node,
             vlan: None,
             inner_vlan: None,
             kind: ConflictKind::Duplicate,
+            scope: ConflictScope::Node,
             confidence: Confidence::Certain,
             state: SubjectState::of(is_resolved),
             raised_at: time(),
@@ -93,8 +96,11 @@ pub(crate) fn event(id: &str, change: Change, conflict: &str, address: &str) -> 
             claimants: vec![claimant("veth-a", Some("a")), claimant("veth-b", Some("b"))],
             claimants_omitted: 0,
             sweep: None,
+            guidance: None,
         },
-    }
+    };
+    event.data.guidance = Guidance::of_conflict(&event.data);
+    event
 }
 
 /// Raised for an address, which also names the conflict.
@@ -110,7 +116,7 @@ pub(crate) fn resolved(address: &str) -> Event {
 /// A live address that IPAM has recorded as free.
 pub(crate) fn drift(address: &str) -> AnomalyEvent {
     let ip: IpAddr = parsed(address);
-    AnomalyEvent {
+    let mut event = AnomalyEvent {
         specversion: SpecVersion::V1,
         id: "3".to_owned(),
         source: "ip-conflict-detector/node-1".to_owned(),
@@ -121,6 +127,7 @@ pub(crate) fn drift(address: &str) -> AnomalyEvent {
         data: AnomalyData {
             anomaly_id: AnomalyId(conflict_id(address).0),
             node: "node-1".to_owned(),
+            cluster: None,
             kind: AnomalyKind::IpamDrift,
             cause: AnomalyCause::NotAllocated,
             state: SubjectState::Active,
@@ -137,14 +144,19 @@ pub(crate) fn drift(address: &str) -> AnomalyEvent {
             owner: None,
             contested: None,
             addresses: Vec::new(),
+            range: None,
+            nodes: Vec::new(),
             detail: "it is not allocated, and the next pod may get it".to_owned(),
             raised_at: time(),
             resolved_at: None,
             duration_seconds: None,
             resolved_because: None,
             latency_us: 40,
+            guidance: None,
         },
-    }
+    };
+    event.data.guidance = Guidance::of_anomaly(&event.data);
+    event
 }
 
 /// A device that contests addresses, of which `address` is the first.
@@ -161,5 +173,6 @@ pub(crate) fn sweep(address: &str) -> AnomalyEvent {
         detail: "the pod on veth-a claims 4 addresses of others".to_owned(),
         ..event.data
     };
+    event.data.guidance = Guidance::of_anomaly(&event.data);
     event
 }

@@ -1,8 +1,10 @@
 //! A conflict or an anomaly in one line, for logs, chats, pagers and alerts.
 
+use std::borrow::Cow;
+
 use super::{AnomalyData, ClaimantData, ConflictData, ResolvedBecause, text::receives_traffic};
 use crate::{
-    engine::{AnomalyKind, ConflictKind, Network, ResolveReason},
+    engine::{AnomalyKind, ConflictKind, ConflictScope, Network, ResolveReason},
     pods::Pod,
 };
 
@@ -12,17 +14,22 @@ const NAMED: usize = 4;
 /// `10.244.2.10 is claimed by default/a (veth1) and default/b (veth2) on n; traffic goes to veth1`.
 #[must_use]
 pub fn conflict_line(data: &ConflictData) -> String {
-    let (address, node) = (scoped_address(data), &data.node);
+    let address = scoped_address(data);
+    // In the fleet, each claimant has its node.
+    let node = match data.scope {
+        ConflictScope::Node => format!(" on {}", data.node),
+        ConflictScope::Fleet => String::new(),
+    };
     if data.is_resolved() {
-        return format!("{address} is no longer in conflict on {node}");
+        return format!("{address} is no longer in conflict{node}");
     }
     let claimants = claimants(data);
     let mut text = match data.kind {
         ConflictKind::Flapping => {
-            format!("{address} moves too often between {claimants} on {node}")
+            format!("{address} moves too often between {claimants}{node}")
         }
         ConflictKind::Duplicate | ConflictKind::Host => {
-            format!("{address} is claimed by {claimants} on {node}")
+            format!("{address} is claimed by {claimants}{node}")
         }
     };
     if let Some(device) = &data.traffic_goes_to {
@@ -51,6 +58,10 @@ pub fn anomaly_subject(data: &AnomalyData) -> String {
         _ => None,
     };
     match (data.kind, holder) {
+        (AnomalyKind::PodCidrOverlap, _) => data
+            .source
+            .clone()
+            .unwrap_or_else(|| data.address.to_string()),
         (AnomalyKind::AddressSweep, Some(holder)) => holder,
         (_, Some(holder)) => format!("{} of {holder}", data.address),
         (_, None) => data.address.to_string(),
@@ -66,6 +77,7 @@ pub fn anomaly_title(kind: AnomalyKind) -> &'static str {
         AnomalyKind::GatewayUnresolved => "Unresolved gateway",
         AnomalyKind::RouteAstray => "Misdirected route",
         AnomalyKind::AddressSweep => "Address sweep",
+        AnomalyKind::PodCidrOverlap => "podCIDR overlap",
     }
 }
 
@@ -84,6 +96,7 @@ pub fn resolve_reason(data: &AnomalyData) -> &'static str {
             ResolveReason::ContestsFew => {
                 "the pod claims few addresses of others any more, or none"
             }
+            ResolveReason::RangeUnique => "at most one node has the range now",
             ResolveReason::NotSeen => "it was not found again",
         },
         Some(ResolvedBecause::Answered) => "the gateway answered",
@@ -96,14 +109,19 @@ pub fn resolve_reason(data: &AnomalyData) -> &'static str {
 /// The address, with its network unless that is `node`, and its VLAN: `10.244.2.10 (bridge:br1, VLAN 7)`.
 #[must_use]
 pub fn scoped_address(data: &ConflictData) -> String {
-    let network = (data.network != Network::Node).then(|| data.network.to_string());
-    let vlan = vlan_id(data.vlan, data.inner_vlan).map(|id| format!("VLAN {id}"));
-    let scope: Vec<String> = network.into_iter().chain(vlan).collect();
-    if scope.is_empty() {
-        data.address.to_string()
-    } else {
-        format!("{} ({})", data.address, scope.join(", "))
+    match scope(&data.network, data.vlan, data.inner_vlan) {
+        None => data.address.to_string(),
+        Some(scope) => format!("{} ({scope})", data.address),
     }
+}
+
+/// The network unless that is `node`, and the VLAN: `bridge:br1, VLAN 7`.
+#[must_use]
+pub fn scope(network: &Network, vlan: Option<u16>, inner_vlan: Option<u16>) -> Option<String> {
+    let network = (*network != Network::Node).then(|| network.to_string());
+    let vlan = vlan_id(vlan, inner_vlan).map(|id| format!("VLAN {id}"));
+    let scope: Vec<String> = network.into_iter().chain(vlan).collect();
+    (!scope.is_empty()).then(|| scope.join(", "))
 }
 
 /// The tags of a claim: `7`, or `100.7` with an inner one.
@@ -131,7 +149,8 @@ pub fn claimants(data: &ConflictData) -> String {
     if let Some(position) = receiver.filter(|position| *position >= NAMED) {
         shown.swap(NAMED - 1, position);
     }
-    let names: Vec<String> = shown.iter().take(NAMED).map(|c| claimant(c)).collect();
+    let names = shown.iter().take(NAMED);
+    let names = names.map(|c| claimant(data.scope, c)).collect();
     enumeration(names, more).unwrap_or_else(|| "no device".to_owned())
 }
 
@@ -149,12 +168,22 @@ pub fn enumeration(mut names: Vec<String>, more: usize) -> Option<String> {
     })
 }
 
-/// `default/a (veth1)`, or the device alone.
+/// `default/a (veth1)`, or the device alone; in the fleet `default/a (veth1 on node-a)`.
 #[must_use]
-pub fn claimant(claimant: &ClaimantData) -> String {
+pub fn claimant(scope: ConflictScope, claimant: &ClaimantData) -> String {
+    let device = device(scope, claimant);
     match &claimant.pod {
-        Some(pod) => format!("{} ({})", pod_name(pod), claimant.device),
-        None => claimant.device.clone(),
+        Some(pod) => format!("{} ({device})", pod_name(pod)),
+        None => device.into_owned(),
+    }
+}
+
+/// `veth1`, in the fleet `veth1 on node-a`.
+#[must_use]
+pub fn device(scope: ConflictScope, claimant: &ClaimantData) -> Cow<'_, str> {
+    match scope {
+        ConflictScope::Node => (&*claimant.device).into(),
+        ConflictScope::Fleet => format!("{} on {}", claimant.device, claimant.node).into(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Conflicts as text for a terminal, used by `check` and `watch`.
+//! Conflicts as text for a terminal, used by `check`, `watch` and `kubectl ipconflict`.
 //!
 //! Names of pods and devices are untrusted: control characters in them are replaced, so that they cannot steer the
 //! terminal.
@@ -7,8 +7,14 @@ use std::{borrow::Cow, collections::BTreeSet, fmt::Write as _};
 
 use unicode_width::UnicodeWidthStr as _;
 
-use super::{AnomalyData, ClaimantData, ConflictData, summary::scoped_address};
-use crate::engine::{EvidenceKind, LeaveReason};
+use super::{
+    AnomalyData, ClaimantData, ConflictData,
+    summary::{self, scoped_address},
+};
+use crate::{
+    clock::WallTime,
+    engine::{ConflictScope, EvidenceKind, LeaveReason},
+};
 
 /// Whether to use colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,12 +93,12 @@ pub fn pod_suffix(anomaly: &AnomalyData) -> String {
     clean(&text.unwrap_or_default()).into_owned()
 }
 
-/// The claimant's device, and the bridge it is a port of.
+/// The claimant's device, and the bridge it is a port of; in the fleet, its node.
 #[must_use]
-pub fn device(claimant: &ClaimantData) -> String {
+pub fn device(scope: ConflictScope, claimant: &ClaimantData) -> String {
     match &claimant.master {
         Some(master) => format!("{} on {}", clean(&claimant.device), clean(master)),
-        None => clean(&claimant.device).into_owned(),
+        None => clean(&summary::device(scope, claimant)).into_owned(),
     }
 }
 
@@ -135,8 +141,22 @@ pub fn left(reason: LeaveReason) -> String {
     format!("left: {}", reason.name().replace('_', " "))
 }
 
+/// Which columns a table of claimants has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claimants {
+    /// Without times.
+    Plain,
+    /// With the time since when each claims the address.
+    WithSince,
+}
+
 /// Appends one conflict: a heading and a table of its claimants, with the one that receives the traffic marked.
-pub fn conflict_table(out: &mut String, conflict: &ConflictData, colour: Colour) {
+pub fn conflict_table(
+    out: &mut String,
+    conflict: &ConflictData,
+    columns: Claimants,
+    colour: Colour,
+) {
     let heading = colour.paint(Style::Alarm, &address(conflict));
     // Writing to a string does not fail, here and below.
     let _ = writeln!(
@@ -145,20 +165,45 @@ pub fn conflict_table(out: &mut String, conflict: &ConflictData, colour: Colour)
         conflict.kind.name(),
         conflict.confidence.name()
     );
-    let names_pods = conflict.claimants.iter().any(|c| c.pod.is_some());
-    let mut rows: Vec<Vec<String>> = vec![vec![
-        "".into(),
-        "POD".into(),
-        "DEVICE".into(),
-        "MAC".into(),
-        "EVIDENCE".into(),
-    ]];
-    for claimant in &conflict.claimants {
-        let mark = if receives_traffic(conflict, claimant) {
-            "→"
-        } else {
-            ""
-        };
+    let claimants: Vec<&ClaimantData> = conflict.claimants.iter().collect();
+    claimant_table(out, &claimants, Some(conflict), columns, colour);
+    if conflict.claimants_omitted > 0 {
+        let _ = writeln!(out, "    and {} more", conflict.claimants_omitted);
+    }
+    let note = match (conflict.scope, &conflict.traffic_goes_to) {
+        (ConflictScope::Fleet, _) => "the claimants are on several nodes",
+        (ConflictScope::Node, Some(_)) => "→ receives the node's traffic for the address",
+        (ConflictScope::Node, None) => "no route of this node leads to any of them",
+    };
+    let _ = writeln!(out, "  {}", colour.paint(Style::Soft, note));
+}
+
+/// Appends a table of claimants; `conflict` is the one that they are part of.
+pub fn claimant_table(
+    out: &mut String,
+    claimants: &[&ClaimantData],
+    conflict: Option<&ConflictData>,
+    columns: Claimants,
+    colour: Colour,
+) {
+    let is_receiver =
+        |claimant: &ClaimantData| conflict.is_some_and(|c| receives_traffic(c, claimant));
+    let scope = conflict.map_or(ConflictScope::Node, |c| c.scope);
+    // Without any known pod the column is omitted; the reasons are listed elsewhere.
+    let names_pods = claimants.iter().any(|c| c.pod.is_some());
+    let with_since = columns == Claimants::WithSince;
+    let titles = [
+        Some(""),
+        names_pods.then_some("POD"),
+        Some("DEVICE"),
+        Some("MAC"),
+        with_since.then_some("SINCE"),
+        Some("EVIDENCE"),
+    ];
+    let mut rows: Vec<Vec<String>> =
+        vec![titles.into_iter().flatten().map(str::to_owned).collect()];
+    for claimant in claimants {
+        let mark = if is_receiver(claimant) { "→" } else { "" };
         let mac = claimant
             .mac
             .map_or_else(|| "unknown".to_owned(), |mac| mac.to_string());
@@ -166,66 +211,70 @@ pub fn conflict_table(out: &mut String, conflict: &ConflictData, colour: Colour)
             Some(_) => " (newest)",
             None => "",
         };
-        let (mut pod, mut device) = (pod(claimant), device(claimant));
+        let (mut pod, mut device) = (pod(claimant), device(scope, claimant));
         if claimant.pod.is_some() {
             pod += newest;
         } else {
             device += newest;
         }
-        rows.push(vec![
-            mark.to_owned(),
-            pod,
-            device,
-            mac,
-            match claimant.left {
+        let cells = [
+            Some(mark.to_owned()),
+            names_pods.then_some(pod),
+            Some(device),
+            Some(mac),
+            with_since.then(|| seconds_text(claimant.since)),
+            Some(match claimant.left {
                 Some(reason) => left(reason),
                 None => evidence(claimant),
-            },
-        ]);
-    }
-    if !names_pods {
-        // Without any known pod the column is omitted; the reasons are listed elsewhere.
-        for row in &mut rows {
-            row.remove(1);
-        }
+            }),
+        ];
+        rows.push(cells.into_iter().flatten().collect());
     }
     for (number, line) in aligned(&rows).into_iter().enumerate() {
-        let style = match number
-            .checked_sub(1)
-            .and_then(|n| conflict.claimants.get(n))
-        {
+        let style = match number.checked_sub(1).and_then(|n| claimants.get(n)) {
             None => Some(Style::Heading),
-            Some(claimant) if receives_traffic(conflict, claimant) => Some(Style::Receiver),
+            Some(claimant) if is_receiver(claimant) => Some(Style::Receiver),
             Some(claimant) if claimant.left.is_some() => Some(Style::Soft),
             Some(_) => None,
         };
         let line = style.map_or_else(|| line.clone(), |style| colour.paint(style, &line));
         let _ = writeln!(out, "  {line}");
     }
-    if conflict.claimants_omitted > 0 {
-        let _ = writeln!(out, "    and {} more", conflict.claimants_omitted);
+}
+
+/// Appends one anomaly, with its next step and runbook.
+pub fn anomaly_lines(out: &mut String, anomaly: &AnomalyData) {
+    let _ = writeln!(
+        out,
+        "{} {}{}",
+        anomaly.kind.name(),
+        clean(&anomaly.detail),
+        pod_suffix(anomaly)
+    );
+    if let Some(guidance) = &anomaly.guidance {
+        let _ = writeln!(out, "  next: {}", clean(&guidance.next_step));
+        let _ = writeln!(out, "  runbook: {}", clean(&guidance.runbook_url));
     }
-    let note = if conflict.traffic_goes_to.is_some() {
-        "→ receives the node's traffic for the address"
-    } else {
-        "no route of this node leads to any of them"
-    };
-    let _ = writeln!(out, "  {}", colour.paint(Style::Soft, note));
+}
+
+/// A time in UTC to the second, or `unknown`.
+#[must_use]
+pub fn seconds_text(time: Option<WallTime>) -> String {
+    time.map_or_else(|| "unknown".to_owned(), WallTime::to_seconds_text)
 }
 
 /// Why pods are unknown, each reason once.
 #[must_use]
-pub fn reasons(conflicts: &[ConflictData]) -> BTreeSet<String> {
-    conflicts
-        .iter()
-        .flat_map(|conflict| &conflict.claimants)
+pub fn reasons<'c>(claimants: impl Iterator<Item = &'c ClaimantData>) -> BTreeSet<String> {
+    claimants
         .filter_map(|claimant| claimant.pod_unknown_because.as_deref())
         .map(|reason| clean(reason).into_owned())
         .collect()
 }
 
 /// Rows with every column as wide as its widest cell.
-fn aligned(rows: &[Vec<String>]) -> Vec<String> {
+#[must_use]
+pub fn aligned(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
         .map(|column| {
@@ -272,7 +321,12 @@ mod tests {
             claimant("veth-long-name", Some("web-0")),
             claimant("vethb", None),
         ];
-        conflict_table(&mut text, &conflict(claimants), Colour::Off);
+        conflict_table(
+            &mut text,
+            &conflict(claimants),
+            Claimants::Plain,
+            Colour::Off,
+        );
         assert_eq!(
             text,
             "10.0.0.1  duplicate, certain\n\
@@ -290,7 +344,7 @@ mod tests {
             network: Network::Vrf("red".to_owned()),
             ..conflict(vec![claimant("vethb", None)])
         };
-        conflict_table(&mut text, &conflict, Colour::Off);
+        conflict_table(&mut text, &conflict, Claimants::Plain, Colour::Off);
         assert!(
             text.starts_with("10.0.0.1 (vrf:red)  duplicate, certain\n"),
             "{text}"
@@ -304,7 +358,7 @@ mod tests {
             network: Network::Bridge("br\x1b[2J\n".to_owned()),
             ..conflict(vec![claimant("\x1b[2Jveth\n", Some("web\x07\u{9b}1m"))])
         };
-        conflict_table(&mut text, &conflict, Colour::Off);
+        conflict_table(&mut text, &conflict, Claimants::Plain, Colour::Off);
         assert!(
             !text.chars().any(|c| c.is_control() && c != '\n'),
             "{text:?}"
@@ -316,7 +370,8 @@ mod tests {
     fn colour_is_used_only_if_it_is_on() {
         for (colour, has) in [(Colour::On, true), (Colour::Off, false)] {
             let mut text = String::new();
-            conflict_table(&mut text, &conflict(vec![claimant("vethb", None)]), colour);
+            let conflict = conflict(vec![claimant("vethb", None)]);
+            conflict_table(&mut text, &conflict, Claimants::WithSince, colour);
             assert_eq!(text.contains('\x1b'), has);
         }
     }

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     clock::{self, Moment, WallTime},
     engine::Timestamp,
+    event::guidance::part_runbook_url,
 };
 
 pub use sources::{Situation, SourceHealth};
@@ -37,6 +38,8 @@ pub enum Role {
     Names,
     /// Provides IPAM allocations; detection works without it.
     Ipam,
+    /// Compares addresses across nodes; detection on the node works without it.
+    Fleet,
     /// Receives events.
     Sink,
 }
@@ -70,6 +73,32 @@ pub struct PartReport {
     pub detail: String,
     /// When it entered this state, RFC 3339.
     pub since: WallTime,
+    /// The URL of the runbook, if it does not work and there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runbook_url: Option<String>,
+}
+
+impl PartReport {
+    /// Whether it does not do what it should.
+    #[must_use]
+    pub fn is_impaired(&self) -> bool {
+        matches!(self.state, State::Degraded | State::Failed)
+    }
+
+    /// Its name and detail.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!("{}: {}", self.name, self.detail)
+    }
+
+    /// The report, with the link to its runbook if it is impaired.
+    #[must_use]
+    pub fn with_runbook(mut self) -> Self {
+        if self.is_impaired() {
+            self.runbook_url = part_runbook_url(self.role);
+        }
+        self
+    }
 }
 
 #[derive(Debug)]
@@ -216,7 +245,9 @@ impl Health {
                     state: now.state,
                     detail: now.detail.clone().into_owned(),
                     since: moment.wall_at(now.since),
+                    runbook_url: None,
                 }
+                .with_runbook()
             })
             .collect()
     }

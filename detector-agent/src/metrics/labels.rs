@@ -5,7 +5,7 @@ use detector_common::{DropReason, RecordKind, RejectReason};
 use prometheus_client::encoding::EncodeLabelSet;
 
 use super::AddressLabels;
-use crate::engine::{AnomalyKind, ConflictKind};
+use crate::engine::{AnomalyKind, ConflictKind, ConflictScope};
 
 /// Kinds of observations that the agent counts itself; the kernel programs count those of [`RecordKind`].
 const OBSERVATION_KINDS: [&str; 10] = [
@@ -86,6 +86,19 @@ pub const DELIVERY_OUTCOMES: [&str; 16] = [
     "orphaned",
 ];
 
+/// Values of `verb` in `ipconflict_fleet_requests_total`.
+pub const FLEET_VERBS: [&str; 4] = ["create", "get", "update", "delete"];
+
+/// Values of `outcome` in `ipconflict_fleet_requests_total`.
+pub const FLEET_OUTCOMES: [&str; 6] = [
+    "ok",
+    "not_found",
+    "already_exists",
+    "outdated",
+    "rejected",
+    "failed",
+];
+
 /// Values of `kind` in `ipconflict_observations_total`.
 #[must_use]
 pub fn observation_kinds() -> Vec<&'static str> {
@@ -134,6 +147,31 @@ impl Kind {
             check(&observation_kinds(), kind);
         }
         Self { kind }
+    }
+}
+
+/// The kind and the scope of a conflict.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct KindAndScope {
+    kind: &'static str,
+    scope: &'static str,
+}
+
+impl KindAndScope {
+    /// Of conflicts of this kind and scope.
+    #[must_use]
+    pub fn new(kind: ConflictKind, scope: ConflictScope) -> Self {
+        Self {
+            kind: kind.name(),
+            scope: scope.name(),
+        }
+    }
+
+    /// Every pair that a conflict can have: of the fleet there are only duplicates.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let node = ConflictKind::ALL.map(|kind| Self::new(kind, ConflictScope::Node));
+        let fleet = Self::new(ConflictKind::Duplicate, ConflictScope::Fleet);
+        node.into_iter().chain([fleet])
     }
 }
 
@@ -220,6 +258,23 @@ impl Delivery {
     }
 }
 
+/// Labels of a request to the registry of addresses.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct FleetRequest {
+    verb: &'static str,
+    outcome: &'static str,
+}
+
+impl FleetRequest {
+    /// The outcome of requests.
+    #[must_use]
+    pub fn new(verb: &'static str, outcome: &'static str) -> Self {
+        check(&FLEET_VERBS, verb);
+        check(&FLEET_OUTCOMES, outcome);
+        Self { verb, outcome }
+    }
+}
+
 /// One label named `sink`.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct Sink {
@@ -250,6 +305,8 @@ pub struct ConflictInfo {
 pub struct AnomalyInfo {
     /// The address.
     pub address: super::AddressLabel,
+    /// The VLAN (of two tags the outer one), or empty.
+    pub vlan: String,
     /// The anomaly's kind.
     pub kind: &'static str,
     /// The device, or empty.

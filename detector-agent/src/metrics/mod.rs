@@ -18,8 +18,8 @@ use prometheus_client::{
 };
 
 use crate::{
-    engine::{AnomalyId, ConflictId},
-    event::{AnomalyData, AnyEvent, Change, ConflictData, SubjectId},
+    engine::{AnomalyId, ConflictId, ConflictScope},
+    event::{AnomalyData, AnyEvent, Change, ConflictData, SubjectId, summary},
     pods::Pod,
 };
 use info_series::{Described, InfoSeries};
@@ -28,7 +28,9 @@ use swept::SweptConflicts;
 
 pub use address::{AddressLabel, AddressLabels};
 pub use claims::{ClaimInfo, ClaimSeries};
-pub use labels::{AnomalyInfo, ConflictInfo, Delivery, Kind, Lookup, Reason, Sink};
+pub use labels::{
+    AnomalyInfo, ConflictInfo, Delivery, FleetRequest, Kind, KindAndScope, Lookup, Reason, Sink,
+};
 pub use text_format::to_prometheus_text;
 
 /// The most series of `ipconflict_conflict_info`, and of `ipconflict_anomaly_info`; what is beyond is counted.
@@ -45,11 +47,13 @@ pub fn gauge_value(count: usize) -> i64 {
 pub struct Metrics {
     registry: Registry,
     /// Active conflicts.
-    pub active: Family<Kind, Gauge>,
+    pub active: Family<KindAndScope, Gauge>,
     /// Conflicts raised since the start.
     pub raised: Family<Kind, Counter>,
     /// From the kernel's timestamp to the event.
     pub latency: Histogram,
+    /// From the beginning of a claim on this node to the event about a conflict across nodes.
+    pub fleet_latency: Histogram,
     /// Live claims of pod devices.
     pub claims: Gauge,
     /// Claimed addresses that the kernel programs do not know.
@@ -78,6 +82,10 @@ pub struct Metrics {
     pub pending: Family<Sink, Gauge>,
     /// Rejected events and those that wait behind them, by sink.
     pub parked: Family<Sink, Gauge>,
+    /// Requests to the registry of addresses.
+    pub fleet_requests: Family<FleetRequest, Counter>,
+    /// What this node has registered there.
+    pub fleet_claims: Gauge,
     swept: SweptConflicts,
     conflict_info: InfoSeries<ConflictId, ConflictInfo>,
     anomaly_info: InfoSeries<AnomalyId, AnomalyInfo>,
@@ -155,6 +163,15 @@ impl Metrics {
             "Time from the kernel's timestamp of the deciding observation to the creation of the event",
             Unit::Seconds,
             latency.clone(),
+        );
+        let fleet_latency = Histogram::new([
+            5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 15.0, 30.0, 60.0,
+        ]);
+        registry.register_with_unit(
+            "fleet_latency",
+            "Time from the beginning of the claim on this node to the creation of the event about a conflict across nodes",
+            Unit::Seconds,
+            fleet_latency.clone(),
         );
         let metrics = Self {
             active: metric!(
@@ -237,17 +254,30 @@ impl Metrics {
                 "Number of events that the receiver rejected, and of later ones of the same conflicts, which are tried again from time to time",
                 Family::default()
             ),
+            fleet_requests: metric!(
+                "fleet_requests",
+                "Total number of requests to the Kubernetes API for the comparison of addresses across nodes, by outcome",
+                Family::default()
+            ),
+            fleet_claims: metric!(
+                "fleet_claims",
+                "Number of addresses and ranges that this node has registered in the Kubernetes API",
+                Gauge::default()
+            ),
             latency,
+            fleet_latency,
             swept,
             conflict_info,
             anomaly_info,
             detail,
             registry: root,
         };
+        for labels in KindAndScope::all() {
+            drop(metrics.active.get_or_create(&labels));
+            drop(metrics.swept.gauge.get_or_create(&labels));
+        }
         for kind in crate::engine::ConflictKind::ALL {
-            drop(metrics.active.get_or_create(&kind.into()));
             drop(metrics.raised.get_or_create(&kind.into()));
-            drop(metrics.swept.gauge.get_or_create(&kind.into()));
         }
         for kind in crate::engine::AnomalyKind::ALL {
             drop(metrics.anomalies.get_or_create(&kind.into()));
@@ -285,8 +315,12 @@ impl Metrics {
                 let data = &event.data;
                 if event.event_type.change == Change::Raised {
                     self.raised.get_or_create(&data.kind.into()).inc();
+                    let latency = match data.scope {
+                        ConflictScope::Node => &self.latency,
+                        ConflictScope::Fleet => &self.fleet_latency,
+                    };
                     #[allow(clippy::cast_precision_loss)] // microseconds up to 2^52 are exact
-                    self.latency.observe(data.latency_us as f64 / 1e6);
+                    latency.observe(data.latency_us as f64 / 1e6);
                 }
                 self.show_conflict(data);
             }
@@ -319,7 +353,7 @@ impl Metrics {
             ConflictInfo {
                 address: address.clone(),
                 kind: data.kind.name(),
-                device: claimant.device.clone(),
+                device: summary::device(data.scope, claimant).into_owned(),
                 namespace,
                 pod,
                 sweep: sweep.clone(),
@@ -338,6 +372,7 @@ impl Metrics {
             let (namespace, pod) = pod_labels(data.pod.as_deref());
             AnomalyInfo {
                 address: data.address.into(),
+                vlan: data.vlan.map(|vlan| vlan.to_string()).unwrap_or_default(),
                 kind: data.kind.name(),
                 device: data.device.clone().unwrap_or_default(),
                 namespace,

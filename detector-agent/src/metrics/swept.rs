@@ -7,33 +7,31 @@ use std::{
 
 use prometheus_client::metrics::{family::Family, gauge::Gauge};
 
-use super::Kind;
-use crate::{
-    engine::{ConflictId, ConflictKind},
-    event::ConflictData,
-};
+use super::KindAndScope;
+use crate::{engine::ConflictId, event::ConflictData};
 
 /// The gauge, and the conflicts that it counts: at most as many as may be open.
 #[derive(Debug, Default)]
 pub(super) struct SweptConflicts {
-    pub(super) gauge: Family<Kind, Gauge>,
-    kinds: Mutex<HashMap<ConflictId, ConflictKind>>,
+    pub(super) gauge: Family<KindAndScope, Gauge>,
+    labels: Mutex<HashMap<ConflictId, KindAndScope>>,
 }
 
 impl SweptConflicts {
     pub(super) fn update(&self, data: &ConflictData) {
-        let kind = (data.sweep.is_some() && !data.is_resolved()).then_some(data.kind);
+        let labels = (data.sweep.is_some() && !data.is_resolved())
+            .then(|| KindAndScope::new(data.kind, data.scope));
         // A panic while it was held leaves a count that is at worst wrong by one.
-        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = match kind {
-            Some(kind) => kinds.insert(data.conflict_id, kind),
-            None => kinds.remove(&data.conflict_id),
+        let mut swept = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match labels {
+            Some(labels) => swept.insert(data.conflict_id, labels),
+            None => swept.remove(&data.conflict_id),
         };
         if let Some(before) = before {
-            self.gauge.get_or_create(&before.into()).dec();
+            self.gauge.get_or_create(&before).dec();
         }
-        if let Some(kind) = kind {
-            self.gauge.get_or_create(&kind.into()).inc();
+        if let Some(labels) = labels {
+            self.gauge.get_or_create(&labels).inc();
         }
     }
 }

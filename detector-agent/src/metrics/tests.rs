@@ -20,6 +20,7 @@ const CONTRACT: &[(&str, &str)] = &[
     ("ipconflict_anomaly_info", "gauge"),
     ("ipconflict_anomaly_info_overflow", "gauge"),
     ("ipconflict_detection_latency_seconds", "histogram"),
+    ("ipconflict_fleet_latency_seconds", "histogram"),
     ("ipconflict_claims", "gauge"),
     ("ipconflict_claimed_addresses_overflow", "gauge"),
     ("ipconflict_devices_attached", "gauge"),
@@ -34,6 +35,8 @@ const CONTRACT: &[(&str, &str)] = &[
     ("ipconflict_deliveries_total", "counter"),
     ("ipconflict_outbox_pending", "gauge"),
     ("ipconflict_outbox_parked", "gauge"),
+    ("ipconflict_fleet_requests_total", "counter"),
+    ("ipconflict_fleet_claims", "gauge"),
     ("ipconflict_claim_info", "gauge"),
     ("ipconflict_claim_info_overflow", "gauge"),
     ("process_cpu_seconds_total", "counter"),
@@ -89,21 +92,27 @@ fn conflicts_of_a_sweep_are_marked_and_counted() {
         let has = |line: &str| metrics.encode(None).unwrap().contains(line);
         let mut event = samples::raised("10.0.0.1");
         metrics.count_event(&event.clone().into());
-        assert!(has("conflicts_swept{kind=\"duplicate\"} 0\n"));
+        assert!(has(
+            "conflicts_swept{kind=\"duplicate\",scope=\"node\"} 0\n"
+        ));
         assert_eq!(has("sweep=\"\""), detail);
         event.data.sweep = Some(AnomalyId(7));
         for _ in 0..2 {
             metrics.count_event(&event.clone().into());
         }
-        assert!(has("conflicts_swept{kind=\"duplicate\"} 1\n"));
+        assert!(has(
+            "conflicts_swept{kind=\"duplicate\",scope=\"node\"} 1\n"
+        ));
         assert_eq!(has("sweep=\"00000000000000000000000000000007\""), detail);
         event.data.kind = ConflictKind::Host;
         metrics.count_event(&event.clone().into());
-        assert!(has("conflicts_swept{kind=\"duplicate\"} 0\n"));
-        assert!(has("conflicts_swept{kind=\"host\"} 1\n"));
+        assert!(has(
+            "conflicts_swept{kind=\"duplicate\",scope=\"node\"} 0\n"
+        ));
+        assert!(has("conflicts_swept{kind=\"host\",scope=\"node\"} 1\n"));
         event.data.state = SubjectState::Resolved;
         metrics.count_event(&event.into());
-        assert!(has("conflicts_swept{kind=\"host\"} 0\n"));
+        assert!(has("conflicts_swept{kind=\"host\",scope=\"node\"} 0\n"));
     }
 }
 
@@ -131,6 +140,7 @@ fn active_anomaly_has_a_series_with_its_pod() {
     let metrics = Metrics::new();
     let mut event = samples::drift("10.0.0.1");
     event.data.pod = None;
+    event.data.vlan = Some(7);
     metrics.count_event(&event.clone().into());
     // The pod becomes known.
     event.data.pod = samples::drift("10.0.0.1").data.pod;
@@ -141,6 +151,7 @@ fn active_anomaly_has_a_series_with_its_pod() {
         *shown[0],
         AnomalyInfo {
             address: event.data.address.into(),
+            vlan: "7".to_owned(),
             kind: "ipam_drift",
             device: event.data.device.clone().unwrap(),
             namespace: pod.namespace.clone(),
@@ -188,6 +199,8 @@ fn metrics_with_every_family() -> String {
     }
     let lookup = Lookup::new(Via::Cri, "named");
     metrics.lookups.get_or_create(&lookup).inc();
+    let request = FleetRequest::new("create", "ok");
+    metrics.fleet_requests.get_or_create(&request).inc();
     metrics.count_deliveries("webhook", "delivered", 1);
     metrics.show_queue("webhook", 1, 1);
     metrics.count_event(&samples::drift("10.0.0.2").into());

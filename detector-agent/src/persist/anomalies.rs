@@ -18,7 +18,10 @@ use crate::{
     persist::store::StoreError,
 };
 
-const TABLE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state.anomalies");
+pub(super) const TABLE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state.anomalies");
+/// Where records of another format are moved.
+pub(super) const ASIDE: TableDefinition<'_, &str, &[u8]> =
+    TableDefinition::new("state.anomalies-aside");
 
 /// One open anomaly.
 #[derive(Debug, Serialize, Deserialize)]
@@ -90,6 +93,8 @@ impl From<AnomalyRecord> for Anomaly {
             owner: record.owner,
             detail: record.detail,
             contested: record.contested,
+            // The registry of the cluster has it.
+            overlap: None,
             raised_at: record.raised_at,
             decided_at: record.decided_at,
             reported_latency_us: record.reported_latency_us,

@@ -1,20 +1,22 @@
 //! The records of open conflicts.
 //!
-//! Table `state.about`: `format` (of the records), `world` (the boot and the network namespace they belong to), `clock`
+//! Table `state.about`: `format` (of the records, also those of anomalies), `world` (the boot and the network namespace they belong to), `clock`
 //! (nanoseconds from the monotonic clock's zero to the wall clock's, so that a restart shows the same times).
 //! Table `state.conflicts`: a JSON document for each open conflict, by its id.
 
 use std::{collections::HashSet, fs, os::unix::fs::MetadataExt as _};
 
 use redb::{
-    ReadableTable as _, ReadableTableMetadata as _, TableDefinition, TableError, WriteTransaction,
+    ReadableTable as _, ReadableTableMetadata as _, TableDefinition, TableError, TableHandle,
+    WriteTransaction,
 };
 use tracing::{info, warn};
 
-use super::WriteRequest;
+use super::{WriteRequest, anomalies};
 use crate::{
     clock,
     engine::{Bounds, ConflictId, OpenConflict},
+    node,
     persist::store::StoreError,
 };
 
@@ -24,14 +26,14 @@ pub(super) const FORMAT: &str = "1";
 pub(super) const ABOUT: TableDefinition<'_, &str, &str> = TableDefinition::new("state.about");
 pub(super) const CONFLICTS: TableDefinition<'_, u128, &[u8]> =
     TableDefinition::new("state.conflicts");
-/// Where records of another format are moved. One set is kept; nothing here reads it.
+/// Where records of another format are moved, like those of anomalies. One set is kept; nothing here reads it.
 const ASIDE: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("state.conflicts-aside");
 
 /// The scope in which monotonic times and interface indices are valid: this boot and this network namespace.
 pub(super) fn world() -> std::io::Result<String> {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let boot = node::boot_id()?;
     let namespace = fs::metadata("/proc/self/ns/net")?.ino();
-    Ok(format!("{} net:[{namespace}]", boot.trim()))
+    Ok(format!("{boot} net:[{namespace}]"))
 }
 
 /// Prepares the tables for records of this world and returns those they have.
@@ -46,13 +48,10 @@ pub(super) fn prepare(
     let (format, of, clock) = (get("format")?, get("world")?, get("clock")?);
     let known = format.as_deref() == Some(FORMAT);
     if let Some(format) = format.filter(|_| !known) {
-        write.delete_table(ASIDE)?;
-        match write.rename_table(CONFLICTS, ASIDE) {
-            Ok(()) | Err(TableError::TableDoesNotExist(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
+        move_aside(write, CONFLICTS, ASIDE)?;
+        move_aside(write, anomalies::TABLE, anomalies::ASIDE)?;
         warn!(
-            "the open conflicts in --state-dir have the unknown format {format} (this version writes {FORMAT}); they were moved to the table state.conflicts-aside"
+            "the state in --state-dir has format {format}, written by another version of the agent, and this version reads format {FORMAT} only: it was moved to the tables state.conflicts-aside and state.anomalies-aside, and what is still open is raised again"
         );
     } else if known && of.as_deref() == Some(world) {
         if let Some(offset) = clock.and_then(|offset| offset.parse().ok()) {
@@ -74,6 +73,18 @@ pub(super) fn prepare(
     drop(about);
     write.open_table(CONFLICTS)?;
     Ok(Vec::new())
+}
+
+fn move_aside(
+    write: &WriteTransaction,
+    table: impl TableHandle,
+    aside: impl TableHandle + Copy,
+) -> Result<(), StoreError> {
+    write.delete_table(aside)?;
+    match write.rename_table(table, aside) {
+        Ok(()) | Err(TableError::TableDoesNotExist(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn read(write: &WriteTransaction) -> Result<Vec<OpenConflict>, StoreError> {

@@ -23,6 +23,7 @@ fn anomaly(id: u128) -> Anomaly {
             count: 5,
             first: vec![address(1)],
         }),
+        overlap: None,
         raised_at: Timestamp(1),
         decided_at: Timestamp(2),
         reported_latency_us: Some(47),
