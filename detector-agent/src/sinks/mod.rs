@@ -33,6 +33,13 @@ pub trait EventSink: Send + fmt::Debug {
     /// Accepts one event, or drops and counts it.
     fn offer(&mut self, event: &AnyEvent);
 
+    /// Gets the state of an active conflict or anomaly without a change: one that an earlier agent raised, or whose pod
+    /// became known.
+    fn show(&mut self, _state: &AnyEvent) {}
+
+    /// Gets an event that the agent of another node reports, for people who look at this node.
+    fn display(&mut self, _event: &AnyEvent) {}
+
     /// Whether it dropped something, has room again, and wants [`EventSink::catch_up`].
     fn is_behind(&self) -> bool {
         false

@@ -58,6 +58,12 @@ impl Reporter {
         self.lines_health = Some(part);
     }
 
+    /// The name of this node.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        self.maker.node()
+    }
+
     /// Adds a sink.
     pub fn add_sink(&mut self, sink: Box<dyn EventSink>) {
         self.sinks.push(sink);
@@ -172,16 +178,28 @@ impl Reporter {
         }
     }
 
-    /// Shows an active conflict or anomaly in the metrics without an event: one that an earlier agent raised, or whose
-    /// pod became known.
+    /// Shows an active conflict or anomaly in the metrics, and to the sinks that show pods, without an event: one that an
+    /// earlier agent raised, or whose pod became known.
     pub fn show<'s>(&mut self, subject: impl Into<EventSubject<'s>>) {
         let subject = subject.into();
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
         let event = self.maker.any_event(Change::Updated, subject, pods);
         self.metrics.count_event(&event);
+        for sink in &mut self.sinks {
+            sink.show(&event);
+        }
         subject
             .claimants()
             .for_each(|c| self.pods.request_lookup(c));
+    }
+
+    /// Displays one change of a conflict or an anomaly that the agent of another node reports.
+    pub fn display<'s>(&mut self, change: Change, subject: impl Into<EventSubject<'s>>) {
+        let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
+        let event = self.maker.any_event(change, subject.into(), pods);
+        for sink in &mut self.sinks {
+            sink.display(&event);
+        }
     }
 
     /// A device appeared, or something about it changed.

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::timer::with_jitter;
+
 /// The longest wait that a server may request; after it, the request is retried.
 const RETRY_AFTER_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
@@ -15,13 +17,12 @@ pub struct RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// The wait after failure number `failures` (from 1), shortened by up to half at random so that many agents do not
-    /// retry at the same moment.
+    /// The wait after failure number `failures` (from 1), with jitter.
     #[must_use]
     pub fn wait(&self, failures: u32, random: &mut fastrand::Rng) -> Duration {
         let doubled = 2u32.saturating_pow(failures.saturating_sub(1).min(31));
         let full = self.first.saturating_mul(doubled).min(self.longest);
-        full.mul_f64(0.5 + random.f64() / 2.0)
+        with_jitter(full, random)
     }
 }
 

@@ -105,6 +105,7 @@ impl Senders {
         // The last events are stored, and so available to the senders, before these are stopped.
         let flushed = async {
             if let Some(outbox) = &self.outbox {
+                outbox.send_digests();
                 outbox.sync().await;
             }
             // It fails if there is no sender.

@@ -45,14 +45,19 @@ impl Alert {
     /// The alert for `event`.
     pub(super) fn new(event: &AnyEvent, settings: &AlertSettings, now: WallTime) -> Self {
         let kind = event.kind();
-        let (own, mut annotations, node) = match event {
+        let (own, mut annotations, node, cluster) = match event {
             AnyEvent::Conflict(event) => {
                 let data = &event.data;
-                (labels(data), annotations(data), &data.node)
+                (labels(data), annotations(data), &data.node, &data.cluster)
             }
             AnyEvent::Anomaly(event) => {
                 let data = &event.data;
-                (anomaly_labels(data), anomaly_annotations(data), &data.node)
+                (
+                    anomaly_labels(data),
+                    anomaly_annotations(data),
+                    &data.node,
+                    &data.cluster,
+                )
             }
         };
         annotations.insert("runbook_url", kind.runbook_url());
@@ -60,6 +65,11 @@ impl Alert {
         let description = format!("{} {}", notice.effect, notice.next_step);
         annotations.insert("description", description.trim().to_owned());
         let mut labels = with_severity(&settings.labels, kind);
+        if let Some(cluster) = cluster {
+            labels
+                .entry("cluster".to_owned())
+                .or_insert_with(|| cluster.clone());
+        }
         labels.extend(
             own.into_iter()
                 .map(|(name, value)| (name.to_owned(), value)),
@@ -176,6 +186,8 @@ mod tests {
         );
         (conflict.data.vlan, conflict.data.inner_vlan) = (Some(100), Some(7));
         expected["vlan"] = "100.7".into();
+        conflict.data.cluster = Some("east".to_owned());
+        expected["cluster"] = "east".into();
         assert_eq!(posted(conflict, &settings)["labels"], expected);
         let drift = posted(samples::drift("10.0.0.1"), &settings);
         let expected = json!({

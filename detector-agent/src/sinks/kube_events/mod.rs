@@ -1,62 +1,49 @@
-//! Kubernetes events on the pods of a conflict, shown by `kubectl describe pod` and by event exporters.
+//! Kubernetes Events about conflicts and anomalies, shown by `kubectl describe` and by event exporters.
 //!
-//! `IPConflict` (Warning) once for each pod of a conflict, as soon as the pod is known, with another claimant's pod as
-//! the related object; `IPConflictResolved` (Normal) on the same pods when it is resolved. A repetition within 6 minutes
-//! increments the count of the existing event (its `series`).
+//! A conflict has an Event on each of its pods, an anomaly one on its pod, and what has no known pod has one on the Node;
+//! a second one follows at the end. An Event waits up to two seconds for the names of other pods, and is corrected if
+//! they become known later. A repetition within 6 minutes increments the `count` of the existing Event.
+//! An Event's name follows from what it is about, so after a restart the server refuses to create it again.
 //!
-//! Of an address sweep, the pod that sweeps gets `AddressSweep` (Warning) and `AddressSweepEnded` (Normal), and the other
-//! pods of its conflicts get none.
+//! Of an address sweep, the pod that sweeps gets an Event, and the other pods of its conflicts get none.
 //!
-//! Invariants: offering an event never waits; the queue, the notified pods and the rate per pod are bounded.
+//! Invariants: offering an event never waits; the queue, what waits for names, the remembered Events and the rate per
+//! object are bounded.
 
-mod pod_events;
+mod ledger;
+mod notices;
+mod poster;
 mod spam_filter;
+#[cfg(test)]
+mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use ::kube::{
-    Error,
-    runtime::events::{Recorder, Reporter},
-};
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep, timeout},
-};
+use tokio::{sync::mpsc, time::Instant};
 use tracing::{info, warn};
 
 use self::{
-    pod_events::{NotifiedPods, PodEvent},
+    ledger::{Ledger, Request},
+    poster::EventPoster,
     spam_filter::SpamFilter,
 };
 use crate::{
     clock,
-    engine::AnomalyKind,
     event::AnyEvent,
     health::Part,
     kube_client::KubeClient,
     log_budget::LogBudget,
     metrics::Metrics,
-    sinks::{
-        EventSink,
-        client::{PostFailure, is_rejection},
-    },
-    timer::DoublingDelay,
+    sinks::{EventSink, client::PostFailure},
+    timer::sleep_until_some,
 };
 
 /// The sink's name in metrics.
 const SINK: &str = "kubernetes";
-/// The reporting controller, a qualified name as the API requires.
-const CONTROLLER: &str = "ipconflict.io/detector-agent";
 /// The most events that wait for the server.
 const QUEUE: usize = 1024;
-/// Attempts for one event; with the pauses, the server may be unreachable for a minute.
-const ATTEMPTS: u32 = 12;
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// The longest time of one attempt.
-const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The sink for events on pods.
+/// The sink for Kubernetes Events.
 #[derive(Debug)]
 pub struct KubeEvents {
     queue: mpsc::Sender<AnyEvent>,
@@ -77,143 +64,116 @@ impl KubeEvents {
             metrics: Arc::clone(&metrics),
         };
         health.works("nothing to post yet");
-        let poster = EventPoster {
-            kube,
-            instance,
-            recorder: None,
+        let posting = Posting {
+            poster: EventPoster::new(kube, instance),
+            ledger: Ledger::default(),
+            spam_filter: SpamFilter::default(),
+            is_failing: false,
+            log_budget: LogBudget::new(),
+            metrics,
+            health,
         };
-        (sink, post_all(poster, metrics, health, queued))
+        (sink, posting.run(queued))
     }
 }
 
 impl EventSink for KubeEvents {
     fn offer(&mut self, event: &AnyEvent) {
-        // Of anomalies only a sweep: on the others a pod's owner cannot act, only the node's operator can.
-        let is_for_pods = match event {
-            AnyEvent::Conflict(_) => true,
-            AnyEvent::Anomaly(event) => event.data.kind == AnomalyKind::AddressSweep,
-        };
-        if is_for_pods && self.queue.try_send(event.clone()).is_err() {
-            count(&self.metrics, "dropped");
+        if self.queue.try_send(event.clone()).is_err() {
+            self.metrics.count_deliveries(SINK, "dropped", 1);
         }
+    }
+
+    fn show(&mut self, event: &AnyEvent) {
+        self.offer(event);
     }
 }
 
-fn count(metrics: &Metrics, outcome: &'static str) {
-    metrics.count_deliveries(SINK, outcome, 1);
-}
-
-async fn post_all(
-    mut poster: EventPoster,
+/// The task that posts.
+struct Posting {
+    poster: EventPoster,
+    ledger: Ledger,
+    spam_filter: SpamFilter,
+    is_failing: bool,
+    log_budget: LogBudget,
     metrics: Arc<Metrics>,
     health: Part,
-    mut queued: mpsc::Receiver<AnyEvent>,
-) {
-    let mut notified = NotifiedPods::default();
-    let mut spam_filter = SpamFilter::default();
-    let mut is_failing = false;
-    let mut log_budget = LogBudget::new();
-    while let Some(event) = queued.recv().await {
-        let pod_events = match &event {
-            AnyEvent::Conflict(event) => notified.pod_events(&event.data),
-            AnyEvent::Anomaly(event) => Vec::from_iter(notified.sweep_event(&event.data)),
-        };
-        for pod_event in pod_events {
-            if !spam_filter.take_token(&pod_event.key(), Instant::now()) {
-                count(&metrics, "limited");
+}
+
+impl Posting {
+    async fn run(mut self, mut queued: mpsc::Receiver<AnyEvent>) {
+        loop {
+            let requests = tokio::select! {
+                event = queued.recv() => match event {
+                    Some(event) => self.ledger.apply(&event, Instant::now()),
+                    None => return,
+                },
+                () = sleep_until_some(self.ledger.next_due()) => Vec::new(),
+            };
+            self.post(requests).await;
+            // A queue that is never empty delays nothing that is due.
+            let due = self.ledger.take_due(Instant::now());
+            self.post(due).await;
+        }
+    }
+
+    /// Posts these; the end of something whose beginning was not posted is left out.
+    async fn post(&mut self, requests: Vec<Request>) {
+        let mut left_out = Vec::new();
+        for request in requests {
+            let object = (request.subject, request.notice.object());
+            if left_out.contains(&object) {
                 continue;
             }
-            match poster.post(&pod_event).await {
-                Ok(()) => {
-                    count(&metrics, "delivered");
-                    health.works("posts events on the pods of conflicts");
-                    if std::mem::take(&mut is_failing) {
-                        info!("Kubernetes events are posted again");
-                    }
-                }
-                Err(PostFailure::Rejected(why)) => {
-                    count(&metrics, "rejected");
-                    if log_budget.take(clock::now()) {
-                        let pod = pod_event.key();
-                        warn!(
-                            pod,
-                            "Kubernetes event not accepted, others are posted: {why}"
-                        );
-                    }
-                    health.degraded(format!("an event was not accepted: {why}"));
-                }
-                Err(PostFailure::Failed(why)) => {
-                    count(&metrics, "failed");
-                    if !std::mem::replace(&mut is_failing, true) {
-                        warn!("cannot post Kubernetes events: {why}");
-                    }
-                    health.failed(why);
-                }
+            let rate_key = request.notice.rate_key();
+            if !self.spam_filter.take_token(&rate_key, Instant::now()) {
+                self.count("limited");
+                self.ledger.held_back(&request);
+                left_out.push(object);
+                continue;
             }
-        }
-    }
-}
-
-/// Posts events; reconnects when its token is no longer valid.
-struct EventPoster {
-    kube: KubeClient,
-    instance: String,
-    recorder: Option<Recorder>,
-}
-
-impl EventPoster {
-    /// Posts one event; retries unless the server rejects it.
-    async fn post(&mut self, pod_event: &PodEvent) -> Result<(), PostFailure> {
-        let event = pod_event.event();
-        let mut pause = DoublingDelay::new(FIRST_PAUSE, LONGEST_PAUSE);
-        let mut attempt = 1;
-        loop {
-            let why = match self.recorder().await {
-                Err(why) => why,
-                Ok(recorder) => {
-                    let publishing = recorder.publish(&event, &pod_event.regarding);
-                    match timeout(TIMEOUT, publishing).await {
-                        Ok(Ok(())) => return Ok(()),
-                        Ok(Err(Error::Api(status))) if status.code == 401 => {
-                            // The token was rotated: a new client reads it again.
-                            self.recorder = None;
-                            Error::Api(status).to_string()
-                        }
-                        Ok(Err(Error::Api(status))) if is_rejection(status.code) => {
-                            return Err(PostFailure::Rejected(Error::Api(status).to_string()));
-                        }
-                        Ok(Err(Error::Api(status))) if is_final(status.code) => {
-                            return Err(PostFailure::Failed(Error::Api(status).to_string()));
-                        }
-                        Ok(Err(error)) => error.to_string(),
-                        Err(_) => format!("no response within {TIMEOUT:?}"),
-                    }
-                }
-            };
-            if attempt == ATTEMPTS {
-                return Err(PostFailure::Failed(why));
+            let posted = self.poster.post(&request).await;
+            if posted.is_err() {
+                left_out.push(object);
             }
-            sleep(pause.advance()).await;
-            attempt += 1;
+            self.conclude(&request, posted);
         }
     }
 
-    async fn recorder(&mut self) -> Result<&Recorder, String> {
-        match &mut self.recorder {
-            Some(recorder) => Ok(recorder),
-            none => {
-                let (client, _) = self.kube.connect().await.map_err(|why| why.to_string())?;
-                let reporter = Reporter {
-                    controller: CONTROLLER.to_owned(),
-                    instance: Some(self.instance.clone()),
-                };
-                Ok(none.insert(Recorder::new(client, reporter)))
+    fn conclude(&mut self, request: &Request, posted: Result<(), PostFailure>) {
+        match posted {
+            Ok(()) => {
+                self.ledger.posted(request, Instant::now());
+                self.count("delivered");
+                self.health.works("posts events on pods and the node");
+                if std::mem::take(&mut self.is_failing) {
+                    info!("Kubernetes events are posted again");
+                }
+            }
+            Err(PostFailure::Rejected(why)) => {
+                self.ledger.held_back(request);
+                self.count("rejected");
+                if self.log_budget.take(clock::now()) {
+                    let object = request.notice.object();
+                    warn!(
+                        object,
+                        "Kubernetes event not accepted, others are posted: {why}"
+                    );
+                }
+                self.health
+                    .degraded(format!("an event was not accepted: {why}"));
+            }
+            Err(PostFailure::Failed(why)) => {
+                self.count("failed");
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    warn!("cannot post Kubernetes events: {why}");
+                }
+                self.health.failed(why);
             }
         }
     }
-}
 
-/// Whether a retry would get the same response.
-fn is_final(code: u16) -> bool {
-    (400..500).contains(&code) && !matches!(code, 408 | 429)
+    fn count(&self, outcome: &'static str) {
+        self.metrics.count_deliveries(SINK, outcome, 1);
+    }
 }

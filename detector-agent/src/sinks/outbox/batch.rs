@@ -28,6 +28,8 @@ pub(super) enum OutboxInput {
     Active(Vec<AnyEvent>),
     /// The minimum duration of a sink's filter has passed for this subject.
     DelayElapsed(usize, SubjectId),
+    /// The agent stops: digests whose conflicts and changes are still being collected are due now.
+    DigestsDue,
     /// A sink delivered an event or gave it up.
     Finished(usize, SubjectId, u64),
     /// A sink's receiver rejected an event, and a later one of the subject takes its place.
@@ -106,6 +108,7 @@ impl<'l, 't> Batch<'l, 't> {
             OutboxInput::Event(event) => self.active(event, false),
             OutboxInput::Active(events) => self.all_active(events),
             OutboxInput::DelayElapsed(sink, subject) => self.delay_elapsed(*sink, *subject),
+            OutboxInput::DigestsDue => self.digests_due(),
             OutboxInput::Finished(sink, subject, seq) => self.remove(*sink, *subject, *seq),
             OutboxInput::Superseded(sink, subject, seq) => self.supersede(*sink, *subject, *seq),
         }
@@ -187,7 +190,7 @@ impl<'l, 't> Batch<'l, 't> {
             if record.has_own_messages(name) {
                 self.push(sink, event, Change::Resolved)?;
             } else if record.digest_sinks.contains(name) {
-                self.leave_digest(sink, subject, record.groups.get(name).copied())?;
+                self.leave_digest(sink, event, record.groups.get(name).copied())?;
             }
         }
         Ok(())

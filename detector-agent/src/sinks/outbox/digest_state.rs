@@ -2,22 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::open_digest::{GroupKey, OpenDigest};
 use crate::{
     clock::WallTime,
-    engine::{Confidence, ConflictKind},
-    event::{
-        Change, ConflictData, SubjectId, names,
-        summary::{claimants, scoped_address},
-    },
-    sinks::{
-        digest::{ConflictGroup, Digest, DigestEntry, DigestRules},
-        message::Message,
-    },
+    engine::{AnomalyKind, Confidence},
+    event::{AnomalyData, AnyEvent, ConflictData, SubjectId},
+    sinks::digest::DigestRules,
 };
 
-/// The most conflicts of a storm that one message lists.
-const LISTED: usize = 10;
-/// The most groups of a sink that have a digest of their own.
+/// The most groups of conflicts of a sink that have a digest of their own, and the most groups of anomalies. Anomalies beyond
+/// it join the newest group of their kind.
 const GROUPS: usize = 32;
 
 /// The state of one sink's digests.
@@ -27,72 +21,17 @@ pub(super) struct DigestState {
     own: Vec<WallTime>,
     /// The digest of a storm.
     open: Option<OpenDigest>,
-    /// Those of conflicts with the same claimants.
+    /// Those of conflicts with the same claimants, and of anomalies of one kind.
     #[serde(default)]
     groups: Vec<OpenDigest>,
 }
 
-/// A digest with a conflict that is active, or that the sink was not notified of.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct OpenDigest {
-    pub(super) id: SubjectId,
-    node: String,
-    since: WallTime,
-    pub(super) active: usize,
-    total: usize,
-    /// Since the last message.
-    joined: usize,
-    entries: Vec<DigestEntry>,
-    pub(super) is_raised: bool,
-    /// What its conflicts have in common.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    group: Option<GroupState>,
-    /// A conflict changed since the last message.
-    #[serde(default)]
-    pub(super) is_changed: bool,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct GroupState {
-    key: GroupKey,
-    now: ConflictGroup,
-    /// As it was in the last message.
-    sent: Option<ConflictGroup>,
-}
-
-/// What decides which group a conflict joins.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct GroupKey {
-    #[serde(with = "names::name")]
-    kind: ConflictKind,
-    /// The claimants' devices.
-    devices: Vec<String>,
-}
-
-impl GroupKey {
-    fn of(data: &ConflictData) -> Self {
-        let mut devices: Vec<_> = data.present().map(|c| c.device.clone()).collect();
-        devices.sort();
-        Self {
-            kind: data.kind,
-            devices,
-        }
-    }
-}
-
-impl GroupState {
-    /// What a person should know of the changes since the last message, with `joined` further conflicts.
-    fn changes(&self, joined: usize) -> Vec<String> {
-        let more = match joined {
-            0 => None,
-            1 => Some("1 more address".to_owned()),
-            joined => Some(format!("{joined} more addresses")),
-        };
-        let changes = self.sent.as_ref().map(|sent| self.now.changes_since(sent));
-        more.into_iter()
-            .chain(changes.unwrap_or_default())
-            .collect()
-    }
+/// Which digest a conflict or an anomaly joins.
+enum JoinedGroup {
+    /// The group at this position.
+    Open(usize),
+    New(GroupKey),
+    Storm,
 }
 
 impl DigestState {
@@ -108,30 +47,87 @@ impl DigestState {
         has_room
     }
 
-    /// Adds a conflict to the digest of its group, or to that of the storm; a new digest gets the id `new`.
+    /// Adds a conflict or an anomaly to the digest of its group, or a conflict to that of the storm; a new digest gets the
+    /// id `new`.
     pub(super) fn join(
         &mut self,
-        data: &ConflictData,
+        event: &AnyEvent,
         rules: DigestRules,
         now: WallTime,
         new: SubjectId,
     ) -> &OpenDigest {
+        let group = match event {
+            AnyEvent::Conflict(conflict) => self.group_of_conflict(&conflict.data, rules, now),
+            AnyEvent::Anomaly(anomaly) => self.group_of_anomaly(&anomaly.data, rules, now),
+        };
+        let digest = match group {
+            JoinedGroup::Open(position) => &mut self.groups[position],
+            JoinedGroup::New(key) => {
+                self.groups.push(OpenDigest::new(new, event, Some(key)));
+                let last = self.groups.len() - 1;
+                &mut self.groups[last]
+            }
+            JoinedGroup::Storm => self
+                .open
+                .get_or_insert_with(|| OpenDigest::new(new, event, None)),
+        };
+        digest.join(event);
+        digest
+    }
+
+    fn group_of_conflict(
+        &mut self,
+        data: &ConflictData,
+        rules: DigestRules,
+        now: WallTime,
+    ) -> JoinedGroup {
         let key = GroupKey::of(data);
-        let has_key = |digest: &OpenDigest| digest.group.as_ref().is_some_and(|g| g.key == key);
-        let digest = if let Some(position) = self.groups.iter().position(has_key) {
-            &mut self.groups[position]
-        } else if self.groups.len() < GROUPS
+        let is_conflicts = |key: &GroupKey| matches!(key, GroupKey::Conflicts { .. });
+        if let Some((position, _)) = self.keys().find(|(_, open)| **open == key) {
+            JoinedGroup::Open(position)
+        } else if self.keys().filter(|(_, key)| is_conflicts(key)).count() < GROUPS
             && (data.confidence == Confidence::Observed || self.has_room(rules, now))
         {
-            self.groups.push(OpenDigest::new(new, data, Some(key)));
-            let last = self.groups.len() - 1;
-            &mut self.groups[last]
+            JoinedGroup::New(key)
         } else {
-            self.open
-                .get_or_insert_with(|| OpenDigest::new(new, data, None))
+            JoinedGroup::Storm
+        }
+    }
+
+    /// Anomalies that begin within a minute of the first of their kind are one group. A sweep, which is one message for
+    /// many conflicts itself, is a group of its own.
+    fn group_of_anomaly(
+        &self,
+        data: &AnomalyData,
+        rules: DigestRules,
+        now: WallTime,
+    ) -> JoinedGroup {
+        let anomalies = |(position, key): (usize, &GroupKey)| match key {
+            GroupKey::Anomalies { anomaly, begun } => Some((position, *anomaly, *begun)),
+            GroupKey::Conflicts { .. } => None,
         };
-        digest.join(data);
-        digest
+        let is_full = self.keys().filter_map(anomalies).count() >= GROUPS;
+        let is_recent = |begun: WallTime| begun <= now && now.since(begun) < rules.within;
+        let mut open = self
+            .keys()
+            .filter_map(anomalies)
+            .filter(|(_, kind, begun)| {
+                let joins = data.kind != AnomalyKind::AddressSweep && is_recent(*begun);
+                *kind == data.kind && (is_full || joins)
+            });
+        match open.next_back() {
+            Some((position, ..)) => JoinedGroup::Open(position),
+            None => JoinedGroup::New(GroupKey::Anomalies {
+                anomaly: data.kind,
+                begun: now,
+            }),
+        }
+    }
+
+    /// The groups' positions and keys, oldest first.
+    fn keys(&self) -> impl DoubleEndedIterator<Item = (usize, &GroupKey)> {
+        let groups = self.groups.iter().enumerate();
+        groups.filter_map(|(position, digest)| Some((position, &digest.group.as_ref()?.key)))
     }
 
     /// The digest with this id, or without one that of the storm.
@@ -160,123 +156,39 @@ impl DigestState {
     }
 }
 
-impl OpenDigest {
-    fn new(id: SubjectId, data: &ConflictData, key: Option<GroupKey>) -> Self {
-        let group = key.map(|key| GroupState {
-            key,
-            now: ConflictGroup::new(data),
-            sent: None,
-        });
-        Self {
-            id,
-            node: data.node.clone(),
-            since: data.raised_at,
-            active: 0,
-            total: 0,
-            joined: 0,
-            entries: Vec::new(),
-            is_raised: false,
-            group,
-            is_changed: false,
-        }
-    }
-
-    pub(super) fn is_group(&self) -> bool {
-        self.group.is_some()
-    }
-
-    pub(super) fn is_pending(&self) -> bool {
-        !self.is_raised || self.joined > 0 || self.is_changed
-    }
-
-    fn join(&mut self, data: &ConflictData) {
-        self.active += 1;
-        self.total += 1;
-        self.joined += 1;
-        match &mut self.group {
-            // Should it end before its first message, this is what the message has.
-            Some(group) if self.total > 1 && !self.is_raised => group.now.add(data),
-            Some(_) => {}
-            None if self.entries.len() < LISTED => self.entries.push(DigestEntry {
-                address: scoped_address(data),
-                claimants: claimants(data),
-            }),
-            None => {}
-        }
-    }
-
-    /// The message that is due, with `members`, the open conflicts of a group; `None` if nothing changed for a person.
-    pub(super) fn next_message<'c>(
-        &mut self,
-        id: String,
-        time: WallTime,
-        members: impl ExactSizeIterator<Item = &'c ConflictData>,
-    ) -> Option<Message> {
-        self.is_changed = false;
-        let mut active = self.active;
-        let mut changed = Vec::new();
-        if let Some(group) = &mut self.group {
-            active = members.len();
-            if let Some(mut now) = ConflictGroup::of(members) {
-                now.keep_pods(&group.now);
-                group.now = now;
-            }
-            changed = group.changes(self.joined);
-        }
-        if self.is_raised && self.joined == 0 && changed.is_empty() {
-            return None;
-        }
-        let change = if self.is_raised {
-            Change::Updated
-        } else {
-            changed.clear();
-            Change::Raised
-        };
-        self.is_raised = true;
-        Some(self.message(change, id, time, active, changed))
-    }
-
-    /// The last message.
-    pub(super) fn end_message(&mut self, id: String, time: WallTime) -> Message {
-        self.message(Change::Resolved, id, time, 0, Vec::new())
-    }
-
-    /// What it contains is not new any more.
-    fn message(
-        &mut self,
-        change: Change,
-        id: String,
-        time: WallTime,
-        active: usize,
-        changed: Vec<String>,
-    ) -> Message {
-        let group = self.group.as_mut().map(|group| {
-            group.sent = Some(group.now.clone());
-            group.now.clone()
-        });
-        let digest = Digest {
-            id,
-            digest_id: self.id,
-            change,
-            node: self.node.clone(),
-            time,
-            since: self.since,
-            active,
-            total: self.total,
-            joined: std::mem::take(&mut self.joined),
-            entries: std::mem::take(&mut self.entries),
-            group,
-            changed,
-        };
-        Message::Digest(digest.into())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
     use std::time::Duration;
 
     use super::*;
+    use crate::event::samples;
+
+    /// As it was written before there were groups of anomalies.
+    #[test]
+    fn state_of_an_earlier_version_is_read() {
+        let stored = r#"{
+            "own": ["2026-11-22T10:00:00Z"],
+            "open": {"id": "1", "node": "n", "since": "2026-11-22T10:00:00Z", "active": 2, "total": 2, "joined": 2,
+                "entries": [{"address": "10.0.0.9", "claimants": "x and y"}], "is_raised": false},
+            "groups": [{"id": "2", "node": "n", "since": "2026-11-22T10:00:00Z", "active": 1, "total": 1, "joined": 0,
+                "entries": [], "is_raised": true, "is_changed": true,
+                "group": {"key": {"kind": "duplicate", "devices": ["veth-a", "veth-b"]}, "sent": null,
+                    "now": {"kind": "duplicate", "confidence": "certain", "claimants": [], "addresses": ["10.0.0.1"],
+                        "receivers": {}}}}]}"#;
+        let mut state: DigestState = serde_json::from_str(stored).unwrap();
+        assert_eq!(state.pending().count(), 2);
+        let conflict = samples::raised("10.0.0.2").into();
+        let rules = DigestRules::FOR_PEOPLE;
+        let joined = state.join(
+            &conflict,
+            rules,
+            WallTime::now(),
+            samples::subject_id("new"),
+        );
+        assert_eq!(joined.id, SubjectId::try_from("2".to_owned()).unwrap());
+    }
 
     #[test]
     fn three_groups_a_minute_have_digests_of_their_own() {

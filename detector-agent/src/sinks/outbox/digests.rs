@@ -1,22 +1,21 @@
-//! Digests: a sink that notifies people gets the conflicts with the same claimants as one message, and those of a storm
-//! beyond the first few groups as one.
+//! Digests: a sink that notifies people gets the conflicts with the same claimants as one message, those of a storm beyond the
+//! first few groups as one, and anomalies of one kind that begin within a minute as one.
 //!
-//! Invariants: a digest is raised once and resolved once, when its last conflict is over, also across restarts; a conflict
-//! is in one digest from its raise to its end. An update is sent only if a person should know what changed.
-
-use std::sync::Arc;
+//! Invariants: a digest is raised once and resolved once, when its last member is over, also across restarts; a conflict or an
+//! anomaly is in one digest from its raise to its end. An update is sent only if a person should know what changed.
 
 use redb::{ReadableTable, Table};
 
 use super::{
     SinkSpec,
     batch::Batch,
-    digest_state::{DigestState, OpenDigest},
+    digest_state::DigestState,
+    open_digest::OpenDigest,
     outbox_store::{DelayedDelivery, OutboxStore},
     tables::OpenRecord,
 };
 use crate::{
-    event::{AnyEvent, Change, ConflictData, Event, SubjectId},
+    event::{AnyEvent, Change, SubjectId},
     persist::store::StoreError,
     sinks::digest::DigestRules,
 };
@@ -66,11 +65,9 @@ impl Batch<'_, '_> {
         event: &AnyEvent,
         record: &mut OpenRecord,
     ) -> Result<(), StoreError> {
-        match (self.store.sinks[sink].digest, event) {
-            (Some(rules), AnyEvent::Conflict(conflict)) => {
-                self.join_digest(sink, rules, &conflict.data, record)?;
-            }
-            _ => self.push(sink, event, Change::Raised)?,
+        match self.store.sinks[sink].digest {
+            Some(rules) => self.join_digest(sink, rules, event, record)?,
+            None => self.push(sink, event, Change::Raised)?,
         }
         let name = self.store.sinks[sink].name.clone();
         record.notified_sinks.insert(name);
@@ -81,21 +78,18 @@ impl Batch<'_, '_> {
         &mut self,
         sink: usize,
         rules: DigestRules,
-        data: &ConflictData,
+        event: &AnyEvent,
         record: &mut OpenRecord,
     ) -> Result<(), StoreError> {
         let mut state = self.digest_state(sink)?;
         let new = SubjectId::of_digest(self.store.run, self.changes.next_seq);
         self.changes.next_seq += 1;
-        let digest = state.join(data, rules, self.now.wall, new);
+        let digest = state.join(event, rules, self.now.wall, new);
         let (id, is_group) = (digest.id, digest.is_group());
         let name = self.store.sinks[sink].name.as_str();
         if is_group {
             record.groups.insert(name.to_owned(), id);
-            let (group, subject) = (
-                id.to_string(),
-                SubjectId::from(data.conflict_id).to_string(),
-            );
+            let (group, subject) = (id.to_string(), event.subject_id().to_string());
             self.members
                 .insert((name, group.as_str(), subject.as_str()), ())?;
         }
@@ -104,40 +98,64 @@ impl Batch<'_, '_> {
         self.put_digest_state(sink, &state)
     }
 
-    /// A conflict of a group changed.
+    /// A member of a group changed.
     pub(super) fn digest_changed(
         &mut self,
         sink: usize,
         subject: SubjectId,
     ) -> Result<(), StoreError> {
+        self.send_digest_again(sink, subject, |digest| {
+            !std::mem::replace(&mut digest.is_changed, true)
+        })
+    }
+
+    /// The sink's undelivered message that raises `subject` was evicted, if that is a digest.
+    pub(super) fn digest_evicted(
+        &mut self,
+        sink: usize,
+        subject: SubjectId,
+    ) -> Result<(), StoreError> {
+        self.send_digest_again(sink, subject, |digest| {
+            std::mem::replace(&mut digest.is_raised, false)
+        })
+    }
+
+    /// Marks the digest and schedules a message about it, if `subject` is one of the sink's digests. `mark` returns whether
+    /// it changed something that has to be stored.
+    fn send_digest_again(
+        &mut self,
+        sink: usize,
+        subject: SubjectId,
+        mark: impl FnOnce(&mut OpenDigest) -> bool,
+    ) -> Result<(), StoreError> {
         let Some(rules) = self.store.sinks[sink].digest else {
             return Ok(());
         };
         let mut state = self.digest_state(sink)?;
-        let digest = state.find(Some(subject));
-        if let Some(digest) = digest.filter(|digest| !digest.is_changed) {
-            digest.is_changed = true;
-            self.put_digest_state(sink, &state)?;
+        if let Some(digest) = state.find(Some(subject)) {
+            if mark(digest) {
+                self.put_digest_state(sink, &state)?;
+            }
+            self.schedule_digest(sink, subject, rules);
         }
-        self.schedule_digest(sink, subject, rules);
         Ok(())
     }
 
-    /// A conflict is over that is in this group of the sink, or without one in the digest of its storm.
+    /// A conflict or an anomaly is over that is in this group of the sink, or without one in the digest of its storm.
     pub(super) fn leave_digest(
         &mut self,
         sink: usize,
-        conflict: SubjectId,
+        event: &AnyEvent,
         group: Option<SubjectId>,
     ) -> Result<(), StoreError> {
         if let Some(group) = group {
-            self.remove_member(sink, group, conflict)?;
+            self.remove_member(sink, group, event.subject_id())?;
         }
         let mut state = self.digest_state(sink)?;
         let Some(digest) = state.find(group) else {
             return Ok(());
         };
-        digest.active = digest.active.saturating_sub(1);
+        digest.leave(event);
         let (id, is_pending) = (digest.id, digest.is_pending());
         self.put_digest_state(sink, &state)?;
         if is_pending {
@@ -170,8 +188,7 @@ impl Batch<'_, '_> {
                 return Ok(true);
             }
             let id = self.digest_event_id();
-            let active = members.active.iter().map(|event| &event.data);
-            let message = digest.next_message(id, self.now.wall, active);
+            let message = digest.next_message(id, self.now.wall, &members.active);
             // First, because making room may evict the digest's own messages.
             self.put_digest_state(sink, &state)?;
             if let Some(message) = message {
@@ -182,7 +199,18 @@ impl Batch<'_, '_> {
         Ok(true)
     }
 
-    /// Resolves the digest if none of its conflicts is active.
+    /// Sends what is new in every digest.
+    pub(super) fn digests_due(&mut self) -> Result<(), StoreError> {
+        for sink in 0..self.store.sinks.len() {
+            let pending: Vec<_> = self.digest_state(sink)?.pending().collect();
+            for subject in pending {
+                self.digest_due(sink, subject)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Resolves the digest if none of its members is active.
     fn end_digest(&mut self, sink: usize, subject: SubjectId) -> Result<(), StoreError> {
         let mut state = self.digest_state(sink)?;
         let is_over = |digest: &mut OpenDigest| digest.active == 0 && digest.is_raised;
@@ -197,25 +225,7 @@ impl Batch<'_, '_> {
         self.push_message(sink, message)
     }
 
-    /// The sink's undelivered message that raises `subject` was evicted, if that is a digest.
-    pub(super) fn digest_evicted(
-        &mut self,
-        sink: usize,
-        subject: SubjectId,
-    ) -> Result<(), StoreError> {
-        let Some(rules) = self.store.sinks[sink].digest else {
-            return Ok(());
-        };
-        let mut state = self.digest_state(sink)?;
-        if let Some(digest) = state.find(Some(subject)) {
-            digest.is_raised = false;
-            self.put_digest_state(sink, &state)?;
-            self.schedule_digest(sink, subject, rules);
-        }
-        Ok(())
-    }
-
-    /// The open conflicts of a group, oldest first.
+    /// The open members of a group, oldest first.
     fn members(&self, sink: usize, group: SubjectId) -> Result<Members, StoreError> {
         let SinkSpec { name, filter, .. } = &self.store.sinks[sink];
         let group = group.to_string();
@@ -229,11 +239,11 @@ impl Batch<'_, '_> {
             };
             match self.record(subject)?.map(|record| record.event) {
                 Some(event) if filter.gets_sweep_of(&event) => members.swept.push(subject),
-                Some(AnyEvent::Conflict(event)) => members.active.push(event),
-                Some(AnyEvent::Anomaly(_)) | None => {}
+                Some(event) => members.active.push(event),
+                None => {}
             }
         }
-        let age = |event: &Arc<Event>| (event.data.raised_at, event.data.address);
+        let age = |event: &AnyEvent| (event.raised_at(), event.address());
         members.active.sort_by_key(age);
         Ok(members)
     }
@@ -259,12 +269,12 @@ impl Batch<'_, '_> {
         &mut self,
         sink: usize,
         group: SubjectId,
-        conflict: SubjectId,
+        member: SubjectId,
     ) -> Result<(), StoreError> {
         let name = self.store.sinks[sink].name.as_str();
-        let (group, conflict) = (group.to_string(), conflict.to_string());
+        let (group, member) = (group.to_string(), member.to_string());
         self.members
-            .remove((name, group.as_str(), conflict.as_str()))?;
+            .remove((name, group.as_str(), member.as_str()))?;
         Ok(())
     }
 
@@ -294,10 +304,10 @@ impl Batch<'_, '_> {
     }
 }
 
-/// The open conflicts of a group.
+/// The open members of a group.
 #[derive(Debug, Default)]
 struct Members {
-    active: Vec<Arc<Event>>,
+    active: Vec<AnyEvent>,
     /// Those whose sweep the sink gets.
     swept: Vec<SubjectId>,
 }

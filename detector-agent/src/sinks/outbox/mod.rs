@@ -32,6 +32,7 @@ mod digest_state;
 mod digests;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod open_digest;
 mod outbox_store;
 pub mod queue;
 mod sink_queue;
@@ -222,6 +223,13 @@ impl Outbox {
             dropped: self.dropped.clone(),
             ended: false,
         }
+    }
+
+    /// Ends the wait for further conflicts and changes of digests, because the agent stops.
+    pub fn send_digests(&self) {
+        // It fails if the thread has ended already.
+        let input = OutboxMessage::Input(OutboxInput::DigestsDue);
+        let _ = self.worker.send(input);
     }
 
     /// Returns when all events offered before are stored and available to the senders, which takes long if the disk is

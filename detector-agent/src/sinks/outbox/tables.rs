@@ -26,7 +26,7 @@ pub(super) const QUEUE: TableDefinition<'_, (&str, u64), &[u8]> =
 pub(super) const OPEN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("outbox.open");
 /// Sink → [`super::digest_state::DigestState`].
 pub(super) const DIGESTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("outbox.digests");
-/// The open conflicts of each group: (sink, digest, conflict).
+/// The open members of each group: (sink, digest, conflict or anomaly).
 pub(super) const MEMBERS: TableDefinition<'_, (&str, &str, &str), ()> =
     TableDefinition::new("outbox.members");
 /// The number of the newest batch.

@@ -10,7 +10,7 @@ use crate::{
         guidance::{Severity, StatusPageUrl},
         summary::scoped_address,
     },
-    sinks::{message::Message, notice::Notice, settings::Format},
+    sinks::{digest::Group, message::Message, notice::Notice, settings::Format},
 };
 
 /// Slack's limit for a section is 3000 characters.
@@ -142,9 +142,9 @@ fn pagerduty(
             let group = digest.group.as_ref();
             let class = group.map_or("digest", |_| notice.kind.contract_name());
             let address = group.filter(|_| digest.total == 1);
-            let address = address.and_then(|group| group.addresses.first());
-            let component = address.unwrap_or(&digest.node);
-            (component.clone(), class, digest.time, json!(digest))
+            let address = address.and_then(Group::first_address);
+            let component = address.unwrap_or_else(|| digest.node.clone());
+            (component, class, digest.time, json!(digest))
         }
     };
     for (key, text) in [
@@ -211,7 +211,7 @@ mod tests {
     use crate::{
         engine::Network,
         event::{Event, samples},
-        sinks::digest::{ConflictGroup, Digest},
+        sinks::digest::Digest,
     };
 
     fn body(format: Format, event: &Event) -> Value {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     fn digest(change: Change) -> Message {
-        let conflict = samples::raised("10.0.0.1").data;
+        let conflict = samples::raised("10.0.0.1").into();
         let digest = Digest {
             id: "run-digest-1".to_owned(),
             digest_id: samples::subject_id("group"),
@@ -237,7 +237,7 @@ mod tests {
             total: 2,
             joined: 2,
             entries: Vec::new(),
-            group: ConflictGroup::of([&conflict, &conflict]),
+            group: Group::of([&conflict, &conflict]),
             changed: vec!["1 more address".to_owned(), "<x> is new".to_owned()],
         };
         Message::Digest(digest.into())

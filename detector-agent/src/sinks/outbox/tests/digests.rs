@@ -10,12 +10,16 @@ use super::{
 };
 use crate::{
     clock::WallTime,
-    engine::Confidence,
-    event::{AnyEvent, Change, Event, samples},
+    engine::{AnomalyKind, Confidence, ResolveReason},
+    event::{AnomalyEvent, AnyEvent, Change, Event, ResolvedBecause, SubjectState, samples},
     metrics::Metrics,
     persist::store::Store,
     sinks::{
-        EventSink as _, digest::DigestRules, filter::Filter, message::Message, outbox::SinkQueue,
+        EventSink as _,
+        digest::{DigestRules, Group},
+        filter::Filter,
+        message::Message,
+        outbox::SinkQueue,
     },
 };
 
@@ -132,8 +136,12 @@ fn text(message: &Message) -> String {
                 Change::Resolved => digest.total,
                 Change::Raised | Change::Updated => digest.active,
             };
-            let (change, first) = (digest.change.name(), &group.addresses[0]);
-            let mut text = format!("group {change}: {count} from {first}");
+            let name = match group {
+                Group::Conflicts(_) => "group",
+                Group::Anomalies(group) => group.shown.kind.name(),
+            };
+            let (change, first) = (digest.change.name(), group.first_address().unwrap());
+            let mut text = format!("{name} {change}: {count} from {first}");
             if !digest.changed.is_empty() {
                 text += &format!(", {}", digest.changed.join(", "));
             }
@@ -336,7 +344,7 @@ fn a_sink_that_gets_each_event_now_gets_the_conflicts_of_its_digest() {
 }
 
 #[test]
-fn observed_conflicts_are_no_storm_and_anomalies_messages_of_their_own() {
+fn observed_conflicts_are_no_storm() {
     let mut storm = Storm::new();
     for n in 1..=8 {
         let AnyEvent::Conflict(conflict) = event(n, Change::Raised, n) else {
@@ -345,16 +353,128 @@ fn observed_conflicts_are_no_storm_and_anomalies_messages_of_their_own() {
         let mut conflict = Event::clone(&conflict);
         conflict.data.confidence = Confidence::Observed;
         storm.outbox.sink().offer(&conflict.into());
-        let drift = samples::drift(&format!("10.0.1.{n}"));
-        storm.outbox.sink().offer(&drift.into());
     }
     storm.turn();
     storm.turn();
     let mut delivered = storm.delivered(PEOPLE);
     delivered.sort();
-    let mut expected = groups("raised", 1..=8);
-    expected.extend(vec!["raised ipam_drift".to_owned(); 8]);
-    assert_eq!(delivered, expected);
+    assert_eq!(delivered, groups("raised", 1..=8));
+}
+
+/// `drift` with what `change` makes of it.
+fn drift(serial: usize, address: &str, change: impl FnOnce(&mut AnomalyEvent)) -> AnyEvent {
+    let mut event = samples::drift(address);
+    event.id = format!("a{serial}");
+    change(&mut event);
+    event.into()
+}
+
+fn resolved(event: &mut AnomalyEvent) {
+    event.event_type.change = Change::Resolved;
+    event.data.state = SubjectState::Resolved;
+    event.data.resolved_because = Some(ResolvedBecause::Seen(ResolveReason::Allocated));
+}
+
+#[test]
+fn a_wipe_of_ipam_state_is_one_message() {
+    let mut storm = Storm::new();
+    let addresses: Vec<_> = (1..=200).map(|n| format!("10.0.1.{n}")).collect();
+    let mut offer = |change: fn(&mut AnomalyEvent), addresses: &[String], base: usize| {
+        for (n, address) in addresses.iter().enumerate() {
+            let event = drift(base + n, address, change);
+            storm.outbox.sink().offer(&event);
+        }
+        storm.turn();
+        storm.turn();
+        (storm.delivered(EACH).len(), storm.delivered(PEOPLE))
+    };
+    assert_eq!(
+        offer(|_| {}, &addresses, 0),
+        (200, vec!["ipam_drift raised: 200 from 10.0.1.1".to_owned()])
+    );
+    // Later ones of the same minute follow as an update, as do no others than new ones.
+    let later = ["10.0.2.1".to_owned()];
+    assert_eq!(
+        offer(|_| {}, &later, 300).1,
+        ["ipam_drift updated: 201 from 10.0.1.1, 1 more address"]
+    );
+    assert_eq!(offer(resolved, &addresses, 400), (200, Vec::new()));
+    assert_eq!(
+        offer(resolved, &later, 700).1,
+        ["ipam_drift resolved: 201 from 10.0.1.1"]
+    );
+}
+
+#[test]
+fn each_kind_of_anomaly_and_each_sweep_is_a_group() {
+    let mut storm = Storm::new();
+    let events = [
+        drift(1, "10.0.1.1", |_| {}),
+        drift(2, "10.0.1.2", |event| {
+            event.data.kind = AnomalyKind::GatewayUnresolved;
+        }),
+        samples::sweep("10.0.1.3").into(),
+        samples::sweep("10.0.1.4").into(),
+    ];
+    for event in &events {
+        storm.outbox.sink().offer(event);
+    }
+    storm.turn();
+    storm.turn();
+    let mut delivered = storm.delivered(PEOPLE);
+    delivered.sort();
+    assert_eq!(
+        delivered,
+        [
+            "address_sweep raised: 1 from 10.0.1.3",
+            "address_sweep raised: 1 from 10.0.1.4",
+            "gateway_unresolved raised: 1 from 10.0.1.2",
+            "ipam_drift raised: 1 from 10.0.1.1",
+        ]
+    );
+}
+
+#[test]
+fn a_sweep_is_updated_when_it_has_doubled() {
+    let mut storm = Storm::new();
+    let mut offer = |serial: usize, contested: usize| {
+        let mut event = samples::sweep("10.0.1.3");
+        event.id = format!("a{serial}");
+        event.data.contested = Some(contested);
+        if serial > 1 {
+            event.event_type.change = Change::Updated;
+        }
+        storm.outbox.sink().offer(&event.into());
+        storm.turn();
+        storm.turn();
+        storm.delivered(PEOPLE)
+    };
+    assert_eq!(offer(1, 4), ["address_sweep raised: 1 from 10.0.1.3"]);
+    assert_eq!(offer(2, 7), [""; 0]);
+    assert_eq!(
+        offer(3, 8),
+        ["address_sweep updated: 1 from 10.0.1.3, it claims 8 addresses of others now, 4 before"]
+    );
+}
+
+#[test]
+fn what_is_collected_is_sent_before_the_agent_stops() {
+    let mut sinks = sinks();
+    sinks[PEOPLE].digest = Some(DigestRules::FOR_PEOPLE);
+    let mut storm = Storm::on(Arc::new(Store::in_memory()), sinks);
+    storm.offer(Change::Raised, [1]);
+    storm.outbox.sink().offer(&drift(1, "10.0.1.1", |_| {}));
+    storm.turn();
+    assert_eq!(storm.delivered(PEOPLE), [""; 0]);
+    storm.outbox.send_digests();
+    storm.turn();
+    assert_eq!(
+        storm.delivered(PEOPLE),
+        [
+            "group raised: 1 from 10.0.0.1",
+            "ipam_drift raised: 1 from 10.0.1.1",
+        ]
+    );
 }
 
 #[test]

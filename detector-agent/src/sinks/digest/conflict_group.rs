@@ -1,14 +1,14 @@
-//! One message about many conflicts, for receivers that notify people.
+//! Conflicts with the same kind and the same claimants.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    clock::WallTime,
     engine::{Confidence, ConflictKind},
     event::{
-        Change, ClaimantData, ConflictData, NewestBy, SubjectId, names,
+        ClaimantData, ConflictData, NewestBy, names,
+        next_step::unknown_pod_of,
         summary::{pod_name, scoped_address},
     },
 };
@@ -19,67 +19,6 @@ const ADDRESSES: usize = 10;
 const CLAIMANTS: usize = 8;
 /// Receivers of traffic that a group counts.
 const RECEIVERS: usize = 16;
-
-/// When a sink gets digests instead of a message for each conflict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DigestRules {
-    /// How many groups of `certain` conflicts with the same claimants are digests of their own
-    pub first: usize,
-    /// within this time; further ones are in one digest together.
-    pub within: Duration,
-    /// How long conflicts and changes are collected for one message.
-    pub every: Duration,
-}
-
-impl DigestRules {
-    /// Enough for a mistake to be recognised, and not enough to drown the other messages of a channel.
-    pub const FOR_PEOPLE: Self = Self {
-        first: 3,
-        within: Duration::from_secs(60),
-        every: Duration::from_secs(10),
-    };
-}
-
-/// Several conflicts as one message: those with the same claimants, or the rest of a storm.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Digest {
-    /// Unique; the same on every delivery.
-    pub id: String,
-    /// The same for all messages about these conflicts.
-    pub digest_id: SubjectId,
-    /// Whether the digest is new, has changed, or has ended with the last of its conflicts.
-    #[serde(with = "names::name")]
-    pub change: Change,
-    /// The node's name.
-    pub node: String,
-    /// When the message was created.
-    pub time: WallTime,
-    /// When the first of the conflicts was raised.
-    pub since: WallTime,
-    /// How many of them are active.
-    pub active: usize,
-    /// How many there were.
-    pub total: usize,
-    /// How many are new in this message.
-    pub joined: usize,
-    /// Of a storm, the first of those that are new, bounded.
-    pub entries: Vec<DigestEntry>,
-    /// Of conflicts with the same claimants, what they have in common.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group: Option<ConflictGroup>,
-    /// What changed since the message before, one sentence each.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub changed: Vec<String>,
-}
-
-/// One conflict of a storm.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DigestEntry {
-    /// The address, with its network and VLAN.
-    pub address: String,
-    /// Who claims it.
-    pub claimants: String,
-}
 
 /// What a person has to know of the conflicts that have the same kind and the same claimants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,7 +156,8 @@ impl ConflictGroup {
     }
 
     /// A group of these conflicts; `None` without any.
-    pub fn of<'c>(conflicts: impl IntoIterator<Item = &'c ConflictData>) -> Option<Self> {
+    #[cfg(test)]
+    pub(crate) fn of<'c>(conflicts: impl IntoIterator<Item = &'c ConflictData>) -> Option<Self> {
         let mut conflicts = conflicts.into_iter();
         let mut group = Self::new(conflicts.next()?);
         for conflict in conflicts {
@@ -288,6 +228,16 @@ impl ConflictGroup {
         (!device.is_empty()).then(|| self.name_of(device))
     }
 
+    /// The pod of this device, for a sentence about what to do with it.
+    #[must_use]
+    pub fn pod_of(&self, device: &str) -> String {
+        let claimant = self.claimants.iter().find(|c| c.device == device);
+        match claimant.filter(|claimant| claimant.pod.is_some()) {
+            Some(claimant) => claimant.name(),
+            None => unknown_pod_of(device),
+        }
+    }
+
     /// The claimant with this device, with its pod if that is known.
     #[must_use]
     pub fn name_of(&self, device: &str) -> String {
@@ -309,7 +259,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
     use super::*;
-    use crate::event::samples;
+    use crate::{clock::WallTime, event::samples};
 
     fn group(conflicts: &[ConflictData]) -> ConflictGroup {
         ConflictGroup::of(conflicts).unwrap()

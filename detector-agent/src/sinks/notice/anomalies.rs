@@ -1,0 +1,128 @@
+//! What a message about anomalies of one kind contains.
+
+use super::{Facts, Notice};
+use crate::{
+    engine::AnomalyKind,
+    event::{
+        AnomalyData, SubjectKind, SubjectState,
+        guidance::{Severity, anomaly_effect},
+        next_step::anomaly_next_step,
+        summary::{anomaly_line, anomaly_subject, anomaly_title, enumeration, resolve_reason},
+    },
+    sinks::digest::anomaly_group::AnomalyGroup,
+};
+
+/// A group of anomalies in one message.
+pub(super) struct AnomalyFacts<'m> {
+    pub(super) group: &'m AnomalyGroup,
+    pub(super) of: Facts<'m>,
+}
+
+impl AnomalyFacts<'_> {
+    pub(super) fn notice(&self) -> Notice {
+        let Self { group, of } = self;
+        let data = &group.shown;
+        let kind = SubjectKind::Anomaly(data.kind);
+        let (effect, next_step) = if of.is_resolved() {
+            (String::new(), String::new())
+        } else if of.count == 1 {
+            (anomaly_effect(data).to_owned(), anomaly_next_step(data))
+        } else {
+            (effect(data.kind).to_owned(), next_step(data.kind, of.node))
+        };
+        let more = of.count.saturating_sub(group.subjects.len());
+        let list = enumeration(group.subjects.clone(), more);
+        Notice {
+            change: of.change,
+            severity: Severity::of(kind, None),
+            kind,
+            title: anomaly_title(data.kind),
+            finding: self.finding(),
+            effect,
+            next_step,
+            changed: of.changed.to_vec(),
+            list: list.filter(|_| of.count > 1).into_iter().collect(),
+            context: format!("{} · {} · {}", data.kind.name(), of.since, of.id),
+            node: of.node.to_owned(),
+        }
+    }
+
+    fn finding(&self) -> String {
+        let Self { group, of } = self;
+        let data = &group.shown;
+        match (of.is_resolved(), of.count) {
+            (false, 1) => anomaly_line(data),
+            (false, count) => finding(data.kind, count, of.node),
+            (true, 1) => {
+                let resolved = AnomalyData {
+                    state: SubjectState::Resolved,
+                    resolved_because: group.resolved_because,
+                    ..data.clone()
+                };
+                let reason = resolve_reason(&resolved);
+                format!("{} on {}: {reason}", anomaly_subject(data), of.node)
+            }
+            (true, count) => {
+                let lasted = of.lasted();
+                format!("all {count} on {} are over after {lasted}", of.node)
+            }
+        }
+    }
+}
+
+/// What several anomalies of this kind are, in a clause.
+fn finding(kind: AnomalyKind, count: usize, node: &str) -> String {
+    match kind {
+        AnomalyKind::IpamDrift => {
+            format!("{count} addresses of pods on {node} do not match the allocations of IPAM")
+        }
+        AnomalyKind::IpamLeak => format!("{count} allocated addresses are not in use on {node}"),
+        AnomalyKind::GatewayUnresolved => {
+            format!("{count} gateways do not answer their pods on {node}")
+        }
+        AnomalyKind::RouteAstray => {
+            format!("the routes of {node} for {count} addresses do not lead to their pods")
+        }
+        AnomalyKind::AddressSweep => format!("{count} pods on {node} claim addresses of others"),
+        AnomalyKind::PodCidrOverlap => {
+            format!("{count} ranges of {node} are ranges of other nodes, too")
+        }
+    }
+}
+
+/// What several anomalies of this kind do to traffic, in one sentence.
+fn effect(kind: AnomalyKind) -> &'static str {
+    match kind {
+        AnomalyKind::IpamDrift => {
+            "Traffic is not affected yet; the next pods may get the addresses."
+        }
+        AnomalyKind::IpamLeak => "Traffic is not affected.",
+        AnomalyKind::GatewayUnresolved => "The pods reach nothing outside their own subnets.",
+        AnomalyKind::RouteAstray => {
+            "The node's traffic for these addresses does not reach the pods."
+        }
+        AnomalyKind::AddressSweep => "The pods may receive the traffic of all these addresses.",
+        AnomalyKind::PodCidrOverlap => "Pods of these nodes get the same addresses.",
+    }
+}
+
+/// The next step for several anomalies of this kind, in one sentence.
+fn next_step(kind: AnomalyKind, node: &str) -> String {
+    match kind {
+        AnomalyKind::IpamDrift => format!(
+            "Keep new pods off the node (kubectl cordon {node}), then restore the allocations or recreate the pods."
+        ),
+        AnomalyKind::IpamLeak => {
+            "Nothing is broken; release the addresses in IPAM if the pool runs short.".to_owned()
+        }
+        AnomalyKind::GatewayUnresolved | AnomalyKind::RouteAstray => format!(
+            "Restart the network plugin on {node}, then delete the pods for which that does not help."
+        ),
+        AnomalyKind::AddressSweep => {
+            "Check whether these pods are meant to answer for the addresses (VIPs, proxies); otherwise cut them off or delete them.".to_owned()
+        }
+        AnomalyKind::PodCidrOverlap => {
+            "Keep new pods off all but one of these nodes (kubectl cordon), and find out what assigned the ranges twice.".to_owned()
+        }
+    }
+}

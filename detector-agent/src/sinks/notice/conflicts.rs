@@ -1,0 +1,141 @@
+//! What a message about conflicts with the same claimants contains.
+
+use super::{Facts, Notice};
+use crate::{
+    engine::ConflictKind,
+    event::{SubjectKind, guidance::Severity, next_step::ConflictSituation, summary::enumeration},
+    sinks::digest::conflict_group::{ConflictGroup, GroupClaimant},
+};
+
+/// Claimants named in a line; the others are counted.
+const NAMED: usize = 4;
+
+/// A group of conflicts in one message.
+pub(super) struct ConflictFacts<'m> {
+    pub(super) group: &'m ConflictGroup,
+    pub(super) of: Facts<'m>,
+}
+
+impl ConflictFacts<'_> {
+    pub(super) fn notice(&self) -> Notice {
+        let Self { group, of } = self;
+        let kind = SubjectKind::Conflict(group.kind);
+        let is_resolved = of.is_resolved();
+        let title = if self.of.count == 1 {
+            "IP conflict"
+        } else {
+            "IP conflicts"
+        };
+        let list = enumeration(
+            group.addresses.clone(),
+            self.of.count.saturating_sub(group.addresses.len()),
+        );
+        Notice {
+            change: of.change,
+            severity: Severity::of(kind, Some(group.confidence)),
+            kind,
+            title,
+            finding: self.finding(),
+            effect: if is_resolved {
+                String::new()
+            } else {
+                self.effect()
+            },
+            next_step: if is_resolved {
+                String::new()
+            } else {
+                self.next_step()
+            },
+            changed: of.changed.to_vec(),
+            list: list.filter(|_| self.of.count > 1).into_iter().collect(),
+            context: format!(
+                "{} · {} · {} · {}",
+                group.kind.name(),
+                group.confidence.name(),
+                of.since,
+                of.id
+            ),
+            node: of.node.to_owned(),
+        }
+    }
+
+    fn finding(&self) -> String {
+        let (node, group) = (self.of.node, self.group);
+        let (addresses, is, moves, them) = match (self.of.count, group.addresses.first()) {
+            (1, Some(address)) => (address.clone(), "is", "moves", "it"),
+            (count, _) => (format!("{count} addresses"), "are", "move", "them"),
+        };
+        let claimants = self.claimants(|_| true).unwrap_or_default();
+        if self.of.is_resolved() {
+            let lasted = self.of.lasted();
+            return format!(
+                "{addresses} {is} no longer in conflict on {node}; {claimants} claimed {them} for {lasted}"
+            );
+        }
+        match group.kind {
+            ConflictKind::Flapping => {
+                format!("{addresses} {moves} too often between {claimants} on {node}")
+            }
+            ConflictKind::Duplicate | ConflictKind::Host => {
+                format!("{addresses} {is} claimed by {claimants} on {node}")
+            }
+        }
+    }
+
+    fn effect(&self) -> String {
+        let group = self.group;
+        let them = if self.of.count == 1 { "it" } else { "them" };
+        let mut receivers: Vec<_> = group.receivers.iter().collect();
+        receivers.sort_by_key(|(_, addresses)| std::cmp::Reverse(**addresses));
+        if let [(device, _)] = receivers[..] {
+            let Some(receiver) = group.receiver(device) else {
+                return "No route of the node leads to any of them.".to_owned();
+            };
+            let others = self.claimants(|claimant| claimant.device != *device);
+            return match others {
+                Some(others) => {
+                    format!("Traffic for {them} goes to {receiver}; none of it goes to {others}.")
+                }
+                None => format!("Traffic for {them} goes to {receiver}."),
+            };
+        }
+        let parts =
+            receivers
+                .iter()
+                .take(NAMED)
+                .map(|(device, count)| match group.receiver(device) {
+                    Some(receiver) => format!("for {count} of the addresses to {receiver}"),
+                    None => format!("for {count} of them to no claimant"),
+                });
+        let more = receivers.len().saturating_sub(NAMED);
+        let parts = enumeration(parts.collect(), more).unwrap_or_default();
+        format!("Traffic goes {parts}.")
+    }
+
+    fn next_step(&self) -> String {
+        let group = self.group;
+        let newest = group.newest.as_ref();
+        let situation = ConflictSituation {
+            kind: group.kind,
+            confidence: group.confidence,
+            has_many_addresses: self.of.count != 1,
+            pods: self.claimants(|claimant| claimant.pod.is_some()),
+            contesters: self.claimants(|claimant| claimant.contests),
+            newest: newest.map(|newest| (group.pod_of(&newest.device), newest.by)),
+        };
+        situation.next_step()
+    }
+
+    fn claimants(&self, wanted: impl Fn(&GroupClaimant) -> bool) -> Option<String> {
+        let all = &self.group.claimants;
+        let names: Vec<_> = all.iter().filter(|c| wanted(c)).collect();
+        let omitted = if names.len() == all.len() {
+            self.group.claimants_omitted
+        } else {
+            0
+        };
+        let more = names.len().saturating_sub(NAMED) + omitted;
+        let names = names.iter().take(NAMED).map(|c| c.name());
+        enumeration(names.collect(), more)
+    }
+}

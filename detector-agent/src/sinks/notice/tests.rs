@@ -1,0 +1,262 @@
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+use super::*;
+use crate::{
+    engine::{Confidence, ConflictKind, EvidenceKind, LeaveReason, ResolveReason},
+    event::{ConflictData, NewestBy, ResolvedBecause, SubjectState, samples},
+};
+
+fn headline(notice: &Notice) -> String {
+    format!("{}: {}", notice.heading(), notice.finding)
+}
+
+fn lines(message: &Message) -> [String; 3] {
+    let notice = Notice::new(message);
+    [headline(&notice), notice.effect, notice.next_step]
+}
+
+fn group(change: Change, conflicts: &[ConflictData]) -> Message {
+    let digest = Digest {
+        id: "1".to_owned(),
+        digest_id: samples::subject_id("group"),
+        change,
+        node: "node-1".to_owned(),
+        time: samples::time().after(Duration::from_secs(200)),
+        since: samples::time(),
+        active: conflicts.len(),
+        total: conflicts.len(),
+        joined: 0,
+        entries: Vec::new(),
+        group: ConflictGroup::of(conflicts).map(Group::Conflicts),
+        changed: Vec::new(),
+    };
+    Message::Digest(digest.into())
+}
+
+fn shared(count: usize) -> Vec<ConflictData> {
+    (1..=count)
+        .map(|n| samples::raised(&format!("10.0.0.{n}")).data)
+        .collect()
+}
+
+#[test]
+fn finding_traffic_and_next_step_of_one_address() {
+    assert_eq!(
+        lines(&group(Change::Raised, &shared(1))),
+        [
+            "IP conflict detected: 10.0.0.1 is claimed by default/a (veth-a) and default/b (veth-b) on node-1",
+            "Traffic for it goes to default/a (veth-a); none of it goes to default/b (veth-b).",
+            "Delete the pod that came last: the runbook shows how to find out which one that is.",
+        ]
+    );
+    let mut conflicts = shared(1);
+    conflicts[0].claimants[1].newest = true;
+    conflicts[0].claimants[1].newest_by = Some(NewestBy::FirstSight);
+    let [.., step] = lines(&group(Change::Raised, &conflicts));
+    let mut unknown = conflicts.clone();
+    unknown[0].claimants[1].pod = None;
+    let [.., of_unknown] = lines(&group(Change::Raised, &unknown));
+    assert!(
+        of_unknown.starts_with("Delete the pod of veth-b, "),
+        "{of_unknown}"
+    );
+    assert_eq!(
+        step,
+        "Delete default/b (veth-b), the newest claimant, by when the agent saw the claims begin; the controller of the pod creates it again with another address."
+    );
+}
+
+#[test]
+fn many_addresses_of_the_same_pods_are_counted() {
+    let mut conflicts = shared(200);
+    let message = group(Change::Raised, &conflicts);
+    let [finding, effect, _] = lines(&message);
+    assert_eq!(
+        finding,
+        "IP conflicts detected: 200 addresses are claimed by default/a (veth-a) and default/b (veth-b) on node-1"
+    );
+    assert!(
+        effect.starts_with("Traffic for them goes to default/a"),
+        "{effect}"
+    );
+    let list = Notice::new(&message).list;
+    assert_eq!(list.len(), 1);
+    assert!(list[0].starts_with("10.0.0.1, 10.0.0.2, "), "{list:?}");
+    assert!(list[0].ends_with(" and 190 more"), "{list:?}");
+    for conflict in &mut conflicts[..50] {
+        conflict.traffic_goes_to = Some("veth-b".to_owned());
+    }
+    conflicts[199].traffic_goes_to = None;
+    let [_, effect, _] = lines(&group(Change::Updated, &conflicts));
+    assert_eq!(
+        effect,
+        "Traffic goes for 149 of the addresses to default/a (veth-a), for 50 of the addresses to default/b (veth-b) and for 1 of them to no claimant."
+    );
+}
+
+#[test]
+fn next_step_depends_on_kind_and_confidence() {
+    let mut conflict = shared(1).remove(0);
+    conflict.confidence = Confidence::Observed;
+    conflict.claimants[1].evidence[0].kind = EvidenceKind::Arp;
+    let step = |conflict: &ConflictData| {
+        let message = group(Change::Raised, std::slice::from_ref(conflict));
+        Notice::new(&message).next_step
+    };
+    let text = step(&conflict);
+    assert!(
+        text.starts_with(
+            "Only ARP, NDP or the neighbour table shows the claim of default/b (veth-b):"
+        ),
+        "{text}"
+    );
+    conflict.kind = ConflictKind::Host;
+    conflict.claimants[0].pod = None;
+    let text = step(&conflict);
+    assert!(text.ends_with("claim it: default/b (veth-b)."), "{text}");
+    conflict.kind = ConflictKind::Flapping;
+    let text = step(&conflict);
+    assert!(text.contains("election"), "{text}");
+}
+
+#[test]
+fn a_resolved_group_names_its_pods_and_asks_for_nothing() {
+    let mut conflicts = shared(3);
+    for claimant in &mut conflicts[0].claimants {
+        claimant.left = Some(LeaveReason::DeviceRemoved);
+    }
+    assert_eq!(
+        lines(&group(Change::Resolved, &conflicts)),
+        [
+            "IP conflicts resolved: 3 addresses are no longer in conflict on node-1; default/a (veth-a) and default/b (veth-b) claimed them for 3m 20s",
+            "",
+            "",
+        ]
+    );
+}
+
+#[test]
+fn a_resolved_drift_reads_as_resolved() {
+    let mut event = samples::drift("10.0.0.1");
+    let [finding, effect, step] = lines(&Message::Event(event.clone().into()));
+    assert!(
+        finding.starts_with("IPAM drift detected: 10.0.0.1 of default/a"),
+        "{finding}"
+    );
+    assert!(effect.contains("not affected yet"), "{effect}");
+    assert!(step.contains("kubectl cordon node-1"), "{step}");
+    event.event_type.change = Change::Resolved;
+    event.data.state = SubjectState::Resolved;
+    event.data.resolved_because = Some(ResolvedBecause::Seen(ResolveReason::Allocated));
+    assert_eq!(
+        lines(&Message::Event(event.into())),
+        [
+            "IPAM drift resolved: 10.0.0.1 of default/a (veth-a) on node-1: the address is allocated again",
+            "",
+            "",
+        ]
+    );
+}
+
+#[test]
+fn a_storm_says_how_many_and_lists_the_first() {
+    let Message::Digest(digest) = group(Change::Raised, &shared(1)) else {
+        unreachable!()
+    };
+    let storm = |change, joined: usize| {
+        let entry = crate::sinks::digest::DigestEntry {
+            address: "10.0.0.9".to_owned(),
+            claimants: "x and y".to_owned(),
+        };
+        let digest = Digest {
+            change,
+            joined,
+            entries: vec![entry; joined.min(10)],
+            group: None,
+            ..Digest::clone(&digest)
+        };
+        Notice::new(&Message::Digest(digest.into()))
+    };
+    let raised = storm(Change::Raised, 197);
+    assert_eq!(
+        headline(&raised),
+        "IP conflicts detected: 197 more addresses are claimed by several pods on node-1"
+    );
+    assert_eq!(raised.list[0], "10.0.0.9: x and y");
+    assert_eq!(raised.list[10], "and 187 more, see the node's status page");
+    let resolved = storm(Change::Resolved, 0);
+    assert!(
+        resolved.finding.ends_with("on node-1 is over"),
+        "{resolved:?}"
+    );
+    assert_eq!(resolved.next_step, "");
+}
+
+fn anomalies(
+    change: Change,
+    events: &[AnyEvent],
+    resolved_because: Option<ResolvedBecause>,
+) -> Message {
+    let mut group = Group::of(events).unwrap();
+    if let Group::Anomalies(group) = &mut group {
+        group.resolved_because = resolved_because;
+    }
+    let Message::Digest(digest) = self::group(change, &shared(1)) else {
+        unreachable!()
+    };
+    let digest = Digest {
+        active: events.len(),
+        total: events.len(),
+        group: Some(group),
+        ..Digest::clone(&digest)
+    };
+    Message::Digest(digest.into())
+}
+
+#[test]
+fn many_anomalies_of_a_kind_are_counted_and_listed() {
+    let drifts: Vec<AnyEvent> = (1..=200)
+        .map(|n| samples::drift(&format!("10.0.0.{n}")).into())
+        .collect();
+    let message = anomalies(Change::Raised, &drifts, None);
+    assert_eq!(
+        lines(&message),
+        [
+            "IPAM drift detected: 200 addresses of pods on node-1 do not match the allocations of IPAM",
+            "Traffic is not affected yet; the next pods may get the addresses.",
+            "Keep new pods off the node (kubectl cordon node-1), then restore the allocations or recreate the pods.",
+        ]
+    );
+    let list = Notice::new(&message).list;
+    assert!(
+        list[0].starts_with("10.0.0.1 of default/a (veth-a), "),
+        "{list:?}"
+    );
+    assert!(list[0].ends_with(" and 190 more"), "{list:?}");
+    let resolved = anomalies(Change::Resolved, &drifts, None);
+    assert_eq!(
+        lines(&resolved),
+        [
+            "IPAM drift resolved: all 200 on node-1 are over after 3m 20s",
+            "",
+            "",
+        ]
+    );
+}
+
+#[test]
+fn a_group_of_one_anomaly_reads_as_the_anomaly() {
+    let event: AnyEvent = samples::drift("10.0.0.1").into();
+    let alone = Message::Event(event.clone());
+    let group = anomalies(Change::Raised, std::slice::from_ref(&event), None);
+    assert_eq!(lines(&group), lines(&alone));
+    let because = ResolvedBecause::Seen(ResolveReason::Allocated);
+    assert_eq!(
+        lines(&anomalies(Change::Resolved, &[event], Some(because))),
+        [
+            "IPAM drift resolved: 10.0.0.1 of default/a (veth-a) on node-1: the address is allocated again",
+            "",
+            "",
+        ]
+    );
+}
