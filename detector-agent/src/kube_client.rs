@@ -1,13 +1,18 @@
-//! The connection to the Kubernetes API server that pod lookups, Calico's IPAM and Kubernetes Events share.
+//! The connection to the Kubernetes API server that pod lookups, Calico's IPAM, Kubernetes Events and the comparison across
+//! nodes share.
 //!
 //! Connecting and reading have deadlines, and one response is at most [`MAX_BODY`] bytes long. Each new client reads its
 //! credentials again, so callers connect again after a 401 to pick up a rotated token.
+
+#[cfg(test)]
+pub(crate) mod simulated;
 
 use std::time::Duration;
 
 use ::kube::{
     Client, Config, Error,
     client::{ClientBuilder, DynBody},
+    runtime::watcher,
 };
 use clap::ValueEnum;
 use http_body_util::Limited;
@@ -22,6 +27,35 @@ const READ_TIMEOUT: Duration = Duration::from_secs(300);
 /// below.
 pub const MAX_BODY: usize = 32 << 20;
 
+/// How long the server keeps an idle watch: between these, in seconds, so that the watches of a rollout do not end
+/// together. The client allows for 295.
+const WATCH_SECONDS: std::ops::RangeInclusive<u32> = 240..=290;
+
+/// A watch on the objects that a field selector selects: begins with a list from the server's watch cache, which costs
+/// etcd nothing, and continues from bookmarks.
+pub(crate) fn watch_config(fields: &str, random: &mut fastrand::Rng) -> watcher::Config {
+    let config = watcher::Config {
+        // The client would drop the resource version of a list with pages, which the cache does not have.
+        page_size: None,
+        ..watcher::Config::default()
+    };
+    config
+        .any_semantic()
+        .fields(fields)
+        .timeout(random.u32(WATCH_SECONDS))
+}
+
+/// The server's status code, if a watch's error has one.
+pub(crate) fn status_code(error: &watcher::Error) -> Option<u16> {
+    match error {
+        watcher::Error::InitialListFailed(Error::Api(status))
+        | watcher::Error::WatchStartFailed(Error::Api(status))
+        | watcher::Error::WatchFailed(Error::Api(status))
+        | watcher::Error::WatchError(status) => Some(status.code),
+        _ => None,
+    }
+}
+
 /// Whether to use the Kubernetes API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KubeMode {
@@ -34,10 +68,20 @@ pub enum KubeMode {
 }
 
 /// Where the API server's address and credentials come from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct KubeClient {
-    /// A kubeconfig is used if there is one.
-    kubeconfig: bool,
+    source: ConfigSource,
+}
+
+#[derive(Clone, Debug)]
+enum ConfigSource {
+    /// As in a pod.
+    InCluster,
+    /// A kubeconfig if there is one, else as in a pod.
+    Kubeconfig,
+    /// A server inside the process.
+    #[cfg(test)]
+    Simulated(simulated::SimulatedApi),
 }
 
 /// Why there is no client.
@@ -60,17 +104,26 @@ pub enum KubeClientError {
 }
 
 impl KubeClient {
+    /// A client of a server inside the process.
+    #[cfg(test)]
+    pub(crate) fn simulated(api: &simulated::SimulatedApi) -> Self {
+        Self {
+            source: ConfigSource::Simulated(api.clone()),
+        }
+    }
+
     /// `None` if the API is not to be used: with [`KubeMode::Off`], and with [`KubeMode::Auto`] outside a cluster.
     #[must_use]
     pub fn new(mode: KubeMode) -> Option<Self> {
-        match mode {
+        let source = match mode {
             KubeMode::Off => None,
-            KubeMode::On => Some(Self { kubeconfig: true }),
+            KubeMode::On => Some(ConfigSource::Kubeconfig),
             // kubelet sets this variable in every pod.
             KubeMode::Auto => std::env::var_os("KUBERNETES_SERVICE_HOST")
                 .is_some()
-                .then_some(Self { kubeconfig: false }),
-        }
+                .then_some(ConfigSource::InCluster),
+        };
+        source.map(|source| Self { source })
     }
 
     /// A client with current credentials, and the server's URL. Sends nothing yet.
@@ -78,14 +131,32 @@ impl KubeClient {
     /// # Errors
     /// If the configuration or the credentials are unusable.
     pub async fn connect(&self) -> Result<(Client, String), KubeClientError> {
-        let config = if self.kubeconfig {
-            Config::infer()
+        self.connect_with(|_| {}).await
+    }
+
+    /// The same for requests whose pace the caller decides: what fails is not sent again.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn connect_without_retries(&self) -> Result<Client, KubeClientError> {
+        let connected = self.connect_with(|config| config.default_retry = false);
+        connected.await.map(|(client, _)| client)
+    }
+
+    async fn connect_with(
+        &self,
+        adapt: impl FnOnce(&mut Config),
+    ) -> Result<(Client, String), KubeClientError> {
+        let mut config = match &self.source {
+            ConfigSource::Kubeconfig => Config::infer()
                 .await
-                .map_err(|error| KubeClientError::NoConfig(error.to_string()))?
-        } else {
-            Config::incluster()
-                .map_err(|error| KubeClientError::ServiceAccount(error.to_string()))?
+                .map_err(|error| KubeClientError::NoConfig(error.to_string()))?,
+            ConfigSource::InCluster => Config::incluster()
+                .map_err(|error| KubeClientError::ServiceAccount(error.to_string()))?,
+            #[cfg(test)]
+            ConfigSource::Simulated(api) => return Ok((api.client(), "simulated".to_owned())),
         };
+        adapt(&mut config);
         let server = config.cluster_url.to_string();
         match bounded_client(config) {
             Ok(client) => Ok((client, server)),

@@ -3,13 +3,14 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    LoopMessage, Readiness, claimed::ClaimedWrites, device_budgets::DeviceBudgets, resync::Resync,
-    route_lookups::RouteLookupSchedule, self_check::SelfChecks,
+    FleetFeed, LoopMessage, Readiness, claimed::ClaimedWrites, device_budgets::DeviceBudgets,
+    fleet::FleetConflicts, resync::Resync, route_lookups::RouteLookupSchedule,
+    self_check::SelfChecks,
 };
 use crate::{
     clock,
     engine::{
-        Effect, Engine, FrameKind, IfIndex, Observation, PoolId, TimedObservation, Timestamp,
+        Effect, Engine, FrameKind, IfIndex, Observation, PoolRequest, TimedObservation, Timestamp,
     },
     health::SourceHealth,
     mailbox::MailboxSender,
@@ -30,11 +31,13 @@ pub struct Outputs {
     /// Jobs of the kernel worker.
     pub worker_jobs: MailboxSender<WorkerJob>,
     /// Pools that the IPAM watcher must read again now.
-    pub pool_reads: tokio::sync::mpsc::UnboundedSender<PoolId>,
+    pub pool_reads: tokio::sync::mpsc::UnboundedSender<PoolRequest>,
     /// Conflict and anomaly events.
     pub reporter: Reporter,
     /// Persists what is open for the next run, with `--state-dir`.
     pub persistence: Option<PersistenceHandle>,
+    /// The comparison with other nodes, with `--fleet`.
+    pub fleet: Option<FleetFeed>,
     /// Counters and gauges.
     pub metrics: Arc<Metrics>,
     /// Whether the start has completed.
@@ -67,6 +70,7 @@ pub struct Core {
     pub(super) counters_failed: bool,
     pub(super) device_budgets: DeviceBudgets,
     pub(super) claimed_writes: ClaimedWrites,
+    pub(super) fleet: FleetConflicts,
     pub(super) next_tick: Timestamp,
     is_stopping: bool,
 }
@@ -96,9 +100,13 @@ impl Core {
             counters_failed: false,
             device_budgets: DeviceBudgets::new(),
             claimed_writes: ClaimedWrites::default(),
+            fleet: FleetConflicts::default(),
             next_tick: Timestamp(0),
             is_stopping: false,
         };
+        if core.outputs.fleet.is_some() {
+            core.engine.follow_claims();
+        }
         // Restored anomalies are open already and have no event.
         core.set_anomalies_active();
         for anomaly in core.engine.anomalies() {
@@ -124,13 +132,15 @@ impl Core {
     pub(super) fn handle(&mut self, message: LoopMessage) {
         match message {
             LoopMessage::Worker(event) => self.handle_worker_event(event),
-            LoopMessage::Query(query) => query.answer(&self.engine),
+            LoopMessage::Query(query) => query.answer(&self.engine, &self.fleet),
             LoopMessage::Lookups(update) => self.apply_lookups(&update),
             LoopMessage::Pool(update) => {
+                self.feed_ranges(&update, clock::now());
                 self.engine
                     .update_pool(clock::now(), update, &mut self.effects);
                 self.apply_effects();
             }
+            LoopMessage::Fleet(report) => self.apply_fleet_report(&report),
             LoopMessage::Stop => self.stop(),
         }
     }
@@ -141,6 +151,7 @@ impl Core {
             .networks_known(now, &update.networks, &mut self.effects);
         self.engine.pods_known(now, &update.pods, &mut self.effects);
         self.apply_effects();
+        self.recheck_fleet_pods(update);
         // An anomaly has no event when its pod becomes known, and its series names the pod.
         for anomaly in self.engine.anomalies_held_by(&update.pods) {
             self.outputs.reporter.show(anomaly);
@@ -175,6 +186,9 @@ impl Core {
 
     /// When [`Core::run_timers`] has something to do.
     pub(super) fn next_deadline(&self) -> Timestamp {
+        if self.has_claims_to_feed() {
+            return Timestamp(0);
+        }
         let others = [self.engine.next_expiry(), self.next_route_lookups()];
         let earliest = others.into_iter().flatten().min();
         earliest.map_or(self.next_tick, |at| at.min(self.next_tick))
@@ -194,6 +208,7 @@ impl Core {
         self.start_self_checks();
         self.write_claimed();
         self.outputs.reporter.flush();
+        self.feed_fleet(now);
     }
 
     pub(super) fn stop(&mut self) {

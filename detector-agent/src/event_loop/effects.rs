@@ -5,11 +5,11 @@ use tracing::{error, warn};
 use super::Core;
 use crate::{
     engine::{
-        Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, Effect,
-        RereadReason,
+        Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, ConflictScope,
+        Effect, RereadReason,
     },
     event::Change,
-    metrics::gauge_value,
+    metrics::{KindAndScope, gauge_value},
     observe::worker::WorkerJob,
 };
 
@@ -107,7 +107,8 @@ impl Core {
 
     pub(super) fn set_conflicts_active(&self) {
         for kind in ConflictKind::ALL {
-            let gauge = self.outputs.metrics.active.get_or_create(&kind.into());
+            let labels = KindAndScope::new(kind, ConflictScope::Node);
+            let gauge = self.outputs.metrics.active.get_or_create(&labels);
             gauge.set(gauge_value(self.engine.open_conflicts(kind)));
         }
     }
@@ -115,7 +116,11 @@ impl Core {
     pub(super) fn set_anomalies_active(&self) {
         for kind in AnomalyKind::ALL {
             let gauge = self.outputs.metrics.anomalies.get_or_create(&kind.into());
-            gauge.set(gauge_value(self.engine.open_anomalies(kind)));
+            let open = match kind {
+                AnomalyKind::PodCidrOverlap => self.fleet.count_overlaps(),
+                _ => self.engine.open_anomalies(kind),
+            };
+            gauge.set(gauge_value(open));
         }
     }
 
@@ -124,9 +129,9 @@ impl Core {
             AnomalyEffect::Raised(anomaly) => self.report_anomaly(Change::Raised, &anomaly),
             AnomalyEffect::Updated(anomaly) => self.report_anomaly(Change::Updated, &anomaly),
             AnomalyEffect::Resolved(anomaly) => self.report_anomaly(Change::Resolved, &anomaly),
-            AnomalyEffect::ReadPool(pool) => {
+            AnomalyEffect::ReadPool(request) => {
                 // If the IPAM watcher has ended, its allocations stay too old to raise anything.
-                let _ = self.outputs.pool_reads.send(pool);
+                let _ = self.outputs.pool_reads.send(request);
             }
         }
     }

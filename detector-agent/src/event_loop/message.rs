@@ -2,7 +2,8 @@
 
 use super::Query;
 use crate::{
-    engine::PoolUpdate, mailbox::MailboxSender, observe::worker::WorkerEvent, pods::LookupUpdate,
+    engine::PoolUpdate, fleet::protocol::Report, mailbox::MailboxSender,
+    observe::worker::WorkerEvent, pods::LookupUpdate,
 };
 
 /// A message to the event loop.
@@ -16,6 +17,8 @@ pub enum LoopMessage {
     Lookups(LookupUpdate),
     /// An IPAM pool was read or removed.
     Pool(PoolUpdate),
+    /// The state of a conflict across nodes.
+    Fleet(Box<Report>),
     /// End the loop.
     Stop,
 }

@@ -6,12 +6,14 @@
 //!
 //! [`Inputs`] are drained straight into [`Core::step`]; effects of a step are applied in [`effects`], snapshots of the kernel's
 //! state are requested and merged in [`resync`], routes of addresses in conflict are looked up in [`route_lookups`], and what
-//! can wait for a second is in [`tick`].
+//! can wait for a second is in [`tick`]. [`fleet_feed`] feeds the comparison with other nodes at the end of a round.
 
 mod claimed;
 mod core;
 mod device_budgets;
 mod effects;
+mod fleet;
+mod fleet_feed;
 mod message;
 mod netlink_pace;
 mod poller;
@@ -33,10 +35,12 @@ use crate::{
         worker::WorkerEvent,
     },
 };
+use fleet::FleetConflicts;
 use netlink_pace::NetlinkPace;
 use poller::Poller;
 
 pub use self::core::{Core, Outputs};
+pub use fleet_feed::FleetFeed;
 pub use message::{EventLoopHandle, LoopMessage};
 pub use query::Query;
 pub use resync::Readiness;

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use tokio::sync::oneshot;
 
+use super::FleetConflicts;
 use crate::{
     clock,
     engine::{Anomaly, AnomalyId, Conflict, ConflictId, Engine, ListedClaim, Timestamp},
@@ -29,16 +30,29 @@ pub enum Query {
 
 impl Query {
     /// Answers. The receiver may be gone; then the answer is dropped.
-    pub(super) fn answer(self, engine: &Engine) {
+    pub(super) fn answer(self, engine: &Engine, fleet: &FleetConflicts) {
         let now = clock::now();
         match self {
-            Self::ConflictIds(reply) => drop(reply.send(engine.conflict_ids())),
+            Self::ConflictIds(reply) => {
+                let mut ids = engine.conflict_ids();
+                ids.extend(fleet.conflict_ids());
+                drop(reply.send(ids));
+            }
             Self::Conflicts(addresses, reply) => {
                 let conflicts = addresses.iter().flat_map(|a| engine.conflicts_of(*a, now));
+                let conflicts = conflicts.chain(fleet.conflicts_of(&addresses));
                 drop(reply.send(conflicts.collect()));
             }
-            Self::AnomalyIds(reply) => drop(reply.send(engine.anomaly_ids())),
-            Self::Anomalies(ids, reply) => drop(reply.send(engine.anomalies_of(&ids))),
+            Self::AnomalyIds(reply) => {
+                let mut ids = engine.anomaly_ids();
+                ids.extend(fleet.overlap_ids());
+                drop(reply.send(ids));
+            }
+            Self::Anomalies(ids, reply) => {
+                let mut anomalies = engine.anomalies_of(&ids);
+                anomalies.extend(fleet.overlaps_of(&ids));
+                drop(reply.send(anomalies));
+            }
             Self::Addresses(reply) => drop(reply.send(engine.addresses())),
             Self::Claims(addresses, reply) => {
                 let claims = addresses.iter().flat_map(|a| engine.claims_of(*a, now));

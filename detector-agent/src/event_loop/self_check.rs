@@ -99,7 +99,7 @@ impl Core {
         }
         let devices = conflict.present().filter_map(|claimant| match claimant.id {
             ClaimantId::Device(ifindex, _) => Some(ifindex),
-            ClaimantId::Host | ClaimantId::BehindBridge(..) => None,
+            ClaimantId::Host | ClaimantId::BehindBridge(..) | ClaimantId::Registered(_) => None,
         });
         for ifindex in devices {
             self.self_checks.request(ifindex);

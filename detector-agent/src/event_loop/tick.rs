@@ -25,13 +25,17 @@ impl Core {
         self.check_devices_in_turn();
         self.read_kernel_counters();
         self.retry_claimed_if_due(now);
+        self.recheck_fleet(now);
         self.set_engine_losses();
         self.set_gauges();
         if self.outputs.readiness.is_ready() {
-            let engine = &self.engine;
-            self.outputs
-                .reporter
-                .catch_up(|| (engine.conflicts(now), engine.anomalies()));
+            let (engine, fleet) = (&self.engine, &self.fleet);
+            self.outputs.reporter.catch_up(|| {
+                let (mut conflicts, mut anomalies) = fleet.reported();
+                conflicts.extend(engine.conflicts(now));
+                anomalies.extend(engine.anomalies());
+                (conflicts, anomalies)
+            });
         }
     }
 

@@ -1,0 +1,208 @@
+//! Conflicts across nodes that this node takes part in, as the fleet reports them.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use ipnet::IpNet;
+
+use super::Core;
+use crate::{
+    clock::Moment,
+    engine::{Anomaly, AnomalyId, Conflict, ConflictId, ConflictKind, ConflictScope, Timestamp},
+    event::Change,
+    fleet::{self, Subject, protocol::Report},
+    metrics::{KindAndScope, gauge_value},
+};
+
+/// What is open. Bounded by the fleet, which reports only addresses and ranges of this node.
+#[derive(Debug, Default)]
+pub(super) struct FleetConflicts {
+    conflicts: BTreeMap<ConflictId, Open<Conflict>>,
+    overlaps: BTreeMap<AnomalyId, Open<Anomaly>>,
+}
+
+#[derive(Debug)]
+struct Open<T> {
+    item: T,
+    /// The events about it come from this agent.
+    is_reported: bool,
+}
+
+impl<T> Open<T> {
+    fn new(item: T, report: &Report) -> Self {
+        Self {
+            item,
+            is_reported: report.is_reporter,
+        }
+    }
+}
+
+impl FleetConflicts {
+    pub(super) fn conflict_ids(&self) -> impl Iterator<Item = (Timestamp, IpAddr, ConflictId)> {
+        let conflicts = self.conflicts.values();
+        conflicts.map(|open| (open.item.raised_at, open.item.address, open.item.id))
+    }
+
+    pub(super) fn conflicts_of(&self, addresses: &[IpAddr]) -> impl Iterator<Item = Conflict> {
+        let conflicts = self.conflicts.values().map(|open| &open.item);
+        conflicts
+            .filter(|conflict| addresses.contains(&conflict.address))
+            .cloned()
+    }
+
+    pub(super) fn overlap_ids(&self) -> impl Iterator<Item = (Timestamp, IpAddr, AnomalyId)> {
+        let overlaps = self.overlaps.values();
+        overlaps.map(|open| (open.item.raised_at, open.item.address, open.item.id))
+    }
+
+    pub(super) fn overlaps_of(&self, ids: &[AnomalyId]) -> impl Iterator<Item = Anomaly> {
+        let overlaps = ids.iter().filter_map(|id| self.overlaps.get(id));
+        overlaps.map(|open| open.item.clone())
+    }
+
+    /// What this agent has reported and is active.
+    pub(super) fn reported(&self) -> (Vec<Conflict>, Vec<Anomaly>) {
+        let conflicts = self.conflicts.values().filter(|open| open.is_reported);
+        let overlaps = self.overlaps.values().filter(|open| open.is_reported);
+        (
+            conflicts.map(|open| open.item.clone()).collect(),
+            overlaps.map(|open| open.item.clone()).collect(),
+        )
+    }
+
+    /// The number of ranges that several nodes have, as far as this agent reports them.
+    pub(super) fn count_overlaps(&self) -> usize {
+        count_reported(&self.overlaps)
+    }
+}
+
+fn count_reported<K, T>(open: &BTreeMap<K, Open<T>>) -> usize {
+    open.values().filter(|open| open.is_reported).count()
+}
+
+/// What a report leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// An event of this agent.
+    Event(Change),
+    /// An event of another agent, for people who look at this node.
+    Display(Change),
+    /// It was reported before a restart: it is shown without an event.
+    Show,
+}
+
+/// `was_known` is whether it has been reported since this agent started.
+fn step(report: &Report, was_known: bool) -> Step {
+    let change = match (report.is_resolved, report.is_update) {
+        (true, _) => Change::Resolved,
+        (false, true) => Change::Updated,
+        (false, false) => Change::Raised,
+    };
+    match (report.is_reporter, change) {
+        (true, Change::Updated) if !was_known => Step::Show,
+        (true, change) => Step::Event(change),
+        (false, change) => Step::Display(change),
+    }
+}
+
+impl Core {
+    pub(super) fn apply_fleet_report(&mut self, report: &Report) {
+        match report.conflict.address {
+            Subject::Address(address) => self.apply_fleet_conflict(report, address),
+            Subject::Range(range) => self.apply_overlap(report, range),
+        }
+    }
+
+    fn apply_fleet_conflict(&mut self, report: &Report, address: IpAddr) {
+        let node = self.outputs.reporter.node();
+        let mut conflict = fleet::conflict(report, address, node, &Moment::now());
+        let previous = self.fleet.conflicts.remove(&conflict.id);
+        let step = step(report, previous.is_some());
+        if let Some(previous) = previous {
+            conflict.raised_at = previous.item.raised_at;
+            conflict.reported = previous.item.reported;
+        }
+        if !report.is_resolved {
+            let open = Open::new(conflict.clone(), report);
+            self.fleet.conflicts.insert(conflict.id, open);
+        }
+        // First: a reader of an event finds it counted.
+        let labels = KindAndScope::new(ConflictKind::Duplicate, ConflictScope::Fleet);
+        let gauge = self.outputs.metrics.active.get_or_create(&labels);
+        gauge.set(gauge_value(count_reported(&self.fleet.conflicts)));
+        let reporter = &mut self.outputs.reporter;
+        let reported = match step {
+            Step::Event(change) => {
+                let last = conflict.reported.as_ref();
+                reporter.report_conflict(change, &conflict, last)
+            }
+            Step::Display(change) => {
+                reporter.display(change, &conflict);
+                None
+            }
+            Step::Show => {
+                reporter.show(&conflict);
+                None
+            }
+        };
+        if let (Some(reported), Some(open)) = (reported, self.fleet.conflicts.get_mut(&conflict.id))
+        {
+            open.item.reported = Some(reported);
+        }
+    }
+
+    fn apply_overlap(&mut self, report: &Report, range: IpNet) {
+        let mut overlap = fleet::overlap(report, range, &Moment::now());
+        let previous = self.fleet.overlaps.remove(&overlap.id);
+        let step = step(report, previous.is_some());
+        let mut is_same = false;
+        if let Some(previous) = previous {
+            overlap.raised_at = previous.item.raised_at;
+            overlap.reported_latency_us = previous.item.reported_latency_us;
+            is_same = previous.item.overlap == overlap.overlap;
+        }
+        if !report.is_resolved {
+            let open = Open::new(overlap.clone(), report);
+            self.fleet.overlaps.insert(overlap.id, open);
+        }
+        self.set_anomalies_active();
+        let reporter = &mut self.outputs.reporter;
+        match step {
+            // Nothing changed that an event about it contains.
+            Step::Event(Change::Updated) | Step::Display(Change::Updated) if is_same => {}
+            Step::Event(change) => {
+                let latency_us = reporter.report_anomaly(change, &overlap);
+                if let Some(open) = self.fleet.overlaps.get_mut(&overlap.id) {
+                    open.item.reported_latency_us = Some(latency_us);
+                }
+            }
+            Step::Display(change) => reporter.display(change, &overlap),
+            Step::Show => reporter.show(&overlap),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::samples;
+
+    #[test]
+    fn only_the_reporters_agent_sends_events() {
+        let mut report = samples::report("10.0.0.1");
+        assert_eq!(step(&report, false), Step::Event(Change::Raised));
+        report.is_reporter = false;
+        assert_eq!(step(&report, false), Step::Display(Change::Raised));
+        report.is_resolved = true;
+        assert_eq!(step(&report, true), Step::Display(Change::Resolved));
+    }
+
+    #[test]
+    fn restart_repeats_no_event() {
+        let mut report = samples::report("10.0.0.1");
+        report.is_update = true;
+        assert_eq!(step(&report, false), Step::Show);
+        assert_eq!(step(&report, true), Step::Event(Change::Updated));
+        report.is_resolved = true;
+        assert_eq!(step(&report, false), Step::Event(Change::Resolved));
+    }
+}

@@ -1,0 +1,185 @@
+//! Feeds the comparison with other nodes: takes the addresses whose claims changed from the engine, after the round, and sends what is to
+//! be registered of them.
+
+use std::{net::IpAddr, sync::Arc};
+
+use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
+
+use super::Core;
+use crate::{
+    engine::{CertainClaim, ClaimantId, Engine, Ipam, Pool, PoolUpdate, Timestamp},
+    fleet::{Candidate, Feed, Inbox},
+    pods::{LookupUpdate, PodAnswer, PodDirectory},
+};
+
+/// Most addresses of one round. Those of a large snapshot take several, between which the kernel is served.
+const MAX_ADDRESSES: usize = 256;
+
+/// What the registration is fed with, and how.
+#[derive(Debug)]
+pub struct FleetFeed {
+    feed: Feed,
+    inbox: Inbox,
+    pods: Arc<PodDirectory>,
+}
+
+impl FleetFeed {
+    /// Sends to `inbox` the claims that `feed` chooses.
+    #[must_use]
+    pub fn new(feed: Feed, inbox: Inbox, pods: Arc<PodDirectory>) -> Self {
+        Self { feed, inbox, pods }
+    }
+
+    fn update(&mut self, engine: &Engine, address: IpAddr, now: Timestamp) {
+        let claims = engine.certain_claims(address, now).into_iter();
+        let candidates = claims.map(|claim| self.candidate(claim)).collect();
+        if let Some(update) = self.feed.update(now, address, candidates) {
+            self.inbox.send(update);
+        }
+    }
+
+    fn candidate(&self, claim: CertainClaim) -> Candidate {
+        let pod = match self.pods.pod_of(&claim.claimant) {
+            PodAnswer::Known(pod) => Some(pod),
+            PodAnswer::Unknown(_) => None,
+        };
+        let is_settled = self.feed.is_complete()
+            || match claim.claimant.id {
+                ClaimantId::Device(ifindex, generation) => {
+                    self.pods.is_settled(ifindex, generation)
+                }
+                ClaimantId::Host | ClaimantId::BehindBridge(..) | ClaimantId::Registered(_) => true,
+            };
+        Candidate {
+            claim,
+            pod,
+            is_settled,
+        }
+    }
+}
+
+impl Core {
+    /// Whether addresses wait for [`Core::feed_fleet`].
+    pub(super) fn has_claims_to_feed(&self) -> bool {
+        // Before the first snapshot the networks of claims are not known.
+        self.outputs.fleet.is_some()
+            && self.resync.has_merged_first
+            && self.engine.has_changed_claims()
+    }
+
+    /// Once a round: feeds what changed.
+    pub(super) fn feed_fleet(&mut self, now: Timestamp) {
+        if !self.has_claims_to_feed() {
+            return;
+        }
+        let Some(fleet) = &mut self.outputs.fleet else {
+            return;
+        };
+        for address in self.engine.take_changed_claims(MAX_ADDRESSES) {
+            fleet.update(&self.engine, address, now);
+        }
+    }
+
+    /// Once a second: has addresses looked at again that may be fed now, and completes the start.
+    pub(super) fn recheck_fleet(&mut self, now: Timestamp) {
+        let is_fed = self.outputs.readiness.is_ready() && !self.has_claims_to_feed();
+        let Some(fleet) = &mut self.outputs.fleet else {
+            return;
+        };
+        for device in fleet.feed.take_rechecks(now) {
+            self.engine.recheck_claims_on(device);
+        }
+        if is_fed && fleet.feed.complete_if_decided() {
+            fleet.inbox.complete();
+        }
+        self.engine.recheck_claims(fleet.feed.undecided());
+    }
+
+    /// Pods became known, or changed.
+    pub(super) fn recheck_fleet_pods(&mut self, update: &LookupUpdate) {
+        let Some(fleet) = &self.outputs.fleet else {
+            return;
+        };
+        for device in update.pods.iter().chain(&update.details) {
+            self.engine.recheck_claims_on(*device);
+            // Whatever leads to them.
+            if let PodAnswer::Known(pod) = fleet.pods.pod_behind(device.0, device.1) {
+                let addresses = pod.primary_addresses.iter().copied();
+                self.engine.recheck_claims(addresses);
+            }
+        }
+    }
+
+    /// The ranges that an IPAM gave this node alone.
+    pub(super) fn feed_ranges(&mut self, update: &PoolUpdate, now: Timestamp) {
+        let Some(fleet) = &mut self.outputs.fleet else {
+            return;
+        };
+        let updates = match update {
+            PoolUpdate::Found(pools) => {
+                fleet.feed.await_pools(pools.clone());
+                return;
+            }
+            PoolUpdate::Read(pool, _) if pool.source.ipam == Ipam::Calico => fleet
+                .feed
+                .update_ranges(now, pool.id, "calico", blocks(pool)),
+            PoolUpdate::Read(pool, _) => fleet.feed.update_ranges(now, pool.id, "", []),
+            PoolUpdate::Gone(id) => fleet.feed.update_ranges(now, *id, "", []),
+        };
+        for update in updates {
+            fleet.inbox.send(update);
+        }
+    }
+}
+
+/// The node's own blocks.
+fn blocks(pool: &Pool) -> impl Iterator<Item = IpNet> + '_ {
+    let ranges = pool.coverage.ranges.iter();
+    let subnets = ranges.filter_map(|range| match (*range.start(), *range.end()) {
+        (IpAddr::V4(first), IpAddr::V4(last)) => {
+            Some(IpSubnets::V4(Ipv4Subnets::new(first, last, 0)))
+        }
+        (IpAddr::V6(first), IpAddr::V6(last)) => {
+            Some(IpSubnets::V6(Ipv6Subnets::new(first, last, 0)))
+        }
+        _ => None,
+    });
+    // A block is one range, which is one subnet.
+    subnets.flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::engine::{Completeness, Coverage, PoolId, PoolSource};
+
+    #[test]
+    fn blocks_are_the_ranges_of_the_pool() {
+        let blocks_of = ["10.1.0.64/26", "10.1.0.128/26", "fd00:1::40/122"];
+        let ranges = blocks_of.iter().map(|block| {
+            let net: IpNet = block.parse().unwrap();
+            net.network()..=net.broadcast()
+        });
+        let pool = Pool {
+            id: PoolId(1),
+            source: Arc::new(PoolSource {
+                ipam: Ipam::Calico,
+                network: "k8s-pod-network".to_owned(),
+                place: String::new(),
+            }),
+            coverage: Coverage {
+                ranges: ranges.collect(),
+                ..Coverage::default()
+            },
+            completeness: Completeness::Complete,
+            allocated: std::collections::BTreeMap::default(),
+            can_detect_leaks: true,
+            read_at: Timestamp(1),
+            parts: None,
+        };
+        let found: Vec<_> = blocks(&pool).map(|net| net.to_string()).collect();
+        assert_eq!(found, blocks_of);
+    }
+}

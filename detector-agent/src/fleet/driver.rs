@@ -1,0 +1,415 @@
+//! Runs the protocol: passes on what the node has and what the server answers, and sends the requests, at a pace.
+//!
+//! Everything is on the thread "fleet". Only the calls wait for the server, and only the journal for the disk.
+
+use std::{collections::BTreeSet, panic::resume_unwind, sync::Arc, time::Duration};
+
+use ipnet::IpNet;
+use tokio::{sync::mpsc, task::JoinSet, time::Instant};
+
+use super::{
+    FleetSettings, Inbox, Subject,
+    health::{FleetHealth, Way},
+    journal::Journal,
+    objects::Party,
+    pacing::Pacing,
+    protocol::{CallId, Effect, Identity, LocalClaim, Mode, Outcome, Protocol, Report, Request},
+    registry::{Answer, OwnNode, Problem, Registry},
+    watch::{RECHECK, WatchUpdate},
+};
+use crate::{
+    clock::{self, WallTime},
+    engine::Timestamp,
+    metrics::{FleetRequest, Metrics, gauge_value},
+    timer::{sleep_until_some, with_jitter},
+};
+
+/// How often this agent's Node is read.
+const NODE_AGE: Duration = Duration::from_secs(300);
+/// Time after which it is read again if it cannot be read.
+const NODE_RETRY: Duration = Duration::from_secs(10);
+/// The shortest sleep, whatever the protocol wants.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+/// The source of a range in its claim.
+const POD_CIDR: &str = "podCIDR";
+
+/// The clock of the protocol, which follows that of tokio.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    instant: Instant,
+    timestamp: Timestamp,
+}
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        Self {
+            instant: Instant::now(),
+            timestamp: clock::now(),
+        }
+    }
+
+    pub(super) fn now(self) -> Timestamp {
+        self.timestamp + self.instant.elapsed()
+    }
+
+    fn instant(self, at: Timestamp) -> Instant {
+        self.instant + at.since(self.timestamp)
+    }
+}
+
+/// What the driver works with.
+pub(super) struct Parts {
+    pub(super) identity: Identity,
+    pub(super) settings: FleetSettings,
+    pub(super) clock: Clock,
+    pub(super) protocol: Protocol,
+    pub(super) registry: Arc<Registry>,
+    pub(super) journal: Journal,
+    pub(super) health: FleetHealth,
+    pub(super) inbox: Inbox,
+    pub(super) metrics: Arc<Metrics>,
+    /// Takes the reports.
+    pub(super) emit: Box<dyn Fn(Report) + Send>,
+}
+
+/// The end of a request.
+enum Done {
+    Call {
+        id: CallId,
+        verb: &'static str,
+        sent_at: Instant,
+        answer: Box<Answer>,
+    },
+    OwnNode {
+        sent_at: Instant,
+        found: Result<OwnNode, Problem>,
+    },
+}
+
+/// Runs the protocol.
+pub(super) struct Driver {
+    identity: Identity,
+    exclude: Vec<IpNet>,
+    protocol: Protocol,
+    registry: Arc<Registry>,
+    pacing: Pacing,
+    journal: Journal,
+    health: FleetHealth,
+    inbox: Inbox,
+    metrics: Arc<Metrics>,
+    emit: Box<dyn Fn(Report) + Send>,
+    clock: Clock,
+    requests: JoinSet<Done>,
+    /// When to read this agent's Node; `None` while it is being read.
+    node_due: Option<Instant>,
+    /// This agent's Node, once it was read.
+    own_node: Option<OwnNode>,
+    /// The ranges of this agent's Node that are registered.
+    ranges: BTreeSet<Subject>,
+    /// The event loop has sent all that the node had at the start.
+    is_fed: bool,
+    /// The protocol has got all that the node had at the start.
+    is_complete: bool,
+    random: fastrand::Rng,
+}
+
+impl Driver {
+    /// A driver of a protocol that was restored from the journal.
+    pub(super) fn new(parts: Parts) -> Self {
+        let now = Instant::now();
+        Self {
+            identity: parts.identity,
+            exclude: parts.settings.fleet_exclude,
+            protocol: parts.protocol,
+            registry: parts.registry,
+            pacing: Pacing::new(parts.settings.fleet_rate, now),
+            journal: parts.journal,
+            health: parts.health,
+            inbox: parts.inbox,
+            metrics: parts.metrics,
+            emit: parts.emit,
+            clock: parts.clock,
+            requests: JoinSet::new(),
+            node_due: Some(now),
+            own_node: None,
+            ranges: BTreeSet::new(),
+            is_fed: false,
+            is_complete: false,
+            random: fastrand::Rng::new(),
+        }
+    }
+
+    /// Runs until the inbox is closed, and then returns the journal.
+    pub(super) async fn run(mut self, mut updates: mpsc::Receiver<WatchUpdate>) -> Journal {
+        loop {
+            if self.receive() {
+                return self.journal;
+            }
+            self.take_effects();
+            self.send();
+            self.show();
+            let wake = self.wake_at();
+            tokio::select! {
+                () = self.inbox.changed() => {}
+                Some(done) = self.requests.join_next() => {
+                    // Nothing cancels a request, so the error is a panic.
+                    match done {
+                        Ok(done) => self.done(done),
+                        Err(panic) => resume_unwind(panic.into_panic()),
+                    }
+                }
+                Some(update) = updates.recv() => self.watched(update),
+                () = self.journal.progress() => {}
+                () = sleep_until_some(wake) => {}
+            }
+        }
+    }
+
+    /// Passes on what the event loop sent; `true` if nothing more will come.
+    fn receive(&mut self) -> bool {
+        let received = self.inbox.take();
+        let now = self.clock.now();
+        for (subject, claim) in received.claims {
+            let claim = claim.map(|claim| self.signed(claim));
+            self.protocol.set_local(now, subject, claim);
+        }
+        self.is_fed |= received.is_complete;
+        // The ranges are part of what the node has.
+        if self.is_fed && self.own_node.is_some() && !std::mem::replace(&mut self.is_complete, true)
+        {
+            self.protocol.local_is_complete(now);
+        }
+        received.is_closed
+    }
+
+    /// The claim in this node's name.
+    fn signed(&self, mut claim: LocalClaim) -> LocalClaim {
+        let identity = &self.identity;
+        claim.party.node.clone_from(&identity.node);
+        claim.party.boot_id.clone_from(&identity.boot_id);
+        claim
+    }
+
+    fn take_effects(&mut self) {
+        for effect in self.protocol.take_effects() {
+            match effect {
+                Effect::Report(report) => (self.emit)(*report),
+                Effect::Remember(memory) => self.journal.remember(&memory),
+                Effect::Forget(subject) => self.journal.forget(subject),
+            }
+        }
+    }
+
+    /// Whether the protocol's requests may be sent: their objects need an owner.
+    fn is_ready(&self) -> bool {
+        self.own_node.is_some() && self.journal.is_settled()
+    }
+
+    /// Sends what is due, as far as the pace allows.
+    fn send(&mut self) {
+        let now = Instant::now();
+        if self.node_due.is_some_and(|due| due <= now) && self.pacing.try_begin(now) {
+            self.node_due = None;
+            let registry = Arc::clone(&self.registry);
+            self.requests.spawn(async move {
+                Done::OwnNode {
+                    sent_at: now,
+                    found: registry.own_node().await,
+                }
+            });
+        }
+        while self.is_ready() && self.pacing.try_begin(now) {
+            let call = self
+                .protocol
+                .next_request(self.clock.now(), WallTime::now());
+            let Some(call) = call else {
+                self.pacing.withdraw();
+                return;
+            };
+            let registry = Arc::clone(&self.registry);
+            self.requests.spawn(async move {
+                Done::Call {
+                    id: call.id,
+                    verb: verb(&call.request),
+                    sent_at: now,
+                    answer: Box::new(registry.execute(call.subject, &call.request).await),
+                }
+            });
+            self.take_effects();
+        }
+    }
+
+    /// When there is something to do if nothing arrives.
+    fn wake_at(&self) -> Option<Instant> {
+        let call_due = self
+            .protocol
+            .next_due()
+            .filter(|_| self.is_ready())
+            .map(|due| self.clock.instant(due));
+        let due = self.node_due.into_iter().chain(call_due).min()?;
+        let next = self.pacing.next()?;
+        Some(due.max(next).max(Instant::now() + SHORTEST_SLEEP))
+    }
+
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Call {
+                id,
+                verb,
+                sent_at,
+                answer,
+            } => {
+                self.count(verb, outcome_name(&answer.outcome));
+                if answer.problem.is_none() {
+                    self.health.found(Way::Requests);
+                }
+                self.answered(sent_at, answer.problem.as_ref());
+                let now = self.clock.now();
+                self.protocol.answer(now, id, answer.outcome);
+            }
+            Done::OwnNode { sent_at, found } => self.found_own_node(sent_at, found),
+        }
+    }
+
+    fn count(&self, verb: &'static str, outcome: &'static str) {
+        let labels = FleetRequest::new(verb, outcome);
+        let counter = self.metrics.fleet_requests.get_or_create(&labels);
+        counter.inc();
+    }
+
+    /// Adapts the pace and the health to an answer.
+    fn answered(&mut self, sent_at: Instant, problem: Option<&Problem>) {
+        let now = Instant::now();
+        match problem {
+            Some(Problem::Away { retry_after, .. }) => {
+                self.pacing.failed(sent_at, now, *retry_after);
+            }
+            Some(Problem::NoSuchResource) => {
+                let wait = with_jitter(RECHECK, &mut self.random);
+                self.pacing.pause(now + wait);
+            }
+            Some(Problem::Rejected(_)) | None => {
+                self.pacing.answered();
+                self.health.works(Way::Requests);
+            }
+        }
+        if let Some(problem) = problem {
+            self.health.fails(Way::Requests, sent_at, problem);
+        }
+    }
+
+    fn found_own_node(&mut self, sent_at: Instant, found: Result<OwnNode, Problem>) {
+        let outcome = match &found {
+            Ok(_) => "ok",
+            Err(Problem::Rejected(_)) => "rejected",
+            Err(_) => "failed",
+        };
+        self.count("get", outcome);
+        let wait = if found.is_ok() { NODE_AGE } else { NODE_RETRY };
+        self.node_due = Some(Instant::now() + with_jitter(wait, &mut self.random));
+        match found {
+            Ok(found) => {
+                self.answered(sent_at, None);
+                self.health.node(None);
+                self.set_ranges(&found.pod_cidrs);
+                self.own_node = Some(found);
+            }
+            Err(problem) => {
+                if let Problem::Rejected(why) = problem {
+                    self.answered(sent_at, None);
+                    self.health.node(Some(why));
+                } else {
+                    self.answered(sent_at, Some(&problem));
+                }
+            }
+        }
+    }
+
+    /// Registers the ranges of this agent's Node.
+    fn set_ranges(&mut self, pod_cidrs: &[String]) {
+        let now = self.clock.now();
+        let nets = pod_cidrs.iter().filter_map(|cidr| cidr.parse().ok());
+        let is_excluded = |net: &IpNet| self.exclude.iter().any(|range| range.contains(net));
+        let ranges: BTreeSet<_> = nets
+            .filter(|net| !is_excluded(net))
+            .map(Subject::range)
+            .collect();
+        for gone in self.ranges.difference(&ranges) {
+            self.protocol.set_local(now, *gone, None);
+        }
+        for new in ranges.difference(&self.ranges) {
+            let claim = self.signed(LocalClaim {
+                party: Party {
+                    source: POD_CIDR.to_owned(),
+                    ..Party::default()
+                },
+                began: now,
+                terminating: false,
+                mode: Mode::Register,
+            });
+            self.protocol.set_local(now, *new, Some(claim));
+        }
+        self.ranges = ranges;
+    }
+
+    fn watched(&mut self, update: WatchUpdate) {
+        let now = self.clock.now();
+        match update {
+            WatchUpdate::Listed(conflicts) => {
+                self.watch_works();
+                self.protocol.conflicts_listed(now, conflicts);
+            }
+            WatchUpdate::Changed(conflict) => {
+                self.watch_works();
+                self.protocol.conflict_changed(now, *conflict);
+            }
+            WatchUpdate::Deleted(conflict) => {
+                self.watch_works();
+                self.protocol.conflict_deleted(now, *conflict);
+            }
+            WatchUpdate::Works => self.watch_works(),
+            WatchUpdate::Failed(problem) => {
+                self.health.fails(Way::Watch, Instant::now(), &problem);
+            }
+        }
+    }
+
+    /// The watch works; if it did not before, the requests are tried now.
+    fn watch_works(&mut self) {
+        let now = Instant::now();
+        let was_missing = self.health.found(Way::Watch);
+        if self.health.works(Way::Watch) || was_missing {
+            self.pacing.resume(now);
+            // Not all agents at the same moment.
+            let due = now + NODE_RETRY.mul_f64(self.random.f64());
+            self.node_due = self.node_due.map(|at| at.min(due));
+        }
+    }
+
+    fn show(&mut self) {
+        let counts = self.protocol.counts();
+        let claims = &self.metrics.fleet_claims;
+        claims.set(gauge_value(counts.registered));
+        self.health.show(counts, self.own_node.is_some());
+    }
+}
+
+fn verb(request: &Request) -> &'static str {
+    match request {
+        Request::CreateClaim(_) | Request::CreateConflict(_) => "create",
+        Request::GetClaim | Request::GetConflict | Request::GetNode(_) => "get",
+        Request::ReplaceClaim(..) | Request::ReplaceConflict(..) => "update",
+        Request::DeleteClaim(_) | Request::DeleteConflict(_) => "delete",
+    }
+}
+
+fn outcome_name(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Claim(_) | Outcome::Conflict(_) | Outcome::Deleted | Outcome::Node(_) => "ok",
+        Outcome::NotFound => "not_found",
+        Outcome::AlreadyExists => "already_exists",
+        Outcome::Outdated => "outdated",
+        Outcome::Rejected => "rejected",
+        Outcome::Failed => "failed",
+    }
+}

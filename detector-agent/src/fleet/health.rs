@@ -1,0 +1,191 @@
+//! What `/readyz` and the log show of the comparison across nodes.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::{protocol::Counts, registry::Problem};
+use crate::{
+    clock,
+    counted::counted,
+    health::{Part, State},
+    log_budget::LogBudget,
+};
+
+/// A server that is away for less than this is not shown as away.
+const AWAY_AFTER: Duration = Duration::from_secs(3);
+/// A refusal is shown for this long after the last one; what was refused is tried again before.
+const REFUSED_FOR: Duration = Duration::from_secs(600);
+
+/// What does not work: since when, and why.
+#[derive(Clone, Debug)]
+struct Trouble {
+    since: Instant,
+    why: String,
+    is_logged: bool,
+}
+
+/// Which of the ways to the server.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    Requests,
+    Watch,
+}
+
+/// The health of the comparison across nodes.
+#[derive(Debug)]
+pub(super) struct FleetHealth {
+    part: Part,
+    node: String,
+    requests: Option<Trouble>,
+    watch: Option<Trouble>,
+    /// The custom resources of requests are not installed, or those of the watch.
+    are_missing: [bool; 2],
+    /// Why this agent's Node is not known.
+    node_problem: Option<String>,
+    refused: Option<(Instant, String)>,
+    shown: Option<(State, String)>,
+    log_budget: LogBudget,
+}
+
+impl FleetHealth {
+    pub(super) fn new(part: Part, node: String) -> Self {
+        Self {
+            part,
+            node,
+            requests: None,
+            watch: None,
+            are_missing: [false; 2],
+            node_problem: None,
+            refused: None,
+            shown: None,
+            log_budget: LogBudget::new(),
+        }
+    }
+
+    /// The server answered; `true` if it did not before.
+    pub(super) fn works(&mut self, way: Way) -> bool {
+        let trouble = match way {
+            Way::Requests => self.requests.take(),
+            Way::Watch => self.watch.take(),
+        };
+        if trouble.as_ref().is_some_and(|trouble| trouble.is_logged) {
+            info!(
+                "the Kubernetes API can be used again; addresses are compared across nodes again"
+            );
+        }
+        trouble.is_some()
+    }
+
+    /// The custom resources are installed; `true` if they were not before.
+    pub(super) fn found(&mut self, way: Way) -> bool {
+        let was_missing = std::mem::take(&mut self.are_missing[way as usize]);
+        if was_missing && !self.is_missing() {
+            info!("the custom resources are installed; addresses are compared across nodes");
+        }
+        was_missing
+    }
+
+    fn is_missing(&self) -> bool {
+        self.are_missing.contains(&true)
+    }
+
+    /// What was sent at `sent_at` failed.
+    pub(super) fn fails(&mut self, way: Way, sent_at: Instant, problem: &Problem) {
+        match problem {
+            Problem::Away { why, .. } => {
+                let slot = match way {
+                    Way::Requests => &mut self.requests,
+                    Way::Watch => &mut self.watch,
+                };
+                let trouble = slot.get_or_insert_with(|| Trouble {
+                    since: sent_at,
+                    why: String::new(),
+                    is_logged: false,
+                });
+                trouble.why.clone_from(why);
+                if trouble.since.elapsed() >= AWAY_AFTER
+                    && !std::mem::replace(&mut trouble.is_logged, true)
+                {
+                    warn!(
+                        "the Kubernetes API cannot be used: {why}; addresses are not compared across nodes until it can"
+                    );
+                }
+            }
+            Problem::NoSuchResource => {
+                if !self.is_missing() {
+                    warn!(
+                        "the custom resources ipclaims and ipconflicts of ipconflict.io are not installed; addresses are not compared across nodes until they are (deploy/crds)"
+                    );
+                }
+                self.are_missing[way as usize] = true;
+            }
+            Problem::Rejected(why) => {
+                if self.log_budget.take(clock::now()) {
+                    warn!("the Kubernetes API refuses a request: {why}");
+                }
+                self.refused = Some((Instant::now(), why.clone()));
+            }
+        }
+    }
+
+    /// This agent's Node was read, or why not.
+    pub(super) fn node(&mut self, problem: Option<String>) {
+        if let (Some(why), None) = (&problem, &self.node_problem) {
+            warn!(
+                node = self.node,
+                "cannot read this agent's Node: {why}; addresses are not compared across nodes until it can (--node-name)"
+            );
+        }
+        self.node_problem = problem;
+    }
+
+    /// Shows the state; `is_ready` once this agent's Node is known.
+    pub(super) fn show(&mut self, counts: Counts, is_ready: bool) {
+        let now = Instant::now();
+        if let Some((at, _)) = self.refused
+            && now.saturating_duration_since(at) > REFUSED_FOR
+        {
+            self.refused = None;
+        }
+        let waiting = match counts.waiting {
+            0 => String::new(),
+            waiting => format!("; {waiting} to be updated"),
+        };
+        let registered = counted(
+            counts.registered,
+            "address or range",
+            "addresses and ranges",
+        );
+        let troubles = [&self.requests, &self.watch];
+        let trouble = troubles.into_iter().flatten().find(|t| t.is_logged);
+        let state = if self.is_missing() {
+            let why =
+                "the custom resources ipclaims and ipconflicts of ipconflict.io are not installed";
+            (State::Failed, format!("{why} (deploy/crds)"))
+        } else if let Some(trouble) = trouble {
+            let why = &trouble.why;
+            (
+                State::Failed,
+                format!("the Kubernetes API cannot be used: {why}{waiting}"),
+            )
+        } else if let Some(why) = &self.node_problem {
+            let node = &self.node;
+            (State::Failed, format!("cannot read the Node {node}: {why}"))
+        } else if let Some((_, why)) = &self.refused {
+            (
+                State::Degraded,
+                format!("{registered} registered{waiting}; a request was refused: {why}"),
+            )
+        } else if is_ready {
+            (State::Works, format!("{registered} registered{waiting}"))
+        } else {
+            (State::Starting, "connecting".to_owned())
+        };
+        if self.shown.as_ref() != Some(&state) {
+            self.part.set(state.0, state.1.clone());
+            self.shown = Some(state);
+        }
+    }
+}

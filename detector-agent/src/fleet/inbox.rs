@@ -1,0 +1,119 @@
+//! The way of the node's claims from the event loop to the registration.
+//!
+//! Invariants: sending never waits; of each subject only the newest state is kept, so what waits is bounded by the claims that changed
+//! since the registration last looked, which never waits for the API either.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::Notify;
+
+use super::{Subject, protocol::LocalClaim};
+
+/// The present state of a subject on this node. The node and the boot of the claim's party are filled in later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeedUpdate {
+    /// The subject.
+    pub subject: Subject,
+    /// The claim; `None` if this node has none any more.
+    pub claim: Option<LocalClaim>,
+}
+
+/// The end of the way that the event loop has.
+#[derive(Clone, Debug, Default)]
+pub struct Inbox(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    received: Mutex<Received>,
+    changed: Notify,
+}
+
+/// What came since the last look.
+#[derive(Debug, Default)]
+pub(super) struct Received {
+    /// The newest state of each subject that changed.
+    pub(super) claims: BTreeMap<Subject, Option<LocalClaim>>,
+    /// All claims that the node had at the start have been sent, now or before.
+    pub(super) is_complete: bool,
+    /// No more will come.
+    pub(super) is_closed: bool,
+}
+
+impl Inbox {
+    /// Sends a changed state.
+    pub fn send(&self, update: FeedUpdate) {
+        self.received().claims.insert(update.subject, update.claim);
+        self.0.changed.notify_one();
+    }
+
+    /// All claims that the node had at the start of the agent have been sent: what is registered beyond them may be removed.
+    pub fn complete(&self) {
+        self.received().is_complete = true;
+        self.0.changed.notify_one();
+    }
+
+    /// The agent stops: nothing more is registered.
+    pub fn close(&self) {
+        self.received().is_closed = true;
+        self.0.changed.notify_one();
+    }
+
+    /// Takes what came since the last call.
+    pub(super) fn take(&self) -> Received {
+        let mut received = self.received();
+        Received {
+            claims: std::mem::take(&mut received.claims),
+            ..*received
+        }
+    }
+
+    /// Waits until there is something to take.
+    pub(super) async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
+    fn received(&self) -> MutexGuard<'_, Received> {
+        // No code panics while holding the lock.
+        let received = self.0.received.lock();
+        received.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{
+        engine::Timestamp,
+        fleet::{objects::Party, protocol::Mode},
+    };
+
+    #[tokio::test]
+    async fn only_the_newest_state_of_a_subject_waits() {
+        let inbox = Inbox::default();
+        let subject: Subject = "10.0.0.1".parse().unwrap();
+        for began in 0..1000 {
+            let claim = LocalClaim {
+                party: Party::default(),
+                began: Timestamp(began),
+                terminating: false,
+                mode: Mode::Register,
+            };
+            let claim = Some(claim);
+            inbox.send(FeedUpdate { subject, claim });
+        }
+        inbox.changed().await;
+        let received = inbox.take();
+        assert_eq!(received.claims.len(), 1);
+        let began = received.claims[&subject].as_ref().map(|claim| claim.began);
+        assert_eq!(began, Some(Timestamp(999)));
+        assert!(!received.is_complete && !received.is_closed);
+        inbox.complete();
+        assert!(inbox.take().is_complete && inbox.take().is_complete);
+        assert!(inbox.take().claims.is_empty());
+    }
+}

@@ -1,0 +1,38 @@
+//! Duplicates across nodes: addresses are registered in the Kubernetes API, where creating an object whose name exists fails.
+//!
+//! ```text
+//! engine ──claims──► feed ──► protocol ──requests──► registry ──► Kubernetes API
+//!                              │ pure  ◄──outcomes──    │ paced
+//!                              │       ◄──conflicts──  watch
+//!                              └──► reports ──► event loop ──► events, API, metrics
+//! ```
+//!
+//! Each live address of a pod on this node is an `IPClaim` named after the address ([`objects`]). `AlreadyExists` on its creation is
+//! the detection; an `IPConflict` carries the confirmation between the agents ([`protocol`]). Node-local detection does not depend
+//! on any of this: the claims arrive through a bounded, deduplicated queue, and a server that is away costs only delay.
+
+mod driver;
+mod feed;
+mod health;
+mod inbox;
+mod journal;
+pub mod objects;
+mod pacing;
+pub mod protocol;
+mod registry;
+mod report;
+#[cfg(test)]
+pub(crate) mod samples;
+mod settings;
+mod start;
+mod subject;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+pub use feed::{Candidate, Feed, MAX_LOOKUPS};
+pub use inbox::{FeedUpdate, Inbox};
+pub(crate) use report::{conflict, overlap};
+pub use settings::{FleetMode, FleetSettings};
+pub use start::{Fleet, Surroundings, start};
+pub use subject::{NotASubject, Subject};

@@ -1,0 +1,161 @@
+//! The objects of the registry, group `ipconflict.io/v1alpha1`, cluster-scoped. Their schemas are in `deploy/crds`.
+//!
+//! Fields are only added. Unknown ones are dropped on writing, so an agent of an earlier version never adds to an object that a later
+//! one wrote without reading it first.
+
+use serde::{Deserialize, Serialize};
+
+use super::Subject;
+use crate::{
+    clock::WallTime,
+    engine::{
+        Confidence, ConflictId, ConflictKind, ConflictScope, EvidenceKind, LeaveReason, Mac,
+        Network,
+    },
+    event::names,
+};
+
+/// The API group.
+pub const GROUP: &str = "ipconflict.io";
+/// The version.
+pub const VERSION: &str = "v1alpha1";
+/// The most claimants of an `IPConflict`. The schema refuses more.
+pub const MAX_CLAIMANTS: usize = 64;
+/// The most characters of [`ConflictSpec::nodes`] and of [`ConflictSpec::pods`].
+pub const MAX_COLUMN: usize = 1024;
+/// The most characters of [`ConflictClaimant::unconfirmed_because`].
+pub const MAX_REASON: usize = 512;
+
+/// Who has an address or a range: a pod device of a node, or the node itself (of a range). Kept small: a cluster has one for each
+/// address.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Party {
+    /// The node's name.
+    pub node: String,
+    /// The node's boot (`/proc/sys/kernel/random/boot_id`, and `status.nodeInfo.bootID` of the Node). Of another boot, a claim is void.
+    pub boot_id: String,
+    /// The pod device; empty for a range.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub device: String,
+    /// The device's index; 0 for a range.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ifindex: u32,
+    /// The MAC address of its newest evidence.
+    #[serde(with = "names::optional_mac", skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Mac>,
+    /// The pod's namespace; empty for a range.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// The pod's name; empty for a range.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub pod: String,
+    /// The pod's uid.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub pod_uid: String,
+    /// The sandbox.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub container_id: String,
+    /// The evidence: `address` or `neighbour` (PERMANENT) of an address.
+    #[serde(with = "names::optional_name", skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<EvidenceKind>,
+    /// Where a range comes from: `podCIDR`, or the IPAM; empty for an address.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub source: String,
+}
+
+impl Party {
+    /// Whether both are the same pod by name: a StatefulSet's pod that moved, or a live migration.
+    #[must_use]
+    pub fn is_same_pod_name(&self, other: &Self) -> bool {
+        !self.pod.is_empty() && (&self.namespace, &self.pod) == (&other.namespace, &other.pod)
+    }
+}
+
+/// The `spec` of an `IPClaim`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimSpec {
+    /// What is claimed.
+    pub address: Subject,
+    /// Who claims it.
+    #[serde(flatten)]
+    pub party: Party,
+}
+
+/// The `spec` of an `IPConflict`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConflictSpec {
+    /// What is claimed twice.
+    pub address: Subject,
+    /// The id in events.
+    pub conflict_id: ConflictId,
+    /// Its kind.
+    #[serde(with = "names::name")]
+    pub kind: ConflictKind,
+    /// Whether the claimants are on different nodes.
+    pub scope: ConflictScope,
+    /// The network of a node-local conflict.
+    #[serde(default)]
+    pub network: Network,
+    /// How far it is proven.
+    pub state: ConflictState,
+    /// How certain it is.
+    #[serde(with = "names::name")]
+    pub confidence: Confidence,
+    /// When it became active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raised_at: Option<WallTime>,
+    /// The nodes of the claimants, for the column. Like every empty text it is left out: a Kubernetes 1.20 that was built with a later Go
+    /// takes it for null, and refuses it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub nodes: String,
+    /// The pods of the claimants, for the column.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pods: String,
+    /// The holder of the `IPClaim` first, then the contenders in the order in which they came. Of a node-local conflict, all claimants.
+    pub claimants: Vec<ConflictClaimant>,
+}
+
+/// How far a conflict is proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConflictState {
+    /// The holder has not confirmed yet, or a handover is possible.
+    Suspected,
+    /// Reported.
+    Active,
+}
+
+/// A claimant of an `IPConflict`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ConflictClaimant {
+    /// Who it is.
+    #[serde(flatten)]
+    pub party: Party,
+    /// Of a contender: how often it has asked the holder whether it still has the address. Only the contender's agent writes it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub asked: u32,
+    /// Of a contender: the `asked` that the holder's agent confirmed. Only the holder's agent writes it. Equal to `asked`, both had the
+    /// address at the time of the confirmation.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub confirmed: u32,
+    /// Of a contender: its agent reports the conflict.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub active: bool,
+    /// Of the holder: its pod is being deleted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub terminating: bool,
+    /// Of the holder: why it is counted without a confirmation, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unconfirmed_because: Option<String>,
+    /// It no longer has the address.
+    #[serde(with = "names::optional_name", skip_serializing_if = "Option::is_none")]
+    pub left: Option<LeaveReason>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}

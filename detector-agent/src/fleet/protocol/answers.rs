@@ -1,0 +1,270 @@
+//! What an answer changes: beliefs only.
+
+use super::{
+    Call, CallId, NodeState, Outcome, Protocol, Request, Stored, Subject, Version,
+    claim::{Holder, Sent},
+    conflict::usable,
+    contest::Ask,
+    entry::{Entry, Plan},
+    nodes::View,
+    objects::ConflictSpec,
+};
+use crate::engine::Timestamp;
+
+/// A request without an answer yet.
+#[derive(Debug)]
+pub(super) struct Flight {
+    subject: Subject,
+    kind: Kind,
+    sent: Timestamp,
+    /// The conflict that was known when it was sent.
+    conflict: Option<Version>,
+    /// The question that it asks, and for which claim.
+    ask: Option<(u32, Timestamp)>,
+    drops_reporter: bool,
+}
+
+#[derive(Debug)]
+enum Kind {
+    ReadClaim,
+    WriteClaim,
+    ReadConflict,
+    WriteConflict,
+    DeleteConflict(String),
+    Node(String),
+    OwnNode,
+}
+
+impl Flight {
+    pub(super) fn new(
+        subject: Subject,
+        entry: &Entry,
+        plan: &Plan,
+        request: &Request,
+        now: Timestamp,
+    ) -> Self {
+        let kind = match request {
+            Request::GetClaim => Kind::ReadClaim,
+            Request::CreateClaim(_) | Request::ReplaceClaim(..) | Request::DeleteClaim(_) => {
+                Kind::WriteClaim
+            }
+            Request::GetConflict => Kind::ReadConflict,
+            Request::CreateConflict(_) | Request::ReplaceConflict(..) => Kind::WriteConflict,
+            Request::DeleteConflict(version) => Kind::DeleteConflict(version.uid.clone()),
+            Request::GetNode(node) => Kind::Node(node.clone()),
+        };
+        Self {
+            subject,
+            kind,
+            sent: now,
+            conflict: entry.conflict.version().cloned(),
+            ask: plan.ask.zip(entry.local.as_ref().map(|local| local.began)),
+            drops_reporter: plan.drops_reporter,
+        }
+    }
+}
+
+impl Protocol {
+    /// The outcome of a call. Unknown ids are ignored.
+    pub fn answer(&mut self, now: Timestamp, id: CallId, outcome: Outcome) {
+        let Some(flight) = self.flights.remove(&id) else {
+            return;
+        };
+        if matches!(flight.kind, Kind::OwnNode) {
+            self.own_node_answered(now, outcome);
+            return;
+        }
+        let Some(entry) = self.entries.get_mut(&flight.subject) else {
+            return;
+        };
+        entry.in_flight = None;
+        match outcome {
+            Outcome::Failed => entry.pace.failed(now, &mut self.rng),
+            Outcome::Rejected => entry.pace.rejected(now, &mut self.rng),
+            _ => entry.pace.answered(),
+        }
+        match &flight.kind {
+            Kind::ReadClaim | Kind::WriteClaim => {
+                let sent = Sent {
+                    subject: flight.subject,
+                    me: &self.me,
+                    is_write: matches!(flight.kind, Kind::WriteClaim),
+                    sent: flight.sent,
+                    now,
+                    next_call: self.next_call,
+                    conflict: flight.conflict.as_ref(),
+                };
+                entry.claim.answered(&sent, outcome, &mut self.rng);
+                self.unusable += u64::from(entry.claim.holder == Holder::Unusable);
+                self.refresh(flight.subject, now);
+            }
+            Kind::ReadConflict | Kind::WriteConflict | Kind::DeleteConflict(_) => {
+                self.conflict_answered(now, &flight, outcome);
+            }
+            Kind::Node(node) => {
+                let view = match outcome {
+                    Outcome::Node(state) => Some(View::There(state)),
+                    Outcome::NotFound => Some(View::Gone),
+                    Outcome::Rejected => {
+                        entry.pace.answered();
+                        Some(View::Unreadable)
+                    }
+                    _ => None,
+                };
+                let node = node.clone();
+                self.node_answered(now, &node, view, (id.0, flight.sent));
+                self.refresh(flight.subject, now);
+            }
+            Kind::OwnNode => {}
+        }
+    }
+
+    fn conflict_answered(&mut self, now: Timestamp, flight: &Flight, outcome: Outcome) {
+        let subject = flight.subject;
+        match outcome {
+            Outcome::Conflict(stored) => match usable(stored, &subject) {
+                Some(stored) => self.conflict_read(now, flight, stored),
+                None => {
+                    // Another object has its name.
+                    self.unusable += 1;
+                    if let Some(entry) = self.entries.get_mut(&subject) {
+                        entry.pace.rejected(now, &mut self.rng);
+                    }
+                    self.update_conflict(subject, now, |entry, _| {
+                        entry.conflict.gone(None);
+                    });
+                }
+            },
+            Outcome::Deleted | Outcome::NotFound => {
+                self.update_conflict(subject, now, |entry, _| {
+                    if flight.drops_reporter
+                        && let Some(reported) = &mut entry.reported
+                    {
+                        reported.is_reporter = true;
+                    }
+                    match &flight.kind {
+                        Kind::DeleteConflict(uid) => {
+                            entry.conflict.gone(Some(uid));
+                        }
+                        // One that was watched meanwhile is newer than this answer.
+                        _ if entry.conflict.version() == flight.conflict.as_ref() => {
+                            entry.conflict.gone(None);
+                        }
+                        _ => {}
+                    }
+                });
+            }
+            Outcome::Rejected => {
+                self.refresh(subject, now);
+            }
+            Outcome::Failed
+            | Outcome::AlreadyExists
+            | Outcome::Outdated
+            | Outcome::Claim(_)
+            | Outcome::Node(_) => {
+                self.update_conflict(subject, now, |entry, _| {
+                    let is_news = entry.conflict.version() != flight.conflict.as_ref();
+                    entry.conflict.is_stale |= !is_news;
+                });
+            }
+        }
+    }
+
+    fn conflict_read(&mut self, now: Timestamp, flight: &Flight, stored: Stored<ConflictSpec>) {
+        let me = self.me.node.clone();
+        self.update_conflict(flight.subject, now, |entry, call| {
+            let asked = flight.ask.filter(|(number, _)| {
+                let mut claimants = stored.spec.claimants.iter();
+                claimants.any(|c| c.party.node == me && c.asked == *number)
+            });
+            if let Some((number, claim_began)) = asked {
+                entry.contest.ask = Some(Ask {
+                    uid: stored.version.uid.clone(),
+                    number,
+                    claim_began,
+                    sent: flight.sent,
+                    answered: now,
+                });
+            }
+            if flight.drops_reporter
+                && let Some(reported) = &mut entry.reported
+            {
+                reported.is_reporter = true;
+            }
+            entry.conflict.answered(stored, call);
+        });
+    }
+
+    fn node_answered(
+        &mut self,
+        now: Timestamp,
+        node: &str,
+        view: Option<View>,
+        call: (u64, Timestamp),
+    ) {
+        match view {
+            Some(view) => self.nodes.answered(node, view, call, now, &mut self.rng),
+            None => self.nodes.failed(node),
+        }
+        let concerned: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.concerns(node))
+            .map(|(subject, _)| *subject)
+            .collect();
+        for subject in concerned {
+            self.refresh(subject, now);
+        }
+    }
+
+    /// The request for the own Node, if it is due and something is registered.
+    pub(super) fn own_node_request(&mut self, now: Timestamp) -> Option<Call> {
+        if self.entries.is_empty() || !self.own_node.is_due(now, &mut self.rng) {
+            return None;
+        }
+        let ours = |(_, entry): &(&Subject, &Entry)| matches!(entry.claim.holder, Holder::Us(..));
+        let Some((&subject, _)) = self.entries.iter().find(ours) else {
+            self.own_node.postpone(now, &mut self.rng);
+            return None;
+        };
+        let id = CallId(self.next_call);
+        self.next_call += 1;
+        self.own_node.sent();
+        self.flights.insert(
+            id,
+            Flight {
+                subject,
+                kind: Kind::OwnNode,
+                sent: now,
+                conflict: None,
+                ask: None,
+                drops_reporter: false,
+            },
+        );
+        let request = Request::GetNode(self.me.node.clone());
+        Some(Call {
+            id,
+            subject,
+            request,
+        })
+    }
+
+    fn own_node_answered(&mut self, now: Timestamp, outcome: Outcome) {
+        let state: Option<NodeState> = match outcome {
+            Outcome::Node(state) => Some(state),
+            Outcome::NotFound => None,
+            _ => {
+                self.own_node.postpone(now, &mut self.rng);
+                return;
+            }
+        };
+        if self.own_node.answered(state, now, &mut self.rng) {
+            for entry in self.entries.values_mut() {
+                if matches!(entry.claim.holder, Holder::Us(..)) {
+                    entry.claim.verify(now);
+                }
+            }
+            self.refresh_all(now);
+        }
+    }
+}

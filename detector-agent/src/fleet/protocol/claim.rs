@@ -1,0 +1,192 @@
+//! What is believed of an `IPClaim`, and the requests that bring it in line with what this node has.
+
+use std::time::Duration;
+
+use super::{
+    Identity, LocalClaim, Mode, Outcome, Request, Stored, Subject, Version,
+    conflict::{bound_party, is_name},
+    objects::{ClaimSpec, Party},
+    pace::jitter,
+};
+use crate::engine::Timestamp;
+
+/// How often one's own claim is verified. It heals what nobody reports: claims deleted by hand, a server restored from a backup.
+const VERIFY_OWN: Duration = Duration::from_secs(7_200);
+/// How often is read what another holds, or what must not be created.
+const VERIFY_OTHER: Duration = Duration::from_secs(300);
+/// How long a request without an answer may still take effect, with a margin over [`Outcome::Failed`].
+const LATE: Duration = Duration::from_secs(75);
+
+/// Who holds the `IPClaim`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// It has to be read.
+    Unknown,
+    /// There is none, as far as is known.
+    Absent,
+    /// This node.
+    Us(Version, Box<Party>),
+    /// Another node.
+    Other(Version, Box<Party>),
+    /// The object of this name is about another subject, or names no node.
+    Unusable,
+}
+
+/// What is believed of the `IPClaim` of a subject.
+#[derive(Clone, Debug)]
+pub(super) struct ClaimBelief {
+    pub(super) holder: Holder,
+    /// The number of the next call when this holder became known.
+    pub(super) known: u64,
+    /// When it did.
+    pub(super) since: Timestamp,
+    /// The version of the `IPConflict` that was known when the claim was last read: if they disagree, the claim is right.
+    checked_for: Option<Version>,
+    verify_at: Option<Timestamp>,
+    /// A write whose outcome is not known may take effect until then.
+    unsure_until: Option<Timestamp>,
+    /// That write was of an earlier run: it matters only once this node has nothing of the subject.
+    is_of_earlier_run: bool,
+}
+
+impl ClaimBelief {
+    pub(super) fn new(holder: Holder) -> Self {
+        Self {
+            holder,
+            known: 0,
+            since: Timestamp::default(),
+            checked_for: None,
+            verify_at: None,
+            unsure_until: None,
+            is_of_earlier_run: false,
+        }
+    }
+
+    /// Of an earlier run, which may have sent a request in its last moment.
+    pub(super) fn restored(now: Timestamp) -> Self {
+        Self {
+            unsure_until: Some(now + LATE),
+            is_of_earlier_run: true,
+            ..Self::new(Holder::Unknown)
+        }
+    }
+
+    /// Whether it is certain that no claim in this node's name is left or may still appear.
+    pub(super) fn is_released(&self) -> bool {
+        self.unsure_until.is_none() && !matches!(self.holder, Holder::Unknown | Holder::Us(..))
+    }
+
+    /// It is read again at once.
+    pub(super) fn verify(&mut self, now: Timestamp) {
+        self.verify_at = Some(now);
+    }
+
+    pub(super) fn is_checked_for(&self, conflict: Option<&Version>) -> bool {
+        conflict.is_none() || self.checked_for.as_ref() == conflict
+    }
+
+    /// When it is read next if nothing happens.
+    pub(super) fn next_read(&self, local: Option<&LocalClaim>) -> Option<Timestamp> {
+        let unsure = self
+            .unsure_until
+            .filter(|_| local.is_none() || !self.is_of_earlier_run);
+        // What nobody here has is of no interest any more.
+        let verify = self.verify_at.filter(|_| local.is_some());
+        unsure.into_iter().chain(verify).min()
+    }
+
+    /// The request that the claim alone needs.
+    pub(super) fn request(
+        &self,
+        subject: Subject,
+        local: Option<&LocalClaim>,
+        now: Timestamp,
+    ) -> Option<Request> {
+        let registering = local.filter(|local| local.mode == Mode::Register);
+        let spec = |local: &LocalClaim| ClaimSpec {
+            address: subject,
+            party: local.party.clone(),
+        };
+        if self.holder == Holder::Unknown || self.next_read(local).is_some_and(|at| at <= now) {
+            return Some(Request::GetClaim);
+        }
+        match (&self.holder, registering) {
+            (Holder::Absent, Some(local)) => Some(Request::CreateClaim(spec(local))),
+            (Holder::Us(version, _), None) => Some(Request::DeleteClaim(version.clone())),
+            (Holder::Us(version, party), Some(local)) if **party != local.party => {
+                Some(Request::ReplaceClaim(version.clone(), spec(local)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The outcome of a request about the claim, sent when `conflict` was the version of the `IPConflict`.
+    pub(super) fn answered(&mut self, sent: &Sent<'_>, outcome: Outcome, rng: &mut fastrand::Rng) {
+        let holder = match outcome {
+            Outcome::Claim(stored) => holder_of(stored, sent.subject, sent.me),
+            Outcome::NotFound | Outcome::Deleted => Holder::Absent,
+            Outcome::Failed if sent.is_write => {
+                self.unsure_until = Some(sent.now + LATE);
+                self.is_of_earlier_run = false;
+                Holder::Unknown
+            }
+            // Not read, so as before; the next attempt follows.
+            Outcome::Failed | Outcome::Rejected => return,
+            Outcome::AlreadyExists
+            | Outcome::Outdated
+            | Outcome::Conflict(_)
+            | Outcome::Node(_) => Holder::Unknown,
+        };
+        if holder != Holder::Unknown {
+            self.checked_for = sent.conflict.cloned();
+            if self.unsure_until.is_some_and(|until| until <= sent.sent) {
+                self.unsure_until = None;
+            }
+        }
+        let period = match holder {
+            Holder::Us(..) => VERIFY_OWN,
+            _ => VERIFY_OTHER,
+        };
+        self.verify_at = Some(sent.now + jitter(period, rng));
+        if !is_same_party(&self.holder, &holder) {
+            self.known = sent.next_call;
+            self.since = sent.now;
+        }
+        self.holder = holder;
+    }
+}
+
+/// A request about a claim that was answered.
+pub(super) struct Sent<'a> {
+    pub(super) subject: Subject,
+    pub(super) me: &'a Identity,
+    pub(super) is_write: bool,
+    /// When it was sent.
+    pub(super) sent: Timestamp,
+    pub(super) now: Timestamp,
+    pub(super) next_call: u64,
+    pub(super) conflict: Option<&'a Version>,
+}
+
+fn holder_of(stored: Stored<ClaimSpec>, subject: Subject, me: &Identity) -> Holder {
+    let mut party = Box::new(stored.spec.party);
+    if stored.spec.address != subject || !is_name(&party.node) {
+        return Holder::Unusable;
+    }
+    bound_party(&mut party);
+    if party.node == me.node {
+        Holder::Us(stored.version, party)
+    } else {
+        Holder::Other(stored.version, party)
+    }
+}
+
+/// Whether the claim is of the same node and boot: a view of the Node that was read since then still counts.
+fn is_same_party(a: &Holder, b: &Holder) -> bool {
+    match (a, b) {
+        (Holder::Other(_, a), Holder::Other(_, b)) => {
+            (&a.node, &a.boot_id) == (&b.node, &b.boot_id)
+        }
+        _ => a == b,
+    }
+}

@@ -1,0 +1,227 @@
+//! What is believed of an `IPConflict`, and the form in which it is used and written, whatever others have written.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Stored, Subject, Version,
+    objects::{ConflictClaimant, ConflictSpec, ConflictState, Party},
+};
+use crate::engine::{Confidence, ConflictId, ConflictKind, ConflictScope, Network};
+
+/// Claimants of a conflict beyond which no more join. It keeps the object small where every node has an address, like a virtual IP.
+pub(super) const MAX_CLAIMANTS: usize = 32;
+/// The longest text used of an object: the longest name in Kubernetes.
+const MAX_TEXT: usize = 253;
+/// Names in a column; of more, the number is given.
+const MAX_NAMES: usize = 4;
+
+/// What is believed of the `IPConflict` of a subject.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ConflictBelief {
+    /// As last read or watched; `None`: there is none.
+    pub(super) stored: Option<Stored<ConflictSpec>>,
+    /// It has to be read before anything is concluded from it.
+    pub(super) is_stale: bool,
+    /// The number of the next call when `stored` became known.
+    pub(super) known: u64,
+    /// The object that was deleted last: events about it that arrive later are outdated.
+    deleted: Option<String>,
+}
+
+impl ConflictBelief {
+    pub(super) fn spec(&self) -> Option<&ConflictSpec> {
+        self.stored.as_ref().map(|stored| &stored.spec)
+    }
+
+    pub(super) fn version(&self) -> Option<&Version> {
+        self.stored.as_ref().map(|stored| &stored.version)
+    }
+
+    /// The watch has this. Returns whether it is new.
+    pub(super) fn watched(&mut self, stored: Stored<ConflictSpec>, known: u64) -> bool {
+        let is_outdated = self.deleted.as_ref() == Some(&stored.version.uid)
+            || self
+                .version()
+                .is_some_and(|have| !is_newer(&stored.version, have));
+        if !is_outdated {
+            self.set(stored, known);
+        }
+        !is_outdated
+    }
+
+    /// The answer to a request has this: as good as a watched one, unless it was read because the belief was stale.
+    pub(super) fn answered(&mut self, stored: Stored<ConflictSpec>, known: u64) {
+        if self.is_stale {
+            self.set(stored, known);
+        } else {
+            self.watched(stored, known);
+        }
+    }
+
+    /// It was deleted; with a uid, only if it is that object. Returns whether that is new.
+    pub(super) fn gone(&mut self, uid: Option<&str>) -> bool {
+        let have = self.version().map(|version| version.uid.clone());
+        if uid.is_some() && have.as_deref() != uid {
+            return false;
+        }
+        self.is_stale = false;
+        if have.is_some() {
+            self.deleted = have;
+        }
+        self.stored.take().is_some()
+    }
+
+    fn set(&mut self, stored: Stored<ConflictSpec>, known: u64) {
+        self.is_stale = false;
+        self.deleted = None;
+        self.known = known;
+        self.stored = Some(stored);
+    }
+}
+
+/// Whether `a` is of a later write than `b`. Resource versions of one resource are ordered numbers (KEP-5504); what is not a number counts
+/// as newer, and the conditional write finds out.
+fn is_newer(a: &Version, b: &Version) -> bool {
+    let number = |version: &Version| version.resource_version.parse::<u64>().ok();
+    match (number(a), number(b)) {
+        (Some(a), Some(b)) => a > b,
+        _ => a != b,
+    }
+}
+
+/// The part of a stored conflict that is used: each node once, texts and the number of claimants bounded. `None` if it is not about
+/// `subject` across nodes.
+pub(super) fn usable(
+    stored: Stored<ConflictSpec>,
+    subject: &Subject,
+) -> Option<Stored<ConflictSpec>> {
+    let Stored { version, mut spec } = stored;
+    if spec.address != *subject || spec.scope != ConflictScope::Fleet {
+        return None;
+    }
+    let mut nodes = BTreeSet::new();
+    spec.claimants.retain(|claimant| {
+        is_name(&claimant.party.node) && nodes.insert(claimant.party.node.clone())
+    });
+    spec.claimants.truncate(MAX_CLAIMANTS);
+    for claimant in &mut spec.claimants {
+        bound_party(&mut claimant.party);
+        claimant.unconfirmed_because.iter_mut().for_each(bound);
+    }
+    // Texts of the columns are written from the claimants.
+    let (nodes, pods) = columns(&spec.claimants);
+    (spec.nodes, spec.pods) = (nodes, pods);
+    Some(Stored { version, spec })
+}
+
+/// Bounds the texts of a party that another agent wrote.
+pub(super) fn bound_party(party: &mut Party) {
+    for text in [
+        &mut party.boot_id,
+        &mut party.device,
+        &mut party.namespace,
+        &mut party.pod,
+        &mut party.pod_uid,
+        &mut party.container_id,
+        &mut party.source,
+    ] {
+        bound(text);
+    }
+}
+
+fn bound(text: &mut String) {
+    if text.len() > MAX_TEXT {
+        let end = (0..=MAX_TEXT).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or_default());
+        text.shrink_to_fit();
+    }
+}
+
+/// Whether `name` can be the name of a Node (RFC 1123), and so part of a request.
+pub(super) fn is_name(name: &str) -> bool {
+    let is_inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-' || c == b'.';
+    let is_edge = |c: Option<&u8>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    let bytes = name.as_bytes();
+    bytes.len() <= MAX_TEXT
+        && bytes.iter().all(|c| is_inner(*c))
+        && is_edge(bytes.first())
+        && is_edge(bytes.last())
+}
+
+/// A new conflict, to be completed by [`completed`].
+pub(super) fn new(address: Subject, conflict_id: ConflictId) -> ConflictSpec {
+    ConflictSpec {
+        address,
+        conflict_id,
+        kind: ConflictKind::Duplicate,
+        scope: ConflictScope::Fleet,
+        network: Network::Node,
+        state: ConflictState::Suspected,
+        confidence: Confidence::Observed,
+        raised_at: None,
+        nodes: String::new(),
+        pods: String::new(),
+        claimants: Vec::new(),
+    }
+}
+
+/// `spec` with the fields that follow from the claimants.
+pub(super) fn completed(
+    mut spec: ConflictSpec,
+    wall: Option<crate::clock::WallTime>,
+) -> ConflictSpec {
+    let is_active = spec.claimants.iter().any(|c| c.active);
+    let is_confirmed = |c: &ConflictClaimant| c.active && c.asked != 0 && c.asked == c.confirmed;
+    if is_active {
+        spec.state = ConflictState::Active;
+        spec.raised_at = spec.raised_at.or(wall);
+    } else {
+        spec.state = ConflictState::Suspected;
+        spec.raised_at = None;
+        spec.confidence = Confidence::Observed;
+    }
+    if spec.claimants.iter().any(is_confirmed) {
+        spec.confidence = Confidence::Certain;
+    }
+    (spec.nodes, spec.pods) = columns(&spec.claimants);
+    spec
+}
+
+/// The texts of the columns NODES and PODS.
+fn columns(claimants: &[ConflictClaimant]) -> (String, String) {
+    let nodes = claimants.iter().map(|c| c.party.node.clone());
+    let pods = claimants
+        .iter()
+        .filter(|c| !c.party.pod.is_empty())
+        .map(|c| format!("{}/{}", c.party.namespace, c.party.pod));
+    (joined(nodes.collect()), joined(pods.collect()))
+}
+
+fn joined(mut names: Vec<String>) -> String {
+    let more = names.len().saturating_sub(MAX_NAMES);
+    names.truncate(MAX_NAMES);
+    let text = names.join(", ");
+    if more == 0 {
+        text
+    } else {
+        format!("{text} and {more} more")
+    }
+}
+
+/// The entry of `node`, unless it has left.
+pub(super) fn claimant<'a>(spec: &'a ConflictSpec, node: &str) -> Option<&'a ConflictClaimant> {
+    let found = spec.claimants.iter().find(|c| c.party.node == node);
+    found.filter(|c| c.left.is_none())
+}
+
+/// The one that reports: the first that is active and has not left.
+pub(super) fn reporter(spec: &ConflictSpec) -> Option<&ConflictClaimant> {
+    spec.claimants.iter().find(|c| c.active && c.left.is_none())
+}
+
+/// Whether `node` is the first, the holder, and has not left.
+pub(super) fn is_first(spec: &ConflictSpec, node: &str) -> bool {
+    spec.claimants
+        .first()
+        .is_some_and(|c| c.party.node == node && c.left.is_none())
+}

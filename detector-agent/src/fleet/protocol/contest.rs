@@ -1,0 +1,289 @@
+//! What a node does whose address another node holds the `IPClaim` of: it asks, waits for the confirmation, and reports.
+
+use super::{
+    LocalClaim, Mode, Version,
+    conflict::{MAX_CLAIMANTS, claimant, completed, is_first, new},
+    context::Context,
+    nodes::View,
+    objects::{ConflictClaimant, ConflictSpec, Party},
+};
+use crate::engine::{ConflictId, Timestamp};
+
+/// How much longer the agent of a node that is ready may be silent: it is being restarted or upgraded, and what it has not released may
+/// have been given away rightly.
+const PATIENCE_WITH_READY_NODE: u32 = 12;
+
+/// A contest of this node's claim.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Contest {
+    /// When it was first noticed.
+    pub(super) began: Option<Timestamp>,
+    /// The two claims of which that is.
+    pair: Option<Pair>,
+    pub(super) ask: Option<Ask>,
+    pub(super) proof: Option<Proof>,
+}
+
+/// Two claims, as far as another one of the same node differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pair {
+    ours: Timestamp,
+    device: String,
+    pod_uid: String,
+    container_id: String,
+}
+
+/// A question that was certainly written, and by this run of the agent.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    /// The `IPConflict`.
+    pub(super) uid: String,
+    pub(super) number: u32,
+    /// Of the claim for which it was asked.
+    pub(super) claim_began: Timestamp,
+    pub(super) sent: Timestamp,
+    pub(super) answered: Timestamp,
+}
+
+/// The overlap is proven, or the other side silent for too long.
+#[derive(Clone, Debug)]
+pub(super) struct Proof {
+    pub(super) conflict: ConflictId,
+    /// Of the claim for which it was proven.
+    pub(super) claim_began: Timestamp,
+    /// Why there is no confirmation.
+    pub(super) unconfirmed_because: Option<String>,
+}
+
+/// How a contest goes on.
+#[derive(Debug)]
+pub(super) enum Course {
+    Ask,
+    Wait(Timestamp),
+    /// The holder's Node has to be read.
+    ReadNode,
+    /// The holder is no more: its claim is void.
+    Void,
+    Proven(Option<String>),
+    /// Nothing to do: there is no room in the conflict.
+    Full,
+}
+
+/// The other side: the holder of the `IPClaim`.
+pub(super) struct Holder<'a> {
+    pub(super) party: &'a Party,
+    pub(super) version: &'a Version,
+    pub(super) known: u64,
+    pub(super) since: Timestamp,
+}
+
+impl Contest {
+    /// This node is not a contender. What was proven may still be reported, by the holder too.
+    pub(super) fn end(&mut self) {
+        (self.began, self.pair, self.ask) = (None, None, None);
+    }
+
+    /// How the contest of `local` goes on, given the conflict as it is stored.
+    pub(super) fn course(
+        &self,
+        conflict: Option<(&Version, &ConflictSpec)>,
+        holder: &Holder<'_>,
+        local: &LocalClaim,
+        cx: &Context<'_>,
+    ) -> Course {
+        if cx.nodes.is_void(holder.party, holder.known) {
+            return Course::Void;
+        }
+        let Some((version, spec)) = conflict else {
+            return Course::Ask;
+        };
+        if let Some(proof) = &self.proof {
+            return Course::Proven(proof.unconfirmed_because.clone());
+        }
+        let me = claimant(spec, &cx.me.node);
+        if me.is_none() && spec.claimants.len() >= MAX_CLAIMANTS {
+            return Course::Full;
+        }
+        let is_current = |ask: &&Ask| {
+            ask.uid == version.uid
+                && ask.claim_began == local.began
+                && me.is_some_and(|me| me.asked == ask.number)
+        };
+        let Some(ask) = self.ask.as_ref().filter(is_current) else {
+            return Course::Ask;
+        };
+        let is_confirmed = me.is_some_and(|me| me.confirmed == ask.number);
+        // The conflict has the holder's present pod, which it writes together with the confirmation; the claim may have an earlier one.
+        let first = spec.claimants.first();
+        let is_same_pod = |party: &Party| party.is_same_pod_name(&local.party);
+        let may_be_handover = local.terminating
+            || first.is_some_and(|c| c.terminating || is_same_pod(&c.party))
+            || is_same_pod(holder.party);
+        let handed_over = self.began.unwrap_or(cx.now) + cx.settings.handover;
+        if is_confirmed {
+            if !may_be_handover || ask.sent >= handed_over {
+                return Course::Proven(None);
+            }
+            return if cx.now < handed_over {
+                Course::Wait(handed_over)
+            } else {
+                Course::Ask
+            };
+        }
+        let silence = ask.answered.max(holder.since);
+        self.silent(silence, may_be_handover.then_some(handed_over), holder, cx)
+    }
+
+    /// Nothing was confirmed since `asked`.
+    fn silent(
+        &self,
+        asked: Timestamp,
+        handed_over: Option<Timestamp>,
+        holder: &Holder<'_>,
+        cx: &Context<'_>,
+    ) -> Course {
+        let confirmation = cx.settings.confirmation;
+        let overdue = asked + confirmation;
+        if cx.now < overdue {
+            return Course::Wait(overdue);
+        }
+        let node = &holder.party.node;
+        let Some(view) = cx.nodes.view_since(node, overdue) else {
+            return Course::ReadNode;
+        };
+        let (patience, state) = match view {
+            View::There(state) if !state.is_ready => (0, "; the node is not ready"),
+            View::There(_) => (PATIENCE_WITH_READY_NODE, ""),
+            View::Unreadable => (PATIENCE_WITH_READY_NODE, "; the node cannot be read"),
+            View::Gone => (0, "; the node does not exist"),
+        };
+        let until =
+            (asked + confirmation.saturating_mul(patience)).max(handed_over.unwrap_or_default());
+        if cx.now < until {
+            return Course::Wait(until);
+        }
+        Course::Proven(Some(format!(
+            "the agent of node {node} does not answer{state}"
+        )))
+    }
+
+    /// Updates what is remembered of the contest. `holder` is `None` while this node holds the claim or nothing is known.
+    pub(super) fn progress(
+        &mut self,
+        conflict: Option<(&Version, &ConflictSpec)>,
+        holder: Option<&Holder<'_>>,
+        local: &LocalClaim,
+        is_reported: bool,
+        cx: &Context<'_>,
+    ) {
+        let Some(holder) = holder else {
+            return;
+        };
+        let listed = conflict
+            .and_then(|(_, spec)| spec.claimants.first())
+            .map(|c| &c.party);
+        let theirs = listed
+            .filter(|party| party.node == holder.party.node)
+            .unwrap_or(holder.party);
+        let pair = Pair {
+            ours: local.began,
+            device: theirs.device.clone(),
+            pod_uid: theirs.pod_uid.clone(),
+            container_id: theirs.container_id.clone(),
+        };
+        // With another claim, a handover begins anew.
+        if self.pair.as_ref() != Some(&pair) {
+            self.pair = Some(pair);
+            self.began = Some(cx.now);
+        }
+        let Some((_, spec)) = conflict else {
+            return;
+        };
+        // What is reported goes on with another claim or holder; what is not has to be proven for these.
+        let is_of_other = self.proof.as_ref().is_some_and(|proof| {
+            let is_outdated =
+                proof.claim_began != local.began || !is_first(spec, &holder.party.node);
+            proof.conflict != spec.conflict_id || !is_reported && is_outdated
+        });
+        if is_of_other {
+            self.proof = None;
+        }
+        if self.proof.is_none()
+            && is_first(spec, &holder.party.node)
+            && let Course::Proven(unconfirmed_because) = self.course(conflict, holder, local, cx)
+        {
+            self.proof = Some(Proof {
+                conflict: spec.conflict_id,
+                claim_began: local.began,
+                unconfirmed_because,
+            });
+        }
+    }
+}
+
+/// The conflict as a contender wants it; with `asks`, asking the holder once more.
+pub(super) fn contend(
+    current: Option<&ConflictSpec>,
+    holder: &Holder<'_>,
+    local: &LocalClaim,
+    proof: Option<&Proof>,
+    asks: bool,
+    cx: &Context<'_>,
+) -> ConflictSpec {
+    let mut spec = current
+        .cloned()
+        .unwrap_or_else(|| new(cx.subject, cx.fresh_id));
+    let listed = std::mem::take(&mut spec.claimants);
+    let (mut first, mut rest) = (None, Vec::new());
+    for (i, c) in listed.into_iter().enumerate() {
+        if c.left.is_some() {
+            continue;
+        }
+        if c.party.node != holder.party.node {
+            rest.push(c);
+        } else if i == 0 {
+            first = Some(c);
+        }
+    }
+    let mut first = first.unwrap_or_else(|| ConflictClaimant {
+        party: holder.party.clone(),
+        ..ConflictClaimant::default()
+    });
+    let found = rest.iter().position(|c| c.party.node == cx.me.node);
+    let position = found.unwrap_or_else(|| {
+        rest.push(ConflictClaimant::default());
+        rest.len() - 1
+    });
+    let me = &mut rest[position];
+    me.party = local.party.clone();
+    me.terminating = local.terminating;
+    me.unconfirmed_because = None;
+    me.active = proof.is_some();
+    if asks {
+        me.asked = next_question(me);
+    }
+    if let Some(because) = proof.and_then(|proof| proof.unconfirmed_because.as_ref())
+        && me.asked != me.confirmed
+    {
+        first
+            .unconfirmed_because
+            .get_or_insert_with(|| because.clone());
+    }
+    spec.claimants = std::iter::once(first).chain(rest).collect();
+    completed(spec, cx.wall)
+}
+
+/// Any number but those in use and zero, whatever was written there.
+fn next_question(me: &ConflictClaimant) -> u32 {
+    let next = me.asked.max(me.confirmed).wrapping_add(1);
+    if next == 0 {
+        1 + u32::from(me.confirmed == 1)
+    } else {
+        next
+    }
+}
+
+/// Whether a void claim may be taken over: only by what may be registered.
+pub(super) fn may_take_over(local: &LocalClaim) -> bool {
+    local.mode == Mode::Register
+}

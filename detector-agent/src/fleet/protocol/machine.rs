@@ -1,0 +1,382 @@
+//! The state machine: inputs change an entry, and every change is followed by a look at what the entry needs next.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Call, CallId, Counts, Effect, Identity, LocalClaim, Memory, Mode, Request, Settings, Stored,
+    Subject,
+    answers::Flight,
+    claim::{ClaimBelief, Holder},
+    conflict::{bound_party, is_first, usable},
+    contest::Proof,
+    context::Context,
+    entry::{Entry, Plan},
+    nodes::Nodes,
+    objects::ConflictSpec,
+    own_node::OwnNode,
+    queue::Queue,
+    report::Reported,
+};
+use crate::{
+    clock::WallTime,
+    engine::{ConflictId, Timestamp},
+};
+
+/// Subjects that this node does not have, but that a conflict connects with it. Only a faulty writer comes near.
+const MAX_CONNECTED: usize = 4_096;
+/// Conflicts of others that are known by subject only.
+const MAX_KNOWN: usize = 65_536;
+
+/// The agent's side of the protocol. All times are of one monotonic clock, which never goes back.
+#[derive(Debug)]
+pub struct Protocol {
+    pub(super) me: Identity,
+    settings: Settings,
+    pub(super) rng: fastrand::Rng,
+    pub(super) entries: BTreeMap<Subject, Entry>,
+    pub(super) nodes: Nodes,
+    pub(super) own_node: OwnNode,
+    pub(super) queue: Queue,
+    pub(super) flights: BTreeMap<CallId, Flight>,
+    pub(super) next_call: u64,
+    /// Entries with a local claim.
+    locals: usize,
+    /// Subjects of conflicts without an entry: a claim of one of them reads the conflict.
+    known: BTreeSet<Subject>,
+    is_complete: bool,
+    is_listed: bool,
+    effects: Vec<Effect>,
+    pub(super) unusable: u64,
+}
+
+impl Protocol {
+    /// Of a fresh agent. `seed` decides the jitter of repetitions and the ids of conflicts.
+    #[must_use]
+    pub fn new(identity: Identity, settings: Settings, seed: u64) -> Self {
+        Self {
+            me: identity,
+            settings,
+            rng: fastrand::Rng::with_seed(seed),
+            entries: BTreeMap::new(),
+            nodes: Nodes::default(),
+            own_node: OwnNode::default(),
+            queue: Queue::default(),
+            flights: BTreeMap::new(),
+            next_call: 0,
+            locals: 0,
+            known: BTreeSet::new(),
+            is_complete: false,
+            is_listed: false,
+            effects: Vec::new(),
+            unusable: 0,
+        }
+    }
+
+    /// What the previous run remembered. Before everything else.
+    pub fn restore(&mut self, now: Timestamp, memories: Vec<Memory>) {
+        for memory in memories {
+            let mut entry = Entry::new(ClaimBelief::restored(now));
+            entry.may_be_registered = true;
+            if let Some(conflict) = &memory.reported {
+                entry.contest.proof = Some(Proof {
+                    conflict: conflict.conflict_id,
+                    claim_began: Timestamp::default(),
+                    unconfirmed_because: None,
+                });
+                entry.reported = Some(Reported {
+                    conflict: (**conflict).clone(),
+                    is_reporter: true,
+                    began: Timestamp::default(),
+                    is_restored: true,
+                });
+            }
+            let subject = memory.subject;
+            entry.memory = Some(memory);
+            self.entries.insert(subject, entry);
+            self.refresh(subject, now);
+        }
+    }
+
+    /// What this node has of the subject now; `None`: nothing any more.
+    pub fn set_local(&mut self, now: Timestamp, subject: Subject, claim: Option<LocalClaim>) {
+        let claim = claim.map(|mut claim| {
+            claim.party.node.clone_from(&self.me.node);
+            claim.party.boot_id.clone_from(&self.me.boot_id);
+            bound_party(&mut claim.party);
+            claim
+        });
+        if claim.is_none() && !self.entries.contains_key(&subject) {
+            return;
+        }
+        let is_known = self.known.remove(&subject);
+        let entry = self.entries.entry(subject).or_insert_with(|| {
+            // A claim that is not there yet is created, which is the fastest way to find another's.
+            let is_registered = claim.as_ref().is_some_and(|c| c.mode == Mode::Register);
+            let holder = if is_registered {
+                Holder::Absent
+            } else {
+                Holder::Unknown
+            };
+            let mut entry = Entry::new(ClaimBelief::new(holder));
+            entry.conflict.is_stale = is_known;
+            entry
+        });
+        let mode = |claim: &Option<LocalClaim>| claim.as_ref().map(|claim| claim.mode);
+        if mode(&claim) == Some(Mode::Lookup) && mode(&entry.local) != Some(Mode::Lookup) {
+            entry.claim.verify(now);
+        }
+        self.locals -= usize::from(entry.local.is_some());
+        self.locals += usize::from(claim.is_some());
+        if entry.local != claim {
+            entry.pace.content_changed();
+            entry.local = claim;
+        }
+        self.refresh(subject, now);
+    }
+
+    /// Everything that this node has was set. Before, nothing is deleted that an earlier run registered.
+    pub fn local_is_complete(&mut self, now: Timestamp) {
+        if !self.is_complete {
+            self.is_complete = true;
+            self.refresh_all(now);
+        }
+    }
+
+    /// The `IPConflict`s of scope `fleet` after a list. Those whose name is not [`Subject::object_name`] of their address are left out.
+    pub fn conflicts_listed(&mut self, now: Timestamp, conflicts: Vec<Stored<ConflictSpec>>) {
+        let listed: BTreeMap<_, _> = conflicts
+            .iter()
+            .map(|stored| (stored.spec.address, stored.version.clone()))
+            .collect();
+        self.known.clear();
+        self.is_listed = true;
+        for stored in conflicts {
+            self.conflict_changed(now, stored);
+        }
+        for (subject, entry) in &mut self.entries {
+            // It may be older than an answer, or the server was restored from a backup.
+            if entry.conflict.version() != listed.get(subject) {
+                entry.conflict.is_stale = true;
+            }
+        }
+        self.refresh_all(now);
+    }
+
+    /// An `IPConflict` of scope `fleet` was created or changed.
+    pub fn conflict_changed(&mut self, now: Timestamp, conflict: Stored<ConflictSpec>) {
+        let subject = conflict.spec.address;
+        let Some(conflict) = usable(conflict, &subject) else {
+            self.unusable += 1;
+            return;
+        };
+        if !self.entries.contains_key(&subject) {
+            let me = &self.me.node;
+            let names_us = conflict.spec.claimants.iter().any(|c| c.party.node == *me);
+            let is_room = self.entries.len() - self.locals < MAX_CONNECTED;
+            if !names_us || !is_room {
+                self.unusable += u64::from(names_us);
+                if self.known.len() < MAX_KNOWN {
+                    self.known.insert(subject);
+                }
+                return;
+            }
+            let entry = Entry::new(ClaimBelief::new(Holder::Unknown));
+            self.entries.insert(subject, entry);
+        }
+        self.update_conflict(subject, now, |entry, call| {
+            entry.conflict.watched(conflict, call);
+        });
+    }
+
+    /// An `IPConflict` was deleted; as the watch gives it, with the version of the deletion.
+    pub fn conflict_deleted(&mut self, now: Timestamp, conflict: Stored<ConflictSpec>) {
+        let subject = conflict.spec.address;
+        self.known.remove(&subject);
+        self.update_conflict(subject, now, |entry, _| {
+            entry.conflict.gone(Some(&conflict.version.uid));
+        });
+    }
+
+    /// Changes the belief about a conflict. If others have ended this node's part as the holder, it verifies that it still is: they may
+    /// have taken the claim over.
+    pub(super) fn update_conflict(
+        &mut self,
+        subject: Subject,
+        now: Timestamp,
+        update: impl FnOnce(&mut Entry, u64),
+    ) {
+        let Some(entry) = self.entries.get_mut(&subject) else {
+            return;
+        };
+        let me = &self.me.node;
+        let is_ours = |entry: &Entry| entry.conflict.spec().is_some_and(|spec| is_first(spec, me));
+        let was_ours = is_ours(entry);
+        update(entry, self.next_call);
+        if was_ours && !is_ours(entry) && matches!(entry.claim.holder, Holder::Us(..)) {
+            entry.claim.verify(now);
+        }
+        self.refresh(subject, now);
+    }
+
+    /// The next request, if any is due. `None` also while there are effects: they are taken first. `wall` is the time for people in what
+    /// is written.
+    pub fn next_request(&mut self, now: Timestamp, wall: WallTime) -> Option<Call> {
+        while let Some(subject) = self.queue.pop_due(now) {
+            self.refresh(subject, now);
+        }
+        if self.effects.is_empty()
+            && let Some(call) = self.own_node_request(now)
+        {
+            return Some(call);
+        }
+        while self.effects.is_empty() {
+            let subject = self.queue.pop_ready()?;
+            // Time has passed since it was queued.
+            if !self.refresh(subject, now) || !self.effects.is_empty() {
+                continue;
+            }
+            self.queue.remove(&subject);
+            let fresh_id = ConflictId(self.rng.u128(1..));
+            let entry = self.entries.get_mut(&subject)?;
+            let cx = Context {
+                subject,
+                me: &self.me,
+                settings: &self.settings,
+                nodes: &self.nodes,
+                now,
+                is_complete: self.is_complete,
+                is_listed: self.is_listed,
+                wall: Some(wall),
+                fresh_id,
+            };
+            let plan = entry.plan(&cx);
+            let Some((_, request)) = &plan.request else {
+                continue;
+            };
+            let id = CallId(self.next_call);
+            self.next_call += 1;
+            entry.pace.sent(now, &mut self.rng);
+            entry.in_flight = Some(id);
+            if let Request::GetNode(node) = request {
+                self.nodes.sent(node);
+            }
+            let flight = Flight::new(subject, entry, &plan, request, now);
+            self.flights.insert(id, flight);
+            let request = plan.request?.1;
+            return Some(Call {
+                id,
+                subject,
+                request,
+            });
+        }
+        None
+    }
+
+    /// When [`Self::next_request`] has something to send if nothing arrives until then; in the past if it has already.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        if !self.effects.is_empty() || self.queue.has_ready() {
+            return Some(Timestamp::default());
+        }
+        let own = self.own_node.next(!self.entries.is_empty());
+        self.queue.next_timer().into_iter().chain(own).min()
+    }
+
+    /// What is to be done besides requests, in order.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// For metrics and health.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let count =
+            |matches: fn(&Entry) -> bool| self.entries.values().filter(|e| matches(e)).count();
+        Counts {
+            registered: count(|e| matches!(e.claim.holder, Holder::Us(..))),
+            unregistered: count(|e| {
+                let is_open = matches!(e.claim.holder, Holder::Absent | Holder::Unknown);
+                is_open && e.local.as_ref().is_some_and(|l| l.mode == Mode::Register)
+            }),
+            contested: count(|e| e.local.is_some() && matches!(e.claim.holder, Holder::Other(..))),
+            waiting: self.queue.ready_count(),
+            conflicts: count(|e| e.reported.is_some()),
+            unusable_objects: self.unusable,
+        }
+    }
+
+    pub(super) fn refresh_all(&mut self, now: Timestamp) {
+        let subjects: Vec<_> = self.entries.keys().copied().collect();
+        for subject in subjects {
+            self.refresh(subject, now);
+        }
+    }
+
+    /// Looks at what the entry needs: effects at once, its next request in the queue. Returns whether one may be sent now.
+    pub(super) fn refresh(&mut self, subject: Subject, now: Timestamp) -> bool {
+        let Some(entry) = self.entries.get_mut(&subject) else {
+            self.queue.remove(&subject);
+            return false;
+        };
+        for party in entry.polled(&self.me.node) {
+            self.nodes.want(&party.node, now, &mut self.rng);
+        }
+        let cx = Context {
+            subject,
+            me: &self.me,
+            settings: &self.settings,
+            nodes: &self.nodes,
+            now,
+            is_complete: self.is_complete,
+            is_listed: self.is_listed,
+            wall: None,
+            fresh_id: ConflictId(0),
+        };
+        entry.progress(&cx);
+        entry.report(&cx, &mut self.effects);
+        let plan = entry.plan(&cx);
+        let registers = matches!(
+            plan.request,
+            Some((_, Request::CreateClaim(_) | Request::ReplaceClaim(..)))
+        );
+        entry.may_be_registered |= registers;
+        let is_finished = entry.is_finished(&self.me.node);
+        let memory = entry.wanted_memory(subject).filter(|_| !is_finished);
+        if entry.memory != memory {
+            self.effects.push(match &memory {
+                Some(memory) => Effect::Remember(Box::new(memory.clone())),
+                None => Effect::Forget(subject),
+            });
+            entry.memory = memory;
+        }
+        if is_finished {
+            if entry.conflict.stored.is_some() && self.known.len() < MAX_KNOWN {
+                self.known.insert(subject);
+            }
+            self.entries.remove(&subject);
+            self.queue.remove(&subject);
+            return false;
+        }
+        let not_before = entry.pace.not_before();
+        self.place(subject, &plan, not_before, now)
+    }
+
+    fn place(
+        &mut self,
+        subject: Subject,
+        plan: &Plan,
+        not_before: Timestamp,
+        now: Timestamp,
+    ) -> bool {
+        match (&plan.request, plan.wake) {
+            (Some((priority, _)), _) if not_before <= now => {
+                self.queue.ready(subject, *priority);
+                return true;
+            }
+            (Some(_), _) => self.queue.at(subject, not_before),
+            (None, Some(wake)) => self.queue.at(subject, wake),
+            (None, None) => self.queue.remove(&subject),
+        }
+        false
+    }
+}

@@ -1,0 +1,139 @@
+//! The agent's side of the protocol, as a pure state machine: local claims, outcomes of requests and watched conflicts go in, requests
+//! and effects come out. It has no clock and does no I/O; the driver of the registry does both.
+//!
+//! ```text
+//! loop {
+//!     set_local, conflict_changed, answer, …          whatever arrived
+//!     take_effects                                    journal first (`Remember`), then the reports
+//!     while pacing permits: next_request ──► server   at most one in flight for each subject
+//!     sleep until next_due
+//! }
+//! ```
+//!
+//! Every step is level-triggered: what is believed about the server is compared with what this node has, and the difference is the next
+//! request. An outcome only changes beliefs, so an answer that is lost makes a belief unknown, and it is read again.
+
+mod answers;
+mod claim;
+mod conflict;
+mod contest;
+mod context;
+mod entry;
+mod holder;
+mod machine;
+mod nodes;
+mod own_node;
+mod pace;
+mod queue;
+mod report;
+mod requests;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Subject,
+    objects::{self, ConflictSpec, Party},
+};
+use crate::engine::Timestamp;
+
+pub use machine::Protocol;
+pub use requests::{Call, CallId, NodeState, Outcome, Request, Stored, Version};
+
+/// This agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The node's name.
+    pub node: String,
+    /// The node's boot.
+    pub boot_id: String,
+}
+
+/// Time spans of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How long a pod that is being deleted, or that has the same name, may keep the address before the overlap is reported.
+    pub handover: Duration,
+    /// How long a holder's agent may take to confirm.
+    pub confirmation: Duration,
+}
+
+/// What this node has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalClaim {
+    /// Who claims it; node and boot are this agent's.
+    pub party: Party,
+    /// When the claim began: claims of one address that differ in it are not the same claim.
+    pub began: Timestamp,
+    /// Its pod is being deleted.
+    pub terminating: bool,
+    /// Registered, or only looked up.
+    pub mode: Mode,
+}
+
+/// What is done about a local claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// An `IPClaim` is created.
+    Register,
+    /// The `IPClaim` of others is read. For an address that a pod has assigned to itself, which must not take it from others.
+    Lookup,
+}
+
+/// What the driver does besides sending requests, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// This agent reports the conflict now. Again for each change of what it contains.
+    Report(Box<Report>),
+    /// Replaces what the journal has of this subject. It has to be durable before the next request is taken.
+    Remember(Box<Memory>),
+    /// The journal needs nothing of this subject any more.
+    Forget(Subject),
+}
+
+/// What has to survive a restart of the agent about a subject.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Memory {
+    /// It may be registered in this node's name.
+    pub subject: Subject,
+    /// The conflict that this agent has reported, if it sends the events about it and it is not over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported: Option<Box<ConflictSpec>>,
+}
+
+/// The state of a fleet conflict with a claimant on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The conflict; of a resolved one, those that left have the reason. The holder of the `IPClaim` comes first.
+    pub conflict: ConflictSpec,
+    /// It is over, for this node.
+    pub is_resolved: bool,
+    /// Whether this agent, and no other, sends the events about it. An agent that was the reporter and is no longer reports the conflict
+    /// resolved as the reporter, and then open again as another claimant.
+    pub is_reporter: bool,
+    /// This agent has reported it open before in the same role, perhaps before a restart.
+    pub is_update: bool,
+    /// When this node's claim began, from which the latency is measured; zero if it is not known after a restart.
+    pub began: Timestamp,
+}
+
+/// Numbers for metrics and health.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Subjects that are registered in this node's name.
+    pub registered: usize,
+    /// Local claims to be registered that are not yet, neither in this node's name nor found to be another's.
+    pub unregistered: usize,
+    /// Local claims whose `IPClaim` belongs to another node.
+    pub contested: usize,
+    /// Subjects of which a request waits to be sent, for its time or for the pacing.
+    pub waiting: usize,
+    /// Open conflicts in which this node takes part.
+    pub conflicts: usize,
+    /// Objects of the registry that were not used, since the start: another subject has the name, or too many name this node.
+    pub unusable_objects: u64,
+}

@@ -1,0 +1,120 @@
+//! What this agent reports of a conflict, derived from the stored one.
+
+use super::{
+    Effect, Report,
+    conflict::{claimant, reporter},
+    context::Context,
+    entry::Entry,
+    objects::{ConflictSpec, ConflictState},
+};
+use crate::engine::{LeaveReason, Timestamp};
+
+/// What was last reported as open.
+#[derive(Clone, Debug)]
+pub(super) struct Reported {
+    pub(super) conflict: ConflictSpec,
+    pub(super) is_reporter: bool,
+    pub(super) began: Timestamp,
+    /// Before a restart: the rest of the agent does not know it yet.
+    pub(super) is_restored: bool,
+}
+
+impl Entry {
+    /// Reports what changed.
+    pub(super) fn report(&mut self, cx: &Context<'_>, effects: &mut Vec<Effect>) {
+        let is_known = if self.local.is_some() {
+            // What is to be read again decides nothing. The end of the own claim does, even while the server is away.
+            cx.is_listed && !self.conflict.is_stale
+        } else {
+            cx.is_complete
+        };
+        if !is_known && self.reported.is_some() {
+            return;
+        }
+        let open = self.open(cx);
+        let before = self.reported.take();
+        let is_same = matches!((&before, &open), (Some(before), Some((spec, is_reporter)))
+            if before.is_reporter == *is_reporter && before.conflict.conflict_id == spec.conflict_id);
+        if let Some(before) = before.as_ref().filter(|_| !is_same) {
+            effects.push(Effect::Report(Box::new(Report {
+                conflict: self.ended(&before.conflict, cx),
+                is_resolved: true,
+                is_reporter: before.is_reporter,
+                is_update: true,
+                began: before.began,
+            })));
+        }
+        let Some((conflict, is_reporter)) = open else {
+            return;
+        };
+        let began = self.local.as_ref().map(|l| l.began).unwrap_or_default();
+        let is_news = !is_same
+            || before
+                .as_ref()
+                .is_some_and(|before| before.is_restored || before.conflict != conflict);
+        if is_news {
+            effects.push(Effect::Report(Box::new(Report {
+                conflict: conflict.clone(),
+                is_resolved: false,
+                is_reporter,
+                is_update: is_same,
+                began,
+            })));
+        }
+        self.reported = Some(Reported {
+            conflict,
+            is_reporter,
+            began,
+            is_restored: false,
+        });
+    }
+
+    /// The conflict as reported, and whether this agent is the reporter. `None` if it is not active, or over for this node.
+    fn open(&self, cx: &Context<'_>) -> Option<(ConflictSpec, bool)> {
+        self.local.as_ref()?;
+        let spec = self.conflict.spec()?;
+        claimant(spec, &cx.me.node)?;
+        let claimants = spec.claimants.iter().filter(|c| c.left.is_none()).count();
+        if spec.state != ConflictState::Active || claimants < 2 {
+            return None;
+        }
+        let is_reporter = reporter(spec)?.party.node == cx.me.node;
+        let proof = self.contest.proof.as_ref();
+        let is_proven = proof.is_some_and(|proof| proof.conflict == spec.conflict_id);
+        // Otherwise a former run of this agent wrote it, for what may have been another claim: it is asked again.
+        if is_reporter && !is_proven {
+            return None;
+        }
+        let mut spec = spec.clone();
+        for c in &mut spec.claimants {
+            // Questions and answers are not part of what is reported.
+            (c.asked, c.confirmed) = (0, 0);
+        }
+        Some((spec, is_reporter))
+    }
+
+    /// A reported conflict at its end, with the reasons of those that left.
+    fn ended(&self, reported: &ConflictSpec, cx: &Context<'_>) -> ConflictSpec {
+        let mut spec = reported.clone();
+        let now = self
+            .conflict
+            .spec()
+            .filter(|now| now.conflict_id == spec.conflict_id);
+        for c in &mut spec.claimants {
+            let node = &c.party.node;
+            let listed = now.and_then(|now| now.claimants.iter().find(|c| c.party.node == *node));
+            c.left = if *node == cx.me.node {
+                let is_gone = self.local.is_none();
+                is_gone.then_some(LeaveReason::AddressRemoved)
+            } else if cx.nodes.is_void(&c.party, 0) {
+                Some(LeaveReason::Expired)
+            } else {
+                match listed {
+                    Some(listed) => listed.left,
+                    None => Some(LeaveReason::AddressRemoved),
+                }
+            };
+        }
+        spec
+    }
+}

@@ -1,0 +1,104 @@
+//! What happens in a sequence.
+
+use proptest::prelude::*;
+
+pub(super) const NODES: usize = 4;
+pub(super) const SUBJECTS: usize = 2;
+
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    /// A pod on the node gets the address.
+    Set {
+        node: usize,
+        subject: usize,
+        pod: u8,
+        lookup: bool,
+    },
+    Clear {
+        node: usize,
+        subject: usize,
+    },
+    /// Its deletion begins.
+    Terminate {
+        node: usize,
+        subject: usize,
+    },
+    /// The agent is killed.
+    Crash {
+        node: usize,
+    },
+    Start {
+        node: usize,
+        journal: bool,
+    },
+    /// The machine restarts; its pods are gone.
+    Reboot {
+        node: usize,
+        journal: bool,
+    },
+    /// The machine is gone for good, and its Node deleted.
+    Remove {
+        node: usize,
+    },
+    /// The Node is deleted and made again while the machine runs.
+    Recreate {
+        node: usize,
+    },
+    /// The agent cannot reach the server.
+    Cut {
+        node: usize,
+        cut: bool,
+    },
+    Ready {
+        node: usize,
+        ready: bool,
+    },
+    /// So many requests of ten fail.
+    Faults {
+        of_ten: u8,
+    },
+    /// Somebody deletes objects by hand.
+    DeleteClaim {
+        subject: usize,
+    },
+    DeleteConflict {
+        subject: usize,
+    },
+    /// So many steps of anything that is under way.
+    Steps {
+        count: u16,
+    },
+    /// Everything under way happens, and then time passes.
+    Wait {
+        ms: u32,
+    },
+}
+
+/// The operations, and a seed for what is under way.
+pub(super) fn sequences() -> impl Strategy<Value = (u64, Vec<Op>)> {
+    (any::<u64>(), proptest::collection::vec(op(), 1..30))
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let node = || 0..NODES;
+    let subject = || 0..SUBJECTS;
+    let wait = prop_oneof![0_u32..50, 50_u32..20_000, 20_000_u32..200_000];
+    prop_oneof![
+        8 => (node(), subject(), 0_u8..3, prop::bool::weighted(0.15))
+            .prop_map(|(node, subject, pod, lookup)| Op::Set { node, subject, pod, lookup }),
+        4 => (node(), subject()).prop_map(|(node, subject)| Op::Clear { node, subject }),
+        1 => (node(), subject()).prop_map(|(node, subject)| Op::Terminate { node, subject }),
+        2 => node().prop_map(|node| Op::Crash { node }),
+        2 => (node(), prop::bool::weighted(0.8)).prop_map(|(node, journal)| Op::Start { node, journal }),
+        1 => (node(), any::<bool>()).prop_map(|(node, journal)| Op::Reboot { node, journal }),
+        1 => node().prop_map(|node| Op::Remove { node }),
+        1 => node().prop_map(|node| Op::Recreate { node }),
+        2 => (node(), any::<bool>()).prop_map(|(node, cut)| Op::Cut { node, cut }),
+        1 => (node(), any::<bool>()).prop_map(|(node, ready)| Op::Ready { node, ready }),
+        2 => prop_oneof![Just(0_u8), Just(3), Just(10)].prop_map(|of_ten| Op::Faults { of_ten }),
+        1 => subject().prop_map(|subject| Op::DeleteClaim { subject }),
+        1 => subject().prop_map(|subject| Op::DeleteConflict { subject }),
+        8 => (1_u16..60).prop_map(|count| Op::Steps { count }),
+        6 => wait.prop_map(|ms| Op::Wait { ms }),
+    ]
+}

@@ -1,0 +1,384 @@
+//! The nodes and the server, and everything under way between them.
+
+use std::time::Duration;
+
+use proptest::test_runner::TestCaseError;
+
+use super::{
+    agent::{Interval, Node, Pending},
+    checks,
+    ops::{NODES, Op},
+    server::Server,
+};
+use crate::fleet::{
+    Subject,
+    protocol::{Call, Mode, NodeState, Outcome, Request},
+};
+
+/// How long a request whose sender has given up may still take effect.
+const LATE: u64 = 60_000_000_000;
+/// More exchanges than that at one moment are an endless loop.
+const ENDLESS: usize = 20_000;
+
+pub(super) struct World {
+    pub(super) now: u64,
+    pub(super) nodes: Vec<Node>,
+    pub(super) server: Server,
+    pub(super) rng: fastrand::Rng,
+    faults_of_ten: u8,
+    /// Requests that take effect although their sender has given up.
+    late: Vec<(u64, Call)>,
+    /// Something failed in this sequence, so that an agent may have been silent.
+    pub(super) has_faults: bool,
+    /// Objects were deleted under the agents.
+    pub(super) is_tampered: bool,
+    /// Requests sent since the count was reset, other than reads.
+    pub(super) writes: usize,
+    pub(super) reads: usize,
+}
+
+pub(super) fn subject(number: usize) -> Subject {
+    let text = ["10.244.1.5", "10.244.7.0/24"][number];
+    text.parse().unwrap()
+}
+
+impl World {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut world = Self {
+            now: 1_000_000_000,
+            nodes: (0..NODES).map(Node::new).collect(),
+            server: Server::default(),
+            rng: fastrand::Rng::with_seed(seed),
+            faults_of_ten: 0,
+            late: Vec::new(),
+            has_faults: false,
+            is_tampered: false,
+            writes: 0,
+            reads: 0,
+        };
+        for node in 0..NODES {
+            world.register_node(node);
+            world.start(node);
+        }
+        world
+    }
+
+    fn register_node(&mut self, node: usize) {
+        let node = &self.nodes[node];
+        let state = NodeState {
+            uid: self.rng.u64(..).to_string(),
+            boot_id: node.boot_id(),
+            is_ready: true,
+        };
+        self.server.nodes.insert(node.name.clone(), state);
+    }
+
+    fn start(&mut self, node: usize) {
+        let seed = self.rng.u64(..);
+        if self.nodes[node].is_up && self.nodes[node].agent.is_none() {
+            self.nodes[node].start(self.now, seed);
+        }
+    }
+
+    /// The agent is gone at once; what it has sent may take effect yet.
+    fn crash(&mut self, node: usize) {
+        self.nodes[node].agent = None;
+        for pending in std::mem::take(&mut self.nodes[node].pending) {
+            if let Pending::Sent(call) = pending
+                && self.rng.bool()
+            {
+                self.late.push((self.now + self.rng.u64(0..LATE), call));
+            }
+        }
+    }
+
+    pub(super) fn run(&mut self, op: &Op) -> Result<(), TestCaseError> {
+        match *op {
+            Op::Set {
+                node,
+                subject: s,
+                pod,
+                lookup,
+            } => {
+                let (now, subject) = (self.now, subject(s));
+                let node = &mut self.nodes[node];
+                if node.is_up {
+                    node.end(subject, now);
+                    let mode = if lookup { Mode::Lookup } else { Mode::Register };
+                    node.history.entry(subject).or_default().push(Interval {
+                        begin: now,
+                        end: None,
+                        pod,
+                        terminating: None,
+                        mode,
+                    });
+                    // No two claims begin at one moment.
+                    self.now += 1;
+                    node.feed(subject, now);
+                }
+            }
+            Op::Clear { node, subject: s } => {
+                self.nodes[node].end(subject(s), self.now);
+                self.nodes[node].feed(subject(s), self.now);
+            }
+            Op::Terminate { node, subject: s } => {
+                let (now, subject) = (self.now, subject(s));
+                let node = &mut self.nodes[node];
+                if let Some(last) = node
+                    .history
+                    .get_mut(&subject)
+                    .and_then(|all| all.last_mut())
+                {
+                    last.terminating.get_or_insert(now);
+                }
+                node.feed(subject, now);
+            }
+            Op::Crash { node } => {
+                self.has_faults = true;
+                self.crash(node);
+            }
+            Op::Start { node, journal } => {
+                if self.nodes[node].agent.is_none() && !journal {
+                    self.lose_journal(node);
+                }
+                self.start(node);
+            }
+            Op::Reboot { node, journal } => {
+                self.has_faults = true;
+                if self.nodes[node].is_up {
+                    self.crash(node);
+                    self.end_all(node);
+                    self.nodes[node].boot += 1;
+                    if !journal {
+                        self.lose_journal(node);
+                    }
+                    let (name, boot_id) =
+                        (self.nodes[node].name.clone(), self.nodes[node].boot_id());
+                    if let Some(state) = self.server.nodes.get_mut(&name) {
+                        state.boot_id = boot_id;
+                    }
+                }
+            }
+            Op::Remove { node } => {
+                self.has_faults = true;
+                self.crash(node);
+                self.end_all(node);
+                let node = &mut self.nodes[node];
+                (node.is_up, node.may_leak) = (false, true);
+                node.raised.clear();
+                self.server.delete_node(&node.name);
+            }
+            Op::Recreate { node } => {
+                if self.nodes[node].is_up {
+                    (self.has_faults, self.is_tampered) = (true, true);
+                    self.server.delete_node(&self.nodes[node].name.clone());
+                    self.register_node(node);
+                }
+            }
+            Op::Cut { node, cut } => {
+                self.has_faults = true;
+                self.nodes[node].is_cut = cut;
+                self.nodes[node].watch = None;
+            }
+            Op::Ready { node, ready } => {
+                if let Some(state) = self.server.nodes.get_mut(&self.nodes[node].name) {
+                    state.is_ready = ready;
+                }
+            }
+            Op::Faults { of_ten } => {
+                self.has_faults |= of_ten > 0;
+                self.faults_of_ten = of_ten;
+            }
+            Op::DeleteClaim { subject: s } => {
+                self.is_tampered = true;
+                self.server.claims.remove(&subject(s).object_name());
+            }
+            Op::DeleteConflict { subject: s } => {
+                self.is_tampered = true;
+                self.server.delete_conflict(&subject(s).object_name());
+            }
+            Op::Steps { count } => {
+                for _ in 0..count {
+                    self.step()?;
+                }
+            }
+            Op::Wait { ms } => self.advance(Duration::from_millis(ms.into()))?,
+        }
+        self.take_effects()
+    }
+
+    fn lose_journal(&mut self, node: usize) {
+        let node = &mut self.nodes[node];
+        node.may_leak |= !node.journal.is_empty();
+        node.journal.clear();
+        node.raised.clear();
+    }
+
+    fn end_all(&mut self, node: usize) {
+        for s in 0..super::ops::SUBJECTS {
+            self.nodes[node].end(subject(s), self.now);
+        }
+    }
+
+    pub(super) fn take_effects(&mut self) -> Result<(), TestCaseError> {
+        for node in 0..self.nodes.len() {
+            for report in self.nodes[node].take_effects() {
+                checks::report(self, node, &report)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One thing that is under way happens, whichever.
+    fn step(&mut self) -> Result<bool, TestCaseError> {
+        let first = self.rng.usize(0..self.nodes.len() * 4);
+        for i in 0..self.nodes.len() * 4 {
+            let chosen = (first + i) % (self.nodes.len() * 4);
+            let (node, action) = (chosen / 4, chosen % 4);
+            let happened = match action {
+                0 => {
+                    for report in self.nodes[node].take_effects() {
+                        checks::report(self, node, &report)?;
+                    }
+                    self.pull(node)
+                }
+                1 => self.serve(node),
+                2 => self.deliver(node),
+                _ => self.nodes[node].watch(&self.server, self.now),
+            };
+            if happened {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn pull(&mut self, node: usize) -> bool {
+        let Some(call) = self.nodes[node].pull(self.now) else {
+            return false;
+        };
+        match call.request {
+            Request::GetClaim | Request::GetConflict | Request::GetNode(_) => self.reads += 1,
+            _ => self.writes += 1,
+        }
+        true
+    }
+
+    /// The server gets one of the node's requests, or loses it.
+    fn serve(&mut self, node: usize) -> bool {
+        let Some(index) = self.pick(node, |pending| matches!(pending, Pending::Sent(_))) else {
+            return false;
+        };
+        let Pending::Sent(call) = self.nodes[node].pending.swap_remove(index) else {
+            return false;
+        };
+        let fails = self.nodes[node].is_cut || self.rng.u8(0..10) < self.faults_of_ten;
+        let outcome = if fails {
+            match self.rng.u8(0..3) {
+                0 => {}
+                1 => {
+                    self.server.apply(call.subject, &call.request);
+                }
+                _ => self
+                    .late
+                    .push((self.now + self.rng.u64(0..LATE), call.clone())),
+            }
+            Outcome::Failed
+        } else {
+            self.server.apply(call.subject, &call.request)
+        };
+        self.nodes[node]
+            .pending
+            .push(Pending::Answered(call, outcome));
+        true
+    }
+
+    fn deliver(&mut self, node: usize) -> bool {
+        let answered = |pending: &Pending| matches!(pending, Pending::Answered(..));
+        let Some(index) = self.pick(node, answered) else {
+            return false;
+        };
+        self.nodes[node].answer(index, self.now);
+        true
+    }
+
+    fn pick(&mut self, node: usize, matches: fn(&Pending) -> bool) -> Option<usize> {
+        let pending = &self.nodes[node].pending;
+        let found: Vec<_> = (0..pending.len())
+            .filter(|i| matches(&pending[*i]))
+            .collect();
+        (!found.is_empty()).then(|| found[self.rng.usize(0..found.len())])
+    }
+
+    /// Time passes; whatever is due and under way happens in its time.
+    pub(super) fn advance(&mut self, span: Duration) -> Result<(), TestCaseError> {
+        let end = self.now + u64::try_from(span.as_nanos()).unwrap();
+        loop {
+            let mut steps = 0;
+            while self.step()? {
+                steps += 1;
+                if steps > ENDLESS {
+                    return Err(TestCaseError::fail("the agents never come to rest"));
+                }
+            }
+            self.take_effects()?;
+            let due = |node: &Node| {
+                let due = node.agent.as_ref()?.next_due()?;
+                Some(due.0.saturating_sub(node.ahead))
+            };
+            let next = self.nodes.iter().filter_map(due).min();
+            let late = self.late.iter().map(|(at, _)| *at).min();
+            let next = next
+                .into_iter()
+                .chain(late)
+                .min()
+                .unwrap_or(end)
+                .max(self.now + 1);
+            if next > end {
+                self.now = end;
+                return Ok(());
+            }
+            self.now = next;
+            self.apply_late();
+        }
+    }
+
+    fn apply_late(&mut self) {
+        let now = self.now;
+        let due: Vec<_> = self.late.extract_if(.., |(at, _)| *at <= now).collect();
+        for (_, call) in due {
+            self.server.apply(call.subject, &call.request);
+        }
+    }
+
+    /// Everything works again, and time passes.
+    pub(super) fn settle(&mut self) -> Result<(), TestCaseError> {
+        self.faults_of_ten = 0;
+        for node in 0..self.nodes.len() {
+            self.nodes[node].is_cut = false;
+            if let Some(state) = self.server.nodes.get_mut(&self.nodes[node].name) {
+                state.is_ready = true;
+            }
+            self.start(node);
+        }
+        let minutes = if self.is_tampered { 180 } else { 20 };
+        self.advance(Duration::from_secs(60 * minutes))
+    }
+
+    /// The end of a sequence.
+    pub(super) fn finish(mut self) -> Result<(), TestCaseError> {
+        self.settle()?;
+        checks::rest(&self)?;
+        (self.writes, self.reads) = (0, 0);
+        self.advance(Duration::from_secs(1_200))?;
+        checks::quiet(&self)?;
+        for node in 0..self.nodes.len() {
+            for s in 0..super::ops::SUBJECTS {
+                self.nodes[node].end(subject(s), self.now);
+                self.nodes[node].feed(subject(s), self.now);
+            }
+        }
+        self.settle()?;
+        checks::rest(&self)
+    }
+}

@@ -1,0 +1,214 @@
+//! Starts the comparison across nodes.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
+    thread,
+    time::Duration,
+};
+
+use tokio::sync::mpsc as queue;
+use tracing::{error, info, warn};
+
+use super::{
+    FleetMode, FleetSettings, Inbox,
+    driver::{Clock, Driver, Parts},
+    health::FleetHealth,
+    journal::Journal,
+    protocol::{Identity, Protocol, Report, Settings},
+    registry::Registry,
+    watch::watch,
+};
+use crate::{
+    health::{Health, Part, Role},
+    kube_client::KubeClient,
+    metrics::Metrics,
+    node,
+    persist::store::Store,
+    threads,
+};
+
+/// How long the holder's agent may take to confirm.
+const CONFIRMATION: Duration = Duration::from_secs(5);
+/// The most changes of conflicts that wait for the driver.
+const WATCH_QUEUE: usize = 1024;
+/// The longest time a shutdown waits for the journal.
+const END: Duration = Duration::from_secs(3);
+
+/// What the comparison needs of the agent.
+#[derive(Debug)]
+pub struct Surroundings<'a> {
+    /// The name of this agent's Node.
+    pub node: String,
+    /// `None` if the Kubernetes API is not used.
+    pub kube: Option<KubeClient>,
+    /// `None` without `--state-dir`.
+    pub store: Option<Arc<Store>>,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+    /// Gets the part "fleet".
+    pub health: &'a Health,
+}
+
+/// The running comparison.
+#[derive(Debug)]
+pub struct Fleet {
+    /// Takes the node's claims.
+    pub inbox: Inbox,
+    ended: Receiver<()>,
+}
+
+/// Starts the thread, unless the comparison is off or not possible; then only health and log show it, because detection on the node
+/// does not need it. `emit` takes the reports.
+///
+/// # Errors
+/// If no thread can be started.
+pub fn start(
+    settings: &FleetSettings,
+    around: Surroundings<'_>,
+    emit: impl Fn(Report) + Send + 'static,
+) -> io::Result<Option<Fleet>> {
+    if settings.fleet == FleetMode::Off {
+        return Ok(None);
+    }
+    let Some((fleet, inbox)) = prepare(settings, around, emit) else {
+        return Ok(None);
+    };
+    let (end, ended) = mpsc::sync_channel::<()>(1);
+    threads::spawn("fleet", move || {
+        // Dropped when the thread ends, also by a panic.
+        let _end = end;
+        let _panic = ShowsPanic(fleet.part.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        match runtime {
+            Ok(runtime) => {
+                runtime.block_on(fleet.run());
+                // A disk that hangs is abandoned.
+                runtime.shutdown_background();
+            }
+            Err(error) => warn!(%error, "addresses are not compared across nodes"),
+        }
+    })?;
+    Ok(Some(Fleet { inbox, ended }))
+}
+
+/// What the thread runs; `None` if it is not possible, which log and health show.
+pub(super) fn prepare(
+    settings: &FleetSettings,
+    around: Surroundings<'_>,
+    emit: impl Fn(Report) + Send + 'static,
+) -> Option<(FleetThread, Inbox)> {
+    let part = around.health.part(Role::Fleet, "fleet");
+    let not_started = |why: &str| {
+        warn!("addresses are not compared across nodes: {why}");
+        part.failed(why.to_owned());
+        None
+    };
+    let Some(kube) = around.kube else {
+        return not_started("the Kubernetes API is not used; enable it with --kube");
+    };
+    let boot_id = match node::boot_id() {
+        Ok(boot_id) => boot_id,
+        Err(why) => return not_started(&format!("cannot read the boot ID: {why}")),
+    };
+    let identity = Identity {
+        node: around.node,
+        boot_id,
+    };
+    let inbox = Inbox::default();
+    let fleet = FleetThread {
+        identity,
+        settings: settings.clone(),
+        kube,
+        store: around.store,
+        metrics: around.metrics,
+        part,
+        inbox: inbox.clone(),
+        emit: Box::new(emit),
+    };
+    Some((fleet, inbox))
+}
+
+impl Fleet {
+    /// Ends the comparison, and waits, at most 3 s, until the journal is written. What is registered stays.
+    pub fn finish(self) {
+        self.inbox.close();
+        if self.ended.recv_timeout(END) == Err(RecvTimeoutError::Timeout) {
+            error!(
+                "writing to --state-dir takes too long; it may lack the newest registered addresses"
+            );
+        }
+    }
+}
+
+/// Shows in health that the thread panicked.
+struct ShowsPanic(Part);
+
+impl Drop for ShowsPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0
+                .failed("ended unexpectedly; please report this as a bug");
+        }
+    }
+}
+
+/// What the thread runs.
+pub(super) struct FleetThread {
+    identity: Identity,
+    settings: FleetSettings,
+    kube: KubeClient,
+    store: Option<Arc<Store>>,
+    metrics: Arc<Metrics>,
+    part: Part,
+    inbox: Inbox,
+    emit: Box<dyn Fn(Report) + Send>,
+}
+
+impl FleetThread {
+    pub(super) async fn run(self) {
+        let clock = Clock::new();
+        let node = self.identity.node.clone();
+        let (journal, memories) = Journal::open(self.store, &node).await;
+        if !memories.is_empty() {
+            info!(
+                addresses = memories.len(),
+                "restored registered addresses of the previous run"
+            );
+        }
+        let settings = Settings {
+            handover: self.settings.fleet_handover,
+            confirmation: CONFIRMATION,
+        };
+        let mut protocol = Protocol::new(self.identity.clone(), settings, node::random());
+        protocol.restore(clock.now(), memories);
+        let registry = Arc::new(Registry::new(self.kube.clone(), node.clone()));
+        let (updates, watched) = queue::channel(WATCH_QUEUE);
+        let watching = tokio::spawn(watch(
+            self.kube,
+            Arc::clone(&registry),
+            node.clone(),
+            updates,
+        ));
+        let driver = Driver::new(Parts {
+            identity: self.identity,
+            settings: self.settings,
+            clock,
+            protocol,
+            registry,
+            journal,
+            health: FleetHealth::new(self.part, node),
+            inbox: self.inbox,
+            metrics: self.metrics,
+            emit: self.emit,
+        });
+        let mut journal = driver.run(watched).await;
+        watching.abort();
+        journal.finish().await;
+    }
+}

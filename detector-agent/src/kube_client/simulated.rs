@@ -1,0 +1,311 @@
+//! An API server inside the process, for tests of what many agents ask of one in simulated time.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt, io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use ::kube::{Client, client::Body};
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::Frame,
+    header::{HeaderValue, RETRY_AFTER},
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+
+type ResponseBody = UnsyncBoxBody<Bytes, io::Error>;
+
+/// The server. Its copies are the same server.
+#[derive(Clone, Default)]
+pub(crate) struct SimulatedApi(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    is_down: bool,
+    requests: Vec<(Instant, String)>,
+    /// By path.
+    objects: BTreeMap<String, BTreeMap<String, Value>>,
+    watches: Vec<Watch>,
+    /// How the next requests that are no watches end.
+    failures: VecDeque<Failure>,
+}
+
+/// How a request ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure {
+    /// The status code; without one the connection breaks.
+    pub(crate) code: Option<u16>,
+    /// `Retry-After`, in seconds.
+    pub(crate) retry_after: Option<u64>,
+    /// The request takes effect nevertheless.
+    pub(crate) takes_effect: bool,
+}
+
+struct Watch {
+    path: String,
+    /// The selected name; `None` for any.
+    name: Option<String>,
+    lines: mpsc::UnboundedSender<io::Result<Bytes>>,
+}
+
+impl fmt::Debug for SimulatedApi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SimulatedApi")
+    }
+}
+
+impl SimulatedApi {
+    /// A new connection.
+    pub(crate) fn client(&self) -> Client {
+        let this = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let this = this.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await.map_err(io::Error::other)?;
+                this.respond(&Request::from_parts(parts, body))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The requests so far: when, and method and target.
+    pub(crate) fn requests(&self) -> Vec<(Instant, String)> {
+        self.state().requests.clone()
+    }
+
+    /// Whether the server is away; if so, all watches are cut.
+    pub(crate) fn set_down(&self, is_down: bool) {
+        let mut state = self.state();
+        state.is_down = is_down;
+        for watch in state.watches.drain(..) {
+            let reset = io::Error::from(io::ErrorKind::ConnectionReset);
+            // The watch may have ended.
+            let _ = watch.lines.send(Err(reset));
+        }
+    }
+
+    /// Creates or replaces an object.
+    pub(crate) fn apply(&self, path: &str, name: &str, spec: &Value) {
+        let object = json!({"metadata": {"name": name}, "spec": spec});
+        self.state().store(path, object);
+    }
+
+    /// Creates or replaces an object that has a status.
+    pub(crate) fn apply_status(&self, path: &str, name: &str, status: &Value) {
+        let object = json!({"metadata": {"name": name}, "status": status});
+        self.state().store(path, object);
+    }
+
+    /// Makes a resource exist.
+    pub(crate) fn install(&self, path: &str) {
+        self.state().objects.entry(path.to_owned()).or_default();
+    }
+
+    /// Makes a resource and its objects disappear.
+    pub(crate) fn uninstall(&self, path: &str) {
+        self.state().objects.remove(path);
+    }
+
+    /// An object, if there is one.
+    pub(crate) fn object(&self, path: &str, name: &str) -> Option<Value> {
+        self.state().objects.get(path)?.get(name).cloned()
+    }
+
+    /// Lets the next request that is no watch fail; after it the one of the next call, and so on.
+    pub(crate) fn fail_next(&self, failure: Failure) {
+        self.state().failures.push_back(failure);
+    }
+
+    fn respond(&self, request: &Request<Bytes>) -> io::Result<Response<ResponseBody>> {
+        let mut state = self.state();
+        let target = request
+            .uri()
+            .path_and_query()
+            .map_or("", |target| target.as_str());
+        state
+            .requests
+            .push((Instant::now(), format!("{} {target}", request.method())));
+        if state.is_down {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let query = request.uri().query().unwrap_or_default();
+        let parameter = |name: &str| {
+            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+        };
+        let selected = parameter("fieldSelector").and_then(|s| s.strip_prefix("metadata.name%3D"));
+        let path = request.uri().path();
+        if parameter("watch").is_some() {
+            let seconds = parameter("timeoutSeconds").and_then(|s| s.parse().ok());
+            let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(300));
+            let (lines, changes) = mpsc::unbounded_channel();
+            state.watches.retain(|watch| !watch.lines.is_closed());
+            state.watches.push(Watch {
+                path: path.to_owned(),
+                name: selected.map(str::to_owned),
+                lines,
+            });
+            return Ok(Response::new(watch_body(changes, until)));
+        }
+        let failure = state.failures.pop_front();
+        if failure.is_none_or(|failure| failure.takes_effect)
+            && let Some((code, body)) = state.write(request)
+            && failure.is_none()
+        {
+            return Ok(json_response(code, &body));
+        }
+        if let Some(failure) = failure {
+            let code = failure.code.ok_or(io::ErrorKind::ConnectionReset)?;
+            let mut response = json_response(code, &status(code, "Failed", None));
+            if let Some(seconds) = failure.retry_after {
+                let headers = response.headers_mut();
+                headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+            }
+            return Ok(response);
+        }
+        let version = state.version.to_string();
+        let body = if let Some(objects) = state.objects.get(path) {
+            let is_selected =
+                |object: &&Value| selected.is_none_or(|name| object["metadata"]["name"] == name);
+            let items: Vec<_> = objects.values().filter(is_selected).collect();
+            json!({"kind": "List", "apiVersion": "v1", "items": items,
+                "metadata": {"resourceVersion": version}})
+        } else {
+            let object = path
+                .rsplit_once('/')
+                .and_then(|(resource, name)| state.objects.get(resource)?.get(name));
+            match object {
+                Some(object) => object.clone(),
+                None => {
+                    let resource = path.rsplit_once('/');
+                    let name = resource
+                        .filter(|(resource, _)| state.objects.contains_key(*resource))
+                        .map(|(_, name)| name);
+                    return Ok(json_response(404, &status(404, "NotFound", name)));
+                }
+            }
+        };
+        Ok(Response::new(full(&body)))
+    }
+}
+
+impl State {
+    /// Stores an object with the next version, and shows it to the watches.
+    fn store(&mut self, path: &str, mut object: Value) -> Value {
+        self.version += 1;
+        let name = text(&object["metadata"]["name"]);
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let objects = self.objects.entry(path.to_owned()).or_default();
+        let known = objects.get(&name).map(|known| &known["metadata"]["uid"]);
+        object["metadata"]["uid"] = match known {
+            Some(uid) => uid.clone(),
+            None => format!("uid-{}", self.version).into(),
+        };
+        let kind = if known.is_some() { "MODIFIED" } else { "ADDED" };
+        objects.insert(name.clone(), object.clone());
+        self.show(path, &name, kind, &object);
+        object
+    }
+
+    fn show(&self, path: &str, name: &str, kind: &str, object: &Value) {
+        let line = format!("{}\n", json!({"type": kind, "object": object}));
+        for watch in &self.watches {
+            if watch.path == path && watch.name.as_ref().is_none_or(|n| n == name) {
+                // The watch may have ended.
+                let _ = watch.lines.send(Ok(line.clone().into()));
+            }
+        }
+    }
+
+    /// Executes a request that changes an object, and returns status code and body; `None` for others.
+    fn write(&mut self, request: &Request<Bytes>) -> Option<(u16, Value)> {
+        let target = request.uri().path();
+        let body: Value = serde_json::from_slice(request.body()).unwrap_or_default();
+        let missing = |name| Some((404, status(404, "NotFound", name)));
+        if request.method() == Method::POST {
+            let Some(objects) = self.objects.get(target) else {
+                return missing(None);
+            };
+            let name = text(&body["metadata"]["name"]);
+            if objects.contains_key(&name) {
+                return Some((409, status(409, "AlreadyExists", Some(&name))));
+            }
+            return Some((201, self.store(target, body)));
+        }
+        let wanted = match *request.method() {
+            Method::PUT => &body["metadata"],
+            Method::DELETE => &body["preconditions"],
+            _ => return None,
+        };
+        let (path, name) = target.rsplit_once('/')?;
+        let Some(objects) = self.objects.get(path) else {
+            return missing(None);
+        };
+        let Some(known) = objects.get(name) else {
+            return missing(Some(name));
+        };
+        let differs = |key| !wanted[key].is_null() && wanted[key] != known["metadata"][key];
+        if differs("uid") || differs("resourceVersion") {
+            return Some((409, status(409, "Conflict", Some(name))));
+        }
+        if request.method() == Method::PUT {
+            return Some((200, self.store(path, body)));
+        }
+        self.version += 1;
+        let mut gone = self.objects.get_mut(path)?.remove(name)?;
+        gone["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.show(path, name, "DELETED", &gone);
+        Some((200, json!({"kind": "Status", "status": "Success"})))
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// A refusal; `name` is that of the object that it is about.
+fn status(code: u16, reason: &str, name: Option<&str>) -> Value {
+    let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": reason, "reason": reason, "code": code});
+    if let Some(name) = name {
+        status["details"] = json!({"name": name});
+    }
+    status
+}
+
+fn json_response(code: u16, body: &Value) -> Response<ResponseBody> {
+    let mut response = Response::new(full(body));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or_default();
+    response
+}
+
+fn full(body: &Value) -> ResponseBody {
+    let body = Full::new(Bytes::from(body.to_string()));
+    body.map_err(|never| match never {}).boxed_unsync()
+}
+
+/// The lines until the server ends the watch.
+fn watch_body(lines: mpsc::UnboundedReceiver<io::Result<Bytes>>, until: Instant) -> ResponseBody {
+    let lines = stream::unfold(lines, move |mut lines| async move {
+        tokio::select! {
+            line = lines.recv() => Some((line?, lines)),
+            () = sleep_until(until) => None,
+        }
+    });
+    StreamBody::new(lines.map(|line| line.map(Frame::data))).boxed_unsync()
+}
