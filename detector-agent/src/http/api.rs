@@ -3,7 +3,7 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use hyper::{StatusCode, header};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::{
@@ -17,9 +17,8 @@ use crate::{
     clock::Moment,
     engine::{
         Anomaly, AnomalyId, AnomalyKind, Claimant, Conflict, ConflictId, ConflictKind, ListedClaim,
-        Network,
     },
-    event::{AnomalyData, ClaimantData, ConflictData, SubjectState},
+    event::{AnomalyData, ClaimData, ClaimantData, ConflictData, SubjectState},
     metrics::{AddressLabels, ClaimInfo, ClaimSeries},
     pods::PodAnswer,
 };
@@ -56,6 +55,7 @@ const ANOMALY_PARAMETERS: Supported = Supported {
         AnomalyKind::GatewayUnresolved.name(),
         AnomalyKind::RouteAstray.name(),
         AnomalyKind::AddressSweep.name(),
+        AnomalyKind::PodCidrOverlap.name(),
     ],
 };
 /// Parameters of the claims.
@@ -75,19 +75,6 @@ const NO_PARAMETERS: Supported = Supported {
     names: &[],
     kinds: &[],
 };
-
-/// One claim, as the API shows it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct ClaimData {
-    address: IpAddr,
-    #[serde(default)]
-    network: Network,
-    vlan: Option<u16>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    inner_vlan: Option<u16>,
-    #[serde(flatten)]
-    claimant: ClaimantData,
-}
 
 /// The response if the event loop gave no answer.
 pub(super) fn unavailable(cause: QueryError) -> Reply {
@@ -411,6 +398,7 @@ impl Listed for Conflict {
     fn data(&self, sources: &Sources, moment: &Moment) -> ConflictData {
         let pod_of = |claimant: &Claimant| sources.pods.pod_of(claimant);
         let mut data = ConflictData::new(&sources.node, moment, self, pod_of);
+        data.cluster.clone_from(&sources.cluster);
         // That of the last event, not of this response; a record of an earlier version does not have it.
         data.latency_us = match &self.reported {
             Some(reported) => reported.latency_us,
@@ -451,6 +439,7 @@ impl Listed for Anomaly {
     fn data(&self, sources: &Sources, moment: &Moment) -> AnomalyData {
         let pod_of = |holder: &Claimant| sources.pods.pod_of(holder);
         let mut data = AnomalyData::new(&sources.node, moment, self, pod_of);
+        data.cluster.clone_from(&sources.cluster);
         // As for a conflict.
         let unreported = || micros(self.raised_at.since(self.decided_at));
         data.latency_us = self.reported_latency_us.unwrap_or_else(unreported);
@@ -483,6 +472,7 @@ impl Listed for ListedClaim {
             vlan: self.vlan.outer,
             inner_vlan: self.vlan.inner,
             claimant: ClaimantData::new(
+                &sources.node,
                 &self.claimant,
                 moment,
                 sources.pods.pod_of(&self.claimant),

@@ -88,6 +88,10 @@ impl EventSink for Feed {
         // Fails if there is no subscriber.
         let _ = recent.sender.send(event);
     }
+
+    fn display(&mut self, event: &AnyEvent) {
+        self.offer(event);
+    }
 }
 
 fn push<T>(queue: &mut VecDeque<T>, item: T, bound: usize) {
@@ -146,7 +150,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        engine::{Confidence, Conflict, ConflictId, ConflictKind, Network, Timestamp, Vlan},
+        engine::{
+            Confidence, Conflict, ConflictId, ConflictKind, ConflictScope, Network, Timestamp, Vlan,
+        },
         event::EventMaker,
         pods::PodAnswer,
     };
@@ -158,6 +164,7 @@ mod tests {
             network: Network::Node,
             vlan: Vlan::default(),
             kind: ConflictKind::Duplicate,
+            scope: ConflictScope::Node,
             confidence: Confidence::Observed,
             raised_at: Timestamp(1),
             updated_at: Timestamp(1),

@@ -40,6 +40,7 @@ fn site() -> std::io::Result<Site> {
     let (inbox, _) = EventLoopHandle::new()?;
     let sources = Sources {
         node: "fuzz".to_owned(),
+        cluster: None,
         metrics: Arc::new(Metrics::new()),
         readiness: Arc::new(Readiness::default()),
         health: Arc::new(Health::default()),

@@ -95,7 +95,9 @@ fn parts(app: &App) -> Vec<PartReport> {
             state,
             detail,
             since: moment.wall_at(source.since),
+            runbook_url: None,
         }
+        .with_runbook()
     });
     let mut parts = app.sources.health.report();
     parts.extend(names);

@@ -110,6 +110,8 @@ pub struct Options {
 pub struct Sources {
     /// This node.
     pub node: String,
+    /// The cluster's name, if it is configured.
+    pub cluster: Option<String>,
     /// The counters.
     pub metrics: Arc<Metrics>,
     /// Start-up.

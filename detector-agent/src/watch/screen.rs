@@ -15,11 +15,12 @@ use ratatui::{
 };
 use tokio::{sync::mpsc, time::interval};
 
-use super::{
-    Update,
-    view_model::{Item, ViewModel},
+use super::{Update, view_model::ViewModel};
+use crate::{
+    agent_client::Overview,
+    clock::WallTime,
+    event::{row::Item, text::Colour},
 };
-use crate::{agent_client::Overview, clock::WallTime, event::text::Colour};
 
 /// Longest filter, in characters.
 const MAX_FILTER: usize = 100;

@@ -3,8 +3,7 @@
 use super::Update;
 use crate::{
     agent_client::Overview,
-    clock::WallTime,
-    event::{AnomalyData, ConflictData, SubjectId, text},
+    event::{SubjectId, row::Item},
 };
 
 /// Maximum number of resolved conflicts.
@@ -16,88 +15,6 @@ pub(super) enum ConnectionState {
     Live,
     /// Lost, with the reason.
     Lost(String),
-}
-
-/// One row of the table.
-#[derive(Clone, Debug)]
-pub(super) enum Item {
-    Conflict(Box<ConflictData>),
-    Anomaly(Box<AnomalyData>),
-}
-
-impl Item {
-    pub(super) fn id(&self) -> SubjectId {
-        match self {
-            Self::Conflict(conflict) => conflict.conflict_id.into(),
-            Self::Anomaly(anomaly) => anomaly.anomaly_id.into(),
-        }
-    }
-
-    pub(super) fn is_resolved(&self) -> bool {
-        match self {
-            Self::Conflict(conflict) => conflict.is_resolved(),
-            Self::Anomaly(anomaly) => anomaly.is_resolved(),
-        }
-    }
-
-    /// The address, with its network and VLAN.
-    pub(super) fn address(&self) -> String {
-        match self {
-            Self::Conflict(conflict) => text::address(conflict),
-            Self::Anomaly(anomaly) => anomaly.address.to_string(),
-        }
-    }
-
-    pub(super) fn kind(&self) -> &'static str {
-        match self {
-            Self::Conflict(conflict) => conflict.kind.name(),
-            Self::Anomaly(anomaly) => anomaly.kind.name(),
-        }
-    }
-
-    pub(super) fn confidence(&self) -> &'static str {
-        match self {
-            Self::Conflict(conflict) => conflict.confidence.name(),
-            Self::Anomaly(_) => "anomaly",
-        }
-    }
-
-    /// When it was raised, and when it was resolved.
-    pub(super) fn period(&self) -> (WallTime, Option<WallTime>) {
-        match self {
-            Self::Conflict(conflict) => (conflict.raised_at, conflict.resolved_at),
-            Self::Anomaly(anomaly) => (anomaly.raised_at, anomaly.resolved_at),
-        }
-    }
-
-    /// Whether every word (in lower case) occurs in it.
-    fn matches(&self, words: &[&str]) -> bool {
-        if words.is_empty() {
-            return true;
-        }
-        let mut text = format!("{} {} {}", self.address(), self.kind(), self.confidence());
-        let mut add = |part: &str| {
-            text.push(' ');
-            text.push_str(part);
-        };
-        match self {
-            Self::Conflict(conflict) => {
-                for claimant in &conflict.claimants {
-                    add(&text::pod(claimant));
-                    add(&text::device(claimant));
-                    add(&claimant.mac.map(|mac| mac.to_string()).unwrap_or_default());
-                }
-            }
-            Self::Anomaly(anomaly) => {
-                add(&text::pod_suffix(anomaly));
-                add(anomaly.device.as_deref().unwrap_or_default());
-                anomaly.addresses.iter().for_each(|a| add(&a.to_string()));
-                add(&anomaly.detail);
-            }
-        }
-        let text = text.to_lowercase();
-        words.iter().all(|word| text.contains(word))
-    }
 }
 
 /// The state behind the table.

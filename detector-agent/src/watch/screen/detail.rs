@@ -5,12 +5,11 @@ use ratatui::{
     text::{Line, Span},
 };
 
-use super::super::view_model::Item;
 use crate::{
-    clock::WallTime,
+    engine::ConflictScope,
     event::{
-        AnomalyData, ClaimantData, ConflictData, SubjectKind,
-        guidance::anomaly_next_step,
+        AnomalyData, ClaimantData, ConflictData, Guidance,
+        row::Item,
         text::{self, clean},
     },
 };
@@ -47,11 +46,14 @@ fn conflict_lines(
         conflict.state.name()
     )));
     lines.push(Line::from(period));
-    if conflict.traffic_goes_to.is_none() {
-        lines.push(Line::from("no route on this node leads to any claimant"));
+    match (conflict.scope, &conflict.traffic_goes_to) {
+        (ConflictScope::Fleet, _) => lines.push(Line::from("the claimants are on several nodes")),
+        (ConflictScope::Node, None) => {
+            lines.push(Line::from("no route on this node leads to any claimant"));
+        }
+        (ConflictScope::Node, Some(_)) => {}
     }
-    let kind = SubjectKind::Conflict(conflict.kind);
-    lines.push(Line::from(kind.runbook_url()));
+    guidance_lines(lines, conflict.guidance.as_ref());
     for claimant in &conflict.claimants {
         lines.push(Line::default());
         claimant_lines(lines, conflict, claimant, highlight);
@@ -89,9 +91,9 @@ fn claimant_lines(
     let mac = claimant.mac.map(|mac| mac.to_string());
     lines.push(Line::from(format!(
         "    {}   MAC {}   since {}",
-        text::device(claimant),
+        text::device(conflict.scope, claimant),
         mac.as_deref().unwrap_or("unknown"),
-        seconds_text(claimant.since)
+        text::seconds_text(claimant.since)
     )));
     for evidence in &claimant.evidence {
         // Shown only if it differs from the claimant's MAC.
@@ -100,7 +102,7 @@ fn claimant_lines(
             "    {:9} {:9}  first {}  last {}  {}",
             evidence.kind.name(),
             evidence.detail.as_deref().unwrap_or_default(),
-            seconds_text(evidence.first_seen),
+            text::seconds_text(evidence.first_seen),
             evidence.last_seen.to_seconds_text(),
             mac.map(|mac| mac.to_string()).unwrap_or_default()
         );
@@ -138,9 +140,9 @@ fn anomaly_lines(lines: &mut Vec<Line<'static>>, anomaly: &AnomalyData, period: 
     ];
     let title = format!("anomaly: {}", anomaly.kind.name());
     let detail = clean(&anomaly.detail).into_owned();
-    let next = format!("Next: {}", clean(&anomaly_next_step(anomaly)));
-    let runbook = SubjectKind::Anomaly(anomaly.kind).runbook_url();
-    lines.extend([title, period, detail, next, runbook, String::new()].map(Line::from));
+    lines.extend([title, period, detail].map(Line::from));
+    guidance_lines(lines, anomaly.guidance.as_ref());
+    lines.push(Line::default());
     for (name, value) in facts {
         if let Some(value) = value {
             lines.push(Line::from(format!("{name:13}  {}", clean(&value))));
@@ -148,7 +150,11 @@ fn anomaly_lines(lines: &mut Vec<Line<'static>>, anomaly: &AnomalyData, period: 
     }
 }
 
-/// A time in UTC, to the second.
-fn seconds_text(time: Option<WallTime>) -> String {
-    time.map_or_else(|| "unknown".to_owned(), WallTime::to_seconds_text)
+/// The next step, and the runbook.
+fn guidance_lines(lines: &mut Vec<Line<'static>>, guidance: Option<&Guidance>) {
+    if let Some(guidance) = guidance {
+        let next = format!("Next: {}", clean(&guidance.next_step));
+        lines.push(Line::from(next));
+        lines.push(Line::from(clean(&guidance.runbook_url).into_owned()));
+    }
 }

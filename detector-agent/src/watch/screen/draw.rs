@@ -11,7 +11,10 @@ use ratatui::{
 use super::{super::view_model::ConnectionState, Body, View, detail, table};
 use crate::{
     clock::WallTime,
-    event::text::{Colour, clean},
+    event::{
+        row::shorten_end,
+        text::{Colour, clean},
+    },
 };
 
 /// What the keys do, and what the table shows.
@@ -150,7 +153,7 @@ impl View {
             .spacing(2)
             .areas(area);
         let dim = Style::new().add_modifier(Modifier::DIM);
-        let keys = Paragraph::new(table::shorten_end(&keys, usize::from(left.width)));
+        let keys = Paragraph::new(shorten_end(&keys, usize::from(left.width)));
         frame.render_widget(keys.style(dim), left);
         frame.render_widget(Paragraph::new(position), right);
     }

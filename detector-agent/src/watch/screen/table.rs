@@ -10,23 +10,17 @@ use ratatui::{
     style::{Color, Modifier, Style},
     widgets::{Cell, Row, Table},
 };
-use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+use unicode_width::UnicodeWidthStr as _;
 
-use super::super::view_model::Item;
 use crate::{
     clock::WallTime,
-    event::{
-        ClaimantData, ConflictData,
-        text::{self, clean},
-    },
+    event::row::{Item, claimants, duration_text, shorten_end},
 };
 
 /// Width between two columns.
 const SPACING: usize = 2;
 /// The claimants may need this much before another column is dropped.
 const CLAIMANTS: usize = 56;
-/// A name is shortened to no less than this; further claimants are counted instead.
-const SHORTEST_NAME: usize = 12;
 
 /// A column that may be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,112 +161,5 @@ impl Layout {
             .header(Row::new(heading).style(dim))
             .column_spacing(2)
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
-    }
-}
-
-/// The claimants of a conflict, or the pod and what is wrong with it, in at most `width` columns.
-fn claimants(item: &Item, width: usize) -> String {
-    match item {
-        Item::Conflict(conflict) => conflict_claimants(conflict, width),
-        Item::Anomaly(anomaly) => {
-            let pod = anomaly.pod.as_ref();
-            let pod = pod.map(|pod| format!("{}/{}", pod.namespace, pod.name));
-            let who = pod.or_else(|| anomaly.device.clone());
-            let who = who.map(|who| format!("{who}: ")).unwrap_or_default();
-            shorten_end(&clean(&format!("{who}{}", anomaly.detail)), width)
-        }
-    }
-}
-
-/// Every name with its mark if they fit, else as many as fit shortened, the traffic's receiver always among them.
-fn conflict_claimants(conflict: &ConflictData, width: usize) -> String {
-    let mut shown: Vec<&ClaimantData> = conflict.claimants.iter().collect();
-    let label = |claimant: &ClaimantData, width: usize| {
-        let mark = if text::receives_traffic(conflict, claimant) {
-            "→"
-        } else {
-            ""
-        };
-        let name = match &claimant.pod {
-            Some(_) => text::pod(claimant),
-            None => clean(&claimant.device).into_owned(),
-        };
-        let newest = if claimant.newest().is_some() {
-            " (newest)"
-        } else {
-            ""
-        };
-        let width = width.saturating_sub(newest.len());
-        format!("{mark}{}{newest}", shorten_middle(&name, width))
-    };
-    let all: Vec<String> = shown.iter().map(|c| label(c, usize::MAX)).collect();
-    let all = all.join("  ");
-    if all.width() <= width {
-        return all;
-    }
-    let total = shown.len() + conflict.claimants_omitted;
-    let more = |shown: usize| match total - shown {
-        0 => String::new(),
-        more => format!("  +{more}"),
-    };
-    let receiver = shown
-        .iter()
-        .position(|c| text::receives_traffic(conflict, c));
-    let fits = |count: &usize| {
-        // One column for the mark.
-        let newest = shown.iter().any(|c| c.newest().is_some());
-        let names = *count * (SHORTEST_NAME + SPACING) + 1 + usize::from(newest) * 9;
-        names + more(*count).len() <= width + SPACING
-    };
-    let count = (1..=shown.len()).rev().find(fits).unwrap_or(1);
-    if let Some(receiver) = receiver.filter(|receiver| *receiver >= count) {
-        shown.swap(count - 1, receiver);
-    }
-    shown.truncate(count);
-    let more = more(count);
-    let room = width.saturating_sub(more.len() + (count - 1) * SPACING + 1);
-    let labels: Vec<String> = shown.iter().map(|c| label(c, room / count)).collect();
-    labels.join("  ") + &more
-}
-
-/// `text` in at most `width` columns, with an ellipsis for what its end loses.
-pub(super) fn shorten_end(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
-    }
-    let mut kept = first_columns(text.chars(), width.saturating_sub(1));
-    kept.push('…');
-    kept
-}
-
-/// `text` in at most `width` columns; names of pods of one controller differ at their end, so the middle is left out.
-fn shorten_middle(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
-    }
-    let room = width.saturating_sub(1);
-    let end: String = first_columns(text.chars().rev(), room / 2);
-    let end: String = end.chars().rev().collect();
-    first_columns(text.chars(), room - room / 2) + "…" + &end
-}
-
-/// As many characters as fit in `width` columns.
-fn first_columns(text: impl Iterator<Item = char>, width: usize) -> String {
-    let mut used = 0;
-    text.take_while(|c| {
-        used += c.width().unwrap_or(0);
-        used <= width
-    })
-    .collect()
-}
-
-/// The time between the two, in its two largest units.
-fn duration_text(from: WallTime, to: WallTime) -> String {
-    let seconds = to.since(from).as_secs();
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
     }
 }

@@ -1,0 +1,216 @@
+// A conflict or an anomaly as an element.
+
+import { durationText, elapsed, element, latencyText, runbookLink, time } from "./dom.js";
+
+const MAX_CARDS = 3; // more claimants are one table
+
+const KINDS = { duplicate: "duplicate", host: "node address", flapping: "flapping" };
+const KIND_HELP = {
+  duplicate: "Two or more pods claim this address.",
+  host: "A pod claims an address of the node.",
+  flapping: "A shared address moves between pods too often. It is resolved when fewer moves remain within the window, or when fewer than two of the pods exist.",
+};
+const CONFIDENCE_HELP = {
+  certain: "Two claimants have the address assigned, or a permanent neighbour entry.",
+  observed: "The claims were seen in frames or in the neighbour table.",
+};
+const NEWEST_BY = {
+  first_sight: "by when the agent saw the claims begin",
+  sandbox: "by when the sandboxes were created",
+  pod: "by when the pods were created",
+};
+const EVIDENCE = { address: "assigned", arp: "ARP sent", ndp: "NDP sent", neighbour: "neighbour entry", source: "packets sent" };
+const LEFT = { device_removed: "device removed", address_removed: "address removed", expired: "claim expired" };
+const ANOMALIES = {
+  ipam_drift: "not allocated in IPAM",
+  ipam_leak: "leaked allocation",
+  gateway_unresolved: "gateway does not answer",
+  route_astray: "route leads elsewhere",
+  address_sweep: "claims addresses of others",
+  pod_cidr_overlap: "is a range of several nodes",
+};
+
+// What a search in the list may match.
+export function searchText(item) {
+  const claimants = item.claimants ?? [item];
+  const parts = claimants.flatMap((one) => [one.node, one.device, one.mac, one.master, one.pod?.namespace, one.pod?.name]);
+  return [item.address, item.network, item.kind, ANOMALIES[item.kind], ...(item.addresses ?? []), ...parts].join(" ").toLowerCase();
+}
+
+export function conflictCard(conflict) {
+  const id = `address-${conflict.conflict_id}`;
+  const notes = [];
+  if (conflict.scope === "fleet") notes.push("The claimants are on several nodes.");
+  else if (!conflict.traffic_goes_to) notes.push("No route on this node leads to any claimant.");
+  if (conflict.claimants_omitted) notes.push(`${conflict.claimants_omitted} more claimants not listed.`);
+  return element("article", { class: "card conflict", "aria-labelledby": id, "data-conflict": conflict.conflict_id },
+    element("header", {},
+      element("h3", { id }, conflict.address),
+      element("span", { class: "tag alarm", title: KIND_HELP[conflict.kind] }, KINDS[conflict.kind] ?? conflict.kind),
+      element("span", { class: "tag", title: CONFIDENCE_HELP[conflict.confidence] }, conflict.confidence),
+      sweepTag(conflict),
+      networkTag(conflict),
+      vlanTag(conflict),
+      period(conflict, element("br"), `detected in ${latencyText(conflict.latency_us)}`)),
+    claimants(conflict),
+    notes.length ? element("p", { class: "note" }, notes.join(" ")) : null,
+    nextLine(conflict.guidance));
+}
+
+export function anomalyCard(anomaly) {
+  const id = `address-${anomaly.anomaly_id}`;
+  const subject = anomaly.kind === "address_sweep" ? "Address sweep" : (anomaly.range ?? anomaly.address);
+  const pod = anomaly.pod || anomaly.device ? podName(anomaly, "span") : null;
+  return element("article", { class: "card anomaly", "aria-labelledby": id, "data-anomaly": anomaly.anomaly_id },
+    element("header", {},
+      element("h3", { id }, subject),
+      element("span", { class: "tag warn" }, ANOMALIES[anomaly.kind] ?? anomaly.kind),
+      pod,
+      period(anomaly)),
+    element("p", { class: "detail" }, `${anomaly.detail}.`),
+    nextLine(anomaly.guidance));
+}
+
+export function resolvedEntry(conflict) {
+  const names = conflict.claimants.map((claimant) => claimant.pod ? `${claimant.pod.namespace}/${claimant.pod.name}` : claimant.device);
+  const more = names.length > 3 ? ` and ${names.length - 3} more` : "";
+  return element("details", { "data-conflict": conflict.conflict_id },
+    element("summary", {},
+      element("span", { class: "address" }, conflict.address),
+      element("span", { class: "tag" }, KINDS[conflict.kind] ?? conflict.kind),
+      networkTag(conflict),
+      vlanTag(conflict),
+      element("span", { class: "who" }, names.slice(0, 3).join(", ") + more),
+      element("span", { class: "when" }, "lasted ", durationText(new Date(conflict.resolved_at) - new Date(conflict.raised_at)), ", until ", time(conflict.resolved_at))),
+    claimants(conflict));
+}
+
+function period(item, ...more) {
+  return element("p", { class: "when" }, "for ", elapsed(item.raised_at), ", since ", time(item.raised_at), ...more);
+}
+
+function nextLine(guidance) {
+  if (!guidance) return null;
+  return element("p", { class: "next" }, element("strong", {}, "Next: "), guidance.next_step, " ", runbookLink(guidance.runbook_url));
+}
+
+function vlanTag(conflict) {
+  if (conflict.vlan === null || conflict.vlan === undefined) return null;
+  return element("span", { class: "tag" }, `VLAN ${conflict.vlan}${conflict.inner_vlan ? `.${conflict.inner_vlan}` : ""}`);
+}
+
+function sweepTag(conflict) {
+  if (!conflict.sweep) return null;
+  return element("a", { class: "tag", href: "#anomalies-section", title: "One pod claims many addresses of others: see the address sweep among the anomalies." }, "part of a sweep");
+}
+
+function networkTag(conflict) {
+  if (!conflict.network || conflict.network === "node") return null;
+  return element("span", { class: "tag", title: "The network in which the address must be unique." }, conflict.network);
+}
+
+// ---- claimants ----
+
+function claimants(conflict) {
+  if (conflict.claimants.length > MAX_CARDS) return claimantTable(conflict);
+  return element("div", { class: "claimants" }, ...conflict.claimants.map((claimant) => claimantCard(claimant, conflict)));
+}
+
+function isReceiver(claimant, conflict) {
+  return !claimant.left && conflict.traffic_goes_to === claimant.device;
+}
+
+function role(claimant, conflict) {
+  if (claimant.left) return `Left: ${LEFT[claimant.left] ?? claimant.left}`;
+  if (conflict.state === "resolved") return "Kept the address";
+  if (isReceiver(claimant, conflict)) return "▶ Receives the traffic";
+  return conflict.traffic_goes_to ? "Does not receive the traffic" : "";
+}
+
+function classes(base, claimant, conflict) {
+  return `${base}${isReceiver(claimant, conflict) ? " winner" : ""}${claimant.left ? " gone" : ""}`;
+}
+
+function claimantCard(claimant, conflict) {
+  const text = role(claimant, conflict);
+  const facts = element("dl", { class: "facts" });
+  const fact = (name, ...value) => facts.append(element("dt", {}, name), element("dd", {}, ...value));
+  fact("Device", ...device(claimant, conflict));
+  fact("MAC", mac(claimant));
+  fact("Claimed since", since(claimant));
+  if (claimant.pod) fact("Looked up via", claimant.pod.via);
+  return element("div", { class: classes("claimant", claimant, conflict) },
+    text ? element("p", { class: "role" }, text) : null,
+    podName(claimant, "h4"),
+    because(claimant),
+    facts,
+    claimant.evidence.length ? evidenceTable(claimant) : null);
+}
+
+function claimantTable(conflict) {
+  const row = (claimant) => {
+    const receives = isReceiver(claimant, conflict);
+    const cell = (label, ...content) => element("td", { "data-label": label }, ...content);
+    return element("tr", { class: classes("claimant", claimant, conflict) },
+      cell("Pod", podName(claimant, "span"), because(claimant),
+        receives || claimant.left ? element("p", { class: "role" }, role(claimant, conflict)) : null),
+      cell("Device", ...device(claimant, conflict)),
+      cell("MAC", mac(claimant)),
+      cell("Since", since(claimant)),
+      cell("Evidence", evidenceSummary(claimant)));
+  };
+  const heading = (text) => element("th", { scope: "col" }, text);
+  return element("table", { class: "many" },
+    element("thead", {}, element("tr", {}, heading("Pod"), heading("Device"), heading("MAC"), heading("Claimed since"), heading("Evidence"))),
+    element("tbody", {}, ...conflict.claimants.map(row)));
+}
+
+function device(claimant, conflict) {
+  const on = conflict.scope === "fleet" ? claimant.node : claimant.master;
+  const master = on ? element("span", { class: "quiet" }, " on ", element("span", { class: "mono" }, on)) : null;
+  return [element("span", { class: "mono" }, claimant.device), master];
+}
+
+function mac(claimant) {
+  return claimant.mac ? element("span", { class: "mono" }, claimant.mac) : "unknown";
+}
+
+function since(claimant) {
+  return claimant.since ? time(claimant.since) : `unknown: ${claimant.since_unknown_because ?? "not recorded"}`;
+}
+
+function because(claimant) {
+  if (!claimant.pod_unknown_because) return null;
+  return element("details", { class: "because", "data-key": `because-${claimant.ifindex}` }, element("summary", {}, "Why?"), claimant.pod_unknown_because);
+}
+
+function podName(subject, tag) {
+  const newest = subject.newest ? element("span", { class: "tag", title: `The newest claimant, ${NEWEST_BY[subject.newest_by] ?? subject.newest_by}.` }, "newest") : null;
+  if (subject.pod) return element(tag, { class: "pod" }, element("span", { class: "ns" }, `${subject.pod.namespace}/`), subject.pod.name, newest);
+  // An anomaly shows no device elsewhere.
+  const name = subject.anomaly_id ? subject.device : "Pod unknown";
+  return element(tag, { class: "pod unknown" }, name, newest);
+}
+
+function evidenceName(evidence) {
+  const name = EVIDENCE[evidence.kind] ?? evidence.kind;
+  return evidence.detail ? `${name} ${evidence.detail}` : name;
+}
+
+function evidenceSummary(claimant) {
+  if (!claimant.evidence.length) return "none";
+  const names = new Set(claimant.evidence.map(evidenceName));
+  return element("details", { "data-key": `evidence-${claimant.ifindex}` }, element("summary", {}, [...names].join(", ")), evidenceTable(claimant));
+}
+
+function evidenceTable(claimant) {
+  const heading = (text) => element("th", { scope: "col" }, text);
+  const row = (evidence) => element("tr", {},
+    element("td", {}, evidenceName(evidence),
+      evidence.mac && evidence.mac !== claimant.mac ? element("span", { class: "mono" }, evidence.mac) : null),
+    element("td", {}, evidence.first_seen ? time(evidence.first_seen) : "unknown"),
+    element("td", {}, time(evidence.last_seen)));
+  return element("table", { class: "evidence" },
+    element("thead", {}, element("tr", {}, heading("Evidence"), heading("First seen"), heading("Last seen"))),
+    element("tbody", {}, ...claimant.evidence.map(row)));
+}
