@@ -7,8 +7,15 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
 use crate::{
-    event::guidance::StatusPageUrl, http::Listen, ipam::IpamSettings, observe::ebpf::AttachMode,
-    pods::PodLookupSettings, sinks::settings::SinkSettings,
+    agent_client::AgentAddress,
+    event::guidance::StatusPageUrl,
+    fleet::FleetSettings,
+    http::Listen,
+    ipam::IpamSettings,
+    observe::ebpf::AttachMode,
+    packaging::{CompletionsArgs, ManArgs},
+    pods::PodLookupSettings,
+    sinks::settings::SinkSettings,
 };
 
 /// Headings of `--help`, which group the flags.
@@ -19,6 +26,8 @@ pub mod heading {
     pub const POD_NAMES: &str = "Pod names";
     /// IPAM allocations.
     pub const IPAM: &str = "IPAM";
+    /// Addresses across nodes.
+    pub const FLEET: &str = "Fleet";
     /// Events, results and logs.
     pub const OUTPUT: &str = "Output";
     /// Endpoints, and access to them.
@@ -79,6 +88,10 @@ pub struct CommonArgs {
     /// Name of this node in events [default: the host name].
     #[arg(long, value_name = "NAME", env = "IPCONFLICT_NODE_NAME", help_heading = heading::OUTPUT)]
     pub node_name: Option<String>,
+
+    /// Name of this cluster in events and alerts.
+    #[arg(long, value_name = "NAME", env = "IPCONFLICT_CLUSTER_NAME", help_heading = heading::OUTPUT)]
+    pub cluster_name: Option<String>,
 
     /// Pod lookups.
     #[command(flatten)]
@@ -151,6 +164,10 @@ pub struct RunArgs {
     /// Directory that preserves open conflicts and undelivered events across restarts.
     #[arg(long, value_name = "DIR", env = "IPCONFLICT_STATE_DIR", help_heading = heading::STATE)]
     pub state_dir: Option<PathBuf>,
+
+    /// Detection across nodes.
+    #[command(flatten)]
+    pub fleet: FleetSettings,
 
     /// The lock that excludes agents.
     #[command(flatten)]
@@ -237,6 +254,10 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub agent: AgentArgs,
 
+    /// Only ask the agent whether it is ready: exit code 0 if it is, else 2.
+    #[arg(long, env = "IPCONFLICT_READINESS", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub readiness: bool,
+
     /// Exit with 1 also for anomalies, such as IPAM drift.
     #[arg(long, env = "IPCONFLICT_STRICT", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub strict: bool,
@@ -262,6 +283,18 @@ pub struct AgentArgs {
     /// CA certificates (PEM) to verify an https:// agent.
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_CA_FILE", help_heading = heading::HTTP)]
     pub ca_file: Option<PathBuf>,
+}
+
+impl AgentArgs {
+    /// The agent.
+    #[must_use]
+    pub fn address(&self) -> AgentAddress {
+        AgentAddress {
+            url: self.url.clone(),
+            token_file: self.token_file.clone(),
+            ca_file: self.ca_file.clone(),
+        }
+    }
 }
 
 /// Settings of `watch`.
@@ -290,21 +323,6 @@ pub struct CleanupArgs {
     /// Logging.
     #[command(flatten)]
     pub log: LogArgs,
-}
-
-/// Settings of `completions`.
-#[derive(Args, Clone, Debug)]
-pub struct CompletionsArgs {
-    /// The shell.
-    pub shell: clap_complete::Shell,
-}
-
-/// Settings of `man`.
-#[derive(Args, Clone, Debug)]
-pub struct ManArgs {
-    /// The directory, which is created if it does not exist.
-    #[arg(value_name = "DIR")]
-    pub directory: PathBuf,
 }
 
 /// The lock that excludes a second agent.
@@ -354,13 +372,13 @@ pub enum CheckFormat {
     Json,
 }
 
-fn parse_cidr(text: &str) -> Result<IpNet, String> {
+pub(crate) fn parse_cidr(text: &str) -> Result<IpNet, String> {
     text.parse::<IpNet>()
         .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
         .map_err(|_| "expected an address or a CIDR such as 10.0.0.10 or 10.0.0.0/28".to_owned())
 }
 
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(d) if d >= Duration::from_secs(1) => Ok(d),
         Ok(_) => Err("must be at least 1s".to_owned()),

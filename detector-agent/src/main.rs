@@ -4,16 +4,17 @@ use std::process::ExitCode;
 
 use detector_agent::{
     agent, check, cleanup,
-    cli::Command,
+    cli::{Cli, Command},
     config::{self, ConfigError},
     counted::counted,
-    logging, packaging, watch,
+    logging, name_service, packaging, watch,
 };
 
 /// Exit code for an incomplete check and for every failure.
 const FAILED: u8 = 2;
 
 fn main() -> ExitCode {
+    name_service::use_built_in_modules();
     let cli = match config::parse(std::env::args_os()) {
         Ok(cli) => cli,
         // Includes --help and --version, which clap prints to stdout with exit code 0.
@@ -35,12 +36,10 @@ fn main() -> ExitCode {
         Command::Watch(args) => {
             watch::run(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS)
         }
-        Command::Completions(args) => {
-            packaging::write_completions(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS)
-        }
-        Command::Man(args) => {
-            packaging::write_manual(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS)
-        }
+        Command::Completions(args) => packaging::write_completions::<Cli>(&args)
+            .map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS),
+        Command::Man(args) => packaging::write_manual::<Cli>(&args)
+            .map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS),
         Command::Cleanup(args) => cleanup::run(&args).map_or_else(
             |e| failed(&e),
             |devices| {

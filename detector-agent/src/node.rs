@@ -1,8 +1,9 @@
-//! The node's name.
+//! The node's name and boot.
 
 use std::{
+    fs,
     hash::{BuildHasher, RandomState},
-    process,
+    io, process,
 };
 
 /// Why the node's name is unknown.
@@ -38,6 +39,15 @@ pub fn name(given: Option<&str>) -> Result<String, NodeNameError> {
         return Err(NodeNameError::Invalid(name));
     }
     Ok(name)
+}
+
+/// Identifies the present boot.
+///
+/// # Errors
+/// If `/proc` is not mounted.
+pub fn boot_id() -> io::Result<String> {
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(boot_id.trim().to_owned())
 }
 
 /// A number that differs between runs. Not for secrets.

@@ -3,12 +3,25 @@
 use std::{
     fs,
     io::{self, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use clap::CommandFactory as _;
+use clap::{Args, CommandFactory};
 
-use crate::cli::{Cli, CompletionsArgs, ManArgs};
+/// The arguments of `completions`.
+#[derive(Args, Clone, Debug)]
+pub struct CompletionsArgs {
+    /// The shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// The arguments of `man`.
+#[derive(Args, Clone, Debug)]
+pub struct ManArgs {
+    /// The directory, which is created if it does not exist.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}
 
 /// Why nothing, or not everything, was written.
 #[derive(Debug, thiserror::Error)]
@@ -26,12 +39,12 @@ pub enum PackagingError {
     },
 }
 
-/// Writes the completions of a shell to stdout.
+/// Writes a shell's completions of the command line `C` to stdout.
 ///
 /// # Errors
 /// Stdout cannot be written.
-pub fn write_completions(args: &CompletionsArgs) -> Result<(), PackagingError> {
-    let mut command = Cli::command();
+pub fn write_completions<C: CommandFactory>(args: &CompletionsArgs) -> Result<(), PackagingError> {
+    let mut command = C::command();
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut script);
@@ -40,14 +53,14 @@ pub fn write_completions(args: &CompletionsArgs) -> Result<(), PackagingError> {
         .map_err(PackagingError::Stdout)
 }
 
-/// Writes `detector-agent.1` and a page for each command, such as `detector-agent-run.1`.
+/// Writes a manual page of the command line `C` and one for each of its commands, such as `detector-agent-run.1`.
 ///
 /// # Errors
 /// The directory cannot be created or written.
-pub fn write_manual(args: &ManArgs) -> Result<(), PackagingError> {
+pub fn write_manual<C: CommandFactory>(args: &ManArgs) -> Result<(), PackagingError> {
     let write = |directory: &Path| {
         fs::create_dir_all(directory)?;
-        clap_mangen::generate_to(Cli::command().disable_help_subcommand(true), directory)
+        clap_mangen::generate_to(C::command().disable_help_subcommand(true), directory)
     };
     write(&args.directory).map_err(|source| PackagingError::Directory {
         path: args.directory.display().to_string(),

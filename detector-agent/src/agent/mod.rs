@@ -5,6 +5,7 @@
 //! thread "event-loop"        kernel → engine → events; never blocks
 //! thread "kernel-worker"     attaches programs and takes snapshots; may wait for kernel locks
 //! thread "ipam"              reads IPAM allocations; may wait for a disk or an API
+//! thread "fleet"             compares addresses across nodes; may wait for an API
 //! thread "outbox"            stores events before they are sent; waits for the disk
 //! thread "persist"           persists what is open; waits for the disk
 //! thread "http"              HTTP endpoints for clients on the node; a slow client delays nothing else
@@ -27,7 +28,10 @@ use crate::{
     descriptors,
     engine::Engine,
     event::EventMaker,
-    event_loop::{Core, EventLoop, EventLoopHandle, Inputs, LoopMessage, Outputs, Readiness},
+    event_loop::{
+        Core, EventLoop, EventLoopHandle, FleetFeed, Inputs, LoopMessage, Outputs, Readiness,
+    },
+    fleet::{self, Feed},
     health::{Health, Role, SourceHealth},
     http::{self, Endpoints, HttpError},
     instance::{Instance, InstanceError},
@@ -136,14 +140,15 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         .map(|reader| kernel::write_kernel_log(reader, Arc::clone(&metrics)));
 
     let readiness = Arc::new(Readiness::default());
-    let maker = EventMaker::new(node.clone(), node::random());
+    let maker =
+        EventMaker::new(node.clone(), node::random()).in_cluster(args.common.cluster_name.clone());
     let pods = Arc::new(PodDirectory::default());
     let (lookups, requested) = tokio::sync::mpsc::channel(pods::LOOKUP_QUEUE);
     let names = PodLookups::new(Arc::clone(&pods), lookups);
     let resolver = PodResolver::new(Arc::clone(&pods), Arc::clone(&metrics));
     let settings = &args.common.pods;
     let kube = KubeClient::new(settings.kube);
-    let sources = PodSources::new(settings, &node, kube);
+    let sources = PodSources::new(settings, &node, kube.clone());
     pods.announce(&sources);
     let lines_part = lines.is_some().then(|| health.part(Role::Sink, "lines"));
     let mut reporter = Reporter::new(maker, names, lines, Arc::clone(&metrics));
@@ -157,7 +162,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     for sink in sinks {
         reporter.add_sink(sink);
     }
-    let kube_events = kube.map(|kube| {
+    let kube_events = kube.clone().map(|kube| {
         let (sink, posting) = KubeEvents::new(
             kube,
             node.clone(),
@@ -168,6 +173,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         posting
     });
     let mut engine = Engine::new(options::engine(args));
+    let fleet_store = store.clone();
     let persistence = restart::restore(&mut engine, store, args.claim_ttl, &health, &metrics)?;
     // Until here an error is all that is written.
     info!(node, version = env!("CARGO_PKG_VERSION"), "starting");
@@ -175,12 +181,33 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let (handle, mailbox) = EventLoopHandle::new().map_err(AgentError::Start)?;
     let (worker_jobs, jobs) = MailboxSender::new().map_err(AgentError::Start)?;
     let (pool_reads, requested_pools) = tokio::sync::mpsc::unbounded_channel();
+    let around = fleet::Surroundings {
+        node: node.clone(),
+        kube: kube.clone(),
+        store: fleet_store,
+        metrics: Arc::clone(&metrics),
+        health: &health,
+    };
+    let emit = {
+        let handle = handle.clone();
+        move |report| {
+            // Fails only while the agent stops.
+            handle.send(LoopMessage::Fleet(Box::new(report)));
+        }
+    };
+    let fleet = fleet::start(&args.fleet, around, emit).map_err(AgentError::Start)?;
+    let fleet_feed = fleet.as_ref().map(|fleet| {
+        let shared = &args.common.allow;
+        let feed = Feed::new([shared.as_slice(), &args.fleet.fleet_exclude].concat());
+        FleetFeed::new(feed, fleet.inbox.clone(), Arc::clone(&pods))
+    });
     let (ring, kernel_counters) = kernel.ring.unzip();
     let outputs = Outputs {
         worker_jobs,
         pool_reads,
         reporter,
         persistence,
+        fleet: fleet_feed,
         metrics: Arc::clone(&metrics),
         readiness: Arc::clone(&readiness),
         health: SourceHealth::new(
@@ -232,6 +259,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         .map(|endpoints| {
             endpoints.serve(http::Sources {
                 node: node.clone(),
+                cluster: args.common.cluster_name.clone(),
                 metrics,
                 readiness,
                 health,
@@ -260,6 +288,9 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     info!("stopping");
     handle.send(LoopMessage::Stop);
     let event_loop_result = threads::join(event_loop);
+    if let Some(fleet) = fleet {
+        fleet.finish();
+    }
     // The event loop has dropped its handle.
     if let Some(thread) = persistence_thread {
         thread.finish();

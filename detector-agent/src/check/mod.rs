@@ -8,14 +8,14 @@ mod report;
 use std::io::{self, Write as _};
 
 use crate::{
-    agent_client::ClientError,
+    agent_client::{ClientError, Gap},
     cli::{CheckArgs, CheckFormat},
     event::text::Colour,
     node::NodeNameError,
     observe::netlink::{OpenError, PatternError, ReadError},
 };
 use agent::Answer;
-use report::{Findings, Gap};
+use report::Findings;
 
 /// Why the check has no result.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +66,9 @@ pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
 }
 
 fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
+    if args.readiness {
+        return print_readiness(args);
+    }
     let mut findings = find(args)?;
     if findings.devices == Some(0) && !args.allow_no_devices {
         findings.gaps.insert(
@@ -91,6 +94,18 @@ fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
         ([], []) => 0,
         ([], _) => 2,
     })
+}
+
+fn print_readiness(args: &CheckArgs) -> Result<u8, CheckError> {
+    let answer = agent::readiness(&args.agent)?;
+    let ready = answer.is_ok();
+    let (Ok(detail) | Err(detail)) = answer;
+    let line = match args.format {
+        CheckFormat::Json => serde_json::json!({ "ready": ready, "detail": detail }).to_string(),
+        CheckFormat::Text => detail,
+    };
+    writeln!(io::stdout().lock(), "{line}")?;
+    Ok(if ready { 0 } else { 2 })
 }
 
 fn find(args: &CheckArgs) -> Result<Findings, CheckError> {

@@ -8,9 +8,10 @@ use std::{
 
 use super::{
     CheckError,
-    report::{Findings, Gap, Source},
+    report::{Findings, Source},
 };
 use crate::{
+    agent_client::Gap,
     cli::CheckArgs,
     clock::{self, Moment},
     counted::counted,
@@ -91,11 +92,17 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
     let moment = Moment::now();
     let conflicts: Vec<ConflictData> = conflicts
         .iter()
-        .map(|conflict| ConflictData::new(&node, &moment, conflict, |c| pods.pod_of(c)))
+        .map(|conflict| ConflictData {
+            cluster: args.common.cluster_name.clone(),
+            ..ConflictData::new(&node, &moment, conflict, |c| pods.pod_of(c))
+        })
         .collect();
     let anomalies: Vec<AnomalyData> = anomalies
         .iter()
-        .map(|anomaly| AnomalyData::new(&node, &moment, anomaly, |c| pods.pod_of(c)))
+        .map(|anomaly| AnomalyData {
+            cluster: args.common.cluster_name.clone(),
+            ..AnomalyData::new(&node, &moment, anomaly, |c| pods.pod_of(c))
+        })
         .collect();
     Ok(Findings {
         checked_at: moment.wall_at(now),

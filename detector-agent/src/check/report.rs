@@ -5,11 +5,11 @@ use std::{collections::BTreeSet, fmt::Write as _};
 use serde_json::{Value, json};
 
 use crate::{
+    agent_client::Gap,
     clock::WallTime,
     event::{
-        AnomalyData, ConflictData, SubjectKind,
-        guidance::anomaly_next_step,
-        text::{Colour, clean, conflict_table, pod_suffix, reasons},
+        AnomalyData, ConflictData,
+        text::{Claimants, Colour, anomaly_lines, clean, conflict_table, reasons},
     },
 };
 
@@ -37,14 +37,6 @@ pub(super) enum Source {
     Kernel {
         no_agent: String,
     },
-}
-
-/// Why conflicts may exist that are not known.
-#[derive(Debug)]
-pub(super) struct Gap {
-    /// For the first line of the text.
-    pub(super) headline: &'static str,
-    pub(super) reason: String,
 }
 
 /// What is known about the node.
@@ -129,14 +121,21 @@ impl Findings {
         }
         for conflict in &self.conflicts {
             text.push('\n');
-            conflict_table(&mut text, conflict, colour);
+            conflict_table(&mut text, conflict, Claimants::Plain, colour);
+            if let Some(guidance) = &conflict.guidance {
+                let _ = writeln!(text, "  next: {}", clean(&guidance.next_step));
+            }
         }
-        let runbooks = self.conflicts.iter().map(|conflict| conflict.kind);
-        let runbooks = runbooks.map(|kind| SubjectKind::Conflict(kind).runbook_url());
-        for runbook in runbooks.collect::<BTreeSet<_>>() {
-            let _ = writeln!(text, "\nrunbook: {runbook}");
+        let guidance = self.conflicts.iter().filter_map(|c| c.guidance.as_ref());
+        let runbooks: BTreeSet<_> = guidance.map(|guidance| &guidance.runbook_url).collect();
+        for runbook in runbooks {
+            let _ = writeln!(text, "\nrunbook: {}", clean(runbook));
         }
-        let reasons = reasons(&self.conflicts);
+        let claimants = self
+            .conflicts
+            .iter()
+            .flat_map(|conflict| &conflict.claimants);
+        let reasons = reasons(claimants);
         if !reasons.is_empty() {
             text.push('\n');
         }
@@ -183,16 +182,7 @@ impl Findings {
             let _ = writeln!(text, "\n{anomalies} (no conflict yet):");
         }
         for anomaly in &self.anomalies {
-            let _ = writeln!(
-                text,
-                "{} {}{}",
-                anomaly.kind.name(),
-                clean(&anomaly.detail),
-                pod_suffix(anomaly)
-            );
-            let _ = writeln!(text, "  next: {}", clean(&anomaly_next_step(anomaly)));
-            let runbook = SubjectKind::Anomaly(anomaly.kind).runbook_url();
-            let _ = writeln!(text, "  runbook: {runbook}");
+            anomaly_lines(text, anomaly);
         }
         for summary in &self.ipam {
             let _ = writeln!(text, "ipam: {}", clean(summary));

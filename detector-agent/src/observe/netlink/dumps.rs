@@ -4,6 +4,7 @@
 
 use std::{
     collections::HashSet,
+    net::IpAddr,
     os::fd::{AsRawFd as _, BorrowedFd},
     time::Duration,
 };
@@ -362,6 +363,30 @@ pub(super) fn routes(
     }
     first.append(others);
     Ok(first)
+}
+
+/// Destinations, with prefix lengths, of routes of the type `blackhole`.
+pub(super) fn blackholes(
+    socket: &mut RequestSocket,
+) -> Result<BoundedList<(IpAddr, u8)>, ReadError> {
+    let mut all = BoundedList::default();
+    for family in FAMILIES {
+        let is_ipv6 = family == AddressFamily::Inet6;
+        let mut request = RouteMessage::default();
+        request.header.address_family = family;
+        let each = |found: &mut BoundedList<(IpAddr, u8)>, message: RawMessage<'_>| {
+            match parse_as(message, RTM_NEWROUTE, route::blackhole) {
+                // A kernel without IPv6 answers a request for its routes with all IPv4 routes.
+                Ok(Some(route)) if route.0.is_ipv6() == is_ipv6 => found.push(route),
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+            true
+        };
+        let found = socket.dump(RouteNetlinkMessage::GetRoute(request), each);
+        all.append(found.map_err(|error| error.while_reading("routes"))?);
+    }
+    Ok(all)
 }
 
 /// Parses a message that must be of type `kind`.

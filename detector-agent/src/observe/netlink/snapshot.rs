@@ -73,6 +73,14 @@ impl NetlinkReader {
         })
     }
 
+    /// The destinations of the node's `blackhole` routes, with prefix lengths.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn blackhole_routes(&mut self) -> Result<Vec<(IpAddr, u8)>, ReadError> {
+        Ok(dumps::blackholes(&mut self.socket)?.items)
+    }
+
     /// Takes a snapshot of the entire node.
     ///
     /// # Errors

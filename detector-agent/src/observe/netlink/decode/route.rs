@@ -6,7 +6,7 @@ use netlink_packet_core::parse_u32;
 use netlink_packet_route::route::RouteHeader;
 use nix::libc::{
     RT_TABLE_LOCAL, RTA_DST, RTA_GATEWAY, RTA_MULTIPATH, RTA_OIF, RTA_PRIORITY, RTA_TABLE, RTA_VIA,
-    RTM_F_CLONED, RTN_LOCAL, RTN_UNICAST,
+    RTM_F_CLONED, RTN_BLACKHOLE, RTN_LOCAL, RTN_UNICAST,
 };
 
 use super::{AF_INET, AF_INET6, if_index, ip_address, prefix_len};
@@ -74,6 +74,17 @@ pub(in super::super) fn route(payload: &[u8]) -> Result<RouteMessage, Undecodabl
             table,
         }),
         _ => RouteMessage::Other(destination, prefix_len),
+    })
+}
+
+/// The destination and its prefix length if the route discards packets without an answer (`blackhole`).
+pub(in super::super) fn blackhole(payload: &[u8]) -> Result<Option<(IpAddr, u8)>, Undecodable> {
+    let is_blackhole = u8::from(RouteHeader::parse(payload)?.kind) == RTN_BLACKHOLE;
+    Ok(match route(payload)? {
+        RouteMessage::Other(destination, prefix_len) if is_blackhole => {
+            Some((destination, prefix_len))
+        }
+        _ => None,
     })
 }
 

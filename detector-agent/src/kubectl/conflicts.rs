@@ -1,0 +1,157 @@
+//! The conflicts and anomalies of all nodes.
+
+use std::{collections::BTreeSet, fmt::Write as _};
+
+use serde_json::Value;
+
+use super::{ask::Asked, report::Report};
+use crate::{
+    clock::WallTime,
+    counted::counted,
+    event::{
+        row::{Item, claimants, duration_text},
+        text::{Colour, aligned, clean},
+    },
+};
+
+/// Width of the claimants in the table; names beyond it are shortened or counted.
+const CLAIMANTS: usize = 96;
+
+/// What all agents know.
+pub(super) struct Conflicts {
+    asked: Asked,
+    /// Newest first.
+    conflicts: Vec<Item>,
+    /// Newest first.
+    anomalies: Vec<Item>,
+}
+
+impl Conflicts {
+    pub(super) fn new(mut asked: Asked) -> Self {
+        let (mut conflicts, mut anomalies) = (Vec::new(), Vec::new());
+        for answer in asked
+            .nodes
+            .iter_mut()
+            .filter_map(|node| node.answer.as_mut().ok())
+        {
+            let overview = &mut answer.overview;
+            let found = overview.conflicts.drain(..).map(Box::new);
+            conflicts.extend(found.map(Item::Conflict));
+            let found = overview.anomalies.drain(..).map(Box::new);
+            anomalies.extend(found.map(Item::Anomaly));
+        }
+        for list in [&mut conflicts, &mut anomalies] {
+            list.sort_by_key(|item| std::cmp::Reverse(item.period().0));
+        }
+        Self {
+            asked,
+            conflicts,
+            anomalies,
+        }
+    }
+
+    fn first_line(&self) -> String {
+        let nodes = counted(self.asked.total(), "node", "nodes");
+        let anomalies = match self.anomalies.len() {
+            0 => String::new(),
+            count => format!(", {}", counted(count, "anomaly", "anomalies")),
+        };
+        match (self.conflicts.len(), self.asked.gap_headline()) {
+            (0, Some(gap)) => format!("inconclusive: no conflict is known, but {gap}{anomalies}"),
+            (0, None) => {
+                let devices = counted(self.asked.devices(), "pod device", "pod devices");
+                format!("no IP address conflict on {devices} of {nodes}{anomalies}")
+            }
+            (count, _) => {
+                let on: BTreeSet<_> = self.conflicts.iter().map(Item::node).collect();
+                let conflicts = counted(count, "IP address conflict", "IP address conflicts");
+                format!("{conflicts} on {} of {nodes}{anomalies}", on.len())
+            }
+        }
+    }
+
+    fn append_table(&self, text: &mut String) {
+        let now = WallTime::now();
+        // An address sweep stands for its conflicts.
+        let is_listed = |item: &&Item| !matches!(item, Item::Conflict(c) if c.sweep.is_some());
+        let conflicts = self.conflicts.iter().filter(is_listed);
+        let items: Vec<&Item> = conflicts.chain(&self.anomalies).collect();
+        if !items.is_empty() {
+            let titles = [
+                "ADDRESS",
+                "NODE",
+                "KIND",
+                "CONFIDENCE",
+                "FOR",
+                "CLAIMANTS (→ receives the traffic)",
+            ];
+            let row = |item: &&Item| {
+                vec![
+                    item.address(),
+                    clean(item.node()).into_owned(),
+                    item.kind().to_owned(),
+                    item.confidence().to_owned(),
+                    duration_text(item.period().0, now),
+                    claimants(item, CLAIMANTS),
+                ]
+            };
+            let titles = titles.map(str::to_owned).to_vec();
+            let rows: Vec<_> = std::iter::once(titles)
+                .chain(items.iter().map(row))
+                .collect();
+            text.push('\n');
+            for line in aligned(&rows) {
+                let _ = writeln!(text, "{line}");
+            }
+        }
+        let swept = self.conflicts.len() - self.conflicts.iter().filter(is_listed).count();
+        if swept > 0 {
+            let conflicts = counted(swept, "conflict", "conflicts");
+            let _ = writeln!(text, "and {conflicts} that are part of an address sweep");
+        }
+    }
+
+    fn append_next(&self, text: &mut String) {
+        let items = self.conflicts.iter().chain(&self.anomalies);
+        let runbooks: BTreeSet<&str> = items
+            .filter_map(|item| item.guidance())
+            .map(|guidance| guidance.runbook_url.as_str())
+            .collect();
+        if let Some(first) = self.conflicts.first() {
+            let address = first.subject();
+            let _ = writeln!(
+                text,
+                "\nevidence and next step: kubectl ipconflict who-has {address}"
+            );
+        }
+        for runbook in runbooks {
+            let _ = writeln!(text, "runbook: {}", clean(runbook));
+        }
+    }
+}
+
+impl Report for Conflicts {
+    fn json(&self) -> Value {
+        let mut document = self.asked.json();
+        let list = |items: &[Item]| items.iter().map(Item::to_json).collect::<Value>();
+        document["conflicts"] = list(&self.conflicts);
+        document["anomalies"] = list(&self.anomalies);
+        document
+    }
+
+    fn text(&self, _: Colour) -> String {
+        let mut text = self.first_line() + "\n";
+        self.asked.append_gaps(&mut text);
+        self.append_table(&mut text);
+        self.append_next(&mut text);
+        text
+    }
+
+    fn exit_code(&self) -> u8 {
+        match (self.conflicts.is_empty(), self.asked.gaps().is_empty()) {
+            (false, _) => 1,
+            (true, false) => 2,
+            (true, true) => 0,
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What both kinds of results have in common: which nodes were asked, and what is not known.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use serde_json::{Value, json};
+
+use super::ask::{Asked, AskedNode};
+use crate::{
+    counted::counted,
+    event::text::{Colour, clean},
+    health::{PartReport, Role},
+};
+
+/// A result.
+pub(super) trait Report {
+    fn json(&self) -> Value;
+    fn text(&self, colour: Colour) -> String;
+    fn exit_code(&self) -> u8;
+}
+
+impl Asked {
+    /// The nodes whose agent answered.
+    pub(super) fn answered(&self) -> usize {
+        self.nodes.iter().filter(|node| node.answer.is_ok()).count()
+    }
+
+    /// All nodes: asked, and without an agent.
+    pub(super) fn total(&self) -> usize {
+        self.nodes.len() + self.nodes_without.len()
+    }
+
+    /// Why conflicts may exist that are not known, with the nodes that it holds for.
+    pub(super) fn gaps(&self) -> BTreeMap<String, Vec<&str>> {
+        let mut gaps: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for AskedNode { agent, answer } in &self.nodes {
+            let reasons = match answer {
+                Err(reason) => vec![format!("could not be asked: {reason}")],
+                Ok(answer) => {
+                    // A node without pods is no gap; a cluster without pods is one.
+                    let gaps = answer.status.gaps().into_iter();
+                    gaps.map(|gap| gap.reason).collect()
+                }
+            };
+            for reason in reasons {
+                gaps.entry(reason).or_default().push(&agent.node);
+            }
+        }
+        for node in &self.nodes_without {
+            let reason = "no agent runs there".to_owned();
+            gaps.entry(reason).or_default().push(node);
+        }
+        if self.answered() > 0 && self.devices() == 0 {
+            let answered = self.nodes.iter().filter(|node| node.answer.is_ok());
+            let nodes = answered.map(|node| node.agent.node.as_str());
+            gaps.insert("there is no pod device".to_owned(), nodes.collect());
+        }
+        gaps
+    }
+
+    /// The pod devices of all nodes.
+    pub(super) fn devices(&self) -> usize {
+        let answers = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.answer.as_ref().ok());
+        answers.filter_map(|answer| answer.status.devices).sum()
+    }
+
+    /// The part of a first line about the nodes without a complete answer.
+    pub(super) fn gap_headline(&self) -> Option<String> {
+        let silent = self.total() - self.answered();
+        let nodes = counted(self.total(), "node", "nodes");
+        if silent > 0 {
+            return Some(format!("{silent} of {nodes} could not be asked"));
+        }
+        let gaps = self.gaps();
+        let mut seen_in_part: Vec<_> = gaps.values().flatten().collect();
+        seen_in_part.sort_unstable();
+        seen_in_part.dedup();
+        (!gaps.is_empty()).then(|| {
+            format!(
+                "not everything is seen on {} of {nodes}",
+                seen_in_part.len()
+            )
+        })
+    }
+
+    /// One line for each gap, and for what else does not work.
+    pub(super) fn append_gaps(&self, text: &mut String) {
+        let mut line = |what: &str, nodes: &[&str], reason: &str| {
+            let count = counted(nodes.len(), "node", "nodes");
+            let nodes = nodes.join(", ");
+            // Writing to a string does not fail, here and below.
+            let _ = writeln!(
+                text,
+                "{what}: {count} ({}): {}",
+                clean(&nodes),
+                clean(reason)
+            );
+        };
+        for (reason, nodes) in self.gaps() {
+            line("incomplete", &nodes, &reason);
+        }
+        for (reason, nodes) in self.impaired() {
+            line("not working", &nodes, &reason);
+        }
+        if let Some(reason) = &self.nodes_unknown {
+            let _ = writeln!(
+                text,
+                "not seen: nodes without an agent; the nodes cannot be listed: {}",
+                clean(reason)
+            );
+        }
+    }
+
+    /// Other parts of agents that do not work, such as a webhook, with the nodes.
+    fn impaired(&self) -> BTreeMap<String, Vec<&str>> {
+        let mut impaired: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for node in &self.nodes {
+            let parts = node.answer.iter().flat_map(|answer| &answer.status.parts);
+            let parts = parts.filter(|part| part.role != Role::Source && part.is_impaired());
+            for part in parts.map(PartReport::line) {
+                impaired.entry(part).or_default().push(&node.agent.node);
+            }
+        }
+        impaired
+    }
+
+    /// The nodes, and what is not known.
+    pub(super) fn json(&self) -> Value {
+        let nodes: Vec<Value> = self.nodes.iter().map(node_json).collect();
+        let incomplete: Vec<Value> = self
+            .gaps()
+            .into_iter()
+            .map(|(reason, nodes)| json!({ "reason": reason, "nodes": nodes }))
+            .collect();
+        json!({
+            "checked_at": crate::clock::WallTime::now(),
+            "nodes": nodes,
+            "nodes_without_agent": self.nodes_without,
+            "nodes_unknown_because": self.nodes_unknown,
+            "incomplete": incomplete,
+        })
+    }
+}
+
+fn node_json(node: &AskedNode) -> Value {
+    let status = node.answer.as_ref().ok().map(|answer| &answer.status);
+    json!({
+        "node": node.agent.node,
+        "pod": { "namespace": node.agent.namespace, "name": node.agent.pod },
+        "error": node.answer.as_ref().err(),
+        "version": status.map(|status| &status.version),
+        "ready": status.map(|status| status.ready),
+        "devices": status.and_then(|status| status.devices),
+    })
+}
