@@ -1,16 +1,88 @@
-#!/bin/sh
+#!/bin/bash
 # For node-problem-detector's custom plugin monitor: prints one line and exits with 0 (no conflict), 1 (conflict) or 2
-# (unknown). node-problem-detector has to run in the node's network (hostNetwork) with CAP_NET_ADMIN. Set DETECTOR_AGENT
-# to the agent's executable if it is not in PATH. A node without any pod device is unknown, unless
-# IPCONFLICT_ALLOW_NO_DEVICES=true is set.
-agent=${DETECTOR_AGENT:-detector-agent}
-if ! command -v "$agent" >/dev/null; then
-    printf '%s\n' "no detector-agent here: set DETECTOR_AGENT to its path"
-    exit 2
+# (unknown). It asks the agent on this node, and needs nothing but bash: node-problem-detector's image has no HTTP client.
+# node-problem-detector has to run in the node's network (hostNetwork).
+#
+# IPCONFLICT_URL               where the agent listens, http://HOST:PORT; default http://127.0.0.1:9842
+# IPCONFLICT_TOKEN_FILE        file with the token that the agent requires
+# IPCONFLICT_ALLOW_NO_DEVICES  true: a node without any pod device is not unknown
+# DETECTOR_AGENT               executable of the agent whose `check` is run instead; that one speaks HTTPS, and looks at the
+#                              kernel itself if no agent answers, for which it needs CAP_NET_ADMIN
+set -u
+# Lengths are bytes.
+LC_ALL=C
+
+finish() {
+    printf '%s\n' "${2:0:80}"
+    exit "$1"
+}
+
+if [[ ${DETECTOR_AGENT:-} ]]; then
+    command -v "$DETECTOR_AGENT" >/dev/null || finish 2 "DETECTOR_AGENT: no executable at $DETECTOR_AGENT"
+    answer=$("$DETECTOR_AGENT" check --lookup-timeout 2s 2>&1)
+    # Any code but 0 and 1, such as that of a signal, means unknown.
+    finish "$?" "${answer%%$'\n'*}"
 fi
-answer=$("$agent" check --lookup-timeout 2s 2>&1)
-code=$?
-# Any other code, such as that of a signal, means unknown.
-[ "$code" -le 2 ] || code=2
-printf '%s\n' "$answer" | head -n 1 | cut -c 1-80
-exit "$code"
+
+url=${IPCONFLICT_URL:-http://127.0.0.1:9842}
+[[ $url =~ ^http://(\[([^]]+)\]|([^]/:[]+)):([0-9]+)/?$ ]] ||
+    finish 2 "IPCONFLICT_URL has to be http://HOST:PORT; for https set DETECTOR_AGENT"
+host=${BASH_REMATCH[2]}${BASH_REMATCH[3]}
+port=${BASH_REMATCH[4]}
+authorization=
+if [[ ${IPCONFLICT_TOKEN_FILE:-} ]]; then
+    read -r token 2>/dev/null <"$IPCONFLICT_TOKEN_FILE" || [[ ${token:-} ]] ||
+        finish 2 "cannot read the token in $IPCONFLICT_TOKEN_FILE"
+    authorization="Authorization: Bearer $token"$'\r\n'
+fi
+
+# Requests the path $1; sets `status` and `body`.
+get() {
+    local line
+    status='' body=''
+    { exec 3<>"/dev/tcp/$host/$port"; } 2>/dev/null || finish 2 "no agent answers at $url"
+    printf 'GET %s HTTP/1.0\r\nHost: localhost\r\n%s\r\n' "$1" "$authorization" >&3
+    IFS=' ' read -r -t 5 line status line <&3
+    while IFS= read -r -t 5 line <&3 && [[ $line != $'\r' ]]; do :; done
+    # Fails at the end of the body, which is what it reads to.
+    IFS= read -r -d '' -t 5 body <&3
+    exec 3>&-
+}
+
+# More than one: `$1 $2s`.
+counted() {
+    if (($1 == 1)); then printf '%s %s' "$1" "$2"; else printf '%s %ss' "$1" "$2"; fi
+}
+
+get /metrics
+case $status in
+200) ;;
+401) finish 2 "the agent requires a token: set IPCONFLICT_TOKEN_FILE" ;;
+*) finish 2 "the agent at $url does not answer" ;;
+esac
+conflicts=0
+addresses=
+while IFS= read -r line; do
+    if [[ $line =~ ^ipconflict_conflicts_active\{.*\}\ ([0-9]+) ]]; then
+        ((conflicts += BASH_REMATCH[1]))
+    elif [[ $line =~ ^ipconflict_conflict_info\{(.*,)?address=\"([^\"]*)\" ]]; then
+        address=${BASH_REMATCH[2]}
+        # One line for each claimant.
+        [[ ", $addresses," == *", $address,"* ]] || addresses+="${addresses:+, }$address"
+    fi
+done <<<"$body"
+if ((conflicts > 0)); then
+    finish 1 "$(counted "$conflicts" 'IP address conflict')${addresses:+: $addresses}"
+fi
+
+get /readyz
+[[ $status == 200 ]] || finish 2 "the agent is not ready yet"
+if [[ $body =~ \"role\":\"source\",\"state\":\"(starting|degraded|failed)\" ]]; then
+    finish 2 "no conflict known, but the agent does not see everything"
+fi
+[[ $body =~ \"devices\":([0-9]+) ]] || finish 2 "the agent does not know its pod devices yet"
+devices=${BASH_REMATCH[1]}
+if ((devices == 0)) && [[ ${IPCONFLICT_ALLOW_NO_DEVICES:-} != true ]]; then
+    finish 2 "there is no pod device"
+fi
+finish 0 "no IP address conflict on $(counted "$devices" 'pod device')"

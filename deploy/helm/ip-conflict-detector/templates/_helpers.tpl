@@ -50,11 +50,112 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- ternary "https" "http" (not (empty .Values.listen.tlsSecret)) -}}
 {{- end -}}
 
-{{/* The host of the probes; empty for the pod's address, which is the node's. */}}
-{{- define "detector.probeHost" -}}
-{{- if has .Values.listen.address (list "0.0.0.0" "::" "[::]") -}}
-127.0.0.1
-{{- else if not (contains "$" .Values.listen.address) -}}
-{{- .Values.listen.address | trimPrefix "[" | trimSuffix "]" -}}
+{{/* An IP address in brackets if it is an IPv6 address. The kubelet replaces $(NODE_IP), which the agent accepts without. */}}
+{{- define "detector.host" -}}
+{{- if and (contains ":" .) (not (hasPrefix "[" .)) -}}
+[{{ . }}]
+{{- else -}}
+{{- . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* An address at which a listener on this address answers clients on the node. */}}
+{{- define "detector.reachable" -}}
+{{- $bare := . | trimPrefix "[" | trimSuffix "]" -}}
+{{- get (dict "0.0.0.0" "127.0.0.1" "::" "::1") $bare | default $bare -}}
+{{- end -}}
+
+{{/* For clients on the node, such as `check` in the container. */}}
+{{- define "detector.url" -}}
+{{- $host := include "detector.host" (include "detector.reachable" .Values.listen.address) -}}
+{{- printf "%s://%s:%v" (include "detector.scheme" .) $host .Values.listen.port -}}
+{{- end -}}
+
+{{/* The target of the probes. Without a host it is the pod's address, which is the node's: Pod Security refuses others
+     below the level privileged. */}}
+{{- define "detector.probe" -}}
+{{- $listener := ternary .Values.metricsListen .Values.listen (not (empty .Values.metricsListen.address)) -}}
+{{- if not (contains "$" $listener.address) -}}
+host: {{ include "detector.reachable" $listener.address | quote }}, {{ end -}}
+port: {{ $listener.port }}, scheme: {{ include "detector.scheme" . | upper }}
+{{- end -}}
+
+{{/* What is mounted for a directory with IPAM state: the parent, unless other programs have files there. */}}
+{{- define "detector.ipamMount" -}}
+{{- $shared := list "/" "/run" "/var" "/var/run" "/var/lib" "/var/cache" "/etc" "/opt" "/usr" "/home" "/root" "/mnt" "/srv" "/tmp" "/dev" "/proc" "/sys" -}}
+{{- if has (dir .) $shared }}{{ . }}{{ else }}{{ dir . }}{{ end -}}
+{{- end -}}
+
+{{/* The environment of `check` and `watch`, in the agent's container and in the test's. */}}
+{{- define "detector.clientEnv" -}}
+- name: NODE_IP
+  valueFrom: {fieldRef: {fieldPath: status.hostIP}}
+- name: IPCONFLICT_URL
+  value: {{ include "detector.url" . | quote }}
+{{- if .Values.listen.tokenSecret.name }}
+- name: IPCONFLICT_TOKEN_FILE
+  value: {{ printf "/etc/ip-conflict-detector/token/%s" .Values.listen.tokenSecret.key | quote }}
+{{- end }}
+{{- if and .Values.listen.tlsSecret .Values.listen.tlsCaKey }}
+- name: IPCONFLICT_CA_FILE
+  value: {{ printf "/etc/ip-conflict-detector/tls/%s" .Values.listen.tlsCaKey | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The mounts of what belongs to `listen`, and their volumes. */}}
+{{- define "detector.listenMounts" -}}
+{{- if .Values.listen.tokenSecret.name }}
+- name: token
+  mountPath: /etc/ip-conflict-detector/token
+  readOnly: true
+{{- end }}
+{{- if .Values.listen.tlsSecret }}
+- name: tls
+  mountPath: /etc/ip-conflict-detector/tls
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "detector.listenVolumes" -}}
+{{- with .Values.listen.tokenSecret.name }}
+- name: token
+  secret: {secretName: {{ . }}, defaultMode: 256}
+{{- end }}
+{{- with .Values.listen.tlsSecret }}
+- name: tls
+  secret: {secretName: {{ . }}, defaultMode: 256}
+{{- end }}
+{{- end -}}
+
+{{/* Whether addresses are registered in the Kubernetes API: not empty. In YAML, off without quotes is false. */}}
+{{- define "detector.fleet" -}}
+{{- if and .Values.kube.enabled (eq (toString .Values.fleet.mode) "kubernetes") }}on{{ end -}}
+{{- end -}}
+
+{{/* The version of API Priority and Fairness to use; empty if the cluster has none. Helm without a cluster knows all versions
+     of the API, so the version of Kubernetes decides. */}}
+{{- define "detector.flowControlVersion" -}}
+{{- $kube := .Capabilities.KubeVersion.Version -}}
+{{- $version := "v1beta1" -}}
+{{- if semverCompare ">=1.29.0-0" $kube -}}
+{{- $version = "v1" -}}
+{{- else if semverCompare ">=1.26.0-0" $kube -}}
+{{- $version = "v1beta3" -}}
+{{- else if semverCompare ">=1.23.0-0" $kube -}}
+{{- $version = "v1beta2" -}}
+{{- end -}}
+{{- if .Capabilities.APIVersions.Has (printf "flowcontrol.apiserver.k8s.io/%s" $version) }}{{ $version }}{{ end -}}
+{{- end -}}
+
+{{/* Combinations that cannot work, each with one sentence. */}}
+{{- define "detector.refuse" -}}
+{{- if and .Values.ipam.calico (not .Values.kube.enabled) -}}
+{{- fail "ipam.calico reads Calico's blocks from the Kubernetes API: it needs kube.enabled" -}}
+{{- end -}}
+{{- if and .Values.priorityClass.create (hasPrefix "system-" .Values.priorityClass.name) -}}
+{{- fail (printf "priorityClass.name %s is one of Kubernetes' own classes: set priorityClass.create to false to use it" .Values.priorityClass.name) -}}
+{{- end -}}
+{{- if and .Values.podMonitor.enabled (not .Values.metricsListen.address) -}}
+{{- fail "podMonitor needs metricsListen.address" -}}
 {{- end -}}
 {{- end -}}
