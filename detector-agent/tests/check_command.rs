@@ -259,6 +259,29 @@ fn agent_that_cannot_be_asked_makes_the_result_inconclusive() {
     assert_first_line(&text, "1 IP address conflict: 10.244.2.10");
 }
 
+/// What `helm test` runs; the agent's conflicts do not matter to it.
+#[test]
+fn readiness_is_that_of_the_agent() {
+    let node = Node::new("checkready").unwrap();
+    let ask = |format: &str| {
+        let command = AgentCommand::new(AGENT, ["check", "--readiness", "--format", format]);
+        let outcome = command.run_to_end(&node, DEADLINE).unwrap();
+        (outcome.code().unwrap(), outcome.stdout)
+    };
+    let (code, text) = ask("text");
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("cannot reach the agent"), "{text}");
+    let _pods = duplicate(&node);
+    let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let (code, text) = ask("text");
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(text, "the agent at http://127.0.0.1:9842 is ready\n");
+    let (code, json) = ask("json");
+    assert_eq!(code, 0, "{json}");
+    let answer: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(answer["ready"], true);
+}
+
 #[test]
 fn invalid_url_is_an_error() {
     let node = Node::new("checkurl").unwrap();

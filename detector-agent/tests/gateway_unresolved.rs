@@ -82,7 +82,7 @@ fn calico_gateway_raises_after_three_requests_until_quiet() {
     assert_eq!(anomaly.address, gateway.to_string());
     assert_eq!(anomaly.device.as_deref(), Some(device.as_str()));
     let series = format!(
-        r#"ipconflict_anomaly_info{{address="{gateway}",kind="{KIND}",device="{device}",namespace="","#
+        r#"ipconflict_anomaly_info{{address="{gateway}",vlan="",kind="{KIND}",device="{device}",namespace="","#
     );
     let client = TestClient::new(&node, "http://127.0.0.1:9842");
     until(DEADLINE, "the anomaly in the metrics", || {

@@ -76,7 +76,8 @@ fn help_is_grouped_by_headings() {
             "Pod names",
             "IPAM",
             "HTTP",
-            "State"
+            "State",
+            "Fleet"
         ]
     );
 }

@@ -153,23 +153,26 @@ The alerts are those of the Prometheus rules in `deploy/prometheus`, so that you
 | `alertname` | `severity` | kind | labels that identify it |
 | --- | --- | --- | --- |
 | `IPAddressConflict` | `critical` | `duplicate`, `host`, `flapping` | `node`, `kind`, `address`, `network`, `vlan` if there is one (`outer.inner` with two tags) |
-| `IPAMDrift` | `warning` | `ipam_drift` | `node`, `kind`, `address`, `device` |
+| `IPAMDrift` | `warning` | `ipam_drift` | `node`, `kind`, `address`, `device`, `vlan` if there is one |
 | `PodGatewayUnresolved` | `warning` | `gateway_unresolved` | `node`, `kind`, `address`, `device`, `vlan` if there is one |
 | `PodRouteAstray` | `warning` | `route_astray` | `node`, `kind`, `address`, `device` |
 | `PodAddressSweep` | `critical` | `address_sweep` | `node`, `kind`, `address`, `device` |
-| `IPAMLeak` | `info` | `ipam_leak` | `node`, `kind`, `address`; only if `only.kinds` lists it, and without a Prometheus rule |
+| `PodCIDROverlap` | `critical` | `pod_cidr_overlap` | `node`, `kind`, `address` |
+| `IPAMLeak` | `info` | `ipam_leak` | `node`, `kind`, `address`; from the agent only if `only.kinds` lists it |
 
 The annotations `summary`, `description` and `runbook_url` name the pods, what happens to traffic and the next step; `generatorURL` is the node's status page with `status-page-url`.
 
 For both to be one alert, Prometheus must know the node by the same name (`node`, as `deploy/prometheus/scrape.yaml` and the chart's PodMonitor set it), and `labels` must repeat what Prometheus adds: its `external_labels`, without those that `alert_relabel_configs` drop.
-These differ all the same: `PodGatewayUnresolved` in a VLAN, because metrics do not show that VLAN, and all alerts of Prometheus with `metrics-detail: false` or beyond the bound of the series, because those are one for each node.
-The rules for anomalies wait a minute, except that for a sweep; the agent sends each alert at once.
+A severity or a label that you change in the rules (with the chart `prometheusRule.severities` and `alertLabels`) has to be changed here, too (`kind-labels`, `labels`).
+These differ all the same: all alerts of Prometheus with `metrics-detail: false` or beyond the bound of the series, because those are one for each node.
+The rules wait a minute, that for a leak an hour and that for a sweep not at all; the agent sends each alert at once, or after `only.min-duration`.
 
 ## State
 
 With `state-dir` open conflicts and anomalies are kept in one file, `state.redb`.
 The next agent continues with them, also after SIGKILL: each keeps its ID and is not raised again, and what ended meanwhile is resolved at the start ([rule 13](detection-rules.md#restart)).
 After a reboot they are dropped, because their devices are gone.
+A version that cannot read the format of the file, as after a rollback over a change of it, logs that, moves the records to tables that are kept aside in the file, and raises again what is still open.
 If the directory cannot be written, or the disk is full, the log, /readyz and `ipconflict_deliveries_total{sink=\"state\"}` show it, detection continues, and everything open is written once there is room.
 ";
 
@@ -348,6 +351,14 @@ fn metrics_reference_lists_exactly_the_label_values() {
         (
             table_values(&page, "Lookup outcomes"),
             labels::LOOKUP_OUTCOMES.to_vec(),
+        ),
+        (
+            line_values(&page, "`verb` of"),
+            labels::FLEET_VERBS.to_vec(),
+        ),
+        (
+            table_values(&page, "Fleet outcomes"),
+            labels::FLEET_OUTCOMES.to_vec(),
         ),
         (
             table_values(&page, "Delivery outcomes"),

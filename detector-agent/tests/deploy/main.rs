@@ -1,8 +1,7 @@
 //! Tests of everything in `deploy/`: rendered, validated, queried and run.
 //!
-//! Stand-ins installed by `cargo xtask setup` replace tools that are not available here: a small
-//! renderer for Helm, and a base image of Debian's libraries for distroless. Grafana is not run, but the
-//! queries of its panels are.
+//! The tools are those that `cargo xtask setup` installs, Helm and kubectl among them. The image's agent is
+//! not static as that of a release is; its libraries are the base image. Grafana is not run, but the queries of its panels are.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,10 +9,13 @@
     reason = "tests fail by panicking"
 )]
 
+mod admission;
 mod chart;
+mod crds;
 mod dashboards;
 mod docs;
 mod image;
+mod inhibition;
 mod manifests;
 mod problem_detector;
 mod rules;

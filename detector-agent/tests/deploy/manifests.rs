@@ -1,48 +1,138 @@
-//! The plain manifests: kustomize builds them, they validate against Kubernetes' schemas, and each
-//! overlay equals the chart with one value set.
+//! The plain manifests: kustomize builds them, they validate against schemas, and each component equals the chart with
+//! values.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path};
 
 use serde_yaml_ng::Value;
 
-use crate::tools::{deploy, documents, output, python, render, stdout};
+use crate::tools::{
+    deploy, documents, kubernetes_client, output, python, render, render_for, render_with,
+};
 
-/// Directories that kustomize builds, and the equivalent values of the chart.
-const BUILT: [(&str, &str); 6] = [
-    ("base", ""),
-    ("overlays/calico", "{ipam: {calico: true}}"),
+/// Components that kustomize builds together, and the equivalent values of the chart: files, and others.
+const COMPONENTS: [(&[&str], &[&str], &str); 11] = [
+    (&[], &[], ""),
+    (&["kubernetes-1.32"], &[], ""),
+    (&["calico"], &[], "{ipam: {calico: true}}"),
+    (&["kind"], &["platforms/kind.yaml"], ""),
+    (&["k3s"], &["platforms/k3s.yaml"], ""),
+    (&["rke2"], &["platforms/rke2.yaml"], ""),
+    (&["eks"], &["platforms/eks.yaml"], ""),
+    (&["openshift"], &["platforms/openshift.yaml"], ""),
+    (&["privileged"], &[], "{privileged: true}"),
     (
-        "overlays/kind",
-        "{ipam: {hostLocalDirectories: [/run/cni-ipam-state]}}",
+        &["eks", "bottlerocket"],
+        &["platforms/eks.yaml", "platforms/bottlerocket.yaml"],
+        "",
     ),
-    ("overlays/eks", "{ipam: {aws: true}}"),
-    ("overlays/privileged", "{privileged: true}"),
     (
-        "monitoring",
-        "{podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboards: {enabled: true}}",
+        &["k3s", "calico", "privileged"],
+        &["platforms/k3s.yaml"],
+        "{ipam: {calico: true}, privileged: true}",
     ),
 ];
+
+/// The values for everything in the directory `monitoring`.
+const MONITORING: &str =
+    "{podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboards: {enabled: true}}";
 
 /// The oldest version that the chart supports, and the newest with a schema.
 const KUBERNETES: [&str; 2] = ["1.25.0", "1.37.0"];
 
-/// Kinds of the Prometheus Operator, which Kubernetes has no schema for.
-const OPERATOR: [&str; 2] = ["PodMonitor", "PrometheusRule"];
+/// What the chart adds for versions from 1.32 on, and one component.
+const NEWER: [&str; 4] = [
+    "FlowSchema",
+    "PriorityLevelConfiguration",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+];
 
-pub(crate) fn build(folder: &str) -> Vec<Value> {
-    let built = stdout(
-        Command::new("kubectl")
+/// Kinds of others, which Kubernetes has no schema for.
+const FOREIGN: [&str; 3] = ["PodMonitor", "PrometheusRule", "SecurityContextConstraints"];
+
+/// The base with these components, as `kubectl apply --kustomize` would apply it.
+pub(crate) fn build(components: &[&str]) -> Vec<Value> {
+    kustomize(&format!(
+        "resources: [MANIFESTS/base]\ncomponents: [{}]\n",
+        components
+            .iter()
+            .map(|name| format!("MANIFESTS/components/{name}"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    ))
+}
+
+/// Builds a kustomization, in which `MANIFESTS` stands for the directory. A warning, as about a deprecated field, fails.
+fn kustomize(kustomization: &str) -> Vec<Value> {
+    let folder = tempfile::tempdir().unwrap();
+    // kustomize accepts relative paths only.
+    let real = folder.path().canonicalize().unwrap();
+    let mut manifests: String = real.components().skip(1).map(|_| "../").collect();
+    manifests += deploy("manifests")
+        .canonicalize()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .trim_start_matches('/');
+    fs::write(
+        folder.path().join("kustomization.yaml"),
+        kustomization.replace("MANIFESTS", &manifests),
+    )
+    .unwrap();
+    fs::write(folder.path().join("config.yaml"), "claim-ttl: 5m\n").unwrap();
+    let output = output(
+        kubernetes_client("kubectl")
             .arg("kustomize")
-            .arg(deploy("manifests").join(folder)),
+            .arg(folder.path()),
     );
-    documents(&built)
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && errors.is_empty(), "{errors}");
+    documents(&String::from_utf8(output.stdout).unwrap())
+}
+
+fn of_kind<'d>(documents: &'d [Value], kind: &str) -> &'d Value {
+    let found = documents.iter().find(|document| document["kind"] == kind);
+    found.unwrap_or_else(|| panic!("no {kind}"))
+}
+
+fn config_volume(spec: &mut Value) -> &mut Value {
+    let volumes = spec["volumes"].as_sequence_mut().unwrap();
+    let volume = volumes.iter_mut().find(|volume| volume["name"] == "config");
+    volume.unwrap()
+}
+
+/// The objects without what differs on purpose: the ways in which a changed configuration restarts the pods.
+fn comparable(mut documents: Vec<Value>) -> Vec<Value> {
+    documents.retain(|document| {
+        document["kind"] != "Namespace"
+            && document["metadata"]["annotations"]
+                .get("helm.sh/hook")
+                .is_none()
+    });
+    for document in &mut documents {
+        if document["kind"] == "ConfigMap" && document["data"].get("config.yaml").is_some() {
+            document["metadata"]["name"] = "configuration".into();
+        }
+        if document["kind"] == "DaemonSet" {
+            let template = &mut document["spec"]["template"];
+            let annotations = template["metadata"]["annotations"]
+                .as_mapping_mut()
+                .unwrap();
+            annotations.remove("checksum/config");
+            config_volume(&mut template["spec"])["configMap"]["name"] = "configuration".into();
+        }
+    }
+    in_order(documents)
 }
 
 /// The documents sorted by kind and name, with lists that are sets in Kubernetes sorted, too.
 fn in_order(mut documents: Vec<Value>) -> Vec<Value> {
     for document in &mut documents {
+        let container = ["spec", "template", "spec", "containers", "0"];
+        let environment = [&container[..], &["env"]].concat();
         for path in [
             &["spec", "template", "spec", "volumes"][..],
+            &environment,
             &[
                 "spec",
                 "template",
@@ -70,56 +160,82 @@ fn in_order(mut documents: Vec<Value>) -> Vec<Value> {
     documents
 }
 
-#[test]
-fn every_overlay_is_the_chart_with_its_value() {
-    for (folder, values) in BUILT {
-        let built: Vec<Value> = build(folder)
-            .into_iter()
-            .filter(|document| document["kind"] != "Namespace")
-            .collect();
-        let mut rendered: Vec<Value> = render(values)
-            .unwrap()
-            .iter()
-            .filter(|(name, _)| *name != "NOTES.txt")
-            .flat_map(|(_, text)| documents(text))
-            .collect();
-        if folder == "monitoring" {
-            // Applied in addition to the base.
-            rendered.retain(|document| {
-                let kind = document["kind"].as_str().unwrap();
-                OPERATOR.contains(&kind)
-                    || document["metadata"]["labels"]
-                        .get("grafana_dashboard")
-                        .is_some()
-            });
-            assert_eq!(rendered.len(), 5);
-        }
-        let (built, rendered) = (in_order(built), in_order(rendered));
-        assert_eq!(built.len(), rendered.len(), "{folder}");
-        for (built, rendered) in built.iter().zip(&rendered) {
-            let text = |document| serde_yaml_ng::to_string(document).unwrap();
-            assert!(
-                built == rendered,
-                "{folder}: kustomize builds\n{}\nthe chart renders\n{}",
-                text(built),
-                text(rendered)
-            );
-        }
+fn assert_same(what: &str, built: &[Value], rendered: &[Value]) {
+    assert_eq!(built.len(), rendered.len(), "{what}");
+    for (built, rendered) in built.iter().zip(rendered) {
+        let text = |document| serde_yaml_ng::to_string(document).unwrap();
+        assert!(
+            built == rendered,
+            "{what}: kustomize builds\n{}\nthe chart renders\n{}",
+            text(built),
+            text(rendered)
+        );
     }
+}
+
+fn chart_documents(values_files: &[&str], values: &str) -> Vec<Value> {
+    let rendered = render_with(values_files, values).unwrap();
+    rendered.values().flat_map(|text| documents(text)).collect()
+}
+
+#[test]
+fn components_equal_the_chart_with_values() {
+    for (components, values_files, values) in COMPONENTS {
+        let mut rendered = chart_documents(values_files, values);
+        if !components.contains(&"kubernetes-1.32") {
+            rendered.retain(|document| !NEWER.contains(&document["kind"].as_str().unwrap()));
+        }
+        assert_same(
+            &format!("{components:?}"),
+            &comparable(build(components)),
+            &comparable(rendered),
+        );
+    }
+    let tested: Vec<_> = COMPONENTS.iter().flat_map(|(names, ..)| *names).collect();
+    for entry in fs::read_dir(deploy("manifests/components")).unwrap() {
+        let name = entry.unwrap().file_name();
+        assert!(tested.iter().any(|tested| name == **tested), "{name:?}");
+    }
+}
+
+#[test]
+fn monitoring_equals_the_chart_with_values() {
+    let mut rendered = chart_documents(&[], MONITORING);
+    // Applied in addition to the base.
+    rendered.retain(|document| {
+        FOREIGN.contains(&document["kind"].as_str().unwrap())
+            || document["metadata"]["labels"]
+                .get("grafana_dashboard")
+                .is_some()
+    });
+    assert_eq!(rendered.len(), 5);
+    let built = kustomize("resources: [MANIFESTS/monitoring]\n");
+    assert_same("monitoring", &in_order(built), &in_order(rendered));
+}
+
+/// A pod that keeps the old configuration until somebody restarts it would be a trap.
+#[test]
+fn changed_configuration_restarts_the_pods() {
+    let changed = kustomize(
+        "resources: [MANIFESTS/base]\nconfigMapGenerator:\n- name: ip-conflict-detector\n  \
+         namespace: ip-conflict-detector\n  behavior: merge\n  files: [config.yaml]\n",
+    );
+    let template =
+        |documents: &[Value]| of_kind(documents, "DaemonSet")["spec"]["template"].clone();
+    assert_ne!(template(&changed), template(&build(&[])));
+    let map = of_kind(&changed, "ConfigMap");
+    assert_eq!(map["data"]["config.yaml"], "claim-ttl: 5m\n");
+    let mut template = template(&changed);
+    let volume = config_volume(&mut template["spec"]);
+    assert_eq!(volume["configMap"]["name"], map["metadata"]["name"]);
 }
 
 /// Validates against Kubernetes' own schemas, strictly: an unknown field is an error.
 fn validate(file: &Path, version: &str) -> Result<(), String> {
     let output = output(
-        Command::new(python())
-            .args([
-                "-m",
-                "kubernetes_validate",
-                "--strict",
-                "--quiet",
-                "-k",
-                version,
-            ])
+        python("python3")
+            .args(["-m", "kubernetes_validate", "--strict", "--quiet"])
+            .args(["-k", version])
             .arg(file),
     );
     let errors = String::from_utf8_lossy(&output.stdout).into_owned()
@@ -134,46 +250,80 @@ fn validate(file: &Path, version: &str) -> Result<(), String> {
 #[test]
 fn every_object_is_valid_for_kubernetes() {
     let mut all = Vec::new();
-    for (folder, _) in BUILT {
-        all.extend(build(folder));
+    for (components, ..) in COMPONENTS {
+        all.extend(build(components));
     }
+    all.extend(kustomize("resources: [MANIFESTS/monitoring]\n"));
     let everything = "{networkPolicy: {enabled: true, from: [{namespaceSelector: {}}]}, secrets: [{name: a, secretName: b}],
         listen: {tokenSecret: {name: t}, tlsSecret: c}, seccomp: {type: Localhost, localhostProfile: a.json},
         imagePullSecrets: [{name: r}], podAnnotations: {a: b}, podLabels: {a: b}, serviceAccount: {annotations: {a: b}},
-        affinity: {nodeAffinity: {}}, extraEnv: [{name: RUST_LOG, value: debug}], runtime: {mountSocket: false}}";
-    let rendered = render(everything).unwrap();
-    for (name, text) in &rendered {
-        if name != "NOTES.txt" {
-            all.extend(documents(text));
-        }
+        affinity: {nodeAffinity: {}}, extraEnv: [{name: RUST_LOG, value: debug}], runtime: {mountSocket: false},
+        extraArgs: [--kernel-log], extraVolumes: [{name: e, emptyDir: {}}], extraVolumeMounts: [{name: e, mountPath: /e}],
+        seLinuxOptions: {type: spc_t}, clusterName: east}";
+    for text in render(everything).unwrap().values() {
+        all.extend(documents(text));
     }
-    all.retain(|document| !OPERATOR.contains(&document["kind"].as_str().unwrap()));
+    all.retain(|document| !FOREIGN.contains(&document["kind"].as_str().unwrap()));
     assert!(all.len() > 30, "{}", all.len());
+    validate_all(&all, KUBERNETES[1]).unwrap();
+    // The validation itself detects an error.
+    let mut wrong = all[0].clone();
+    wrong["spce"] = Value::Bool(true);
+    validate_all(&[wrong], KUBERNETES[1]).unwrap_err();
+    all.retain(|document| !NEWER.contains(&document["kind"].as_str().unwrap()));
+    validate_all(&all, KUBERNETES[0]).unwrap();
+}
+
+/// The API of the flow schema changed several times, and the policy needs tokens that name their node.
+#[test]
+fn chart_uses_what_the_version_of_kubernetes_has() {
+    for (version, flow_control, has_policy) in [
+        ("1.25.0", "v1beta2", false),
+        ("1.26.0", "v1beta3", false),
+        ("1.28.0", "v1beta3", false),
+        ("1.29.0-eks-1a2b3c", "v1", false),
+        ("1.31.0", "v1", false),
+        ("1.32.0", "v1", true),
+        ("1.37.0", "v1", true),
+    ] {
+        let rendered = render_for(version, "").unwrap();
+        assert_eq!(rendered.contains_key("admissionpolicy.yaml"), has_policy);
+        let flow = documents(&rendered["flowschema.yaml"]);
+        assert_eq!(flow.len(), 2);
+        for document in flow {
+            let api = format!("flowcontrol.apiserver.k8s.io/{flow_control}");
+            assert_eq!(document["apiVersion"], *api, "{version}");
+        }
+        let all: Vec<_> = rendered.values().flat_map(|text| documents(text)).collect();
+        let version = version.split('-').next().unwrap();
+        validate_all(&all, version).unwrap_or_else(|error| panic!("{version}: {error}"));
+    }
+    let off = "{fleet: {flowSchema: false, admissionPolicy: false}}";
+    let rendered = render_for("1.37.0", off).unwrap();
+    assert!(rendered.values().all(|text| {
+        let kinds = documents(text).into_iter();
+        let mut kinds = kinds.map(|document| document["kind"].as_str().unwrap().to_owned());
+        kinds.all(|kind| !NEWER.contains(&&*kind))
+    }));
+}
+
+/// Validates objects with [`validate`].
+fn validate_all(documents: &[Value], version: &str) -> Result<(), String> {
     // As JSON, which is valid YAML, so that a YAML 1.1 parser reads strings such as `off` as strings.
-    let yaml: String = all
+    let yaml: String = documents
         .iter()
         .map(|document| format!("---\n{}\n", serde_json::to_string(document).unwrap()))
         .collect();
     let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     fs::write(file.path(), yaml).unwrap();
-    for version in KUBERNETES {
-        validate(file.path(), version).unwrap();
-    }
-    // The validation itself detects an error.
-    let mut wrong = all.remove(0);
-    wrong["spce"] = Value::Bool(true);
-    fs::write(file.path(), serde_json::to_string(&wrong).unwrap()).unwrap();
-    validate(file.path(), KUBERNETES[1]).unwrap_err();
+    validate(file.path(), version)
 }
 
 /// The tests of the image run the agent with exactly these privileges.
 #[test]
 fn agent_has_only_the_privileges_it_needs() {
-    let base = build("base");
-    let daemonset = base
-        .iter()
-        .find(|document| document["kind"] == "DaemonSet")
-        .unwrap();
+    let base = build(&[]);
+    let daemonset = of_kind(&base, "DaemonSet");
     let spec = &daemonset["spec"]["template"]["spec"];
     let context = &spec["containers"][0]["securityContext"];
     assert_eq!(context["privileged"], false);
@@ -200,8 +350,52 @@ fn agent_has_only_the_privileges_it_needs() {
         .collect();
     let rules: Value = serde_yaml_ng::from_str(
         "[{apiGroups: [''], resources: [pods], verbs: [list, watch]},
-          {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]}]",
+          {apiGroups: [''], resources: [events], verbs: [create, patch]},
+          {apiGroups: [ipconflict.io], resources: [ipclaims], verbs: [create, get, update, delete]},
+          {apiGroups: [ipconflict.io], resources: [ipconflicts],
+           verbs: [create, get, list, watch, update, patch, delete]},
+          {apiGroups: [''], resources: [nodes], verbs: [get]}]",
     )
     .unwrap();
     assert_eq!(roles, [&rules]);
+}
+
+/// The operator's two objects have the fields of its API; `rules.rs` has promtool check the rules.
+#[test]
+fn objects_of_the_prometheus_operator_have_its_fields() {
+    const CHECK: &str = "
+import json, sys, jsonschema
+schema, documents = map(json.load, map(open, sys.argv[1:]))
+jsonschema.Draft7Validator.check_schema(schema)
+for document in documents:
+    jsonschema.Draft7Validator({**schema, '$ref': '#/definitions/' + document['kind']}).validate(document)
+";
+    let validate = |documents: &[Value]| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), serde_json::to_string(documents).unwrap()).unwrap();
+        output(
+            python("python3")
+                .args(["-c", CHECK])
+                .arg(
+                    Path::new(env!("CARGO_MANIFEST_DIR"))
+                        .join("tests/deploy/prometheus-operator.json"),
+                )
+                .arg(file.path()),
+        )
+    };
+    let secured =
+        "{podMonitor: {enabled: true}, prometheusRule: {enabled: true}, clusterName: east,
+        listen: {tokenSecret: {name: t}, tlsSecret: c}}";
+    for values in [MONITORING, secured] {
+        let mut all = chart_documents(&[], values);
+        all.retain(|document| FOREIGN.contains(&document["kind"].as_str().unwrap()));
+        assert_eq!(all.len(), 2);
+        let result = validate(&all);
+        assert!(result.status.success(), "{result:?}");
+        // The validation itself detects an error.
+        for document in &mut all {
+            document["spec"]["enabled"] = true.into();
+            assert!(!validate(std::slice::from_ref(document)).status.success());
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::{fs, process::Command};
 use detector_agent::event::{ContractName as _, SubjectKind};
 use serde_yaml_ng::Value;
 
-use crate::tools::{deploy, documents, render, root, stdout};
+use crate::tools::{deploy, documents, output, render, root};
 
 fn rules() -> Vec<Value> {
     let text = fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap();
@@ -28,11 +28,15 @@ fn alerts() -> Vec<Value> {
 fn rules_are_valid_and_fire_only_when_they_should() {
     for verb in ["check", "test"] {
         let file = ["rules.yaml", "rules.test.yaml"][usize::from(verb == "test")];
-        stdout(
+        let printed = output(
             Command::new("promtool")
                 .args([verb, "rules", file])
                 .current_dir(deploy("prometheus")),
         );
+        let text = [printed.stdout, printed.stderr].map(|t| String::from_utf8(t).unwrap());
+        // Of duplicate rules it only warns.
+        let is_good = printed.status.success() && !text.concat().contains("duplicate");
+        assert!(is_good, "{text:?}");
     }
 }
 
@@ -63,26 +67,77 @@ fn every_alert_is_tested_and_has_a_runbook() {
     }
 }
 
-/// The agent's own alerts are the same as those of the rules, except the one for information.
+/// Each kind of conflict and anomaly has one rule, for the alert that the agent itself sends.
 #[test]
 fn agent_sends_the_alerts_of_the_rules() {
     let alerts = alerts();
     for kind in SubjectKind::ALL {
         let name = kind.alert_name();
-        let of_kind = alerts.iter().filter(|alert| alert["alert"] == name);
-        let of_kind: Vec<_> = of_kind.collect();
-        assert_eq!(of_kind.is_empty(), name == "IPAMLeak", "{name}");
-        for alert in of_kind {
-            assert_eq!(alert["labels"]["severity"], kind.alert_severity(), "{name}");
-            let url = alert["annotations"]["runbook_url"].as_str().unwrap();
-            let url = url.replace("{{ $labels.kind }}", kind.contract_name());
-            assert_eq!(url, kind.runbook_url());
-            let (path, anchor) = url.split_once('#').unwrap_or((&url, ""));
-            let (_, path) = path.split_once("/blob/main/").unwrap();
-            let text = fs::read_to_string(root().join(path)).unwrap();
-            let target = format!("<a id=\"{anchor}\">");
-            assert!(anchor.is_empty() || text.contains(&target), "{url}");
+        let of_kind: Vec<_> = (alerts.iter().filter(|alert| alert["alert"] == name)).collect();
+        let [alert] = of_kind[..] else {
+            panic!("{name}: {of_kind:?}")
+        };
+        assert_eq!(alert["labels"]["severity"], kind.alert_severity(), "{name}");
+        if let SubjectKind::Anomaly(kind) = kind {
+            let expression = alert["expr"].as_str().unwrap();
+            let selector = format!("kind=\"{}\"", kind.name());
+            assert_eq!(expression.matches(&selector).count(), 2, "{expression}");
         }
+        let url = alert["annotations"]["runbook_url"].as_str().unwrap();
+        let url = url.replace("{{ $labels.kind }}", kind.contract_name());
+        assert_eq!(url, kind.runbook_url());
+        let (path, anchor) = url.split_once('#').unwrap_or((&url, ""));
+        let (_, path) = path.split_once("/blob/main/").unwrap();
+        let text = fs::read_to_string(root().join(path)).unwrap();
+        let target = format!("<a id=\"{anchor}\">");
+        assert!(anchor.is_empty() || text.contains(&target), "{url}");
+    }
+}
+
+/// Alerts of two clusters in one Prometheus stay apart.
+#[test]
+fn every_aggregation_keeps_the_cluster() {
+    for rule in rules() {
+        let expression = rule["expr"].as_str().unwrap();
+        for part in [" by (", " on ("] {
+            for labels in expression.split(part).skip(1) {
+                assert!(labels.starts_with("cluster"), "{expression}");
+            }
+        }
+    }
+}
+
+#[test]
+fn severities_and_labels_are_values_of_the_chart() {
+    let values = "{prometheusRule: {enabled: true, alertLabels: {team: network, severity: ticket},
+        severities: {IPAddressConflict: page}, disabled: [IPAMLeak]}}";
+    let rendered = render(values).unwrap();
+    let object = &documents(&rendered["prometheusrule.yaml"])[0];
+    let groups = object["spec"]["groups"].as_sequence().unwrap();
+    let rendered = groups
+        .iter()
+        .flat_map(|group| group["rules"].as_sequence().unwrap());
+    let (alerts, records): (Vec<&Value>, Vec<_>) =
+        rendered.partition(|rule| rule.get("alert").is_some());
+    assert_eq!(
+        (records.len(), alerts.len()),
+        (
+            rules().len() - self::alerts().len(),
+            self::alerts().len() - 1
+        )
+    );
+    for record in records {
+        assert!(record.get("labels").is_none(), "{record:?}");
+    }
+    for alert in alerts {
+        let name = alert["alert"].as_str().unwrap();
+        assert_ne!(name, "IPAMLeak");
+        let severity = match name {
+            "IPAddressConflict" => "page",
+            _ => "ticket",
+        };
+        assert_eq!(alert["labels"]["severity"], severity, "{name}");
+        assert_eq!(alert["labels"]["team"], "network", "{name}");
     }
 }
 

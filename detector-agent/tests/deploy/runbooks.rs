@@ -33,7 +33,24 @@ struct Runbook {
 struct RunbookCommand {
     section: String,
     text: String,
+    place: Place,
 }
+
+/// Where a command is entered.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Workstation,
+    /// On the workstation; opens a shell on the node for the rest of its block.
+    Opens,
+    Node,
+}
+
+/// How each shell on a node is opened; an administrator who has one already leaves this line out.
+const NODE_SHELL: &str = "kubectl -n ip-conflict-detector debug node/$NODE -it --profile=sysadmin --image=busybox:1.37 -- chroot /host sh";
+/// Programs of the runbooks that are of use on the node only.
+const NODE_PROGRAMS: [&str; 11] = [
+    "bridge", "cat", "crictl", "curl", "grep", "head", "ip", "ls", "nsenter", "printf", "tc",
+];
 
 fn runbooks() -> Vec<Runbook> {
     let folder = fs::read_dir(root().join("docs/runbooks")).unwrap();
@@ -65,11 +82,19 @@ impl Runbook {
                 heading.clone_into(&mut section);
             } else if line == "```console" {
                 let block: Vec<_> = lines.by_ref().take_while(|line| *line != "```").collect();
-                let found = commands_in(&block, &name);
-                commands.extend(found.into_iter().map(|text| RunbookCommand {
-                    section: section.clone(),
-                    text,
-                }));
+                let mut place = Place::Workstation;
+                for text in commands_in(&block, &name) {
+                    if text == NODE_SHELL {
+                        place = Place::Opens;
+                    } else if place == Place::Opens {
+                        place = Place::Node;
+                    }
+                    commands.push(RunbookCommand {
+                        section: section.clone(),
+                        text,
+                        place,
+                    });
+                }
             } else if line.starts_with("```") {
                 let _other: Vec<_> = lines.by_ref().take_while(|line| *line != "```").collect();
             } else {
@@ -84,11 +109,23 @@ impl Runbook {
         }
     }
 
-    /// The commands of these sections, as one script.
+    /// The commands of these sections, as one script, in which a shell on the node reads those of its block.
     fn script(&self) -> String {
+        let mut script = String::new();
+        let mut in_shell = false;
         let commands = self.commands.iter();
-        let run = commands.filter(|command| RUN.contains(&command.section.as_str()));
-        run.map(|command| format!("{}\n", command.text)).collect()
+        for command in commands.filter(|command| RUN.contains(&command.section.as_str())) {
+            if in_shell && command.place != Place::Node {
+                script += "END\n";
+            }
+            script += &command.text;
+            in_shell = command.place != Place::Workstation;
+            script += match command.place {
+                Place::Opens => " <<'END'\n",
+                _ => "\n",
+            };
+        }
+        script + if in_shell { "END\n" } else { "" }
     }
 }
 
@@ -129,7 +166,16 @@ fn commands_use_only_variables_that_are_set() {
     for runbook in runbooks().into_iter().chain([walkthroughs]) {
         let name = &runbook.name;
         let mut set = BTreeSet::new();
-        for RunbookCommand { text, .. } in &runbook.commands {
+        let mut on_node = BTreeSet::new();
+        let mut anywhere = BTreeSet::new();
+        for RunbookCommand { text, place, .. } in &runbook.commands {
+            if *place == Place::Opens {
+                on_node.clear();
+            }
+            let set = match place {
+                Place::Node => &mut on_node,
+                _ => &mut set,
+            };
             let (code, _comment) = text.split_once(" # ").unwrap_or((text, ""));
             assert!(
                 !code.contains('…'),
@@ -144,17 +190,50 @@ fn commands_use_only_variables_that_are_set() {
                 && variable.chars().all(|c| c.is_ascii_uppercase() || c == '_')
             {
                 set.insert(variable);
+                anywhere.insert(variable);
             }
         }
         for code in &runbook.inline {
             for variable in variables(code) {
                 assert!(
-                    set.contains(variable),
+                    anywhere.contains(variable),
                     "{name}: ${variable} is never set: {code}"
                 );
             }
         }
     }
+}
+
+/// The program that a command starts with, also within `NAME=$(…)`.
+fn program(command: &str) -> &str {
+    let command = match command.split_once("=$(") {
+        Some((name, inner)) if !name.contains(' ') => inner,
+        _ => command,
+    };
+    command.split_whitespace().next().unwrap_or_default()
+}
+
+#[test]
+fn commands_for_the_node_have_a_shell_on_it() {
+    let mut shells = 0;
+    for runbook in runbooks() {
+        let name = &runbook.name;
+        for RunbookCommand { text, place, .. } in &runbook.commands {
+            let program = program(text);
+            match place {
+                Place::Workstation => assert!(
+                    !NODE_PROGRAMS.contains(&program) && !text.contains(" debug node/"),
+                    "{name}: on which machine? {text}"
+                ),
+                Place::Opens => shells += 1,
+                Place::Node => assert!(
+                    !["kubectl", "calicoctl"].contains(&program),
+                    "{name}: not on the node: {text}"
+                ),
+            }
+        }
+    }
+    assert!(shells > 10, "{shells}");
 }
 
 /// Words in backticks.
@@ -211,6 +290,7 @@ fn follow(runbook: &Runbook, node: &Node, agent: &Agent, netns: &str) -> Outcome
     let faults = [
         "not found",
         "unbound variable",
+        "parameter not set",
         "syntax error",
         "sage:",
         "jq: error",
@@ -368,9 +448,7 @@ fn every_anomaly_has_a_runbook() {
     let texts: Vec<_> = texts
         .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap())
         .collect();
-    // `ipam_leak` breaks nothing: its rule explains it.
-    let kinds = AnomalyKind::ALL.into_iter().map(AnomalyKind::name);
-    for kind in kinds.filter(|kind| *kind != "ipam_leak") {
+    for kind in AnomalyKind::ALL.map(AnomalyKind::name) {
         let names = |text: &&String| {
             text.contains(&format!("detection-rules.md#{}", kind.replace('_', "-")))
         };

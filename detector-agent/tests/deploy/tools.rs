@@ -5,13 +5,17 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
-    sync::OnceLock,
 };
 
 use serde_yaml_ng::Value;
 
 /// If set, tests write the generated files instead of comparing them.
 const UPDATE: &str = "DEPLOY_UPDATE";
+
+/// The chart in `deploy/`.
+pub(crate) const CHART: &str = "helm/ip-conflict-detector";
+/// The release and its namespace, in which the plain manifests are as well.
+pub(crate) const NAME: &str = "ip-conflict-detector";
 
 /// A path in `deploy/`.
 pub(crate) fn deploy(path: &str) -> PathBuf {
@@ -30,18 +34,24 @@ pub(crate) fn scratch() -> PathBuf {
     folder
 }
 
-/// Python with kubernetes-validate and jsonschema, as `cargo xtask setup` installs it.
-pub(crate) fn python() -> PathBuf {
-    let python = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .parent()
-        .unwrap()
-        .join("tools/python/bin/python3");
+/// A program of the Python environment that `cargo xtask setup` installs.
+pub(crate) fn python(program: &str) -> Command {
+    let program = installed_tools().join("python/bin").join(program);
+    assert_installed(&program);
+    Command::new(program)
+}
+
+fn installed_tools() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    target.join("tools")
+}
+
+fn assert_installed(program: &Path) {
     assert!(
-        python.exists(),
+        program.exists(),
         "{} is missing: `cargo xtask setup` installs it",
-        python.display()
+        program.display()
     );
-    python
 }
 
 /// Runs a command to completion.
@@ -64,51 +74,75 @@ pub(crate) fn stdout(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The chart's templates rendered with these values merged over its own, by file name; or the error
-/// output of the renderer.
+/// `helm` or `kubectl`, as `cargo xtask setup` installs it.
+pub(crate) fn kubernetes_client(name: &str) -> Command {
+    let program = installed_tools().join("kubernetes-clients").join(name);
+    assert_installed(&program);
+    let mut command = Command::new(program);
+    // Nothing of the user's own settings.
+    for variable in ["HELM_CONFIG_HOME", "HELM_CACHE_HOME", "HELM_DATA_HOME"] {
+        command.env(variable, scratch().join("helm"));
+    }
+    command.env("KUBECONFIG", "/nonexistent");
+    command
+}
+
+/// The objects of the chart with these values merged over its own, as text by the template's file name; or Helm's error.
 pub(crate) fn render(values: &str) -> Result<BTreeMap<String, String>, String> {
+    render_with(&[], values)
+}
+
+/// As [`render`], with values files of the chart below these values.
+pub(crate) fn render_with(
+    values_files: &[&str],
+    values: &str,
+) -> Result<BTreeMap<String, String>, String> {
+    render_text(&["--namespace", NAME], values_files, values)
+}
+
+/// As [`render`], for a version of Kubernetes.
+pub(crate) fn render_for(version: &str, values: &str) -> Result<BTreeMap<String, String>, String> {
+    render_text(
+        &["--namespace", NAME, "--kube-version", version],
+        &[],
+        values,
+    )
+}
+
+fn render_text(
+    arguments: &[&str],
+    values_files: &[&str],
+    values: &str,
+) -> Result<BTreeMap<String, String>, String> {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), values).unwrap();
-    let output = output(
-        Command::new(renderer())
-            .arg(deploy("helm/ip-conflict-detector"))
-            .args(["ip-conflict-detector", "ip-conflict-detector"])
-            .arg(file.path()),
-    );
+    let mut helm = kubernetes_client("helm");
+    helm.args(["template", NAME]).arg(deploy(CHART));
+    helm.args(arguments);
+    for values_file in values_files {
+        helm.arg("--values").arg(deploy(CHART).join(values_file));
+    }
+    let output = output(helm.arg("--values").arg(file.path()));
     if !output.status.success() {
         return Err(String::from_utf8(output.stderr).unwrap());
     }
-    let rendered: BTreeMap<String, String> = serde_json::from_slice(&output.stdout).unwrap();
-    Ok(rendered
-        .into_iter()
-        .map(|(name, text)| match text.trim() {
-            "" => (name, String::new()),
-            text => (
-                name,
-                format!("{}\n", text.trim_start_matches("---").trim_start()),
-            ),
-        })
-        .collect())
-}
-
-fn renderer() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let binary = scratch().join("helm-render");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/deploy/helm-render");
-        stdout(
-            Command::new("go")
-                .args(["build", "-o"])
-                .arg(&binary)
-                .arg(".")
-                .current_dir(source)
-                // Go libraries from Debian packages; nothing is downloaded.
-                .env("GO111MODULE", "off")
-                .env("GOPATH", "/usr/share/gocode")
-                .env("GOCACHE", scratch().join("go-cache")),
-        );
-        binary
-    })
+    let mut rendered: BTreeMap<String, String> = BTreeMap::new();
+    for document in String::from_utf8(output.stdout)
+        .unwrap()
+        .split("---\n# Source: ")
+    {
+        let Some((path, text)) = document.split_once('\n') else {
+            continue;
+        };
+        let file = path.rsplit('/').next().unwrap().to_owned();
+        let all = rendered.entry(file).or_default();
+        if !all.is_empty() {
+            all.push_str("---\n");
+        }
+        all.push_str(text.trim_end());
+        all.push('\n');
+    }
+    Ok(rendered)
 }
 
 /// The documents of a YAML file.

@@ -164,7 +164,7 @@ fn sixty_victims_are_one_finding() {
     let metrics = client.get("/metrics").unwrap().body;
     for line in [
         r#"ipconflict_anomalies_active{kind="address_sweep"} 1"#.to_owned(),
-        format!(r#"ipconflict_conflicts_active{{kind="duplicate"}} {VICTIMS}"#),
+        format!(r#"ipconflict_conflicts_active{{kind="duplicate",scope="node"}} {VICTIMS}"#),
     ] {
         assert!(metrics.lines().any(|l| l == line), "{line}: {metrics}");
     }

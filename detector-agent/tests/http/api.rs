@@ -92,7 +92,12 @@ fn active_conflicts_change_before_their_event() {
     let node = Node::new("gauges").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let client = TestClient::new(&node, ORIGIN);
-    let active = || metric(&client, r#"ipconflict_conflicts_active{kind="duplicate"}"#);
+    let active = || {
+        metric(
+            &client,
+            r#"ipconflict_conflicts_active{kind="duplicate",scope="node"}"#,
+        )
+    };
     let first = node
         .add_pod(&PodSpec::new("vetha").address("10.244.2.10/32"))
         .unwrap();
@@ -354,7 +359,7 @@ fn metrics_without_detail_name_nothing_and_count_everything() {
             })
             .unwrap()
         };
-        value(r#"ipconflict_conflicts_active{kind="duplicate"} 1"#);
+        value(r#"ipconflict_conflicts_active{kind="duplicate",scope="node"} 1"#);
         let text = value("ipconflict_conflict_info_overflow 2");
         for detail in ["10.244.2.10", "vetha", "vethb", "claim_info"] {
             assert!(!text.contains(detail), "{detail} in\n{text}");

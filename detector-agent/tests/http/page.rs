@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use detector_agent::event::{ContractName as _, SubjectKind};
+use detector_agent::{engine::ConflictKind, event::SubjectKind};
 use detector_testkit::{
     Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, browser::Browser,
 };
@@ -279,7 +279,7 @@ fn anomaly_is_shown_as_text_until_it_resolves() {
     let node = Node::new("pageanom").unwrap();
     let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let browser = open_live_page(&node);
-    browser.wait(&shows("No anomaly")).unwrap();
+    browser.wait(&shows("Anomalies 0")).unwrap();
 
     // A device name may contain HTML markup.
     let _has = pod(&node, "veth<b>has", "10.244.2.10/32", true);
@@ -287,14 +287,14 @@ fn anomaly_is_shown_as_text_until_it_resolves() {
     node.ip("route replace 10.244.2.10/32 dev vethhasnot scope link")
         .unwrap();
     browser
-        .wait("document.querySelectorAll('#anomalies li').length === 1")
+        .wait("document.querySelectorAll('#conflicts .anomaly').length === 1")
         .unwrap();
     for text in [
         "1 anomaly",
         "Anomalies 1",
         "10.244.2.10",
         "veth<b>has",
-        "Next: delete the pod",
+        "Next: Delete the pod",
     ] {
         assert_eq!(browser.eval(&shows(text)).unwrap(), true, "{text}");
     }
@@ -308,7 +308,7 @@ fn anomaly_is_shown_as_text_until_it_resolves() {
 
     node.ip("route replace 10.244.2.10/32 dev veth<b>has scope link")
         .unwrap();
-    browser.wait(&shows("No anomaly")).unwrap();
+    browser.wait(&shows("Anomalies 0")).unwrap();
     assert_no_console_errors(&browser);
 }
 
@@ -346,7 +346,7 @@ fn address_sweep_is_one_finding_that_its_conflicts_lead_to() {
         "vethbad",
         "Conflicts 40",
         "Anomalies 1",
-        "Next: decide about the pod of the address sweep",
+        "Next: Decide about the pod of the address sweep",
     ] {
         browser.wait(&shows(text)).unwrap();
     }
@@ -418,7 +418,7 @@ fn what_does_not_work_comes_before_everything_else() {
 }
 
 #[test]
-fn every_card_has_a_next_step_and_its_runbook() {
+fn next_step_and_runbook_are_those_of_the_api() {
     let node = Node::new("pagenext").unwrap();
     let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let browser = open_live_page(&node);
@@ -426,16 +426,72 @@ fn every_card_has_a_next_step_and_its_runbook() {
         pod(&node, "vetha", "10.244.2.10/32", true),
         pod(&node, "vethb", "10.244.2.10/32", false),
     ];
-    let next = "document.querySelector('.conflict .next')?.innerText.startsWith('Next: delete ')";
-    browser.wait(next).unwrap();
-    for kind in SubjectKind::ALL {
-        let link = format!("runbookLink({:?}).href", kind.contract_name());
-        assert_eq!(browser.eval(&link).unwrap(), kind.runbook_url());
-    }
-    let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs");
-    for role in ["source", "sink"] {
-        let file = browser.eval(&format!("RUNBOOKS[{role:?}]")).unwrap();
-        assert!(docs.join(file.as_str().unwrap()).exists(), "{file}");
+    browser.wait(&shows("Next: Delete ")).unwrap();
+    let conflicts = browser
+        .eval("fetch('api/v1/conflicts').then(response => response.json())")
+        .unwrap();
+    let step = conflicts["conflicts"][0]["guidance"]["next_step"].as_str();
+    browser
+        .wait(&shows(&format!("Next: {} Runbook", step.unwrap())))
+        .unwrap();
+    let link = "document.querySelector('.conflict .next a').href";
+    let runbook = SubjectKind::Conflict(ConflictKind::Duplicate).runbook_url();
+    assert_eq!(browser.eval(link).unwrap(), runbook);
+    assert_no_console_errors(&browser);
+}
+
+#[test]
+fn many_claimants_are_one_table_in_a_list_with_the_newest_first() {
+    let node = Node::new("pagemany").unwrap();
+    let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let browser = open_live_page(&node);
+    let claimant = |n: usize| {
+        let spec = PodSpec::new(format!("vethmany{n}")).address("10.244.2.10/32");
+        if n == 4 { spec.host_route() } else { spec }
+    };
+    let specs: Vec<_> = (0..11).map(claimant).collect();
+    let _many = node.add_pods(&specs).unwrap();
+    let rows = "document.querySelectorAll('.conflict table.many > tbody > tr').length === 11";
+    browser.wait(rows).unwrap();
+    let cards = "document.querySelectorAll('.conflict .claimants').length";
+    assert_eq!(browser.eval(cards).unwrap(), 0);
+    browser
+        .wait("document.querySelector('.many .winner')?.innerText.includes('Receives the traffic')")
+        .unwrap();
+    let winner = browser.eval("document.querySelector('.many .winner').innerText");
+    let winner = winner.unwrap();
+    assert!(winner.as_str().unwrap().contains("vethmany4"), "{winner}");
+
+    // A newer conflict comes first, and an anomaly after the conflicts.
+    let _pair = [
+        pod(&node, "vetha", "10.244.2.11/32", true),
+        pod(&node, "vethb", "10.244.2.11/32", false),
+    ];
+    let _astray = pod(&node, "vethc", "10.244.2.12/32", true);
+    node.ip("route replace 10.244.2.12/32 dev vetha scope link")
+        .unwrap();
+    let order = "[...document.querySelectorAll('#conflicts .card h3')].map(h => h.innerText).join(' ') \
+        === '10.244.2.11 10.244.2.10 10.244.2.12'";
+    browser.wait(order).unwrap();
+
+    // Details that are open stay open while the conflict is drawn again.
+    browser
+        .eval("document.querySelector('.many details[data-key^=evidence] summary').click()")
+        .unwrap();
+    let _last = pod(&node, "vethlast", "10.244.2.10/32", false);
+    browser.wait(&rows.replace("11", "12")).unwrap();
+    let open = "document.querySelectorAll('.many details[data-key^=evidence][open]').length";
+    assert_eq!(browser.eval(open).unwrap(), 1);
+    for (name, width, dark) in [
+        ("14-many-claimants", 1280, false),
+        ("15-many-claimants-dark", 1280, true),
+        ("16-many-claimants-phone", 390, false),
+        ("17-many-claimants-phone-dark", 390, true),
+    ] {
+        browser.emulate_screen(width, 900, dark).unwrap();
+        browser.screenshot(&screenshot_path(name)).unwrap();
+        let fits = "document.documentElement.scrollWidth <= innerWidth";
+        assert_eq!(browser.eval(fits).unwrap(), true, "{name}");
     }
     assert_no_console_errors(&browser);
 }

@@ -31,7 +31,10 @@ fn prometheus_ingests_every_metric_and_follows_a_conflict() {
         .unwrap();
     let one = |s: &[(serde_json::Value, f64)]| s.len() == 1 && s[0].1 == 1.0;
     prometheus
-        .wait(r#"ipconflict_conflicts_active{kind="duplicate"} == 1"#, one)
+        .wait(
+            r#"ipconflict_conflicts_active{kind="duplicate",scope="node"} == 1"#,
+            one,
+        )
         .unwrap();
     let info = prometheus
         .wait(
@@ -86,7 +89,7 @@ fn prometheus_ingests_every_metric_and_follows_a_conflict() {
     pods.pop().unwrap().delete().unwrap();
     prometheus
         .wait(
-            r#"ipconflict_conflicts_active{kind="duplicate"} == 0"#,
+            r#"ipconflict_conflicts_active{kind="duplicate",scope="node"} == 0"#,
             |s| s.len() == 1,
         )
         .unwrap();

@@ -11,7 +11,7 @@ use std::{
 };
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, KubeApi, Node, PodSpec, Receiver,
+    Agent, AgentCommand, DEADLINE, KubeApi, Node, Pod, PodSpec, Receiver,
     event::{ANOMALY_RAISED, ANOMALY_RESOLVED, Anomaly},
 };
 use serde_json::{Value, json};
@@ -69,41 +69,76 @@ fn block(handles: &[(usize, &str)]) -> Value {
         "attributes": attributes})
 }
 
+/// A node with Calico's IPAM and one block, and an agent on it with its pods.
+struct CalicoNode {
+    node: Node,
+    api: KubeApi,
+    directory: tempfile::TempDir,
+}
+
+impl CalicoNode {
+    fn new(name: &str) -> Self {
+        let node = Node::new(name).unwrap();
+        // Felix's route for the node's block.
+        node.ip("route add blackhole 10.244.9.0/26 proto 80")
+            .unwrap();
+        let api = KubeApi::start(node.netns()).unwrap();
+        api.apply_ip_pool("10.244.0.0/16", 26);
+        let directory = tempfile::tempdir().unwrap();
+        configure(
+            directory.path(),
+            &json!({"cniVersion": "0.3.1", "name": "k8s-pod-network", "plugins": [
+                {"type": "calico", "ipam": {"type": "calico-ipam"}}]}),
+        );
+        Self {
+            node,
+            api,
+            directory,
+        }
+    }
+
+    fn add_pods(&self, addresses: &[&str]) -> Vec<Pod> {
+        let specs: Vec<_> = addresses
+            .iter()
+            .enumerate()
+            .map(|(n, address)| PodSpec::new(format!("cali{n}")).address(format!("{address}/32")))
+            .collect();
+        self.node.add_pods(&specs).unwrap()
+    }
+
+    fn start_agent(&self) -> Agent {
+        let command = run(self.directory.path())
+            .arg("--kube=on")
+            .arg("--ipam-leak-after=1s")
+            .env("KUBECONFIG", self.api.kubeconfig());
+        Agent::start_ready(&self.node, &command).unwrap()
+    }
+}
+
+fn handle(name: char) -> String {
+    format!("k8s-pod-network.{name}{}", "f".repeat(64))
+}
+
 #[test]
 fn calico_blocks_are_compared_with_live_addresses() {
-    let node = Node::new("calico").unwrap();
-    let api = KubeApi::start(node.netns()).unwrap();
-    let id = "f".repeat(64);
-    let handle = |name: char| format!("k8s-pod-network.{name}{id}");
-    api.set_ipam_blocks(&[
-        block(&[
-            (2, &handle('a')),
-            (4, &handle('b')),
-            (5, "default.web-0"),
-            (6, &handle('c')),
-            (7, "vxlan-tunnel-addr-testkit"),
-        ]),
-        block(&[(6, &handle('d'))]),
-        // Another node's block, with no address borrowed by this node.
-        json!({"cidr": "10.244.10.0/26", "affinity": "host:other", "allocations": [0],
-            "attributes": [{"handle_id": "x.y", "secondary": {"node": "other"}}]}),
-    ]);
-    let directory = tempfile::tempdir().unwrap();
-    configure(
-        directory.path(),
-        &json!({"cniVersion": "0.3.1", "name": "k8s-pod-network", "plugins": [
-            {"type": "calico", "ipam": {"type": "calico-ipam"}}]}),
-    );
-    let specs: Vec<_> = [2, 3, 5, 6]
-        .iter()
-        .map(|last| PodSpec::new(format!("cali{last}")).address(format!("10.244.9.{last}/32")))
-        .collect();
-    let pods = node.add_pods(&specs).unwrap();
-    let command = run(directory.path())
-        .arg("--kube=on")
-        .arg("--ipam-leak-after=1s")
-        .env("KUBECONFIG", api.kubeconfig());
-    let agent = Agent::start_ready(&node, &command).unwrap();
+    let calico = CalicoNode::new("calico");
+    // A block of an earlier pool with larger blocks.
+    calico
+        .node
+        .ip("route add blackhole 10.244.9.0/25 proto 80")
+        .unwrap();
+    calico.api.apply_ipam_block(&block(&[
+        (2, &handle('a')),
+        (4, &handle('b')),
+        (5, "default.web-0"),
+        (6, &handle('c')),
+        (7, "vxlan-tunnel-addr-testkit"),
+    ]));
+    let mut larger = block(&[(6, &handle('d'))]);
+    larger["cidr"] = "10.244.9.0/25".into();
+    calico.api.apply_ipam_block(&larger);
+    let pods = calico.add_pods(&["10.244.9.2", "10.244.9.3", "10.244.9.5", "10.244.9.6"]);
+    let agent = calico.start_agent();
     let raised = wait_for(&agent, ANOMALY_RAISED, 4);
     assert_eq!(
         facts(&raised),
@@ -120,7 +155,7 @@ fn calico_blocks_are_compared_with_live_addresses() {
             .all(|a| a.ipam.as_deref() == Some("calico-ipam"))
     );
     let drift = raised.iter().find(|a| a.address == "10.244.9.3").unwrap();
-    assert_eq!(drift.device.as_deref(), Some("cali3"));
+    assert_eq!(drift.device.as_deref(), Some("cali1"));
     // The pods go, and with them every address that could be handed out twice.
     drop(pods);
     let resolved = wait_for(&agent, ANOMALY_RESOLVED, 3);
@@ -129,6 +164,70 @@ fn calico_blocks_are_compared_with_live_addresses() {
         addresses,
         BTreeSet::from(["10.244.9.3", "10.244.9.5", "10.244.9.6"])
     );
+}
+
+/// The time from a change of Calico's IPAM to the event about it is that of a watch, not of a period.
+#[test]
+fn change_of_a_calico_block_is_seen_by_its_watch() {
+    let calico = CalicoNode::new("calicowatch");
+    calico.api.apply_ipam_block(&block(&[(2, &handle('a'))]));
+    let _pods = calico.add_pods(&["10.244.9.2"]);
+    let agent = calico.start_agent();
+    let reads = |requests: &[String]| {
+        let reads = requests
+            .iter()
+            .filter(|r| r.contains("projectcalico") && !r.contains("watch=true"));
+        reads.count()
+    };
+    calico
+        .api
+        .wait_requests(DEADLINE, |requests| {
+            requests
+                .iter()
+                .any(|r| r.contains("ipamblocks") && r.contains("watch=true"))
+        })
+        .unwrap();
+    for round in 1..=3 {
+        calico.api.apply_ipam_block(&block(&[]));
+        wait_for(&agent, ANOMALY_RAISED, round);
+        calico.api.apply_ipam_block(&block(&[(2, &handle('a'))]));
+        let resolved = wait_for(&agent, ANOMALY_RESOLVED, round);
+        let reason = resolved.last().unwrap().resolved_because.clone();
+        assert_eq!(reason.as_deref(), Some("allocated"));
+    }
+    // The pools, the block at the start, and one read before each drift was raised.
+    let requests = calico.api.requests();
+    assert!(reads(&requests) <= 2 + 3, "{requests:?}");
+    // It ends with its block, too.
+    calico.api.delete_ipam_block("10.244.9.0/26");
+    wait_for(&agent, ANOMALY_RAISED, 4);
+}
+
+/// Of other nodes' blocks, only those are read that a pod of this one has an address of.
+#[test]
+fn borrowed_address_is_compared_with_its_block_alone() {
+    let calico = CalicoNode::new("calicoborrow");
+    calico.api.apply_ipam_block(&block(&[]));
+    for other in 10..40 {
+        let node = if other == 10 { NODE } else { "other" };
+        calico.api.apply_ipam_block(
+            &json!({"cidr": format!("10.244.{other}.0/26"), "affinity": "host:other",
+            "allocations": [null, null, 0], "attributes": [{"handle_id": handle('x'), "secondary": {"node": node}}]}),
+        );
+    }
+    // The first one is allocated, the second one not.
+    let _pods = calico.add_pods(&["10.244.10.2", "10.244.11.3"]);
+    let agent = calico.start_agent();
+    let raised = wait_for(&agent, ANOMALY_RAISED, 1);
+    assert_eq!(
+        facts(&raised),
+        wanted(&[("10.244.11.3", "ipam_drift", "not_allocated")])
+    );
+    let own = ["10-244-9-0-26", "10-244-10-0-26", "10-244-11-0-26"];
+    for request in calico.api.requests() {
+        let is_wanted = own.iter().any(|name| request.contains(name));
+        assert!(is_wanted || !request.contains("ipamblocks"), "{request}");
+    }
 }
 
 /// A cluster in which the agent has no permission, or no way, to read blocks.
@@ -149,7 +248,7 @@ fn unreadable_blocks_are_reported_and_raise_nothing() {
         .env("KUBECONFIG", api.kubeconfig());
     let agent = Agent::start_ready(&node, &command).unwrap();
     agent
-        .wait_log(DEADLINE, "cannot read ipamblocks.crd.projectcalico.org")
+        .wait_log(DEADLINE, "cannot read ippools.crd.projectcalico.org")
         .unwrap();
     assert!(
         agent

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use detector_agent::pods::{CniCache, Cri, CriSetting, PodSource};
 use detector_testkit::{
     Agent, AgentCommand, Containerd, DEADLINE, Node, RUN_ARGS, ReceivedEvent, containerd::Sandbox,
     event::Conflict,
@@ -86,6 +87,50 @@ fn all_ten_claimants_are_named_with_namespace_name_and_uid() {
     assert_eq!(named(&conflicts), expected(&pods));
 }
 
+/// By sandbox, the addresses that a source knows as those of the pod's primary interface.
+fn primary_addresses(source: &mut impl PodSource) -> BTreeMap<String, Vec<String>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let snapshot = runtime.block_on(async {
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        source.snapshot(deadline).await.unwrap()
+    });
+    let records = snapshot.records.into_iter();
+    records
+        .filter(|record| !record.addresses.is_empty())
+        .map(|record| {
+            let addresses = record.addresses.iter().map(ToString::to_string);
+            (record.pod.container_id.unwrap(), addresses.collect())
+        })
+        .collect()
+}
+
+#[test]
+fn runtime_and_cache_know_the_primary_addresses() {
+    let node = Node::new("containerdprimary").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    let pods = containerd.run_pods(["web-1", "web-2"]).unwrap();
+    let expected: BTreeMap<_, _> = pods
+        .iter()
+        .map(|pod| {
+            let info = containerd.info(pod).unwrap();
+            let address = &info["cniResult"]["Interfaces"]["eth0"]["IPConfigs"][0]["IP"];
+            (pod.id.clone(), vec![address.as_str().unwrap().to_owned()])
+        })
+        .collect();
+    assert_eq!(expected.len(), 2);
+    let mut cri = Cri::new(&CriSetting::At(containerd.socket())).unwrap();
+    assert_eq!(primary_addresses(&mut cri), expected);
+    let cache = tempfile::tempdir().unwrap();
+    for (name, content) in containerd.cni_cache().unwrap() {
+        std::fs::write(cache.path().join(name), content).unwrap();
+    }
+    let mut cache = CniCache::new(cache.path().to_owned());
+    assert_eq!(primary_addresses(&mut cache), expected);
+}
+
 #[test]
 fn check_names_the_pods_of_a_running_node() {
     let node = Node::new("containerdcheck").unwrap();
@@ -141,6 +186,30 @@ fn pods_are_named_when_the_runtime_is_back() {
         .wait_until(DEADLINE, |events| all_named(events, 5, "cri"))
         .unwrap();
     assert_eq!(named(&conflicts(&events)), expected(&pods));
+}
+
+/// The agent starts after both conflicts began, so only the runtime knows which pod came later.
+#[test]
+fn newest_claimant_is_known_by_its_sandbox() {
+    let node = Node::new("containerdnewest").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    let _pods = wipe_and_run_again(&mut containerd);
+    let agent = Agent::start_ready(&node, &agent(&containerd, "off")).unwrap();
+    let is_known = |conflict: &Conflict| conflict.claimants.iter().any(|c| c.newest);
+    let events = agent
+        .wait_until(DEADLINE, |events| {
+            conflicts(events).values().filter(|c| is_known(c)).count() == 5
+        })
+        .unwrap();
+    for conflict in conflicts(&events).values() {
+        for claimant in &conflict.claimants {
+            let name = claimant.pod.as_ref().unwrap()["name"].as_str().unwrap();
+            let is_new = name.starts_with("new-");
+            let expected = (is_new, is_new.then_some("sandbox"));
+            let newest = (claimant.newest, claimant.newest_by.as_deref());
+            assert_eq!(newest, expected, "{conflict:?}");
+        }
+    }
 }
 
 /// The runtime is stopped while the agent runs: known pods stay known, and resolved events name them.

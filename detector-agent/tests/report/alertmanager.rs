@@ -1,83 +1,34 @@
 //! Debian's real Alertmanager: a conflict is shown, silenced and resolved, and is one alert if Prometheus sends it, too.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::ensure;
 use detector_testkit::{
     Agent, AgentCommand, DEADLINE, Node, PodSpec, ReceivedRequest, Receiver,
-    prometheus::Prometheus, until,
+    alertmanager::Alertmanager, prometheus::Prometheus, until,
 };
 use serde_json::Value;
 
 use crate::AGENT;
 
 const ADDRESS: &str = "10.244.2.10";
-const ALERTMANAGER: &str = "127.0.0.1:9093";
+const ALERTMANAGER: &str = Alertmanager::ADDRESS;
 /// Bounds the time that Alertmanager takes to start and to group alerts.
 const ALERTMANAGER_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The running Alertmanager; killed on drop.
-struct Alertmanager(Child);
-
-impl Alertmanager {
-    /// Starts it in the node's netns, with `receiver` as the target of its notifications.
-    fn start(node: &Node, directory: &Path, receiver: &Receiver) -> Self {
-        let config = directory.join("alertmanager.yml");
-        let text = format!(
-            "route: {{receiver: hook, group_by: ['...'], group_wait: 1ms, group_interval: 1s, repeat_interval: 1h}}\n\
-             receivers:\n- name: hook\n  webhook_configs: [{{url: '{}', send_resolved: true}}]\n",
-            receiver.url()
-        );
-        fs::write(&config, text).unwrap();
-        let child = node
-            .run_in(|| {
-                Command::new("prometheus-alertmanager")
-                    .arg(format!("--config.file={}", config.display()))
-                    .arg(format!("--storage.path={}", directory.join("am").display()))
-                    .arg(format!("--web.listen-address={ALERTMANAGER}"))
-                    .arg("--cluster.listen-address=")
-                    .stdin(Stdio::null())
-                    .stdout(Stdio::null())
-                    .stderr(fs::File::create(directory.join("am.log"))?)
-                    .spawn()
-                    .map_err(|e| {
-                        anyhow::anyhow!(
-                            "prometheus-alertmanager cannot be started ({e}); `cargo xtask setup` installs it"
-                        )
-                    })
-            })
-            .unwrap();
-        Self(child)
-    }
-}
-
-impl Drop for Alertmanager {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn amtool(node: &Node, args: &[&str]) -> anyhow::Result<String> {
-    let url = format!("--alertmanager.url=http://{ALERTMANAGER}");
-    let mut argv = vec!["amtool", &url];
-    argv.extend(args);
-    node.exec(&argv)
+/// An Alertmanager that notifies `receiver` of each alert at once.
+fn start<'n>(node: &'n Node, receiver: &Receiver) -> Alertmanager<'n> {
+    let configuration = format!(
+        "route: {{receiver: hook, group_by: ['...'], group_wait: 1ms, group_interval: 1s, repeat_interval: 1h}}\n\
+         receivers:\n- name: hook\n  webhook_configs: [{{url: '{}', send_resolved: true}}]\n",
+        receiver.url()
+    );
+    Alertmanager::start(node, &configuration).unwrap()
 }
 
 /// The alerts for the address, from `amtool alert query` with these flags.
-fn query(node: &Node, flags: &[&str]) -> anyhow::Result<Vec<Value>> {
-    let mut args = vec!["--output=json", "alert", "query"];
-    args.extend(flags);
-    args.push("alertname=IPAddressConflict");
-    let text = amtool(node, &args)?;
-    let alerts: Option<Vec<Value>> = serde_json::from_str(&text)?;
-    Ok(alerts.unwrap_or_default())
+fn query(alertmanager: &Alertmanager<'_>, flags: &[&str]) -> anyhow::Result<Vec<Value>> {
+    alertmanager.alerts(&[flags, &["alertname=IPAddressConflict"]].concat())
 }
 
 fn notified(posted: &[ReceivedRequest], status: &str) -> bool {
@@ -95,11 +46,7 @@ fn alert_of_prometheus_and_of_the_agent_is_one() {
     let node = Node::new("bothalert").unwrap();
     let directory = tempfile::tempdir().unwrap();
     let receiver = node.run_in(Receiver::start).unwrap();
-    let _alertmanager = Alertmanager::start(&node, directory.path(), &receiver);
-    until(DEADLINE, "the Alertmanager to respond", || {
-        amtool(&node, &["cluster", "show"])
-    })
-    .unwrap();
+    let alertmanager = start(&node, &receiver);
     let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
     let _pods = node.add_pods(&specs).unwrap();
     let config = directory.path().join("config.yaml");
@@ -117,7 +64,7 @@ fn alert_of_prometheus_and_of_the_agent_is_one() {
         .wait_event(DEADLINE, |event| event.raises(ADDRESS))
         .unwrap();
     let of_agent = until(DEADLINE, "the agent's alert", || {
-        let alerts = query(&node, &[])?;
+        let alerts = query(&alertmanager, &[])?;
         ensure!(alerts.len() == 1, "{alerts:?}");
         Ok(alerts[0].clone())
     })
@@ -126,6 +73,7 @@ fn alert_of_prometheus_and_of_the_agent_is_one() {
 
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let rules = fs::read_to_string(root.join("deploy/prometheus/rules.yaml")).unwrap();
+    let rules = rules.replace("for: 1m", "for: 1s");
     let config = format!(
         "global: {{scrape_interval: 1s, evaluation_interval: 1s, external_labels: {{cluster: east}}}}\n\
          rule_files: [rules.yaml]\n\
@@ -144,7 +92,7 @@ fn alert_of_prometheus_and_of_the_agent_is_one() {
         .unwrap();
     // What Alertmanager has now is Prometheus' alert with its own annotations.
     let merged = until(DEADLINE, "the alert of Prometheus", || {
-        let alerts = query(&node, &[])?;
+        let alerts = query(&alertmanager, &[])?;
         let is_prometheus = |alert: &Value| {
             let summary = alert["annotations"]["summary"].as_str().unwrap_or_default();
             summary.ends_with("claimed by 2 devices on testkit")
@@ -167,11 +115,7 @@ fn alertmanager_shows_silences_and_resolves_a_conflict() {
     let node = Node::new("alerts").unwrap();
     let directory = tempfile::tempdir().unwrap();
     let receiver = node.run_in(Receiver::start).unwrap();
-    let _alertmanager = Alertmanager::start(&node, directory.path(), &receiver);
-    until(DEADLINE, "the Alertmanager to respond", || {
-        amtool(&node, &["cluster", "show"])
-    })
-    .unwrap();
+    let alertmanager = start(&node, &receiver);
 
     let config = directory.path().join("config.yaml");
     // The second one is down, which must not affect the first.
@@ -197,7 +141,7 @@ fn alertmanager_shows_silences_and_resolves_a_conflict() {
     receiver
         .wait_until(ALERTMANAGER_DEADLINE, |posted| notified(posted, "firing"))
         .unwrap();
-    let alerts = query(&node, &[]).unwrap();
+    let alerts = query(&alertmanager, &[]).unwrap();
     let [alert] = &alerts[..] else {
         panic!("{alerts:?}")
     };
@@ -217,7 +161,7 @@ fn alertmanager_shows_silences_and_resolves_a_conflict() {
         |alert: &Value| -> jiff::Timestamp { alert["endsAt"].as_str().unwrap().parse().unwrap() };
     let lapse = ends_at(alert);
     until(DEADLINE, "the alert to be sent again", || {
-        let alerts = query(&node, &[])?;
+        let alerts = query(&alertmanager, &[])?;
         ensure!(
             alerts.iter().any(|alert| ends_at(alert) > lapse),
             "{alerts:?}"
@@ -235,17 +179,20 @@ fn alertmanager_shows_silences_and_resolves_a_conflict() {
         "--duration=1h",
         &matcher,
     ];
-    let silence = amtool(&node, &add).unwrap();
+    let silence = alertmanager.amtool(&add).unwrap();
     until(DEADLINE, "the alert to be silenced", || {
         ensure!(
-            query(&node, &["--silenced"])?.len() == 1 && query(&node, &["--active"])?.is_empty()
+            query(&alertmanager, &["--silenced"])?.len() == 1
+                && query(&alertmanager, &["--active"])?.is_empty()
         );
         Ok(())
     })
     .unwrap();
-    amtool(&node, &["silence", "expire", silence.trim()]).unwrap();
+    alertmanager
+        .amtool(&["silence", "expire", silence.trim()])
+        .unwrap();
     until(DEADLINE, "the silence to expire", || {
-        ensure!(query(&node, &["--active"])?.len() == 1);
+        ensure!(query(&alertmanager, &["--active"])?.len() == 1);
         Ok(())
     })
     .unwrap();
@@ -258,7 +205,7 @@ fn alertmanager_shows_silences_and_resolves_a_conflict() {
         .wait_until(ALERTMANAGER_DEADLINE, |posted| notified(posted, "resolved"))
         .unwrap();
     until(DEADLINE, "the alert to be resolved", || {
-        ensure!(query(&node, &[])?.is_empty());
+        ensure!(query(&alertmanager, &[])?.is_empty());
         Ok(())
     })
     .unwrap();

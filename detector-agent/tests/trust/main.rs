@@ -21,6 +21,7 @@ mod restart;
 mod reuse;
 mod since;
 mod tentative;
+mod versions;
 mod vlan;
 
 /// The agent under test.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::tools::{deploy, root};
 
+mod fleet;
 mod queries;
 
 fn dashboards() -> Vec<(String, Value)> {
@@ -60,14 +61,15 @@ fn every_panel_has_description_unit_and_data_source() {
         let variables = list(&dashboard["templating"]["list"]);
         assert_eq!(variables[0]["type"], "datasource", "{name}");
         assert_eq!(variables[0]["name"], "datasource", "{name}");
-        let node = &variables[1];
-        assert_eq!(node["name"], "node", "{name}");
-        assert_eq!(
-            (&node["multi"], &node["includeAll"]),
-            (&json!(true), &json!(true))
-        );
-        // Agents whose scrape job sets no such label stay visible.
-        assert_eq!(node["allValue"], ".*", "{name}");
+        for (variable, expected) in variables[1..].iter().zip(["cluster", "node"]) {
+            assert_eq!(variable["name"], expected, "{name}");
+            assert_eq!(
+                (&variable["multi"], &variable["includeAll"]),
+                (&json!(true), &json!(true))
+            );
+            // Agents whose scrape job sets no such label stay visible.
+            assert_eq!(variable["allValue"], ".*", "{name}");
+        }
         let mut ids = BTreeSet::new();
         let mut taken = BTreeSet::new();
         for panel in list(&dashboard["panels"]) {
@@ -175,6 +177,7 @@ fn every_address_column_links_to_the_dashboard_of_the_address() {
                     continue;
                 }
                 let (uid, parameters) = url.strip_prefix("/d/").unwrap().split_once('?').unwrap();
+                assert!(url.contains("&${cluster:queryparam}&"), "{place}: {url}");
                 let target = dashboards.iter().find(|(_, d)| d["uid"] == uid);
                 let (_, target) = target.unwrap_or_else(|| panic!("{place}: no {uid}"));
                 let variables = list(&target["templating"]["list"]);

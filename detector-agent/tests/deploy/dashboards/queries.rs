@@ -16,14 +16,15 @@ use crate::{
 
 /// The address in conflict.
 const ADDRESS: &str = "10.244.2.10";
-/// The value of the label `node` that the scrape job sets.
-const NODE: &str = "testkit";
+/// The values of the labels `cluster` and `node` that the scrape job sets.
+const CHOSEN: (&str, &str) = ("east", "testkit");
 
-/// The expression for a choice of nodes, with the other variables as for "All" in Grafana.
-fn substitute_variables(expression: &str, node: &str) -> String {
+/// The expression for a choice of clusters and nodes, with the other variables as for "All" in Grafana.
+pub(super) fn substitute_variables(expression: &str, (cluster, node): (&str, &str)) -> String {
     let query = expression
         .replace("$__rate_interval", "10m")
         .replace("$__range", "10m")
+        .replace("$cluster", cluster)
         .replace("$node", node)
         .replace("$address", ".*");
     assert!(!query.contains('$'), "unknown variable: {query}");
@@ -40,6 +41,9 @@ fn start<'n>(node: &'n Node, arguments: &[&str], settings: &str) -> (Agent, Prom
         .fold(command, |c, argument| c.arg(*argument));
     let agent = Agent::start_ready(node, &command).unwrap();
     let rules = fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap();
+    let rules = rules
+        .replace("for: 1m", "for: 1s")
+        .replace("interval: 1m", "interval: 1s");
     let prometheus =
         Prometheus::start_with(node, &configuration(), &[("rules.yaml", &rules)]).unwrap();
     // An increase is seen only from a first sample on.
@@ -104,13 +108,15 @@ fn every_query_returns_data_of_the_chosen_nodes_only() {
     let _pods = raise_conflict(&node, &agent);
     let mut wrong = Vec::new();
     let mut expect_data = |place: &str, expression: &str, legend: &str| {
-        let query = substitute_variables(expression, NODE);
+        let query = substitute_variables(expression, CHOSEN);
         let labels = wait_for_data(&prometheus, place, &query, legend);
         // A zero here would read as good news of a node that is not looked at.
-        let query = substitute_variables(expression, "elsewhere");
-        let elsewhere = prometheus.query(&query).unwrap();
-        if !elsewhere.is_empty() {
-            wrong.push(format!("{place}: {query}: {elsewhere:?}"));
+        for other in [(CHOSEN.0, "elsewhere"), ("elsewhere", CHOSEN.1)] {
+            let query = substitute_variables(expression, other);
+            let elsewhere = prometheus.query(&query).unwrap();
+            if !elsewhere.is_empty() {
+                wrong.push(format!("{place}: {query}: {elsewhere:?}"));
+            }
         }
         labels.unwrap_or_else(|error| {
             wrong.push(format!("{error:#}"));
@@ -118,7 +124,7 @@ fn every_query_returns_data_of_the_chosen_nodes_only() {
         })
     };
     for (place, expression) in annotations() {
-        expect_data(&place, &expression, "{{node}} {{kind}}");
+        expect_data(&place, &expression, "{{cluster}} {{node}} {{kind}}");
     }
     for (place, target) in queries() {
         let legend = target["legendFormat"].as_str().unwrap();
@@ -146,7 +152,7 @@ fn every_query_returns_data_of_the_chosen_nodes_only() {
             let (series, label) = values_of(variable);
             let query = format!(
                 "count by ({label}) ({})",
-                substitute_variables(series, NODE)
+                substitute_variables(series, CHOSEN)
             );
             let legend = format!("{{{{{label}}}}}");
             wait_for_data(&prometheus, &name, &query, &legend).unwrap();
@@ -178,7 +184,7 @@ fn conflicts_that_the_metrics_do_not_name_are_not_shown_as_none() {
         for panel in list(&dashboard["panels"]) {
             let expression = panel["targets"][0]["expr"].as_str().unwrap();
             let place = format!("{name}: {}", panel["title"]);
-            let query = substitute_variables(expression, NODE);
+            let query = substitute_variables(expression, CHOSEN);
             let series = prometheus.query(&query).unwrap();
             if expression.contains("ipconflict_conflicts_active") {
                 // Loses nothing without the names.
@@ -194,7 +200,7 @@ fn conflicts_that_the_metrics_do_not_name_are_not_shown_as_none() {
                 assert!(pod.starts_with("not in the metrics"), "{place}: {labels}");
                 assert_eq!(
                     (labels["node"].as_str(), *claimants),
-                    (Some(NODE), 2.0),
+                    (Some(CHOSEN.1), 2.0),
                     "{place}"
                 );
                 tables += 1;
@@ -216,7 +222,7 @@ fn configuration() -> String {
     assert_eq!(job["job_name"], "ip-conflict-detector");
     job.remove("kubernetes_sd_configs").unwrap();
     job.remove("relabel_configs").unwrap();
-    let target = "[{targets: ['127.0.0.1:9842'], labels: {node: testkit}}]";
+    let target = "[{targets: ['127.0.0.1:9842'], labels: {cluster: east, node: testkit}}]";
     job.insert(
         "static_configs".into(),
         serde_yaml_ng::from_str(target).unwrap(),

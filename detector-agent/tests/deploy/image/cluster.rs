@@ -4,115 +4,34 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::Command,
     sync::OnceLock,
 };
 
 use detector_testkit::{
     Container, ContainerSpec, Containerd, DEADLINE, HostMount, Node, Seccomp, http::TestClient,
-    until,
+    image::AgentImage, until,
 };
 use serde_yaml_ng::Value;
 
 use crate::{
     AGENT,
     manifests::build,
-    tools::{deploy, scratch, stdout},
+    tools::{root, scratch},
 };
 
 pub(super) const IMAGE: &str = "localhost/ip-conflict-detector:test";
-pub(super) const BASE: &str = "localhost/ipconflict-base:test";
 pub(super) const NODE_IP: &str = "192.0.2.7";
 pub(super) const SUBNET: &str = "10.244.2.0/24";
 
-pub(super) fn buildah(command: &str) -> Command {
-    let store = scratch().join("images");
-    let mut buildah = Command::new("buildah");
-    buildah
-        .arg("--root")
-        .arg(store.join("root"))
-        .arg("--runroot")
-        .arg(store.join("run"))
-        .args(["--storage-driver", "vfs", command]);
-    buildah
-}
-
-/// The image as an archive, built on first use.
-pub(super) fn archive() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+/// The image, built on first use.
+pub(super) fn image() -> &'static AgentImage {
+    static BUILT: OnceLock<AgentImage> = OnceLock::new();
     BUILT.get_or_init(|| {
+        let directory = scratch().join("image");
         // Left by an earlier run; each takes some hundred megabytes.
-        let _ = fs::remove_dir_all(scratch().join("images"));
-        let context = tempfile::tempdir().unwrap();
-        let base = context.path().join("base");
-        for library in libraries() {
-            let to = base.join(library.strip_prefix("/").unwrap());
-            fs::create_dir_all(to.parent().unwrap()).unwrap();
-            fs::copy(&library, to).unwrap();
-        }
-        let dockerfile = context.path().join("Dockerfile.base");
-        fs::write(&dockerfile, "FROM scratch\nCOPY . /\n").unwrap();
-        let bud = ["--isolation", "chroot", "--pull-never", "--quiet"];
-        stdout(
-            buildah("bud")
-                .args(bud)
-                .args(["-t", BASE, "-f"])
-                .arg(&dockerfile)
-                .arg(&base),
-        );
-        let ready = context.path().join("ready");
-        fs::create_dir(&ready).unwrap();
-        stdout(
-            Command::new("strip")
-                .args(["--strip-debug", "-o"])
-                .arg(ready.join("detector-agent"))
-                .arg(AGENT),
-        );
-        stdout(
-            buildah("bud")
-                .args(bud)
-                .args(["-t", IMAGE, "-f"])
-                .arg(deploy("Dockerfile"))
-                .args([
-                    "--target",
-                    "runtime",
-                    "--build-arg",
-                    "AGENT=ready",
-                    "--build-arg",
-                ])
-                .arg(format!("BASE={BASE}"))
-                .args(["--build-arg", "REVISION=abc123"])
-                .arg(&ready),
-        );
-        let archive = scratch().join("agent.tar");
-        let _ = fs::remove_file(&archive);
-        stdout(
-            buildah("push")
-                .args(["--quiet", IMAGE])
-                .arg(format!("oci-archive:{}:{IMAGE}", archive.display())),
-        );
-        archive
+        let _ = fs::remove_dir_all(&directory);
+        AgentImage::build(&directory, root(), Path::new(AGENT), IMAGE, "abc123").unwrap()
     })
-}
-
-/// The shared libraries of the agent, and its loader.
-pub(super) fn libraries() -> Vec<PathBuf> {
-    let linked = stdout(Command::new("ldd").arg(AGENT));
-    let found: Vec<PathBuf> = linked
-        .lines()
-        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
-        .map(PathBuf::from)
-        .collect();
-    // Only what distroless has: another library would break the image.
-    let names: Vec<_> = found
-        .iter()
-        .map(|path| path.file_name().unwrap().to_str().unwrap())
-        .collect();
-    let is_in_distroless = |name: &&str| {
-        ["libc.so.6", "libgcc_s.so.1", "libm.so.6"].contains(name) || name.starts_with("ld-linux")
-    };
-    assert!(names.iter().all(is_in_distroless), "{names:?}");
-    found
 }
 
 /// A node that runs containerd with the image loaded.
@@ -124,14 +43,24 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub(super) fn new(name: &str, folder: &str) -> Self {
+    pub(super) fn new(name: &str, components: &[&str]) -> Self {
+        Self::of(name, &build(components), &[])
+    }
+
+    /// With objects of the chart, and Secrets as `(name, key, content)`.
+    pub(super) fn of(name: &str, documents: &[Value], secrets: &[(&str, &str, &str)]) -> Self {
         let node = Node::new(name).unwrap();
         node.ip(&format!("address add {NODE_IP}/32 dev lo"))
             .unwrap();
         let containerd = Containerd::ptp(&node, SUBNET).unwrap();
-        containerd.import(archive()).unwrap();
+        containerd.import(&image().archive()).unwrap();
         let files = tempfile::tempdir().unwrap();
-        let spec = spec(&containerd, files.path(), folder);
+        for (secret, key, content) in secrets {
+            let folder = files.path().join(secret);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join(key), content).unwrap();
+        }
+        let spec = spec(&containerd, files.path(), documents);
         containerd.prepare_mounts(&spec.mounts).unwrap();
         Self {
             node,
@@ -178,10 +107,9 @@ impl Cluster {
     }
 }
 
-/// The container as kubelet would create it from the plain manifest, except that host directories are
-/// replaced by others.
-pub(super) fn spec(containerd: &Containerd, files: &Path, folder: &str) -> ContainerSpec {
-    let documents = build(folder);
+/// The container as kubelet would create it from the objects, except that host directories are
+/// replaced by others. `files` has a directory for each Secret.
+fn spec(containerd: &Containerd, files: &Path, documents: &[Value]) -> ContainerSpec {
     let of_kind = |kind: &str| {
         let found = documents.iter().find(|document| document["kind"] == kind);
         found.unwrap_or_else(|| panic!("no {kind}"))
@@ -236,6 +164,9 @@ pub(super) fn spec(containerd: &Containerd, files: &Path, folder: &str) -> Conta
                     "/etc/cni/net.d" => containerd.directory().join("net.d"),
                     path => PathBuf::from(path),
                 },
+                None if volume.get("secret").is_some() => {
+                    files.join(text(&volume["secret"]["secretName"]))
+                }
                 None => {
                     let map = of_kind("ConfigMap");
                     assert_eq!(volume["configMap"]["name"], map["metadata"]["name"]);

@@ -1,8 +1,7 @@
 //! The image, built from the real Dockerfile and run in containerd with the capabilities, seccomp profile
 //! and mounts of the manifest.
 //!
-//! The distroless base image cannot be downloaded here, so Debian 12's libc and libgcc, which it
-//! contains, replace it; the agent is the test build, not a release.
+//! The agent is the test build, which is not static as a release is: its libraries are the base image.
 
 mod cluster;
 
@@ -10,15 +9,21 @@ use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use detector_testkit::{ContainerSpec, DEADLINE, browser::Browser, http::TestClient, until};
 
-use crate::tools::{is_updating, root, scratch, stdout};
-use cluster::{Cluster, IMAGE, NODE_IP, archive, buildah};
+use crate::tools::{deploy, documents, is_updating, python, render, root, scratch, stdout};
+use cluster::{Cluster, IMAGE, NODE_IP, image};
+
+#[test]
+fn dockerfile_has_no_finding() {
+    let findings = stdout(python("hadolint").arg(deploy("Dockerfile")));
+    assert_eq!(findings, "");
+}
 
 #[test]
 fn image_has_labels_a_read_only_agent_and_no_shell() {
-    archive();
+    let buildah = |command| image().buildah(command);
     let inspected = stdout(buildah("inspect").args(["--type", "image", IMAGE]));
-    let image: serde_json::Value = serde_json::from_str(&inspected).unwrap();
-    let config = &image["OCIv1"]["config"];
+    let described: serde_json::Value = serde_json::from_str(&inspected).unwrap();
+    let config = &described["OCIv1"]["config"];
     assert_eq!(config["User"], "65532:65532");
     assert_eq!(config["Entrypoint"][0], "/usr/local/bin/detector-agent");
     assert_eq!(config["Cmd"][0], "run");
@@ -43,12 +48,18 @@ fn image_has_labels_a_read_only_agent_and_no_shell() {
     assert_eq!(about.permissions().mode() & 0o7777, 0o555);
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&about), 65532);
     assert!(!Path::new(mounted.trim()).join("bin/sh").exists());
+    let certificates = Path::new(mounted.trim()).join("etc/ssl/certs/ca-certificates.crt");
+    assert!(
+        fs::read_to_string(certificates)
+            .unwrap()
+            .contains("BEGIN CERTIFICATE")
+    );
     stdout(buildah("rm").arg(container.trim()));
 }
 
 #[test]
 fn manifest_container_names_a_conflict_of_two_sandboxes() {
-    let mut cluster = Cluster::new("image", "base");
+    let mut cluster = Cluster::new("image", &[]);
     let spec = cluster.spec.clone();
     let agent = cluster.containerd.run_container(&spec).unwrap();
     cluster.wait_ready(&agent);
@@ -151,10 +162,101 @@ fn take_screenshot(cluster: &Cluster) {
     }
 }
 
+/// kubelet gives an IPv6 address no brackets in `$(NODE_IP)`.
+#[test]
+fn address_of_an_ipv6_node_is_served() {
+    let mut cluster = Cluster::new("imagev6", &[]);
+    let address = "fd00:7::7";
+    let node = &cluster.node;
+    node.ip(&format!("address add {address}/128 dev lo nodad"))
+        .unwrap();
+    let mut spec = cluster.spec.clone();
+    for (_, value) in &mut spec.env {
+        *value = value.replace(NODE_IP, address);
+    }
+    // As with the chart's `listen.address: $(NODE_IP)`, which is the node's only address here.
+    let listen = format!("{address}:9842");
+    for (name, value) in [
+        ("IPCONFLICT_LISTEN", listen.clone()),
+        ("IPCONFLICT_URL", format!("http://{listen}")),
+        ("IPCONFLICT_METRICS_LISTEN", format!("{address}:9843")),
+    ] {
+        spec.env.retain(|(known, _)| known != name);
+        spec.env.push((name.to_owned(), value));
+    }
+    let agent = cluster.containerd.run_container(&spec).unwrap();
+    let probe = TestClient::new(&cluster.node, format!("http://[{address}]:9843"));
+    until(DEADLINE, "the agent to be ready", || {
+        let answer = probe.get("/readyz")?;
+        anyhow::ensure!(answer.status == 200, "{}", answer.body);
+        Ok(())
+    })
+    .unwrap_or_else(|error| {
+        panic!(
+            "{error:#}\n{}",
+            cluster.containerd.container_log(&agent).unwrap()
+        )
+    });
+    let check = ["/usr/local/bin/detector-agent", "check", "--readiness"];
+    let (code, output) = cluster.containerd.exec(&agent, &check).unwrap();
+    assert_eq!(code, 0, "{output}");
+    assert!(output.contains(&listen), "{output}");
+    cluster.containerd.remove_container(&agent).unwrap();
+}
+
+/// `kubectl exec … check` as with any other values: the pod knows its certificate's authority and its token.
+#[test]
+fn check_in_the_container_uses_tls_and_the_token() {
+    let values = "{listen: {tlsSecret: agent-tls, tokenSecret: {name: agent-token}}}";
+    let documents: Vec<_> = render(values)
+        .unwrap()
+        .values()
+        .flat_map(|text| documents(text))
+        .collect();
+    let names = ["127.0.0.1", "ip-conflict-detector"].map(str::to_owned);
+    let certificate = rcgen::generate_simple_self_signed(names).unwrap();
+    let chain = certificate.cert.pem();
+    let mut cluster = Cluster::of(
+        "imagetls",
+        &documents,
+        &[
+            ("agent-tls", "tls.crt", &chain),
+            ("agent-tls", "ca.crt", &chain),
+            (
+                "agent-tls",
+                "tls.key",
+                &certificate.signing_key.serialize_pem(),
+            ),
+            ("agent-token", "token", "a-token-of-the-agent"),
+        ],
+    );
+    let spec = cluster.spec.clone();
+    let agent = cluster.containerd.run_container(&spec).unwrap();
+    let agent_binary = "/usr/local/bin/detector-agent";
+    until(DEADLINE, "the agent to be ready", || {
+        let check = [agent_binary, "check", "--readiness"];
+        let (code, output) = cluster.containerd.exec(&agent, &check)?;
+        anyhow::ensure!(code == 0, "{code}: {output}");
+        anyhow::ensure!(output.contains("https://127.0.0.1:9842"), "{output}");
+        Ok(())
+    })
+    .unwrap_or_else(|error| {
+        panic!(
+            "{error:#}\n{}",
+            cluster.containerd.container_log(&agent).unwrap()
+        )
+    });
+    let check = [agent_binary, "check", "--allow-no-devices"];
+    let (code, output) = cluster.containerd.exec(&agent, &check).unwrap();
+    assert_eq!(code, 0, "{output}");
+    assert!(output.contains("https://127.0.0.1:9842"), "{output}");
+    cluster.containerd.remove_container(&agent).unwrap();
+}
+
 /// Every capability is necessary: without it the agent exits at once with one sentence that names it.
 #[test]
 fn missing_capability_of_the_container_is_named() {
-    let mut cluster = Cluster::new("imagecaps", "base");
+    let mut cluster = Cluster::new("imagecaps", &[]);
     let full_spec = cluster.spec.clone();
     for missing in &full_spec.capabilities {
         let spec = ContainerSpec {
@@ -182,7 +284,7 @@ fn missing_capability_of_the_container_is_named() {
 /// The root file system is read-only, so the directory of the lock has to be mounted.
 #[test]
 fn missing_mount_for_the_lock_is_named_with_the_remedy() {
-    let mut cluster = Cluster::new("imagelock", "base");
+    let mut cluster = Cluster::new("imagelock", &[]);
     let directory = "/run/ip-conflict-detector";
     let mut spec = cluster.spec.clone();
     spec.mounts.retain(|mount| mount.container != directory);
@@ -200,7 +302,7 @@ fn missing_mount_for_the_lock_is_named_with_the_remedy() {
 /// them.
 #[test]
 fn no_ebpf_needs_two_capabilities_and_names_pods_by_cni_cache() {
-    let mut cluster = Cluster::new("imagefew", "base");
+    let mut cluster = Cluster::new("imagefew", &[]);
     let mut spec = cluster.spec.clone();
     spec.capabilities
         .retain(|capability| !["BPF", "PERFMON"].contains(&capability.as_str()));
@@ -226,8 +328,8 @@ fn no_ebpf_needs_two_capabilities_and_names_pods_by_cni_cache() {
 }
 
 #[test]
-fn privileged_overlay_runs() {
-    let mut cluster = Cluster::new("imagepriv", "overlays/privileged");
+fn privileged_component_runs() {
+    let mut cluster = Cluster::new("imagepriv", &["privileged"]);
     let spec = cluster.spec.clone();
     assert!(spec.privileged);
     let agent = cluster.containerd.run_container(&spec).unwrap();

@@ -47,6 +47,7 @@ fn serve() -> Served {
     let server = endpoints
         .serve(Sources {
             node: "test".to_owned(),
+            cluster: None,
             metrics: Arc::new(Metrics::new()),
             readiness: Arc::default(),
             health,

@@ -1,41 +1,50 @@
-//! The Kubernetes events posted on pods.
+//! The Kubernetes events posted on pods and on the node.
 
 use detector_testkit::{DEADLINE, KubeApi, Node, kube_api::pod};
-use k8s_openapi::api::events::v1::Event as ApiEvent;
+use k8s_openapi::api::core::v1::{Event as ApiEvent, ObjectReference};
 use serde_json::{Value, json};
 
 use super::*;
 
-/// Checks an event as the API server does besides the schema (`ValidateEventCreate` of
-/// `events.k8s.io/v1`).
+/// Checks an event as the API server does besides the schema (`legacyValidateEvent`), and for what `kubectl` shows.
 fn check(event: &Value) -> ApiEvent {
     let typed: ApiEvent = serde_json::from_value(event.clone()).unwrap();
-    assert!(typed.event_time.is_some(), "{event}");
+    assert!(typed.first_timestamp.is_some() && typed.last_timestamp >= typed.first_timestamp);
+    // With it, Kubernetes 1.20 rejects an event on a Node.
+    assert_eq!(typed.event_time, None, "{event}");
     for (text, limit) in [
-        (&typed.reporting_controller, 128),
+        (&typed.reporting_component, 128),
         (&typed.reporting_instance, 128),
         (&typed.action, 128),
         (&typed.reason, 128),
-        (&typed.note, 1024),
+        (&typed.message, 1024),
+        (&typed.metadata.name, 253),
     ] {
         let length = text.as_ref().map_or(0, String::len);
         assert!((1..=limit).contains(&length), "{event}");
     }
     assert!(
-        typed.reporting_controller.as_ref().unwrap().contains('/'),
+        typed.reporting_component.as_ref().unwrap().contains('/'),
         "{event}"
     );
     assert!(
         matches!(typed.type_.as_deref(), Some("Normal" | "Warning")),
         "{event}"
     );
-    let regarding = typed.regarding.as_ref().unwrap();
-    assert_eq!(regarding.namespace, typed.metadata.namespace, "{event}");
-    assert_eq!(regarding.kind.as_deref(), Some("Pod"), "{event}");
-    assert!(
-        regarding.uid.is_some() && regarding.name.is_some(),
-        "{event}"
-    );
+    let object = &typed.involved_object;
+    match object.kind.as_deref() {
+        Some("Pod") => assert_eq!(object.namespace, typed.metadata.namespace, "{event}"),
+        Some("Node") => {
+            assert_eq!(object.namespace, None, "{event}");
+            assert_eq!(
+                typed.metadata.namespace.as_deref(),
+                Some("default"),
+                "{event}"
+            );
+        }
+        other => panic!("{other:?} in {event}"),
+    }
+    assert!(object.uid.is_some() && object.name.is_some(), "{event}");
     typed
 }
 
@@ -78,18 +87,23 @@ fn both_pods_are_fully_named_and_get_their_own_events() {
         .into_iter()
         .map(|event| {
             assert_eq!(event.type_.as_deref(), Some("Warning"));
-            assert!(event.note.unwrap().contains(ADDRESS));
-            let name = |pod: Option<k8s_openapi::api::core::v1::ObjectReference>| pod?.name;
-            (name(event.regarding).unwrap(), name(event.related))
+            let message = event.message.unwrap();
+            assert!(
+                message.contains(ADDRESS) && !message.contains("unknown"),
+                "{message}"
+            );
+            let name = |pod: ObjectReference| pod.name.unwrap();
+            (name(event.involved_object), event.related.map(name))
         })
         .collect();
     regarding.sort();
-    assert_eq!(regarding[0].0, "coredns-abc");
-    assert_eq!(regarding[1].0, "web-0");
-    // The first may have been posted before the other pod was known.
-    assert!(
-        regarding.iter().any(|(_, related)| related.is_some()),
-        "{regarding:?}"
+    let own = |name: &str| name.to_owned();
+    assert_eq!(
+        regarding,
+        [
+            (own("coredns-abc"), Some(own("web-0"))),
+            (own("web-0"), Some(own("coredns-abc")))
+        ]
     );
 
     pods.pop().unwrap().delete().unwrap();
@@ -105,10 +119,25 @@ fn both_pods_are_fully_named_and_get_their_own_events() {
     for request in api.requests() {
         let own_pods = request.starts_with("GET /api/v1/pods?")
             && request.contains("fieldSelector=spec.nodeName%3Dtestkit");
-        let event = request.starts_with("POST /apis/events.k8s.io/v1/namespaces/")
-            || request.starts_with("PATCH /apis/events.k8s.io/v1/namespaces/");
+        let event = ["POST", "PATCH"].iter().any(|method| {
+            let path = request.strip_prefix(&format!("{method} /api/v1/namespaces/"));
+            path.is_some_and(|path| path.contains("/events"))
+        });
         assert!(own_pods || event, "{request}");
     }
+}
+
+/// A real server denies everything for some seconds after its start.
+#[test]
+fn denial_of_a_starting_server_loses_no_event() {
+    let node = Node::new("kubedenied").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    both_pods(&api);
+    api.deny_events(3);
+    let _agent = agent(&node, &api);
+    let _pods = devices(&node, &[WEB, DNS]);
+    let is_posted = |events: &[Value]| of_reason(events, "IPConflict").len() == 2;
+    api.wait_events(DEADLINE, is_posted).unwrap();
 }
 
 #[test]
@@ -141,12 +170,114 @@ fn recurring_conflict_is_counted_in_the_existing_event() {
     for again in &posted[2..] {
         let first = posted
             .iter()
-            .find(|first| first.regarding == again.regarding)
+            .find(|first| first.involved_object == again.involved_object)
             .unwrap();
         assert_eq!(first.metadata.name, again.metadata.name);
-        assert_eq!(again.series.as_ref().unwrap().count, 2);
+        assert_eq!(again.count, Some(2));
     }
     let patches = api.requests();
     let patches = patches.iter().filter(|line| line.starts_with("PATCH "));
     assert_eq!(patches.count(), 2);
+}
+
+/// The names of the objects of these events, sorted.
+fn objects(events: &[ApiEvent]) -> Vec<&str> {
+    let mut names: Vec<_> = events
+        .iter()
+        .map(|event| event.involved_object.name.as_deref().unwrap())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn unknown_pods_are_reported_on_the_node_and_corrected() {
+    let node = Node::new("kubenode").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    let agent = agent(&node, &api);
+    let mut pods = devices(&node, &[WEB, DNS]);
+    let posted = api
+        .wait_events(DEADLINE, |events| {
+            !of_reason(events, "IPConflict").is_empty()
+        })
+        .unwrap();
+    let posted = of_reason(&posted, "IPConflict");
+    assert_eq!(objects(&posted), [NODE]);
+    let message = posted[0].message.as_ref().unwrap();
+    assert_eq!(message.matches("an unknown pod").count(), 2, "{message}");
+    // One name comes late: its pod gets an event, which waits for no other name any more.
+    api.apply(pod(NODE, "default", "web-0", &[ADDRESS]));
+    let named = |events: &[Value], reason: &str, object: &str, text: &str| {
+        of_reason(events, reason).iter().any(|event| {
+            let message = event.message.as_deref().unwrap();
+            event.involved_object.name.as_deref() == Some(object) && message.contains(text)
+        })
+    };
+    let unknown = format!("an unknown pod on {DNS}");
+    api.wait_events(DEADLINE, |events| {
+        named(events, "IPConflict", "web-0", &unknown)
+            && named(events, "IPConflict", NODE, "default/web-0")
+    })
+    .unwrap();
+    // So does the other: both events are corrected.
+    api.apply(pod(NODE, "kube-system", "coredns-abc", &[ADDRESS]));
+    wait(&agent, all_named);
+    api.wait_events(DEADLINE, |events| {
+        named(events, "IPConflict", "web-0", "kube-system/coredns-abc")
+            && named(events, "IPConflict", "coredns-abc", "default/web-0")
+            && named(events, "IPConflict", NODE, "kube-system/coredns-abc")
+    })
+    .unwrap();
+    let created = api.requests();
+    let created = created
+        .iter()
+        .filter(|request| request.starts_with("POST "));
+    assert_eq!(created.count(), 3);
+    pods.pop().unwrap().delete().unwrap();
+    let posted = api
+        .wait_events(DEADLINE, |events| {
+            of_reason(events, "IPConflictResolved").len() == 3
+        })
+        .unwrap();
+    let resolved = of_reason(&posted, "IPConflictResolved");
+    assert_eq!(objects(&resolved), ["coredns-abc", NODE, "web-0"]);
+}
+
+#[test]
+fn restart_repeats_no_event() {
+    let node = Node::new("kuberestart").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    both_pods(&api);
+    let state = tempfile::tempdir().unwrap();
+    let start = || {
+        let command = command(&api, "on").arg("--state-dir").arg(state.path());
+        Agent::start_ready(&node, &command).unwrap()
+    };
+    let mut agent = start();
+    let mut pods = devices(&node, &[WEB, DNS]);
+    api.wait_events(DEADLINE, |events| {
+        of_reason(events, "IPConflict").len() == 2
+    })
+    .unwrap();
+    agent.terminate(DEADLINE).unwrap();
+    let _agent = start();
+    // It tries to create both again, and the server has them already.
+    let created = |requests: &[String]| {
+        let created = requests.iter().filter(|r| r.starts_with("POST "));
+        created.count()
+    };
+    api.wait_requests(DEADLINE, |requests| created(requests) == 4)
+        .unwrap();
+    // Their end is posted although another agent posted their beginning.
+    pods.pop().unwrap().delete().unwrap();
+    let posted = api
+        .wait_events(DEADLINE, |events| {
+            of_reason(events, "IPConflictResolved").len() == 2
+        })
+        .unwrap();
+    let conflicts = of_reason(&posted, "IPConflict");
+    let names: std::collections::BTreeSet<_> =
+        conflicts.iter().map(|event| &event.metadata.name).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(conflicts.iter().all(|event| event.count == Some(1)));
 }

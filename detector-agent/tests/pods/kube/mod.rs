@@ -22,13 +22,16 @@ fn agent(node: &Node, api: &KubeApi) -> Agent {
 }
 
 fn agent_with(node: &Node, api: &KubeApi, kube: &str) -> Agent {
-    let command = AgentCommand::run(AGENT)
+    Agent::start_ready(node, &command(api, kube)).unwrap()
+}
+
+fn command(api: &KubeApi, kube: &str) -> AgentCommand {
+    AgentCommand::run(AGENT)
         .arg("--cri-endpoint=off")
         .arg("--cni-cache-dir=off")
         .arg(format!("--kube={kube}"))
         .arg("--pod-labels=app")
-        .env("KUBECONFIG", api.kubeconfig());
-    Agent::start_ready(node, &command).unwrap()
+        .env("KUBECONFIG", api.kubeconfig())
 }
 
 fn both_pods(api: &KubeApi) {

@@ -60,6 +60,27 @@ fn unique_address_names_the_pod_without_a_device_name() {
     }
 }
 
+/// Both devices are there when the agent starts; the API alone knows which pod was created later.
+#[test]
+fn newest_claimant_is_known_by_the_creation_of_its_pod() {
+    let node = Node::new("kubenewest").unwrap();
+    let api = KubeApi::start(&node).unwrap();
+    let _pods = devices(&node, &[WEB, DNS]);
+    let mut later = pod(NODE, "kube-system", "coredns-abc", &[ADDRESS]);
+    later["metadata"]["creationTimestamp"] = json!("2026-03-21T09:10:12Z");
+    api.apply(later);
+    api.apply(pod(NODE, "default", "web-0", &[ADDRESS]));
+    let agent = agent(&node, &api);
+    let conflict = wait(&agent, |conflict| {
+        all_named(conflict) && conflict.claimants.iter().any(|c| c.newest)
+    });
+    for (device, newest_by) in [(WEB, None), (DNS, Some("pod"))] {
+        let claimant = conflict.claimant(device).unwrap();
+        let newest = (claimant.newest, claimant.newest_by.as_deref());
+        assert_eq!(newest, (newest_by.is_some(), newest_by), "{conflict:?}");
+    }
+}
+
 #[test]
 fn check_sends_one_api_request() {
     let node = Node::new("kubecheck").unwrap();

@@ -138,6 +138,7 @@ fn event_json(id: &str, change: &str, conflict: &str) -> Value {
         "data": {
             "conflict_id": format!("{conflict:032x}"),
             "node": "node-1",
+            "cluster": null,
             "address": "10.0.0.1",
             "vlan": null,
             "kind": "duplicate",

@@ -1,0 +1,271 @@
+//! What single values of the chart change.
+
+use super::{DAEMONSET, daemonset, environment};
+use crate::tools::{documents, render};
+
+#[test]
+fn secrets_are_mounted_and_never_rendered() {
+    let rendered = render(
+        "{secrets: [{name: slack, secretName: slack-webhook}], listen: {tokenSecret: {name: agent-token}, tlsSecret: agent-tls},
+          podMonitor: {enabled: true}}",
+    )
+    .unwrap();
+    let daemonset = &rendered[DAEMONSET];
+    for line in [
+        "secret: {secretName: slack-webhook, defaultMode: 256}",
+        "mountPath: /etc/ip-conflict-detector/secrets/slack",
+        "secret: {secretName: agent-token, defaultMode: 256}",
+        "value: \"/etc/ip-conflict-detector/token/token\"",
+        "secret: {secretName: agent-tls, defaultMode: 256}",
+        "scheme: HTTPS",
+        "value: \"/etc/ip-conflict-detector/tls/ca.crt\"",
+        "value: \"https://127.0.0.1:9842\"",
+        "value: \"$(NODE_IP):9842\"",
+    ] {
+        assert!(daemonset.contains(line), "{line} in\n{daemonset}");
+    }
+    let monitor = &rendered["podmonitor.yaml"];
+    assert!(
+        monitor.contains("credentials: {name: agent-token, key: token}")
+            && monitor.contains("scheme: https"),
+        "{monitor}"
+    );
+}
+
+/// The pod's address, which kubelet uses without a host, is the node's. Pod Security refuses a host below the level privileged.
+#[test]
+fn probes_use_the_listener_that_kubelet_reaches() {
+    for (values, port, host) in [
+        ("", 9842, None),
+        ("{listen: {address: 127.0.0.1, port: 9000}}", 9842, None),
+        ("{metricsListen: {port: 9001}}", 9001, None),
+        (
+            "{metricsListen: {address: 192.0.2.7}}",
+            9842,
+            Some("192.0.2.7"),
+        ),
+        ("{metricsListen: {address: '::'}}", 9842, Some("::1")),
+        ("{metricsListen: {address: ''}}", 9842, Some("127.0.0.1")),
+        (
+            "{metricsListen: {address: ''}, listen: {address: 0.0.0.0, port: 9000}}",
+            9000,
+            Some("127.0.0.1"),
+        ),
+        (
+            "{metricsListen: {address: ''}, listen: {address: '[::1]'}}",
+            9842,
+            Some("::1"),
+        ),
+        (
+            "{metricsListen: {address: ''}, listen: {address: '$(NODE_IP)'}}",
+            9842,
+            None,
+        ),
+    ] {
+        let daemonset = daemonset(values);
+        let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
+        for name in ["livenessProbe", "readinessProbe"] {
+            let get = &container[name]["httpGet"];
+            assert_eq!(get["port"], port, "{name} with {values}");
+            let found = get.get("host").map(|host| host.as_str().unwrap());
+            assert_eq!(found, host, "{name} with {values}");
+        }
+    }
+}
+
+/// Whatever form an address has, the agent and its clients can parse it.
+#[test]
+fn addresses_of_either_family_are_usable() {
+    for (address, listen, url) in [
+        ("127.0.0.1", "127.0.0.1:9842", "http://127.0.0.1:9842"),
+        ("0.0.0.0", "0.0.0.0:9842", "http://127.0.0.1:9842"),
+        ("'::'", "[::]:9842", "http://[::1]:9842"),
+        ("'[::]'", "[::]:9842", "http://[::1]:9842"),
+        ("fd00::7", "[fd00::7]:9842", "http://[fd00::7]:9842"),
+        ("$(NODE_IP)", "$(NODE_IP):9842", "http://$(NODE_IP):9842"),
+    ] {
+        let daemonset = daemonset(&format!("{{listen: {{address: {address}}}}}"));
+        assert_eq!(environment(&daemonset, "IPCONFLICT_LISTEN"), Some(listen));
+        assert_eq!(environment(&daemonset, "IPCONFLICT_URL"), Some(url));
+        for node_ip in ["192.0.2.7", "fd00::7"] {
+            let listen = listen.replace("$(NODE_IP)", node_ip);
+            let arguments = ["detector-agent", "run", "--listen", &listen];
+            detector_agent::config::parse(arguments.map(std::ffi::OsString::from)).unwrap();
+        }
+    }
+}
+
+/// The command gets what the agent has, except its arguments.
+#[test]
+fn exec_in_the_container_uses_the_configuration() {
+    let daemonset = daemonset("{clusterName: east, extraArgs: [--claim-ttl=5m]}");
+    for (name, value) in [
+        ("IPCONFLICT_CONFIG", "/etc/ip-conflict-detector/config.yaml"),
+        ("IPCONFLICT_CLUSTER_NAME", "east"),
+        ("IPCONFLICT_CNI_CONF_DIR", "/etc/cni/net.d"),
+    ] {
+        assert_eq!(environment(&daemonset, name), Some(value));
+    }
+    let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
+    let arguments: Vec<_> = container["args"].as_sequence().unwrap().iter().collect();
+    assert_eq!(arguments, ["run", "--claim-ttl=5m"]);
+}
+
+/// A mount keeps showing a directory that was deleted; one of its parent shows the directory that replaced it.
+#[test]
+fn parent_of_ipam_state_is_mounted_unless_it_is_shared() {
+    let mounted = |directories: &str| -> Vec<String> {
+        let daemonset = daemonset(&format!(
+            "{{ipam: {{hostLocalDirectories: [{directories}]}}}}"
+        ));
+        let spec = &daemonset["spec"]["template"]["spec"];
+        let mounts = spec["containers"][0]["volumeMounts"].as_sequence().unwrap();
+        let mounts = mounts.iter().filter_map(|mount| {
+            let name = mount["name"].as_str().unwrap();
+            name.starts_with("host-local-")
+                .then(|| mount["mountPath"].as_str().unwrap().to_owned())
+        });
+        mounts.collect()
+    };
+    assert_eq!(mounted("/run/cni-ipam-state"), ["/run/cni-ipam-state"]);
+    assert_eq!(mounted("/data/cni/networks"), ["/data/cni"]);
+    assert_eq!(mounted("/data/cni/a, /data/cni/b"), ["/data/cni"]);
+}
+
+/// A directory that is missing on a node is named in the pod's events; kubelet does not create it there.
+#[test]
+fn directories_of_others_are_not_created() {
+    let daemonset = daemonset("{ipam: {aws: true, hostLocalDirectories: [/run/flannel]}}");
+    let volumes = daemonset["spec"]["template"]["spec"]["volumes"]
+        .as_sequence()
+        .unwrap();
+    let created: Vec<_> = volumes
+        .iter()
+        .filter(|volume| volume["hostPath"]["type"] == "DirectoryOrCreate")
+        .map(|volume| volume["name"].as_str().unwrap())
+        .collect();
+    // The first two appear with the first pod, the others are the agent's own.
+    assert_eq!(created, ["netns", "cni-state", "run", "state"]);
+    let known = volumes.iter().filter_map(|volume| volume.get("hostPath"));
+    assert!(known.into_iter().all(|path| path["type"].is_string()));
+}
+
+#[test]
+fn combinations_that_cannot_work_are_refused_with_the_remedy() {
+    for (values, sentence) in [
+        (
+            "{kube: {enabled: false}, ipam: {calico: true}}",
+            "it needs kube.enabled",
+        ),
+        (
+            "{priorityClass: {name: system-node-critical}}",
+            "set priorityClass.create to false",
+        ),
+        (
+            "{metricsListen: {address: ''}, podMonitor: {enabled: true}}",
+            "needs metricsListen.address",
+        ),
+        (
+            "{seccomp: {type: Localhost, localhostProfile: ''}}",
+            "localhostProfile",
+        ),
+    ] {
+        let why = render(values).unwrap_err();
+        assert!(why.contains(sentence), "{values}: {why}");
+    }
+    let rendered = render("{priorityClass: {name: mine}}").unwrap();
+    let class = &documents(&rendered["priorityclass.yaml"])[0];
+    assert_eq!(class["metadata"]["name"], "mine");
+    assert!(rendered[DAEMONSET].contains("priorityClassName: mine\n"));
+}
+
+#[test]
+fn cluster_name_is_a_label_of_scraped_metrics() {
+    let rendered = render("{clusterName: east, podMonitor: {enabled: true}}").unwrap();
+    let monitor = &documents(&rendered["podmonitor.yaml"])[0];
+    let relabelings = &monitor["spec"]["podMetricsEndpoints"][0]["relabelings"];
+    let relabelings = relabelings.as_sequence().unwrap();
+    let found = relabelings
+        .iter()
+        .find(|rule| rule["targetLabel"] == "cluster");
+    assert_eq!(found.unwrap()["replacement"], "east");
+}
+
+/// `helm test` asks as a client of the agent: with its Secrets, and without a right.
+#[test]
+fn helm_test_asks_with_the_same_secrets_and_no_rights() {
+    let rendered = render("{listen: {tokenSecret: {name: t}, tlsSecret: c}}").unwrap();
+    let pod = &documents(&rendered["readiness.yaml"])[0];
+    assert_eq!(pod["metadata"]["annotations"]["helm.sh/hook"], "test");
+    assert_eq!(pod["spec"]["hostNetwork"], true);
+    let container = &pod["spec"]["containers"][0];
+    let capabilities = &container["securityContext"]["capabilities"];
+    assert!(capabilities["drop"][0] == "ALL" && capabilities.get("add").is_none());
+    let daemonset = documents(&rendered[DAEMONSET]).remove(0);
+    for variable in container["env"].as_sequence().unwrap() {
+        let name = variable["name"].as_str().unwrap();
+        if name.starts_with("IPCONFLICT_") {
+            assert_eq!(variable["value"].as_str(), environment(&daemonset, name));
+        }
+    }
+    assert_eq!(container["volumeMounts"].as_sequence().unwrap().len(), 2);
+}
+
+#[test]
+fn without_metrics_listen_no_port_is_declared_or_scraped() {
+    let rendered = render("{metricsListen: {address: '', detail: false}}").unwrap();
+    let daemonset = &rendered[DAEMONSET];
+    assert!(!daemonset.contains("containerPort") && !daemonset.contains("METRICS_LISTEN"));
+    assert!(daemonset.contains("name: IPCONFLICT_METRICS_DETAIL\n              value: \"false\""));
+}
+
+/// Without the Kubernetes API the agent needs no permissions and no token.
+#[test]
+fn without_kube_there_is_no_role_and_no_token() {
+    let rendered = render("{kube: {enabled: false}}").unwrap();
+    assert!(!rendered.contains_key("rbac.yaml"));
+    let daemonset = &rendered[DAEMONSET];
+    assert!(daemonset.contains("automountServiceAccountToken: false"));
+    assert!(daemonset.contains("name: IPCONFLICT_KUBE\n              value: \"off\""));
+}
+
+/// Without the fleet, or without the Kubernetes API, nothing of it is installed or asked for.
+#[test]
+fn without_the_fleet_nothing_of_it_is_installed() {
+    for values in [
+        "{fleet: {mode: 'off'}}",
+        "{fleet: {mode: off}}",
+        "{kube: {enabled: false}}",
+    ] {
+        let rendered = render(values).unwrap();
+        let daemonset = daemonset(values);
+        assert_eq!(environment(&daemonset, "IPCONFLICT_FLEET"), Some("off"));
+        assert_eq!(environment(&daemonset, "IPCONFLICT_FLEET_RATE"), None);
+        for (file, text) in rendered {
+            assert!(!text.contains("ipconflict.io/"), "{file}: {text}");
+            assert!(!text.contains("[ipconflict.io]"), "{file}: {text}");
+            assert!(!text.contains("group: ipconflict.io"), "{file}: {text}");
+        }
+    }
+    let rendered = render("{fleet: {crds: false}}").unwrap();
+    assert!(!rendered.contains_key("crds.yaml"));
+    assert!(rendered["rbac.yaml"].contains("ipclaims"));
+}
+
+#[test]
+fn settings_of_the_fleet_reach_the_agent() {
+    let daemonset =
+        daemonset("{fleet: {handover: 1m, rate: 5, exclude: [10.0.0.10, 'fd00::/64']}}");
+    for (name, value) in [
+        ("IPCONFLICT_FLEET", "kubernetes"),
+        ("IPCONFLICT_FLEET_HANDOVER", "1m"),
+        ("IPCONFLICT_FLEET_RATE", "5"),
+        ("IPCONFLICT_FLEET_EXCLUDE", "10.0.0.10,fd00::/64"),
+    ] {
+        assert_eq!(environment(&daemonset, name), Some(value));
+        let flag = name.trim_start_matches("IPCONFLICT_").to_lowercase();
+        let flag = format!("--{}={value}", flag.replace('_', "-"));
+        let arguments = ["detector-agent", "run", &flag];
+        detector_agent::config::parse(arguments.map(std::ffi::OsString::from)).unwrap();
+    }
+}

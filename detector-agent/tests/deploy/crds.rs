@@ -1,0 +1,320 @@
+//! The schemas of the registry's objects: exactly the fields that the agent writes, each bounded.
+
+use std::{collections::BTreeSet, fs};
+
+use detector_agent::{
+    clock::WallTime,
+    engine::{Confidence, ConflictId, ConflictKind, EvidenceKind, LeaveReason, Mac, Network},
+    event::ContractName,
+    fleet::objects::{
+        ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, GROUP, MAX_CLAIMANTS, MAX_COLUMN,
+        MAX_REASON, Party, VERSION,
+    },
+};
+use serde_json::{Value, json};
+
+use crate::tools::{deploy, documents, output, python};
+
+/// The file of `IPClaim` and that of `IPConflict`.
+const FILES: [&str; 2] = ["ipclaims", "ipconflicts"];
+
+fn definition(file: &str) -> Value {
+    let text = fs::read_to_string(deploy(&format!("crds/{file}.yaml"))).unwrap();
+    serde_json::to_value(&documents(&text)[0]).unwrap()
+}
+
+/// The schema of the objects.
+fn schema(file: &str) -> Value {
+    definition(file)["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+}
+
+fn spec_schema(file: &str) -> Value {
+    schema(file)["properties"]["spec"].clone()
+}
+
+/// With every field.
+fn party() -> Party {
+    Party {
+        node: "worker-1.example.com".to_owned(),
+        boot_id: "3f6f0d3c-9d3c-4f7c-8a53-6a1a8b2f7c11".to_owned(),
+        device: "vethab12cd34".to_owned(),
+        ifindex: u32::MAX,
+        mac: Some(Mac([0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff])),
+        namespace: "shop".to_owned(),
+        pod: "web-1".to_owned(),
+        pod_uid: "0f9a4f0e-7a30-4a34-9a3d-0c7a5f6f2f10".to_owned(),
+        container_id: "0123456789abcdef".repeat(4),
+        evidence: Some(EvidenceKind::Neighbour),
+        source: "podCIDR".to_owned(),
+    }
+}
+
+fn claim() -> ClaimSpec {
+    ClaimSpec {
+        address: "fd00:10:244:1::5".parse().unwrap(),
+        party: party(),
+    }
+}
+
+/// With every field.
+fn conflict() -> ConflictSpec {
+    ConflictSpec {
+        address: "10.244.1.0/24".parse().unwrap(),
+        conflict_id: ConflictId(7),
+        kind: ConflictKind::Duplicate,
+        scope: serde_json::from_value(json!("fleet")).unwrap(),
+        network: Network::Vrf("blue".to_owned()),
+        state: ConflictState::Active,
+        confidence: Confidence::Certain,
+        raised_at: Some(WallTime::now()),
+        nodes: "worker-1, worker-2".to_owned(),
+        pods: "shop/web-1, shop/web-2".to_owned(),
+        claimants: vec![ConflictClaimant {
+            party: party(),
+            asked: u32::MAX,
+            confirmed: 1,
+            active: true,
+            terminating: true,
+            unconfirmed_because: Some("its node is not ready".to_owned()),
+            left: Some(LeaveReason::DeviceRemoved),
+        }],
+    }
+}
+
+fn object(kind: &str, spec: impl serde::Serialize) -> Value {
+    json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": kind,
+        "metadata": {"name": "10.244.1.5", "ownerReferences": []}, "spec": spec})
+}
+
+/// The paths of all fields of a value.
+fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let path = format!("{path}.{key}");
+                fields(value, &path, found);
+                found.insert(path);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| fields(item, path, found)),
+        _ => {}
+    }
+}
+
+/// The paths of all properties of a schema.
+fn properties(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
+    for (key, inner) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{path}.{key}");
+        properties(inner, &path, found);
+        found.insert(path);
+    }
+    if let Some(items) = schema.get("items") {
+        properties(items, path, found);
+    }
+}
+
+#[test]
+fn properties_are_exactly_the_fields_of_the_agent() {
+    for (file, spec) in FILES.into_iter().zip([
+        serde_json::to_value(claim()).unwrap(),
+        serde_json::to_value(conflict()).unwrap(),
+    ]) {
+        let (mut written, mut known) = (BTreeSet::new(), BTreeSet::new());
+        fields(&spec, "spec", &mut written);
+        properties(&spec_schema(file), "spec", &mut known);
+        assert_eq!(written, known, "{file}");
+    }
+    let claim = spec_schema("ipclaims")["properties"].clone();
+    let claimant = &spec_schema("ipconflicts")["properties"]["claimants"]["items"]["properties"];
+    for (name, property) in claim.as_object().unwrap() {
+        let same = name == "address" || claimant[name] == *property;
+        assert!(same, "{name} differs between claim and claimant");
+    }
+}
+
+/// What a schema says of each value of a list.
+fn validate(schema: &Value, values: &[Value]) -> Vec<bool> {
+    const CHECK: &str = "
+import json, sys, jsonschema
+schema, values = map(json.load, map(open, sys.argv[1:]))
+jsonschema.Draft4Validator.check_schema(schema)
+print(json.dumps([jsonschema.Draft4Validator(schema).is_valid(value) for value in values]))
+";
+    let file = |value: &Value| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), value.to_string()).unwrap();
+        file
+    };
+    let (schema, values) = (file(schema), file(&json!(values)));
+    let result = output(
+        python("python3")
+            .args(["-c", CHECK])
+            .args([schema.path(), values.path()]),
+    );
+    assert!(result.status.success(), "{result:?}");
+    serde_json::from_slice(&result.stdout).unwrap()
+}
+
+#[test]
+fn what_the_agent_writes_is_valid() {
+    let bare = Party {
+        node: "worker-1".to_owned(),
+        ..Party::default()
+    };
+    let claims = [
+        object("IPClaim", claim()),
+        object(
+            "IPClaim",
+            ClaimSpec {
+                party: bare.clone(),
+                ..claim()
+            },
+        ),
+    ];
+    assert_eq!(validate(&schema("ipclaims"), &claims), [true, true]);
+    let claimant = ConflictClaimant {
+        party: bare,
+        ..ConflictClaimant::default()
+    };
+    let full = ConflictSpec {
+        claimants: vec![claimant; MAX_CLAIMANTS],
+        nodes: "n".repeat(MAX_COLUMN),
+        pods: "p".repeat(MAX_COLUMN),
+        raised_at: None,
+        ..conflict()
+    };
+    let conflicts = [object("IPConflict", conflict()), object("IPConflict", full)];
+    assert_eq!(validate(&schema("ipconflicts"), &conflicts), [true, true]);
+}
+
+#[test]
+fn enumerations_are_the_names_of_the_code() {
+    fn names<T: ContractName>() -> Value {
+        T::ALL.iter().map(|value| value.contract_name()).collect()
+    }
+    let conflict = spec_schema("ipconflicts")["properties"].clone();
+    let claimant = &conflict["claimants"]["items"]["properties"];
+    for (property, expected) in [
+        (&conflict["kind"], names::<ConflictKind>()),
+        (&conflict["confidence"], names::<Confidence>()),
+        (&conflict["scope"], json!(["node", "fleet"])),
+        (
+            &conflict["state"],
+            json!([ConflictState::Suspected, ConflictState::Active]),
+        ),
+        (&claimant["evidence"], names::<EvidenceKind>()),
+        (&claimant["left"], names::<LeaveReason>()),
+    ] {
+        assert_eq!(property["enum"], expected);
+    }
+}
+
+/// The most characters of a value with this schema, keys and punctuation left out. Fails if there is no bound.
+fn most_characters(schema: &Value, path: &str) -> u64 {
+    match schema["type"].as_str().unwrap() {
+        "object" => {
+            let properties = schema["properties"].as_object().unwrap();
+            let each = properties.iter();
+            each.map(|(key, inner)| most_characters(inner, &format!("{path}.{key}")))
+                .sum()
+        }
+        "array" => {
+            let most = schema["maxItems"].as_u64();
+            let most = most.unwrap_or_else(|| panic!("{path} has no maxItems"));
+            most * most_characters(&schema["items"], path)
+        }
+        "string" if schema["enum"].is_array() => 16,
+        "string" => {
+            let is_free = schema["pattern"].is_null() && schema["format"].is_null();
+            assert!(!is_free, "{path} may have any characters");
+            let most = schema["maxLength"].as_u64();
+            most.unwrap_or_else(|| panic!("{path} has no maxLength"))
+        }
+        "integer" => {
+            assert_eq!(schema["maximum"], u32::MAX, "{path}");
+            10
+        }
+        "boolean" => 5,
+        other => panic!("{path} is of type {other}"),
+    }
+}
+
+/// An agent on a node that others control must not be able to fill etcd with few objects.
+#[test]
+fn every_property_is_bounded() {
+    let most = FILES.map(|file| most_characters(&spec_schema(file), file));
+    assert!(most[0] < 2_048 && most[1] < 128 * 1024, "{most:?}");
+    let conflict = spec_schema("ipconflicts")["properties"].clone();
+    let claimants = &conflict["claimants"];
+    assert_eq!(claimants["maxItems"], MAX_CLAIMANTS);
+    let reason = &claimants["items"]["properties"]["unconfirmedBecause"];
+    assert_eq!(reason["maxLength"], MAX_REASON);
+    for column in ["nodes", "pods"] {
+        assert_eq!(conflict[column]["maxLength"], MAX_COLUMN);
+    }
+    let mut wrong = Vec::new();
+    for (field, value) in [
+        ("address", json!("10.244.1.5 ")),
+        ("node", json!("")),
+        ("node", json!("n".repeat(254))),
+        ("device", json!("veth\u{1b}[2J")),
+        ("pod", json!("web\n1")),
+        ("ifindex", json!(-1)),
+        ("mac", json!("aa:bb")),
+        ("evidence", json!("hearsay")),
+    ] {
+        let mut object = object("IPClaim", claim());
+        object["spec"][field] = value;
+        wrong.push(object);
+    }
+    let results = validate(&schema("ipclaims"), &wrong);
+    assert!(results.iter().all(|is_valid| !is_valid), "{results:?}");
+    let mut many = conflict_with_claimants(MAX_CLAIMANTS + 1);
+    many["metadata"]["name"] = json!("10.244.1.0-24");
+    assert_eq!(validate(&schema("ipconflicts"), &[many]), [false]);
+}
+
+fn conflict_with_claimants(count: usize) -> Value {
+    let mut spec = conflict();
+    spec.claimants = vec![spec.claimants[0].clone(); count];
+    object("IPConflict", spec)
+}
+
+#[test]
+fn names_are_those_of_the_contract() {
+    for (file, kind, short, columns) in [
+        (
+            "ipclaims",
+            "IPClaim",
+            "ipc",
+            ["Address", "Node", "Namespace", "Pod", "Device", "Age"],
+        ),
+        (
+            "ipconflicts",
+            "IPConflict",
+            "ipconflict",
+            ["Address", "Kind", "State", "Nodes", "Pods", "Age"],
+        ),
+    ] {
+        let definition = definition(file);
+        assert_eq!(definition["metadata"]["name"], format!("{file}.{GROUP}"));
+        let spec = &definition["spec"];
+        assert_eq!(
+            (&spec["group"], &spec["scope"]),
+            (&json!(GROUP), &json!("Cluster"))
+        );
+        let names = &spec["names"];
+        assert_eq!(
+            (&names["kind"], &names["plural"]),
+            (&json!(kind), &json!(file))
+        );
+        assert_eq!(names["shortNames"], json!([short]));
+        // `kubectl get ipconflict` would list a category of that name, and so every claim.
+        assert_eq!(names["categories"], json!(["ip-conflict-detector"]));
+        let version = &spec["versions"][0];
+        assert_eq!(version["name"], VERSION);
+        let found = version["additionalPrinterColumns"].as_array().unwrap();
+        let found: Vec<_> = found.iter().map(|column| &column["name"]).collect();
+        assert_eq!(found, columns);
+    }
+}
