@@ -44,6 +44,12 @@ const CLAIM_TTL: &str = "20s";
 const THROTTLED_DEADLINE: Duration = Duration::from_secs(600);
 /// Interval between two samples of memory and descriptors.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+/// Parts of the duration after which the agent is killed and another one started.
+const KILLS: [f64; 2] = [0.1, 0.2];
+/// Part of the duration until which the last agent warms up: faults follow one another without a pause, many of them bursts.
+/// Bursts are what takes most memory, and the allocator keeps some of what they free, each time a little more. With those of the
+/// warm-up, and not only the rare ones later, that has reached its maximum before growth is measured.
+const WARM_UP: f64 = 0.4;
 
 /// How to run the soak.
 #[derive(Clone, Copy, Debug)]
@@ -247,17 +253,18 @@ impl SoakRun {
 
 impl SoakEnvironment<'_> {
     /// Injects faults until the duration has passed. In the first fifth the agent is killed twice; then one agent runs to the end,
-    /// so that its resources can be followed over time.
+    /// so that its resources can be followed over time after its warm-up.
     fn inject_faults(&self, options: SoakOptions, started: Instant) -> Result<SoakRun> {
         let mut random = Random(options.seed);
         let start = || Agent::start_ready(self.node, &self.command);
         let agent = start()?;
         let mut run = SoakRun::new(agent);
-        let mut kills = [0.1, 0.2]
+        let mut kills = KILLS
             .map(|part| options.duration.mul_f64(part))
             .into_iter()
             .peekable();
         let mut next_fault = Duration::ZERO;
+        let warm_up = options.duration.mul_f64(WARM_UP);
         while started.elapsed() < options.duration {
             let now = started.elapsed();
             if kills.next_if(|at| *at <= now).is_some() {
@@ -266,11 +273,16 @@ impl SoakEnvironment<'_> {
                 run.samples = ResourceSamples::new(run.agent.pid());
                 run.restarts += 1;
             }
-            if now >= next_fault {
+            if kills.peek().is_none() && now < warm_up {
+                self.burst(&mut run, &mut random)?;
+                self.inject_fault(&mut run, &mut random)?;
+            } else if now >= next_fault {
                 self.inject_fault(&mut run, &mut random)?;
                 next_fault = started.elapsed() + Duration::from_secs(2 + random.below(6));
             }
-            run.samples.sample()?;
+            if now >= warm_up {
+                run.samples.sample()?;
+            }
             thread::sleep(SAMPLE_INTERVAL);
         }
         self.churn_state.stop.store(true, Ordering::Release);
@@ -299,14 +311,7 @@ impl SoakEnvironment<'_> {
                 thread::sleep(Duration::from_millis(200 + random.below(3000)));
                 run.agent.signal(Signal::SIGCONT)?;
             }
-            1 => {
-                // While stopped, the agent cannot drain the ring buffer.
-                run.bursts += 1;
-                run.agent.signal(Signal::SIGSTOP)?;
-                let sent = send_burst(self.noisy, random);
-                run.agent.signal(Signal::SIGCONT)?;
-                sent?;
-            }
+            1 => self.burst(run, random)?,
             2 => {
                 run.endpoint_changes += 1;
                 self.runtime.set_hanging(random.below(2) == 0);
@@ -322,5 +327,14 @@ impl SoakEnvironment<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Overflows the ring buffer: while stopped, the agent cannot drain it.
+    fn burst(&self, run: &mut SoakRun, random: &mut Random) -> Result<()> {
+        run.bursts += 1;
+        run.agent.signal(Signal::SIGSTOP)?;
+        let sent = send_burst(self.noisy, random);
+        run.agent.signal(Signal::SIGCONT)?;
+        sent
     }
 }
