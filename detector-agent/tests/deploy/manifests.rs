@@ -208,7 +208,7 @@ fn monitoring_equals_the_chart_with_values() {
                 .get("grafana_dashboard")
                 .is_some()
     });
-    assert_eq!(rendered.len(), 5);
+    assert_eq!(rendered.len(), 6);
     let built = kustomize("resources: [MANIFESTS/monitoring]\n");
     assert_same("monitoring", &in_order(built), &in_order(rendered));
 }

@@ -21,7 +21,7 @@ fn dashboards() -> Vec<(String, Value)> {
         })
         .collect();
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
-    assert_eq!(found.len(), 3);
+    assert_eq!(found.len(), 4);
     found
 }
 
