@@ -22,6 +22,7 @@ use crate::{
     linker::{self, Linker},
     process,
     requirements::MissingDependency,
+    source_paths,
     workspace::Workspace,
 };
 
@@ -77,7 +78,10 @@ fn command(
         .args(["--target", TARGET, "-Z", "build-std=core", "--target-dir"])
         .arg(workspace.ebpf_target(arch))
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &linker.path)
-        .env("CARGO_ENCODED_RUSTFLAGS", encoded_flags(arch))
+        .env(
+            "CARGO_ENCODED_RUSTFLAGS",
+            encoded_flags(workspace, compiler, arch)?,
+        )
         // bpf-linker links bitcode and optimises the program itself.
         .env("CARGO_PROFILE_RELEASE_LTO", "off");
     compiler.allow_unstable_options(&mut command);
@@ -86,15 +90,16 @@ fn command(
 
 /// Compiler flags in the format of `CARGO_ENCODED_RUSTFLAGS`.
 ///
-/// Debug information becomes BTF, which maps and `tp_btf` programs need. `arch` selects the layout of `pt_regs`.
-fn encoded_flags(arch: &str) -> OsString {
-    [
-        format!("--cfg=bpf_target_arch=\"{arch}\""),
-        "-Cdebuginfo=2".to_owned(),
-        "-Clink-arg=--btf".to_owned(),
-    ]
-    .join("\x1f")
-    .into()
+/// Debug information becomes BTF, which maps and `tp_btf` programs need, and which names source files. `arch` selects the
+/// layout of `pt_regs`.
+fn encoded_flags(workspace: &Workspace, compiler: &Candidate, arch: &str) -> Result<OsString> {
+    let mut flags: Vec<OsString> = vec![
+        format!("--cfg=bpf_target_arch=\"{arch}\"").into(),
+        "-Cdebuginfo=2".into(),
+        "-Clink-arg=--btf".into(),
+    ];
+    flags.extend(source_paths::remap_flags(workspace, &compiler.rustc)?);
+    Ok(flags.join("\x1f".as_ref()))
 }
 
 fn install(from: &Path, to: &Path) -> Result<()> {
@@ -185,6 +190,17 @@ mod tests {
                 .map(|object| loaded_sections(&fs::read(object).unwrap()));
             assert!(amd64.contains_key("classifier"), "{:?}", amd64.keys());
             assert!(amd64 == arm64);
+        }
+
+        #[test]
+        fn objects_do_not_contain_paths_of_this_machine() {
+            let workspace = Workspace::locate().unwrap();
+            let object = fs::read(build(&workspace).unwrap()).unwrap();
+            let text = String::from_utf8_lossy(&object);
+            assert!(text.contains("/src/detector-ebpf/src/"));
+            for path in source_paths::of_this_machine(&workspace) {
+                assert!(!text.contains(path.to_str().unwrap()), "{path:?}");
+            }
         }
 
         /// Code and data by section. BTF contains paths of the bindings, which have the architecture's name.

@@ -26,6 +26,7 @@ mod requirements;
 mod run;
 mod setup;
 mod soak;
+mod source_paths;
 mod static_agent;
 mod stdout;
 mod test;

@@ -4,7 +4,6 @@
 //! they run on.
 
 use std::{
-    env,
     ffi::OsString,
     path::{Path, PathBuf},
     process::Command,
@@ -18,6 +17,7 @@ use crate::{
     compiler::{self, Candidate},
     ebpf, linker, process,
     requirements::MissingDependency,
+    source_paths,
     workspace::{OBJECT_VARIABLE, Workspace},
 };
 
@@ -71,7 +71,7 @@ fn cargo(
         // With `--target`, these flags do not reach build scripts and procedural macros, which cannot be static.
         .env(
             "CARGO_ENCODED_RUSTFLAGS",
-            flags(workspace, architecture, &toolchain.sysroot()?),
+            flags(workspace, architecture, toolchain.rustc())?,
         );
     Ok(command)
 }
@@ -110,13 +110,11 @@ impl Toolchain {
         Ok(command)
     }
 
-    fn sysroot(&self) -> Result<PathBuf> {
-        let rustc = match self {
+    fn rustc(&self) -> &Path {
+        match self {
             Self::Current => Path::new("rustc"),
             Self::WithSource(compiler) => &compiler.rustc,
-        };
-        let sysroot = process::output(Command::new(rustc).args(["--print", "sysroot"]))?;
-        Ok(sysroot.trim_end().into())
+        }
     }
 }
 
@@ -129,33 +127,13 @@ fn has_standard_library(rustc: &Path, target: &str) -> bool {
     .is_some_and(|directory| Path::new(directory.trim_end()).is_dir())
 }
 
-/// Compiler flags in the format of `CARGO_ENCODED_RUSTFLAGS`. Paths of this machine are replaced, so that the executable
-/// does not depend on where it was built.
-fn flags(workspace: &Workspace, architecture: Architecture, sysroot: &Path) -> OsString {
+/// Compiler flags in the format of `CARGO_ENCODED_RUSTFLAGS`.
+fn flags(workspace: &Workspace, architecture: Architecture, rustc: &Path) -> Result<OsString> {
     let mut flags: Vec<OsString> = vec![
         "-Ctarget-feature=+crt-static".into(),
         format!("-Clinker={}", architecture.c_compiler()).into(),
         "-Cstrip=debuginfo".into(),
     ];
-    let library = sysroot.join("lib/rustlib/src/rust");
-    // The last matching prefix is used.
-    for (prefix, replacement) in cargo_home()
-        .iter()
-        .map(|home| (home.as_path(), "/cargo"))
-        .chain([(workspace.root(), "/src"), (&library, "/rust")])
-    {
-        let mut flag = OsString::from("--remap-path-prefix=");
-        flag.push(prefix);
-        flag.push("=");
-        flag.push(replacement);
-        flags.push(flag);
-    }
-    flags.join("\x1f".as_ref())
-}
-
-/// The directory of the dependencies' sources.
-pub(crate) fn cargo_home() -> Option<PathBuf> {
-    env::var_os("CARGO_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))
+    flags.extend(source_paths::remap_flags(workspace, rustc)?);
+    Ok(flags.join("\x1f".as_ref()))
 }

@@ -23,7 +23,7 @@ use crate::{
     build::{AGENT, PLUGIN, Profile},
     files, process,
     requirements::Group,
-    setup, static_agent,
+    setup, source_paths, static_agent,
     stdout::print_line,
     workspace::Workspace,
 };
@@ -147,10 +147,7 @@ fn empty(directory: &Path) -> Result<()> {
 /// Fails if the executable contains the path of the checkout or of cargo's sources: it would depend on where it was built.
 fn ensure_no_build_paths(workspace: &Workspace, program: &Path) -> Result<()> {
     let content = files::read(program)?;
-    let paths = static_agent::cargo_home()
-        .into_iter()
-        .chain([workspace.root().to_path_buf()]);
-    for path in paths {
+    for path in source_paths::of_this_machine(workspace) {
         let path = path.to_string_lossy();
         ensure!(
             !contains(&content, path.as_bytes()),
