@@ -76,6 +76,11 @@ fn write_samples(path: &Path, end: u64) {
                 number / 250,
                 number % 250
             );
+            if number % 10 == 2 {
+                // What a recording rule added.
+                let labels = format!("cluster=\"east\",node=\"worker-{number}\"");
+                writeln!(text, "ipconflict:conflicts_active:sum{{{labels}}} 3 {time}").unwrap();
+            }
             let mut sample = |name: &str, labels: &str, value: f64| {
                 let comma = if labels.is_empty() { "" } else { "," };
                 writeln!(text, "{name}{{{target}{comma}{labels}}} {value} {time}").unwrap();
