@@ -9,6 +9,7 @@ pub mod cni;
 pub mod delivery;
 pub mod endpoints;
 pub mod figure;
+pub mod fleet_scale;
 pub mod flood;
 pub mod latency;
 mod metrics;

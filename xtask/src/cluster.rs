@@ -97,6 +97,7 @@ pub(crate) fn run(workspace: &Workspace, args: &ClusterArgs) -> Result<ExitCode>
         nodes: args.nodes.into(),
         family: if args.ipv6 { Family::V6 } else { Family::V4 },
         same_pod_subnet: args.same_pod_subnet,
+        ..ClusterOptions::default()
     };
     let mut cluster = Cluster::start(&programs, &options)?;
     check_stop()?;

@@ -10,7 +10,13 @@ use std::{
 use anyhow::{Context as _, Result, anyhow};
 use tempfile::TempDir;
 
-use super::{Family, daemon::Daemon, kubeconfig::kubeconfig, programs::Programs};
+use super::{
+    Family,
+    access::{ApiAccess, Controllers, Server},
+    daemon::Daemon,
+    kubeconfig::{SERVER_NAME, kubeconfig},
+    programs::Programs,
+};
 use crate::{netns::Netns, wait::until};
 
 /// How long a server may take to respond; the API server takes five seconds on an idle machine.
@@ -20,13 +26,17 @@ const BRIDGE: &str = "cluster";
 /// The credentials of the administrator, the controller manager and the scheduler: all of them may do everything.
 const ADMIN_TOKEN: &str = "admin";
 
+/// The controllers that work with Nodes that have no kubelet: none that watches whether they are alive.
+const SIMULATED_NODES: &str = "garbagecollector,namespace,serviceaccount,serviceaccount-token";
+
 /// The running servers.
 #[derive(Debug)]
 pub(super) struct ControlPlane {
     // Stopped in this order.
     api_server: Option<Daemon>,
-    _controllers: Vec<Daemon>,
-    _etcd: Daemon,
+    controller_manager: Option<Daemon>,
+    _scheduler: Option<Daemon>,
+    etcd: Daemon,
     netns: Netns,
     programs: Programs,
     family: Family,
@@ -35,7 +45,12 @@ pub(super) struct ControlPlane {
 
 impl ControlPlane {
     /// Starts the servers; `nodes` of these names may join.
-    pub(super) fn start(programs: &Programs, family: Family, nodes: &[String]) -> Result<Self> {
+    pub(super) fn start(
+        programs: &Programs,
+        family: Family,
+        nodes: &[String],
+        controllers: Controllers,
+    ) -> Result<Self> {
         let directory = crate::leftovers::directory("cluster")?;
         let path = directory.path();
         let netns = Netns::new("control")?;
@@ -72,8 +87,9 @@ impl ControlPlane {
         let etcd = netns.run_in(|| Daemon::start(etcd, &log))?;
         let mut plane = Self {
             api_server: None,
-            _controllers: Vec::new(),
-            _etcd: etcd,
+            controller_manager: None,
+            _scheduler: None,
+            etcd,
             netns,
             programs: programs.clone(),
             family,
@@ -81,7 +97,7 @@ impl ControlPlane {
         };
         write_keys(plane.directory.path())?;
         plane.start_api_server()?;
-        plane.start_controllers()?;
+        plane.start_controllers(controllers)?;
         Ok(plane)
     }
 
@@ -203,8 +219,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    fn start_controllers(&mut self) -> Result<()> {
-        let config = self.admin_config();
+    fn start_controllers(&mut self, controllers: Controllers) -> Result<()> {
         let path = self.directory.path();
         let mut manager = Command::new(self.programs.server("kube-controller-manager"));
         manager
@@ -213,19 +228,50 @@ impl ControlPlane {
             // Pods trust the API server by this certificate.
             .arg("--root-ca-file")
             .arg(path.join("certificates/apiserver.crt"));
-        let scheduler = Command::new(self.programs.server("kube-scheduler"));
-        for (name, mut command) in [("controller-manager", manager), ("scheduler", scheduler)] {
-            command
-                .arg("--kubeconfig")
-                .arg(&config)
-                .arg("--leader-elect=false")
-                .arg("--cert-dir")
-                .arg(path.join(name));
-            let log = path.join(format!("{name}.log"));
-            let daemon = self.netns.run_in(|| Daemon::start(command, &log))?;
-            self._controllers.push(daemon);
+        if controllers == Controllers::ForSimulatedNodes {
+            manager.args(["--controllers", SIMULATED_NODES]);
+        }
+        self.controller_manager = Some(self.start_controller("controller-manager", manager)?);
+        if controllers == Controllers::All {
+            let scheduler = Command::new(self.programs.server("kube-scheduler"));
+            self._scheduler = Some(self.start_controller("scheduler", scheduler)?);
         }
         Ok(())
+    }
+
+    fn start_controller(&self, name: &str, mut command: Command) -> Result<Daemon> {
+        command
+            .arg("--kubeconfig")
+            .arg(self.admin_config())
+            .arg("--leader-elect=false")
+            .arg("--cert-dir")
+            .arg(self.directory().join(name));
+        let log = self.directory().join(format!("{name}.log"));
+        self.netns.run_in(|| Daemon::start(command, &log))
+    }
+
+    /// How a client of its own reaches the API server.
+    pub(super) fn api_access(&self) -> ApiAccess {
+        ApiAccess {
+            address: self.family.control_address(),
+            authority: self.directory().join("certificates/apiserver.crt"),
+            server_name: SERVER_NAME,
+            token: ADMIN_TOKEN,
+        }
+    }
+
+    /// The id of a server's process.
+    pub(super) fn process_id(&self, server: Server) -> Option<u32> {
+        match server {
+            Server::Etcd => Some(self.etcd.process_id()),
+            Server::ApiServer => self.api_server.as_ref().map(Daemon::process_id),
+            Server::ControllerManager => self.controller_manager.as_ref().map(Daemon::process_id),
+        }
+    }
+
+    /// The file of etcd's database.
+    pub(super) fn database(&self) -> PathBuf {
+        self.directory().join("etcd/member/snap/db")
     }
 
     fn kubectl(&self, config: &Path, args: &[&str]) -> Result<()> {

@@ -25,4 +25,4 @@ pub(super) fn kubeconfig(server: &str, authority: &str, token: &str) -> String {
 /// The name of the cluster, its user and its context.
 const CONTEXT: &str = "ipconflict";
 /// A name in the API server's certificate.
-const SERVER_NAME: &str = "kubernetes.default.svc";
+pub(super) const SERVER_NAME: &str = "kubernetes.default.svc";

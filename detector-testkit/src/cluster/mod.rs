@@ -4,6 +4,7 @@
 //! There is no DNS and no kube-proxy; of all services, only the API server's can be reached. Everything ends with the value,
 //! also while a panic unwinds, and the next run removes what a killed one left. Clusters can run side by side.
 
+mod access;
 mod chart;
 mod control_plane;
 mod daemon;
@@ -23,7 +24,11 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::netns::{Netns, run_command};
+use crate::{
+    netns::{Netns, run_command},
+    node::Node,
+};
+pub use access::{ApiAccess, Controllers, Server};
 pub use chart::{chart_image, copy_chart, copy_deployment};
 use control_plane::ControlPlane;
 pub use family::Family;
@@ -43,6 +48,8 @@ pub struct ClusterOptions {
     pub family: Family,
     /// All nodes have the pod subnet of the first one: pods on different nodes get the same addresses.
     pub same_pod_subnet: bool,
+    /// The controllers.
+    pub controllers: Controllers,
 }
 
 impl Default for ClusterOptions {
@@ -51,6 +58,7 @@ impl Default for ClusterOptions {
             nodes: 1,
             family: Family::V4,
             same_pod_subnet: false,
+            controllers: Controllers::All,
         }
     }
 }
@@ -74,7 +82,7 @@ impl Cluster {
     pub fn start(programs: &Programs, options: &ClusterOptions) -> Result<Self> {
         let family = options.family;
         let names: Vec<String> = (1..=options.nodes).map(node_name).collect();
-        let plane = ControlPlane::start(programs, family, &names)?;
+        let plane = ControlPlane::start(programs, family, &names, options.controllers)?;
         let mut cluster = Self {
             nodes: Vec::new(),
             proxy: None,
@@ -223,6 +231,38 @@ impl Cluster {
         let origin = format!("https://{}", proxy.address());
         self.proxy = Some(proxy);
         self.plane.write_admin_config("host", &origin)
+    }
+
+    /// The administrator's kubeconfig, for [`Cluster::netns`] and the nodes.
+    #[must_use]
+    pub fn admin_config(&self) -> PathBuf {
+        self.plane.admin_config()
+    }
+
+    /// How a client of its own reaches the API server from [`Cluster::netns`].
+    #[must_use]
+    pub fn api_access(&self) -> ApiAccess {
+        self.plane.api_access()
+    }
+
+    /// Connects a namespace that acts as a node without kubelet and container runtime. Its Node object is the caller's to create.
+    ///
+    /// # Errors
+    /// The number is in use.
+    pub fn connect(&self, number: usize, node: &Node) -> Result<()> {
+        self.plane.connect(number, node)
+    }
+
+    /// The id of a server's process; `None` if it does not run.
+    #[must_use]
+    pub fn server_process_id(&self, server: Server) -> Option<u32> {
+        self.plane.process_id(server)
+    }
+
+    /// The file of etcd's database.
+    #[must_use]
+    pub fn database(&self) -> PathBuf {
+        self.plane.database()
     }
 
     /// Stops the API server; everything else keeps running.

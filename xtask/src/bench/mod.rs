@@ -4,6 +4,7 @@
 //! the table "Failed", and the others still run.
 
 mod document;
+mod fleet;
 mod machine;
 mod table;
 
@@ -33,8 +34,15 @@ use machine::Machine;
 #[derive(clap::Args)]
 pub(crate) struct BenchOptions {
     /// Run only this benchmark; default all
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, group = "selected")]
     only: Option<Benchmark>,
+    /// Measure instead what a fleet of 5,000 nodes costs a real API server; takes about 15 minutes and updates docs/scaling.md
+    /// unless the benchmark gets arguments, such as `--fleet -- --agents 100 --claims 2000`
+    #[arg(long, group = "selected", conflicts_with_all = ["quick", "agent"])]
+    fleet: bool,
+    /// With --fleet: use an unoptimised agent and client, without a rebuild after the tests
+    #[arg(long, requires = "fleet")]
+    debug: bool,
     /// Fewer repetitions: the tables in less than five minutes; does not update docs/benchmarks.md
     #[arg(long)]
     quick: bool,
@@ -42,7 +50,11 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "PATH")]
     agent: Option<PathBuf>,
     /// Arguments for the benchmark, for example `--only latency --conflicts 1000`
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, requires = "only")]
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        requires = "selected"
+    )]
     bench_args: Vec<String>,
 }
 
@@ -129,6 +141,9 @@ impl Benchmark {
 /// goal is not an error.
 pub(crate) fn run(workspace: &Workspace, options: &BenchOptions) -> Result<()> {
     host::require_root("the benchmarks create network namespaces and load eBPF programs")?;
+    if options.fleet {
+        return fleet::run(workspace, options);
+    }
     setup::ensure(workspace, &[Group::Build, Group::Demo])?;
     if let Err(error) = setup::ensure(workspace, &[Group::Bench]) {
         // The benchmarks that need it report it; all others can still be measured.
@@ -168,11 +183,7 @@ fn measure(
     let dir = workspace.target().join("bench");
     files::create_dir(&dir)?;
     let output = dir.join("figures.jsonl");
-    if let Err(error) = fs::remove_file(&output)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        return Err(error).with_context(|| format!("could not remove {}", output.display()));
-    }
+    remove_old(&output)?;
     process::adopt_orphans()?;
     let mut failures = Vec::new();
     for benchmark in Benchmark::ALL {
@@ -265,6 +276,16 @@ fn build_packet_cost(workspace: &Workspace) -> Result<PathBuf> {
         .find(|artifact| artifact.name == NAME)
         .map(|artifact| artifact.executable)
         .with_context(|| format!("cargo did not report an executable for the bench {NAME}"))
+}
+
+/// Removes the figures of an earlier run.
+fn remove_old(output: &Path) -> Result<()> {
+    match fs::remove_file(output) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("could not remove {}", output.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn read_figures(path: &Path) -> Result<Vec<Figure>> {
