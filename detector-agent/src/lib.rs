@@ -58,6 +58,8 @@ pub mod mailbox;
 pub mod memory;
 #[cfg(feature = "node")]
 pub mod metrics;
+#[cfg(test)]
+mod model_run;
 pub mod name_service;
 #[cfg(feature = "node")]
 pub mod node;
