@@ -296,3 +296,15 @@ async fn object_that_cannot_be_read_is_refused() {
         Outcome::Rejected
     );
 }
+
+#[test]
+fn object_without_a_uid_or_a_resource_version_has_no_version() {
+    let metadata = |uid: Option<&str>, resource_version: Option<&str>| ::kube::core::ObjectMeta {
+        uid: uid.map(str::to_owned),
+        resource_version: resource_version.map(str::to_owned),
+        ..::kube::core::ObjectMeta::default()
+    };
+    assert!(version(&metadata(Some("1"), Some("2"))).is_some());
+    assert_eq!(version(&metadata(Some("1"), None)), None);
+    assert_eq!(version(&metadata(None, Some("2"))), None);
+}

@@ -271,3 +271,63 @@ async fn claims_of_the_previous_run_are_released_after_the_first_snapshot() {
     assert!(is_held_by(&api, "10.244.1.6", "a"));
     assert!(is_held_by(&api, "10.244.1.0-24", "a"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_cannot_be_used_stop_nothing_and_are_left_alone() {
+    let api = server(&[("a", "10.244.1.0/24")]);
+    let claimants = json!([{"node": "a", "bootId": "x"}, {"node": "b", "bootId": "x"}]);
+    let conflict = |address: &str, state: &str| {
+        json!({
+            "address": address,
+            "conflictId": "00000000000000000000000000000007",
+            "kind": "duplicate",
+            "scope": "fleet",
+            "state": state,
+            "confidence": "certain",
+            "claimants": claimants,
+        })
+    };
+    let objects = [
+        (CONFLICTS, "10.244.1.7", conflict("10.244.1.7", "Unheard")),
+        (CONFLICTS, "10.244.1.8", conflict("10.244.1.5", "Active")),
+        (CONFLICTS, "10.244.1.9", conflict("everywhere", "Active")),
+        (CONFLICTS, "nonsense", json!({"claimants": "all"})),
+        (CONFLICTS, "empty", json!(null)),
+        (
+            CLAIMS,
+            "10.244.1.7",
+            json!({"address": "10.244.1.5", "node": "a"}),
+        ),
+        (CLAIMS, "10.244.1.8", json!({"node": 7})),
+    ];
+    for (path, name, spec) in &objects {
+        api.apply(path, name, spec);
+    }
+    let before = objects
+        .clone()
+        .map(|(path, name, _)| api.object(path, name));
+    let a = Agent::start(&api, "a");
+    for (number, pod) in [(5, "web"), (7, "cart"), (8, "checkout"), (9, "db")] {
+        a.claim(&format!("10.244.1.{number}"), pod);
+    }
+    a.inbox.complete();
+    wait(60, "registration", || {
+        is_held_by(&api, "10.244.1.5", "a") && is_held_by(&api, "10.244.1.9", "a")
+    })
+    .await;
+    // The same while it watches, and once the pods are gone.
+    for (path, name, spec) in &objects[..5] {
+        api.apply(path, &format!("{name}-1"), spec);
+    }
+    for number in [7, 8] {
+        a.send(&format!("10.244.1.{number}"), None);
+    }
+    a.claim("10.244.1.6", "late");
+    wait(60, "registration", || is_held_by(&api, "10.244.1.6", "a")).await;
+    assert_eq!(
+        objects.map(|(path, name, _)| api.object(path, name)),
+        before
+    );
+    assert!(a.reports.lock().unwrap().is_empty());
+    a.stop().await;
+}

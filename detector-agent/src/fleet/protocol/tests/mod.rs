@@ -5,4 +5,15 @@
     reason = "a test fails by panicking"
 )]
 
+mod agent;
+mod confirmation;
+mod failures;
+mod handover;
+mod hostile_objects;
+mod leaving;
 mod model;
+mod nodes;
+mod questions;
+mod random_answers;
+mod restart;
+mod server;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::server::{Event, Server};
 use crate::{
     clock::WallTime,
     engine::{ConflictId, Timestamp},
@@ -10,7 +9,9 @@ use crate::{
         Subject,
         objects::Party,
         protocol::{
-            Call, Effect, Identity, LocalClaim, Memory, Mode, Outcome, Protocol, Report, Settings,
+            Call, Effect, Identity, LocalClaim, Memory, Mode, Outcome, Protocol, Report, Request,
+            Settings,
+            tests::server::{Event, Server},
         },
     },
 };
@@ -45,7 +46,13 @@ pub(super) struct Node {
     pub(super) boot: u32,
     pub(super) is_up: bool,
     pub(super) is_cut: bool,
+    /// When its Node was last seen to become ready.
+    pub(super) not_ready_until: u64,
     pub(super) agent: Option<Protocol>,
+    /// Its agent knows what the node has.
+    pub(super) is_fed: bool,
+    /// Its agent has read its own Node.
+    pub(super) knows_itself: bool,
     /// This node's clock is ahead of the model's by so much.
     pub(super) ahead: u64,
     pub(super) journal: BTreeMap<Subject, Memory>,
@@ -66,7 +73,10 @@ impl Node {
             boot: 0,
             is_up: true,
             is_cut: false,
+            not_ready_until: 0,
             agent: None,
+            is_fed: false,
+            knows_itself: false,
             ahead: 1_000_000_000 * (1 + number as u64 * 37),
             journal: BTreeMap::new(),
             may_leak: false,
@@ -94,12 +104,20 @@ impl Node {
         let at = self.clock(now);
         agent.restore(at, self.journal.values().cloned().collect());
         self.agent = Some(agent);
+        (self.is_fed, self.knows_itself) = (false, false);
         self.watch = None;
+    }
+
+    /// Its agent learns all that the node has.
+    pub(super) fn feed_all(&mut self, now: u64) {
         for subject in self.history.keys().copied().collect::<Vec<_>>() {
             self.feed(subject, now);
         }
-        let agent = self.agent.as_mut().unwrap();
-        agent.local_is_complete(at);
+        let at = self.clock(now);
+        if let Some(agent) = &mut self.agent {
+            self.is_fed = true;
+            agent.local_is_complete(at);
+        }
     }
 
     pub(super) fn live(&self, subject: Subject) -> Option<&Interval> {
@@ -173,15 +191,16 @@ impl Node {
         Some(call)
     }
 
-    /// One event of the watch, or the list. Returns whether there was one.
-    pub(super) fn watch(&mut self, server: &Server, now: u64) -> bool {
+    /// One event of the watch, or the list, which may be `behind` by so many events. Returns whether there was one.
+    pub(super) fn watch(&mut self, server: &Server, behind: usize, now: u64) -> bool {
         let at = self.clock(now);
         let Some(agent) = self.agent.as_mut().filter(|_| !self.is_cut) else {
             return false;
         };
         let Some(position) = &mut self.watch else {
-            agent.conflicts_listed(at, server.conflicts.values().cloned().collect());
-            self.watch = Some(server.log.len());
+            let position = server.log.len().saturating_sub(behind);
+            agent.conflicts_listed(at, server.conflicts_at(position));
+            self.watch = Some(position);
             return true;
         };
         let Some(event) = server.log.get(*position) else {
@@ -200,6 +219,8 @@ impl Node {
             return;
         };
         let at = self.clock(now);
+        self.knows_itself |= matches!((&call.request, &outcome),
+            (Request::GetNode(node), Outcome::Node(_)) if *node == self.name);
         if let Some(agent) = &mut self.agent {
             agent.answer(at, call.id, outcome);
         }

@@ -1,12 +1,11 @@
 //! Several agents against a plain recomputation: random sequences of what happens to pods, agents, nodes and the server, with requests
-//! that fail before or after they take effect, or take effect late, answers and watch events in any order between agents, and restarts
-//! with and without the journal.
+//! that fail before or after they take effect, or take effect late, answers and watch events in any order between agents, watches that
+//! begin behind or repeat events, and restarts with and without the journal.
 //! [`crate::model_run`] sets the number of sequences, and repeats them.
 
 mod agent;
 mod checks;
 mod ops;
-mod server;
 mod world;
 
 use crate::model_run;

@@ -31,6 +31,10 @@ pub(super) enum Op {
         node: usize,
         journal: bool,
     },
+    /// An agent that was started learns what its node has.
+    Feed {
+        node: usize,
+    },
     /// The machine restarts; its pods are gone.
     Reboot {
         node: usize,
@@ -48,6 +52,10 @@ pub(super) enum Op {
     Cut {
         node: usize,
         cut: bool,
+    },
+    /// The watch repeats its last events.
+    Resume {
+        node: usize,
     },
     Ready {
         node: usize,
@@ -90,10 +98,12 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (node(), subject()).prop_map(|(node, subject)| Op::Terminate { node, subject }),
         2 => node().prop_map(|node| Op::Crash { node }),
         2 => (node(), prop::bool::weighted(0.8)).prop_map(|(node, journal)| Op::Start { node, journal }),
+        2 => node().prop_map(|node| Op::Feed { node }),
         1 => (node(), any::<bool>()).prop_map(|(node, journal)| Op::Reboot { node, journal }),
         1 => node().prop_map(|node| Op::Remove { node }),
         1 => node().prop_map(|node| Op::Recreate { node }),
         2 => (node(), any::<bool>()).prop_map(|(node, cut)| Op::Cut { node, cut }),
+        1 => node().prop_map(|node| Op::Resume { node }),
         1 => (node(), any::<bool>()).prop_map(|(node, ready)| Op::Ready { node, ready }),
         2 => prop_oneof![Just(0_u8), Just(3), Just(10)].prop_map(|of_ten| Op::Faults { of_ten }),
         1 => subject().prop_map(|subject| Op::DeleteClaim { subject }),

@@ -8,15 +8,24 @@ use super::{
     agent::{Interval, Node, Pending},
     checks,
     ops::{NODES, Op},
-    server::Server,
 };
 use crate::fleet::{
     Subject,
-    protocol::{Call, Mode, NodeState, Outcome, Request},
+    protocol::{Call, Mode, NodeState, Outcome, Request, tests::server::Server},
 };
 
 /// How long a request whose sender has given up may still take effect.
 const LATE: u64 = 60_000_000_000;
+/// A list comes from the server's watch cache, and may lack the last few events. So may what a watch resumes from.
+const STALE: usize = 4;
+/// After so much time, agents have come to rest if nothing failed, and all that is needed was watched.
+const PROMPT: Duration = Duration::from_secs(60);
+/// After so much otherwise: what is only looked up, and Nodes, are read again within six minutes.
+const REPEATED: Duration = Duration::from_secs(1_200);
+/// So much later, agents have verified what they have registered.
+const VERIFIED: Duration = Duration::from_secs(8_700);
+/// How long they are watched at rest.
+const QUIET: Duration = Duration::from_secs(600);
 /// More exchanges than that at one moment are an endless loop.
 const ENDLESS: usize = 20_000;
 
@@ -30,7 +39,9 @@ pub(super) struct World {
     late: Vec<(u64, Call)>,
     /// Something failed in this sequence, so that an agent may have been silent.
     pub(super) has_faults: bool,
-    /// Objects were deleted under the agents.
+    /// Something was only looked up, which is repeated rarely.
+    has_lookups: bool,
+    /// Objects were deleted unnoticed: only the verification every two hours finds that.
     pub(super) is_tampered: bool,
     /// Requests sent since the count was reset, other than reads.
     pub(super) writes: usize,
@@ -52,6 +63,7 @@ impl World {
             faults_of_ten: 0,
             late: Vec::new(),
             has_faults: false,
+            has_lookups: false,
             is_tampered: false,
             writes: 0,
             reads: 0,
@@ -59,6 +71,7 @@ impl World {
         for node in 0..NODES {
             world.register_node(node);
             world.start(node);
+            world.nodes[node].feed_all(world.now);
         }
         world
     }
@@ -103,6 +116,7 @@ impl World {
                 let (now, subject) = (self.now, subject(s));
                 let node = &mut self.nodes[node];
                 if node.is_up {
+                    self.has_lookups |= lookup;
                     node.end(subject, now);
                     let mode = if lookup { Mode::Lookup } else { Mode::Register };
                     node.history.entry(subject).or_default().push(Interval {
@@ -143,6 +157,7 @@ impl World {
                 }
                 self.start(node);
             }
+            Op::Feed { node } => self.nodes[node].feed_all(self.now),
             Op::Reboot { node, journal } => {
                 self.has_faults = true;
                 if self.nodes[node].is_up {
@@ -170,8 +185,11 @@ impl World {
             }
             Op::Recreate { node } => {
                 if self.nodes[node].is_up {
-                    (self.has_faults, self.is_tampered) = (true, true);
-                    self.server.delete_node(&self.nodes[node].name.clone());
+                    self.has_faults = true;
+                    // An agent that did not know the Node before does not notice that it is another one.
+                    let recreated = &self.nodes[node];
+                    self.is_tampered |= recreated.agent.is_some() && !recreated.knows_itself;
+                    self.server.delete_node(&recreated.name);
                     self.register_node(node);
                 }
             }
@@ -180,11 +198,12 @@ impl World {
                 self.nodes[node].is_cut = cut;
                 self.nodes[node].watch = None;
             }
-            Op::Ready { node, ready } => {
-                if let Some(state) = self.server.nodes.get_mut(&self.nodes[node].name) {
-                    state.is_ready = ready;
-                }
+            Op::Resume { node } => {
+                let back = self.rng.usize(0..STALE);
+                let watch = &mut self.nodes[node].watch;
+                *watch = watch.map(|position| position.saturating_sub(back));
             }
+            Op::Ready { node, ready } => self.set_ready(node, ready),
             Op::Faults { of_ten } => {
                 self.has_faults |= of_ten > 0;
                 self.faults_of_ten = of_ten;
@@ -205,6 +224,16 @@ impl World {
             Op::Wait { ms } => self.advance(Duration::from_millis(ms.into()))?,
         }
         self.take_effects()
+    }
+
+    fn set_ready(&mut self, node: usize, ready: bool) {
+        let node = &mut self.nodes[node];
+        if let Some(state) = self.server.nodes.get_mut(&node.name) {
+            if !state.is_ready {
+                node.not_ready_until = self.now;
+            }
+            state.is_ready = ready;
+        }
     }
 
     fn lose_journal(&mut self, node: usize) {
@@ -240,11 +269,14 @@ impl World {
                     for report in self.nodes[node].take_effects() {
                         checks::report(self, node, &report)?;
                     }
-                    self.pull(node)
+                    self.pull(node)?
                 }
                 1 => self.serve(node),
                 2 => self.deliver(node),
-                _ => self.nodes[node].watch(&self.server, self.now),
+                _ => {
+                    let behind = self.rng.usize(0..STALE);
+                    self.nodes[node].watch(&self.server, behind, self.now)
+                }
             };
             if happened {
                 return Ok(true);
@@ -253,15 +285,16 @@ impl World {
         Ok(false)
     }
 
-    fn pull(&mut self, node: usize) -> bool {
+    fn pull(&mut self, node: usize) -> Result<bool, TestCaseError> {
         let Some(call) = self.nodes[node].pull(self.now) else {
-            return false;
+            return Ok(false);
         };
+        checks::request(self, node, &call)?;
         match call.request {
             Request::GetClaim | Request::GetConflict | Request::GetNode(_) => self.reads += 1,
             _ => self.writes += 1,
         }
-        true
+        Ok(true)
     }
 
     /// The server gets one of the node's requests, or loses it.
@@ -351,18 +384,26 @@ impl World {
         }
     }
 
-    /// Everything works again, and time passes.
-    pub(super) fn settle(&mut self) -> Result<(), TestCaseError> {
+    /// Everything works again, and as much time passes as agents need to come to rest.
+    fn settle(&mut self) -> Result<(), TestCaseError> {
         self.faults_of_ten = 0;
         for node in 0..self.nodes.len() {
             self.nodes[node].is_cut = false;
-            if let Some(state) = self.server.nodes.get_mut(&self.nodes[node].name) {
-                state.is_ready = true;
-            }
+            self.set_ready(node, true);
             self.start(node);
+            if !self.nodes[node].is_fed {
+                self.nodes[node].feed_all(self.now);
+            }
         }
-        let minutes = if self.is_tampered { 180 } else { 20 };
-        self.advance(Duration::from_secs(60 * minutes))
+        let is_prompt = !self.has_faults && !self.has_lookups && !self.is_tampered;
+        self.advance(if is_prompt { PROMPT } else { REPEATED })?;
+        if self.is_tampered {
+            // The machines are suspended, which costs less than what they do meanwhile.
+            self.now += u64::try_from(VERIFIED.as_nanos()).unwrap();
+            self.apply_late();
+            self.advance(REPEATED)?;
+        }
+        Ok(())
     }
 
     /// The end of a sequence.
@@ -370,7 +411,7 @@ impl World {
         self.settle()?;
         checks::rest(&self)?;
         (self.writes, self.reads) = (0, 0);
-        self.advance(Duration::from_secs(1_200))?;
+        self.advance(QUIET)?;
         checks::quiet(&self)?;
         for node in 0..self.nodes.len() {
             for s in 0..super::ops::SUBJECTS {
@@ -378,7 +419,7 @@ impl World {
                 self.nodes[node].feed(subject(s), self.now);
             }
         }
-        self.settle()?;
+        self.advance(PROMPT)?;
         checks::rest(&self)
     }
 }

@@ -90,6 +90,29 @@ impl Server {
         }
     }
 
+    /// The conflicts as they were when the log had so many events.
+    pub(super) fn conflicts_at(&self, position: usize) -> Vec<Stored<ConflictSpec>> {
+        let mut conflicts = BTreeMap::new();
+        for event in &self.log[..position] {
+            match event {
+                Event::Changed(stored) => conflicts.insert(stored.spec.address, stored.clone()),
+                Event::Deleted(stored) => conflicts.remove(&stored.spec.address),
+            };
+        }
+        conflicts.into_values().collect()
+    }
+
+    /// Somebody else writes this conflict, whatever is there.
+    pub(super) fn write_conflict(&mut self, spec: ConflictSpec) {
+        let subject = spec.address;
+        let before = self.conflicts.get(&subject.object_name());
+        let request = match before.map(|stored| stored.version.clone()) {
+            Some(version) => Request::ReplaceConflict(version, spec),
+            None => Request::CreateConflict(spec),
+        };
+        self.apply(subject, &request);
+    }
+
     pub(super) fn delete_conflict(&mut self, name: &str) {
         if let Some(mut stored) = self.conflicts.remove(name) {
             self.revision += 1;

@@ -1,0 +1,91 @@
+//! What the journal restores, until the agent knows what its node has.
+
+use std::time::Duration;
+
+use super::{
+    agent::{Agent, address, holder, other_address, server, writes_claim},
+    server::Server,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// An agent that has registered two addresses starts again.
+fn restarted() -> (Server, Agent) {
+    let mut server = server(&["a", "b"]);
+    let mut a = Agent::new("a");
+    a.claim(address(), "web");
+    a.claim(other_address(), "cart");
+    a.run(&mut server);
+    (server, Agent::starting("a", 0, a.journal))
+}
+
+#[test]
+fn nothing_is_released_before_all_is_known_that_the_node_has() {
+    let (mut server, mut a) = restarted();
+    let before = server.claims.clone();
+    let sent = a.run_for(&mut server, 30 * MINUTE);
+    let sent: Vec<_> = sent.into_iter().map(|(_, request)| request).collect();
+    assert!(!writes_claim(&sent), "{sent:?}");
+    assert_eq!(server.claims, before);
+    assert_eq!(a.journal.len(), 2);
+}
+
+#[test]
+fn what_the_node_has_stays_and_the_rest_is_released() {
+    let (mut server, mut a) = restarted();
+    a.claim(address(), "web");
+    a.run(&mut server);
+    assert!(holder(&server, other_address()).is_some());
+    a.protocol.local_is_complete(a.now);
+    a.run_for(&mut server, 2 * MINUTE);
+    assert!(holder(&server, address()).is_some());
+    assert_eq!(holder(&server, other_address()), None);
+    assert_eq!(a.journal.len(), 1);
+}
+
+#[test]
+fn conflict_that_was_reported_goes_on() {
+    let mut server = server(&["a", "b"]);
+    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
+    a.claim(address(), "web");
+    a.run(&mut server);
+    b.claim(address(), "cart");
+    b.run(&mut server);
+    a.run(&mut server);
+    b.run(&mut server);
+    let reported = b.reports().pop().unwrap();
+    let mut b = Agent::starting("b", 0, b.journal);
+    b.run(&mut server);
+    assert!(b.reports().is_empty(), "it may still be known to go on");
+    b.claim(address(), "cart");
+    b.protocol.local_is_complete(b.now);
+    b.run(&mut server);
+    let reports = b.reports();
+    assert!(
+        reports.iter().all(|r| r.is_update && !r.is_resolved),
+        "{reports:?}"
+    );
+    let id = |r: &super::super::Report| r.conflict.conflict_id;
+    assert_eq!(reports.last().map(id), Some(id(&reported)));
+}
+
+#[test]
+fn conflict_that_ended_meanwhile_is_resolved() {
+    let mut server = server(&["a", "b"]);
+    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
+    a.claim(address(), "web");
+    a.run(&mut server);
+    b.claim(address(), "cart");
+    b.run(&mut server);
+    a.run(&mut server);
+    b.run(&mut server);
+    let mut b = Agent::starting("b", 0, b.journal);
+    b.protocol.local_is_complete(b.now);
+    b.run(&mut server);
+    let reports = b.reports();
+    assert!(
+        matches!(&reports[..], [r] if r.is_resolved && r.is_reporter),
+        "{reports:?}"
+    );
+    assert!(server.conflicts.is_empty());
+}
