@@ -219,12 +219,12 @@ impl Protocol {
 
     /// The request for the own Node, if it is due and something is registered.
     pub(super) fn own_node_request(&mut self, now: Timestamp) -> Option<Call> {
-        if self.entries.is_empty() || !self.own_node.is_due(now, &mut self.rng) {
+        if self.entries.is_empty() || !self.own_node.is_due(now) {
             return None;
         }
         let ours = |(_, entry): &(&Subject, &Entry)| matches!(entry.claim.holder, Holder::Us(..));
         let Some((&subject, _)) = self.entries.iter().find(ours) else {
-            self.own_node.postpone(now, &mut self.rng);
+            self.own_node.skip(now, &mut self.rng);
             return None;
         };
         let id = CallId(self.next_call);

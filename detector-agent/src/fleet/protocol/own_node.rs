@@ -9,6 +9,7 @@ const PERIOD: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Default)]
 pub(super) struct OwnNode {
+    /// `None` until it was read once.
     next: Option<Timestamp>,
     is_in_flight: bool,
     /// `metadata.uid`; `None` if it does not exist.
@@ -21,10 +22,9 @@ impl OwnNode {
         self.next.filter(|_| is_needed && !self.is_in_flight)
     }
 
-    /// Whether it is to be read now. The first time is a period after the start.
-    pub(super) fn is_due(&mut self, now: Timestamp, rng: &mut fastrand::Rng) -> bool {
-        let next = *self.next.get_or_insert_with(|| now + jitter(PERIOD, rng));
-        next <= now && !self.is_in_flight
+    /// Whether it is to be read now, if anything is registered. The first time is at once: later views are compared with that one.
+    pub(super) fn is_due(&self, now: Timestamp) -> bool {
+        self.next.is_none_or(|next| next <= now) && !self.is_in_flight
     }
 
     pub(super) fn sent(&mut self) {
@@ -46,6 +46,13 @@ impl OwnNode {
             // The first view: only a Node that is missing is news.
             None => is_gone,
             Some(before) => before != *self.uid.as_ref().unwrap_or(&None),
+        }
+    }
+
+    /// It was due, and nothing is registered.
+    pub(super) fn skip(&mut self, now: Timestamp, rng: &mut fastrand::Rng) {
+        if self.next.is_some() {
+            self.postpone(now, rng);
         }
     }
 

@@ -13,6 +13,7 @@ mod hostile_objects;
 mod leaving;
 mod model;
 mod nodes;
+mod own_node;
 mod questions;
 mod random_answers;
 mod restart;
