@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     Stored, Subject, Version,
-    objects::{ConflictClaimant, ConflictSpec, ConflictState, Party},
+    objects::{ConflictClaimant, ConflictSpec, ConflictState, MAX_COLUMN, Party},
 };
 use crate::engine::{Confidence, ConflictId, ConflictKind, ConflictScope, Network};
 
@@ -198,13 +198,19 @@ fn columns(claimants: &[ConflictClaimant]) -> (String, String) {
 }
 
 fn joined(mut names: Vec<String>) -> String {
-    let more = names.len().saturating_sub(MAX_NAMES);
-    names.truncate(MAX_NAMES);
-    let text = names.join(", ");
-    if more == 0 {
-        text
-    } else {
-        format!("{text} and {more} more")
+    let all = names.len();
+    loop {
+        let more = all - names.len();
+        let text = names.join(", ");
+        let text = match more {
+            0 => text,
+            _ => format!("{text} and {more} more"),
+        };
+        // Longer ones, and with them the conflict, are refused by the schema.
+        if names.len() <= MAX_NAMES && text.len() <= MAX_COLUMN {
+            return text;
+        }
+        names.pop();
     }
 }
 

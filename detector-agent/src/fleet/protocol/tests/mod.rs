@@ -6,6 +6,7 @@
 )]
 
 mod agent;
+mod columns;
 mod confirmation;
 mod failures;
 mod handover;
