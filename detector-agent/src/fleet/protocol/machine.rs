@@ -22,10 +22,11 @@ use crate::{
     engine::{ConflictId, Timestamp},
 };
 
-/// Subjects that this node does not have, but that a conflict connects with it. Only a faulty writer comes near.
-const MAX_CONNECTED: usize = 4_096;
+/// Subjects that this node does not have, but that a conflict connects with it. Only a faulty writer comes near. A conflict takes up to
+/// 64 KiB.
+pub(super) const MAX_CONNECTED: usize = 1_024;
 /// Conflicts of others that are known by subject only.
-const MAX_KNOWN: usize = 65_536;
+pub(super) const MAX_KNOWN: usize = 65_536;
 
 /// The agent's side of the protocol. All times are of one monotonic clock, which never goes back.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ pub struct Protocol {
     /// Entries with a local claim.
     locals: usize,
     /// Subjects of conflicts without an entry: a claim of one of them reads the conflict.
-    known: BTreeSet<Subject>,
+    pub(super) known: BTreeSet<Subject>,
     is_complete: bool,
     is_listed: bool,
     effects: Vec<Effect>,

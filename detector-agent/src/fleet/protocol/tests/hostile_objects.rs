@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{
-    super::{Outcome, Request, Stored, Version, conflict},
+    super::{Outcome, Request, Stored, Version, conflict, machine},
     agent::{Agent, address, holder, other_address, server, set_node, writes_claim},
 };
 use crate::{
@@ -127,6 +127,26 @@ fn thousands_of_claimants_are_cut() {
     written(&sent).for_each(assert_bounded);
     let entry = &a.protocol.entries[&address()];
     assert!(entry.conflict.spec().unwrap().claimants.len() <= conflict::MAX_CLAIMANTS);
+}
+
+#[test]
+fn conflicts_about_what_this_node_does_not_have_take_bounded_memory() {
+    let mut a = Agent::new("a");
+    a.claim(address(), "web");
+    let all = 2 * machine::MAX_KNOWN;
+    for number in 0..all {
+        let [high, middle, low] = [16, 8, 0].map(|shift| number >> shift & 0xff);
+        let subject: Subject = format!("10.{high}.{middle}.{low}").parse().unwrap();
+        let claimants = vec![claimant("b", "boot"), claimant("a", "a-0")];
+        let stored = stored(&number.to_string(), "1", conflict(subject, claimants));
+        a.protocol.conflict_changed(a.now, stored);
+    }
+    assert!(a.protocol.entries.len() <= machine::MAX_CONNECTED + 1);
+    assert!(a.protocol.known.len() <= machine::MAX_KNOWN);
+    assert!(a.protocol.counts().unusable_objects > 0, "it is counted");
+    // What the node has is registered all the same.
+    let call = (0..100).find_map(|_| a.next().filter(|call| call.subject == address()));
+    assert!(matches!(call.unwrap().request, Request::CreateClaim(_)));
 }
 
 #[test]
