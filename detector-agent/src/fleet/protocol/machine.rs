@@ -150,13 +150,15 @@ impl Protocol {
             .map(|stored| (stored.spec.address, stored.version.clone()))
             .collect();
         self.known.clear();
-        self.is_listed = true;
+        self.is_listed = false;
         for stored in conflicts {
             self.conflict_changed(now, stored);
         }
+        self.is_listed = true;
         for (subject, entry) in &mut self.entries {
-            // It may be older than an answer, or the server was restored from a backup.
-            if entry.conflict.version() != listed.get(subject) {
+            // It may be older than an answer, or than what an earlier run reported, or the server was restored from a backup.
+            let is_restored = entry.reported.as_ref().is_some_and(|r| r.is_restored);
+            if is_restored || entry.conflict.version() != listed.get(subject) {
                 entry.conflict.is_stale = true;
             }
         }

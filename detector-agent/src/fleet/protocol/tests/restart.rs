@@ -6,6 +6,7 @@ use super::{
     agent::{Agent, address, holder, other_address, server, writes_claim},
     server::Server,
 };
+use crate::fleet::objects::ConflictState;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -43,8 +44,8 @@ fn what_the_node_has_stays_and_the_rest_is_released() {
     assert_eq!(a.journal.len(), 1);
 }
 
-#[test]
-fn conflict_that_was_reported_goes_on() {
+/// `b` has reported a conflict with `a`.
+fn reported() -> (Server, Agent, Agent) {
     let mut server = server(&["a", "b"]);
     let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
     a.claim(address(), "web");
@@ -53,6 +54,12 @@ fn conflict_that_was_reported_goes_on() {
     b.run(&mut server);
     a.run(&mut server);
     b.run(&mut server);
+    (server, a, b)
+}
+
+#[test]
+fn conflict_that_was_reported_goes_on() {
+    let (mut server, _a, mut b) = reported();
     let reported = b.reports().pop().unwrap();
     let mut b = Agent::starting("b", 0, b.journal);
     b.run(&mut server);
@@ -70,15 +77,26 @@ fn conflict_that_was_reported_goes_on() {
 }
 
 #[test]
-fn conflict_that_ended_meanwhile_is_resolved() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
+fn conflict_that_was_reported_goes_on_if_the_list_is_behind() {
+    let (mut server, _a, b) = reported();
+    let mut b = Agent::starting("b", 0, b.journal);
     b.claim(address(), "cart");
+    b.protocol.local_is_complete(b.now);
+    let behind = server.conflicts_at(server.log.len() - 1);
+    assert_eq!(behind[0].spec.state, ConflictState::Suspected);
+    b.protocol.conflicts_listed(b.now, behind);
+    while b.exchange(&mut server).is_some() {}
     b.run(&mut server);
-    a.run(&mut server);
-    b.run(&mut server);
+    let reports = b.reports();
+    assert!(
+        reports.iter().all(|r| r.is_update && !r.is_resolved),
+        "{reports:?}"
+    );
+}
+
+#[test]
+fn conflict_that_ended_meanwhile_is_resolved() {
+    let (mut server, _a, b) = reported();
     let mut b = Agent::starting("b", 0, b.journal);
     b.protocol.local_is_complete(b.now);
     b.run(&mut server);
