@@ -163,7 +163,10 @@ impl Entry {
                     .proof
                     .filter(|proof| is_reported && (!is_known || Some(proof.conflict) == id));
             }
-            Role::Undetermined => {}
+            Role::Undetermined => {
+                let proof = contest.proof;
+                contest.proof = proof.filter(|p| is_reported || p.claim_began == local.began);
+            }
         }
         self.contest = contest;
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     agent::{Agent, address, holder, other_address, server, writes_claim},
-    server::Server,
+    server::{Event, Server},
 };
 use crate::fleet::objects::ConflictState;
 
@@ -92,6 +92,29 @@ fn conflict_that_was_reported_goes_on_if_the_list_is_behind() {
         reports.iter().all(|r| r.is_update && !r.is_resolved),
         "{reports:?}"
     );
+}
+
+#[test]
+fn conflict_that_ended_meanwhile_is_not_raised_by_old_events() {
+    let (mut server, _a, b) = reported();
+    server.delete_conflict(&address().object_name());
+    let mut b = Agent::starting("b", 0, b.journal);
+    b.claim(address(), "cart");
+    b.protocol.local_is_complete(b.now);
+    b.protocol.conflicts_listed(b.now, Vec::new());
+    b.exchange(&mut server);
+    let reports = b.reports();
+    assert!(
+        matches!(&reports[..], [r] if r.is_resolved && r.is_reporter),
+        "{reports:?}"
+    );
+    for event in &server.log {
+        if let Event::Changed(stored) = event.clone() {
+            b.protocol.conflict_changed(b.now, stored);
+        }
+    }
+    let reports = b.reports();
+    assert!(reports.is_empty(), "{reports:?}");
 }
 
 #[test]
