@@ -21,7 +21,7 @@ pub(crate) const CLUSTER_TESTS: &str = "cluster";
 /// Arguments of `test`.
 #[derive(clap::Args)]
 pub(crate) struct TestOptions {
-    /// Random sequences for the engine's model test; default 2,000; 200,000 take about ten minutes
+    /// Random sequences for each model test; default 2,000; 200,000 take about an hour
     #[arg(long, value_name = "N")]
     model_sequences: Option<u32>,
     /// Test in virtual machines with other kernels: `core` (minutes) or `full`
