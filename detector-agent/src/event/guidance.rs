@@ -107,7 +107,8 @@ pub fn part_runbook_url(role: Role) -> Option<String> {
     let alert = match role {
         Role::Source => "IPConflictDetectorBlind",
         Role::Sink => "IPConflictSinkFailing",
-        Role::Names | Role::Ipam | Role::Fleet => return None,
+        Role::Fleet => "IPConflictFleetBlind",
+        Role::Names | Role::Ipam => return None,
     };
     Some(format!("{DOCS}/runbooks/{alert}.md"))
 }
@@ -180,7 +181,7 @@ mod tests {
     #[test]
     fn runbooks_of_parts_exist() {
         let runbooks = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/runbooks");
-        for role in [Role::Source, Role::Sink] {
+        for role in [Role::Source, Role::Sink, Role::Fleet] {
             let url = part_runbook_url(role).unwrap();
             let (_, file) = url.rsplit_once('/').unwrap();
             assert!(runbooks.join(file).exists(), "{url}");

@@ -418,6 +418,26 @@ fn what_does_not_work_comes_before_everything_else() {
 }
 
 #[test]
+fn whether_other_nodes_are_compared_with_is_shown() {
+    let off = AgentCommand::run(AGENT);
+    // Without the Kubernetes API.
+    let failed = AgentCommand::run(AGENT).arg("--fleet=kubernetes");
+    let runbook = "document.querySelector('#problems a[target]')?.href.split('/').pop() ?? ''";
+    for (command, state, expected) in [
+        (off, "Off", ""),
+        (failed, "Failed", "IPConflictFleetBlind.md"),
+    ] {
+        let node = Node::new("pagefleet").unwrap();
+        let _agent = Agent::start_ready(&node, &command).unwrap();
+        let browser = open_live_page(&node);
+        let row = format!("document.querySelector('#fleet').innerText.startsWith('{state}')");
+        browser.wait(&row).unwrap();
+        assert_eq!(browser.eval(runbook).unwrap(), expected);
+        assert_no_console_errors(&browser);
+    }
+}
+
+#[test]
 fn next_step_and_runbook_are_those_of_the_api() {
     let node = Node::new("pagenext").unwrap();
     let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();

@@ -4,21 +4,24 @@ import { $, counted, element, runbookLink, showCount } from "./dom.js";
 
 const MAX_PROBLEMS = 3; // lines at the top; the others are counted
 const STATES = { works: "Works", degraded: "Degraded", failed: "Failed", starting: "Starting", off: "Off" };
-const PART_LABELS = { cri: "container runtime (CRI)", "cni-cache": "CNI result cache", kube: "Kubernetes API", "name-hash": "device names" };
-const ROLES = { source: "Observation: ", names: "Pod lookups: ", ipam: "IPAM source: ", sink: "" };
+const PART_LABELS = { cri: "container runtime (CRI)", "cni-cache": "CNI result cache", kube: "Kubernetes API", "name-hash": "device names", fleet: "Registry of addresses" };
+const ROLES = { source: "Observation: ", names: "Pod lookups: ", ipam: "IPAM source: ", fleet: "", sink: "" };
 const PROBLEM_ORDER = ["source", "sink", "fleet", "ipam", "names"];
 
 export function drawHealth(report) {
   drawProblems(report);
   const parts = report.parts ?? [];
   const rows = (role) => parts.filter((part) => part.role === role).map((part) => row(part));
-  const none = (...more) => [element("li", {}, element("span", { class: "state off" }, "None"), ...more)];
+  const without = (state, ...more) => [element("li", {}, element("span", { class: "state off" }, state), ...more)];
   $("sources").replaceChildren(...rows("source"));
   $("names").replaceChildren(...rows("names"));
   const ipam = rows("ipam");
-  $("ipam").replaceChildren(...(ipam.length ? ipam : none()));
+  $("ipam").replaceChildren(...(ipam.length ? ipam : without("None")));
+  const fleet = rows("fleet");
+  $("fleet").replaceChildren(...(fleet.length ? fleet : without(STATES.off,
+    element("div", { class: "detail" }, "An address that two nodes have is not found. Turn it on with --fleet kubernetes."))));
   const sinks = rows("sink");
-  $("sinks").replaceChildren(...(sinks.length ? sinks : none(
+  $("sinks").replaceChildren(...(sinks.length ? sinks : without("None",
     element("div", { class: "detail" }, "Events are available on this page, in the metrics and through the API. Add sinks with --events or in the configuration file."))));
   $("version").textContent = report.version ? `· version ${report.version}` : "";
 }
