@@ -151,6 +151,7 @@ impl Core {
         if let Some(persistence) = &mut self.outputs.persistence {
             persistence.conflict_changed(&self.engine, conflict);
         }
+        self.mark_conflict(conflict.address);
     }
 
     fn report_anomaly(&mut self, change: Change, anomaly: &Anomaly) {

@@ -1,15 +1,16 @@
-//! Feeds the comparison with other nodes: takes the addresses whose claims changed from the engine, after the round, and sends what is to
-//! be registered of them.
+//! Feeds the comparison with other nodes: takes the addresses whose claims or conflicts changed, after the round, and sends what is to be
+//! registered and published of them.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 
 use super::Core;
 use crate::{
-    engine::{CertainClaim, ClaimantId, Engine, Ipam, Pool, PoolUpdate, Timestamp},
-    fleet::{Candidate, Feed, Inbox},
-    pods::{LookupUpdate, PodAnswer, PodDirectory},
+    clock::Moment,
+    engine::{CertainClaim, Claimant, ClaimantId, Engine, Ipam, Pool, PoolUpdate, Timestamp},
+    fleet::{Candidate, ConflictFeed, Feed, Inbox},
+    pods::{LookupUpdate, Pod, PodAnswer, PodDirectory},
 };
 
 /// Most addresses of one round. Those of a large snapshot take several, between which the kernel is served.
@@ -19,6 +20,9 @@ const MAX_ADDRESSES: usize = 256;
 #[derive(Debug)]
 pub struct FleetFeed {
     feed: Feed,
+    conflicts: ConflictFeed,
+    /// Addresses whose conflicts changed.
+    changed_conflicts: BTreeSet<IpAddr>,
     inbox: Inbox,
     pods: Arc<PodDirectory>,
 }
@@ -27,7 +31,13 @@ impl FleetFeed {
     /// Sends to `inbox` the claims that `feed` chooses.
     #[must_use]
     pub fn new(feed: Feed, inbox: Inbox, pods: Arc<PodDirectory>) -> Self {
-        Self { feed, inbox, pods }
+        Self {
+            feed,
+            conflicts: ConflictFeed::default(),
+            changed_conflicts: BTreeSet::new(),
+            inbox,
+            pods,
+        }
     }
 
     fn update(&mut self, engine: &Engine, address: IpAddr, now: Timestamp) {
@@ -38,11 +48,18 @@ impl FleetFeed {
         }
     }
 
+    fn update_conflicts(&mut self, engine: &Engine, address: IpAddr, now: Timestamp) {
+        let conflicts = engine.conflicts_of(address, now);
+        let pods = &self.pods;
+        let pod_of = |claimant: &Claimant| known(pods.pod_of(claimant));
+        let updates = (self.conflicts).update(address, &conflicts, pod_of, &Moment::now());
+        for update in updates {
+            self.inbox.send_conflict(update);
+        }
+    }
+
     fn candidate(&self, claim: CertainClaim) -> Candidate {
-        let pod = match self.pods.pod_of(&claim.claimant) {
-            PodAnswer::Known(pod) => Some(pod),
-            PodAnswer::Unknown(_) => None,
-        };
+        let pod = known(self.pods.pod_of(&claim.claimant));
         let is_settled = self.feed.is_complete()
             || match claim.claimant.id {
                 ClaimantId::Device(ifindex, generation) => {
@@ -58,13 +75,28 @@ impl FleetFeed {
     }
 }
 
+fn known(answer: PodAnswer) -> Option<Arc<Pod>> {
+    match answer {
+        PodAnswer::Known(pod) => Some(pod),
+        PodAnswer::Unknown(_) => None,
+    }
+}
+
 impl Core {
     /// Whether addresses wait for [`Core::feed_fleet`].
     pub(super) fn has_claims_to_feed(&self) -> bool {
         // Before the first snapshot the networks of claims are not known.
-        self.outputs.fleet.is_some()
-            && self.resync.has_merged_first
-            && self.engine.has_changed_claims()
+        self.outputs.fleet.as_ref().is_some_and(|fleet| {
+            self.resync.has_merged_first
+                && (self.engine.has_changed_claims() || !fleet.changed_conflicts.is_empty())
+        })
+    }
+
+    /// A conflict within this node was raised, updated or resolved.
+    pub(super) fn mark_conflict(&mut self, address: IpAddr) {
+        if let Some(fleet) = &mut self.outputs.fleet {
+            fleet.changed_conflicts.insert(address);
+        }
     }
 
     /// Once a round: feeds what changed.
@@ -78,6 +110,12 @@ impl Core {
         for address in self.engine.take_changed_claims(MAX_ADDRESSES) {
             fleet.update(&self.engine, address, now);
         }
+        for _ in 0..MAX_ADDRESSES {
+            let Some(address) = fleet.changed_conflicts.pop_first() else {
+                return;
+            };
+            fleet.update_conflicts(&self.engine, address, now);
+        }
     }
 
     /// Once a second: has addresses looked at again that may be fed now, and completes the start.
@@ -90,16 +128,28 @@ impl Core {
             self.engine.recheck_claims_on(device);
         }
         if is_fed && fleet.feed.complete_if_decided() {
+            // Those that were restored have not changed.
+            for address in self.engine.conflict_addresses() {
+                fleet.update_conflicts(&self.engine, address, now);
+            }
             fleet.inbox.complete();
+        }
+        if fleet.conflicts.take_has_room() {
+            let open = self.engine.conflict_addresses();
+            fleet.changed_conflicts.extend(open);
         }
         self.engine.recheck_claims(fleet.feed.undecided());
     }
 
     /// Pods became known, or changed.
     pub(super) fn recheck_fleet_pods(&mut self, update: &LookupUpdate) {
-        let Some(fleet) = &self.outputs.fleet else {
+        let Some(fleet) = &mut self.outputs.fleet else {
             return;
         };
+        for devices in [&update.pods, &update.details] {
+            let addresses = fleet.conflicts.addresses_on(devices);
+            fleet.changed_conflicts.extend(addresses);
+        }
         for device in update.pods.iter().chain(&update.details) {
             self.engine.recheck_claims_on(*device);
             // Whatever leads to them.

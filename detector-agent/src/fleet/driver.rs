@@ -8,18 +8,20 @@ use ipnet::IpNet;
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 
 use super::{
-    FleetSettings, Inbox, Subject,
+    ConflictUpdate, FleetSettings, Inbox, Subject,
+    calls::{Done, Origin, outcome_name, verb},
+    clock::Clock,
     health::{FleetHealth, Way},
     journal::Journal,
-    objects::Party,
+    local_conflicts::LocalConflicts,
+    objects::{ConflictSpec, Party},
     pacing::Pacing,
-    protocol::{CallId, Effect, Identity, LocalClaim, Mode, Outcome, Protocol, Report, Request},
-    registry::{Answer, OwnNode, Problem, Registry},
-    watch::{RECHECK, WatchUpdate},
+    protocol::{Effect, Identity, LocalClaim, Mode, Protocol, Report, Request},
+    registry::{OwnNode, Problem, Registry},
+    watch::{RECHECK, WatchUpdate, WatchedConflict},
 };
 use crate::{
-    clock::{self, WallTime},
-    engine::Timestamp,
+    clock::WallTime,
     metrics::{FleetRequest, Metrics, gauge_value},
     timer::{sleep_until_some, with_jitter},
 };
@@ -32,30 +34,6 @@ const NODE_RETRY: Duration = Duration::from_secs(10);
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 /// The source of a range in its claim.
 const POD_CIDR: &str = "podCIDR";
-
-/// The clock of the protocol, which follows that of tokio.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
-    instant: Instant,
-    timestamp: Timestamp,
-}
-
-impl Clock {
-    pub(super) fn new() -> Self {
-        Self {
-            instant: Instant::now(),
-            timestamp: clock::now(),
-        }
-    }
-
-    pub(super) fn now(self) -> Timestamp {
-        self.timestamp + self.instant.elapsed()
-    }
-
-    fn instant(self, at: Timestamp) -> Instant {
-        self.instant + at.since(self.timestamp)
-    }
-}
 
 /// What the driver works with.
 pub(super) struct Parts {
@@ -72,25 +50,12 @@ pub(super) struct Parts {
     pub(super) emit: Box<dyn Fn(Report) + Send>,
 }
 
-/// The end of a request.
-enum Done {
-    Call {
-        id: CallId,
-        verb: &'static str,
-        sent_at: Instant,
-        answer: Box<Answer>,
-    },
-    OwnNode {
-        sent_at: Instant,
-        found: Result<OwnNode, Problem>,
-    },
-}
-
 /// Runs the protocol.
 pub(super) struct Driver {
     identity: Identity,
     exclude: Vec<IpNet>,
     protocol: Protocol,
+    local_conflicts: LocalConflicts,
     registry: Arc<Registry>,
     pacing: Pacing,
     journal: Journal,
@@ -117,10 +82,12 @@ impl Driver {
     /// A driver of a protocol that was restored from the journal.
     pub(super) fn new(parts: Parts) -> Self {
         let now = Instant::now();
+        let local_conflicts = LocalConflicts::new(parts.identity.node.clone());
         Self {
             identity: parts.identity,
             exclude: parts.settings.fleet_exclude,
             protocol: parts.protocol,
+            local_conflicts,
             registry: parts.registry,
             pacing: Pacing::new(parts.settings.fleet_rate, now),
             journal: parts.journal,
@@ -173,11 +140,16 @@ impl Driver {
             let claim = claim.map(|claim| self.signed(claim));
             self.protocol.set_local(now, subject, claim);
         }
+        for (name, spec) in received.conflicts {
+            let spec = spec.map(|spec| self.signed_conflict(spec));
+            self.local_conflicts.set(ConflictUpdate { name, spec });
+        }
         self.is_fed |= received.is_complete;
         // The ranges are part of what the node has.
         if self.is_fed && self.own_node.is_some() && !std::mem::replace(&mut self.is_complete, true)
         {
             self.protocol.local_is_complete(now);
+            self.local_conflicts.complete();
         }
         received.is_closed
     }
@@ -188,6 +160,17 @@ impl Driver {
         claim.party.node.clone_from(&identity.node);
         claim.party.boot_id.clone_from(&identity.boot_id);
         claim
+    }
+
+    /// The conflict in this node's name.
+    fn signed_conflict(&self, mut spec: Box<ConflictSpec>) -> Box<ConflictSpec> {
+        let identity = &self.identity;
+        for claimant in &mut spec.claimants {
+            claimant.party.node.clone_from(&identity.node);
+            claimant.party.boot_id.clone_from(&identity.boot_id);
+        }
+        spec.nodes.clone_from(&identity.node);
+        spec
     }
 
     fn take_effects(&mut self) {
@@ -219,31 +202,39 @@ impl Driver {
             });
         }
         while self.is_ready() && self.pacing.try_begin(now) {
-            let call = self
-                .protocol
-                .next_request(self.clock.now(), WallTime::now());
-            let Some(call) = call else {
+            let Some((origin, name, request)) = self.next_request() else {
                 self.pacing.withdraw();
                 return;
             };
             let registry = Arc::clone(&self.registry);
             self.requests.spawn(async move {
                 Done::Call {
-                    id: call.id,
-                    verb: verb(&call.request),
+                    origin,
+                    verb: verb(&request),
                     sent_at: now,
-                    answer: Box::new(registry.execute(call.subject, &call.request).await),
+                    answer: Box::new(registry.execute(&name, &request).await),
                 }
             });
             self.take_effects();
         }
     }
 
+    /// The next request with the name of its object. Those of the comparison between nodes go first.
+    fn next_request(&mut self) -> Option<(Origin, String, Request)> {
+        let now = self.clock.now();
+        if let Some(call) = self.protocol.next_request(now, WallTime::now()) {
+            let name = call.subject.object_name();
+            return Some((Origin::Protocol(call.id), name, call.request));
+        }
+        let (name, request) = self.local_conflicts.next_request(now)?;
+        Some((Origin::LocalConflict(name.clone()), name, request))
+    }
+
     /// When there is something to do if nothing arrives.
     fn wake_at(&self) -> Option<Instant> {
-        let call_due = self
-            .protocol
-            .next_due()
+        let calls = [self.protocol.next_due(), self.local_conflicts.next_due()];
+        let call_due = calls.into_iter().flatten().min();
+        let call_due = call_due
             .filter(|_| self.is_ready())
             .map(|due| self.clock.instant(due));
         let due = self.node_due.into_iter().chain(call_due).min()?;
@@ -254,7 +245,7 @@ impl Driver {
     fn done(&mut self, done: Done) {
         match done {
             Done::Call {
-                id,
+                origin,
                 verb,
                 sent_at,
                 answer,
@@ -265,7 +256,12 @@ impl Driver {
                 }
                 self.answered(sent_at, answer.problem.as_ref());
                 let now = self.clock.now();
-                self.protocol.answer(now, id, answer.outcome);
+                match origin {
+                    Origin::Protocol(id) => self.protocol.answer(now, id, answer.outcome),
+                    Origin::LocalConflict(name) => {
+                        self.local_conflicts.answer(now, &name, answer.outcome);
+                    }
+                }
             }
             Done::OwnNode { sent_at, found } => self.found_own_node(sent_at, found),
         }
@@ -357,15 +353,24 @@ impl Driver {
         match update {
             WatchUpdate::Listed(conflicts) => {
                 self.watch_works();
-                self.protocol.conflicts_listed(now, conflicts);
+                self.protocol.conflicts_listed(now, conflicts.fleet);
+                self.local_conflicts.listed(conflicts.local);
             }
             WatchUpdate::Changed(conflict) => {
                 self.watch_works();
-                self.protocol.conflict_changed(now, *conflict);
+                match *conflict {
+                    WatchedConflict::Fleet(stored) => self.protocol.conflict_changed(now, stored),
+                    WatchedConflict::Local(name, stored) => {
+                        self.local_conflicts.found(name, stored)
+                    }
+                }
             }
             WatchUpdate::Deleted(conflict) => {
                 self.watch_works();
-                self.protocol.conflict_deleted(now, *conflict);
+                match *conflict {
+                    WatchedConflict::Fleet(stored) => self.protocol.conflict_deleted(now, stored),
+                    WatchedConflict::Local(name, _) => self.local_conflicts.gone(&name),
+                }
             }
             WatchUpdate::Works => self.watch_works(),
             WatchUpdate::Failed(problem) => {
@@ -391,25 +396,5 @@ impl Driver {
         let claims = &self.metrics.fleet_claims;
         claims.set(gauge_value(counts.registered));
         self.health.show(counts, self.own_node.is_some());
-    }
-}
-
-fn verb(request: &Request) -> &'static str {
-    match request {
-        Request::CreateClaim(_) | Request::CreateConflict(_) => "create",
-        Request::GetClaim | Request::GetConflict | Request::GetNode(_) => "get",
-        Request::ReplaceClaim(..) | Request::ReplaceConflict(..) => "update",
-        Request::DeleteClaim(_) | Request::DeleteConflict(_) => "delete",
-    }
-}
-
-fn outcome_name(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Claim(_) | Outcome::Conflict(_) | Outcome::Deleted | Outcome::Node(_) => "ok",
-        Outcome::NotFound => "not_found",
-        Outcome::AlreadyExists => "already_exists",
-        Outcome::Outdated => "outdated",
-        Outcome::Rejected => "rejected",
-        Outcome::Failed => "failed",
     }
 }

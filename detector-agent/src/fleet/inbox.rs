@@ -1,6 +1,6 @@
-//! The way of the node's claims from the event loop to the registration.
+//! The way of the node's claims and conflicts from the event loop to the registration.
 //!
-//! Invariants: sending never waits; of each subject only the newest state is kept, so what waits is bounded by the claims that changed
+//! Invariants: sending never waits; of each subject and object only the newest state is kept, so what waits is bounded by those that changed
 //! since the registration last looked, which never waits for the API either.
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{Subject, protocol::LocalClaim};
+use super::{ConflictUpdate, Subject, objects::ConflictSpec, protocol::LocalClaim};
 
 /// The present state of a subject on this node. The node and the boot of the claim's party are filled in later.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,9 @@ struct Shared {
 pub(super) struct Received {
     /// The newest state of each subject that changed.
     pub(super) claims: BTreeMap<Subject, Option<LocalClaim>>,
-    /// All claims that the node had at the start have been sent, now or before.
+    /// The newest state of each object of a conflict within the node that changed, by name.
+    pub(super) conflicts: BTreeMap<String, Option<Box<ConflictSpec>>>,
+    /// All claims and conflicts that the node had at the start have been sent, now or before.
     pub(super) is_complete: bool,
     /// No more will come.
     pub(super) is_closed: bool,
@@ -49,7 +51,14 @@ impl Inbox {
         self.0.changed.notify_one();
     }
 
-    /// All claims that the node had at the start of the agent have been sent: what is registered beyond them may be removed.
+    /// Sends the changed state of a conflict within the node.
+    pub fn send_conflict(&self, update: ConflictUpdate) {
+        self.received().conflicts.insert(update.name, update.spec);
+        self.0.changed.notify_one();
+    }
+
+    /// All claims and conflicts that the node had at the start of the agent have been sent: what is registered beyond them may be
+    /// removed.
     pub fn complete(&self) {
         self.received().is_complete = true;
         self.0.changed.notify_one();
@@ -66,6 +75,7 @@ impl Inbox {
         let mut received = self.received();
         Received {
             claims: std::mem::take(&mut received.claims),
+            conflicts: std::mem::take(&mut received.conflicts),
             ..*received
         }
     }

@@ -10,12 +10,19 @@
 //! Each live address of a pod on this node is an `IPClaim` named after the address ([`objects`]). `AlreadyExists` on its creation is
 //! the detection; an `IPConflict` carries the confirmation between the agents ([`protocol`]). Node-local detection does not depend
 //! on any of this: the claims arrive through a bounded, deduplicated queue, and a server that is away costs only delay.
+//!
+//! The conflicts within this node are published as `IPConflict`s as well ([`conflict_feed`], [`local_conflicts`]), for people only:
+//! no agent reads those of another node.
 
+mod calls;
+mod clock;
+mod conflict_feed;
 mod driver;
 mod feed;
 mod health;
 mod inbox;
 mod journal;
+mod local_conflicts;
 pub mod objects;
 mod pacing;
 pub mod protocol;
@@ -30,6 +37,7 @@ mod subject;
 mod tests;
 mod watch;
 
+pub use conflict_feed::{ConflictFeed, ConflictUpdate, MAX_PUBLISHED};
 pub use feed::{Candidate, Feed, MAX_LOOKUPS};
 pub use inbox::{FeedUpdate, Inbox};
 pub(crate) use report::{conflict, overlap};

@@ -32,7 +32,6 @@ use self::{
     owners::Owners,
 };
 use super::{
-    Subject,
     objects::{self, ClaimSpec, ConflictSpec},
     protocol::{NodeState, Outcome, Request, Stored, Version},
 };
@@ -127,10 +126,9 @@ impl Registry {
         }
     }
 
-    /// Sends a request about a subject, and waits for its answer.
-    pub(super) async fn execute(&self, subject: Subject, request: &Request) -> Answer {
-        let name = subject.object_name();
-        let (target, body) = match self.http_request(&name, request) {
+    /// Sends a request about the object `name`, and waits for its answer.
+    pub(super) async fn execute(&self, name: &str, request: &Request) -> Answer {
+        let (target, body) = match self.http_request(name, request) {
             Ok(parts) => parts,
             // It cannot be sent, today or tomorrow.
             Err(why) => return Answer::rejected(why),

@@ -15,7 +15,8 @@ use tracing::{error, info, warn};
 
 use super::{
     FleetMode, FleetSettings, Inbox,
-    driver::{Clock, Driver, Parts},
+    clock::Clock,
+    driver::{Driver, Parts},
     health::FleetHealth,
     journal::Journal,
     protocol::{Identity, Protocol, Report, Settings},

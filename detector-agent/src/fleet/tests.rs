@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod local_conflicts;
 mod registration;
 
 use std::{sync::Arc, time::Duration};
@@ -50,9 +51,13 @@ struct Agent {
 
 impl Agent {
     fn start(api: &SimulatedApi) -> Self {
+        Self::start_on(api, "a")
+    }
+
+    fn start_on(api: &SimulatedApi, node: &str) -> Self {
         let health = Health::default();
         let around = Surroundings {
-            node: "a".to_owned(),
+            node: node.to_owned(),
             kube: Some(KubeClient::simulated(api)),
             store: None,
             metrics: Arc::new(Metrics::new()),
@@ -85,6 +90,15 @@ async fn wait(seconds: u64, agent: &Agent, state: State) {
             Instant::now() < until,
             "not {state:?} within {seconds} s: {found}"
         );
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits up to this many simulated seconds.
+async fn wait_for(seconds: u64, what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(seconds);
+    while !is_so() {
+        assert!(Instant::now() < until, "no {what} within {seconds} s");
         sleep(Duration::from_millis(50)).await;
     }
 }

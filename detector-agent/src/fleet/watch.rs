@@ -18,6 +18,7 @@ use tokio::{
 use tracing::debug;
 
 use super::{
+    local_conflicts::is_within,
     objects::ConflictSpec,
     protocol::Stored,
     registry::{Problem, Registry, conflicts, version},
@@ -44,15 +45,33 @@ const RECOVERY: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) enum WatchUpdate {
     /// All there are.
-    Listed(Vec<Stored<ConflictSpec>>),
+    Listed(ListedConflicts),
     /// One was created or replaced.
-    Changed(Box<Stored<ConflictSpec>>),
+    Changed(Box<WatchedConflict>),
     /// One was deleted, with the version of the deletion.
-    Deleted(Box<Stored<ConflictSpec>>),
+    Deleted(Box<WatchedConflict>),
     /// It works again after an error.
     Works,
     /// It does not work.
     Failed(Problem),
+}
+
+/// A conflict that matters to this agent.
+#[derive(Debug)]
+pub(super) enum WatchedConflict {
+    /// Between nodes.
+    Fleet(Stored<ConflictSpec>),
+    /// Within this node, with the name of its object.
+    Local(String, Stored<ConflictSpec>),
+}
+
+/// All conflicts that matter to this agent.
+#[derive(Debug, Default)]
+pub(super) struct ListedConflicts {
+    /// Between nodes.
+    pub(super) fleet: Vec<Stored<ConflictSpec>>,
+    /// Within this node, with the names of their objects.
+    pub(super) local: Vec<(String, Stored<ConflictSpec>)>,
 }
 
 /// Watches until the receiver of `updates` is gone.
@@ -66,7 +85,7 @@ pub(super) async fn watch(
         registry,
         node,
         updates,
-        listed: Vec::new(),
+        listed: ListedConflicts::default(),
         delay: DoublingDelay::new(FIRST_DELAY, LONGEST_DELAY),
         random: fastrand::Rng::new(),
     };
@@ -87,7 +106,7 @@ struct ConflictWatch {
     node: String,
     updates: mpsc::Sender<WatchUpdate>,
     /// The conflicts of a list in progress.
-    listed: Vec<Stored<ConflictSpec>>,
+    listed: ListedConflicts,
     delay: DoublingDelay,
     random: fastrand::Rng,
 }
@@ -144,17 +163,23 @@ impl ConflictWatch {
     fn apply(&mut self, event: Event<DynamicObject>) -> Option<WatchUpdate> {
         match event {
             Event::Init => {
-                self.listed.clear();
+                self.listed = ListedConflicts::default();
                 None
             }
             Event::InitApply(object) => {
-                let conflict = self.read(object)?;
-                let is_own = |conflict: &Stored<ConflictSpec>| {
-                    let mut claimants = conflict.spec.claimants.iter();
-                    claimants.any(|claimant| claimant.party.node == self.node)
-                };
-                if self.listed.len() < LISTED || is_own(&conflict) {
-                    self.listed.push(conflict);
+                match self.read(object)? {
+                    WatchedConflict::Fleet(conflict) => {
+                        let mut claimants = conflict.spec.claimants.iter();
+                        let is_own = claimants.any(|claimant| claimant.party.node == self.node);
+                        if self.listed.fleet.len() < LISTED || is_own {
+                            self.listed.fleet.push(conflict);
+                        }
+                    }
+                    WatchedConflict::Local(name, conflict) => {
+                        if self.listed.local.len() < LISTED {
+                            self.listed.local.push((name, conflict));
+                        }
+                    }
                 }
                 None
             }
@@ -170,18 +195,24 @@ impl ConflictWatch {
         }
     }
 
-    /// A conflict across nodes; `None` if it is another one, or none at all.
-    fn read(&self, mut object: DynamicObject) -> Option<Stored<ConflictSpec>> {
+    /// A conflict between nodes or within this node; `None` if it is within another one, or none at all.
+    fn read(&self, mut object: DynamicObject) -> Option<WatchedConflict> {
         self.registry.learn(&object.metadata);
         let spec = object.data.get_mut("spec").map(serde_json::Value::take);
         let spec: Result<ConflictSpec, _> = serde_json::from_value(spec.unwrap_or_default());
         let name = object.metadata.name.clone().unwrap_or_default();
         match spec {
             Ok(spec) => {
+                let version = version(&object.metadata)?;
                 let is_fleet =
                     spec.scope == ConflictScope::Fleet && name == spec.address.object_name();
-                let version = version(&object.metadata)?;
-                is_fleet.then_some(Stored { version, spec })
+                if is_fleet {
+                    Some(WatchedConflict::Fleet(Stored { version, spec }))
+                } else if is_within(&spec, &self.node) {
+                    Some(WatchedConflict::Local(name, Stored { version, spec }))
+                } else {
+                    None
+                }
             }
             Err(why) => {
                 debug!(name, "ignored an IPConflict that cannot be read: {why}");

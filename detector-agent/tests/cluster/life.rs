@@ -2,14 +2,14 @@
 
 use std::{env, path::Path};
 
-use anyhow::ensure;
+use anyhow::{Context as _, bail, ensure};
 use detector_testkit::{
     cluster::{ClusterOptions, Family},
     http::TestClient,
     server::ServerProcess,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::installation::{Installation, LONG, PREVIOUS_TAG, RELEASE};
 
@@ -22,6 +22,7 @@ fn installation_reports_names_keeps_and_resolves_a_conflict_and_leaves_nothing()
     assert_eq!(raised["kind"], "duplicate");
     assert_eq!(raised["confidence"], "certain");
     it.wait_events(&address, ["web", "checkout"]);
+    let object = published(&it, &raised);
     exec_check_names_the_conflict(&it, &address);
     kubectl_plugin_names_the_conflict(&it, &address);
     page_is_reached_by_port_forward(&it, &address);
@@ -42,6 +43,7 @@ fn installation_reports_names_keeps_and_resolves_a_conflict_and_leaves_nothing()
     it.rollout();
     assert_eq!(it.image_tag(), version);
     conflict_is_kept(&it, &raised);
+    assert_eq!(published(&it, &raised), object, "not created again");
 
     let last = it.agent_pod();
     it.kubectl("delete pod checkout --wait=false");
@@ -51,6 +53,8 @@ fn installation_reports_names_keeps_and_resolves_a_conflict_and_leaves_nothing()
         ensure!(log.contains("io.ipconflict.conflict.resolved"), "{log}");
         let active = it.metric("ipconflict_conflicts_active")?;
         ensure!(active == 0.0, "{active} active conflicts");
+        let left = it.kubectl("get ipconflicts -o name");
+        ensure!(left.is_empty(), "{left}");
         Ok(())
     });
     uninstall_leaves_nothing(&it);
@@ -65,13 +69,45 @@ fn nodes_with_only_ipv6_addresses_are_watched() {
     it.helm("install", &[]);
     let address = it.run_duplicates("web", "checkout");
     assert!(address.contains("::"), "{address}");
-    it.wait_conflict(&address, &["checkout", "web"]);
+    let raised = it.wait_conflict(&address, &["checkout", "web"]);
     it.wait_events(&address, ["web", "checkout"]);
+    published(&it, &raised);
     it.wait("the conflict in the metrics", || {
         let active = it.metric("ipconflict_conflicts_active")?;
         ensure!(active == 1.0, "{active} active conflicts");
         Ok(())
     });
+}
+
+/// Waits for the IPConflict of a conflict within the node, and returns its uid.
+fn published(it: &Installation, raised: &Value) -> String {
+    let address = raised["address"].as_str().unwrap();
+    it.wait("the IPConflict", || {
+        let list: Value = serde_json::from_str(&it.kubectl("get ipconflicts -o json"))?;
+        let [object] = &list["items"].as_array().context("no list")?[..] else {
+            bail!("not one: {list}");
+        };
+        let spec = &object["spec"];
+        ensure!(spec["conflictId"] == raised["conflict_id"], "{object}");
+        ensure!(
+            (&spec["scope"], &spec["state"]) == (&json!("node"), &json!("Active")),
+            "{object}"
+        );
+        let table = it.kubectl("get ipconflicts --no-headers");
+        for column in [
+            address,
+            "duplicate",
+            it.node().name(),
+            "default/web",
+            "default/checkout",
+        ] {
+            ensure!(table.contains(column), "{column}: {table}");
+        }
+        Ok(object["metadata"]["uid"]
+            .as_str()
+            .context("no uid")?
+            .to_owned())
+    })
 }
 
 /// The agent continues the conflict of the agent before it.

@@ -188,7 +188,7 @@ pub(super) fn completed(
 }
 
 /// The texts of the columns NODES and PODS.
-fn columns(claimants: &[ConflictClaimant]) -> (String, String) {
+pub(in crate::fleet) fn columns(claimants: &[ConflictClaimant]) -> (String, String) {
     let nodes = claimants.iter().map(|c| c.party.node.clone());
     let pods = claimants
         .iter()

@@ -40,6 +40,7 @@ use super::{
 };
 use crate::engine::Timestamp;
 
+pub(super) use conflict::columns;
 pub use machine::Protocol;
 pub use requests::{Call, CallId, NodeState, Outcome, Request, Stored, Version};
 

@@ -33,8 +33,11 @@ async fn registry(api: &SimulatedApi, node: &str) -> Registry {
     registry
 }
 
-fn address() -> Subject {
-    "10.244.1.5".parse().unwrap()
+/// The name of the object of [`address`].
+const ADDRESS: &str = "10.244.1.5";
+
+fn address() -> crate::fleet::Subject {
+    ADDRESS.parse().unwrap()
 }
 
 fn party(node: &str) -> Party {
@@ -73,7 +76,7 @@ fn conflict(nodes: &[&str]) -> ConflictSpec {
 }
 
 async fn outcome(registry: &Registry, request: Request) -> Outcome {
-    registry.execute(address(), &request).await.outcome
+    registry.execute(ADDRESS, &request).await.outcome
 }
 
 async fn stored_claim(registry: &Registry, request: Request) -> Stored<ClaimSpec> {
@@ -211,7 +214,7 @@ async fn answers_that_say_later_are_failures_and_others_refusals() {
             retry_after,
             takes_effect: false,
         });
-        registry.execute(address(), &Request::GetClaim).await
+        registry.execute(ADDRESS, &Request::GetClaim).await
     };
     for code in [Some(429), Some(500), Some(503), Some(504), None] {
         let answer = answer(code, None).await;
@@ -276,7 +279,7 @@ async fn missing_resources_are_no_missing_objects() {
     let registry = registry(&api, "a").await;
     api.uninstall(CLAIMS);
     for request in [Request::GetClaim, Request::CreateClaim(claim("a"))] {
-        let answer = registry.execute(address(), &request).await;
+        let answer = registry.execute(ADDRESS, &request).await;
         assert_eq!(answer.outcome, Outcome::Failed, "{request:?}");
         assert_eq!(answer.problem, Some(Problem::NoSuchResource));
     }

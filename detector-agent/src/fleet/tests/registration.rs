@@ -8,7 +8,7 @@ use std::{
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::{CLAIMS, CONFLICTS, NODES, settings};
+use super::{CLAIMS, CONFLICTS, NODES, settings, wait_for as wait};
 use crate::{
     clock,
     fleet::{
@@ -107,15 +107,6 @@ impl Agent {
     async fn stop(self) {
         self.inbox.close();
         self.task.await.unwrap();
-    }
-}
-
-/// Waits up to this many simulated seconds.
-async fn wait(seconds: u64, what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_secs(seconds);
-    while !is_so() {
-        assert!(Instant::now() < until, "no {what} within {seconds} s");
-        sleep(Duration::from_millis(50)).await;
     }
 }
 

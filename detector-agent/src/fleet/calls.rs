@@ -1,0 +1,52 @@
+//! The requests of the driver that are under way.
+
+use tokio::time::Instant;
+
+use super::{
+    protocol::{CallId, Outcome, Request},
+    registry::{Answer, OwnNode, Problem},
+};
+
+/// The end of a request.
+pub(super) enum Done {
+    Call {
+        origin: Origin,
+        verb: &'static str,
+        sent_at: Instant,
+        answer: Box<Answer>,
+    },
+    OwnNode {
+        sent_at: Instant,
+        found: Result<OwnNode, Problem>,
+    },
+}
+
+/// Who gets the answer to a request.
+pub(super) enum Origin {
+    /// The comparison between nodes.
+    Protocol(CallId),
+    /// The object of a conflict within this node, by name.
+    LocalConflict(String),
+}
+
+/// The request's label in metrics.
+pub(super) fn verb(request: &Request) -> &'static str {
+    match request {
+        Request::CreateClaim(_) | Request::CreateConflict(_) => "create",
+        Request::GetClaim | Request::GetConflict | Request::GetNode(_) => "get",
+        Request::ReplaceClaim(..) | Request::ReplaceConflict(..) => "update",
+        Request::DeleteClaim(_) | Request::DeleteConflict(_) => "delete",
+    }
+}
+
+/// The outcome's label in metrics.
+pub(super) fn outcome_name(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Claim(_) | Outcome::Conflict(_) | Outcome::Deleted | Outcome::Node(_) => "ok",
+        Outcome::NotFound => "not_found",
+        Outcome::AlreadyExists => "already_exists",
+        Outcome::Outdated => "outdated",
+        Outcome::Rejected => "rejected",
+        Outcome::Failed => "failed",
+    }
+}

@@ -1,0 +1,226 @@
+//! Tests of which conflicts within a node are published, and with what.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use super::*;
+use crate::{
+    engine::{
+        AnomalyId, Beginning, Confidence, ConflictId, ConflictKind, Evidence, EvidenceKind,
+        LeaveReason, Mac, Network, Timestamp, Vlan,
+    },
+    pods::Via,
+};
+
+const ADDRESS: &str = "10.244.1.5";
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// The device `veth<n>`, which has the address assigned.
+fn claimant(n: u32) -> Claimant {
+    Claimant {
+        id: ClaimantId::Device(n, 1),
+        device: format!("veth{n}"),
+        ifindex: n,
+        mac: Some(Mac([2, 0, 0, 0, 0, 1])),
+        master: None,
+        peer: None,
+        since: Timestamp(1),
+        beginning: Beginning::default(),
+        is_newest: false,
+        evidence: [EvidenceKind::Arp, EvidenceKind::Address]
+            .map(evidence)
+            .into(),
+        left: None,
+        registered: None,
+    }
+}
+
+fn evidence(kind: EvidenceKind) -> Evidence {
+    Evidence {
+        kind,
+        first_seen: Timestamp(1),
+        beginning: Beginning::default(),
+        last_seen: Timestamp(1),
+        mac: None,
+        detail: None,
+    }
+}
+
+/// The conflict whose id begins with this number, between `veth1` and `veth2`.
+fn conflict(id: u32, address: &str) -> Conflict {
+    Conflict {
+        id: ConflictId(u128::from(id) << 96),
+        address: ip(address),
+        network: Network::Node,
+        vlan: Vlan::default(),
+        kind: ConflictKind::Duplicate,
+        scope: ConflictScope::Node,
+        confidence: Confidence::Certain,
+        raised_at: Timestamp(1),
+        updated_at: Timestamp(1),
+        resolved_at: None,
+        decided_at: Timestamp(1),
+        traffic_goes_to: Some("veth1".to_owned()),
+        claimants: vec![claimant(1), claimant(2)],
+        claimants_omitted: 0,
+        sweep: None,
+        reported: None,
+    }
+}
+
+/// The pod `shop/web-<n>` of device `n`.
+fn pod_of(claimant: &Claimant) -> Option<Arc<Pod>> {
+    let pod = Pod::named("shop", format!("web-{}", claimant.ifindex), Via::Cri);
+    Some(Arc::new(pod))
+}
+
+impl ConflictFeed {
+    /// The changes after these are the open conflicts of an address.
+    fn changes(&mut self, address: &str, conflicts: &[Conflict]) -> Vec<ConflictUpdate> {
+        self.update(ip(address), conflicts, pod_of, &Moment::now())
+    }
+}
+
+fn names(updates: &[ConflictUpdate]) -> Vec<(&str, bool)> {
+    let named = updates.iter().map(|u| (&*u.name, u.spec.is_some()));
+    named.collect()
+}
+
+#[test]
+fn conflict_is_published_with_its_pods_and_withdrawn_when_it_is_over() {
+    let mut feed = ConflictFeed::default();
+    let updates = feed.changes(ADDRESS, &[conflict(0xab, ADDRESS)]);
+    let [
+        ConflictUpdate {
+            name,
+            spec: Some(spec),
+        },
+    ] = &updates[..]
+    else {
+        panic!("{updates:?}");
+    };
+    assert_eq!(name, "10.244.1.5-000000ab");
+    assert_eq!(spec.scope, ConflictScope::Node);
+    assert_eq!(spec.state, ConflictState::Active);
+    assert_eq!(spec.pods, "shop/web-1, shop/web-2");
+    let parties = spec.claimants.iter().map(|c| &c.party);
+    let parties: Vec<_> = parties.map(|p| (&*p.device, &*p.pod, p.evidence)).collect();
+    let strongest = Some(EvidenceKind::Address);
+    assert_eq!(
+        parties,
+        [("veth1", "web-1", strongest), ("veth2", "web-2", strongest)]
+    );
+    let updates = feed.changes(ADDRESS, &[]);
+    assert_eq!(names(&updates), [("10.244.1.5-000000ab", false)]);
+    assert_eq!(feed.changes(ADDRESS, &[]), []);
+}
+
+#[test]
+fn name_is_one_of_the_api_and_of_no_other_object() {
+    for (address, name) in [
+        ("10.0.0.1", "10.0.0.1-0000000a"),
+        ("fd00::5", "fd00--5-0000000a"),
+        ("fd00::", "fd00--0-0000000a"),
+    ] {
+        let mut feed = ConflictFeed::default();
+        let updates = feed.changes(address, &[conflict(10, address)]);
+        assert_eq!(names(&updates), [(name, true)]);
+        assert!(name.parse::<Subject>().is_err(), "{name}");
+    }
+}
+
+#[test]
+fn conflicts_of_one_address_in_two_networks_are_two_objects() {
+    let mut feed = ConflictFeed::default();
+    let mut other = conflict(2, ADDRESS);
+    other.network = Network::Bridge("br0".to_owned());
+    let updates = feed.changes(ADDRESS, &[conflict(1, ADDRESS), other.clone()]);
+    assert_eq!(updates.len(), 2);
+    let updates = feed.changes(ADDRESS, &[other]);
+    assert_eq!(names(&updates), [("10.244.1.5-00000001", false)]);
+}
+
+#[test]
+fn what_a_pod_can_change_as_often_as_it_likes_is_no_change() {
+    let mut feed = ConflictFeed::default();
+    let before = conflict(1, ADDRESS);
+    feed.changes(ADDRESS, std::slice::from_ref(&before));
+    let mut now = before.clone();
+    now.traffic_goes_to = Some("veth2".to_owned());
+    now.updated_at = Timestamp(9);
+    now.claimants.swap(0, 1);
+    for claimant in &mut now.claimants {
+        claimant.mac = Some(Mac([2, 0, 0, 0, 0, 9]));
+        claimant.evidence[0].last_seen = Timestamp(9);
+    }
+    assert_eq!(feed.changes(ADDRESS, &[now]), []);
+}
+
+#[test]
+fn claimant_that_comes_or_leaves_is_a_change() {
+    let mut feed = ConflictFeed::default();
+    let mut conflict = conflict(1, ADDRESS);
+    feed.changes(ADDRESS, std::slice::from_ref(&conflict));
+    conflict.claimants.push(claimant(3));
+    let updates = feed.changes(ADDRESS, std::slice::from_ref(&conflict));
+    let pods = |updates: &[ConflictUpdate]| updates[0].spec.as_ref().unwrap().pods.clone();
+    assert_eq!(pods(&updates), "shop/web-1, shop/web-2, shop/web-3");
+    conflict.claimants[0].left = Some(LeaveReason::AddressRemoved);
+    let updates = feed.changes(ADDRESS, &[conflict]);
+    assert_eq!(pods(&updates), "shop/web-2, shop/web-3");
+}
+
+#[test]
+fn victims_of_a_sweep_are_not_published() {
+    let mut feed = ConflictFeed::default();
+    let mut victim = conflict(1, ADDRESS);
+    victim.sweep = Some(AnomalyId(7));
+    assert_eq!(feed.changes(ADDRESS, std::slice::from_ref(&victim)), []);
+    victim.sweep = None;
+    assert_eq!(
+        feed.changes(ADDRESS, std::slice::from_ref(&victim)).len(),
+        1
+    );
+    victim.sweep = Some(AnomalyId(7));
+    let updates = feed.changes(ADDRESS, &[victim]);
+    assert_eq!(names(&updates), [("10.244.1.5-00000001", false)]);
+}
+
+#[test]
+fn published_conflicts_are_bounded_and_the_next_one_gets_the_room() {
+    let mut feed = ConflictFeed::default();
+    let address = |n: u32| format!("10.244.2.{n}");
+    let count = u32::try_from(MAX_PUBLISHED).unwrap();
+    for n in 0..count {
+        assert_eq!(
+            feed.changes(&address(n), &[conflict(n, &address(n))]).len(),
+            1
+        );
+    }
+    assert!(!feed.take_has_room());
+    assert_eq!(feed.changes(ADDRESS, &[conflict(1, ADDRESS)]), []);
+    assert!(!feed.take_has_room());
+    // One that is published still changes.
+    let mut more = conflict(0, &address(0));
+    more.claimants.push(claimant(3));
+    assert_eq!(feed.changes(&address(0), &[more]).len(), 1);
+    feed.changes(&address(0), &[]);
+    assert!(feed.take_has_room());
+    assert!(!feed.take_has_room(), "once");
+    assert_eq!(feed.changes(ADDRESS, &[conflict(1, ADDRESS)]).len(), 1);
+}
+
+#[test]
+fn addresses_are_found_by_the_devices_of_their_claimants() {
+    let mut feed = ConflictFeed::default();
+    feed.changes(ADDRESS, &[conflict(1, ADDRESS)]);
+    let found = |feed: &ConflictFeed, device| feed.addresses_on(&[device]).count();
+    assert_eq!(found(&feed, (2, 1)), 1);
+    assert_eq!(found(&feed, (2, 2)), 0, "another device of the same index");
+    assert_eq!(found(&feed, (3, 1)), 0);
+}

@@ -1,0 +1,328 @@
+//! Tests of what is written to the server, against one that is a map.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use super::*;
+use crate::fleet::{protocol::Version, samples::report};
+
+/// The conflict within `node`, with this text in its column.
+fn spec(node: &str, pods: &str) -> ConflictSpec {
+    let mut spec = report("10.244.1.5").conflict;
+    spec.scope = ConflictScope::Node;
+    spec.pods = pods.to_owned();
+    for claimant in &mut spec.claimants {
+        claimant.party.node = node.to_owned();
+    }
+    spec
+}
+
+/// The objects of one node at a server.
+struct World {
+    local: LocalConflicts,
+    now: Timestamp,
+    objects: BTreeMap<String, Stored<ConflictSpec>>,
+    next_version: u64,
+    /// Requests that were sent, newest last.
+    sent: Vec<&'static str>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            local: LocalConflicts::new("a".to_owned()),
+            now: Timestamp(1_000_000_000_000),
+            objects: BTreeMap::new(),
+            next_version: 1,
+            sent: Vec::new(),
+        }
+    }
+
+    fn want(&mut self, name: &str, spec: Option<ConflictSpec>) {
+        self.local.set(ConflictUpdate {
+            name: name.to_owned(),
+            spec: spec.map(Box::new),
+        });
+    }
+
+    fn store(&mut self, name: &str, spec: ConflictSpec) -> Stored<ConflictSpec> {
+        let version = Version {
+            uid: name.to_owned(),
+            resource_version: self.next_version.to_string(),
+        };
+        self.next_version += 1;
+        let stored = Stored { version, spec };
+        self.objects.insert(name.to_owned(), stored.clone());
+        stored
+    }
+
+    fn serve(&mut self, name: &str, request: Request) -> Outcome {
+        let is_current = |version: &Version, stored: &Stored<_>| stored.version == *version;
+        let stored = self.objects.get(name).cloned();
+        match (request, stored) {
+            (Request::CreateConflict(_), Some(_)) => Outcome::AlreadyExists,
+            (Request::CreateConflict(spec), None) => Outcome::Conflict(self.store(name, spec)),
+            (Request::GetConflict, Some(stored)) => Outcome::Conflict(stored),
+            (_, None) => Outcome::NotFound,
+            (Request::ReplaceConflict(version, spec), Some(stored)) => {
+                if is_current(&version, &stored) {
+                    Outcome::Conflict(self.store(name, spec))
+                } else {
+                    Outcome::Outdated
+                }
+            }
+            (Request::DeleteConflict(version), Some(stored)) => {
+                if is_current(&version, &stored) {
+                    self.objects.remove(name);
+                    Outcome::Deleted
+                } else {
+                    Outcome::Outdated
+                }
+            }
+            (other, _) => panic!("{other:?}"),
+        }
+    }
+
+    /// The next request; it is not answered.
+    fn send(&mut self) -> Option<(String, Request)> {
+        let (name, request) = self.local.next_request(self.now)?;
+        self.sent.push(match request {
+            Request::CreateConflict(_) => "create",
+            Request::GetConflict => "get",
+            Request::ReplaceConflict(..) => "replace",
+            _ => "delete",
+        });
+        Some((name, request))
+    }
+
+    /// Sends and answers all that is due now.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let Some((name, request)) = self.send() else {
+                return;
+            };
+            let outcome = self.serve(&name, request);
+            self.local.answer(self.now, &name, outcome);
+        }
+        panic!("it never rests: {:?}", &self.sent[self.sent.len() - 10..]);
+    }
+
+    fn pods(&self, name: &str) -> Option<&str> {
+        self.objects.get(name).map(|stored| &*stored.spec.pods)
+    }
+
+    /// The requests since the last call.
+    fn sent(&mut self) -> Vec<&'static str> {
+        std::mem::take(&mut self.sent)
+    }
+}
+
+#[test]
+fn object_is_created_replaced_and_deleted() {
+    let mut world = World::new();
+    world.local.complete();
+    world.want("x", Some(spec("a", "one")));
+    world.settle();
+    assert_eq!(world.pods("x"), Some("one"));
+    world.want("x", Some(spec("a", "two")));
+    world.settle();
+    assert_eq!(world.pods("x"), Some("two"));
+    world.want("x", None);
+    world.settle();
+    assert_eq!(world.pods("x"), None);
+    assert_eq!(world.sent(), ["create", "replace", "delete"]);
+    assert_eq!(world.local.next_due(), None);
+    world.want("y", None);
+    assert!(world.local.entries.is_empty(), "nothing is left to follow");
+}
+
+#[test]
+fn same_state_again_is_no_request() {
+    let mut world = World::new();
+    world.local.complete();
+    world.want("x", Some(spec("a", "one")));
+    world.settle();
+    let stored = world.objects["x"].clone();
+    world.sent();
+    world.want("x", Some(spec("a", "one")));
+    world.local.found("x".to_owned(), stored.clone());
+    world.local.listed(vec![("x".to_owned(), stored)]);
+    world.settle();
+    assert_eq!(world.sent(), [""; 0]);
+}
+
+#[test]
+fn object_that_ends_before_it_was_created_is_never_written() {
+    let mut world = World::new();
+    world.want("x", Some(spec("a", "one")));
+    world.want("x", None);
+    world.settle();
+    assert_eq!(world.sent(), [""; 0]);
+}
+
+#[test]
+fn change_while_a_request_is_under_way_follows_it() {
+    let mut world = World::new();
+    world.local.complete();
+    world.want("x", Some(spec("a", "one")));
+    let (name, create) = world.send().unwrap();
+    world.want("x", Some(spec("a", "two")));
+    assert_eq!(world.send(), None, "one request at a time");
+    let outcome = world.serve(&name, create);
+    world.local.answer(world.now, &name, outcome);
+    world.settle();
+    assert_eq!(world.pods("x"), Some("two"));
+}
+
+#[test]
+fn what_an_earlier_run_left_is_deleted_once_the_state_is_complete() {
+    let mut world = World::new();
+    let old = world.store("old", spec("a", "gone"));
+    let kept = world.store("kept", spec("a", "one"));
+    world
+        .local
+        .listed(vec![("old".to_owned(), old), ("kept".to_owned(), kept)]);
+    world.want("kept", Some(spec("a", "one")));
+    world.settle();
+    assert_eq!(world.sent(), [""; 0]);
+    world.local.complete();
+    world.settle();
+    assert_eq!(world.sent(), ["delete"]);
+    assert_eq!(world.pods("kept"), Some("one"));
+}
+
+#[test]
+fn object_that_another_one_changed_or_deleted_is_restored() {
+    let mut world = World::new();
+    world.local.complete();
+    world.want("x", Some(spec("a", "one")));
+    world.settle();
+    let stored = world.store("x", spec("a", "defaced"));
+    world.local.found("x".to_owned(), stored);
+    world.settle();
+    assert_eq!(world.pods("x"), Some("one"));
+    world.objects.clear();
+    world.local.gone("x");
+    world.settle();
+    assert_eq!(world.pods("x"), Some("one"));
+    world.objects.clear();
+    world.local.listed(Vec::new());
+    world.settle();
+    assert_eq!(world.pods("x"), Some("one"));
+}
+
+#[test]
+fn object_of_another_node_with_the_same_name_is_not_touched() {
+    let mut world = World::new();
+    world.local.complete();
+    for foreign in [spec("b", "theirs"), report("10.244.1.5").conflict] {
+        world.store("x", foreign.clone());
+        world.want("x", Some(spec("a", "one")));
+        world.settle();
+        assert_eq!(world.objects["x"].spec, foreign);
+        world.want("x", None);
+        world.settle();
+        assert_eq!(world.objects["x"].spec, foreign);
+        world.now = world.now + AFTER_REJECTION;
+        world.settle();
+        assert_eq!(world.objects["x"].spec, foreign);
+        world.objects.clear();
+        world.now = world.now + AFTER_REJECTION;
+        world.settle();
+    }
+    assert!(!world.sent().contains(&"delete"));
+}
+
+#[test]
+fn only_conflicts_within_the_node_are_its_own() {
+    let own = spec("a", "");
+    assert!(is_within(&own, "a"));
+    assert!(!is_within(&own, "b"));
+    let mut across = own.clone();
+    across.claimants[0].party.node = "b".to_owned();
+    assert!(!is_within(&across, "a"));
+    let fleet = ConflictSpec {
+        scope: ConflictScope::Fleet,
+        ..own.clone()
+    };
+    assert!(!is_within(&fleet, "a"));
+    let empty = ConflictSpec {
+        claimants: Vec::new(),
+        ..own
+    };
+    assert!(!is_within(&empty, "a"));
+}
+
+#[test]
+fn lost_answer_is_read_again_before_anything_is_written() {
+    for takes_effect in [false, true] {
+        let mut world = World::new();
+        world.local.complete();
+        world.want("x", Some(spec("a", "one")));
+        let (name, create) = world.send().unwrap();
+        if takes_effect {
+            world.serve(&name, create);
+        }
+        world.local.answer(world.now, &name, Outcome::Failed);
+        assert_eq!(world.send(), None, "not at once");
+        world.now = world.local.next_due().unwrap();
+        world.settle();
+        assert_eq!(world.pods("x"), Some("one"));
+        let expected: &[_] = if takes_effect {
+            &["create", "get"]
+        } else {
+            &["create", "get", "create"]
+        };
+        assert_eq!(world.sent(), expected);
+    }
+}
+
+#[test]
+fn refused_request_is_repeated_rarely() {
+    let mut world = World::new();
+    world.local.complete();
+    world.want("x", Some(spec("a", "one")));
+    let (name, _) = world.send().unwrap();
+    world.local.answer(world.now, &name, Outcome::Rejected);
+    assert_eq!(world.send(), None);
+    assert_eq!(world.local.next_due(), Some(world.now + AFTER_REJECTION));
+}
+
+#[test]
+fn writes_are_bounded_in_the_long_run() {
+    let mut world = World::new();
+    world.local.complete();
+    let end = world.now + Duration::from_secs(600);
+    let mut comes = true;
+    while world.now < end {
+        world.want("x", comes.then(|| spec("a", "one")));
+        comes = !comes;
+        world.settle();
+        world.now = world.now + Duration::from_millis(100);
+    }
+    let writes = world.sent().len();
+    assert!((400..=128 + 300).contains(&writes), "{writes}");
+    // When it rests, the last state is written.
+    world.want("x", None);
+    while let Some(due) = world.local.next_due() {
+        world.now = due;
+        world.settle();
+    }
+    assert_eq!(world.pods("x"), None);
+}
+
+#[test]
+fn followed_objects_are_bounded() {
+    let mut world = World::new();
+    let foreign = (0..2 * MAX_FOLLOWED).map(|n| (format!("left-{n}"), spec("a", "old")));
+    let stored: Vec<_> = foreign
+        .map(|(name, spec)| {
+            let stored = world.store(&name, spec);
+            (name, stored)
+        })
+        .collect();
+    world.local.listed(stored);
+    assert_eq!(world.local.entries.len(), MAX_FOLLOWED);
+}
