@@ -11,8 +11,9 @@ use clap::{Arg, CommandFactory as _};
 use detector_agent::{
     cli::Cli,
     engine::{AnomalyKind, ConflictKind},
+    fleet::MAX_LOOKUPS,
     metrics::labels,
-    pods::Via,
+    pods::{MAX_PRIMARY_ADDRESSES, Via},
 };
 use detector_common::Budget;
 use detector_testkit::{Agent, AgentCommand, Node, contract::violations, http::TestClient};
@@ -394,7 +395,7 @@ fn documented_bounds_match_the_code() {
         [burst, budget.per_second()].map(|n| usize::try_from(n).unwrap())
     };
     let changes = [bounds.address_changes, bounds.contested_address_changes].map(budget);
-    let rows: [(&str, &[usize]); 8] = [
+    let rows: [(&str, &[usize]); 10] = [
         (
             "changes of the addresses of one device",
             changes.as_flattened(),
@@ -428,6 +429,8 @@ fn documented_bounds_match_the_code() {
             "claimants listed in one conflict",
             &[bounds.claimants_per_conflict],
         ),
+        ("primary addresses of one pod", &[MAX_PRIMARY_ADDRESSES]),
+        ("further addresses of one device", &[MAX_LOOKUPS]),
     ];
     for (what, bounds) in rows {
         let line = page.lines().find(|line| {
