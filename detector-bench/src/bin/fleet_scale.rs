@@ -45,6 +45,15 @@ struct Arguments {
     /// Seed of the objects' contents and of the pauses.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Conflicts of each agent in each of three runs that compare a node without and with the fleet.
+    #[arg(long, default_value_t = 1_000)]
+    local_conflicts: u32,
+    /// Seconds in which the agents of that comparison are idle.
+    #[arg(long, default_value_t = 20)]
+    idle_seconds: u64,
+    /// Only that comparison.
+    #[arg(long)]
+    local_only: bool,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -62,6 +71,10 @@ fn main() -> anyhow::Result<()> {
             && (1..=2_000).contains(&arguments.node_conflicts),
         "--conflicts and --node-conflicts must be between 1 and 2000"
     );
+    ensure!(
+        (1..=2_500).contains(&arguments.local_conflicts),
+        "--local-conflicts must be between 1 and 2500"
+    );
     let options = Options {
         agent: arguments.agent,
         tools: arguments.tools,
@@ -74,6 +87,9 @@ fn main() -> anyhow::Result<()> {
         watchers: arguments.watchers,
         without_journal: arguments.without_journal,
         seed: arguments.seed,
+        local_conflicts: arguments.local_conflicts,
+        idle_time: Duration::from_secs(arguments.idle_seconds),
+        local_only: arguments.local_only,
     };
     run(&options, |figures| figures.iter().for_each(print))
 }

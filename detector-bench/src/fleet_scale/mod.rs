@@ -1,4 +1,4 @@
-//! A fleet of simulated agents and two real ones at one API server with etcd.
+//! A fleet of simulated agents and a few real ones at one API server with etcd.
 //!
 //! The simulated agents are Nodes and IPClaims that were written as an agent writes them, and connections that send what an agent
 //! sends. They are administrators, so the API server's priority and fairness sheds nothing: what is measured is what the server
@@ -7,6 +7,7 @@
 mod client;
 mod detection;
 mod load;
+mod local;
 mod objects;
 mod pair;
 mod restart;
@@ -65,6 +66,12 @@ pub struct Options {
     pub without_journal: u32,
     /// Of all random choices.
     pub seed: u64,
+    /// Conflicts of each agent in each run of the comparison of one node.
+    pub local_conflicts: u32,
+    /// How long the idle agents of that comparison are observed.
+    pub idle_time: Duration,
+    /// Only that comparison.
+    pub local_only: bool,
 }
 
 impl Options {
@@ -93,6 +100,10 @@ pub fn run(options: &Options, show: impl Fn(&[Figure])) -> Result<()> {
     )?;
     install(&cluster, &options.checkout)?;
     let api = &Api::new(&cluster.api_access())?;
+    finish(local::compare(&cluster, api, options)?)?;
+    if options.local_only {
+        return Ok(());
+    }
     let nodes = block_on(&cluster, create_nodes(api, options))?;
     let empty = servers::resident(&cluster, Server::ApiServer)?;
     finish(servers::memory(&cluster, SERVERS, "without claims")?)?;

@@ -7,6 +7,7 @@
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::Ipv4Addr,
+    path::Path,
     process::{Child, ChildStdin, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -66,14 +67,16 @@ impl Pair {
             .map(|pod| Ipv4Addr::from(first + 1 + pod))
             .collect();
         let names = [0, 1].map(|side| format!("scale-{}", number + side));
-        create_objects(cluster, api, &names, first, &addresses)?;
+        for name in &names {
+            create_objects(cluster, api, name, &range(first), &addresses)?;
+        }
         let nodes = [Node::new(&names[0])?, Node::new(&names[1])?];
         for (side, node) in nodes.iter().enumerate() {
             cluster.connect(number + side, node)?;
         }
         let specs = |side: usize| -> Vec<PodSpec> {
-            let devices = (0..addresses.len())
-                .map(|pod| PodSpec::new(objects::calico_device(&pod_name(&names[side], pod))));
+            let devices =
+                (0..addresses.len()).map(|pod| PodSpec::new(pod_device(&names[side], pod)));
             let with_address = devices.zip(&addresses).map(|(spec, address)| match side {
                 0 => spec.address(format!("{address}/32")).host_route(),
                 _ => spec,
@@ -84,31 +87,15 @@ impl Pair {
         let pods = nodes[1].add_pods(&specs(1))?;
         let state = [tempfile::tempdir()?, tempfile::tempdir()?];
         let command = |side: usize| {
-            let mut command = AgentCommand::new(&options.agent, ["run", "--events", "-"])
-                .args(["--log-format", "json", "--node-name", &names[side]])
-                .args(["--kube", "on", "--cri-endpoint", "off"])
-                .args(["--cni-cache-dir", "off", "--fleet", "kubernetes"])
-                .arg("--state-dir")
-                .arg(state[side].path())
-                .env("KUBECONFIG", cluster.admin_config());
-            if let Some(rate) = pair.rate {
-                command = command.args(["--fleet-rate", &rate.to_string()]);
+            let command = agent_command(cluster, options, &names[side], state[side].path())
+                .args(["--fleet", "kubernetes"]);
+            match pair.rate {
+                Some(rate) => command.args(["--fleet-rate", &rate.to_string()]),
+                None => command,
             }
-            command
         };
         let holder = Agent::start_ready(&nodes[0], &command(0))?;
-        // The addresses and the range.
-        let expected = f64::from(pair.pods) + 1.0;
-        until(
-            DEADLINE,
-            "the first node's addresses to be registered",
-            || {
-                let registered = Metrics::scrape(&nodes[0])?.value("ipconflict_fleet_claims")?;
-                ensure!(registered >= expected, "{registered} of {expected}");
-                Ok(())
-            },
-        )
-        .with_context(|| holder.log())?;
+        wait_registered(&nodes[0], addresses.len()).with_context(|| holder.log())?;
         let contender = Agent::start_ready(&nodes[1], &command(1))?;
         // The range of both nodes: the comparison works on the second one, too.
         contender.wait_event(DEADLINE, |event| {
@@ -216,36 +203,54 @@ impl Assignment {
     }
 }
 
-/// The Nodes, which have one range, and the Pods with their addresses.
-fn create_objects(
+/// The agent of a node that exists as an object and as a namespace.
+pub(super) fn agent_command(
+    cluster: &Cluster,
+    options: &Options,
+    node: &str,
+    state: &Path,
+) -> AgentCommand {
+    AgentCommand::new(&options.agent, ["run", "--events", "-"])
+        .args(["--log-format", "json", "--node-name", node])
+        .args(["--kube", "on", "--cri-endpoint", "off"])
+        .args(["--cni-cache-dir", "off", "--state-dir"])
+        .arg(state)
+        .env("KUBECONFIG", cluster.admin_config())
+}
+
+/// Waits until the agent of a node has registered the addresses of so many pods and the node's range.
+pub(super) fn wait_registered(node: &Node, pods: usize) -> Result<()> {
+    let expected = f64::from(u32::try_from(pods)?) + 1.0;
+    until(DEADLINE, "the addresses to be registered", || {
+        let registered = Metrics::scrape(node)?.value("ipconflict_fleet_claims")?;
+        ensure!(registered >= expected, "{registered} of {expected}");
+        Ok(())
+    })
+}
+
+/// A Node with a range, and its Pods with their addresses.
+pub(super) fn create_objects(
     cluster: &Cluster,
     api: &Api,
-    names: &[String; 2],
-    first: u32,
+    node: &str,
+    range: &str,
     addresses: &[Ipv4Addr],
 ) -> Result<()> {
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    let mut nodes = Vec::new();
-    for name in names {
-        let body = objects::node(name, &range(first), boot_id.trim())?;
-        nodes.push(Ok(Call::create(NODES, body)));
-    }
-    let mut pods = Vec::new();
-    for name in names {
-        for (pod, address) in addresses.iter().enumerate() {
-            pods.push((pod_name(name, pod), name.clone(), *address));
-        }
-    }
+    let node_call = Call::create(NODES, objects::node(node, range, boot_id.trim())?);
+    let names = (0..).map(|pod| pod_name(node, pod));
+    let pods: Vec<_> = names.zip(addresses.iter().copied()).collect();
+    let node = node.to_owned();
     block_on(cluster, async move {
-        saturate(api, 1, nodes.into_iter()).await?;
-        let created = pods.clone().into_iter().map(|(pod, node, _)| {
+        saturate(api, 1, std::iter::once(Ok(node_call))).await?;
+        let created = pods.clone().into_iter().map(move |(pod, _)| {
             let body = objects::pod(&pod, &node)?;
             Ok(Call::create(PODS, body))
         });
         saturate(api, CONNECTIONS, created).await?;
         let mut connection = api.connect().await?;
         let mut running = Vec::new();
-        for (pod, _, address) in pods {
+        for (pod, address) in pods {
             let created = connection.send(&Call::get(format!("{PODS}/{pod}"))).await?;
             let body = objects::running(&created, address)?;
             running.push(Ok(Call::replace(format!("{PODS}/{pod}/status"), body)));
@@ -254,6 +259,11 @@ fn create_objects(
             .await
             .map(drop)
     })
+}
+
+/// The device of a pod on a node.
+pub(super) fn pod_device(node: &str, pod: usize) -> String {
+    objects::calico_device(&pod_name(node, pod))
 }
 
 fn range(first: u32) -> String {

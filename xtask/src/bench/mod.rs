@@ -36,8 +36,8 @@ pub(crate) struct BenchOptions {
     /// Run only this benchmark; default all
     #[arg(long, value_enum, group = "selected")]
     only: Option<Benchmark>,
-    /// Measure instead what a fleet of 5,000 nodes costs a real API server; takes about 15 minutes and updates docs/scaling.md
-    /// unless the benchmark gets arguments, such as `--fleet -- --agents 100 --claims 2000`
+    /// Measure instead an agent without and with the fleet, and what a fleet of 5,000 nodes costs a real API server; takes about
+    /// 20 minutes and updates docs/scaling.md unless the benchmark gets arguments, such as `--fleet -- --local-only`
     #[arg(long, group = "selected", conflicts_with_all = ["quick", "agent"])]
     fleet: bool,
     /// With --fleet: use an unoptimised agent and client, without a rebuild after the tests
