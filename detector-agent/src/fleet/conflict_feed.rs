@@ -51,7 +51,7 @@ struct Published {
     devices: BTreeSet<(IfIndex, u64)>,
 }
 
-/// The name of the object of a conflict within a node: that of the address with a part of the conflict's id, which tells it from those
+/// The name of the object of a conflict within a node: that of the address with a part of the conflict's id, which sets it apart from those
 /// between nodes, and from those of other nodes that have the same address.
 fn object_name(conflict: &Conflict) -> String {
     let address = Subject::Address(conflict.address).object_name();
