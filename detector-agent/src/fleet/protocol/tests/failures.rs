@@ -90,6 +90,24 @@ fn registration_that_takes_effect_late_is_found_and_released() {
 }
 
 #[test]
+fn registration_that_is_answered_after_the_address_is_gone_is_released() {
+    let mut server = server(&["a"]);
+    let mut a = Agent::new("a");
+    a.claim(address(), "web");
+    let pending = call(&mut a, &mut server, |r| {
+        matches!(r, Request::CreateClaim(_))
+    });
+    a.release(address());
+    a.run(&mut server);
+    assert!(!a.journal.is_empty(), "it is under way");
+    let outcome = server.apply(pending.subject, &pending.request);
+    a.answer(&pending, outcome);
+    a.run(&mut server);
+    assert_eq!(holder(&server, address()), None);
+    assert!(a.journal.is_empty());
+}
+
+#[test]
 fn question_that_was_lost_is_repeated() {
     let mut server = server(&["a", "b"]);
     let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));

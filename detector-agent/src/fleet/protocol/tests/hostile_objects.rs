@@ -372,3 +372,25 @@ fn confirmation_of_a_conflict_that_was_deleted_before_is_dropped() {
     assert_eq!(written(&sent).count(), 0, "{sent:?}");
     assert!(server.conflicts.is_empty());
 }
+
+#[test]
+fn conflict_with_nobody_else_is_not_reported() {
+    let mut server = server(&["a", "b"]);
+    let mut a = Agent::new("a");
+    a.claim(address(), "web");
+    a.run(&mut server);
+    server.write_conflict(conflict(
+        address(),
+        vec![claimant("b", "b-0"), claimant("a", "a-0")],
+    ));
+    a.watch(&server);
+    a.reports();
+    // Only this node is left in it.
+    let mut me = claimant("a", "a-0");
+    me.active = false;
+    let mut left = claimant("b", "b-0");
+    left.left = Some(crate::engine::LeaveReason::Expired);
+    server.write_conflict(conflict(address(), vec![left, me]));
+    a.watch(&server);
+    assert!(a.reports().iter().all(|report| report.is_resolved));
+}

@@ -72,6 +72,23 @@ fn contender_removes_itself() {
 }
 
 #[test]
+fn report_ends_as_soon_as_nobody_else_is_left() {
+    let (mut server, [mut a, mut b, mut c]) = three();
+    c.release(address());
+    c.run(&mut server);
+    b.run(&mut server);
+    b.reports();
+    a.release(address());
+    a.run(&mut server);
+    b.watch(&server);
+    let reports = b.reports();
+    assert!(
+        matches!(&reports[..], [end] if end.is_resolved && end.is_reporter),
+        "{reports:?}"
+    );
+}
+
+#[test]
 fn last_contender_deletes_the_conflict() {
     let (mut server, [mut a, mut b, mut c]) = three();
     for agent in [&mut b, &mut c] {
@@ -90,4 +107,82 @@ fn contender_that_left_while_the_server_was_away_removes_itself_after_a_restart(
     b.protocol.local_is_complete(b.now);
     b.run(&mut server);
     assert_eq!(listed(&server), ["a", "c"]);
+}
+
+#[test]
+fn reporter_that_becomes_the_holder_goes_on_reporting() {
+    let (mut server, [mut a, mut b, mut c]) = three();
+    let reported = b.reports().remove(0);
+    assert!(reported.is_reporter && c.reports().iter().all(|r| !r.is_reporter));
+    a.release(address());
+    for _ in 0..3 {
+        for agent in [&mut a, &mut b, &mut c] {
+            agent.run(&mut server);
+        }
+    }
+    let spec = conflict(&server).unwrap();
+    assert_eq!(
+        (&*spec.claimants[0].party.node, spec.claimants[0].active),
+        ("b", true)
+    );
+    let reports = b.reports();
+    assert!(
+        reports.iter().all(|r| r.is_reporter && !r.is_resolved),
+        "{reports:?}"
+    );
+    // When it leaves, its report ends, and another reports what is left.
+    b.release(address());
+    b.run(&mut server);
+    let reports = b.reports();
+    let [end] = &reports[..] else {
+        panic!("{reports:?}");
+    };
+    assert!(end.is_reporter && end.is_resolved);
+    let of_b = end.conflict.claimants.iter().find(|c| c.party.node == "b");
+    assert_eq!(of_b.unwrap().left, Some(LeaveReason::AddressRemoved));
+    assert!(conflict(&server).is_none_or(|spec| {
+        spec.claimants
+            .iter()
+            .all(|c| c.party.node != "b" || !c.active)
+    }));
+}
+
+#[test]
+fn holder_reports_the_end_for_a_reporter_whose_node_is_gone() {
+    let mut server = server(&["a", "b"]);
+    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
+    a.claim(address(), "web");
+    a.run(&mut server);
+    b.claim(address(), "cart");
+    b.run(&mut server);
+    a.run(&mut server);
+    b.run(&mut server);
+    a.run(&mut server);
+    assert!(a.reports().iter().all(|r| !r.is_reporter));
+    assert!(a.journal.values().all(|memory| memory.reported.is_none()));
+    server.nodes.remove("b");
+    a.run_for(&mut server, std::time::Duration::from_secs(120));
+    let reports = a.reports();
+    assert!(
+        matches!(&reports[..], [end] if end.is_resolved && end.is_reporter),
+        "{reports:?}"
+    );
+    let left: Vec<_> = reports[0]
+        .conflict
+        .claimants
+        .iter()
+        .map(|c| c.left)
+        .collect();
+    assert_eq!(left, [None, Some(LeaveReason::Expired)]);
+}
+
+#[test]
+fn reports_have_no_questions() {
+    let (_, agents) = three();
+    for mut agent in agents {
+        for report in agent.reports() {
+            let mut claimants = report.conflict.claimants.iter();
+            assert!(claimants.all(|c| (c.asked, c.confirmed) == (0, 0)));
+        }
+    }
 }

@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use super::{
-    super::Request,
+    super::{
+        NodeState, Request,
+        nodes::{Nodes, View},
+        objects::Party,
+    },
     agent::{Agent, CONFIRMATION, address, holder, other_address, server, set_node},
 };
-use crate::engine::Confidence;
+use crate::engine::{Confidence, LeaveReason, Timestamp};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -55,6 +59,25 @@ fn silence_is_judged_by_a_view_of_the_node_after_the_deadline() {
     assert!(b.reports().is_empty(), "its agent has a minute");
     b.run_for(&mut server, 20 * SECOND);
     assert_eq!(b.reports().len(), 1);
+}
+
+#[test]
+fn view_of_before_the_deadline_does_not_judge_silence() {
+    let mut server = server(&["a", "b"]);
+    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
+    a.claim(address(), "web");
+    a.claim(other_address(), "shop");
+    a.run(&mut server);
+    set_node(&mut server, "a", 0, false);
+    b.claim(address(), "cart");
+    b.run_for(&mut server, 2 * SECOND);
+    b.claim(other_address(), "checkout");
+    // The Node is read for the first address, after the question about the second.
+    b.run_for(&mut server, CONFIRMATION - SECOND);
+    assert_eq!(b.reports().len(), 1);
+    set_node(&mut server, "a", 0, true);
+    b.run_for(&mut server, CONFIRMATION);
+    assert!(b.reports().is_empty());
 }
 
 #[test]
@@ -129,4 +152,112 @@ fn contender_whose_node_is_gone_is_removed_by_the_holder() {
     a.run_for(&mut server, 80 * SECOND);
     assert!(server.conflicts.is_empty());
     assert_eq!(holder(&server, address()).unwrap().node, "a");
+}
+
+/// What is known of the Node `a` after this view.
+fn viewed(view: View) -> Nodes {
+    let (now, mut rng) = (Timestamp(1_000), fastrand::Rng::with_seed(7));
+    let mut nodes = Nodes::default();
+    nodes.want("a", now, &mut rng);
+    nodes.answered("a", view, (5, now), now, &mut rng);
+    nodes
+}
+
+fn there(boot_id: &str) -> View {
+    View::There(NodeState {
+        uid: "1".to_owned(),
+        boot_id: boot_id.to_owned(),
+        is_ready: true,
+    })
+}
+
+fn of_boot(boot_id: &str) -> Party {
+    Party {
+        node: "a".to_owned(),
+        boot_id: boot_id.to_owned(),
+        ..Party::default()
+    }
+}
+
+#[test]
+fn only_another_boot_or_a_missing_node_voids_a_claim() {
+    let is_void = |view, boot_id| viewed(view).is_void(&of_boot(boot_id), 0);
+    assert!(is_void(View::Gone, "x"));
+    assert!(is_void(there("y"), "x"));
+    assert!(!is_void(there("x"), "x"));
+    assert!(!is_void(there(""), "x"), "the Node does not have it yet");
+    assert!(!is_void(there("x"), ""), "the claim does not have it");
+    assert!(!is_void(View::Unreadable, "x"));
+}
+
+#[test]
+fn view_voids_only_what_was_known_before_its_request() {
+    let nodes = viewed(View::Gone);
+    assert!(nodes.is_void(&of_boot("x"), 5));
+    assert!(!nodes.is_void(&of_boot("x"), 6));
+}
+
+#[test]
+fn node_is_not_polled_while_it_is_read() {
+    let mut nodes = viewed(View::Gone);
+    assert!(nodes.poll_at("a").is_some());
+    nodes.sent("a");
+    assert_eq!((nodes.poll_at("a"), nodes.is_in_flight("a")), (None, true));
+    nodes.failed("a");
+    assert!(nodes.poll_at("a").is_some() && !nodes.is_in_flight("a"));
+}
+
+#[test]
+fn nodes_that_no_conflict_needs_are_forgotten() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut nodes = Nodes::default();
+    for number in 0..1_000_u64 {
+        let now = Timestamp(0) + Duration::from_secs(10 * number);
+        nodes.want(&format!("node-{number}"), now, &mut rng);
+    }
+    let known = (0..1_000).filter(|n| nodes.poll_at(&format!("node-{n}")).is_some());
+    assert!(known.count() <= 256);
+}
+
+#[test]
+fn end_names_a_holder_whose_node_is_gone() {
+    let mut server = server(&["a", "b"]);
+    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
+    a.claim(address(), "web");
+    a.run(&mut server);
+    b.claim(address(), "cart");
+    b.run(&mut server);
+    a.run(&mut server);
+    b.run(&mut server);
+    assert_eq!(b.reports().len(), 1);
+    // Nothing collects the claim.
+    server.nodes.remove("a");
+    b.run_for(&mut server, 120 * SECOND);
+    let reports = b.reports();
+    let [.., end] = &reports[..] else {
+        panic!("not resolved");
+    };
+    assert!(end.is_resolved && end.is_reporter);
+    let left: Vec<_> = end.conflict.claimants.iter().map(|c| c.left).collect();
+    assert_eq!(left, [Some(LeaveReason::Expired), None]);
+    assert_eq!(holder(&server, address()).unwrap().node, "b");
+}
+
+#[test]
+fn view_of_a_node_moves_all_its_conflicts() {
+    let mut server = server(&["a", "b"]);
+    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
+    for subject in [address(), other_address()] {
+        a.claim(subject, "web");
+        a.run(&mut server);
+        b.claim(subject, "cart");
+    }
+    b.run(&mut server);
+    set_node(&mut server, "a", 1, true);
+    b.sleep(CONFIRMATION);
+    b.run(&mut server);
+    // No time passes.
+    for subject in [address(), other_address()] {
+        assert_eq!(holder(&server, subject).unwrap().node, "b");
+    }
 }

@@ -74,3 +74,19 @@ fn node_that_was_made_again_soon_after_the_start_is_noticed() {
     a.run_for(&mut server, PERIOD);
     assert!(is_registered(&server));
 }
+
+#[test]
+fn node_that_is_missing_at_the_first_read_makes_the_claims_be_read_again() {
+    let mut server = Server::default();
+    let mut a = Agent::new("a");
+    a.claim(address(), "web");
+    let sent = a.run(&mut server);
+    let [
+        Request::CreateClaim(_),
+        Request::GetNode(_),
+        Request::GetClaim,
+    ] = &sent[..]
+    else {
+        panic!("{sent:?}");
+    };
+}

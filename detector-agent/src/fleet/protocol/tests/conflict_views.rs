@@ -1,0 +1,84 @@
+//! When an `IPConflict`, or the claim beside it, is read again: what a list, an event and an answer have may differ.
+
+use super::{
+    super::{Outcome, Request},
+    agent::{Agent, address, server},
+};
+
+#[test]
+fn conflict_of_others_is_read_before_it_is_joined() {
+    let mut server = server(&["a", "b", "c"]);
+    let (mut b, mut c) = (Agent::new("b"), Agent::new("c"));
+    b.claim(address(), "cart");
+    b.run(&mut server);
+    c.claim(address(), "checkout");
+    c.run(&mut server);
+    let mut a = Agent::new("a");
+    a.watch(&server);
+    assert!(a.protocol.known.contains(&address()));
+    a.claim(address(), "web");
+    let sent: Vec<_> = std::iter::from_fn(|| a.exchange(&mut server)).collect();
+    assert!(sent.contains(&Request::GetConflict), "{sent:?}");
+    assert!(
+        !sent.iter().any(|r| matches!(r, Request::CreateConflict(_))),
+        "{sent:?}"
+    );
+    // A list replaces what was known.
+    a.release(address());
+    a.run(&mut server);
+    a.protocol.conflicts_listed(a.now, Vec::new());
+    assert!(a.protocol.known.is_empty());
+}
+
+#[test]
+fn list_that_differs_from_an_answer_is_checked() {
+    let mut server = server(&["a", "b"]);
+    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
+    a.claim(address(), "web");
+    a.run(&mut server);
+    b.claim(address(), "cart");
+    b.run(&mut server);
+    b.protocol.conflicts_listed(b.now, Vec::new());
+    let next = b.exchange(&mut server);
+    assert_eq!(next, Some(Request::GetConflict));
+    assert!(b.exchange(&mut server).is_none(), "it is as it was");
+}
+
+#[test]
+fn missing_conflict_of_an_earlier_answer_does_not_undo_a_later_event() {
+    let mut server = server(&["a", "b"]);
+    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
+    a.claim(address(), "web");
+    a.run(&mut server);
+    b.claim(address(), "cart");
+    b.run(&mut server);
+    let name = address().object_name();
+    let spec = server.conflicts[&name].spec.clone();
+    b.protocol.conflicts_listed(b.now, Vec::new());
+    let call = b.next().unwrap();
+    assert_eq!(call.request, Request::GetConflict);
+    server.delete_conflict(&name);
+    let outcome = server.apply(call.subject, &call.request);
+    assert_eq!(outcome, Outcome::NotFound);
+    server.write_conflict(spec);
+    b.watch(&server);
+    b.answer(&call, outcome);
+    assert_eq!(
+        b.protocol.entries[&address()].conflict.version(),
+        Some(&server.conflicts[&name].version)
+    );
+}
+
+#[test]
+fn holder_that_is_no_longer_listed_first_reads_its_claim() {
+    let mut server = server(&["a", "b"]);
+    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
+    a.claim(address(), "web");
+    a.run(&mut server);
+    b.claim(address(), "cart");
+    b.run(&mut server);
+    a.run(&mut server);
+    server.delete_conflict(&address().object_name());
+    let sent = a.run(&mut server);
+    assert_eq!(sent, [Request::GetClaim]);
+}
