@@ -189,3 +189,116 @@ impl FleetHealth {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::health::{Health, Role};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn fleet() -> (Health, FleetHealth) {
+        let health = Health::default();
+        let part = health.part(Role::Fleet, "fleet");
+        (health, FleetHealth::new(part, "a".to_owned()))
+    }
+
+    fn shown(health: &Health, fleet: &mut FleetHealth) -> (State, String) {
+        fleet.show(Counts::default(), true);
+        let part = health.report().pop().unwrap();
+        (part.state, part.detail)
+    }
+
+    fn away(why: &str) -> Problem {
+        Problem::away(why.to_owned())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn server_is_shown_as_away_after_three_seconds() {
+        let (health, mut fleet) = fleet();
+        let sent_at = Instant::now();
+        fleet.fails(Way::Requests, sent_at, &away("first"));
+        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+        advance(3 * SECOND).await;
+        fleet.fails(Way::Requests, Instant::now(), &away("first"));
+        let (state, detail) = shown(&health, &mut fleet);
+        assert_eq!(state, State::Failed);
+        assert!(detail.contains("first"), "{detail}");
+        fleet.fails(Way::Requests, Instant::now(), &away("second"));
+        let (_, detail) = shown(&health, &mut fleet);
+        assert!(detail.contains("second"), "{detail}");
+        assert!(fleet.works(Way::Requests) && !fleet.works(Way::Requests));
+        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_work_do_not_hide_a_watch_that_does_not() {
+        let (health, mut fleet) = fleet();
+        for _ in 0..2 {
+            fleet.fails(Way::Watch, Instant::now(), &away("reset"));
+            advance(3 * SECOND).await;
+        }
+        assert!(!fleet.works(Way::Requests));
+        assert_eq!(shown(&health, &mut fleet).0, State::Failed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusal_is_shown_for_ten_minutes() {
+        let (health, mut fleet) = fleet();
+        let refusal = Problem::Rejected("denied".to_owned());
+        fleet.fails(Way::Requests, Instant::now(), &refusal);
+        let (state, detail) = shown(&health, &mut fleet);
+        assert_eq!(state, State::Degraded);
+        assert!(detail.contains("denied"), "{detail}");
+        advance(599 * SECOND).await;
+        assert_eq!(shown(&health, &mut fleet).0, State::Degraded);
+        advance(2 * SECOND).await;
+        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+    }
+
+    #[test]
+    fn both_custom_resources_have_to_be_installed() {
+        let (health, mut fleet) = fleet();
+        for way in [Way::Requests, Way::Watch] {
+            fleet.fails(way, Instant::now(), &Problem::NoSuchResource);
+        }
+        assert!(fleet.found(Way::Requests));
+        assert_eq!(shown(&health, &mut fleet).0, State::Failed);
+        assert!(fleet.found(Way::Watch) && !fleet.found(Way::Watch));
+        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+    }
+
+    #[test]
+    fn node_that_cannot_be_read_is_shown_until_it_can() {
+        let (health, mut fleet) = fleet();
+        fleet.show(Counts::default(), false);
+        assert_eq!(health.report().pop().unwrap().state, State::Starting);
+        fleet.node(Some("denied".to_owned()));
+        let (state, detail) = shown(&health, &mut fleet);
+        assert_eq!(state, State::Failed);
+        assert!(detail.contains("the Node a: denied"), "{detail}");
+        fleet.node(None);
+        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+    }
+
+    #[test]
+    fn changed_numbers_are_shown() {
+        let (health, mut fleet) = fleet();
+        assert_eq!(
+            shown(&health, &mut fleet).1,
+            "0 addresses and ranges registered"
+        );
+        let counts = Counts {
+            registered: 1,
+            waiting: 2,
+            ..Counts::default()
+        };
+        fleet.show(counts, true);
+        let detail = health.report().pop().unwrap().detail;
+        assert_eq!(detail, "1 address or range registered; 2 to be updated");
+    }
+}

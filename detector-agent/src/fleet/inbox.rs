@@ -126,4 +126,36 @@ mod tests {
         assert!(inbox.take().is_complete && inbox.take().is_complete);
         assert!(inbox.take().claims.is_empty());
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_input_wakes_the_registration() {
+        let inbox = Inbox::default();
+        let subject: Subject = "10.0.0.1".parse().unwrap();
+        let claim = None;
+        let name = String::new();
+        let sends: [&dyn Fn(); 4] = [
+            &|| {
+                inbox.send(FeedUpdate {
+                    subject,
+                    claim: claim.clone(),
+                })
+            },
+            &|| {
+                inbox.send_conflict(ConflictUpdate {
+                    name: name.clone(),
+                    spec: None,
+                })
+            },
+            &|| inbox.complete(),
+            &|| inbox.close(),
+        ];
+        for send in sends {
+            let minute = std::time::Duration::from_secs(60);
+            let silence = tokio::time::timeout(minute, inbox.changed()).await;
+            assert!(silence.is_err());
+            send();
+            tokio::time::timeout(minute, inbox.changed()).await.unwrap();
+        }
+        assert!(inbox.take().is_closed);
+    }
 }

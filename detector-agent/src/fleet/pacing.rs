@@ -236,4 +236,66 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn request_that_was_withdrawn_costs_nothing() {
+        let now = Instant::now();
+        let mut pacing = Pacing::new(20, now);
+        for _ in 0..1_000 {
+            assert!(pacing.try_begin(now));
+            pacing.withdraw();
+        }
+        let begun = (0..1_000).take_while(|_| {
+            let begins = pacing.try_begin(now);
+            pacing.answered();
+            begins
+        });
+        assert_eq!(begun.count(), 100);
+    }
+
+    #[test]
+    fn longer_of_two_pauses_holds() {
+        let now = Instant::now();
+        let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
+        let mut pacing = Pacing::new(20, now);
+        assert!(pacing.try_begin(now) && pacing.try_begin(now));
+        pacing.pause(now + minute);
+        pacing.pause(now + second);
+        assert_eq!(pacing.next(), Some(now + minute));
+        let mut pacing = Pacing::new(20, now);
+        assert!(pacing.try_begin(now) && pacing.try_begin(now));
+        pacing.failed(now, now, Some(minute));
+        pacing.failed(now, now, Some(second));
+        assert!(pacing.next() >= Some(now + minute));
+    }
+
+    #[test]
+    fn answer_ends_the_growth_of_pauses() {
+        let mut now = Instant::now();
+        let mut pacing = Pacing::new(20, now);
+        for _ in 0..12 {
+            assert!(pacing.try_begin(now));
+            pacing.failed(now, now, None);
+            now = pacing.next().unwrap_or(now);
+        }
+        assert!(pacing.try_begin(now));
+        pacing.answered();
+        assert!(pacing.try_begin(now));
+        pacing.failed(now, now, None);
+        let pause = pacing.next().map(|next| next - now);
+        assert!(pause.is_some_and(|pause| pause <= FIRST_PAUSE), "{pause:?}");
+    }
+
+    #[test]
+    fn agents_spread_after_a_pause_that_the_server_asked_for() {
+        let now = Instant::now();
+        let pause = || {
+            let mut pacing = Pacing::new(20, now);
+            assert!(pacing.try_begin(now));
+            pacing.failed(now, now, Some(Duration::from_secs(30)));
+            pacing.next()
+        };
+        let pauses: std::collections::HashSet<_> = (0..20).map(|_| pause()).collect();
+        assert!(pauses.len() > 10, "{pauses:?}");
+    }
 }

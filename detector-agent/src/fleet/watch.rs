@@ -236,3 +236,6 @@ impl ConflictWatch {
         self.updates.send(update).await.ok()
     }
 }
+
+#[cfg(test)]
+mod tests;

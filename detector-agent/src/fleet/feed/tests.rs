@@ -371,3 +371,61 @@ fn ranges_are_sent_once_and_end_with_their_last_pool() {
         (Subject::range(blocks[0]), &None)
     );
 }
+
+#[test]
+fn address_that_was_looked_up_keeps_one_place_while_it_pauses() {
+    let (mut feed, pod) = with_registered();
+    let own = || vec![of(assigned(1, 6), &pod)];
+    feed.take_rechecks(NOW);
+    assert!(feed.claims("10.0.0.9", own()).is_some());
+    assert_eq!(feed.claims("10.0.0.9", Vec::new()), None);
+    assert_eq!(feed.claims("10.0.0.9", own()), None, "it pauses");
+    assert_eq!(feed.devices[&(1, 1)].lookups.len(), 1);
+    let later = NOW + LOOKUP_PAUSE;
+    assert_eq!(feed.take_rechecks(later), [(1, 1)]);
+    assert!(feed.update(later, ip("10.0.0.9"), own()).is_some());
+}
+
+#[test]
+fn spellings_of_one_range_are_one_range() {
+    let range = |text: &str| text.parse::<IpNet>().unwrap();
+    let mut feed = Feed::default();
+    let sent = feed.update_ranges(NOW, PoolId(1), "calico", [range("10.1.0.70/26")]);
+    assert_eq!(sent.len(), 1);
+    let same = feed.update_ranges(NOW, PoolId(2), "calico", [range("10.1.0.64/26")]);
+    assert_eq!(same, []);
+    assert_eq!(feed.update_ranges(NOW, PoolId(1), "calico", []), []);
+    assert_eq!(feed.update_ranges(NOW, PoolId(2), "calico", []).len(), 1);
+}
+
+#[test]
+fn pools_that_are_found_later_do_not_delay_the_start() {
+    let mut feed = Feed::default();
+    feed.await_pools([PoolId(1)].into());
+    feed.await_pools([PoolId(1), PoolId(2)].into());
+    feed.update_ranges(NOW, PoolId(1), "calico", []);
+    assert!(feed.complete_if_decided());
+}
+
+#[test]
+fn another_device_is_another_claim_even_if_it_was_seen_at_the_same_time() {
+    let (mut feed, pod) = with_registered();
+    let mut claim = assigned(2, 5);
+    claim.claimant.evidence[0].mac = Some(Mac([6; 6]));
+    let sent = feed.claims("10.0.0.1", vec![of(claim, &pod)]).unwrap();
+    assert_eq!((sent.party.ifindex, sent.party.mac), (2, Some(Mac([6; 6]))));
+}
+
+#[test]
+fn claim_has_its_strongest_evidence_and_begins_with_the_earliest() {
+    let mut claim = assigned(1, 0);
+    claim.claimant.evidence = vec![
+        evidence(EvidenceKind::Neighbour, 4),
+        evidence(EvidenceKind::Address, 9),
+    ];
+    let mut feed = Feed::default();
+    let sent = feed.claims("10.0.0.1", vec![of(claim, &pod(1, &["10.0.0.1"]))]);
+    let sent = sent.unwrap();
+    assert_eq!(sent.party.evidence, Some(EvidenceKind::Address));
+    assert_eq!(sent.began, Timestamp(4));
+}

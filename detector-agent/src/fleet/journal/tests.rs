@@ -141,3 +141,90 @@ async fn disk_that_hangs_delays_requests_only_for_a_while() {
     journal.finish().await;
     assert_eq!(subjects(&store, "n1").await, ["10.0.0.1", "10.0.0.2"]);
 }
+
+/// Begins a write that ends as `ends`.
+fn begin(
+    journal: &mut Journal,
+    ends: impl Future<Output = Result<(), StoreError>> + Send + 'static,
+) {
+    (journal.is_urgent, journal.due) = (false, None);
+    journal.write = Some(Write {
+        task: tokio::spawn(ends),
+        changes: Arc::new(std::mem::take(&mut journal.changes)),
+        deadline: Instant::now() + WRITE_DEADLINE,
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_that_failed_is_repeated_without_further_changes() {
+    let fails = Arc::new(AtomicBool::new(true));
+    let store = failing_store(&fails);
+    let (mut journal, _) = Journal::open(Some(Arc::clone(&store)), "n1").await;
+    journal.is_failing = false;
+    journal.remember(&memory("10.0.0.1"));
+    journal.progress().await;
+    assert!(journal.is_failing);
+    fails.store(false, Ordering::Relaxed);
+    let repeated = async {
+        while journal.is_failing {
+            journal.progress().await;
+        }
+    };
+    timeout(2 * RETRY, repeated).await.unwrap();
+    assert_eq!(subjects(&store, "n1").await, ["10.0.0.1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn later_change_takes_precedence_over_a_write_that_failed() {
+    let fails = Arc::new(AtomicBool::new(false));
+    let store = failing_store(&fails);
+    let (mut journal, _) = Journal::open(Some(Arc::clone(&store)), "n1").await;
+    for subject in ["10.0.0.1", "10.0.0.2"] {
+        journal.remember(&memory(subject));
+    }
+    // The write is under way when the first one is forgotten.
+    begin(&mut journal, async {
+        let full = std::io::Error::other("full");
+        Err(StoreError::from(redb::Error::Io(full)))
+    });
+    journal.forget("10.0.0.1".parse().unwrap());
+    journal.progress().await;
+    assert!(journal.is_failing);
+    while journal.is_failing {
+        journal.progress().await;
+    }
+    assert_eq!(subjects(&store, "n1").await, ["10.0.0.2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_do_not_wait_for_another_attempt() {
+    let store = Arc::new(Store::in_memory());
+    let (mut journal, _) = Journal::open(Some(store), "n1").await;
+    journal.remember(&memory("10.0.0.1"));
+    begin(&mut journal, std::future::pending());
+    assert!(!journal.is_settled());
+    journal.is_failing = true;
+    assert!(journal.is_settled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn end_writes_at_once_and_waits_for_what_is_being_written() {
+    let store = Arc::new(Store::in_memory());
+    let (mut journal, _) = Journal::open(Some(Arc::clone(&store)), "n1").await;
+    journal.remember(&memory("10.0.0.1"));
+    journal.finish().await;
+    let start = Instant::now();
+    journal.forget("10.0.0.1".parse().unwrap());
+    journal.finish().await;
+    assert!(start.elapsed() < LAZY);
+    assert!(subjects(&store, "n1").await.is_empty());
+    let is_written = Arc::new(AtomicBool::new(false));
+    let written = Arc::clone(&is_written);
+    begin(&mut journal, async move {
+        tokio::time::sleep(WRITE_DEADLINE / 2).await;
+        written.store(true, Ordering::Relaxed);
+        Ok(())
+    });
+    journal.finish().await;
+    assert!(is_written.load(Ordering::Relaxed));
+}
