@@ -10,6 +10,7 @@ use crate::{
     clock::Moment,
     engine::{CertainClaim, Claimant, ClaimantId, Engine, Ipam, Pool, PoolUpdate, Timestamp},
     fleet::{Candidate, ConflictFeed, Feed, Inbox},
+    metrics::gauge_value,
     pods::{LookupUpdate, Pod, PodAnswer, PodDirectory},
 };
 
@@ -127,6 +128,8 @@ impl Core {
         for device in fleet.feed.take_rechecks(now) {
             self.engine.recheck_claims_on(device);
         }
+        let overflow = &self.outputs.metrics.fleet_overflow;
+        overflow.set(gauge_value(fleet.feed.overflowing_devices()));
         if is_fed && fleet.feed.complete_if_decided() {
             // Those that were restored have not changed.
             for address in self.engine.conflict_addresses() {

@@ -280,6 +280,12 @@ impl Feed {
         std::mem::take(&mut self.rechecks).into_iter().collect()
     }
 
+    /// How many devices have addresses that found no room among their [`MAX_LOOKUPS`].
+    pub fn overflowing_devices(&self) -> usize {
+        let refused = self.devices.values().filter(|state| state.has_refused);
+        refused.count()
+    }
+
     /// The ranges of a pool of `source` as they are now; none if the pool is gone. Returns the changes to send.
     pub fn update_ranges(
         &mut self,

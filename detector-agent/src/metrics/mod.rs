@@ -86,6 +86,8 @@ pub struct Metrics {
     pub fleet_requests: Family<FleetRequest, Counter>,
     /// What this node has registered there.
     pub fleet_claims: Gauge,
+    /// Devices with addresses that are not looked up there.
+    pub fleet_overflow: Gauge,
     swept: SweptConflicts,
     conflict_info: InfoSeries<ConflictId, ConflictInfo>,
     anomaly_info: InfoSeries<AnomalyId, AnomalyInfo>,
@@ -262,6 +264,11 @@ impl Metrics {
             fleet_claims: metric!(
                 "fleet_claims",
                 "Number of addresses and ranges that this node has registered in the Kubernetes API",
+                Gauge::default()
+            ),
+            fleet_overflow: metric!(
+                "fleet_devices_overflow",
+                "Number of pod devices with more addresses of their own than are compared with other nodes",
                 Gauge::default()
             ),
             latency,

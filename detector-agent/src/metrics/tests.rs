@@ -37,6 +37,7 @@ const CONTRACT: &[(&str, &str)] = &[
     ("ipconflict_outbox_parked", "gauge"),
     ("ipconflict_fleet_requests_total", "counter"),
     ("ipconflict_fleet_claims", "gauge"),
+    ("ipconflict_fleet_devices_overflow", "gauge"),
     ("ipconflict_claim_info", "gauge"),
     ("ipconflict_claim_info_overflow", "gauge"),
     ("process_cpu_seconds_total", "counter"),

@@ -218,6 +218,7 @@ fn lookups_of_a_device_are_bounded() {
     assert_eq!(feed.addresses.len(), 1 + MAX_LOOKUPS);
     assert_eq!(feed.devices.len(), 1);
     assert_eq!(feed.take_rechecks(NOW), [], "there is no room");
+    assert_eq!(feed.overflowing_devices(), 1);
     // Addresses that come and go cause no further request before the pause is over.
     for _ in 0..10 {
         for address in &foreign {
@@ -231,6 +232,7 @@ fn lookups_of_a_device_are_bounded() {
     assert_eq!(feed.devices[&(1, 1)].lookups.len(), MAX_LOOKUPS);
     let later = NOW + LOOKUP_PAUSE;
     assert_eq!(feed.take_rechecks(later), [(1, 1)]);
+    assert_eq!(feed.overflowing_devices(), 0);
     let sent = foreign
         .iter()
         .filter(|a| feed.update(later, **a, own()).is_some());
