@@ -190,9 +190,9 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     };
     let emit = {
         let handle = handle.clone();
-        move |report| {
+        move |message| {
             // Fails only while the agent stops.
-            handle.send(LoopMessage::Fleet(Box::new(report)));
+            handle.send(LoopMessage::Fleet(message));
         }
     };
     let fleet = fleet::start(&args.fleet, around, emit).map_err(AgentError::Start)?;

@@ -106,6 +106,7 @@ impl Core {
         };
         if core.outputs.fleet.is_some() {
             core.engine.follow_claims();
+            core.fleet.await_restored();
         }
         // Restored anomalies are open already and have no event.
         core.set_anomalies_active();
@@ -140,7 +141,7 @@ impl Core {
                     .update_pool(clock::now(), update, &mut self.effects);
                 self.apply_effects();
             }
-            LoopMessage::Fleet(report) => self.apply_fleet_report(&report),
+            LoopMessage::Fleet(message) => self.apply_fleet_message(message),
             LoopMessage::Stop => self.stop(),
         }
     }

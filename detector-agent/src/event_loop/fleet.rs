@@ -9,7 +9,7 @@ use crate::{
     clock::Moment,
     engine::{Anomaly, AnomalyId, Conflict, ConflictId, ConflictKind, ConflictScope, Timestamp},
     event::Change,
-    fleet::{self, Subject, protocol::Report},
+    fleet::{self, FleetMessage, Subject, protocol::Report},
     metrics::{KindAndScope, gauge_value},
 };
 
@@ -18,6 +18,8 @@ use crate::{
 pub(super) struct FleetConflicts {
     conflicts: BTreeMap<ConflictId, Open<Conflict>>,
     overlaps: BTreeMap<AnomalyId, Open<Anomaly>>,
+    /// What the previous run had reported is not known yet.
+    awaits_restored: bool,
 }
 
 #[derive(Debug)]
@@ -25,6 +27,8 @@ struct Open<T> {
     item: T,
     /// The events about it come from this agent.
     is_reported: bool,
+    /// The previous run reported it, and this one does not know yet whether it is over.
+    is_restored: bool,
 }
 
 impl<T> Open<T> {
@@ -32,11 +36,35 @@ impl<T> Open<T> {
         Self {
             item,
             is_reported: report.is_reporter,
+            is_restored: false,
         }
     }
 }
 
 impl FleetConflicts {
+    /// Until [`Core::restore_fleet`], what is open does not include what the previous run reported.
+    pub(super) fn await_restored(&mut self) {
+        self.awaits_restored = true;
+    }
+
+    /// Whether what is not open is over.
+    pub(super) fn is_restored(&self) -> bool {
+        !self.awaits_restored
+    }
+
+    /// All that is open was reported by the previous run.
+    fn finish_restore(&mut self) {
+        self.awaits_restored = false;
+        let conflicts = self
+            .conflicts
+            .values_mut()
+            .map(|open| &mut open.is_restored);
+        let overlaps = self.overlaps.values_mut().map(|open| &mut open.is_restored);
+        conflicts
+            .chain(overlaps)
+            .for_each(|is_restored| *is_restored = true);
+    }
+
     pub(super) fn conflict_ids(&self) -> impl Iterator<Item = (Timestamp, IpAddr, ConflictId)> {
         let conflicts = self.conflicts.values();
         conflicts.map(|open| (open.item.raised_at, open.item.address, open.item.id))
@@ -90,8 +118,9 @@ enum Step {
     Show,
 }
 
-/// `was_known` is whether it has been reported since this agent started.
-fn step(report: &Report, was_known: bool) -> Step {
+fn step<T>(report: &Report, previous: Option<&Open<T>>) -> Step {
+    // Since this agent started.
+    let was_known = previous.is_some_and(|open| !open.is_restored);
     let change = match (report.is_resolved, report.is_update) {
         (true, _) => Change::Resolved,
         (false, true) => Change::Updated,
@@ -105,7 +134,22 @@ fn step(report: &Report, was_known: bool) -> Step {
 }
 
 impl Core {
-    pub(super) fn apply_fleet_report(&mut self, report: &Report) {
+    pub(super) fn apply_fleet_message(&mut self, message: FleetMessage) {
+        match message {
+            FleetMessage::Restored(reports) => self.restore_fleet(&reports),
+            FleetMessage::Report(report) => self.apply_fleet_report(&report),
+        }
+    }
+
+    /// Shows what the previous run had reported, without events.
+    fn restore_fleet(&mut self, reports: &[Report]) {
+        for report in reports {
+            self.apply_fleet_report(report);
+        }
+        self.fleet.finish_restore();
+    }
+
+    fn apply_fleet_report(&mut self, report: &Report) {
         match report.conflict.address {
             Subject::Address(address) => self.apply_fleet_conflict(report, address),
             Subject::Range(range) => self.apply_overlap(report, range),
@@ -116,7 +160,7 @@ impl Core {
         let node = self.outputs.reporter.node();
         let mut conflict = fleet::conflict(report, address, node, &Moment::now());
         let previous = self.fleet.conflicts.remove(&conflict.id);
-        let step = step(report, previous.is_some());
+        let step = step(report, previous.as_ref());
         if let Some(previous) = previous {
             conflict.raised_at = previous.item.raised_at;
             conflict.reported = previous.item.reported;
@@ -153,7 +197,7 @@ impl Core {
     fn apply_overlap(&mut self, report: &Report, range: IpNet) {
         let mut overlap = fleet::overlap(report, range, &Moment::now());
         let previous = self.fleet.overlaps.remove(&overlap.id);
-        let step = step(report, previous.is_some());
+        let step = step(report, previous.as_ref());
         let mut is_same = false;
         if let Some(previous) = previous {
             overlap.raised_at = previous.item.raised_at;
@@ -186,23 +230,57 @@ mod tests {
     use super::*;
     use crate::fleet::samples;
 
+    fn open(report: &Report) -> Open<()> {
+        Open::new((), report)
+    }
+
     #[test]
     fn only_the_reporters_agent_sends_events() {
         let mut report = samples::report("10.0.0.1");
-        assert_eq!(step(&report, false), Step::Event(Change::Raised));
+        assert_eq!(step::<()>(&report, None), Step::Event(Change::Raised));
         report.is_reporter = false;
-        assert_eq!(step(&report, false), Step::Display(Change::Raised));
+        assert_eq!(step::<()>(&report, None), Step::Display(Change::Raised));
         report.is_resolved = true;
-        assert_eq!(step(&report, true), Step::Display(Change::Resolved));
+        let known = open(&report);
+        assert_eq!(step(&report, Some(&known)), Step::Display(Change::Resolved));
     }
 
     #[test]
     fn restart_repeats_no_event() {
         let mut report = samples::report("10.0.0.1");
         report.is_update = true;
-        assert_eq!(step(&report, false), Step::Show);
-        assert_eq!(step(&report, true), Step::Event(Change::Updated));
+        let known = open(&report);
+        let restored = Open {
+            is_restored: true,
+            ..open(&report)
+        };
+        for before in [None, Some(&restored)] {
+            assert_eq!(step(&report, before), Step::Show);
+        }
+        assert_eq!(step(&report, Some(&known)), Step::Event(Change::Updated));
         report.is_resolved = true;
-        assert_eq!(step(&report, false), Step::Event(Change::Resolved));
+        for before in [None, Some(&restored)] {
+            assert_eq!(step(&report, before), Step::Event(Change::Resolved));
+        }
+    }
+
+    #[test]
+    fn what_is_open_is_known_once_it_is_restored() {
+        let mut fleet = FleetConflicts::default();
+        assert!(fleet.is_restored(), "nothing is awaited");
+        fleet.await_restored();
+        assert!(!fleet.is_restored());
+        let mut report = samples::report("10.0.0.1");
+        report.is_update = true;
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let conflict = fleet::conflict(&report, address, "node-b", &Moment::now());
+        let open = Open::new(conflict.clone(), &report);
+        fleet.conflicts.insert(conflict.id, open);
+        fleet.finish_restore();
+        assert!(fleet.is_restored());
+        let (conflicts, _) = fleet.reported();
+        assert_eq!(conflicts.len(), 1, "for the sinks it is active");
+        let open = fleet.conflicts.get(&conflict.id);
+        assert_eq!(step(&report, open), Step::Show, "without an event");
     }
 }

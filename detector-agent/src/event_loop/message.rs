@@ -2,8 +2,8 @@
 
 use super::Query;
 use crate::{
-    engine::PoolUpdate, fleet::protocol::Report, mailbox::MailboxSender,
-    observe::worker::WorkerEvent, pods::LookupUpdate,
+    engine::PoolUpdate, fleet::FleetMessage, mailbox::MailboxSender, observe::worker::WorkerEvent,
+    pods::LookupUpdate,
 };
 
 /// A message to the event loop.
@@ -17,8 +17,8 @@ pub enum LoopMessage {
     Lookups(LookupUpdate),
     /// An IPAM pool was read or removed.
     Pool(PoolUpdate),
-    /// The state of a conflict across nodes.
-    Fleet(Box<Report>),
+    /// The state of conflicts across nodes.
+    Fleet(FleetMessage),
     /// End the loop.
     Stop,
 }

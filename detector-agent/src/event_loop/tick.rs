@@ -28,7 +28,7 @@ impl Core {
         self.recheck_fleet(now);
         self.set_engine_losses();
         self.set_gauges();
-        if self.outputs.readiness.is_ready() {
+        if self.outputs.readiness.is_ready() && self.fleet.is_restored() {
             let (engine, fleet) = (&self.engine, &self.fleet);
             self.outputs.reporter.catch_up(|| {
                 let (mut conflicts, mut anomalies) = fleet.reported();

@@ -42,5 +42,5 @@ pub use feed::{Candidate, Feed, MAX_LOOKUPS};
 pub use inbox::{FeedUpdate, Inbox};
 pub(crate) use report::{conflict, overlap};
 pub use settings::{FleetMode, FleetSettings};
-pub use start::{Fleet, Surroundings, start};
+pub use start::{Fleet, FleetMessage, Surroundings, start};
 pub use subject::{NotASubject, Subject};

@@ -54,6 +54,16 @@ pub struct Surroundings<'a> {
     pub health: &'a Health,
 }
 
+/// What the comparison passes on to the event loop.
+#[derive(Debug)]
+pub enum FleetMessage {
+    /// What the previous run had reported and not ended, as far as it was this agent's to report. It comes once, before all
+    /// reports: the sinks would take for over what is not active after a start.
+    Restored(Vec<Report>),
+    /// The state of a conflict now.
+    Report(Box<Report>),
+}
+
 /// The running comparison.
 #[derive(Debug)]
 pub struct Fleet {
@@ -63,14 +73,14 @@ pub struct Fleet {
 }
 
 /// Starts the thread, unless the comparison is off or not possible; then only health and log show it, because detection on the node
-/// does not need it. `emit` takes the reports.
+/// does not need it.
 ///
 /// # Errors
 /// If no thread can be started.
 pub fn start(
     settings: &FleetSettings,
     around: Surroundings<'_>,
-    emit: impl Fn(Report) + Send + 'static,
+    emit: impl Fn(FleetMessage) + Send + 'static,
 ) -> io::Result<Option<Fleet>> {
     if settings.fleet == FleetMode::Off {
         return Ok(None);
@@ -92,7 +102,10 @@ pub fn start(
                 // A disk that hangs is abandoned.
                 runtime.shutdown_background();
             }
-            Err(error) => warn!(%error, "addresses are not compared across nodes"),
+            Err(error) => {
+                warn!(%error, "addresses are not compared across nodes");
+                (fleet.emit)(FleetMessage::Restored(Vec::new()));
+            }
         }
     })?;
     Ok(Some(Fleet { inbox, ended }))
@@ -102,7 +115,7 @@ pub fn start(
 pub(super) fn prepare(
     settings: &FleetSettings,
     around: Surroundings<'_>,
-    emit: impl Fn(Report) + Send + 'static,
+    emit: impl Fn(FleetMessage) + Send + 'static,
 ) -> Option<(FleetThread, Inbox)> {
     let part = around.health.part(Role::Fleet, "fleet");
     let not_started = |why: &str| {
@@ -168,7 +181,7 @@ pub(super) struct FleetThread {
     metrics: Arc<Metrics>,
     part: Part,
     inbox: Inbox,
-    emit: Box<dyn Fn(Report) + Send>,
+    emit: Box<dyn Fn(FleetMessage) + Send>,
 }
 
 impl FleetThread {
@@ -182,6 +195,9 @@ impl FleetThread {
                 "restored registered addresses of the previous run"
             );
         }
+        let reported = memories.iter().filter_map(Report::restored).collect();
+        let emit = self.emit;
+        emit(FleetMessage::Restored(reported));
         let settings = Settings {
             handover: self.settings.fleet_handover,
             confirmation: CONFIRMATION,
@@ -206,10 +222,68 @@ impl FleetThread {
             health: FleetHealth::new(self.part, node),
             inbox: self.inbox,
             metrics: self.metrics,
-            emit: self.emit,
+            emit: Box::new(move |report| emit(FleetMessage::Report(Box::new(report)))),
         });
         let mut journal = driver.run(watched).await;
         watching.abort();
         journal.finish().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{
+        fleet::{protocol::Memory, samples},
+        kube_client::simulated::SimulatedApi,
+    };
+
+    #[tokio::test]
+    async fn what_the_previous_run_reported_comes_first_and_without_the_server() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::at(directory.path()));
+        let conflict = samples::report("10.0.0.1").conflict;
+        let (mut journal, _) = Journal::open(Some(Arc::clone(&store)), "node-b").await;
+        for (subject, reported) in [
+            ("10.0.0.1", Some(Box::new(conflict.clone()))),
+            ("10.0.0.2", None),
+        ] {
+            let subject = subject.parse().unwrap();
+            journal.remember(&Memory { subject, reported });
+        }
+        journal.finish().await;
+
+        let api = SimulatedApi::default();
+        api.set_down(true);
+        let health = Health::default();
+        let around = Surroundings {
+            node: "node-b".to_owned(),
+            kube: Some(KubeClient::simulated(&api)),
+            store: Some(store),
+            metrics: Arc::new(Metrics::new()),
+            health: &health,
+        };
+        let settings = FleetSettings {
+            fleet: FleetMode::Kubernetes,
+            fleet_handover: Duration::from_secs(15),
+            fleet_exclude: Vec::new(),
+            fleet_rate: 20,
+        };
+        let (messages, mut emitted) = queue::unbounded_channel();
+        let emit = move |message| messages.send(message).unwrap();
+        let (fleet, inbox) = prepare(&settings, around, emit).unwrap();
+        let running = tokio::spawn(fleet.run());
+        let FleetMessage::Restored(reports) = emitted.recv().await.unwrap() else {
+            unreachable!("it comes first");
+        };
+        let [report] = reports.as_slice() else {
+            unreachable!("one was reported: {reports:?}");
+        };
+        assert_eq!(report.conflict, conflict);
+        assert!(report.is_reporter && report.is_update && !report.is_resolved);
+        inbox.close();
+        running.await.unwrap();
     }
 }

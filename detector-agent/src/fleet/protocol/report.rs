@@ -1,7 +1,7 @@
 //! What this agent reports of a conflict, derived from the stored one.
 
 use super::{
-    Effect, Report,
+    Effect, Memory, Report,
     conflict::{claimant, reporter},
     context::Context,
     entry::Entry,
@@ -17,6 +17,20 @@ pub(super) struct Reported {
     pub(super) began: Timestamp,
     /// Before a restart: the rest of the agent does not know it yet.
     pub(super) is_restored: bool,
+}
+
+impl Report {
+    /// What the previous run of this agent had reported last, if it was open.
+    pub(in crate::fleet) fn restored(memory: &Memory) -> Option<Self> {
+        let conflict = memory.reported.as_deref()?;
+        Some(Self {
+            conflict: conflict.clone(),
+            is_resolved: false,
+            is_reporter: true,
+            is_update: true,
+            began: Timestamp::default(),
+        })
+    }
 }
 
 impl Entry {

@@ -15,7 +15,7 @@ use crate::{
         FeedUpdate, FleetSettings, Inbox, Subject,
         objects::Party,
         protocol::{LocalClaim, Mode, Report},
-        start::{Surroundings, prepare},
+        start::{FleetMessage, Surroundings, prepare},
     },
     health::{Health, State},
     kube_client::{
@@ -67,7 +67,10 @@ impl Agent {
             health: &health,
         };
         let received = Arc::clone(&reports);
-        let emit = move |report| received.lock().unwrap().push(report);
+        let emit = move |message| match message {
+            FleetMessage::Report(report) => received.lock().unwrap().push(*report),
+            FleetMessage::Restored(_) => {}
+        };
         let (thread, inbox) = prepare(&settings, around, emit).unwrap();
         let task = tokio::spawn(thread.run());
         Self {
