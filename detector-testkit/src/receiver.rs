@@ -132,9 +132,15 @@ impl Receiver {
     /// # Errors
     /// The socket cannot be opened.
     pub fn start() -> Result<Self> {
-        Self::start_with(Box::new(|stream| {
-            Ok(Box::new(stream) as Box<dyn Connection>)
-        }))
+        Self::start_with(plain())
+    }
+
+    /// [`Receiver::start`] on another address of the caller's namespace; port 0 is a free one.
+    ///
+    /// # Errors
+    /// As [`Receiver::start`].
+    pub fn start_on(address: SocketAddr) -> Result<Self> {
+        Self::start_wrapped(address, plain())
     }
 
     /// [`Receiver::start`] with every connection wrapped by `wrap`.
@@ -142,7 +148,11 @@ impl Receiver {
     /// # Errors
     /// As [`Receiver::start`].
     pub fn start_with(wrap: Box<WrapStream>) -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").context("listening on loopback")?;
+        Self::start_wrapped(SocketAddr::from(([127, 0, 0, 1], 0)), wrap)
+    }
+
+    fn start_wrapped(address: SocketAddr, wrap: Box<WrapStream>) -> Result<Self> {
+        let listener = TcpListener::bind(address).context("listening")?;
         let address = listener.local_addr().context("the listener's address")?;
         let accept: Arc<Handler> = Arc::new(|_| Behaviour::status(204));
         let mut receiver = Self {
@@ -310,6 +320,11 @@ impl Drop for Receiver {
     fn drop(&mut self) {
         self.refuse_connections();
     }
+}
+
+/// Connections as they are.
+fn plain() -> Box<WrapStream> {
+    Box::new(|stream| Ok(Box::new(stream) as Box<dyn Connection>))
 }
 
 fn serve(stream: TcpStream, state: &ReceiverState) -> io::Result<()> {

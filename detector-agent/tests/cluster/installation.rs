@@ -1,10 +1,11 @@
 //! A cluster in which the chart is installed, and what the tests ask it.
 
 use std::{
-    env, fs,
+    env, fmt, fs,
     path::{Path, PathBuf},
     sync::OnceLock,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -64,11 +65,13 @@ fn previous_image() -> PathBuf {
 pub(crate) struct Installation {
     pub(crate) cluster: Cluster,
     chart: PathBuf,
+    began: Instant,
 }
 
 impl Installation {
     /// Starts a cluster that has the image.
     pub(crate) fn prepare(options: &ClusterOptions) -> Self {
+        let began = Instant::now();
         let cluster = Cluster::start(&programs(), options).unwrap();
         // First, because it may have the name of the other one, too.
         let repository = chart_image(root()).unwrap();
@@ -77,7 +80,11 @@ impl Installation {
         cluster.import_as(&previous_image(), &name).unwrap();
         cluster.import(image()).unwrap();
         let chart = copy_chart(root(), cluster.directory()).unwrap();
-        Self { cluster, chart }
+        Self {
+            cluster,
+            chart,
+            began,
+        }
     }
 
     /// Installs the chart with its defaults, or changes the installation, and waits for the rollout.
@@ -101,6 +108,22 @@ impl Installation {
         ));
     }
 
+    /// Replaces the agents of all nodes, one after the other.
+    pub(crate) fn restart_agents(&self) {
+        self.kubectl(&format!("-n {RELEASE} rollout restart daemonset/{RELEASE}"));
+        self.rollout();
+    }
+
+    /// Prints what was reached when: for a failure, and with `--nocapture`.
+    pub(crate) fn note(&self, what: impl fmt::Display) {
+        let test = thread::current();
+        let test = test.name().unwrap_or_default().to_owned();
+        eprintln!(
+            "{test}: {:5.1} s: {what}",
+            self.began.elapsed().as_secs_f64()
+        );
+    }
+
     /// A directory with what of the checkout a cluster needs, and with the chart that the cluster accepts.
     pub(crate) fn checkout(&self) -> PathBuf {
         let directory = self.cluster.directory().join("checkout");
@@ -117,7 +140,7 @@ impl Installation {
     }
 
     /// What a failure needs.
-    fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let one = |args: &[&str]| {
             self.cluster
                 .kubectl(args)

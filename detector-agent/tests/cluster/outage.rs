@@ -1,8 +1,5 @@
 //! What the agent does without the API server.
 
-use std::fs;
-
-use anyhow::{Context as _, Result};
 use detector_testkit::cluster::ClusterOptions;
 
 use crate::installation::Installation;
@@ -26,33 +23,10 @@ fn conflict_is_raised_while_the_api_server_is_away_and_events_follow() {
     it.cluster
         .kubectl(&["get", "--raw", "/readyz"])
         .expect_err("the API server is away");
-    add_address(&it, &other, &address).unwrap();
+    let add = format!("address add {address} dev eth0");
+    it.node().pod_ip_batch(&other, [add]).unwrap();
     it.wait_conflict(&address, &["checkout", "web"]);
     it.cluster.start_api_server().unwrap();
     it.wait_event("web", &address, "default/checkout");
     it.wait_event("checkout", &address, "default/web");
-}
-
-/// Adds an address to the pod that has `pod_address`.
-fn add_address(it: &Installation, pod_address: &str, address: &str) -> Result<()> {
-    it.node().run_in(|| {
-        for entry in fs::read_dir("/run/netns")? {
-            let path = entry?.path();
-            let ip = |args: &[&str]| {
-                let mut command = std::process::Command::new("nsenter");
-                command
-                    .arg(format!("--net={}", path.display()))
-                    .arg("ip")
-                    .args(args);
-                let output = command.output()?;
-                anyhow::ensure!(output.status.success(), "{output:?}");
-                Ok(String::from_utf8(output.stdout)?)
-            };
-            let addresses = ip(&["-o", "address", "show", "dev", "eth0"])?;
-            if addresses.contains(&format!(" {pod_address}/")) {
-                return ip(&["address", "add", address, "dev", "eth0"]).map(drop);
-            }
-        }
-        None.context("no pod has this address")
-    })
 }

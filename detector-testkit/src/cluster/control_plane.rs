@@ -36,7 +36,7 @@ pub(super) struct ControlPlane {
     api_server: Option<Daemon>,
     controller_manager: Option<Daemon>,
     _scheduler: Option<Daemon>,
-    etcd: Daemon,
+    etcd: Option<Daemon>,
     netns: Netns,
     programs: Programs,
     family: Family,
@@ -72,24 +72,11 @@ impl ControlPlane {
         ])?;
         netns.sysctl(family.forwarding(), "1")?;
         fs::write(path.join("tokens.csv"), tokens(nodes))?;
-        let mut etcd = Command::new(programs.server("etcd"));
-        etcd.arg("--data-dir")
-            .arg(path.join("etcd"))
-            .args([
-                "--listen-client-urls",
-                ETCD,
-                "--advertise-client-urls",
-                ETCD,
-            ])
-            .args(["--listen-peer-urls", "http://127.0.0.1:2380"])
-            .args(["--log-outputs", "stderr", "--logger", "zap"]);
-        let log = path.join("etcd.log");
-        let etcd = netns.run_in(|| Daemon::start(etcd, &log))?;
         let mut plane = Self {
             api_server: None,
             controller_manager: None,
             _scheduler: None,
-            etcd,
+            etcd: None,
             netns,
             programs: programs.clone(),
             family,
@@ -163,13 +150,62 @@ impl ControlPlane {
         self.write_config(node, &self.family.api_origin(), &node_token(node))
     }
 
+    /// Cuts a node off from everything else, or connects it again.
+    pub(super) fn set_connected(&self, number: usize, is_connected: bool) -> Result<()> {
+        let state = if is_connected { "up" } else { "down" };
+        let set = format!("link set node{number} {state}");
+        self.netns.ip(&set).map(drop)
+    }
+
+    /// Kills etcd and the API server; everything else keeps running.
+    pub(super) fn crash(&mut self) -> Result<()> {
+        let servers = [self.api_server.take(), self.etcd.take()];
+        servers
+            .into_iter()
+            .flatten()
+            .try_for_each(|mut server| server.kill())
+    }
+
+    /// Kills etcd and starts it again, with what it has written; waits until the API server reads from it.
+    pub(super) fn restart_etcd(&mut self) -> Result<()> {
+        let api = self.api_server.take();
+        let api = api.context("the API server does not run")?;
+        if let Some(mut etcd) = self.etcd.take() {
+            etcd.kill()?;
+        }
+        self.start_etcd()?;
+        self.wait_ready(api)
+    }
+
+    fn start_etcd(&mut self) -> Result<()> {
+        let path = self.directory.path();
+        let mut command = Command::new(self.programs.server("etcd"));
+        command
+            .arg("--data-dir")
+            .arg(path.join("etcd"))
+            .args([
+                "--listen-client-urls",
+                ETCD,
+                "--advertise-client-urls",
+                ETCD,
+            ])
+            .args(["--listen-peer-urls", "http://127.0.0.1:2380"])
+            .args(["--log-outputs", "stderr", "--logger", "zap"]);
+        let log = path.join("etcd.log");
+        self.etcd = Some(self.netns.run_in(|| Daemon::start(command, &log))?);
+        Ok(())
+    }
+
     /// Stops the API server; everything else keeps running.
     pub(super) fn stop_api_server(&mut self) -> Result<()> {
         self.api_server.take().map_or(Ok(()), |mut api| api.stop())
     }
 
-    /// Starts the API server and waits until it is ready.
+    /// Starts the API server, and etcd if it does not run, and waits until they are ready.
     pub(super) fn start_api_server(&mut self) -> Result<()> {
+        if self.etcd.is_none() {
+            self.start_etcd()?;
+        }
         let family = self.family;
         let path = self.directory();
         let mut command = Command::new(self.programs.server("kube-apiserver"));
@@ -192,8 +228,12 @@ impl ControlPlane {
             .args(["--advertise-address", &family.control_address()])
             .args(["--kubelet-preferred-address-types", "InternalIP"]);
         let log = path.join("kube-apiserver.log");
-        let mut api = self.netns.run_in(|| Daemon::start(command, &log))?;
-        let certificate = path.join("certificates/apiserver.crt");
+        let api = self.netns.run_in(|| Daemon::start(command, &log))?;
+        self.wait_ready(api)
+    }
+
+    fn wait_ready(&mut self, mut api: Daemon) -> Result<()> {
+        let certificate = self.directory().join("certificates/apiserver.crt");
         until(START_TIMEOUT, "the API server's certificate", || {
             if let Some(status) = api.exit_status()? {
                 return Ok(Err(anyhow!("the API server exited: {status}")));
@@ -203,7 +243,7 @@ impl ControlPlane {
         })
         .flatten()
         .with_context(|| api.log_tail())?;
-        let config = self.write_admin_config("admin", &family.api_origin())?;
+        let config = self.write_admin_config("admin", &self.family.api_origin())?;
         until(START_TIMEOUT, "the API server to be ready", || {
             if let Some(status) = api.exit_status()? {
                 return Ok(Err(anyhow!("the API server exited: {status}")));
@@ -263,7 +303,7 @@ impl ControlPlane {
     /// The id of a server's process.
     pub(super) fn process_id(&self, server: Server) -> Option<u32> {
         match server {
-            Server::Etcd => Some(self.etcd.process_id()),
+            Server::Etcd => self.etcd.as_ref().map(Daemon::process_id),
             Server::ApiServer => self.api_server.as_ref().map(Daemon::process_id),
             Server::ControllerManager => self.controller_manager.as_ref().map(Daemon::process_id),
         }

@@ -71,6 +71,13 @@ impl Daemon {
         format!("{}:\n{}", self.log.display(), tail.join("\n"))
     }
 
+    /// Ends it with SIGKILL, and waits for its end.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.child.kill().context("killing a process")?;
+        self.child.wait().context("waiting for a process")?;
+        Ok(())
+    }
+
     /// Ends it with SIGTERM, after a timeout with SIGKILL, and waits for its end.
     pub(crate) fn stop(&mut self) -> Result<()> {
         if self.exit_status()?.is_some() {
@@ -82,8 +89,7 @@ impl Daemon {
         )
         .context("stopping a process")?;
         if wait_child(&mut self.child, STOP_TIMEOUT).is_err() {
-            self.child.kill()?;
-            self.child.wait()?;
+            self.kill()?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ mod chart;
 mod control_plane;
 mod daemon;
 mod family;
+mod faults;
 mod kubeconfig;
 mod node;
 mod programs;
@@ -109,6 +110,12 @@ impl Cluster {
     #[must_use]
     pub fn netns(&self) -> &Netns {
         self.plane.netns()
+    }
+
+    /// The control plane's address, which nodes can reach.
+    #[must_use]
+    pub fn control_address(&self) -> String {
+        self.family.control_address()
     }
 
     /// The programs.
@@ -273,10 +280,10 @@ impl Cluster {
         self.plane.stop_api_server()
     }
 
-    /// Starts the API server again and waits until it is ready.
+    /// Starts the API server again, and etcd if it does not run, and waits until they are ready.
     ///
     /// # Errors
-    /// It does not become ready; the error contains the end of its log.
+    /// One does not become ready; the error contains the end of its log.
     pub fn start_api_server(&mut self) -> Result<()> {
         self.plane.start_api_server()
     }

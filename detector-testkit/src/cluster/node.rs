@@ -127,6 +127,8 @@ impl ClusterNode {
             // The machine's own cgroups stay as they are.
             .args(["--cgroups-per-qos=false", "--enforce-node-allocatable="])
             .arg("--oom-score-adj=0")
+            // The defaults since Kubernetes 1.27; with those of before, a few pods at once wait for their status.
+            .args(["--kube-api-qps", "50", "--kube-api-burst", "100"])
             // The machine's memory and disk are not the cluster's to manage.
             .args(["--eviction-hard", "memory.available<1Mi"])
             .args(["--image-gc-high-threshold", "100"]);

@@ -1,12 +1,10 @@
 //! One address, and one podCIDR, on two nodes.
 
-use anyhow::{Context as _, Result, ensure};
-use detector_testkit::{
-    cluster::{ClusterOptions, PAUSE_IMAGE},
-    http::TestClient,
-};
+use anyhow::{Context as _, ensure};
+use detector_testkit::cluster::ClusterOptions;
 use serde_json::Value;
 
+use super::{active, api, conflicts, fleet_conflict, metric, object, run_pod_on};
 use crate::installation::Installation;
 
 /// The podCIDR that both nodes get.
@@ -112,52 +110,4 @@ fn one_agent_reports_the_range(it: &Installation, nodes: &[String]) {
         ensure!(reported == 1.0, "{reported} agents report it");
         Ok(())
     });
-}
-
-/// Creates a pod on a node and returns its address.
-fn run_pod_on(it: &Installation, name: &str, node: &str) -> String {
-    it.kubectl(&format!(
-        r#"run {name} --image={PAUSE_IMAGE} --image-pull-policy=Never --overrides={{"spec":{{"nodeName":"{node}"}}}}"#
-    ));
-    it.kubectl(&format!(
-        "wait --for=condition=Ready pod/{name} --timeout=60s"
-    ));
-    it.kubectl(&format!("get pod {name} -o jsonpath={{.status.podIP}}"))
-}
-
-fn object(it: &Installation, kind: &str, name: &str) -> Result<Value> {
-    let object = it.cluster.kubectl(&["get", kind, name, "-o", "json"])?;
-    Ok(serde_json::from_str(&object)?)
-}
-
-fn api<'i>(it: &'i Installation, node: usize) -> TestClient<'i> {
-    TestClient::new(it.cluster.nodes()[node].node(), "http://127.0.0.1:9842")
-}
-
-/// The open conflicts on a node.
-fn conflicts(it: &Installation, node: usize) -> Result<Vec<Value>> {
-    let answer = api(it, node)
-        .get("/api/v1/conflicts?state=active")?
-        .json()?;
-    Ok(answer["conflicts"].as_array().context("no list")?.clone())
-}
-
-/// The one conflict on a node, which is across nodes.
-fn fleet_conflict(it: &Installation, node: usize) -> Result<Value> {
-    let open = conflicts(it, node)?;
-    ensure!(open.len() == 1 && open[0]["scope"] == "fleet", "{open:?}");
-    Ok(open[0].clone())
-}
-
-/// How many conflicts across nodes the agent of a node reports.
-fn active(it: &Installation, node: usize) -> f64 {
-    let series = r#"ipconflict_conflicts_active{kind="duplicate",scope="fleet"}"#;
-    metric(it, node, series).unwrap()
-}
-
-/// The value of a series of the agent on a node.
-fn metric(it: &Installation, node: usize, series: &str) -> Result<f64> {
-    let scrape = api(it, node).get("/metrics")?.body;
-    let value = scrape.lines().find_map(|line| line.strip_prefix(series));
-    Ok(value.context("no such series")?.trim().parse()?)
 }
