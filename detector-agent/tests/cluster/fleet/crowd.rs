@@ -1,6 +1,9 @@
 //! Ordinary pods, pods that move, and a pod that claims what is not its own.
 
-use std::time::{Duration, Instant};
+use std::{
+    env,
+    time::{Duration, Instant},
+};
 
 use anyhow::ensure;
 use detector_testkit::cluster::PAUSE_IMAGE;
@@ -23,6 +26,8 @@ const MAX_LOOKUPS: f64 = 64.0;
 /// How long ordinary pods are replaced, and how many each node has at a time.
 const CHURN: Duration = Duration::from_secs(60);
 const PODS: usize = 6;
+/// Sets how many pods there are at least.
+const LEAST_PODS: &str = "CHURN_PODS";
 /// In this round, the agents are replaced as well.
 const ROLLOUT: usize = 2;
 
@@ -46,9 +51,10 @@ fn ordinary_pods_leave_nothing(it: &Installation) {
     for node in [0, 1] {
         give_next(it, node, &format!("10.244.1.{}", 100 + 50 * node));
     }
+    let least: usize = env::var(LEAST_PODS).map_or(0, |pods| pods.parse().unwrap());
     let began = Instant::now();
     let (mut round, mut before) = (0, Vec::new());
-    while round <= ROLLOUT || began.elapsed() < CHURN {
+    while round <= ROLLOUT || began.elapsed() < CHURN || 2 * PODS * round < least {
         let (mut manifests, mut pods) = (String::new(), Vec::new());
         for (node, number) in (0..PODS).flat_map(|number| [(0, number), (1, number)]) {
             let pod = format!("pod-{round}-{node}-{number}");
