@@ -24,7 +24,7 @@ const FOREIGN: usize = 1000;
 /// How many of them its agent may look up.
 const MAX_LOOKUPS: f64 = 64.0;
 /// How long ordinary pods are replaced, and how many each node has at a time.
-const CHURN: Duration = Duration::from_secs(60);
+const CHURN: Duration = Duration::from_secs(30);
 const PODS: usize = 6;
 /// Sets how many pods there are at least.
 const LEAST_PODS: &str = "CHURN_PODS";
