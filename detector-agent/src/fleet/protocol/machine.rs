@@ -336,7 +336,10 @@ impl Protocol {
             fresh_id: ConflictId(0),
         };
         entry.progress(&cx);
-        entry.report(&cx, &mut self.effects);
+        if entry.report(&cx, &mut self.effects) {
+            // A proof for an earlier claim counts only while this agent reports the conflict.
+            entry.progress(&cx);
+        }
         let plan = entry.plan(&cx);
         let registers = matches!(
             plan.request,

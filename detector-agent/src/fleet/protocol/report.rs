@@ -34,8 +34,15 @@ impl Report {
 }
 
 impl Entry {
-    /// Reports what changed.
-    pub(super) fn report(&mut self, cx: &Context<'_>, effects: &mut Vec<Effect>) {
+    /// Reports what changed. Returns whether this agent began or ceased to be the reporter.
+    pub(super) fn report(&mut self, cx: &Context<'_>, effects: &mut Vec<Effect>) -> bool {
+        let is_reporter = |entry: &Self| entry.reported.as_ref().is_some_and(|r| r.is_reporter);
+        let was_reporter = is_reporter(self);
+        self.report_changes(cx, effects);
+        was_reporter != is_reporter(self)
+    }
+
+    fn report_changes(&mut self, cx: &Context<'_>, effects: &mut Vec<Effect>) {
         let is_known = if self.local.is_some() {
             // What is to be read again decides nothing. The end of the own claim does, even while the server is away.
             cx.is_listed && !self.conflict.is_stale

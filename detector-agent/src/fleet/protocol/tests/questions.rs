@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     super::Request,
-    agent::{Agent, address, server},
+    agent::{Agent, HANDOVER, address, server},
     server::Server,
 };
 use crate::fleet::objects::{ConflictClaimant, ConflictSpec, ConflictState};
@@ -154,4 +154,35 @@ fn active_in_the_object_proves_nothing_by_itself() {
     server.write_conflict(spec);
     b.run(&mut server);
     assert!(b.reports().is_empty());
+}
+
+#[test]
+fn reporter_that_another_one_precedes_asks_for_its_present_claim_at_once() {
+    let mut server = server(&["a", "b", "c"]);
+    let (mut a, mut b, mut c) = (Agent::new("a"), Agent::new("b"), Agent::new("c"));
+    a.claim(address(), "db-0");
+    a.run(&mut server);
+    // Listed before `c`, and active after it: its pod may be the one of `a`.
+    b.claim(address(), "db-0");
+    b.run(&mut server);
+    a.run(&mut server);
+    c.claim(address(), "cart");
+    c.run(&mut server);
+    a.run(&mut server);
+    c.run(&mut server);
+    assert!(c.reports()[0].is_reporter);
+    c.sleep(Duration::from_secs(1));
+    c.claim(address(), "shop");
+    c.run(&mut server);
+    b.run_for(&mut server, HANDOVER);
+    a.run(&mut server);
+    b.run(&mut server);
+    assert!(b.reports().last().unwrap().is_reporter);
+    let asked = |server: &Server| {
+        let spec = &server.conflicts[&address().object_name()].spec;
+        spec.claimants[2].asked
+    };
+    let before = asked(&server);
+    c.run(&mut server);
+    assert_eq!(asked(&server), before + 1);
 }
