@@ -182,6 +182,13 @@ pub(super) fn completed(
     }
     if spec.claimants.iter().any(is_confirmed) {
         spec.confidence = Confidence::Certain;
+    } else if spec
+        .claimants
+        .first()
+        .is_some_and(|holder| holder.unconfirmed_because.is_some())
+    {
+        // Those that were certain have left.
+        spec.confidence = Confidence::Observed;
     }
     (spec.nodes, spec.pods) = columns(&spec.claimants);
     spec
