@@ -1,5 +1,5 @@
 //! Two nodes with real agents whose pods get the same addresses: the pods of the first node have theirs from the start, those of
-//! the second get them when the test says so.
+//! the second get them when the test assigns them.
 //!
 //! There are neither kubelet nor container runtime: the Pods exist in the API with their addresses, and their devices are named
 //! as Calico does, so the agents recognise them. Each agent has a state directory.

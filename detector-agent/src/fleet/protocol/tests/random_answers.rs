@@ -343,7 +343,7 @@ fn check_report(report: &Report) -> Result<(), TestCaseError> {
         nodes.iter().any(|node| **node == "a"),
         "it has no part in it"
     );
-    prop_assert!(claimants.len() > 1, "nobody else");
+    prop_assert!(claimants.len() > 1, "no other node");
     Ok(())
 }
 
