@@ -245,9 +245,13 @@ pub(super) fn contend(
             first = Some(c);
         }
     }
-    let mut first = first.unwrap_or_else(|| ConflictClaimant {
-        party: holder.party.clone(),
-        ..ConflictClaimant::default()
+    let mut first = first.unwrap_or_else(|| {
+        // What the one before has confirmed proves nothing about this one.
+        rest.iter_mut().for_each(|c| c.confirmed = 0);
+        ConflictClaimant {
+            party: holder.party.clone(),
+            ..ConflictClaimant::default()
+        }
     });
     let found = rest.iter().position(|c| c.party.node == cx.me.node);
     let position = found.unwrap_or_else(|| {

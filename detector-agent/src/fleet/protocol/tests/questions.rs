@@ -146,6 +146,24 @@ fn confirmation_of_another_number_proves_nothing() {
 }
 
 #[test]
+fn confirmation_of_an_earlier_holder_proves_nothing() {
+    let (mut server, mut a, mut b) = asked();
+    a.run(&mut server);
+    // `c` has registered the address since and is silent; `d` writes that into the conflict.
+    let mut claim = server.claims[&address().object_name()].spec.clone();
+    claim.party.node = "c".to_owned();
+    claim.party.boot_id = "c-0".to_owned();
+    server.claims.clear();
+    server.apply(address(), &Request::CreateClaim(claim));
+    let mut d = Agent::new("d");
+    d.claim(address(), "shop");
+    d.run(&mut server);
+    assert_eq!(stored(&server).confirmed, 0);
+    b.run(&mut server);
+    assert!(b.reports().is_empty());
+}
+
+#[test]
 fn active_in_the_object_proves_nothing_by_itself() {
     let (mut server, _a, mut b) = asked();
     let mut spec = server.conflicts[&address().object_name()].spec.clone();
