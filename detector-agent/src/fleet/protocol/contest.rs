@@ -24,13 +24,32 @@ pub(super) struct Contest {
     pub(super) proof: Option<Proof>,
 }
 
-/// Two claims, as far as another one of the same node differs.
+/// Two claims of one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Pair {
-    ours: Timestamp,
+pub(super) struct Pair {
+    /// When this node's claim began.
+    pub(super) ours: Timestamp,
+    pub(super) theirs: Theirs,
+}
+
+/// Another node's claim, as far as another one of that node differs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Theirs {
+    node: String,
     device: String,
     pod_uid: String,
     container_id: String,
+}
+
+impl Theirs {
+    pub(super) fn of(party: &Party) -> Self {
+        Self {
+            node: party.node.clone(),
+            device: party.device.clone(),
+            pod_uid: party.pod_uid.clone(),
+            container_id: party.container_id.clone(),
+        }
+    }
 }
 
 /// A question that was certainly written, and by this run of the agent.
@@ -49,8 +68,8 @@ pub(super) struct Ask {
 #[derive(Clone, Debug)]
 pub(super) struct Proof {
     pub(super) conflict: ConflictId,
-    /// Of the claim for which it was proven.
-    pub(super) claim_began: Timestamp,
+    /// The claims for which it was proven; not known of an earlier run.
+    pub(super) pair: Option<Pair>,
     /// Why there is no confirmation.
     pub(super) unconfirmed_because: Option<String>,
 }
@@ -115,10 +134,8 @@ impl Contest {
         let is_confirmed = me.is_some_and(|me| me.confirmed == ask.number);
         // The conflict has the holder's present pod, which it writes together with the confirmation; the claim may have an earlier one.
         let first = spec.claimants.first();
-        let is_same_pod = |party: &Party| party.is_same_pod_name(&local.party);
-        let may_be_handover = local.terminating
-            || first.is_some_and(|c| c.terminating || is_same_pod(&c.party))
-            || is_same_pod(holder.party);
+        let may_be_handover = holder.party.is_same_pod_name(&local.party)
+            || first.map_or(local.terminating, |c| may_be_handover(local, c));
         let handed_over = self.began.unwrap_or(cx.now) + cx.settings.handover;
         if is_confirmed {
             if !may_be_handover || ask.sent >= handed_over {
@@ -187,9 +204,7 @@ impl Contest {
             .unwrap_or(holder.party);
         let pair = Pair {
             ours: local.began,
-            device: theirs.device.clone(),
-            pod_uid: theirs.pod_uid.clone(),
-            container_id: theirs.container_id.clone(),
+            theirs: Theirs::of(theirs),
         };
         // With another claim, a handover begins anew.
         if self.pair.as_ref() != Some(&pair) {
@@ -201,8 +216,7 @@ impl Contest {
         };
         // What is reported goes on with another claim or holder; what is not has to be proven for these.
         let is_of_other = self.proof.as_ref().is_some_and(|proof| {
-            let is_outdated =
-                proof.claim_began != local.began || !is_first(spec, &holder.party.node);
+            let is_outdated = proof.pair != self.pair || !is_first(spec, &holder.party.node);
             proof.conflict != spec.conflict_id || !is_reported && is_outdated
         });
         if is_of_other {
@@ -214,7 +228,7 @@ impl Contest {
         {
             self.proof = Some(Proof {
                 conflict: spec.conflict_id,
-                claim_began: local.began,
+                pair: self.pair.clone(),
                 unconfirmed_because,
             });
         }
@@ -275,6 +289,11 @@ pub(super) fn contend(
     }
     spec.claimants = std::iter::once(first).chain(rest).collect();
     completed(spec, cx.wall)
+}
+
+/// Whether the pod of one of these claims may be about to leave the address to the other.
+pub(super) fn may_be_handover(ours: &LocalClaim, theirs: &ConflictClaimant) -> bool {
+    ours.terminating || theirs.terminating || theirs.party.is_same_pod_name(&ours.party)
 }
 
 /// Any number but those in use and zero, whatever was written there.

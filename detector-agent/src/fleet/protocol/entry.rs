@@ -165,7 +165,11 @@ impl Entry {
             }
             Role::Undetermined => {
                 let proof = contest.proof;
-                contest.proof = proof.filter(|p| is_reported || p.claim_began == local.began);
+                let is_of_local = |proof: &Proof| {
+                    let pair = proof.pair.as_ref();
+                    pair.is_some_and(|pair| pair.ours == local.began)
+                };
+                contest.proof = proof.filter(|proof| is_reported || is_of_local(proof));
             }
         }
         self.contest = contest;

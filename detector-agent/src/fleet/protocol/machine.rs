@@ -81,15 +81,11 @@ impl Protocol {
             if let Some(conflict) = &memory.reported {
                 entry.contest.proof = Some(Proof {
                     conflict: conflict.conflict_id,
-                    claim_began: Timestamp::default(),
+                    pair: None,
                     unconfirmed_because: None,
                 });
-                entry.reported = Some(Reported {
-                    conflict: (**conflict).clone(),
-                    is_reporter: true,
-                    began: Timestamp::default(),
-                    is_restored: true,
-                });
+                let reported = Reported::restored((**conflict).clone(), &self.me.node);
+                entry.reported = Some(reported);
             }
             let subject = memory.subject;
             entry.memory = Some(memory);

@@ -1,11 +1,14 @@
 //! What this agent reports of a conflict, derived from the stored one.
 
+use std::collections::BTreeSet;
+
 use super::{
     Effect, Memory, Report,
     conflict::{claimant, reporter},
+    contest::{Theirs, may_be_handover},
     context::Context,
     entry::Entry,
-    objects::{ConflictSpec, ConflictState},
+    objects::{ConflictClaimant, ConflictSpec, ConflictState},
 };
 use crate::engine::{LeaveReason, Timestamp};
 
@@ -17,6 +20,22 @@ pub(super) struct Reported {
     pub(super) began: Timestamp,
     /// Before a restart: the rest of the agent does not know it yet.
     pub(super) is_restored: bool,
+    /// The claims in it that were no handover of this node's claim. They remain in conflict while their pods are deleted.
+    opponents: BTreeSet<Theirs>,
+}
+
+impl Reported {
+    /// What the previous run of this agent, on node `me`, had reported last.
+    pub(super) fn restored(conflict: ConflictSpec, me: &str) -> Self {
+        let opponents = others(&conflict, me).map(|c| Theirs::of(&c.party));
+        Self {
+            opponents: opponents.collect(),
+            conflict,
+            is_reporter: true,
+            began: Timestamp::default(),
+            is_restored: true,
+        }
+    }
 }
 
 impl Report {
@@ -52,7 +71,8 @@ impl Entry {
         if !is_known && self.reported.is_some() {
             return;
         }
-        let open = self.open(cx);
+        let opponents = self.opponents(cx);
+        let open = self.open(&opponents, cx);
         let before = self.reported.take();
         let is_same = matches!((&before, &open), (Some(before), Some((spec, is_reporter)))
             if before.is_reporter == *is_reporter && before.conflict.conflict_id == spec.conflict_id);
@@ -87,11 +107,12 @@ impl Entry {
             is_reporter,
             began,
             is_restored: false,
+            opponents,
         });
     }
 
     /// The conflict as reported, and whether this agent is the reporter. `None` if it is not active, or over for this node.
-    fn open(&self, cx: &Context<'_>) -> Option<(ConflictSpec, bool)> {
+    fn open(&self, opponents: &BTreeSet<Theirs>, cx: &Context<'_>) -> Option<(ConflictSpec, bool)> {
         self.local.as_ref()?;
         let spec = self.conflict.spec()?;
         claimant(spec, &cx.me.node)?;
@@ -106,12 +127,40 @@ impl Entry {
         if is_reporter && !is_proven {
             return None;
         }
+        // What is left may be a handover: it is reported anew if it lasts.
+        if is_reporter && opponents.is_empty() {
+            return None;
+        }
         let mut spec = spec.clone();
         for c in &mut spec.claimants {
             // Questions and answers are not part of what is reported.
             (c.asked, c.confirmed) = (0, 0);
         }
         Some((spec, is_reporter))
+    }
+
+    /// The claims that are in conflict with this node's and not a handover.
+    fn opponents(&self, cx: &Context<'_>) -> BTreeSet<Theirs> {
+        let (Some(local), Some(spec)) = (&self.local, self.conflict.spec()) else {
+            return BTreeSet::new();
+        };
+        let reported = self
+            .reported
+            .as_ref()
+            .filter(|reported| reported.is_restored || reported.began == local.began);
+        let proven = self.contest.proof.as_ref().and_then(|p| p.pair.as_ref());
+        let proven = proven.filter(|pair| pair.ours == local.began);
+        let mut opponents = BTreeSet::new();
+        for c in others(spec, &cx.me.node) {
+            let theirs = Theirs::of(&c.party);
+            if !may_be_handover(local, c)
+                || reported.is_some_and(|reported| reported.opponents.contains(&theirs))
+                || proven.is_some_and(|pair| pair.theirs == theirs)
+            {
+                opponents.insert(theirs);
+            }
+        }
+        opponents
     }
 
     /// A reported conflict at its end, with the reasons of those that left.
@@ -138,4 +187,10 @@ impl Entry {
         }
         spec
     }
+}
+
+/// The claimants besides `me` that have not left.
+fn others<'a>(spec: &'a ConflictSpec, me: &'a str) -> impl Iterator<Item = &'a ConflictClaimant> {
+    let is_other = move |c: &&ConflictClaimant| c.left.is_none() && c.party.node != me;
+    spec.claimants.iter().filter(is_other)
 }

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use super::agent::{Agent, HANDOVER, address, holder, server};
+use super::{
+    super::Report,
+    agent::{Agent, HANDOVER, address, holder, server},
+    server::Server,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -60,4 +64,94 @@ fn pod_that_is_being_deleted_has_the_time_of_a_handover() {
     a.run(&mut server);
     b.run(&mut server);
     assert_eq!(b.reports().len(), 1);
+}
+
+/// `b` has reported its conflict with `a`, and the pod of `b` is moving to `c`.
+fn reported() -> (Server, [Agent; 3]) {
+    let mut server = server(&["a", "b", "c"]);
+    let mut agents = ["a", "b", "c"].map(Agent::new);
+    agents[0].claim(address(), "web");
+    agents[0].run(&mut server);
+    agents[1].claim(address(), "db-0");
+    exchange(&mut server, &mut agents);
+    assert!(is_open(&agents[1].reports()));
+    (server, agents)
+}
+
+/// Everyone sends what is due, until nothing is.
+fn exchange(server: &mut Server, agents: &mut [Agent]) {
+    let mut is_quiet = false;
+    while !is_quiet {
+        is_quiet = agents.iter_mut().all(|agent| agent.run(server).is_empty());
+    }
+}
+
+/// The same, while so much time passes.
+fn exchange_for(server: &mut Server, agents: &mut [Agent], span: Duration) {
+    let mut passed = Duration::ZERO;
+    while passed < span {
+        agents.iter_mut().for_each(|agent| agent.sleep(SECOND / 10));
+        passed += SECOND / 10;
+        exchange(server, agents);
+    }
+}
+
+/// Whether an event that the conflict is open came after those that it is over.
+fn is_open(reports: &[Report]) -> bool {
+    let last = reports.iter().rfind(|report| report.is_reporter);
+    last.is_some_and(|last| !last.is_resolved)
+}
+
+#[test]
+fn report_ends_when_only_a_handover_is_left() {
+    let (mut server, mut agents) = reported();
+    agents[2].claim(address(), "db-0");
+    exchange(&mut server, &mut agents);
+    agents[0].release(address());
+    exchange(&mut server, &mut agents);
+    let reports = agents[1].reports();
+    let resolved = reports.iter().filter(|r| r.is_reporter && r.is_resolved);
+    assert_eq!(resolved.count(), 1, "{reports:?}");
+    assert!(!is_open(&reports), "{reports:?}");
+    assert!(!is_open(&agents[2].reports()));
+    exchange_for(&mut server, &mut agents, HANDOVER - SECOND);
+    let open = agents.each_mut().map(|agent| is_open(&agent.reports()));
+    assert_eq!(open, [false; 3]);
+    exchange_for(&mut server, &mut agents, 3 * SECOND);
+    let open = agents.each_mut().map(|agent| is_open(&agent.reports()));
+    assert_eq!(open.iter().filter(|open| **open).count(), 1, "{open:?}");
+}
+
+#[test]
+fn earlier_reporter_does_not_report_a_handover() {
+    let (mut server, mut agents) = reported();
+    // Somebody has deleted the claim of `a`, and `c` gets it.
+    server.claims.clear();
+    agents[2].claim(address(), "db-0");
+    exchange(&mut server, &mut agents);
+    assert!(is_open(&agents[0].reports()), "it is listed before `b` now");
+    agents[1].reports();
+    agents[0].release(address());
+    exchange(&mut server, &mut agents);
+    let open = agents.each_mut().map(|agent| is_open(&agent.reports()));
+    assert_eq!(open, [false; 3]);
+    agents[1].release(address());
+    exchange(&mut server, &mut agents);
+    assert!(server.conflicts.is_empty());
+}
+
+#[test]
+fn report_goes_on_while_a_pod_of_it_is_deleted() {
+    for deleted in [0, 1] {
+        let (mut server, mut agents) = reported();
+        let agent = &mut agents[deleted];
+        let mut local = agent.local(["web", "db-0"][deleted]);
+        local.terminating = true;
+        agent.protocol.set_local(agent.now, address(), Some(local));
+        exchange(&mut server, &mut agents);
+        exchange_for(&mut server, &mut agents, 2 * HANDOVER);
+        let reports = agents[1].reports();
+        assert!(reports.iter().all(|report| !report.is_resolved));
+        assert!(is_open(&reports), "it is updated");
+    }
 }
