@@ -20,6 +20,27 @@ pub enum Goal {
     AtLeast(f64),
 }
 
+impl Goal {
+    fn is_met_by(self, value: f64) -> bool {
+        match self {
+            Self::Below(bound) => value < bound,
+            Self::AtMost(bound) => value <= bound,
+            Self::AtLeast(bound) => value >= bound,
+        }
+    }
+}
+
+/// How a figure compares with its goal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verdict {
+    /// The goal is met, at each end of the uncertainty.
+    Met,
+    /// The goal is missed at each end of the uncertainty, or there is no value.
+    Missed,
+    /// The goal is within the uncertainty, which is contained: it cannot be known whether it is met.
+    Unknown(f64),
+}
+
 /// One measured value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
@@ -29,6 +50,9 @@ pub struct Figure {
     pub name: String,
     /// The value; `None` if it could not be measured, for the reason in `note`.
     pub value: Option<f64>,
+    /// Half of the width of the 95 % confidence interval, in the unit of the value; `None` if it was not determined.
+    #[serde(default)]
+    pub uncertainty: Option<f64>,
     /// The unit of value and goal.
     pub unit: String,
     /// The goal, if there is one.
@@ -45,6 +69,7 @@ impl Figure {
             group: group.to_owned(),
             name: name.into(),
             value: value.is_finite().then_some(value),
+            uncertainty: None,
             unit: unit.to_owned(),
             goal: None,
             note: String::new(),
@@ -68,6 +93,17 @@ impl Figure {
         self
     }
 
+    /// Sets the uncertainty. One that is not finite is infinite: nothing is known.
+    #[must_use]
+    pub fn uncertainty(mut self, uncertainty: f64) -> Self {
+        self.uncertainty = Some(if uncertainty.is_finite() {
+            uncertainty.abs()
+        } else {
+            f64::MAX
+        });
+        self
+    }
+
     /// Sets the note.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
@@ -75,15 +111,20 @@ impl Figure {
         self
     }
 
-    /// Whether it meets its goal; `None` without a goal. A figure that could not be measured misses it.
+    /// How it compares with its goal; `None` without a goal.
     #[must_use]
-    pub fn is_met(&self) -> Option<bool> {
+    pub fn verdict(&self) -> Option<Verdict> {
         let goal = self.goal?;
-        Some(self.value.is_some_and(|value| match goal {
-            Goal::Below(bound) => value < bound,
-            Goal::AtMost(bound) => value <= bound,
-            Goal::AtLeast(bound) => value >= bound,
-        }))
+        let Some(value) = self.value else {
+            return Some(Verdict::Missed);
+        };
+        let uncertainty = self.uncertainty.unwrap_or_default();
+        let ends = [value - uncertainty, value + uncertainty];
+        Some(match ends.map(|end| goal.is_met_by(end)) {
+            [true, true] => Verdict::Met,
+            [false, false] => Verdict::Missed,
+            _ => Verdict::Unknown(uncertainty),
+        })
     }
 }
 
@@ -110,20 +151,41 @@ pub fn record(figures: &[Figure]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Figure, Goal};
+    use super::{Figure, Goal, Verdict};
+
+    fn one() -> Figure {
+        Figure::new("group", "name", 1.0, "s")
+    }
 
     #[test]
     fn absent_figure_misses_its_goal() {
         let absent = Figure::absent("group", "name", "it did not start").goal(Goal::Below(1.0));
-        assert_eq!(absent.is_met(), Some(false));
-        assert_eq!(Figure::new("group", "name", 1.0, "s").is_met(), None);
+        assert_eq!(absent.verdict(), Some(Verdict::Missed));
+        assert_eq!(one().verdict(), None);
     }
 
     #[test]
     fn below_excludes_the_bound() {
-        let one = Figure::new("group", "name", 1.0, "s");
-        assert_eq!(one.clone().goal(Goal::Below(1.0)).is_met(), Some(false));
-        assert_eq!(one.clone().goal(Goal::AtMost(1.0)).is_met(), Some(true));
-        assert_eq!(one.goal(Goal::AtLeast(1.0)).is_met(), Some(true));
+        let verdict = |goal| one().goal(goal).verdict();
+        assert_eq!(verdict(Goal::Below(1.0)), Some(Verdict::Missed));
+        assert_eq!(verdict(Goal::AtMost(1.0)), Some(Verdict::Met));
+        assert_eq!(verdict(Goal::AtLeast(1.0)), Some(Verdict::Met));
+    }
+
+    #[test]
+    fn goal_within_the_uncertainty_is_neither_met_nor_missed() {
+        let verdict = |goal| one().uncertainty(0.3).goal(goal).verdict();
+        assert_eq!(verdict(Goal::AtMost(1.4)), Some(Verdict::Met));
+        assert_eq!(verdict(Goal::AtMost(1.2)), Some(Verdict::Unknown(0.3)));
+        assert_eq!(verdict(Goal::AtMost(0.8)), Some(Verdict::Unknown(0.3)));
+        assert_eq!(verdict(Goal::AtMost(0.6)), Some(Verdict::Missed));
+        assert_eq!(verdict(Goal::AtLeast(1.2)), Some(Verdict::Unknown(0.3)));
+        assert_eq!(verdict(Goal::AtLeast(0.6)), Some(Verdict::Met));
+    }
+
+    #[test]
+    fn undetermined_uncertainty_leaves_the_goal_unknown() {
+        let figure = one().uncertainty(f64::NAN).goal(Goal::AtMost(2.0));
+        assert_eq!(figure.verdict(), Some(Verdict::Unknown(f64::MAX)));
     }
 }

@@ -6,6 +6,7 @@
 pub mod attack;
 pub mod baseline;
 pub mod cni;
+pub mod comparison;
 pub mod delivery;
 pub mod endpoints;
 pub mod figure;
@@ -16,6 +17,7 @@ mod metrics;
 pub mod peers;
 pub mod pod_lookup;
 mod pod_pairs;
+mod processors;
 pub mod scale;
 pub mod soak;
 pub mod statistics;
@@ -23,7 +25,7 @@ mod storm;
 pub mod throughput;
 pub mod traffic;
 
-pub use figure::{Figure, Goal};
+pub use figure::{Figure, Goal, Verdict};
 
 use detector_testkit::{Frame, MacAddress, random::Random};
 

@@ -58,12 +58,22 @@ pub(crate) fn build_for(workspace: &Workspace, arch: &str) -> Result<PathBuf> {
         .context("the eBPF programs did not compile")?;
     let built = target.join(TARGET).join("release");
     let object = target.join("detector-ebpf.o");
-    install(
-        &built.join(EMPTY),
-        &object.with_file_name(EMPTY).with_extension("o"),
-    )?;
+    install(&built.join(EMPTY), &beside(&object))?;
     install(&built.join(PACKAGE), &object)?;
     Ok(object)
+}
+
+/// As [`build`], but returns the object of the program that tests and benchmarks compare with.
+///
+/// # Errors
+/// As [`build`].
+pub(crate) fn build_empty(workspace: &Workspace) -> Result<PathBuf> {
+    Ok(beside(&build(workspace)?))
+}
+
+/// The object of the empty program beside that of the agent's programs.
+fn beside(object: &Path) -> PathBuf {
+    object.with_file_name(EMPTY).with_extension("o")
 }
 
 fn command(

@@ -5,7 +5,9 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand};
 use detector_bench::{
-    Figure, Goal, attack, baseline, cni, delivery, endpoints,
+    Figure, Goal, attack, baseline, cni,
+    comparison::Precision,
+    delivery, endpoints,
     figure::record,
     flood,
     latency::{self, LatencyOptions, LatencyReport},
@@ -67,8 +69,12 @@ enum Bench {
         #[arg(long, value_delimiter = ',')]
         pods: Option<Vec<usize>>,
     },
-    /// TCP and UDP between two pods with and without the agent.
-    Path,
+    /// TCP and UDP between two pods without a program, with an empty one and with the agent's.
+    Path {
+        /// The object with the empty program, which `cargo xtask build` builds.
+        #[arg(long, default_value = "target/ebpf/detector-ebpf-empty.o")]
+        empty_program: PathBuf,
+    },
     /// Duration of a CNI ADD with and without the agent.
     Cni,
     /// First lookup of all pods of a node; detection latency with an unresponsive runtime.
@@ -113,13 +119,17 @@ fn main() -> anyhow::Result<()> {
         let Figure {
             name,
             value,
+            uncertainty,
             unit,
             note,
             ..
         } = figure;
-        match value {
-            Some(value) => println!("{name:<46}{value:>12.2} {unit}  {note}"),
-            None => println!("{name:<46}{:>12} {note}", "-"),
+        match (value, uncertainty) {
+            (Some(value), Some(uncertainty)) => {
+                println!("{name:<60}{value:>12.2} ± {uncertainty:.2} {unit}  {note}");
+            }
+            (Some(value), None) => println!("{name:<60}{value:>12.2} {unit}  {note}"),
+            (None, _) => println!("{name:<60}{:>12} {note}", "-"),
         }
     }
     record(&figures)
@@ -228,14 +238,26 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
             };
             scale::run(agent, &options)
         }
-        Bench::Path => {
+        Bench::Path { empty_program } => {
             let options = traffic::TrafficOptions {
-                slice: seconds(0.2, 0.1),
-                rounds: count(25, 20),
+                empty_object: empty_program.clone(),
+                slice: Duration::from_millis(5),
+                precision: Precision {
+                    uncertainty: 0.1,
+                    time_limit: seconds(28.0, 6.0),
+                },
+                whole_agent: seconds(15.0, 4.0),
             };
-            traffic::run(agent, options)
+            traffic::run(agent, &options)
         }
-        Bench::Cni => cni::run(agent, count(60, 12), seconds(60.0, 20.0)),
+        Bench::Cni => {
+            let options = cni::CniOptions {
+                time_limit: seconds(90.0, 14.0),
+                stay: seconds(6.0, 3.0),
+                uncertainty: 0.4,
+            };
+            cni::run(agent, options)
+        }
         Bench::Identify { pairs, conflicts } => {
             let lookup = pod_lookup::run(agent, pairs.unwrap_or(count(125, 12)))?;
             println!("{lookup}");

@@ -71,7 +71,7 @@ enum Benchmark {
     Storm,
     /// The same conflicts for the agent and for other programs
     Peers,
-    /// TCP and UDP between two pods with and without the agent
+    /// TCP and UDP between two pods without a program, with an empty one and with the agent's
     Path,
     /// A CNI ADD with and without the agent
     Cni,
@@ -116,13 +116,13 @@ impl Benchmark {
     /// Time limit: about three times the duration on an idle machine with two cores.
     fn limit(self, quick: bool) -> Duration {
         let (full, short) = match self {
-            Self::PacketCost => (60, 60),
+            Self::PacketCost => (60, 45),
             Self::Latency => (90, 40),
             Self::Report => (60, 30),
             Self::Storm => (90, 40),
             Self::Peers => (90, 50),
-            Self::Path => (150, 50),
-            Self::Cni => (100, 40),
+            Self::Path => (200, 50),
+            Self::Cni => (300, 55),
             Self::Throughput => (90, 45),
             Self::Flood => (60, 30),
             Self::Endpoints => (120, 45),
@@ -219,6 +219,8 @@ struct BenchBinaries {
     bench: PathBuf,
     /// Not built if it will not run.
     packet_cost: Option<PathBuf>,
+    /// The object of the program that the agent's is compared with; not built if it is not needed.
+    empty_program: Option<PathBuf>,
 }
 
 impl BenchBinaries {
@@ -239,10 +241,15 @@ impl BenchBinaries {
             }
             _ => None,
         };
+        let empty_program = match options.only {
+            None | Some(Benchmark::Path) => Some(ebpf::build_empty(workspace)?),
+            _ => None,
+        };
         Ok(Self {
             agent,
             bench: workspace.target().join("release/bench"),
             packet_cost,
+            empty_program,
         })
     }
 
@@ -256,7 +263,11 @@ impl BenchBinaries {
         if options.quick {
             command.arg("--quick");
         }
-        command.arg(benchmark.name()).args(&options.bench_args);
+        command.arg(benchmark.name());
+        if let (Benchmark::Path, Some(object)) = (benchmark, &self.empty_program) {
+            command.arg("--empty-program").arg(object);
+        }
+        command.args(&options.bench_args);
         Some(command)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use detector_bench::{Figure, Goal};
+use detector_bench::{Figure, Goal, Verdict};
 
 /// Tables for the terminal.
 pub(super) fn text(figures: &[Figure]) -> String {
@@ -12,7 +12,7 @@ pub(super) fn text(figures: &[Figure]) -> String {
         for figure in figures {
             let _ = writeln!(
                 text,
-                "  {:<58} {:>20}  {:<14} {}",
+                "  {:<62} {:>20}  {:<14} {}",
                 figure.name,
                 value(figure),
                 goal(figure),
@@ -50,24 +50,28 @@ pub(super) fn markdown(figures: &[Figure]) -> String {
     text
 }
 
-/// A sentence with the number of goals met and the names of those missed.
+/// A sentence with the number of goals met, the names of those missed, and those that the measurement could not decide.
 pub(super) fn verdict(figures: &[Figure]) -> String {
-    let verdicts: Vec<bool> = figures.iter().filter_map(Figure::is_met).collect();
-    let met = verdicts.iter().filter(|met| **met).count();
-    let missed: Vec<&str> = figures
-        .iter()
-        .filter(|figure| figure.is_met() == Some(false))
-        .map(|figure| figure.name.as_str())
-        .collect();
-    if missed.is_empty() {
-        format!("All {met} goals met.")
-    } else {
-        format!(
-            "{met} of {} goals met; missed: {}.",
-            verdicts.len(),
-            missed.join("; ")
-        )
+    let (mut met, mut missed, mut unknown) = (0, Vec::new(), Vec::new());
+    for figure in figures {
+        match figure.verdict() {
+            None => {}
+            Some(Verdict::Met) => met += 1,
+            Some(Verdict::Missed) => missed.push(figure.name.as_str()),
+            Some(Verdict::Unknown(_)) => unknown.push(figure.name.as_str()),
+        }
     }
+    let goals = met + missed.len() + unknown.len();
+    if met == goals {
+        return format!("All {met} goals met.");
+    }
+    let mut text = format!("{met} of {goals} goals met");
+    for (kind, names) in [("missed", missed), ("not known well enough", unknown)] {
+        if !names.is_empty() {
+            let _ = write!(text, "; {kind}: {}", names.join("; "));
+        }
+    }
+    text + "."
 }
 
 /// Figures by group, in order of each group's first figure.
@@ -83,10 +87,17 @@ fn groups(figures: &[Figure]) -> Vec<(&str, Vec<&Figure>)> {
 }
 
 fn value(figure: &Figure) -> String {
-    figure.value.map_or_else(
-        || "–".to_owned(),
-        |value| format!("{} {}", number(value), figure.unit),
-    )
+    let Some(value) = figure.value else {
+        return "–".to_owned();
+    };
+    match figure.uncertainty {
+        None => format!("{} {}", number(value), figure.unit),
+        Some(uncertainty) => {
+            let decimals = decimals(uncertainty);
+            let [value, uncertainty] = [value, uncertainty].map(|n| fixed(n, decimals));
+            format!("{value} ± {uncertainty} {}", figure.unit)
+        }
+    }
 }
 
 fn goal(figure: &Figure) -> String {
@@ -98,11 +109,15 @@ fn goal(figure: &Figure) -> String {
     }
 }
 
-fn verdict_cell(figure: &Figure) -> &'static str {
-    match figure.is_met() {
-        None => "",
-        Some(true) => "met",
-        Some(false) => "**missed**",
+fn verdict_cell(figure: &Figure) -> String {
+    match figure.verdict() {
+        None => String::new(),
+        Some(Verdict::Met) => "met".to_owned(),
+        Some(Verdict::Missed) => "**missed**".to_owned(),
+        Some(Verdict::Unknown(uncertainty)) => {
+            let bound = fixed(uncertainty, decimals(uncertainty));
+            format!("not known better than ± {bound} {}", figure.unit)
+        }
     }
 }
 
@@ -115,7 +130,22 @@ fn number(value: f64) -> String {
         _ if size >= 0.1 => 2,
         _ => 3,
     };
-    let plain = format!("{size:.decimals$}");
+    fixed(value, decimals)
+}
+
+/// Decimals of an uncertainty, and of the value it belongs to: those of two significant digits.
+fn decimals(uncertainty: f64) -> usize {
+    match uncertainty {
+        _ if uncertainty >= 10.0 => 0,
+        _ if uncertainty >= 1.0 => 1,
+        _ if uncertainty >= 0.1 => 2,
+        _ => 3,
+    }
+}
+
+/// Formats a number with this number of decimals and thousands separators.
+fn fixed(value: f64, decimals: usize) -> String {
+    let plain = format!("{:.decimals$}", value.abs());
     let (whole, fraction) = plain
         .split_once('.')
         .map_or((plain.as_str(), None), |(whole, fraction)| {
@@ -170,6 +200,28 @@ mod tests {
             "{table}"
         );
         assert_eq!(verdict(&figures()), "1 of 2 goals met; missed: p99.");
+    }
+
+    #[test]
+    fn row_shows_when_the_uncertainty_includes_the_goal() {
+        let loss = |name: &str, value| {
+            Figure::new("Traffic", name, value, "%")
+                .uncertainty(0.25)
+                .goal(Goal::AtMost(0.3))
+        };
+        let figures = [loss("UDP", 0.01), loss("TCP", 0.2), loss("ICMP", 1.0)];
+        let table = markdown(&figures);
+        for row in [
+            "| UDP | 0.01 ± 0.25 % | ≤ 0.30 | met |",
+            "| TCP | 0.20 ± 0.25 % | ≤ 0.30 | not known better than ± 0.25 % |",
+            "| ICMP | 1.00 ± 0.25 % | ≤ 0.30 | **missed** |",
+        ] {
+            assert!(table.contains(row), "{table}");
+        }
+        assert_eq!(
+            verdict(&figures),
+            "1 of 3 goals met; missed: ICMP; not known well enough: TCP."
+        );
     }
 
     #[test]
