@@ -32,11 +32,11 @@ struct Open<T> {
 }
 
 impl<T> Open<T> {
-    fn new(item: T, report: &Report) -> Self {
+    fn new(item: T, report: &Report, is_restored: bool) -> Self {
         Self {
             item,
             is_reported: report.is_reporter,
-            is_restored: false,
+            is_restored,
         }
     }
 }
@@ -52,17 +52,9 @@ impl FleetConflicts {
         !self.awaits_restored
     }
 
-    /// All that is open was reported by the previous run.
+    /// What follows is of this run.
     fn finish_restore(&mut self) {
         self.awaits_restored = false;
-        let conflicts = self
-            .conflicts
-            .values_mut()
-            .map(|open| &mut open.is_restored);
-        let overlaps = self.overlaps.values_mut().map(|open| &mut open.is_restored);
-        conflicts
-            .chain(overlaps)
-            .for_each(|is_restored| *is_restored = true);
     }
 
     pub(super) fn conflict_ids(&self) -> impl Iterator<Item = (Timestamp, IpAddr, ConflictId)> {
@@ -166,7 +158,7 @@ impl Core {
             conflict.reported = previous.item.reported;
         }
         if !report.is_resolved {
-            let open = Open::new(conflict.clone(), report);
+            let open = Open::new(conflict.clone(), report, self.fleet.awaits_restored);
             self.fleet.conflicts.insert(conflict.id, open);
         }
         // First: a reader of an event finds it counted.
@@ -205,7 +197,7 @@ impl Core {
             is_same = previous.item.overlap == overlap.overlap;
         }
         if !report.is_resolved {
-            let open = Open::new(overlap.clone(), report);
+            let open = Open::new(overlap.clone(), report, self.fleet.awaits_restored);
             self.fleet.overlaps.insert(overlap.id, open);
         }
         self.set_anomalies_active();
@@ -231,7 +223,7 @@ mod tests {
     use crate::fleet::samples;
 
     fn open(report: &Report) -> Open<()> {
-        Open::new((), report)
+        Open::new((), report, false)
     }
 
     #[test]
@@ -274,7 +266,7 @@ mod tests {
         report.is_update = true;
         let address = IpAddr::from([10, 0, 0, 1]);
         let conflict = fleet::conflict(&report, address, "node-b", &Moment::now());
-        let open = Open::new(conflict.clone(), &report);
+        let open = Open::new(conflict.clone(), &report, fleet.awaits_restored);
         fleet.conflicts.insert(conflict.id, open);
         fleet.finish_restore();
         assert!(fleet.is_restored());
