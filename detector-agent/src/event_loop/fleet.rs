@@ -10,7 +10,8 @@ use crate::{
     engine::{Anomaly, AnomalyId, Conflict, ConflictId, ConflictKind, ConflictScope, Timestamp},
     event::Change,
     fleet::{self, FleetMessage, Subject, protocol::Report},
-    metrics::{KindAndScope, gauge_value},
+    metrics::{KindAndScope, Metrics, gauge_value},
+    sinks::Reporter,
 };
 
 /// What is open. Bounded by the fleet, which reports only addresses and ranges of this node.
@@ -55,6 +56,47 @@ impl FleetConflicts {
     /// What follows is of this run.
     fn finish_restore(&mut self) {
         self.awaits_restored = false;
+    }
+
+    /// Reports the change of a conflict about `address`.
+    fn apply_conflict(
+        &mut self,
+        report: &Report,
+        address: IpAddr,
+        reporter: &mut Reporter,
+        metrics: &Metrics,
+    ) {
+        let mut conflict = fleet::conflict(report, address, reporter.node(), &Moment::now());
+        let previous = self.conflicts.remove(&conflict.id);
+        let step = step(report, previous.as_ref());
+        if let Some(previous) = previous {
+            conflict.raised_at = previous.item.raised_at;
+            conflict.reported = previous.item.reported;
+        }
+        if !report.is_resolved {
+            let open = Open::new(conflict.clone(), report, self.awaits_restored);
+            self.conflicts.insert(conflict.id, open);
+        }
+        // First: a reader of an event finds it counted.
+        let labels = KindAndScope::new(ConflictKind::Duplicate, ConflictScope::Fleet);
+        let gauge = metrics.active.get_or_create(&labels);
+        gauge.set(gauge_value(count_reported(&self.conflicts)));
+        let last = conflict.reported.as_ref();
+        let reported = match step {
+            Step::Event(change) => reporter.report_conflict(change, &conflict, last),
+            Step::Display(change) => {
+                reporter.display(change, &conflict);
+                None
+            }
+            Step::Show => {
+                let shown = reporter.show(&conflict);
+                // The last event was of the previous run: its content is what was restored.
+                shown.filter(|_| last.is_none())
+            }
+        };
+        if let (Some(reported), Some(open)) = (reported, self.conflicts.get_mut(&conflict.id)) {
+            open.item.reported = Some(reported);
+        }
     }
 
     pub(super) fn conflict_ids(&self) -> impl Iterator<Item = (Timestamp, IpAddr, ConflictId)> {
@@ -143,46 +185,12 @@ impl Core {
 
     fn apply_fleet_report(&mut self, report: &Report) {
         match report.conflict.address {
-            Subject::Address(address) => self.apply_fleet_conflict(report, address),
+            Subject::Address(address) => {
+                let outputs = &mut self.outputs;
+                self.fleet
+                    .apply_conflict(report, address, &mut outputs.reporter, &outputs.metrics);
+            }
             Subject::Range(range) => self.apply_overlap(report, range),
-        }
-    }
-
-    fn apply_fleet_conflict(&mut self, report: &Report, address: IpAddr) {
-        let node = self.outputs.reporter.node();
-        let mut conflict = fleet::conflict(report, address, node, &Moment::now());
-        let previous = self.fleet.conflicts.remove(&conflict.id);
-        let step = step(report, previous.as_ref());
-        if let Some(previous) = previous {
-            conflict.raised_at = previous.item.raised_at;
-            conflict.reported = previous.item.reported;
-        }
-        if !report.is_resolved {
-            let open = Open::new(conflict.clone(), report, self.fleet.awaits_restored);
-            self.fleet.conflicts.insert(conflict.id, open);
-        }
-        // First: a reader of an event finds it counted.
-        let labels = KindAndScope::new(ConflictKind::Duplicate, ConflictScope::Fleet);
-        let gauge = self.outputs.metrics.active.get_or_create(&labels);
-        gauge.set(gauge_value(count_reported(&self.fleet.conflicts)));
-        let reporter = &mut self.outputs.reporter;
-        let reported = match step {
-            Step::Event(change) => {
-                let last = conflict.reported.as_ref();
-                reporter.report_conflict(change, &conflict, last)
-            }
-            Step::Display(change) => {
-                reporter.display(change, &conflict);
-                None
-            }
-            Step::Show => {
-                reporter.show(&conflict);
-                None
-            }
-        };
-        if let (Some(reported), Some(open)) = (reported, self.fleet.conflicts.get_mut(&conflict.id))
-        {
-            open.item.reported = Some(reported);
         }
     }
 
@@ -212,15 +220,26 @@ impl Core {
                 }
             }
             Step::Display(change) => reporter.display(change, &overlap),
-            Step::Show => reporter.show(&overlap),
+            Step::Show => {
+                reporter.show(&overlap);
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::{Arc, Mutex};
+
     use super::*;
-    use crate::fleet::samples;
+    use crate::{
+        event::{AnyEvent, ChangedField, EventMaker},
+        fleet::samples,
+        pods::PodLookups,
+        sinks::EventSink,
+    };
 
     fn open(report: &Report) -> Open<()> {
         Open::new((), report, false)
@@ -274,5 +293,46 @@ mod tests {
         assert_eq!(conflicts.len(), 1, "for the sinks it is active");
         let open = fleet.conflicts.get(&conflict.id);
         assert_eq!(step(&report, open), Step::Show, "without an event");
+    }
+    /// Keeps what changed according to each event.
+    #[derive(Clone, Debug, Default)]
+    struct Changes(Arc<Mutex<Vec<Vec<ChangedField>>>>);
+
+    impl EventSink for Changes {
+        fn offer(&mut self, event: &AnyEvent) {
+            if let AnyEvent::Conflict(event) = event {
+                let mut changes = self.0.lock().unwrap();
+                changes.push(event.data.changed.clone());
+            }
+        }
+    }
+
+    #[test]
+    fn first_update_after_a_restart_names_what_changed() {
+        let metrics = Arc::new(Metrics::new());
+        let (requests, _requested) = tokio::sync::mpsc::channel(1);
+        let pods = PodLookups::new(Arc::default(), requests);
+        let maker = EventMaker::new("node-b".to_owned(), 1);
+        let mut reporter = Reporter::new(maker, pods, None, Arc::clone(&metrics));
+        let changes = Changes::default();
+        reporter.add_sink(Box::new(changes.clone()));
+        let mut fleet = FleetConflicts::default();
+        let mut apply = |fleet: &mut FleetConflicts, report: &Report| {
+            let address = IpAddr::from([10, 0, 0, 1]);
+            fleet.apply_conflict(report, address, &mut reporter, &metrics);
+            std::mem::take(&mut *changes.0.lock().unwrap())
+        };
+        fleet.await_restored();
+        let mut report = samples::report("10.0.0.1");
+        report.is_update = true;
+        assert!(apply(&mut fleet, &report).is_empty());
+        fleet.finish_restore();
+        assert!(apply(&mut fleet, &report).is_empty(), "as it was");
+        report.conflict.claimants[0].party.pod = "c".to_owned();
+        let changed = apply(&mut fleet, &report);
+        assert!(
+            matches!(&changed[..], [changed] if !changed.is_empty()),
+            "{changed:?}"
+        );
     }
 }

@@ -179,8 +179,8 @@ impl Reporter {
     }
 
     /// Shows an active conflict or anomaly in the metrics, and to the sinks that show pods, without an event: one that an
-    /// earlier agent raised, or whose pod became known.
-    pub fn show<'s>(&mut self, subject: impl Into<EventSubject<'s>>) {
+    /// earlier agent raised, or whose pod became known. Returns what an event about the conflict would contain.
+    pub fn show<'s>(&mut self, subject: impl Into<EventSubject<'s>>) -> Option<Reported> {
         let subject = subject.into();
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
         let event = self.maker.any_event(Change::Updated, subject, pods);
@@ -191,6 +191,10 @@ impl Reporter {
         subject
             .claimants()
             .for_each(|c| self.pods.request_lookup(c));
+        match &event {
+            AnyEvent::Conflict(event) => Some(event.data.reported()),
+            AnyEvent::Anomaly(_) => None,
+        }
     }
 
     /// Displays one change of a conflict or an anomaly that the agent of another node reports.
