@@ -137,7 +137,6 @@ impl Driver {
         let received = self.inbox.take();
         let now = self.clock.now();
         for (subject, claim) in received.claims {
-            let claim = claim.map(|claim| self.signed(claim));
             self.protocol.set_local(now, subject, claim);
         }
         for (name, spec) in received.conflicts {
@@ -152,14 +151,6 @@ impl Driver {
             self.local_conflicts.complete();
         }
         received.is_closed
-    }
-
-    /// The claim in this node's name.
-    fn signed(&self, mut claim: LocalClaim) -> LocalClaim {
-        let identity = &self.identity;
-        claim.party.node.clone_from(&identity.node);
-        claim.party.boot_id.clone_from(&identity.boot_id);
-        claim
     }
 
     /// The conflict in this node's name.
@@ -334,7 +325,7 @@ impl Driver {
             self.protocol.set_local(now, *gone, None);
         }
         for new in ranges.difference(&self.ranges) {
-            let claim = self.signed(LocalClaim {
+            let claim = LocalClaim {
                 party: Party {
                     source: POD_CIDR.to_owned(),
                     ..Party::default()
@@ -342,7 +333,7 @@ impl Driver {
                 began: now,
                 terminating: false,
                 mode: Mode::Register,
-            });
+            };
             self.protocol.set_local(now, *new, Some(claim));
         }
         self.ranges = ranges;

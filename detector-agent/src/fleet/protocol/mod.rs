@@ -65,7 +65,7 @@ pub struct Settings {
 /// What this node has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalClaim {
-    /// Who claims it; node and boot are this agent's.
+    /// Who claims it; [`Protocol::set_local`] sets its node and boot.
     pub party: Party,
     /// When the claim began: claims of one address that differ in it are not the same claim.
     pub began: Timestamp,
