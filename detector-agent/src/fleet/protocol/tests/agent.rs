@@ -204,6 +204,23 @@ impl Agent {
     }
 }
 
+/// Nodes `a` and `b`: `a` has registered the address for `pod`.
+pub(super) fn registered(pod: &str) -> (Server, Agent, Agent) {
+    let mut server = server(&["a", "b"]);
+    let (mut a, b) = (Agent::new("a"), Agent::new("b"));
+    a.claim(address(), pod);
+    a.run(&mut server);
+    (server, a, b)
+}
+
+/// `a` has registered the address for `first`, and `b` has asked about it for `second`; `a` does not know that yet.
+pub(super) fn asked(first: &str, second: &str) -> (Server, Agent, Agent) {
+    let (mut server, a, mut b) = registered(first);
+    b.claim(address(), second);
+    b.run(&mut server);
+    (server, a, b)
+}
+
 /// Whether any of these writes an `IPClaim`.
 pub(super) fn writes_claim(requests: &[Request]) -> bool {
     requests.iter().any(|request| {

@@ -4,20 +4,9 @@ use std::time::Duration;
 
 use super::{
     super::Request,
-    agent::{Agent, address, holder, server},
+    agent::{Agent, address, asked, holder},
     server::Server,
 };
-
-/// `a` has registered the address and `b` has asked about it; `a` does not know that yet.
-fn asked() -> (Server, Agent) {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
-    b.claim(address(), "cart");
-    b.run(&mut server);
-    (server, a)
-}
 
 fn is_confirmed(server: &Server) -> bool {
     let conflict = &server.conflicts[&address().object_name()].spec;
@@ -26,14 +15,14 @@ fn is_confirmed(server: &Server) -> bool {
 
 #[test]
 fn holder_with_the_address_confirms() {
-    let (mut server, mut a) = asked();
+    let (mut server, mut a, _b) = asked("web", "cart");
     a.run(&mut server);
     assert!(is_confirmed(&server));
 }
 
 #[test]
 fn holder_without_the_address_releases_it_instead() {
-    let (mut server, mut a) = asked();
+    let (mut server, mut a, _b) = asked("web", "cart");
     a.release(address());
     let sent = a.run(&mut server);
     assert!(matches!(sent[0], Request::DeleteClaim(_)), "{sent:?}");
@@ -43,7 +32,7 @@ fn holder_without_the_address_releases_it_instead() {
 
 #[test]
 fn restarted_holder_confirms_only_once_it_has_seen_the_address() {
-    let (mut server, a) = asked();
+    let (mut server, a, _b) = asked("web", "cart");
     let mut a = Agent::starting("a", 0, a.journal);
     a.run_for(&mut server, Duration::from_secs(60));
     assert!(!is_confirmed(&server));
@@ -54,7 +43,7 @@ fn restarted_holder_confirms_only_once_it_has_seen_the_address() {
 
 #[test]
 fn holder_whose_claim_was_taken_over_confirms_nothing() {
-    let (mut server, mut a) = asked();
+    let (mut server, mut a, _b) = asked("web", "cart");
     // Somebody has deleted the claim of `a`, and `b` has it now.
     let name = address().object_name();
     server.claims.remove(&name);

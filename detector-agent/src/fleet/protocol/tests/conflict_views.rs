@@ -2,7 +2,7 @@
 
 use super::{
     super::{Outcome, Request},
-    agent::{Agent, address, server},
+    agent::{Agent, address, asked, server},
 };
 
 #[test]
@@ -32,12 +32,7 @@ fn conflict_of_others_is_read_before_it_is_joined() {
 
 #[test]
 fn list_that_differs_from_an_answer_is_checked() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
-    b.claim(address(), "cart");
-    b.run(&mut server);
+    let (mut server, _a, mut b) = asked("web", "cart");
     b.protocol.conflicts_listed(b.now, Vec::new());
     let next = b.exchange(&mut server);
     assert_eq!(next, Some(Request::GetConflict));
@@ -46,12 +41,7 @@ fn list_that_differs_from_an_answer_is_checked() {
 
 #[test]
 fn missing_conflict_of_an_earlier_answer_does_not_undo_a_later_event() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
-    b.claim(address(), "cart");
-    b.run(&mut server);
+    let (mut server, _a, mut b) = asked("web", "cart");
     let name = address().object_name();
     let spec = server.conflicts[&name].spec.clone();
     b.protocol.conflicts_listed(b.now, Vec::new());
@@ -71,12 +61,7 @@ fn missing_conflict_of_an_earlier_answer_does_not_undo_a_later_event() {
 
 #[test]
 fn holder_that_is_no_longer_listed_first_reads_its_claim() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
-    b.claim(address(), "cart");
-    b.run(&mut server);
+    let (mut server, mut a, _b) = asked("web", "cart");
     a.run(&mut server);
     server.delete_conflict(&address().object_name());
     let sent = a.run(&mut server);

@@ -4,23 +4,14 @@ use std::time::Duration;
 
 use super::{
     super::{Mode, Outcome, Request},
-    agent::{Agent, CONFIRMATION, HANDOVER, address, holder, other_address, server, set_node},
+    agent::{
+        Agent, CONFIRMATION, HANDOVER, address, asked, holder, other_address, server, set_node,
+    },
     server::Server,
 };
 use crate::fleet::objects::{ConflictClaimant, ConflictSpec, Party};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-/// `a` has registered the address for `first`, and `b` has asked about it for `second`.
-fn asked(first: &str, second: &str) -> (Server, Agent, Agent) {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), first);
-    a.run(&mut server);
-    b.claim(address(), second);
-    b.run(&mut server);
-    (server, a, b)
-}
 
 fn conflict(server: &Server) -> &ConflictSpec {
     &server.conflicts[&address().object_name()].spec

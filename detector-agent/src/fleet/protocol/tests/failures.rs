@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     super::{Call, Outcome, Request},
-    agent::{Agent, address, holder, server, writes_claim},
+    agent::{Agent, address, asked, holder, registered, server, writes_claim},
     server::Server,
 };
 
@@ -109,10 +109,7 @@ fn registration_that_is_answered_after_the_address_is_gone_is_released() {
 
 #[test]
 fn question_that_was_lost_is_repeated() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
+    let (mut server, mut a, mut b) = registered("web");
     b.claim(address(), "cart");
     let lost = call(&mut b, &mut server, |r| {
         matches!(r, Request::CreateConflict(_))
@@ -127,12 +124,7 @@ fn question_that_was_lost_is_repeated() {
 
 #[test]
 fn confirmation_that_was_lost_is_repeated() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
-    b.claim(address(), "cart");
-    b.run(&mut server);
+    let (mut server, mut a, mut b) = asked("web", "cart");
     let lost = call(&mut a, &mut server, |r| {
         matches!(r, Request::ReplaceConflict(..))
     });
@@ -144,12 +136,7 @@ fn confirmation_that_was_lost_is_repeated() {
 
 #[test]
 fn removal_from_a_conflict_that_was_lost_is_repeated() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
-    b.claim(address(), "cart");
-    b.run(&mut server);
+    let (mut server, _a, mut b) = asked("web", "cart");
     b.release(address());
     let lost = call(&mut b, &mut server, |r| {
         matches!(r, Request::DeleteConflict(_))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     super::Report,
-    agent::{Agent, HANDOVER, address, holder, server},
+    agent::{Agent, HANDOVER, address, asked, holder, server},
     server::Server,
 };
 
@@ -12,12 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
 fn pod_that_moves_is_not_reported() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "db-0");
-    a.run(&mut server);
-    b.claim(address(), "db-0");
-    b.run(&mut server);
+    let (mut server, mut a, mut b) = asked("db-0", "db-0");
     a.run(&mut server);
     b.run_for(&mut server, HANDOVER - SECOND);
     a.release(address());
@@ -30,12 +25,7 @@ fn pod_that_moves_is_not_reported() {
 
 #[test]
 fn handover_that_lasts_is_reported_after_another_confirmation() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "db-0");
-    a.run(&mut server);
-    b.claim(address(), "db-0");
-    b.run(&mut server);
+    let (mut server, mut a, mut b) = asked("db-0", "db-0");
     a.run(&mut server);
     b.run_for(&mut server, HANDOVER - SECOND);
     assert!(b.reports().is_empty());

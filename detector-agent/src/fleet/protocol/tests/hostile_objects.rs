@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     super::{Outcome, Request, Stored, Version, conflict, machine},
-    agent::{Agent, address, holder, other_address, server, set_node, writes_claim},
+    agent::{Agent, address, asked, holder, other_address, server, set_node, writes_claim},
 };
 use crate::{
     engine::{Confidence, ConflictId, ConflictKind, ConflictScope, Network},
@@ -324,12 +324,7 @@ fn resource_version_that_is_no_number_counts_as_newer() {
 #[test]
 fn conflict_that_is_deleted_while_the_holder_confirms_stays_deleted() {
     for is_event_first in [true, false] {
-        let mut server = server(&["a", "b"]);
-        let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-        a.claim(address(), "web");
-        a.run(&mut server);
-        b.claim(address(), "cart");
-        b.run(&mut server);
+        let (mut server, mut a, mut b) = asked("web", "cart");
         a.watch(&server);
         let call = a.next().unwrap();
         assert!(matches!(call.request, Request::ReplaceConflict(..)));
@@ -356,12 +351,7 @@ fn conflict_that_is_deleted_while_the_holder_confirms_stays_deleted() {
 
 #[test]
 fn confirmation_of_a_conflict_that_was_deleted_before_is_dropped() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
-    b.claim(address(), "cart");
-    b.run(&mut server);
+    let (mut server, mut a, _b) = asked("web", "cart");
     a.watch(&server);
     let call = a.next().unwrap();
     server.delete_conflict(&address().object_name());

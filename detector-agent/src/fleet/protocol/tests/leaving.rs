@@ -2,7 +2,7 @@
 
 use super::{
     super::Request,
-    agent::{Agent, address, holder, server},
+    agent::{Agent, address, asked, holder, server},
     server::Server,
 };
 use crate::{engine::LeaveReason, fleet::objects::ConflictSpec};
@@ -149,12 +149,7 @@ fn reporter_that_becomes_the_holder_goes_on_reporting() {
 
 #[test]
 fn holder_reports_the_end_for_a_reporter_whose_node_is_gone() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
-    b.claim(address(), "cart");
-    b.run(&mut server);
+    let (mut server, mut a, mut b) = asked("web", "cart");
     a.run(&mut server);
     b.run(&mut server);
     a.run(&mut server);

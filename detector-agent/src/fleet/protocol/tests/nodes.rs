@@ -8,7 +8,9 @@ use super::{
         nodes::{Nodes, View},
         objects::Party,
     },
-    agent::{Agent, CONFIRMATION, address, holder, other_address, server, set_node},
+    agent::{
+        Agent, CONFIRMATION, address, asked, holder, other_address, registered, server, set_node,
+    },
 };
 use crate::engine::{Confidence, LeaveReason, Timestamp};
 
@@ -21,10 +23,7 @@ fn reads_node(sent: &[(Duration, Request)], name: &str) -> bool {
 
 #[test]
 fn silent_holder_on_a_node_that_is_not_ready_is_reported_after_the_deadline() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
+    let (mut server, _a, mut b) = registered("web");
     set_node(&mut server, "a", 0, false);
     b.claim(address(), "cart");
     b.run_for(&mut server, CONFIRMATION - SECOND);
@@ -82,10 +81,7 @@ fn view_of_before_the_deadline_does_not_judge_silence() {
 
 #[test]
 fn claim_of_an_earlier_boot_is_taken_over() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
+    let (mut server, _a, mut b) = registered("web");
     set_node(&mut server, "a", 1, true);
     b.claim(address(), "cart");
     b.run_for(&mut server, 2 * CONFIRMATION);
@@ -96,10 +92,7 @@ fn claim_of_an_earlier_boot_is_taken_over() {
 
 #[test]
 fn view_from_before_a_boot_does_not_void_a_claim_of_after_it() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
+    let (mut server, a, mut b) = registered("web");
     b.claim(address(), "cart");
     b.run_for(&mut server, 2 * CONFIRMATION);
     b.release(address());
@@ -120,12 +113,7 @@ fn view_from_before_a_boot_does_not_void_a_claim_of_after_it() {
 
 #[test]
 fn view_from_before_a_boot_does_not_remove_a_contender_of_after_it() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
-    b.claim(address(), "cart");
-    b.run(&mut server);
+    let (mut server, mut a, b) = asked("web", "cart");
     let sent = a.run_for(&mut server, 80 * SECOND);
     assert!(reads_node(&sent, "b"), "{sent:?}");
     set_node(&mut server, "b", 1, true);
@@ -141,12 +129,7 @@ fn view_from_before_a_boot_does_not_remove_a_contender_of_after_it() {
 
 #[test]
 fn contender_whose_node_is_gone_is_removed_by_the_holder() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
-    b.claim(address(), "cart");
-    b.run(&mut server);
+    let (mut server, mut a, _b) = asked("web", "cart");
     a.run(&mut server);
     server.delete_node("b");
     a.run_for(&mut server, 80 * SECOND);
@@ -221,12 +204,7 @@ fn nodes_that_no_conflict_needs_are_forgotten() {
 
 #[test]
 fn end_names_a_holder_whose_node_is_gone() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
-    b.claim(address(), "cart");
-    b.run(&mut server);
+    let (mut server, mut a, mut b) = asked("web", "cart");
     a.run(&mut server);
     b.run(&mut server);
     assert_eq!(b.reports().len(), 1);

@@ -8,7 +8,7 @@ use super::{
         pace::Pace,
         queue::{Priority, Queue},
     },
-    agent::{Agent, address, other_address, server},
+    agent::{Agent, address, asked, other_address, server},
 };
 use crate::{engine::Timestamp, fleet::Subject};
 
@@ -93,12 +93,7 @@ fn nothing_is_sent_before_the_journal_has_it() {
 
 #[test]
 fn address_that_is_only_looked_up_from_now_on_is_read() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
-    b.claim(address(), "cart");
-    b.run(&mut server);
+    let (mut server, _a, mut b) = asked("web", "cart");
     let mut claim = b.local("cart");
     claim.mode = Mode::Lookup;
     b.protocol.set_local(b.now, address(), Some(claim));

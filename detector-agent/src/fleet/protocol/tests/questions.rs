@@ -5,22 +5,10 @@ use std::time::Duration;
 
 use super::{
     super::Request,
-    agent::{Agent, HANDOVER, address, server},
+    agent::{Agent, HANDOVER, address, asked, registered, server},
     server::Server,
 };
 use crate::fleet::objects::{ConflictClaimant, ConflictSpec, ConflictState};
-
-/// `a` has registered the address, and `b` has asked about it.
-fn asked() -> (Server, Agent, Agent) {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
-    b.claim(address(), "cart");
-    b.run(&mut server);
-    assert_eq!(stored(&server).asked, 1);
-    (server, a, b)
-}
 
 /// What the conflict has of `b`.
 fn stored(server: &Server) -> &ConflictClaimant {
@@ -64,7 +52,7 @@ fn reports_after_another_confirmation(mut server: Server, mut a: Agent, mut b: A
 
 #[test]
 fn confirmed_question_is_reported() {
-    let (mut server, mut a, mut b) = asked();
+    let (mut server, mut a, mut b) = asked("web", "cart");
     a.run(&mut server);
     b.run(&mut server);
     assert_eq!(b.reports().len(), 1);
@@ -73,7 +61,7 @@ fn confirmed_question_is_reported() {
 
 #[test]
 fn confirmation_for_an_earlier_claim_proves_nothing() {
-    let (mut server, mut a, mut b) = asked();
+    let (mut server, mut a, mut b) = asked("web", "cart");
     b.sleep(Duration::from_secs(1));
     b.claim(address(), "checkout");
     a.run(&mut server);
@@ -83,10 +71,7 @@ fn confirmation_for_an_earlier_claim_proves_nothing() {
 
 #[test]
 fn question_that_was_under_way_when_the_claim_changed_proves_nothing() {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
+    let (mut server, mut a, mut b) = registered("web");
     b.claim(address(), "cart");
     b.watch(&server);
     let call = loop {
@@ -108,7 +93,7 @@ fn question_that_was_under_way_when_the_claim_changed_proves_nothing() {
 
 #[test]
 fn question_of_an_earlier_run_proves_nothing() {
-    let (mut server, mut a, b) = asked();
+    let (mut server, mut a, b) = asked("web", "cart");
     a.run(&mut server);
     // It crashes, and its journal is lost.
     let mut restarted = Agent::new("b");
@@ -124,7 +109,7 @@ fn question_of_an_earlier_run_proves_nothing() {
 
 #[test]
 fn question_in_an_object_that_was_deleted_proves_nothing() {
-    let (mut server, a, mut b) = asked();
+    let (mut server, a, mut b) = asked("web", "cart");
     let name = address().object_name();
     let mut spec = server.conflicts[&name].spec.clone();
     spec.claimants[1].confirmed = spec.claimants[1].asked;
@@ -137,7 +122,7 @@ fn question_in_an_object_that_was_deleted_proves_nothing() {
 
 #[test]
 fn confirmation_of_another_number_proves_nothing() {
-    let (mut server, _a, mut b) = asked();
+    let (mut server, _a, mut b) = asked("web", "cart");
     let mut spec = server.conflicts[&address().object_name()].spec.clone();
     spec.claimants[1].confirmed = 7;
     server.write_conflict(spec);
@@ -147,7 +132,7 @@ fn confirmation_of_another_number_proves_nothing() {
 
 #[test]
 fn confirmation_of_an_earlier_holder_proves_nothing() {
-    let (mut server, mut a, mut b) = asked();
+    let (mut server, mut a, mut b) = asked("web", "cart");
     a.run(&mut server);
     // `c` has registered the address since and is silent; `d` writes that into the conflict.
     let mut claim = server.claims[&address().object_name()].spec.clone();
@@ -165,7 +150,7 @@ fn confirmation_of_an_earlier_holder_proves_nothing() {
 
 #[test]
 fn active_in_the_object_proves_nothing_by_itself() {
-    let (mut server, _a, mut b) = asked();
+    let (mut server, _a, mut b) = asked("web", "cart");
     let mut spec = server.conflicts[&address().object_name()].spec.clone();
     spec.claimants[1].active = true;
     spec.state = ConflictState::Active;

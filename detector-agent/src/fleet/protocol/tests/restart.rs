@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    agent::{Agent, address, holder, other_address, server, writes_claim},
+    agent::{Agent, address, asked, holder, other_address, server, writes_claim},
     server::{Event, Server},
 };
 use crate::fleet::objects::ConflictState;
@@ -46,12 +46,7 @@ fn what_the_node_has_stays_and_the_rest_is_released() {
 
 /// `b` has reported a conflict with `a`.
 fn reported() -> (Server, Agent, Agent) {
-    let mut server = server(&["a", "b"]);
-    let (mut a, mut b) = (Agent::new("a"), Agent::new("b"));
-    a.claim(address(), "web");
-    a.run(&mut server);
-    b.claim(address(), "cart");
-    b.run(&mut server);
+    let (mut server, mut a, mut b) = asked("web", "cart");
     a.run(&mut server);
     b.run(&mut server);
     (server, a, b)
