@@ -2,16 +2,23 @@
 //! (`latency_us`, kernel timestamp to event) and from outside (frame sent to event line read).
 //!
 //! All conflicts stay open and an agent keeps a limited number, so they are caused in rounds, each with a new agent.
+//!
+//! [`run_beside_floor`] alternates with a thread that only passes the frame on, on a node of its own with as many pods and the same
+//! storm, so that both are measured on the same machine in the same state.
 
-use std::{net::Ipv4Addr, ops::Range, path::Path, time::Duration};
+use std::{net::Ipv4Addr, ops::Range, path::Path, thread, time::Duration};
 
 use anyhow::Result;
-use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, PodSpec};
+use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec};
 
-use super::{pod_pairs::PodPairs, storm::Storm};
+use super::{floor::PassThrough, pod_pairs::PodPairs, storm::Storm};
 
 /// The largest number of conflicts per agent, which keeps 4,096 open.
 const MAX_ROUND: u32 = 2500;
+/// Conflicts of one block: so many by the agent, so many by the thread, in alternating order.
+const BLOCK: usize = 50;
+/// How long a storm lasts before the first conflict of a block.
+const STORM_LEAD: Duration = Duration::from_millis(50);
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
@@ -44,48 +51,126 @@ pub struct LatencyReport {
     pub kernel_to_event_us: Vec<f64>,
     /// From just before the frame was sent until the event line was read.
     pub frame_to_line_us: Vec<f64>,
-    /// The lowest rate of the storm in any round, in frames per second; 0 without a storm.
+    /// The lowest rate of a storm, in frames per second; 0 without a storm.
     pub storm_rate: f64,
 }
 
-/// Measures the agent at this path on a new node.
+/// The agent beside a thread that only passes the frame on.
+#[derive(Clone, Debug, Default)]
+pub struct FloorReport {
+    /// The agent.
+    pub agent: LatencyReport,
+    /// For each block, from just before the frame was sent until the event line was read: the agent and the thread.
+    pub blocks: Vec<[Vec<f64>; 2]>,
+}
+
+/// Measures the agent at this path and the thread, in alternating blocks, each on a new node.
 ///
 /// # Errors
-/// A namespace cannot be created, or the agent misses a conflict.
-pub fn run(agent: &Path, options: LatencyOptions) -> Result<LatencyReport> {
-    run_command(&AgentCommand::run(agent), options)
+/// A namespace cannot be created, the agent misses a conflict, or the thread a frame.
+pub fn run_beside_floor(agent: &Path, options: LatencyOptions) -> Result<FloorReport> {
+    let command = AgentCommand::run(agent);
+    let site = Site::new("bench", options)?;
+    let floor_site = Site::new("floor", options)?;
+    let floor = PassThrough::start(&floor_site.node, &floor_site.pairs)?;
+    let mut report = FloorReport::default();
+    let mut storm_rates = Vec::new();
+    for conflicts in rounds(options.conflicts) {
+        let mut agent = Agent::start_ready(&site.node, &command)?;
+        for numbers in conflicts.collect::<Vec<u32>>().chunks(BLOCK) {
+            let seed = u64::from(numbers.first().copied().unwrap_or_default());
+            let mut block: [Vec<f64>; 2] = Default::default();
+            let is_agent_first = report.blocks.len().is_multiple_of(2);
+            for is_agent in [is_agent_first, !is_agent_first] {
+                let [agent_us, floor_us] = &mut block;
+                if is_agent {
+                    let agent_report = &mut report.agent;
+                    let rate = site.under_storm(seed, || {
+                        for number in numbers {
+                            agent_us.push(site.measure(&agent, *number, agent_report)?);
+                        }
+                        Ok(())
+                    })?;
+                    storm_rates.extend(rate);
+                } else {
+                    floor_site.under_storm(seed, || {
+                        for number in numbers {
+                            let pairs = &floor_site.pairs;
+                            floor_us.push(floor.pass_on(pairs, *number, options.pause)?);
+                        }
+                        Ok(())
+                    })?;
+                }
+            }
+            report.blocks.push(block);
+        }
+        agent.terminate(DEADLINE)?;
+    }
+    report.agent.storm_rate = storm_rates.into_iter().reduce(f64::min).unwrap_or_default();
+    Ok(report)
 }
 
 /// Measures an agent that is started with this command.
 ///
 /// # Errors
-/// As [`run`].
+/// As [`run_beside_floor`].
 pub fn run_command(command: &AgentCommand, options: LatencyOptions) -> Result<LatencyReport> {
-    let node = Node::new("bench")?;
-    let base = Ipv4Addr::new(10, 99, 0, 0);
-    let pairs = PodPairs::new(&node, options.pairs, base, |pod| pod)?;
-    let storming_pod = node.add_pod(&PodSpec::new("vethstorm"))?;
+    let site = Site::new("bench", options)?;
     let mut report = LatencyReport::default();
-    let mut storm_rates = Vec::new();
     for conflicts in rounds(options.conflicts) {
-        let mut agent = Agent::start_ready(&node, command)?;
-        let storm = (options.storm_rate > 0)
-            .then(|| Storm::start(&storming_pod, options.storm_rate))
-            .transpose()?;
+        let mut agent = Agent::start_ready(&site.node, command)?;
         for number in conflicts {
-            let conflict = pairs.cause_conflict(&agent, number, options.pause)?;
-            report
-                .kernel_to_event_us
-                .push(conflict.kernel_to_event_us()?);
-            report.frame_to_line_us.push(conflict.frame_to_line_us());
-        }
-        if let Some(storm) = storm {
-            storm_rates.push(storm.stop()?);
+            site.measure(&agent, number, &mut report)?;
         }
         agent.terminate(DEADLINE)?;
     }
-    report.storm_rate = storm_rates.into_iter().reduce(f64::min).unwrap_or_default();
     Ok(report)
+}
+
+/// A node with the pods.
+struct Site {
+    node: Node,
+    pairs: PodPairs,
+    storming_pod: Pod,
+    options: LatencyOptions,
+}
+
+impl Site {
+    fn new(name: &str, options: LatencyOptions) -> Result<Self> {
+        let node = Node::new(name)?;
+        let base = Ipv4Addr::new(10, 99, 0, 0);
+        let pairs = PodPairs::new(&node, options.pairs, base, |pod| pod)?;
+        let storming_pod = node.add_pod(&PodSpec::new("vethstorm"))?;
+        Ok(Self {
+            node,
+            pairs,
+            storming_pod,
+            options,
+        })
+    }
+
+    /// Causes a conflict and appends its latencies to the report; returns the microseconds until its line was read.
+    fn measure(&self, agent: &Agent, number: u32, report: &mut LatencyReport) -> Result<f64> {
+        let conflict = self
+            .pairs
+            .cause_conflict(agent, number, self.options.pause)?;
+        report
+            .kernel_to_event_us
+            .push(conflict.kernel_to_event_us()?);
+        report.frame_to_line_us.push(conflict.frame_to_line_us());
+        Ok(conflict.frame_to_line_us())
+    }
+
+    /// Runs `body` under the storm of the options, if there is one.
+    fn under_storm(&self, seed: u64, body: impl FnOnce() -> Result<()>) -> Result<Option<f64>> {
+        if self.options.storm_rate == 0 {
+            return body().map(|()| None);
+        }
+        let storm = Storm::start(&self.storming_pod, self.options.storm_rate, seed)?;
+        thread::sleep(STORM_LEAD);
+        body()?;
+        storm.stop().map(Some)
+    }
 }
 
 /// Splits the conflicts into rounds whose lengths differ by at most one.

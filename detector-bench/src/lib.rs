@@ -4,7 +4,6 @@
 //! `bench` binary once per benchmark and collects them; `cargo xtask soak` runs the `soak` binary.
 
 pub mod attack;
-pub mod baseline;
 pub mod cni;
 pub mod comparison;
 pub mod delivery;
@@ -12,12 +11,14 @@ pub mod endpoints;
 pub mod figure;
 pub mod fleet_scale;
 pub mod flood;
+mod floor;
 pub mod latency;
 mod metrics;
 pub mod peers;
 pub mod pod_lookup;
 mod pod_pairs;
 mod processors;
+pub mod ratio;
 pub mod scale;
 pub mod soak;
 pub mod statistics;

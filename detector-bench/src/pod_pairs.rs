@@ -2,6 +2,7 @@
 //! the conflict is timed.
 
 use std::{
+    cell::Cell,
     net::Ipv4Addr,
     thread,
     time::{Duration, Instant},
@@ -127,6 +128,40 @@ impl PodPairs {
         Ok(())
     }
 
+    /// Sends both announcements of conflict `number` with a pause after each; runs `before` just before the second one, and `wait`
+    /// with the address before the second pause. Returns the address, when the second one was sent, and the result of `wait`.
+    ///
+    /// # Errors
+    /// A device does not exist any more, or `wait` fails.
+    pub(super) fn cause<T>(
+        &self,
+        number: u32,
+        pause: Duration,
+        before: impl FnOnce(),
+        wait: impl FnOnce(&str) -> Result<T>,
+    ) -> Result<(Ipv4Addr, Instant, T)> {
+        let (first, second, address) = self.pair(number)?;
+        first.sender.send_bytes(&first.announcement(address))?;
+        thread::sleep(pause);
+        let announcement = second.announcement(address);
+        let subject = address.to_string();
+        before();
+        let sent = Instant::now();
+        second.sender.send_bytes(&announcement)?;
+        let received = wait(&subject).with_context(|| format!("conflict {number} on {address}"))?;
+        thread::sleep(pause);
+        Ok((address, sent, received))
+    }
+
+    /// The devices whose announcements complete a conflict.
+    pub(super) fn second_devices(&self) -> impl Iterator<Item = &str> {
+        self.pods
+            .iter()
+            .skip(1)
+            .step_by(2)
+            .map(|pod| pod.pod.device())
+    }
+
     /// Sends both announcements of conflict `number` with a pause after each; waits for the event that raises the conflict before
     /// the second pause.
     ///
@@ -138,22 +173,19 @@ impl PodPairs {
         number: u32,
         pause: Duration,
     ) -> Result<TimedConflict> {
-        let (first, second, address) = self.pair(number)?;
-        first.sender.send_bytes(&first.announcement(address))?;
-        thread::sleep(pause);
-        let announcement = second.announcement(address);
-        let subject = address.to_string();
-        let event_count = agent.event_count();
-        let sent = Instant::now();
-        second.sender.send_bytes(&announcement)?;
-        let received = agent
-            .wait_event_after(event_count, DEADLINE, |event| event.raises(&subject))
-            .with_context(|| format!("conflict {number} on {address}"))?;
+        let event_count = Cell::new(0);
+        let (address, sent, received) = self.cause(
+            number,
+            pause,
+            || event_count.set(agent.event_count()),
+            |subject| {
+                agent.wait_event_after(event_count.get(), DEADLINE, |event| event.raises(subject))
+            },
+        )?;
         let conflict = received
             .event
             .conflict()
             .context("the raising event contains no conflict")?;
-        thread::sleep(pause);
         Ok(TimedConflict {
             address,
             sent,

@@ -27,19 +27,18 @@ pub(super) struct Storm {
 }
 
 impl Storm {
-    /// Starts the storm.
+    /// Starts the storm. The seed determines its claims, so two storms with the same seed are the same.
     ///
     /// # Errors
     /// The pod's device does not exist.
-    pub(super) fn start(pod: &Pod, per_second: u32) -> Result<Self> {
+    pub(super) fn start(pod: &Pod, per_second: u32, seed: u64) -> Result<Self> {
         let sender = FrameSender::open(pod)?;
         let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let started = Instant::now();
         let thread = {
             let (stop, sent) = (Arc::clone(&stop), Arc::clone(&sent));
             thread::spawn(move || {
-                // A fixed seed, so that every storm is the same.
-                let mut random = Random(0x9e37_79b9_7f4a_7c15);
+                let mut random = Random(seed);
                 while !stop.load(Ordering::Acquire) {
                     let done = sent.load(Ordering::Relaxed);
                     #[expect(

@@ -38,7 +38,9 @@ pub mod tls;
 pub mod traffic;
 mod wait;
 
-pub use agent::{Agent, AgentCommand, DEADLINE, LOOK_ARGS, Outcome, RUN_ARGS, ReceivedEvent};
+pub use agent::{
+    Agent, AgentCommand, DEADLINE, EventLines, LOOK_ARGS, Outcome, RUN_ARGS, ReceivedEvent,
+};
 pub use barrier::Barrier;
 pub use cluster::Cluster;
 pub use cni::{Cni, CniPod};

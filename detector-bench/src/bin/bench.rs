@@ -5,13 +5,15 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand};
 use detector_bench::{
-    Figure, Goal, attack, baseline, cni,
+    Figure, Goal, attack, cni,
     comparison::Precision,
     delivery, endpoints,
     figure::record,
     flood,
-    latency::{self, LatencyOptions, LatencyReport},
-    peers, pod_lookup, scale,
+    latency::{self, FloorReport, LatencyOptions},
+    peers, pod_lookup,
+    ratio::Ratio,
+    scale,
     statistics::latencies,
     throughput, traffic,
 };
@@ -143,21 +145,13 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
     match &arguments.bench {
         Bench::Latency { conflicts } => {
             let options = LatencyOptions {
-                conflicts: conflicts.unwrap_or(count(5000, 1000)),
+                conflicts: conflicts.unwrap_or(count(3000, 600)),
                 ..LatencyOptions::default()
             };
-            let report = latency::run(agent, options)?;
-            let baseline = baseline::run(count(1000, 300), options.pause)?;
-            let mut figures = latency_figures(
-                &report,
-                "idle",
-                Goals {
-                    p50: Some(60.0),
-                    p99: None,
-                },
-            );
-            let name = "baseline: a thread that only forwards the frame";
-            figures.extend(latencies(LATENCY, name, &baseline));
+            let report = latency::run_beside_floor(agent, options)?;
+            let mut figures = latency_figures(&report, "idle", (50, 60.0));
+            figures.push(floor_ratio(&report, "idle", 50, Some(1.5)));
+            figures.push(floor_ratio(&report, "idle", 99, None));
             Ok(figures)
         }
         Bench::Report { conflicts, state } => {
@@ -183,30 +177,25 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
         }
         Bench::Storm { conflicts, rate } => {
             let options = LatencyOptions {
-                conflicts: conflicts.unwrap_or(count(5000, 1000)),
+                conflicts: conflicts.unwrap_or(count(3000, 600)),
                 pairs: 125,
                 storm_rate: *rate,
                 ..LatencyOptions::default()
             };
-            let report = latency::run(agent, options)?;
+            let report = latency::run_beside_floor(agent, options)?;
             let name = "250 pods and an ARP storm";
-            let mut figures = latency_figures(
-                &report,
-                name,
-                Goals {
-                    p50: None,
-                    p99: Some(1000.0),
-                },
-            );
+            let mut figures = latency_figures(&report, name, (99, 1000.0));
+            figures.push(floor_ratio(&report, name, 50, None));
+            figures.push(floor_ratio(&report, name, 99, Some(2.0)));
             figures.push(
-                Figure::new(LATENCY, "ARP storm", report.storm_rate, "/s")
-                    .note(format!("{rate}/s requested")),
+                Figure::new(LATENCY, "ARP storm", report.agent.storm_rate, "/s")
+                    .note(format!("the slowest; {rate}/s requested")),
             );
             Ok(figures)
         }
         Bench::Peers { conflicts } => {
             let options = peers::PeerOptions {
-                conflicts: conflicts.unwrap_or(count(1000, 200)),
+                conflicts: conflicts.unwrap_or(count(500, 100)),
                 pause: Duration::from_millis(8),
             };
             peers::run(agent, options)
@@ -339,22 +328,38 @@ fn flood_figures(report: &flood::FloodReport) -> Vec<Figure> {
     figures
 }
 
-struct Goals {
-    p50: Option<f64>,
-    p99: Option<f64>,
+/// The figures of the agent and of the thread; `goal` is a percentile and its limit in microseconds.
+fn latency_figures(report: &FloorReport, name: &str, goal: (u8, f64)) -> Vec<Figure> {
+    let total = format!("frame sent to event line read, {name}");
+    let (percent, limit) = goal;
+    let mut figures: Vec<Figure> = latencies(LATENCY, &total, &report.agent.frame_to_line_us)
+        .into_iter()
+        .map(|figure| {
+            if figure.name.ends_with(&format!(", p{percent}")) {
+                figure.goal(Goal::Below(limit))
+            } else {
+                figure
+            }
+        })
+        .collect();
+    let agent = format!("of which kernel timestamp to event, {name}");
+    figures.extend(latencies(LATENCY, &agent, &report.agent.kernel_to_event_us));
+    let floor = format!("a thread that only passes the frame on, {name}");
+    let floor_us: Vec<f64> = report
+        .blocks
+        .iter()
+        .flat_map(|[_, floor]| floor.iter().copied())
+        .collect();
+    figures.extend(latencies(LATENCY, &floor, &floor_us));
+    figures
 }
 
-fn latency_figures(report: &LatencyReport, name: &str, goals: Goals) -> Vec<Figure> {
-    let total = format!("frame sent to event line read, {name}");
-    let [mut p50, mut p99, max] = latencies(LATENCY, &total, &report.frame_to_line_us);
-    if let Some(goal) = goals.p50 {
-        p50 = p50.goal(Goal::Below(goal));
+/// The agent's percentile as a multiple of the thread's.
+fn floor_ratio(report: &FloorReport, name: &str, percent: u8, goal: Option<f64>) -> Figure {
+    let name = format!("frame sent to event line read, {name}, p{percent} by that of the thread");
+    let ratio = Ratio::of_percentiles(&report.blocks, f64::from(percent));
+    match goal {
+        Some(most) => ratio.figure_with_goal(LATENCY, name, Goal::AtMost(most)),
+        None => ratio.figure(LATENCY, name),
     }
-    if let Some(goal) = goals.p99 {
-        p99 = p99.goal(Goal::Below(goal));
-    }
-    let agent = format!("of which kernel timestamp to event, {name}");
-    let mut figures = vec![p50, p99, max];
-    figures.extend(latencies(LATENCY, &agent, &report.kernel_to_event_us));
-    figures
 }

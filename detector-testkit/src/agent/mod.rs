@@ -28,6 +28,7 @@ use output::{Output, read_events, read_log};
 
 pub(crate) use command::wait_child;
 pub use command::{AgentCommand, LOOK_ARGS, Outcome, RUN_ARGS};
+pub use output::EventLines;
 
 /// Longest that a test waits for something that must happen. Generous, because the machine may be busy.
 pub const DEADLINE: Duration = Duration::from_secs(60);

@@ -3,7 +3,9 @@
 use std::{
     collections::VecDeque,
     io::{BufRead as _, BufReader, Read},
-    time::Instant,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -39,6 +41,45 @@ impl Output {
             Some(violation) => bail!("stdout violates the event contract: {violation}"),
             None => Ok(()),
         }
+    }
+}
+
+/// Event lines of any stream, read and parsed by a thread as those of an agent are.
+#[derive(Debug)]
+pub struct EventLines {
+    output: Arc<Monitor<Output>>,
+}
+
+impl EventLines {
+    /// Reads the stream until it ends.
+    #[must_use]
+    pub fn read(stream: impl Read + Send + 'static) -> Self {
+        let output = Arc::<Monitor<Output>>::default();
+        let reader = Arc::clone(&output);
+        thread::spawn(move || read_events(stream, &reader));
+        Self { output }
+    }
+
+    /// The number of events so far.
+    #[must_use]
+    pub fn event_count(&self) -> usize {
+        self.output.lock().events.len()
+    }
+
+    /// Waits for the event that follows the first `skip`.
+    ///
+    /// # Errors
+    /// None arrives before the deadline, or a line violates the event contract.
+    pub fn wait_event_after(&self, skip: usize, deadline: Duration) -> Result<ReceivedEvent> {
+        self.output.wait(
+            deadline,
+            "an event line",
+            |output| {
+                let event = || output.events.get(skip).cloned();
+                output.check_contract().map(|()| event()).transpose()
+            },
+            |output| format!("{} events so far", output.events.len()),
+        )?
     }
 }
 
