@@ -40,7 +40,7 @@ pub(super) enum PeerState {
 }
 
 impl PeerProgram {
-    pub(super) fn start(
+    fn start(
         node: &Netns,
         name: &'static str,
         parse: fn(&[TimedLine]) -> Vec<Detection>,
@@ -125,8 +125,22 @@ fn read_lines(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<TimedLin
     });
 }
 
-/// Starts all programs; `files` is a directory for their files.
-pub(super) fn start_all(node: &Netns, files: &Path) -> Result<Vec<PeerProgram>> {
+/// A program that can be started.
+pub(super) struct PeerCommand {
+    name: &'static str,
+    parse: fn(&[TimedLine]) -> Vec<Detection>,
+    command: Command,
+}
+
+impl PeerCommand {
+    /// Starts it on the node.
+    pub(super) fn start(mut self, node: &Netns) -> PeerProgram {
+        PeerProgram::start(node, self.name, self.parse, &mut self.command)
+    }
+}
+
+/// All programs; `files` is a directory for their files.
+pub(super) fn all(files: &Path) -> Result<Vec<PeerCommand>> {
     let database = files.join("arp.dat");
     fs::write(&database, "").context("creating arpwatch's database")?;
     let config = files.join("arpalert.conf");
@@ -161,23 +175,22 @@ pub(super) fn start_all(node: &Netns, files: &Path) -> Result<Vec<PeerProgram>> 
         "mount -t tracefs tracefs /sys/kernel/tracing; mount -t debugfs debugfs /sys/kernel/debug; exec bpftrace -B line -e \"$0\"",
         program,
     ]);
+    let peer = |name, parse, command| PeerCommand {
+        name,
+        parse,
+        command,
+    };
     Ok(vec![
-        PeerProgram::start(node, "arpwatch", parse_arpwatch, &mut arpwatch),
-        PeerProgram::start(node, "arpalert", parse_arpalert, &mut arpalert),
-        PeerProgram::start(node, "tcpdump -l", parse_tcpdump, &mut tcpdump(&[])),
-        PeerProgram::start(
-            node,
+        peer("arpwatch", parse_arpwatch, arpwatch),
+        peer("arpalert", parse_arpalert, arpalert),
+        peer("tcpdump -l", parse_tcpdump, tcpdump(&[])),
+        peer(
             "tcpdump -l --immediate-mode",
             parse_tcpdump,
-            &mut tcpdump(&["--immediate-mode"]),
+            tcpdump(&["--immediate-mode"]),
         ),
-        PeerProgram::start(node, "ip monitor all", parse_monitor, &mut monitor),
-        PeerProgram::start(
-            node,
-            "bpftrace on neigh_update",
-            parse_bpftrace,
-            &mut bpftrace,
-        ),
+        peer("ip monitor all", parse_monitor, monitor),
+        peer("bpftrace on neigh_update", parse_bpftrace, bpftrace),
     ])
 }
 
