@@ -22,6 +22,8 @@ const SETTLE_TIME: Duration = Duration::from_millis(1500);
 /// The number of pods for which goals are set.
 const TYPICAL_PODS: usize = 250;
 const MEMORY_GOAL_MIB: f64 = 20.0;
+/// Of each additional pod.
+const ALLOCATED_GOAL_KIB: f64 = 2.0;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -48,7 +50,7 @@ pub fn run(agent: &Path, options: &ScaleOptions) -> Result<Vec<Figure>> {
     let started = Instant::now();
     let mut pods: Vec<Pod> = Vec::new();
     let mut figures = Vec::new();
-    let mut memory: Vec<(usize, f64)> = Vec::new();
+    let mut memory: Vec<Memory> = Vec::new();
     let command = AgentCommand::run(agent);
     for &count in &options.pods {
         // Estimated from the pods created so far.
@@ -77,8 +79,12 @@ pub fn run(agent: &Path, options: &ScaleOptions) -> Result<Vec<Figure>> {
             if start == options.starts {
                 thread::sleep(SETTLE_TIME);
                 let resident = mib(resident_kib(agent.pid())?);
-                memory.push((count, resident));
                 let allocated = mib(anonymous_kib(agent.pid())?);
+                memory.push(Memory {
+                    pods: count,
+                    resident,
+                    allocated,
+                });
                 let mut figure =
                     Figure::new(GROUP, format!("memory, {count} pods"), resident, "MiB").note(
                         format!(
@@ -104,7 +110,7 @@ pub fn run(agent: &Path, options: &ScaleOptions) -> Result<Vec<Figure>> {
         .note(format!("median of {}", ready_ms.len()));
         if let Some(bound) = match count {
             250 => Some(300.0),
-            1000 => Some(1000.0),
+            1000 => Some(150.0),
             _ => None,
         } {
             figure = figure.goal(Goal::AtMost(bound));
@@ -140,7 +146,7 @@ fn idle_cpu(agent: &Agent, duration: Duration) -> Result<Figure> {
         share,
         "% of a core",
     )
-    .goal(Goal::Below(0.1))
+    .goal(Goal::AtMost(0.05))
     .note(format!("over {duration:?}")))
 }
 
@@ -181,22 +187,41 @@ fn memory_per_claim(node: &Node, agent: &Agent, pods: &[Pod], each: u32) -> Resu
     .note(format!("{sent} claims from {} pods", pods.len())))
 }
 
+/// Memory with a number of pods, MiB.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    pods: usize,
+    resident: f64,
+    allocated: f64,
+}
+
 /// Memory per additional pod between one number of pods and the next; constant if growth is linear.
-fn memory_per_pod(memory: &[(usize, f64)]) -> Vec<Figure> {
-    memory
-        .windows(2)
-        .filter_map(|pair| {
-            let [(fewer, before), (more, after)] = pair else {
-                return None;
-            };
-            #[expect(clippy::cast_precision_loss, reason = "numbers of pods")]
-            let each = (after - before) * 1024.0 / (more - fewer) as f64;
-            Some(Figure::new(
-                GROUP,
-                format!("memory per additional pod, {fewer} to {more}"),
-                each,
-                "KiB",
-            ))
-        })
-        .collect()
+fn memory_per_pod(memory: &[Memory]) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for pair in memory.windows(2) {
+        let [fewer, more] = pair else { continue };
+        let range = format!("{} to {}", fewer.pods, more.pods);
+        #[expect(clippy::cast_precision_loss, reason = "numbers of pods")]
+        let pods = (more.pods - fewer.pods) as f64;
+        let each = |difference: f64| difference * 1024.0 / pods;
+        figures.push(Figure::new(
+            GROUP,
+            format!("memory per additional pod, {range}"),
+            each(more.resident - fewer.resident),
+            "KiB",
+        ));
+        let allocated = Figure::new(
+            GROUP,
+            format!("of which allocated, {range}"),
+            each(more.allocated - fewer.allocated),
+            "KiB",
+        );
+        // With few pods, the allocator's granularity is most of the difference.
+        figures.push(if fewer.pods >= TYPICAL_PODS {
+            allocated.goal(Goal::AtMost(ALLOCATED_GOAL_KIB))
+        } else {
+            allocated
+        });
+    }
+    figures
 }
