@@ -12,6 +12,7 @@ mod flow;
 
 use std::{
     path::{Path, PathBuf},
+    thread,
     time::Duration,
 };
 
@@ -30,6 +31,8 @@ use flow::{DEVICES, Flow, RoutedNode, TrafficKind};
 const GROUP: &str = "Cost for pod traffic";
 /// The goal for what the agent takes more than an empty program, percent.
 const GOAL: f64 = 0.3;
+/// The agent's work after its start is over.
+const SETTLE_TIME: Duration = Duration::from_millis(1500);
 const ARMS: [Arm; 4] = [Arm::Nothing, Arm::Empty, Arm::Empty, Arm::Agent];
 const NOTHING: usize = 0;
 const EMPTY: usize = 1;
@@ -147,6 +150,7 @@ fn whole_agent(agent: &Path, node: &RoutedNode, options: &TrafficOptions) -> Res
         |arm| {
             if arm == 1 && running.is_none() {
                 running = Some(Agent::start_ready(&node.node, &command)?);
+                thread::sleep(SETTLE_TIME);
             } else if arm == 0
                 && let Some(mut agent) = running.take()
             {
