@@ -93,9 +93,8 @@ fn value(figure: &Figure) -> String {
     match figure.uncertainty {
         None => format!("{} {}", number(value), figure.unit),
         Some(uncertainty) => {
-            let decimals = decimals(uncertainty);
-            let [value, uncertainty] = [value, uncertainty].map(|n| fixed(n, decimals));
-            format!("{value} ± {uncertainty} {}", figure.unit)
+            let value = fixed(value, decimals(uncertainty));
+            format!("{value} ± {} {}", bound(uncertainty), figure.unit)
         }
     }
 }
@@ -115,8 +114,11 @@ fn verdict_cell(figure: &Figure) -> String {
         Some(Verdict::Met) => "met".to_owned(),
         Some(Verdict::Missed) => "**missed**".to_owned(),
         Some(Verdict::Unknown(uncertainty)) => {
-            let bound = fixed(uncertainty, decimals(uncertainty));
-            format!("not known better than ± {bound} {}", figure.unit)
+            format!(
+                "not known better than ± {} {}",
+                bound(uncertainty),
+                figure.unit
+            )
         }
     }
 }
@@ -131,6 +133,15 @@ fn number(value: f64) -> String {
         _ => 3,
     };
     fixed(value, decimals)
+}
+
+/// Formats an uncertainty; the largest number stands for one that is not known.
+fn bound(uncertainty: f64) -> String {
+    if uncertainty == f64::MAX {
+        "∞".to_owned()
+    } else {
+        fixed(uncertainty, decimals(uncertainty))
+    }
 }
 
 /// Decimals of an uncertainty, and of the value it belongs to: those of two significant digits.
@@ -222,6 +233,14 @@ mod tests {
             verdict(&figures),
             "1 of 3 goals met; missed: ICMP; not known well enough: TCP."
         );
+    }
+
+    #[test]
+    fn unknown_uncertainty_is_infinite() {
+        let figure = Figure::new("Traffic", "UDP", 1.0, "%").uncertainty(f64::NAN);
+        let table = markdown(&[figure.goal(Goal::AtMost(2.0))]);
+        let row = "| UDP | 1 ± ∞ % | ≤ 2 | not known better than ± ∞ % |";
+        assert!(table.contains(row), "{table}");
     }
 
     #[test]
