@@ -207,6 +207,7 @@ impl Core {
         self.start_resync_if_due(now);
         self.start_route_lookups_if_due(now);
         self.start_self_checks();
+        self.outputs.reporter.deliver();
         self.write_claimed();
         self.outputs.reporter.flush();
         self.feed_fleet(now);
@@ -225,6 +226,7 @@ impl Core {
         if let Some(persistence) = &mut self.outputs.persistence {
             persistence.flush_anomalies(&self.engine);
         }
+        self.outputs.reporter.deliver();
         self.outputs.reporter.flush();
     }
 

@@ -320,6 +320,7 @@ mod tests {
         let mut apply = |fleet: &mut FleetConflicts, report: &Report| {
             let address = IpAddr::from([10, 0, 0, 1]);
             fleet.apply_conflict(report, address, &mut reporter, &metrics);
+            reporter.deliver();
             std::mem::take(&mut *changes.0.lock().unwrap())
         };
         fleet.await_restored();

@@ -137,19 +137,21 @@ impl PodLookups {
         self.directory.pod_of(claimant)
     }
 
-    /// Requests another lookup if the claimant is a present device without a known pod.
-    pub(crate) fn request_lookup(&self, claimant: &Claimant) {
-        if let (PodAnswer::Unknown(_), ClaimantId::Device(ifindex, generation), None) =
-            (self.directory.pod_of(claimant), claimant.id, claimant.left)
-        {
-            self.send(LookupRequest::PodWanted(PodDevice {
+    /// A request for another lookup if the claimant is a present device without a known pod.
+    pub(crate) fn wanted_lookup(&self, claimant: &Claimant) -> Option<LookupRequest> {
+        let (ClaimantId::Device(ifindex, generation), None) = (claimant.id, claimant.left) else {
+            return None;
+        };
+        let is_unknown = matches!(self.directory.pod_of(claimant), PodAnswer::Unknown(_));
+        is_unknown.then(|| {
+            LookupRequest::PodWanted(PodDevice {
                 ifindex,
                 generation,
                 name: claimant.device.clone(),
                 alias: None,
                 peer: claimant.peer,
-            }));
-        }
+            })
+        })
     }
 
     pub(crate) fn device_appeared(&self, device: &PodDevice) {
@@ -160,7 +162,7 @@ impl PodLookups {
         self.send(LookupRequest::DeviceGone(ifindex, generation));
     }
 
-    fn send(&self, request: LookupRequest) {
+    pub(crate) fn send(&self, request: LookupRequest) {
         // If the queue is full the request is dropped: a device missed here is requested again once a conflict
         // names it.
         let _ = self.requests.try_send(request);

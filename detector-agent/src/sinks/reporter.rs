@@ -1,4 +1,10 @@
 //! Creates events and passes each to the event lines, the metrics and the sinks.
+//!
+//! The line is written at once. Everything else wakes other threads, which would compete with the reader of the line for the
+//! processors, and with the lines of further conflicts; it waits for [`Reporter::deliver`], at the end of the event loop's round.
+
+#[cfg(test)]
+mod tests;
 
 use std::{io, sync::Arc};
 
@@ -16,7 +22,7 @@ use crate::{
     },
     health::{Part, State},
     metrics::Metrics,
-    pods::PodLookups,
+    pods::{LookupRequest, PodLookups},
 };
 
 /// The event lines' health while they work.
@@ -31,6 +37,19 @@ pub struct Reporter {
     sinks: Vec<Box<dyn EventSink>>,
     metrics: Arc<Metrics>,
     lines_health: Option<Part>,
+    /// Written as lines and not delivered yet, in order. Empty between two rounds of the event loop, and bounded by what one
+    /// round reads.
+    written: Vec<WrittenEvent>,
+}
+
+/// An event whose line is written.
+#[derive(Debug)]
+struct WrittenEvent {
+    event: AnyEvent,
+    /// Lookups of its claimants whose pod is not known.
+    lookups: Vec<LookupRequest>,
+    /// Whether it is logged: not if it is for the metrics and the sinks alone.
+    is_logged: bool,
 }
 
 impl Reporter {
@@ -49,6 +68,7 @@ impl Reporter {
             sinks: Vec::new(),
             metrics,
             lines_health: None,
+            written: Vec::new(),
         }
     }
 
@@ -83,12 +103,16 @@ impl Reporter {
             event.data.compare_with(last);
             if event.data.changed.is_empty() {
                 // After a restart: pods are known again, which the metrics and the sinks were not started with.
-                self.offer(&event.into());
+                self.written.push(WrittenEvent {
+                    event: event.into(),
+                    lookups: Vec::new(),
+                    is_logged: false,
+                });
                 return None;
             }
         }
         let event = Arc::new(event);
-        self.emit(&AnyEvent::Conflict(Arc::clone(&event)), conflict.into());
+        self.emit(AnyEvent::Conflict(Arc::clone(&event)), conflict.into());
         Some(event.data.reported())
     }
 
@@ -97,24 +121,40 @@ impl Reporter {
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
         let event = self.maker.anomaly_event(change, anomaly, pods);
         let latency_us = event.data.latency_us;
-        self.emit(&event.into(), anomaly.into());
+        self.emit(event.into(), anomaly.into());
         latency_us
     }
 
-    /// The event line is written first.
-    fn emit(&mut self, event: &AnyEvent, subject: EventSubject<'_>) {
-        self.write_line(event);
-        subject
-            .claimants()
-            .for_each(|c| self.pods.request_lookup(c));
-        self.offer(event);
-        log(event);
+    fn emit(&mut self, event: AnyEvent, subject: EventSubject<'_>) {
+        self.write_line(&event);
+        self.written.push(WrittenEvent {
+            event,
+            lookups: self.wanted_lookups(subject),
+            is_logged: true,
+        });
     }
 
-    fn offer(&mut self, event: &AnyEvent) {
-        self.metrics.count_event(event);
-        for sink in &mut self.sinks {
-            sink.offer(event);
+    fn wanted_lookups(&self, subject: EventSubject<'_>) -> Vec<LookupRequest> {
+        let wanted = subject.claimants().filter_map(|c| self.pods.wanted_lookup(c));
+        wanted.collect()
+    }
+
+    /// Passes the events that are written as lines on to the metrics, the sinks and the log, and has their pods looked up.
+    pub fn deliver(&mut self) {
+        for WrittenEvent {
+            event,
+            lookups,
+            is_logged,
+        } in std::mem::take(&mut self.written)
+        {
+            self.metrics.count_event(&event);
+            for sink in &mut self.sinks {
+                sink.offer(&event);
+            }
+            if is_logged {
+                log(&event);
+            }
+            lookups.into_iter().for_each(|wanted| self.pods.send(wanted));
         }
     }
 
@@ -163,6 +203,7 @@ impl Reporter {
     /// Gives the sinks that dropped something all that is active now. To be called only once that is known: after the
     /// first snapshot is merged.
     pub fn catch_up(&mut self, active: impl FnOnce() -> (Vec<Conflict>, Vec<Anomaly>)) {
+        self.deliver();
         if !self.sinks.iter().any(|sink| sink.is_behind()) {
             return;
         }
@@ -181,6 +222,7 @@ impl Reporter {
     /// Shows an active conflict or anomaly in the metrics, and to the sinks that show pods, without an event: one that an
     /// earlier agent raised, or whose pod became known. Returns what an event about the conflict would contain.
     pub fn show<'s>(&mut self, subject: impl Into<EventSubject<'s>>) -> Option<Reported> {
+        self.deliver();
         let subject = subject.into();
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
         let event = self.maker.any_event(Change::Updated, subject, pods);
@@ -188,9 +230,8 @@ impl Reporter {
         for sink in &mut self.sinks {
             sink.show(&event);
         }
-        subject
-            .claimants()
-            .for_each(|c| self.pods.request_lookup(c));
+        let wanted = self.wanted_lookups(subject);
+        wanted.into_iter().for_each(|wanted| self.pods.send(wanted));
         match &event {
             AnyEvent::Conflict(event) => Some(event.data.reported()),
             AnyEvent::Anomaly(_) => None,
@@ -199,6 +240,7 @@ impl Reporter {
 
     /// Displays one change of a conflict or an anomaly that the agent of another node reports.
     pub fn display<'s>(&mut self, change: Change, subject: impl Into<EventSubject<'s>>) {
+        self.deliver();
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
         let event = self.maker.any_event(change, subject.into(), pods);
         for sink in &mut self.sinks {
@@ -207,12 +249,14 @@ impl Reporter {
     }
 
     /// A device appeared, or something about it changed.
-    pub fn device_appeared(&self, device: &PodDevice) {
+    pub fn device_appeared(&mut self, device: &PodDevice) {
+        self.deliver();
         self.pods.device_appeared(device);
     }
 
     /// A device is gone.
-    pub fn device_gone(&self, ifindex: IfIndex, generation: u64) {
+    pub fn device_gone(&mut self, ifindex: IfIndex, generation: u64) {
+        self.deliver();
         self.pods.device_gone(ifindex, generation);
     }
 
@@ -302,28 +346,5 @@ fn log_conflict(event: &Event, change: &str) {
         log_at!(warn);
     } else {
         log_at!(info);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::event::samples;
-
-    #[test]
-    fn log_fields_list_the_claimants_that_have_not_left() {
-        let mut data = samples::raised("10.0.0.1").data;
-        data.claimants = vec![
-            samples::claimant("veth1", Some("web-1")),
-            samples::claimant("veth2", None),
-            samples::claimant("veth3", Some("web-3")),
-        ];
-        let namespace = |n: usize| {
-            let pod = data.claimants[n].pod.as_ref();
-            pod.map(|pod| pod.namespace.clone()).unwrap_or_default()
-        };
-        let expected = format!("{}/web-1, {}/web-3", namespace(0), namespace(2));
-        let (pods, devices) = pods_and_devices(&data);
-        assert_eq!((pods, devices.as_str()), (expected, "veth1, veth2, veth3"));
     }
 }
