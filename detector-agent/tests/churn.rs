@@ -30,6 +30,7 @@ fn churn_of_two_hundred_pods_raises_nothing() {
             .collect();
         let pods = node.add_pods(&specs).unwrap();
         for pod in &pods {
+            node.wait_attached(pod.device()).unwrap();
             // The first frame of a pod is usually the ARP request for its gateway.
             let frame = Frame::request(
                 pod.mac(),
@@ -54,6 +55,7 @@ fn address_reused_after_its_pod_is_gone_raises_nothing() {
             .address("10.244.2.10/32")
             .host_route();
         let pod = node.add_pod(&spec).unwrap();
+        node.wait_attached(pod.device()).unwrap();
         let frame = Frame::announcement(pod.mac(), pod.ipv4().unwrap());
         FrameSender::open(&pod).unwrap().send(&frame).unwrap();
         pod.delete().unwrap();

@@ -146,6 +146,7 @@ fn conflicts_of_all_nodes_are_listed_and_an_address_is_explained() {
     let other = PodSpec::new("vethb").address("10.244.2.11/32");
     let _owner = cluster.node(0).add_pod(&owner).unwrap();
     let other = cluster.node(0).add_pod(&other).unwrap();
+    cluster.node(0).wait_attached(other.device()).unwrap();
     let frame = Frame::announcement(other.mac(), ADDRESS.parse().unwrap());
     FrameSender::open(&other).unwrap().send(&frame).unwrap();
     let raised = cluster.agent(0).wait_raised(ADDRESS).unwrap();

@@ -8,10 +8,13 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
-use crate::{mac::MacAddress, netns::Netns};
+use crate::{agent::DEADLINE, mac::MacAddress, netns::Netns, wait::until};
 pub use pod::{POD_DEVICE, Pod, PodSpec};
+
+/// The name of the agent's filters.
+const FILTER: &str = "ipconflict_arp_ndp";
 
 static NEXT_MAC: AtomicU32 = AtomicU32::new(1);
 
@@ -117,6 +120,19 @@ impl Node {
         );
         lines.push(format!("link set {name} up"));
         self.ip_batch(lines)
+    }
+
+    /// Waits until a running agent observes the frames of a device by its `clsact` filter. It attaches to a device that appears
+    /// while it runs only when the device has been set up, so a test that sends frames from a new pod waits first.
+    ///
+    /// # Errors
+    /// The agent has not attached to it at the deadline.
+    pub fn wait_attached(&self, device: &str) -> Result<()> {
+        until(DEADLINE, format_args!("the filter on {device}"), || {
+            let shown = self.exec(&["tc", "filter", "show", "dev", device, "ingress"])?;
+            ensure!(shown.contains(FILTER), "no filter of the agent: {shown}");
+            Ok(())
+        })
     }
 
     /// Creates or replaces a neighbour entry on a device; `state` as for `ip neigh`: `permanent`, `reachable`, ….

@@ -146,6 +146,7 @@ fn command_asks_the_agent_with_bash_alone() {
         (0, "no IP address conflict on 2 pod devices"),
     );
     // Only an agent sees a claim in a frame.
+    node.wait_attached(pods[1].device()).unwrap();
     announce(&pods[1], "10.244.2.10".parse().unwrap()).unwrap();
     wait_for(&node, command, (1, "1 IP address conflict: 10.244.2.10"));
 }

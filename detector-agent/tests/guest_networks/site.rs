@@ -33,15 +33,22 @@ impl Site {
 
     /// A pod with the address whose device has this master.
     pub(crate) fn pod(&self, device: &str, master: &str) -> Pod {
-        let spec = PodSpec::new(device).address(format!("{ADDRESS}/24"));
-        self.node.add_pod(&spec.master(master)).unwrap()
+        self.add(
+            PodSpec::new(device).address(format!("{ADDRESS}/24")),
+            master,
+        )
     }
 
     /// A pod without an address whose device has this master.
     pub(crate) fn quiet_pod(&self, device: &str, master: &str) -> Pod {
-        self.node
-            .add_pod(&PodSpec::new(device).master(master))
-            .unwrap()
+        self.add(PodSpec::new(device), master)
+    }
+
+    /// A pod whose frames the agent observes.
+    fn add(&self, spec: PodSpec, master: &str) -> Pod {
+        let pod = self.node.add_pod(&spec.master(master)).unwrap();
+        self.node.wait_attached(pod.device()).unwrap();
+        pod
     }
 
     /// Runs `bridge` on the node.

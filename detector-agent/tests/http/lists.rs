@@ -240,6 +240,7 @@ fn answers_match_the_openapi_document() {
         .wait_event(DEADLINE, |event| event.resolves("10.244.2.4"))
         .unwrap();
     // A gateway that never answers is an anomaly.
+    node.wait_attached(pods[0].device()).unwrap();
     let sender = FrameSender::open(&pods[0]).unwrap();
     let gateway = [10, 244, 2, 254].into();
     let request = Frame::request(pods[0].mac(), [10, 244, 2, 1].into(), gateway);

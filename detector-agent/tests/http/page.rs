@@ -98,6 +98,7 @@ fn conflict_is_shown_with_claimants_and_moves_to_the_history() {
 
     // A third claimant, seen only in frames, and more conflicts: the page updates without a reload.
     let c = pod(&node, "veth9c0d1e2f", "10.244.2.77/32", false);
+    node.wait_attached(c.device()).unwrap();
     let announcement = Frame::announcement(c.mac(), "10.244.2.10".parse().unwrap());
     FrameSender::open(&c).unwrap().send(&announcement).unwrap();
     browser

@@ -28,6 +28,8 @@ impl Flannel {
         self.cni.wipe().unwrap();
         let pod = self.cni.add_pod(&self.layout.node, name).unwrap();
         assert_eq!(pod.address().unwrap(), ADDRESS);
+        let node = &self.layout.node;
+        node.wait_attached(pod.device().unwrap()).unwrap();
         pod
     }
 

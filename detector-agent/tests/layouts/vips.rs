@@ -46,6 +46,9 @@ impl Vip {
             Path::Route => DEVICES.map(|device| PodSpec::new(device).default_route()),
         };
         let pods = pods.map(|spec| layout.node.add_pod(&spec).unwrap());
+        for pod in &pods {
+            layout.node.wait_attached(pod.device()).unwrap();
+        }
         let vip = Self { layout, pods, path };
         vip.take_over(&vip.pods[0]);
         if matches!(path, Path::Bridge) {

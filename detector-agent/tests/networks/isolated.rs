@@ -34,6 +34,7 @@ impl Site {
     fn pod(&self, device: &str, bridge: &str) -> Pod {
         let spec = PodSpec::new(device).address(format!("{ADDRESS}/24"));
         let pod = self.node.add_pod(&spec.master(bridge)).unwrap();
+        self.node.wait_attached(device).unwrap();
         announce(&pod, ADDRESS.parse().unwrap()).unwrap();
         pod
     }

@@ -205,6 +205,7 @@ fn address_reused_behind_the_bridge_raises_nothing() {
     for number in 0..15 {
         let spec = port(&format!("vethreuse{number}")).address(format!("{ADDRESS}/24"));
         let pod = node.add_pod(&spec).unwrap();
+        node.wait_attached(pod.device()).unwrap();
         announce(&pod, ADDRESS.parse().unwrap()).unwrap();
         if number % 3 == 0 {
             wait_reachable(&node, ip(ADDRESS), DEADLINE).unwrap();

@@ -40,6 +40,7 @@ fn pod_with_a_node_address_conflicts_with_the_node() {
         "uplink",
         "vetha",
     );
+    node.wait_attached("vetha").unwrap();
     announce(&pod, "192.0.2.7".parse().unwrap()).unwrap();
     let conflict = agent.wait_raised("192.0.2.7").unwrap();
     assert_host(&conflict, "uplink", "vetha");
@@ -81,6 +82,7 @@ fn ptp_gateway_raises_only_when_a_pod_claims_it() {
     assert!(events.is_empty(), "{events:#?}");
 
     let thief = pods[3].device().unwrap();
+    node.wait_attached(thief).unwrap();
     let sender = FrameSender::open_on(pods[3].netns(), "eth0").unwrap();
     let mac = detector_testkit::MacAddress([0x02, 0xaa, 0, 0, 0, 3]);
     sender

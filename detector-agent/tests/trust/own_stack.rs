@@ -95,6 +95,7 @@ fn address_taken_over_by_a_program_stays_a_claim() {
     let left = resolved.unwrap().event.conflict().unwrap();
     let left = left.claimant("vetha").unwrap().left.clone();
     assert_eq!(left.as_deref(), Some("address_removed"));
+    node.wait_attached("vetha").unwrap();
     announce(&pod, ADDRESS).unwrap();
     let raised = |event: &Event| {
         let conflict = event.conflict();
