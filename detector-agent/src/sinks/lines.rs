@@ -80,11 +80,11 @@ impl Lines {
     ///
     /// # Errors
     /// Once, when the reader is gone or the disk is full; nothing more is written then.
-    pub fn write(&mut self, line: &str) -> io::Result<WriteOutcome> {
+    pub fn write(&mut self, line: &[u8]) -> io::Result<WriteOutcome> {
         if self.failed || self.backlog.len() + line.len() >= BACKLOG {
             return Ok(WriteOutcome::Dropped);
         }
-        self.backlog.extend(line.as_bytes());
+        self.backlog.extend(line);
         self.backlog.push_back(b'\n');
         self.flush()?;
         Ok(WriteOutcome::Accepted)
@@ -143,7 +143,10 @@ mod tests {
         let mut lines = Lines::new(File::from(std::os::fd::OwnedFd::from(writer))).unwrap();
         let long = "x".repeat(10_000);
         for _ in 0..100 {
-            assert_eq!(lines.write(&long).unwrap(), WriteOutcome::Accepted);
+            assert_eq!(
+                lines.write(long.as_bytes()).unwrap(),
+                WriteOutcome::Accepted
+            );
         }
         assert!(lines.is_waiting());
         let reader = std::thread::spawn(move || {
@@ -168,8 +171,8 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         let mut lines = Lines::new(File::from(std::os::fd::OwnedFd::from(writer))).unwrap();
         drop(reader);
-        assert!(lines.write("a").is_err());
-        assert_eq!(lines.write("b").unwrap(), WriteOutcome::Dropped);
+        assert!(lines.write(b"a").is_err());
+        assert_eq!(lines.write(b"b").unwrap(), WriteOutcome::Dropped);
     }
 
     #[test]
@@ -177,7 +180,9 @@ mod tests {
         let (_reader, writer) = io::pipe().unwrap();
         let mut lines = Lines::new(File::from(std::os::fd::OwnedFd::from(writer))).unwrap();
         let long = "x".repeat(BACKLOG / 4);
-        let outcomes: Vec<_> = (0..6).map(|_| lines.write(&long).unwrap()).collect();
+        let outcomes: Vec<_> = (0..6)
+            .map(|_| lines.write(long.as_bytes()).unwrap())
+            .collect();
         assert_eq!(
             outcomes
                 .iter()

@@ -34,6 +34,8 @@ pub struct Reporter {
     maker: EventMaker,
     pods: PodLookups,
     lines: Option<Lines>,
+    /// The last line, whose memory the next one uses.
+    line: Vec<u8>,
     sinks: Vec<Box<dyn EventSink>>,
     metrics: Arc<Metrics>,
     lines_health: Option<Part>,
@@ -65,6 +67,7 @@ impl Reporter {
             maker,
             pods,
             lines,
+            line: Vec::new(),
             sinks: Vec::new(),
             metrics,
             lines_health: None,
@@ -135,7 +138,9 @@ impl Reporter {
     }
 
     fn wanted_lookups(&self, subject: EventSubject<'_>) -> Vec<LookupRequest> {
-        let wanted = subject.claimants().filter_map(|c| self.pods.wanted_lookup(c));
+        let wanted = subject
+            .claimants()
+            .filter_map(|c| self.pods.wanted_lookup(c));
         wanted.collect()
     }
 
@@ -154,7 +159,9 @@ impl Reporter {
             if is_logged {
                 log(&event);
             }
-            lookups.into_iter().for_each(|wanted| self.pods.send(wanted));
+            lookups
+                .into_iter()
+                .for_each(|wanted| self.pods.send(wanted));
         }
     }
 
@@ -162,10 +169,11 @@ impl Reporter {
         let Some(lines) = &mut self.lines else {
             return;
         };
-        let written = match serde_json::to_string(event) {
-            Ok(line) => lines.write(&line),
-            Err(e) => Err(e.into()),
-        };
+        self.line.clear();
+        let serialised = serde_json::to_writer(&mut self.line, event);
+        let written = serialised
+            .map_err(io::Error::from)
+            .and_then(|()| lines.write(&self.line));
         let outcome = match written {
             Ok(WriteOutcome::Accepted) => {
                 self.set_lines_health(State::Works, LINES_WORK);
