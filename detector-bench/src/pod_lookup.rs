@@ -83,7 +83,7 @@ pub struct UnresponsiveReport {
 /// Measures the latency of the same conflicts without a pod source and with an unresponsive CRI socket.
 ///
 /// # Errors
-/// As [`latency::run`].
+/// As [`latency::run_command`].
 pub fn run_unresponsive(agent: &Path, options: LatencyOptions) -> Result<UnresponsiveReport> {
     let directory = tempfile::tempdir()?;
     let socket = directory.path().join("unresponsive.sock");
