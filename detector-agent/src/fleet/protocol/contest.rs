@@ -280,9 +280,14 @@ pub(super) fn contend(
     if asks {
         me.asked = next_question(me);
     }
-    if let Some(because) = proof.and_then(|proof| proof.unconfirmed_because.as_ref())
-        && me.asked != me.confirmed
-    {
+    let because = proof
+        .filter(|_| me.asked != me.confirmed)
+        .and_then(|proof| proof.unconfirmed_because.as_ref());
+    // Of a claim that is no more, it may be another one by now.
+    if !rest.iter().any(|c| c.active && c.asked != c.confirmed) {
+        first.unconfirmed_because = None;
+    }
+    if let Some(because) = because {
         first
             .unconfirmed_because
             .get_or_insert_with(|| because.clone());

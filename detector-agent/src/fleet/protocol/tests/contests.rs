@@ -298,3 +298,27 @@ fn holder_with_huge_texts_is_bounded_in_the_conflict() {
     b.run(&mut server);
     assert!(conflict(&server).claimants[0].party.device.len() <= 253);
 }
+
+#[test]
+fn reason_for_an_earlier_claim_is_not_that_for_the_next() {
+    let (mut server, _a, mut b) = asked("web", "cart");
+    b.run_for(&mut server, 55 * SECOND);
+    // It writes that the agent of `a` does not answer, and then has another claim before it has reported that.
+    let call = loop {
+        b.sleep(SECOND);
+        if let Some(call) = b.next() {
+            break call;
+        }
+    };
+    let outcome = server.apply(call.subject, &call.request);
+    assert!(conflict(&server).claimants[0].unconfirmed_because.is_some());
+    b.claim(address(), "checkout");
+    b.answer(&call, outcome);
+    set_node(&mut server, "a", 0, false);
+    b.run_for(&mut server, CONFIRMATION - SECOND);
+    assert_eq!(conflict(&server).claimants[0].unconfirmed_because, None);
+    b.run_for(&mut server, 2 * SECOND);
+    let reports = b.reports();
+    let because = reports[0].conflict.claimants[0].unconfirmed_because.clone();
+    assert!(because.unwrap().contains("not ready"));
+}
