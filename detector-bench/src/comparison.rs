@@ -11,8 +11,6 @@ use detector_testkit::random::Random;
 
 /// The share of the sample that is cut off at each end.
 const TRIMMED: f64 = 0.2;
-/// Standard errors on each side of a 95 % confidence interval.
-const QUANTILE: f64 = 1.96;
 /// Blocks before the first decision whether the precision is sufficient.
 const MIN_BLOCKS: usize = 20;
 
@@ -32,7 +30,7 @@ impl Effect {
         let (mean, error) = trimmed_mean(logarithms);
         Self {
             percent: mean.exp_m1() * 100.0,
-            uncertainty: error * QUANTILE * 100.0,
+            uncertainty: error * quantile(logarithms.len()) * 100.0,
         }
     }
 }
@@ -149,6 +147,16 @@ impl<const ARMS: usize> Blocks<ARMS> {
     }
 }
 
+/// Standard errors on each side of a 95 % confidence interval of the trimmed mean of `count` values: the quantile of Student's
+/// distribution, by the first terms of its expansion. NaN if fewer than five values are left after trimming.
+fn quantile(count: usize) -> f64 {
+    let freedom = count as f64 * (1.0 - 2.0 * TRIMMED) - 1.0;
+    if freedom < 4.0 {
+        return f64::NAN;
+    }
+    1.96 + 2.37 / freedom + 2.82 / freedom.powi(2)
+}
+
 /// The trimmed mean and its standard error, from the Winsorized variance (Tukey and McLaughlin, 1963). NaN for fewer than two
 /// values.
 #[must_use]
@@ -180,7 +188,7 @@ pub fn trimmed_mean(sample: &[f64]) -> (f64, f64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Blocks, Effect, trimmed_mean};
+    use super::{Blocks, Effect, quantile, trimmed_mean};
     use detector_testkit::random::Random;
 
     /// About normal, with mean 0 and deviation 1.
@@ -203,6 +211,15 @@ mod tests {
             })
             .count();
         assert!((920..=975).contains(&contained), "{contained}");
+    }
+
+    #[test]
+    fn few_blocks_widen_the_interval() {
+        // Tables of Student's distribution: 2.306 for 8 degrees of freedom, 2.045 for 29.
+        for (count, expected) in [(15, 2.306), (50, 2.045)] {
+            assert!((quantile(count) - expected).abs() < 0.01, "{count}");
+        }
+        assert!(Effect::of(&[0.01; 8]).uncertainty.is_nan());
     }
 
     #[test]

@@ -235,7 +235,7 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
                     uncertainty: 0.1,
                     time_limit: seconds(28.0, 6.0),
                 },
-                whole_agent: seconds(15.0, 4.0),
+                whole_agent: seconds(40.0, 0.0),
             };
             traffic::run(agent, &options)
         }

@@ -48,7 +48,7 @@ pub struct TrafficOptions {
     pub slice: Duration,
     /// For each kind of traffic.
     pub precision: Precision,
-    /// How long a whole agent is measured.
+    /// How long a whole agent is measured; zero to leave it out.
     pub whole_agent: Duration,
 }
 
@@ -59,7 +59,9 @@ pub struct TrafficOptions {
 pub fn run(agent: &Path, options: &TrafficOptions) -> Result<Vec<Figure>> {
     let node = RoutedNode::new()?;
     let mut figures = programs(agent, &node, options)?;
-    figures.push(whole_agent(agent, &node, options)?);
+    if !options.whole_agent.is_zero() {
+        figures.push(whole_agent(agent, &node, options)?);
+    }
     Ok(figures)
 }
 
@@ -140,6 +142,7 @@ fn whole_agent(agent: &Path, node: &RoutedNode, options: &TrafficOptions) -> Res
     let mut flow = Flow::open(node, kind, options.slice * 10)?;
     let mut blocks = Blocks::<2>::default();
     let mut running: Option<Agent> = None;
+    let mut last = None;
     let precision = Precision {
         time_limit: options.whole_agent,
         ..options.precision
@@ -150,7 +153,6 @@ fn whole_agent(agent: &Path, node: &RoutedNode, options: &TrafficOptions) -> Res
         |arm| {
             if arm == 1 && running.is_none() {
                 running = Some(Agent::start_ready(&node.node, &command)?);
-                thread::sleep(SETTLE_TIME);
             } else if arm == 0
                 && let Some(mut agent) = running.take()
             {
@@ -162,6 +164,11 @@ fn whole_agent(agent: &Path, node: &RoutedNode, options: &TrafficOptions) -> Res
                         .iter()
                         .try_for_each(|device| remove_clsact(&netlink, device))
                 })?;
+            }
+            // After either change, so that both arms start equally idle.
+            if last != Some(arm) {
+                last = Some(arm);
+                thread::sleep(SETTLE_TIME);
             }
             let _pinned = Pinned::to_last_processor()?;
             flow.measure()
