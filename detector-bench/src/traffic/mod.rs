@@ -71,6 +71,8 @@ fn programs(agent: &Path, node: &RoutedNode, options: &TrafficOptions) -> Result
     let pod = other_node.add_pod(&PodSpec::new("vethagent"))?;
     let agent = Agent::start_ready(&other_node, &AgentCommand::run(agent))?;
     let program = attached_program(&other_node, pod.device())?;
+    // The first `clsact` on the machine enables its hooks for the packets of all devices; without a program there is none.
+    other_node.delete_pods(vec![pod])?;
     let figures = node.node.run_in(|| {
         let _pinned = Pinned::to_last_processor()?;
         let mut arms = Arms::new(&DEVICES, &options.empty_object, program)?;
