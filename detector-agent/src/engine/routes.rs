@@ -163,6 +163,16 @@ impl Routes {
             .flatten()
     }
 
+    /// The destinations of the host routes to a link, of all tables. Takes time for each host route of the node.
+    pub(super) fn host_routes_to(&self, ifindex: IfIndex) -> impl Iterator<Item = IpAddr> {
+        let lengths = [32, 128].into_iter();
+        let known = lengths.filter_map(|length| self.by_length.get(&length));
+        let is_host = |route: &&Route| route.destination.is_ipv4() == (route.prefix_len == 32);
+        let routes = known.flat_map(HashMap::values).flatten().filter(is_host);
+        let there = routes.filter(move |route| route.ifindex == ifindex);
+        there.map(|route| route.destination)
+    }
+
     /// Whether a route covers `address`.
     pub(super) fn covers(route: &Route, address: IpAddr) -> bool {
         covers_prefix(route.destination, route.prefix_len, address)

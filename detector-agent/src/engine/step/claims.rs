@@ -124,6 +124,26 @@ impl Engine {
         }
         let behind = self.fdb.behind_port(device);
         self.mark_behind_dirty(&behind);
+        self.mark_routed_dirty(device);
+    }
+
+    /// A host route to a pod is only judged once the pod's addresses are known, which may be after the route.
+    fn mark_routed_dirty(&mut self, device: IfIndex) {
+        // The first snapshot has all addresses decided.
+        if !self.has_full_snapshot {
+            return;
+        }
+        let context = self.claim_context();
+        let is_judged = |address: &IpAddr| {
+            let target = self.links.pod(device);
+            target.is_some_and(|link| context.is_authoritative(link, *address))
+        };
+        let routed: Vec<_> = self
+            .routes
+            .host_routes_to(device)
+            .filter(is_judged)
+            .collect();
+        self.dirty.extend(routed);
     }
 
     /// An address is assigned on the node: reported live, or found by a snapshot.

@@ -71,6 +71,18 @@ fn route_to_a_bridge_or_unreadable_pod_raises_nothing() {
 }
 
 #[test]
+fn route_is_judged_as_soon_as_the_addresses_of_the_pod_it_leads_to_are_known() {
+    let mut node = routed();
+    node.pod(3);
+    node.route("10.0.0.2", 3);
+    node.wait_secs(60);
+    assert!(node.anomaly_events().is_empty());
+    node.read_pod_addresses(3, &["10.0.0.3"]);
+    node.wait_secs(6);
+    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
+}
+
+#[test]
 fn removal_of_a_never_correct_host_route_raises_nothing() {
     let mut node = synced_node();
     node.pod(3);
