@@ -217,10 +217,15 @@ impl Core {
         self.start_resync_if_due(now);
         self.start_route_lookups_if_due(now);
         self.start_self_checks();
-        self.outputs.reporter.deliver();
+        self.deliver();
         self.write_claimed();
         self.outputs.reporter.flush();
         self.feed_fleet(now);
+    }
+
+    /// Passes on the events whose lines are written, before queries of those who read the lines are answered.
+    pub(super) fn deliver(&mut self) {
+        self.outputs.reporter.deliver();
     }
 
     pub(super) fn stop(&mut self) {

@@ -123,6 +123,7 @@ impl EventLoop {
             self.netlink_pace.drained(drained, clock::now());
         }
         has_more |= self.drain_ring();
+        self.core.deliver();
         self.drain_mailbox()?;
         self.core.run_timers(clock::now());
         Ok(has_more)

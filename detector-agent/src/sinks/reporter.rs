@@ -1,7 +1,8 @@
 //! Creates events and passes each to the event lines, the metrics and the sinks.
 //!
 //! The line is written at once. Everything else wakes other threads, which would compete with the reader of the line for the
-//! processors, and with the lines of further conflicts; it waits for [`Reporter::deliver`], at the end of the event loop's round.
+//! processors, and with the lines of further conflicts; it waits for [`Reporter::deliver`], when the event loop has read what there is
+//! for now.
 
 #[cfg(test)]
 mod tests;
