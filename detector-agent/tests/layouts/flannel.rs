@@ -28,6 +28,14 @@ impl Flannel {
         self.cni.wipe().unwrap();
         let pod = self.cni.add_pod(&self.layout.node, name).unwrap();
         assert_eq!(pod.address().unwrap(), ADDRESS);
+        // The bridge forwards to the port that a hardware address was last seen at, so the pod's kernel must not send by
+        // itself: neither router solicitations nor, after it answered, a probe of the gateway.
+        for (key, value) in [
+            ("net.ipv6.conf.all.disable_ipv6", "1"),
+            ("net.ipv4.neigh.eth0.delay_first_probe_time", "3600"),
+        ] {
+            pod.netns().sysctl(key, value).unwrap();
+        }
         let node = &self.layout.node;
         node.wait_attached(pod.device().unwrap()).unwrap();
         pod
