@@ -1,36 +1,51 @@
 //! A headless Chromium, controlled over WebDriver.
 //!
-//! It runs in a namespace of the test, so it reaches only what the test serves there.
+//! It runs in a namespace of its own, where a port of the loopback leads to the server. A browser aborts its requests when a
+//! device or an address of its machine changes, which those of a node do all the time.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::Path,
+    process::Command,
+};
 
 use anyhow::{Context as _, Result, bail};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
-use crate::{DEADLINE, http::TestClient, netns::Netns, server::ServerProcess};
+use crate::{DEADLINE, http::TestClient, netns::Netns, proxy::Proxy, server::ServerProcess};
 
 /// An open browser with one page.
 #[derive(Debug)]
-pub struct Browser<'n> {
-    client: TestClient<'n>,
+pub struct Browser {
+    /// Where the driver listens.
+    origin: String,
     session: String,
     _driver: ServerProcess,
+    _proxy: Proxy,
     _profile: tempfile::TempDir,
+    netns: Netns,
 }
 
-impl<'n> Browser<'n> {
-    /// Starts the browser and its driver.
+impl Browser {
+    /// Starts the browser and its driver. What listens on `port` of the loopback in `server` is reached by the browser at the
+    /// same address.
     ///
     /// # Errors
     /// Chromium or its driver is not installed, or does not start.
-    pub fn start(netns: &'n Netns) -> Result<Self> {
+    pub fn start(server: &Netns, port: u16) -> Result<Self> {
+        let netns = Netns::new("browser")?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let listener = netns.run_in(|| Ok(TcpListener::bind(address)?))?;
+        let proxy = Proxy::start(listener, server, address)?;
         let mut command = Command::new("chromedriver");
         command.arg("--port=0");
-        let mut driver = ServerProcess::start(netns, command)?;
+        let mut driver = ServerProcess::start(&netns, command)?;
         let line = driver.wait_line(DEADLINE, "started successfully on port")?;
         let port: String = line.chars().filter(char::is_ascii_digit).collect();
-        let client = TestClient::new(netns, format!("http://127.0.0.1:{port}"));
+        let origin = format!("http://127.0.0.1:{port}");
+        let client = TestClient::new(&netns, &origin);
         let profile = tempfile::tempdir()?;
         let options = json!({
             "binary": "/usr/bin/chromium",
@@ -53,10 +68,12 @@ impl<'n> Browser<'n> {
             .with_context(|| format!("no session: {}", response.body))?
             .to_owned();
         let browser = Self {
-            client,
+            origin,
             session,
             _driver: driver,
+            _proxy: proxy,
             _profile: profile,
+            netns,
         };
         browser.command(
             "timeouts",
@@ -65,9 +82,13 @@ impl<'n> Browser<'n> {
         Ok(browser)
     }
 
+    fn client(&self) -> TestClient<'_> {
+        TestClient::new(&self.netns, &self.origin)
+    }
+
     fn command(&self, path: &str, body: &Value) -> Result<Value> {
         let path = format!("/session/{}/{path}", self.session);
-        let response = self.client.send("POST", &path, Some(body))?;
+        let response = self.client().send("POST", &path, Some(body))?;
         if response.status != 200 {
             bail!("{path}: {}", response.body);
         }
@@ -182,10 +203,10 @@ impl<'n> Browser<'n> {
     }
 }
 
-impl Drop for Browser<'_> {
+impl Drop for Browser {
     fn drop(&mut self) {
         // The driver is killed afterwards in any case; ending the session first removes its files in /tmp.
         let path = format!("/session/{}", self.session);
-        let _ = self.client.send("DELETE", &path, None);
+        let _ = self.client().send("DELETE", &path, None);
     }
 }

@@ -1,65 +1,57 @@
-//! A TCP proxy from the machine's own network into a namespace: the API server for the user's shell.
+//! A TCP proxy from one network namespace into another.
 
 use std::{
     io,
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    os::fd::AsRawFd as _,
     thread,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
+use nix::sys::socket::{self, shutdown};
 
 use crate::netns::Netns;
 
-/// Listens on a free port of the loopback until it is dropped.
+/// Forwards connections until it is dropped; those that are open then end with one of their sides.
 #[derive(Debug)]
-pub(super) struct Proxy {
+pub(crate) struct Proxy {
     address: SocketAddr,
-    stopped: Arc<AtomicBool>,
+    listener: TcpListener,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// Forwards connections to `target` in the namespace.
-    pub(super) fn start(netns: &Netns, target: SocketAddr) -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").context("listening on the loopback")?;
+    /// Forwards what `listener` accepts, in the namespace it was created in, to `target` in `netns`. A client is disconnected
+    /// if there is no server.
+    pub(crate) fn start(listener: TcpListener, netns: &Netns, target: SocketAddr) -> Result<Self> {
         let address = listener.local_addr()?;
-        let stopped = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&stopped);
+        let accepting = listener.try_clone()?;
         // The thread's connections are made in the namespace; the listener stays where it was created.
         let thread = netns.spawn_in(move || {
-            for client in listener.incoming() {
-                if stop.load(Ordering::Relaxed) {
-                    break;
-                }
-                if let Ok(client) = client
-                    && let Ok(server) = TcpStream::connect(target)
-                {
+            while let Ok((client, _)) = accepting.accept() {
+                if let Ok(server) = TcpStream::connect(target) {
                     forward(client, server);
                 }
             }
         })?;
         Ok(Self {
             address,
-            stopped,
+            listener,
             thread: Some(thread),
         })
     }
 
     /// Where it listens.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.stopped.store(true, Ordering::Relaxed);
-        // Wakes the thread.
-        if TcpStream::connect(self.address).is_ok()
+        // Linux ends a pending accept.
+        let ended = shutdown(self.listener.as_raw_fd(), socket::Shutdown::Both);
+        if ended.is_ok()
             && let Some(thread) = self.thread.take()
         {
             // It has nothing to report.

@@ -13,11 +13,10 @@ mod faults;
 mod kubeconfig;
 mod node;
 mod programs;
-mod proxy;
 
 use std::{
     ffi::OsString,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::{Command, Output},
     time::Duration,
@@ -28,6 +27,7 @@ use anyhow::{Context as _, Result};
 use crate::{
     netns::{Netns, run_command},
     node::Node,
+    proxy::Proxy,
 };
 pub use access::{ApiAccess, Controllers, Server};
 pub use chart::{chart_image, copy_chart, copy_deployment};
@@ -35,7 +35,6 @@ use control_plane::ControlPlane;
 pub use family::Family;
 pub use node::ClusterNode;
 pub use programs::Programs;
-use proxy::Proxy;
 
 /// The image of pods that do nothing; every node has it.
 pub use crate::containerd::PAUSE_IMAGE;
@@ -234,7 +233,8 @@ impl Cluster {
             self.family.bracketed(&self.family.control_address())
         )
         .parse()?;
-        let proxy = Proxy::start(self.plane.netns(), control)?;
+        let listener = TcpListener::bind("127.0.0.1:0").context("listening on the loopback")?;
+        let proxy = Proxy::start(listener, self.plane.netns(), control)?;
         let origin = format!("https://{}", proxy.address());
         self.proxy = Some(proxy);
         self.plane.write_admin_config("host", &origin)

@@ -147,7 +147,7 @@ fn manifest_container_names_a_conflict_of_two_sandboxes() {
 
 /// Takes the README's screenshot of the status page.
 fn take_screenshot(cluster: &Cluster) {
-    let browser = Browser::start(&cluster.node).unwrap();
+    let browser = Browser::start(&cluster.node, 9842).unwrap();
     browser.emulate_screen(1100, 460, false).unwrap();
     browser.open("http://127.0.0.1:9842/").unwrap();
     for pod in ["web-7d9fc8b6f4-x2k4q", "checkout-5c6b8d7f9-mz8tn"] {
