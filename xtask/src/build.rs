@@ -17,8 +17,8 @@ use crate::{
 /// Package and binary of the agent.
 pub(crate) const AGENT: &str = "detector-agent";
 
-/// An integration test of the workspace that is quickly compiled.
-const SMALL_TEST: &str = "corpus";
+/// An integration test of the workspace that is quickly linked.
+const SMALL_TEST: &str = "namespaces";
 
 /// Binary of the kubectl plugin, in the agent's package.
 pub(crate) const PLUGIN: &str = "kubectl-ipconflict";

@@ -102,3 +102,18 @@ pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<()> {
             .env(OBJECT_VARIABLE, object),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn tasks_are_built_with_the_features_of_the_tests() {
+        let workspace = Workspace::locate().unwrap();
+        let config = fs::read_to_string(workspace.root().join(".cargo/config.toml")).unwrap();
+        assert!(config.contains(PRIVILEGED_FEATURES), "{config}");
+    }
+}
