@@ -1,39 +1,47 @@
-//! Schedules checks of addresses whose claims or anomalies may end without an observation: at most
-//! one per address.
+//! Schedules checks of what may end without an observation, such as the claims of an address: at most one per key.
 
 use std::{
     collections::{BTreeSet, HashMap},
+    hash::Hash,
     net::IpAddr,
 };
 
 use super::observation::Timestamp;
 
-/// Addresses to check, each at one time. An early check is harmless: it changes nothing by itself
-/// and schedules the next.
-#[derive(Debug, Default)]
-pub(super) struct ExpiryQueue {
-    queue: BTreeSet<(Timestamp, IpAddr)>,
-    scheduled: HashMap<IpAddr, Timestamp>,
+/// What to check, each at one time. An early check is harmless: it changes nothing by itself and schedules the next.
+#[derive(Debug)]
+pub(super) struct ExpiryQueue<K = IpAddr> {
+    queue: BTreeSet<(Timestamp, K)>,
+    scheduled: HashMap<K, Timestamp>,
 }
 
-impl ExpiryQueue {
+impl<K> Default for ExpiryQueue<K> {
+    fn default() -> Self {
+        Self {
+            queue: BTreeSet::new(),
+            scheduled: HashMap::new(),
+        }
+    }
+}
+
+impl<K: Copy + Ord + Hash> ExpiryQueue<K> {
     /// Schedules a check at `at`, unless an earlier one is scheduled: every check schedules the
     /// next.
-    pub(super) fn schedule(&mut self, address: IpAddr, at: Timestamp) {
-        match self.scheduled.get(&address) {
+    pub(super) fn schedule(&mut self, key: K, at: Timestamp) {
+        match self.scheduled.get(&key) {
             Some(scheduled) if *scheduled <= at => return,
             Some(scheduled) => {
-                self.queue.remove(&(*scheduled, address));
+                self.queue.remove(&(*scheduled, key));
             }
             None => {}
         }
-        self.scheduled.insert(address, at);
-        self.queue.insert((at, address));
+        self.scheduled.insert(key, at);
+        self.queue.insert((at, key));
     }
 
-    pub(super) fn cancel(&mut self, address: IpAddr) {
-        if let Some(scheduled) = self.scheduled.remove(&address) {
-            self.queue.remove(&(scheduled, address));
+    pub(super) fn cancel(&mut self, key: K) {
+        if let Some(scheduled) = self.scheduled.remove(&key) {
+            self.queue.remove(&(scheduled, key));
         }
     }
 
@@ -41,13 +49,13 @@ impl ExpiryQueue {
         self.queue.first().map(|(at, _)| *at)
     }
 
-    pub(super) fn pop_due(&mut self, now: Timestamp) -> Option<IpAddr> {
-        let (at, address) = *self.queue.first()?;
+    pub(super) fn pop_due(&mut self, now: Timestamp) -> Option<K> {
+        let (at, key) = *self.queue.first()?;
         if at > now {
             return None;
         }
         self.queue.pop_first();
-        self.scheduled.remove(&address);
-        Some(address)
+        self.scheduled.remove(&key);
+        Some(key)
     }
 }

@@ -13,6 +13,7 @@
 //! everything is bounded.
 
 mod allocations;
+mod contests;
 mod gateways;
 mod lifecycle;
 mod model;
@@ -20,6 +21,7 @@ mod pools;
 mod routes;
 mod sweep;
 
+pub(super) use contests::DeviceKey;
 pub(super) use gateways::QUIET;
 pub(super) use lifecycle::{Anomalies, AnomalyDetails, AnomalyKey};
 pub use model::{
@@ -30,6 +32,5 @@ pub use pools::{
     Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolPart,
     PoolRequest, PoolSource, PoolUpdate,
 };
-pub(super) use sweep::DeviceKey;
 #[cfg(test)]
 pub(super) use sweep::{FEW_FOR, UPDATE_EVERY};

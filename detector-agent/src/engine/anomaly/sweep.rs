@@ -8,18 +8,20 @@
 //! of none.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     time::Duration,
 };
 
 use super::{
     super::{
-        conflict::{Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind},
+        conflict::{Claimant, ClaimantId, Conflict, ConflictId},
+        expiry::ExpiryQueue,
         lifecycle::DecisionTime,
         observation::{IfIndex, Timestamp},
         settings::Bounds,
     },
+    contests::{Contests, DeviceKey},
     lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
     model::{
         Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, ResolveReason,
@@ -30,21 +32,8 @@ use super::{
 pub(in crate::engine) const FEW_FOR: Duration = Duration::from_secs(60);
 /// A sweep is updated at most once in this time.
 pub(in crate::engine) const UPDATE_EVERY: Duration = Duration::from_secs(10);
-/// The most contested addresses listed.
-const LISTED: usize = 16;
-/// Of these, how many the sentence about it names.
+/// How many addresses the sentence about a sweep names.
 const NAMED: usize = 4;
-
-/// A device, by index and generation.
-pub(in crate::engine) type DeviceKey = (IfIndex, u64);
-
-/// An open conflict and the devices that contest its address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Contest {
-    raised_at: Timestamp,
-    conflict: ConflictId,
-    by: Vec<DeviceKey>,
-}
 
 #[derive(Debug)]
 struct OpenSweep {
@@ -65,11 +54,14 @@ struct OpenSweep {
 /// Who contests which conflicts, and the open sweeps.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Sweeps {
-    contests: HashMap<IpAddr, Vec<Contest>>,
-    /// The conflicts that each device contests, the oldest first.
-    by_device: HashMap<DeviceKey, BTreeMap<(Timestamp, ConflictId), IpAddr>>,
+    contests: Contests,
     open: BTreeMap<DeviceKey, OpenSweep>,
+    /// When each open sweep may end or be updated. What may change one schedules it for now.
+    checks: ExpiryQueue<DeviceKey>,
 }
+
+/// The time of a check that is due at once.
+const NOW: Timestamp = Timestamp(0);
 
 impl Sweeps {
     /// Replaces what is known about the conflicts of one address.
@@ -78,51 +70,22 @@ impl Sweeps {
         address: IpAddr,
         open: impl Iterator<Item = &'c Conflict>,
     ) {
-        let contests: Vec<_> = open
-            .map(|conflict| Contest {
-                raised_at: conflict.raised_at,
-                conflict: conflict.id,
-                by: contesters(conflict),
-            })
-            .filter(|contest| !contest.by.is_empty())
-            .collect();
-        let before = match self.contests.get(&address) {
-            Some(before) if *before == contests => return,
-            None if contests.is_empty() => return,
-            _ => self.contests.remove(&address).unwrap_or_default(),
-        };
-        for (contest, device) in by_device(&before) {
-            if let Some(contested) = self.by_device.get_mut(&device) {
-                contested.remove(&(contest.raised_at, contest.conflict));
-                if contested.is_empty() {
-                    self.by_device.remove(&device);
-                }
-            }
-        }
-        for (contest, device) in by_device(&contests) {
-            let contested = self.by_device.entry(device).or_default();
-            contested.insert((contest.raised_at, contest.conflict), address);
-        }
-        for (_, device) in by_device(&before).chain(by_device(&contests)) {
+        for device in self.contests.replace(address, open) {
             if let Some(sweep) = self.open.get_mut(&device) {
                 sweep.is_stale = true;
+                self.checks.schedule(device, NOW);
             }
-        }
-        if !contests.is_empty() {
-            self.contests.insert(address, contests);
         }
     }
 
     /// The devices that contest an address.
     pub(in crate::engine) fn contesters_of(&self, address: IpAddr) -> BTreeSet<DeviceKey> {
-        let contests = self.contests.get(&address).into_iter().flatten();
-        contests.flat_map(|contest| &contest.by).copied().collect()
+        self.contests.contesters_of(address)
     }
 
     /// The addresses that a device contests.
     pub(in crate::engine) fn contested_by(&self, device: DeviceKey) -> BTreeSet<IpAddr> {
-        let contested = self.by_device.get(&device).into_iter();
-        contested.flat_map(BTreeMap::values).copied().collect()
+        self.contests.addresses(device)
     }
 
     /// The sweep that a conflict is part of.
@@ -131,78 +94,55 @@ impl Sweeps {
         address: IpAddr,
         conflict: ConflictId,
     ) -> Option<AnomalyId> {
-        let mut contests = self.contests.get(&address)?.iter();
-        let contest = contests.find(|contest| contest.conflict == conflict)?;
-        let mut sweeps = contest.by.iter().map(|device| self.open.get(device));
+        let contesters = self.contests.contesters(address, conflict).iter();
+        let mut sweeps = contesters.map(|device| self.open.get(device));
         let first = sweeps.next()??;
         sweeps.all(|sweep| sweep.is_some()).then_some(first.id)
-    }
-
-    /// Whether there is no sweep.
-    pub(in crate::engine) fn is_empty(&self) -> bool {
-        self.open.is_empty()
     }
 
     /// The pod behind a device became known or changed.
     pub(in crate::engine) fn pod_known(&mut self, device: DeviceKey) {
         if let Some(sweep) = self.open.get_mut(&device) {
             sweep.is_unreported = true;
+            self.checks
+                .schedule(device, sweep.reported_at + UPDATE_EVERY);
         }
     }
 
-    /// When a sweep ends or is updated next, unless something else happens.
+    /// A device changed, has been replaced or is gone.
+    pub(in crate::engine) fn device_changed(&mut self, ifindex: IfIndex) {
+        for (device, _) in self.open.range((ifindex, 0)..=(ifindex, u64::MAX)) {
+            self.checks.schedule(*device, NOW);
+        }
+    }
+
+    /// When a sweep may end or be updated next, unless something else happens.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
-        let due = |sweep: &OpenSweep| {
-            let end = sweep.few_since.map(|since| since + FEW_FOR);
-            let update = sweep.reported_at + UPDATE_EVERY;
-            end.into_iter()
-                .chain(sweep.is_unreported.then_some(update))
-                .min()
+        self.checks.next_due()
+    }
+
+    fn insert(&mut self, device: DeviceKey, sweep: OpenSweep) {
+        self.open.insert(device, sweep);
+        self.checks.schedule(device, NOW);
+    }
+
+    fn remove(&mut self, device: DeviceKey) -> Option<OpenSweep> {
+        self.checks.cancel(device);
+        self.open.remove(&device)
+    }
+
+    /// Schedules the next check of a sweep that has been checked.
+    fn schedule(&mut self, device: DeviceKey) {
+        let Some(sweep) = self.open.get(&device) else {
+            return;
         };
-        self.open.values().filter_map(due).min()
-    }
-
-    fn count(&self, device: DeviceKey) -> usize {
-        self.by_device.get(&device).map_or(0, BTreeMap::len)
-    }
-
-    fn contested(&self, device: DeviceKey) -> Contested {
-        let contested = self.by_device.get(&device);
-        let addresses = contested.into_iter().flat_map(BTreeMap::values);
-        Contested {
-            count: self.count(device),
-            first: addresses.take(LISTED).copied().collect(),
+        let end = sweep.few_since.map(|since| since + FEW_FOR);
+        let update = sweep.reported_at + UPDATE_EVERY;
+        let due = end.into_iter().chain(sweep.is_unreported.then_some(update));
+        if let Some(due) = due.min() {
+            self.checks.schedule(device, due);
         }
     }
-}
-
-fn by_device(contests: &[Contest]) -> impl Iterator<Item = (&Contest, DeviceKey)> {
-    let contests = contests.iter();
-    contests.flat_map(|contest| contest.by.iter().map(move |device| (contest, *device)))
-}
-
-/// The devices that contest the address of a conflict: those without certain evidence, except the
-/// owner if that has none either. The owner is the claimant with certain evidence, else the oldest.
-fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
-    let is_eligible = conflict.kind != ConflictKind::Flapping
-        && conflict.confidence == Confidence::Observed
-        // One that is not listed may be anybody.
-        && conflict.claimants_omitted == 0;
-    if !is_eligible {
-        return Vec::new();
-    }
-    let certain = conflict.present().find(|c| c.is_certain());
-    let owner = certain.or_else(|| conflict.present().min_by_key(|c| c.since));
-    let owner = owner.map(|c| c.id);
-    conflict
-        .present()
-        .filter(|c| !c.is_certain() && Some(c.id) != owner)
-        .filter_map(|c| match c.id {
-            ClaimantId::Device(ifindex, generation) => Some((ifindex, generation)),
-            // These claim nothing without certain evidence.
-            ClaimantId::Host | ClaimantId::BehindBridge(..) | ClaimantId::Registered(_) => None,
-        })
-        .collect()
 }
 
 impl Anomalies {
@@ -215,11 +155,11 @@ impl Anomalies {
         bounds: &Bounds,
         effects: &mut Vec<AnomalyEffect>,
     ) -> bool {
-        let count = self.sweeps.count(device);
+        let count = self.sweeps.contests.count(device);
         if count < self.rules.sweep_from || self.sweeps.open.contains_key(&device) {
             return false;
         }
-        let contested = self.sweeps.contested(device);
+        let contested = self.sweeps.contests.contested(device);
         let (Some(holder), Some(first)) = (holder(), contested.first.first()) else {
             return false;
         };
@@ -240,7 +180,7 @@ impl Anomalies {
             return false;
         };
         let sweep = OpenSweep::new(key, anomaly.id, at.now, count);
-        self.sweeps.open.insert(device, sweep);
+        self.sweeps.insert(device, sweep);
         true
     }
 
@@ -265,11 +205,11 @@ impl Anomalies {
         };
         let most = anomaly.contested.as_ref().map_or(0, |c| c.count);
         let sweep = OpenSweep::new(key, anomaly.id, now, most);
-        self.sweeps.open.insert(device, sweep);
+        self.sweeps.insert(device, sweep);
         self.insert_open(key, anomaly);
     }
 
-    /// Ends and updates sweeps; `device_name` is `None` for a device that is gone. Returns the
+    /// Ends and updates the sweeps whose check is due; `device_name` is `None` for a device that is gone. Returns the
     /// addresses that the ended ones contest.
     pub(in crate::engine) fn settle_sweeps<'n>(
         &mut self,
@@ -278,8 +218,7 @@ impl Anomalies {
         effects: &mut Vec<AnomalyEffect>,
     ) -> BTreeSet<IpAddr> {
         let mut released = BTreeSet::new();
-        let devices: Vec<_> = self.sweeps.open.keys().copied().collect();
-        for device in devices {
+        while let Some(device) = self.sweeps.checks.pop_due(at.now) {
             let name = device_name(device);
             let reason = match name {
                 None => Some(ResolveReason::DeviceGone),
@@ -294,13 +233,14 @@ impl Anomalies {
                 (None, Some(name)) => self.update_sweep(device, name, at.now, effects),
                 (None, None) => {}
             }
+            self.sweeps.schedule(device);
         }
         released
     }
 
     /// Whether a sweep's device has contested too few addresses for long enough.
     fn has_few(&mut self, device: DeviceKey, now: Timestamp) -> bool {
-        let has_few = self.sweeps.count(device) < self.rules.sweep_from;
+        let has_few = self.sweeps.contests.count(device) < self.rules.sweep_from;
         let Some(sweep) = self.sweeps.open.get_mut(&device) else {
             return false;
         };
@@ -318,7 +258,7 @@ impl Anomalies {
         at: DecisionTime,
         effects: &mut Vec<AnomalyEffect>,
     ) {
-        let Some(sweep) = self.sweeps.open.remove(&device) else {
+        let Some(sweep) = self.sweeps.remove(device) else {
             return;
         };
         let anomaly = self.open.get_mut(&sweep.key);
@@ -342,7 +282,7 @@ impl Anomalies {
             return;
         };
         let is_stale = sweep.is_stale || has_other_name(anomaly, name);
-        let contested = is_stale.then(|| self.sweeps.contested(device));
+        let contested = is_stale.then(|| self.sweeps.contests.contested(device));
         let Some(sweep) = self.sweeps.open.get_mut(&device) else {
             return;
         };

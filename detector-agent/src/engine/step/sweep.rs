@@ -94,11 +94,8 @@ impl Engine {
         }
     }
 
-    /// Ends and updates sweeps, once every conflict is decided.
+    /// Ends and updates sweeps whose check is due, once every conflict is decided.
     pub(super) fn settle_sweeps(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
-        if self.anomalies.sweeps.is_empty() {
-            return;
-        }
         let links = &self.links;
         let name = |(ifindex, generation): DeviceKey| {
             let link = links.pod(ifindex).filter(|l| l.generation == generation)?;

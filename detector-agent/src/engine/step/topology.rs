@@ -139,6 +139,7 @@ impl Engine {
         // Entries may have been reported for a link whose appearance was missed.
         self.remove_link_facts(ifindex, state.as_ref().and_then(|s| pod_peer(&s.link)));
         self.refusals.remove(ifindex);
+        self.anomalies.sweeps.device_changed(ifindex);
         self.mark_links_dirty(dependents);
         self.mark_flapping_dirty(ifindex);
         if let Some(state) = state.filter(LinkState::is_pod) {
@@ -204,6 +205,7 @@ impl Engine {
 
     /// Marks every address dirty that is claimed through a link.
     pub(super) fn mark_link_dirty(&mut self, ifindex: IfIndex) {
+        self.anomalies.sweeps.device_changed(ifindex);
         self.dirty.extend(self.facts.owned_by(Owner::Link(ifindex)));
         if let Some(peer) = self.links.pod(ifindex).and_then(|l| l.link.peer) {
             self.dirty.extend(self.facts.owned_by(Owner::Peer(peer)));

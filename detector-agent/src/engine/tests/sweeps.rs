@@ -130,6 +130,18 @@ fn a_sweep_ends_with_its_device() {
 }
 
 #[test]
+fn a_sweep_that_contests_nothing_any_more_ends_with_its_device() {
+    let mut node = swept(4);
+    for victim in 1..=4 {
+        node.remove_link(victim);
+    }
+    node.effects.clear();
+    node.remove_link(9);
+    let expected = ["resolved veth9 contests 4: device_gone"];
+    assert_eq!(events(&mut node), expected);
+}
+
+#[test]
 fn a_sweep_with_few_addresses_for_a_minute_ends() {
     let mut node = swept(5);
     node.effects.clear();
