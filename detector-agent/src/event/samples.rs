@@ -9,8 +9,8 @@ use super::{
 use crate::{
     clock::WallTime,
     engine::{
-        AnomalyCause, AnomalyId, AnomalyKind, Confidence, ConflictId, ConflictKind, ConflictScope,
-        EvidenceKind, Ipam, Mac, Network,
+        AnomalyCause, AnomalyId, AnomalyKind, Confidence, Conflict, ConflictId, ConflictKind,
+        ConflictScope, EvidenceKind, Ipam, Mac, Network, Timestamp, Vlan,
     },
     pods::{Pod, Via},
 };
@@ -36,6 +36,28 @@ pub(crate) fn subject_id(name: &str) -> SubjectId {
 #[allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 fn parsed<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
     text.parse().unwrap()
+}
+
+/// The engine's conflict about an address, without claimants; its id is that of the address as a name.
+pub(crate) fn conflict(address: &str) -> Conflict {
+    Conflict {
+        id: conflict_id(address),
+        address: parsed(address),
+        network: Network::Node,
+        vlan: Vlan::default(),
+        kind: ConflictKind::Duplicate,
+        scope: ConflictScope::Node,
+        confidence: Confidence::Certain,
+        raised_at: Timestamp(1),
+        updated_at: Timestamp(1),
+        resolved_at: None,
+        decided_at: Timestamp(1),
+        traffic_goes_to: None,
+        claimants: Vec::new(),
+        claimants_omitted: 0,
+        sweep: None,
+        reported: None,
+    }
 }
 
 pub(crate) fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {

@@ -150,32 +150,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        engine::{
-            Confidence, Conflict, ConflictId, ConflictKind, ConflictScope, Network, Timestamp, Vlan,
-        },
-        event::EventMaker,
+        event::{EventMaker, samples},
         pods::PodAnswer,
     };
 
     fn events(count: usize) -> Vec<AnyEvent> {
-        let conflict = Conflict {
-            id: ConflictId(1),
-            address: [10, 0, 0, 1].into(),
-            network: Network::Node,
-            vlan: Vlan::default(),
-            kind: ConflictKind::Duplicate,
-            scope: ConflictScope::Node,
-            confidence: Confidence::Observed,
-            raised_at: Timestamp(1),
-            updated_at: Timestamp(1),
-            resolved_at: None,
-            decided_at: Timestamp(1),
-            traffic_goes_to: None,
-            claimants: Vec::new(),
-            claimants_omitted: 0,
-            sweep: None,
-            reported: None,
-        };
+        let conflict = samples::conflict("10.0.0.1");
         let mut maker = EventMaker::new("node".to_owned(), 7);
         (0..count)
             .map(|_| {

@@ -8,9 +8,10 @@
 use super::*;
 use crate::{
     engine::{
-        AnomalyId, Beginning, Confidence, ConflictId, ConflictKind, Evidence, EvidenceKind,
-        LeaveReason, Mac, Network, Timestamp, Vlan,
+        AnomalyId, Beginning, ConflictId, Evidence, EvidenceKind, LeaveReason, Mac, Network,
+        Timestamp,
     },
+    event::samples,
     pods::Via,
 };
 
@@ -55,21 +56,9 @@ fn evidence(kind: EvidenceKind) -> Evidence {
 fn conflict(id: u32, address: &str) -> Conflict {
     Conflict {
         id: ConflictId(u128::from(id) << 96),
-        address: ip(address),
-        network: Network::Node,
-        vlan: Vlan::default(),
-        kind: ConflictKind::Duplicate,
-        scope: ConflictScope::Node,
-        confidence: Confidence::Certain,
-        raised_at: Timestamp(1),
-        updated_at: Timestamp(1),
-        resolved_at: None,
-        decided_at: Timestamp(1),
         traffic_goes_to: Some("veth1".to_owned()),
         claimants: vec![claimant(1), claimant(2)],
-        claimants_omitted: 0,
-        sweep: None,
-        reported: None,
+        ..samples::conflict(address)
     }
 }
 

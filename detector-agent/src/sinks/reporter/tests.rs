@@ -10,10 +10,7 @@ use std::{
 };
 
 use super::*;
-use crate::{
-    engine::{ConflictKind, ConflictScope, Network, Timestamp, Vlan},
-    event::samples,
-};
+use crate::event::samples::{self, conflict};
 
 /// The subjects of what it was offered and shown, in order.
 #[derive(Clone, Debug, Default)]
@@ -45,27 +42,6 @@ fn address(event: &AnyEvent) -> IpAddr {
     match event {
         AnyEvent::Conflict(event) => event.subject,
         AnyEvent::Anomaly(event) => event.subject,
-    }
-}
-
-fn conflict(address: &str) -> Conflict {
-    Conflict {
-        id: samples::conflict_id(address),
-        address: address.parse().unwrap(),
-        network: Network::Node,
-        vlan: Vlan::default(),
-        kind: ConflictKind::Duplicate,
-        scope: ConflictScope::Node,
-        confidence: Confidence::Observed,
-        raised_at: Timestamp(1),
-        updated_at: Timestamp(1),
-        resolved_at: None,
-        decided_at: Timestamp(1),
-        traffic_goes_to: None,
-        claimants: Vec::new(),
-        claimants_omitted: 0,
-        sweep: None,
-        reported: None,
     }
 }
 
