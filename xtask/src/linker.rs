@@ -104,6 +104,7 @@ pub(crate) fn install(workspace: &Workspace) -> Result<()> {
         .arg(format!("llvm-{LLVM}"))
         .arg("--root")
         .arg(workspace.tools())
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
         .env_remove("CARGO_TARGET_DIR");
     if let Some(prefix) = llvm_prefix() {
         command.env("LLVM_PREFIX", prefix);
