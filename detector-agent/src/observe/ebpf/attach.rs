@@ -97,7 +97,8 @@ impl AttachedDevices {
             AttachMode::Tc => false,
             AttachMode::Tcx => true,
             AttachMode::Auto => {
-                self.method(ifindex) == Some(AttachMethod::Tcx) || tcx::has_foreign_program(name)
+                self.method(ifindex) == Some(AttachMethod::Tcx)
+                    || tcx::has_foreign_program(ifindex, name)
             }
         };
         if uses_tcx {
@@ -115,7 +116,8 @@ impl AttachedDevices {
         name: &str,
     ) -> Result<AttachOutcome, AttachError> {
         let is_on_clsact = self.method(ifindex) == Some(AttachMethod::Clsact);
-        if is_on_clsact && (self.mode == AttachMode::Tc || !tcx::has_foreign_program(name)) {
+        if is_on_clsact && (self.mode == AttachMode::Tc || !tcx::has_foreign_program(ifindex, name))
+        {
             return Ok(AttachOutcome::Unchanged);
         }
         self.attach(program, ifindex, name)

@@ -4,14 +4,55 @@ use aya::programs::{
     LinkOrder, SchedClassifier, TcAttachType,
     tc::{SchedClassifierLink, TcAttachOptions},
 };
-use nix::net::if_::if_nametoindex;
+use nix::{libc, net::if_::if_nametoindex};
 
 use super::{AttachError, attach_error::program_error, leftovers::PROGRAM};
 use crate::engine::IfIndex;
 
 /// Whether a program of others is there; `false` on a kernel without TCX.
-pub(super) fn has_foreign_program(name: &str) -> bool {
-    list(name).contains(&false)
+pub(super) fn has_foreign_program(ifindex: IfIndex, name: &str) -> bool {
+    count(ifindex) > 0 && list(name).contains(&false)
+}
+
+/// How many programs are there; 0 on a kernel without TCX, and if the device is gone. One system call, where [`list`] takes
+/// four: every device is asked every few seconds.
+fn count(ifindex: IfIndex) -> u32 {
+    let mut query = ProgramQuery {
+        ifindex,
+        attach_type: TCX_INGRESS,
+        ..ProgramQuery::default()
+    };
+    // SAFETY: the kernel reads and writes no more than this size, and follows no pointer, as `program_ids` is null.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            PROGRAM_QUERY,
+            &raw mut query,
+            size_of::<ProgramQuery>(),
+        )
+    };
+    if result == 0 { query.count } else { 0 }
+}
+
+/// `BPF_PROG_QUERY` and `BPF_TCX_INGRESS` in `include/uapi/linux/bpf.h`.
+const PROGRAM_QUERY: libc::c_int = 16;
+const TCX_INGRESS: u32 = 46;
+
+/// `query` in `union bpf_attr` of the same file.
+#[repr(C, align(8))]
+#[derive(Default)]
+struct ProgramQuery {
+    ifindex: IfIndex,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    program_ids: u64,
+    count: u32,
+    padding: u32,
+    program_attach_flags: u64,
+    link_ids: u64,
+    link_attach_flags: u64,
+    revision: u64,
 }
 
 /// Whether our program runs before all others there.
