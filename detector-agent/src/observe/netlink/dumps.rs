@@ -282,24 +282,21 @@ pub(super) fn neighbours(
         NeighbourEntry::Neighbour(neighbour) => Ok(Some(neighbour)),
         NeighbourEntry::Fdb(_) | NeighbourEntry::Ignored => Ok(None),
     };
-    let mut all = BoundedList::default();
-    for family in FAMILIES {
-        let mut request = NeighbourMessage::default();
-        request.header.family = family;
-        request
-            .attributes
-            .extend(on.map(NeighbourAttribute::IfIndex));
-        let each = |found: &mut BoundedList<_>, message: RawMessage<'_>| {
-            keep_if(
-                found,
-                parse_as(message, RTM_NEWNEIGH, neighbour),
-                &is_wanted,
-            )
-        };
-        let found = socket.dump(RouteNetlinkMessage::GetNeighbour(request), each);
-        all.append(found.map_err(|error| error.while_reading("neighbours"))?);
-    }
-    Ok(all)
+    // Without a family the kernel lists the neighbours of all.
+    let mut request = NeighbourMessage::default();
+    request
+        .attributes
+        .extend(on.map(NeighbourAttribute::IfIndex));
+    let each = |found: &mut BoundedList<_>, message: RawMessage<'_>| {
+        keep_if(
+            found,
+            parse_as(message, RTM_NEWNEIGH, neighbour),
+            &is_wanted,
+        )
+    };
+    socket
+        .dump(RouteNetlinkMessage::GetNeighbour(request), each)
+        .map_err(|error| error.while_reading("neighbours"))
 }
 
 /// The forwarding entries of a bridge's ports; none if the bridge is gone.
