@@ -203,7 +203,7 @@ impl Core {
         if self.resync.has_merged_first && self.attaching == 0 && !readiness.is_ready() {
             readiness.set();
             // The testkit recognises the record by the start of its message.
-            info!(devices = self.engine.devices().len(), "ready");
+            info!(devices = self.engine.device_count(), "ready");
             self.next_tick = Timestamp(0);
         }
     }

@@ -111,13 +111,17 @@ impl Core {
         if !self.is_in_sync() {
             return;
         }
+        let mut devices = Vec::new();
         while let Some(ifindex) = self.self_checks.take() {
             let Some(device) = self.engine.device(ifindex) else {
                 continue;
             };
             let token = self.start_snapshot_as(Observation::SelfCheckStarted);
             self.self_checks.in_flight.insert(token);
-            self.send_job(WorkerJob::ReadDevice(device, token));
+            devices.push((device, token));
+        }
+        if !devices.is_empty() {
+            self.send_job(WorkerJob::ReadDevices(devices));
         }
     }
 

@@ -41,7 +41,7 @@ impl Core {
 
     fn report_health(&mut self, now: Timestamp) {
         let situation = Situation {
-            devices: self.engine.devices().len(),
+            devices: self.engine.device_count(),
             attached: self.attached.len(),
             attaching: self.attaching,
             preempted: self.preempted,

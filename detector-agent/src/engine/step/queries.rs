@@ -129,6 +129,12 @@ impl Engine {
             .collect()
     }
 
+    /// How many pod devices there are.
+    #[must_use]
+    pub fn device_count(&self) -> usize {
+        self.links.iter().filter(|link| link.is_pod()).count()
+    }
+
     /// The pod device with this index, if there is one.
     #[must_use]
     pub fn device(&self, ifindex: IfIndex) -> Option<PodDevice> {

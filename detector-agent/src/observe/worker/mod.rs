@@ -41,6 +41,8 @@ pub enum WorkerJob {
     Detach(IfIndex),
     /// Take a snapshot of a device.
     ReadDevice(PodDevice, SnapshotToken),
+    /// Take snapshots of several devices, and report them together: the event loop wakes up once for all of them.
+    ReadDevices(Vec<(PodDevice, SnapshotToken)>),
     /// Take a snapshot of the node.
     ReadNode(SnapshotToken),
     /// Ask the kernel for the routes of these addresses.
@@ -143,6 +145,11 @@ impl KernelWorker {
                 }
             }
             WorkerJob::ReadDevice(device, token) => emit(self.read_device(&device, token)),
+            WorkerJob::ReadDevices(devices) => {
+                let read = |(device, token): &(PodDevice, _)| self.read_device(device, *token);
+                let snapshots: Vec<_> = devices.iter().map(read).collect();
+                snapshots.into_iter().for_each(emit);
+            }
             WorkerJob::ReadNode(token) => {
                 let snapshot = self.reader.read_node(&self.selector);
                 emit(snapshot_event(token, SnapshotScope::Node, snapshot));
