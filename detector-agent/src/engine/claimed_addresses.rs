@@ -10,7 +10,7 @@ use std::{
     net::IpAddr,
 };
 
-use super::observation::IfIndex;
+use super::{observation::IfIndex, small_set::SmallSet};
 
 /// The maximum number of listed addresses.
 pub const MAX_CLAIMED_ADDRESSES: usize = 32_768;
@@ -75,8 +75,8 @@ impl Default for Shares {
 /// one.
 #[derive(Debug, Default)]
 struct Share {
-    admitted: BTreeSet<(Support, IpAddr)>,
-    waiting: BTreeSet<(Support, IpAddr)>,
+    admitted: SmallSet<(Support, IpAddr)>,
+    waiting: SmallSet<(Support, IpAddr)>,
 }
 
 impl Share {
@@ -117,13 +117,23 @@ impl Share {
 /// One claimant of an address. A claimant has each address once, with the best support.
 pub(super) type AddressClaim = (ShareOwner, Support);
 
+/// An address with claimants.
+#[derive(Debug, Default)]
+struct ClaimedAddress {
+    /// Sorted; empty only while the last of them is removed.
+    claims: Box<[AddressClaim]>,
+    /// As it is listed; `None` if it is not.
+    listed: Option<AddressHolder>,
+}
+
 /// The table, and what its reader does not know yet.
 #[derive(Debug, Default)]
 pub(super) struct ClaimedAddresses {
     limits: Shares,
-    claims: HashMap<IpAddr, Vec<AddressClaim>>,
+    addresses: HashMap<IpAddr, ClaimedAddress>,
+    /// How many of them are listed.
+    listed: usize,
     shares: HashMap<ShareOwner, Share>,
-    listed: HashMap<IpAddr, AddressHolder>,
     changed: BTreeSet<IpAddr>,
     is_rewrite_due: bool,
 }
@@ -131,7 +141,7 @@ pub(super) struct ClaimedAddresses {
 impl ClaimedAddresses {
     /// The claimants of an address, sorted, are these now.
     pub(super) fn update(&mut self, address: IpAddr, claims: Vec<AddressClaim>) {
-        let before = self.claims.get(&address).map_or(&[][..], Vec::as_slice);
+        let before = self.claims_of(address);
         if before == claims {
             return;
         }
@@ -145,11 +155,8 @@ impl ClaimedAddresses {
             .filter(|claim| !before.contains(claim))
             .copied()
             .collect();
-        if claims.is_empty() {
-            self.claims.remove(&address);
-        } else {
-            self.claims.insert(address, claims);
-        }
+        let is_gone = claims.is_empty();
+        self.addresses.entry(address).or_default().claims = claims.into_boxed_slice();
         for (owner, support) in ended {
             if let Some(share) = self.shares.get_mut(&owner) {
                 let admitted = share.remove(support, address);
@@ -169,16 +176,19 @@ impl ClaimedAddresses {
             self.list_again(displaced);
         }
         self.list_again(Some(address));
+        if is_gone {
+            self.addresses.remove(&address);
+        }
     }
 
     /// The table is taken as a whole next time, with what had no room in it so far.
     pub(super) fn request_rewrite(&mut self) {
         self.is_rewrite_due = true;
         let omitted: Vec<_> = self
-            .claims
-            .keys()
-            .filter(|address| !self.listed.contains_key(*address))
-            .copied()
+            .addresses
+            .iter()
+            .filter(|(_, known)| known.listed.is_none())
+            .map(|(address, _)| *address)
             .collect();
         for address in omitted {
             self.list_again(Some(address));
@@ -190,38 +200,39 @@ impl ClaimedAddresses {
         let changed = std::mem::take(&mut self.changed);
         if std::mem::take(&mut self.is_rewrite_due) {
             let all = self
-                .listed
+                .addresses
                 .iter()
-                .map(|(address, holder)| (*address, *holder));
+                .filter_map(|(address, known)| Some((*address, known.listed?)));
             return Some(ClaimedUpdate::All(all.collect()));
         }
         if changed.is_empty() {
             return None;
         }
-        let entry = |address: IpAddr| (address, self.listed.get(&address).copied());
+        let entry = |address: IpAddr| (address, self.listed_as(address));
         let entries = changed.into_iter().map(entry).collect();
         Some(ClaimedUpdate::Changed(entries))
     }
 
     /// How many claimed addresses are not listed.
     pub(super) fn omitted(&self) -> usize {
-        self.claims.len().saturating_sub(self.listed.len())
+        self.addresses.len().saturating_sub(self.listed)
     }
 
     fn list_again(&mut self, address: Option<IpAddr>) {
         let Some(address) = address else {
             return;
         };
-        let listed = self.listed.get(&address).copied();
-        let has_room = listed.is_some() || self.listed.len() < self.limits.all;
+        let listed = self.listed_as(address);
+        let has_room = listed.is_some() || self.listed < self.limits.all;
         let holder = self.holder(address).filter(|_| has_room);
         if holder == listed {
             return;
         }
-        match holder {
-            Some(holder) => self.listed.insert(address, holder),
-            None => self.listed.remove(&address),
-        };
+        if let Some(known) = self.addresses.get_mut(&address) {
+            known.listed = holder;
+        }
+        self.listed += usize::from(holder.is_some());
+        self.listed -= usize::from(listed.is_some());
         self.changed.insert(address);
         if self.changed.len() > MAX_CHANGES {
             self.changed.clear();
@@ -231,7 +242,7 @@ impl ClaimedAddresses {
 
     /// Who claims an address that a claimant has within its share.
     fn holder(&self, address: IpAddr) -> Option<AddressHolder> {
-        let claims = self.claims.get(&address)?;
+        let claims = self.claims_of(address);
         let is_admitted = |(owner, support): &AddressClaim| {
             let share = self.shares.get(owner);
             share.is_some_and(|share| share.admitted.contains(&(*support, address)))
@@ -239,22 +250,27 @@ impl ClaimedAddresses {
         if !claims.iter().any(is_admitted) {
             return None;
         }
-        Some(match claims.as_slice() {
+        Some(match claims {
             [(ShareOwner::Device(ifindex), _)] => AddressHolder::Device(*ifindex),
             _ => AddressHolder::Several,
         })
     }
 
+    /// How an address is listed.
+    fn listed_as(&self, address: IpAddr) -> Option<AddressHolder> {
+        self.addresses.get(&address)?.listed
+    }
+
     /// The claimants of an address.
-    #[cfg(test)]
     pub(super) fn claims_of(&self, address: IpAddr) -> &[AddressClaim] {
-        self.claims.get(&address).map_or(&[][..], Vec::as_slice)
+        let known = self.addresses.get(&address);
+        known.map_or(&[], |known| &known.claims)
     }
 
     /// How many addresses have claimants.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.claims.len()
+        self.addresses.len()
     }
 }
 
@@ -316,7 +332,7 @@ mod tests {
         assert_eq!(changes(&mut table), [(ip(1), device(2)), (ip(2), None)]);
         table.update(ip(1), vec![]);
         assert_eq!(changes(&mut table), [(ip(1), None)]);
-        assert!(table.shares.is_empty() && table.claims.is_empty());
+        assert!(table.shares.is_empty() && table.addresses.is_empty());
     }
 
     #[test]
@@ -344,7 +360,12 @@ mod tests {
             table.update(ip(n), vec![assigned(1)]);
         }
         let listed = |table: &ClaimedAddresses| {
-            let mut listed: Vec<_> = table.listed.keys().copied().collect();
+            let listed = table
+                .addresses
+                .iter()
+                .filter(|(_, known)| known.listed.is_some());
+            let mut listed: Vec<_> = listed.map(|(address, _)| *address).collect();
+            assert_eq!(listed.len(), table.listed);
             listed.sort_unstable();
             listed
         };

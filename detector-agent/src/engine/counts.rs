@@ -35,18 +35,20 @@ impl<K: Ord> KindCounts<K> {
 /// How many live claims each address had when it was last decided about, and all of them together.
 #[derive(Debug, Default)]
 pub(super) struct ClaimCounts {
-    by_address: HashMap<IpAddr, usize>,
+    /// No address has as many claims as would need more bits.
+    by_address: HashMap<IpAddr, u32>,
     total: usize,
 }
 
 impl ClaimCounts {
     pub(super) fn set(&mut self, address: IpAddr, claims: usize) {
+        let claims = u32::try_from(claims).unwrap_or(u32::MAX);
         let before = if claims == 0 {
             self.by_address.remove(&address)
         } else {
             self.by_address.insert(address, claims)
         };
-        self.total = self.total - before.unwrap_or_default() + claims;
+        self.total = self.total - before.unwrap_or_default() as usize + claims as usize;
     }
 
     pub(super) fn total(&self) -> usize {

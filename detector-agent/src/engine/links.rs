@@ -149,7 +149,8 @@ pub(super) struct UpsertOutcome {
 
 #[derive(Debug, Default)]
 pub(super) struct Links {
-    by_index: HashMap<IfIndex, LinkState>,
+    /// Boxed: a table has up to twice as many places as entries.
+    by_index: HashMap<IfIndex, Box<LinkState>>,
     by_peer: BTreeMap<Peer, IfIndex>,
     /// VLAN interfaces by the link that they are on and their VLAN id.
     vlan_interfaces: HashMap<(IfIndex, u16), IfIndex>,
@@ -170,22 +171,22 @@ impl Links {
     }
 
     pub(super) fn get(&self, ifindex: IfIndex) -> Option<&LinkState> {
-        self.by_index.get(&ifindex)
+        self.by_index.get(&ifindex).map(Box::as_ref)
     }
 
     pub(super) fn get_mut(&mut self, ifindex: IfIndex) -> Option<&mut LinkState> {
-        self.by_index.get_mut(&ifindex)
+        self.by_index.get_mut(&ifindex).map(Box::as_mut)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &LinkState> {
-        self.by_index.values()
+        self.by_index.values().map(Box::as_ref)
     }
 
     /// The pod device whose other end is `peer`.
     pub(super) fn pod_by_peer(&self, peer: Peer) -> Option<&LinkState> {
         self.by_peer
             .get(&peer)
-            .and_then(|ifindex| self.by_index.get(ifindex))
+            .and_then(|ifindex| self.get(*ifindex))
     }
 
     /// The pod device of this index, unless its pod is gone already.
@@ -386,11 +387,11 @@ impl Links {
             namespace: pod_peer(&link).map(|peer| peer.nsid),
             link,
         };
-        self.by_index.insert(ifindex, state);
+        self.by_index.insert(ifindex, Box::new(state));
         self.index(ifindex)
     }
 
-    pub(super) fn remove(&mut self, ifindex: IfIndex) -> Option<LinkState> {
+    pub(super) fn remove(&mut self, ifindex: IfIndex) -> Option<Box<LinkState>> {
         self.pvids.remove(&ifindex);
         let state = self.by_index.remove(&ifindex)?;
         self.unindex(&state.link);

@@ -55,6 +55,7 @@ mod routes;
 mod scope;
 mod self_check;
 mod settings;
+mod small_set;
 mod snapshot;
 mod step;
 #[cfg(test)]

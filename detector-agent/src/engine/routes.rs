@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     observation::{IfIndex, Route, RoutePlace},
+    small_set::push_compact,
     topology::L3Presence,
 };
 
@@ -80,7 +81,7 @@ impl Routes {
         let known = known.entry(destination).or_default();
         match place {
             RoutePlace::First => known.insert(0, route),
-            RoutePlace::Last => known.push(route),
+            RoutePlace::Last => push_compact(known, route),
         }
         self.count += 1;
         self.presence.add(route.ifindex, destination);

@@ -3,7 +3,7 @@
 //! Linux may have one IPv4 address several times on one link, each added and removed on its own
 //! ([`AssignmentId`]). All of them are one fact, which ends with the last of them.
 
-use std::{collections::HashSet, net::IpAddr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 
@@ -13,6 +13,7 @@ use crate::engine::{
     observation::{AssignedAddress, AssignmentId, IfIndex, Peer, Timestamp, Vlan},
     scope::{is_like, is_link_local},
     settings::Bounds,
+    small_set::{SmallSet, push_compact},
 };
 
 /// Bound on the remembered assignments of one address on one link: a pod may add an address once
@@ -22,7 +23,7 @@ pub const MAX_ASSIGNMENTS: usize = 16;
 /// The assignments of one address on one link.
 #[derive(Clone, Debug)]
 pub(super) struct Assignments {
-    known: Vec<IpNet>,
+    known: SmallSet<IpNet>,
     /// There were more than are known. Which of those still exist, only a snapshot shows.
     overflowed: bool,
 }
@@ -41,7 +42,7 @@ pub(in crate::engine) enum RemovedAssignment {
 impl Assignments {
     pub(super) fn new(id: AssignmentId) -> Self {
         Self {
-            known: vec![id.prefix],
+            known: SmallSet::One(id.prefix),
             overflowed: false,
         }
     }
@@ -51,14 +52,14 @@ impl Assignments {
             return;
         }
         if self.known.len() < MAX_ASSIGNMENTS {
-            self.known.push(id.prefix);
+            self.known.insert(id.prefix);
         } else {
             self.overflowed = true;
         }
     }
 
     pub(super) fn remove(&mut self, id: AssignmentId) -> RemovedAssignment {
-        self.known.retain(|known| *known != id.prefix);
+        self.known.remove(&id.prefix);
         match (self.known.is_empty(), self.overflowed) {
             (false, _) => RemovedAssignment::OthersRemain,
             (true, true) => RemovedAssignment::Unknown,
@@ -165,12 +166,12 @@ impl Facts {
         let owned = self.owners.entry(Owner::Peer(assigned.peer)).or_default();
         owned.insert(address);
         let entry = self.by_address.entry(address).or_default();
-        entry.assigned.push(assigned);
+        push_compact(&mut entry.assigned, assigned);
     }
 
     /// How many addresses are assigned on `peer`.
     pub(in crate::engine) fn assigned_count(&self, peer: Peer) -> usize {
-        self.owners.get(&Owner::Peer(peer)).map_or(0, HashSet::len)
+        self.owners.get(&Owner::Peer(peer)).map_or(0, SmallSet::len)
     }
 
     /// Whether an address of the family of `address` is assigned on `peer`; one that is not
@@ -227,7 +228,8 @@ impl Facts {
     }
 
     fn assigned_on(&self, peer: Peer) -> impl Iterator<Item = (IpAddr, &Assigned)> {
-        let addresses = self.owners.get(&Owner::Peer(peer)).into_iter().flatten();
+        let owned = self.owners.get(&Owner::Peer(peer));
+        let addresses = owned.into_iter().flat_map(SmallSet::iter);
         addresses.filter_map(move |address| {
             let mut assigned = self.by_address.get(address)?.assigned.iter();
             Some((*address, assigned.find(|a| a.peer == peer)?))
@@ -296,13 +298,14 @@ impl Facts {
             return StoreOutcome::Refused;
         }
         let entry = self.by_address.entry(address).or_default();
-        entry.host.push(HostAddress {
+        let added = HostAddress {
             ifindex,
             assignments: Assignments::new(info.id()),
             first: at,
             beginning,
             last: at,
-        });
+        };
+        push_compact(&mut entry.host, added);
         self.host_count += 1;
         self.presence.add(ifindex, address);
         self.index_link(ifindex, address);

@@ -7,6 +7,7 @@ use crate::engine::{
     beginning::Beginning,
     observation::{FrameKind, IfIndex, Mac, Peer, Timestamp, Vlan},
     settings::Bounds,
+    small_set::push_compact,
 };
 
 /// Which share of a device's claims makes room at its bound: few scans for many claims.
@@ -80,11 +81,8 @@ impl Facts {
         let at = fact.last;
         self.frames.add(fact.ifindex);
         self.index_link(fact.ifindex, address);
-        self.by_address
-            .entry(address)
-            .or_default()
-            .frames
-            .push(fact);
+        let entry = self.by_address.entry(address).or_default();
+        push_compact(&mut entry.frames, fact);
         self.promote(address, at, bounds);
         StoreOutcome::Changed
     }

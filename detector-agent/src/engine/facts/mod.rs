@@ -29,6 +29,7 @@ pub(super) use neighbours::{NeighbourFact, NeighbourUpdateContext};
 
 use super::{
     observation::{IfIndex, Mac, NsId, Peer},
+    small_set::SmallSet,
     topology::L3Presence,
 };
 use overflow::AddressOverflow;
@@ -120,8 +121,9 @@ impl LinkCounts {
 
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    by_address: HashMap<IpAddr, AddressFacts>,
-    owners: HashMap<Owner, HashSet<IpAddr>>,
+    /// Boxed: a table has up to twice as many places as entries.
+    by_address: HashMap<IpAddr, Box<AddressFacts>>,
+    owners: HashMap<Owner, SmallSet<IpAddr>>,
     /// The addresses of [`AddressFacts::further`] by peer.
     further: HashMap<Peer, HashSet<IpAddr>>,
     frames: LinkCounts,
@@ -129,7 +131,7 @@ pub(super) struct Facts {
     neighbour_count: usize,
     host_count: usize,
     /// The addresses for which neighbour entries of a bridge have a hardware address.
-    behind: HashMap<(IfIndex, Mac), HashSet<IpAddr>>,
+    behind: HashMap<(IfIndex, Mac), SmallSet<IpAddr>>,
     /// What was removed from `behind` since last taken.
     unreferenced: Vec<(IfIndex, Mac)>,
     removals: RecentRemovals,
@@ -144,7 +146,7 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) fn get(&self, address: IpAddr) -> Option<&AddressFacts> {
-        self.by_address.get(&address)
+        self.by_address.get(&address).map(Box::as_ref)
     }
 
     pub(super) fn neighbour_count(&self) -> usize {
@@ -224,7 +226,7 @@ impl Facts {
         if self
             .by_address
             .get(&address)
-            .is_some_and(AddressFacts::is_empty)
+            .is_some_and(|facts| facts.is_empty())
         {
             self.by_address.remove(&address);
         }

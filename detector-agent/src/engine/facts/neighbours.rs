@@ -7,6 +7,7 @@ use crate::engine::{
     beginning::Beginning,
     observation::{IfIndex, Mac, Neighbour, NudState, Peer, Timestamp},
     settings::Bounds,
+    small_set::push_compact,
 };
 
 /// A hardware address that a bridge's neighbour entry had before, and may have again.
@@ -139,7 +140,7 @@ impl Facts {
             return StoreOutcome::Refused;
         }
         let entry = self.by_address.entry(n.address).or_default();
-        entry.neighbours.push(NeighbourFact {
+        let added = NeighbourFact {
             ifindex: n.ifindex,
             lladdr,
             state: n.state,
@@ -150,7 +151,8 @@ impl Facts {
             confirmed: live && n.state == NudState::Reachable,
             returned: false,
             former: Vec::new(),
-        });
+        };
+        push_compact(&mut entry.neighbours, added);
         self.neighbours.add(n.ifindex);
         self.neighbour_count += 1;
         self.index_link(n.ifindex, n.address);

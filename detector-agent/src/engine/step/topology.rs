@@ -142,7 +142,7 @@ impl Engine {
         self.anomalies.sweeps.device_changed(ifindex);
         self.mark_links_dirty(dependents);
         self.mark_flapping_dirty(ifindex);
-        if let Some(state) = state.filter(LinkState::is_pod) {
+        if let Some(state) = state.filter(|state| state.is_pod()) {
             effects.push(Effect::Detach(state.device()));
         }
     }

@@ -130,7 +130,7 @@ impl PodResolver {
                 lookup.restart(now);
             } else {
                 // Its peer moved to another namespace, so it belongs to another pod.
-                *lookup = DeviceLookup {
+                **lookup = DeviceLookup {
                     last_attempt: lookup.last_attempt,
                     is_gone: lookup.is_gone,
                     ..DeviceLookup::new(device, first_round, now)
@@ -138,7 +138,7 @@ impl PodResolver {
             }
         } else if self.devices.len() < MAX_DEVICES + self.gone.len() {
             let lookup = DeviceLookup::new(device, first_round, now);
-            self.devices.insert(id, lookup);
+            self.devices.insert(id, Box::new(lookup));
         }
         self.is_stale = true;
     }

@@ -63,7 +63,8 @@ pub struct LookupUpdate {
 pub struct PodResolver {
     directory: Arc<PodDirectory>,
     metrics: Arc<Metrics>,
-    devices: HashMap<DeviceId, DeviceLookup>,
+    /// Boxed: a table has up to twice as many places as entries.
+    devices: HashMap<DeviceId, Box<DeviceLookup>>,
     /// Removed devices, oldest first.
     gone: VecDeque<DeviceId>,
     matchers: SourceMatchers,

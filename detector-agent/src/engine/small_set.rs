@@ -1,0 +1,133 @@
+//! A set that nearly always has one element: a pod has one address, an address one claimant. One element needs no allocation
+//! of its own; further ones are kept in a tree, so that a set which a pod makes grow stays fast.
+
+use std::collections::BTreeSet;
+
+/// See the module.
+#[expect(
+    clippy::box_collection,
+    reason = "a tree is larger than any element, and rare"
+)]
+#[derive(Clone, Debug, Default)]
+pub(super) enum SmallSet<T> {
+    #[default]
+    Empty,
+    One(T),
+    /// Any number; rare.
+    Many(Box<BTreeSet<T>>),
+}
+
+impl<T: Ord> SmallSet<T> {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Empty => 0,
+            Self::One(_) => 1,
+            Self::Many(all) => all.len(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn contains(&self, wanted: &T) -> bool {
+        match self {
+            Self::Empty => false,
+            Self::One(only) => only == wanted,
+            Self::Many(all) => all.contains(wanted),
+        }
+    }
+
+    /// `true` if it was not in the set.
+    pub(super) fn insert(&mut self, new: T) -> bool {
+        if let Self::Many(all) = self {
+            return all.insert(new);
+        }
+        if self.contains(&new) {
+            return false;
+        }
+        *self = match std::mem::take(self) {
+            Self::One(only) => Self::Many(Box::new(BTreeSet::from([only, new]))),
+            Self::Empty | Self::Many(_) => Self::One(new),
+        };
+        true
+    }
+
+    /// `true` if it was in the set.
+    pub(super) fn remove(&mut self, old: &T) -> bool {
+        if !self.contains(old) {
+            return false;
+        }
+        if let Self::Many(all) = self {
+            all.remove(old);
+        }
+        if matches!(self, Self::One(_)) || self.is_empty() {
+            *self = Self::Empty;
+        }
+        true
+    }
+
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
+        let (only, all) = match self {
+            Self::Empty => (None, None),
+            Self::One(only) => (Some(only), None),
+            Self::Many(all) => (None, Some(all.iter())),
+        };
+        only.into_iter().chain(all.into_iter().flatten())
+    }
+
+    pub(super) fn last(&self) -> Option<&T> {
+        self.iter().next_back()
+    }
+}
+
+impl<T: Ord + Copy> SmallSet<T> {
+    pub(super) fn pop_first(&mut self) -> Option<T> {
+        let first = self.iter().next().copied()?;
+        self.remove(&first);
+        Some(first)
+    }
+}
+
+/// Adds to a list that nearly always has one element, without room for more until there are more.
+pub(super) fn push_compact<T>(list: &mut Vec<T>, item: T) {
+    if list.is_empty() {
+        list.reserve_exact(1);
+    }
+    list.push(item);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_tree_set(ops in proptest::collection::vec((0..4_u8, 0..6_u8), 0..60)) {
+            let (mut small, mut model) = (SmallSet::default(), BTreeSet::new());
+            for (op, value) in ops {
+                match op {
+                    0 | 1 => prop_assert_eq!(small.insert(value), model.insert(value)),
+                    2 => prop_assert_eq!(small.remove(&value), model.remove(&value)),
+                    _ => prop_assert_eq!(small.pop_first(), model.pop_first()),
+                }
+                prop_assert!(small.iter().eq(model.iter()));
+                prop_assert_eq!(small.len(), model.len());
+                prop_assert_eq!(small.is_empty(), model.is_empty());
+                prop_assert_eq!(small.last(), model.last());
+                prop_assert_eq!(small.contains(&value), model.contains(&value));
+            }
+        }
+    }
+
+    #[test]
+    fn one_element_needs_no_room_for_more() {
+        let mut list = Vec::new();
+        push_compact(&mut list, 7_u64);
+        assert_eq!(list.capacity(), 1);
+        push_compact(&mut list, 8);
+        assert_eq!(list, [7, 8]);
+    }
+}
