@@ -72,6 +72,8 @@ pub struct Core {
     pub(super) claimed_writes: ClaimedWrites,
     pub(super) fleet: FleetConflicts,
     pub(super) next_tick: Timestamp,
+    /// When what the start needed is returned to the kernel.
+    pub(super) release_memory_at: Option<Timestamp>,
     is_stopping: bool,
 }
 
@@ -102,6 +104,7 @@ impl Core {
             claimed_writes: ClaimedWrites::default(),
             fleet: FleetConflicts::default(),
             next_tick: Timestamp(0),
+            release_memory_at: None,
             is_stopping: false,
         };
         if core.outputs.fleet.is_some() {

@@ -205,6 +205,8 @@ impl Core {
             // The testkit recognises the record by the start of its message.
             info!(devices = self.engine.device_count(), "ready");
             self.next_tick = Timestamp(0);
+            // By then the snapshot and the jobs that followed from it are freed.
+            self.release_memory_at = Some(clock::now() + MIN_INTERVAL);
         }
     }
 }

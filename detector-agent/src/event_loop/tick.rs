@@ -28,6 +28,9 @@ impl Core {
         self.recheck_fleet(now);
         self.set_engine_losses();
         self.set_gauges();
+        if self.release_memory_at.take_if(|at| *at <= now).is_some() {
+            self.send_job(WorkerJob::ReleaseMemory);
+        }
         if self.outputs.readiness.is_ready() && self.fleet.is_restored() {
             let (engine, fleet) = (&self.engine, &self.fleet);
             self.outputs.reporter.catch_up(|| {

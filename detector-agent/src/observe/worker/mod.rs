@@ -26,6 +26,7 @@ use crate::{
         TimedObservation,
     },
     mailbox::Mailbox,
+    memory,
 };
 use filter_watch::FilterWatch;
 
@@ -51,6 +52,8 @@ pub enum WorkerJob {
     WriteClaimed(ClaimedUpdate),
     /// Read which devices exceeded their budgets in the kernel.
     ReadBudgets,
+    /// Return freed memory to the kernel, here because it takes about a millisecond.
+    ReleaseMemory,
 }
 
 /// A message of the kernel worker.
@@ -167,6 +170,7 @@ impl KernelWorker {
                     None => {}
                 }
             }
+            WorkerJob::ReleaseMemory => memory::release_freed(),
         }
     }
 
