@@ -1,6 +1,6 @@
 //! Opens everything that observes the kernel, in an order in which no change is missed.
 
-use std::{sync::Arc, time::Duration};
+use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
@@ -12,8 +12,11 @@ use crate::{
     metrics::Metrics,
     observe::{
         ebpf::{CounterReader, KernelLogReader, Programs, RingReader, leftovers},
-        netlink::{DeviceSelector, ListenerOptions, NetlinkListener, NetlinkReader},
+        netlink::{
+            DeviceSelector, ListenerOptions, NetlinkListener, NetlinkReader, NodeWithoutNeighbours,
+        },
     },
+    threads,
 };
 
 /// Time between two reads of the kernel log.
@@ -28,27 +31,40 @@ pub(super) struct Kernel {
     pub(super) log: Option<KernelLogReader>,
     pub(super) listener: NetlinkListener,
     pub(super) reader: NetlinkReader,
+    /// Reads the node while the programs are loaded: each takes about as long.
+    pub(super) first_read: Option<JoinHandle<Option<NodeWithoutNeighbours>>>,
     /// Why the programs do not follow the neighbour table, if they should.
     pub(super) neighbour_problem: Option<String>,
 }
 
 impl Kernel {
-    /// Loads the programs and starts receiving notifications; attaches to no device yet.
+    /// Starts receiving notifications and loads the programs; attaches to no device yet.
     pub(super) fn open(args: &RunArgs, selector: &DeviceSelector) -> Result<Self, AgentError> {
         let mut programs = None;
         let mut ring = None;
         let mut log = None;
         let mut neighbour_problem = None;
-        let mut neighbours_by_netlink = true;
         if args.no_ebpf {
             warn!("running without eBPF (--no-ebpf): ARP and NDP frames are not observed");
         } else {
-            remove_leftovers();
+            // A missing capability is named as one of the programs', although notifications need it first.
+            Programs::check_loadable()?;
+        }
+        // Before the first snapshot, so that no change is missed between the two. Neighbours are read after the programs
+        // follow them.
+        let listener = listen(args, selector, args.no_ebpf)?;
+        let reader = NetlinkReader::open()?;
+        let first_read = {
+            let (selector, has_programs) = (selector.clone(), !args.no_ebpf);
+            let read = move || first_read(&selector, has_programs);
+            threads::spawn("first-read", read).map_err(AgentError::Start)?
+        };
+        if !args.no_ebpf {
             let (mut loaded, reader) = Programs::load(&options::ebpf(args))?;
-            neighbours_by_netlink = !loaded.has_neighbour_events();
             if let Some(problem) = loaded.neighbour_problem() {
                 warn!(problem, "neighbour updates by netlink instead of eBPF");
                 neighbour_problem = Some(problem.to_owned());
+                listener.include_neighbours()?;
             }
             ring = Some((reader, loaded.counters()));
             log = loaded.take_kernel_log();
@@ -59,12 +75,22 @@ impl Kernel {
             programs,
             ring,
             log,
-            // Before the first snapshot, so that no change is missed between the two.
-            listener: listen(args, selector, neighbours_by_netlink)?,
-            reader: NetlinkReader::open()?,
+            listener,
+            reader,
+            first_read: Some(first_read),
             neighbour_problem,
         })
     }
+}
+
+/// Removes what an earlier agent left behind and reads the node. `None` if that fails: it is read again, and then the error
+/// is reported.
+fn first_read(selector: &DeviceSelector, has_programs: bool) -> Option<NodeWithoutNeighbours> {
+    if has_programs {
+        remove_leftovers();
+    }
+    let mut reader = NetlinkReader::open().ok()?;
+    reader.read_without_neighbours(selector).ok()
 }
 
 /// Checks that the agent has the privileges that [`Kernel::open`] needs.

@@ -4,6 +4,7 @@
 //! main thread (tokio)        signals, pod lookups, senders of the sinks
 //! thread "event-loop"        kernel → engine → events; never blocks
 //! thread "kernel-worker"     attaches programs and takes snapshots; may wait for kernel locks
+//! thread "first-read"        reads the node while the programs are loaded
 //! thread "ipam"              reads IPAM allocations; may wait for a disk or an API
 //! thread "fleet"             compares addresses across nodes; may wait for an API
 //! thread "outbox"            stores events before they are sent; waits for the disk
@@ -228,6 +229,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         programs: kernel.programs,
         reader: kernel.reader,
         selector,
+        first_read: kernel.first_read,
     };
     let emit = {
         let handle = handle.clone();

@@ -90,6 +90,8 @@ impl EventLoop {
     /// # Errors
     /// If waiting for the kernel, or receiving from it, fails for good.
     pub fn run(mut self) -> io::Result<()> {
+        // Before any notification is stepped, because the first snapshot is older than this thread.
+        self.core.start_resync_if_due(clock::now());
         let mut poller = Poller::new(&self.inputs)?;
         let mut has_more = false;
         while !self.core.is_stopping() {

@@ -1,7 +1,10 @@
 //! Loss: an agent that loses kernel notifications notices it, resyncs, and ends in the state that a
 //! fresh snapshot shows.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use detector_testkit::{
     Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec,
@@ -249,5 +252,29 @@ fn agent_paused_under_churn_recovers_the_current_state() {
             agent.event_count() > count_before,
             "no event after the resync"
         );
+    }
+}
+
+/// The node is read while the programs are loaded, so everything that happens until the agent is ready is newer than that
+/// snapshot, and only notifications report it.
+#[test]
+fn changes_while_the_agent_starts_are_not_missed() {
+    for seed in [11, 12, 13] {
+        let node = Node::new("starting").unwrap();
+        let barrier = Barrier::prepare(&node).unwrap();
+        let mut churn = Churn::new(seed);
+        churn.create(&node, 20);
+        let agent = Agent::start(&node, &AgentCommand::run(AGENT)).unwrap();
+        // Bounded, in case it never is.
+        for _ in 0..200 {
+            churn.shuffle();
+            churn.delete(&node, 2);
+            churn.create(&node, 2);
+            if agent.wait_ready(Duration::ZERO).is_ok() {
+                break;
+            }
+        }
+        agent.wait_ready(DEADLINE).unwrap();
+        assert_as_fresh(&node, &agent, &barrier);
     }
 }

@@ -75,6 +75,17 @@ impl Programs {
         capability::missing().map_or(Ok(()), |name| Err(LoadError::MissingCapability(name)))
     }
 
+    /// As [`Self::check_capabilities`], and that there is something to load.
+    ///
+    /// # Errors
+    /// [`LoadError::Stub`], [`LoadError::MissingCapability`].
+    pub fn check_loadable() -> Result<(), LoadError> {
+        if OBJECT.is_empty() {
+            return Err(LoadError::Stub);
+        }
+        Self::check_capabilities()
+    }
+
     fn load_object(object: &[u8], options: &EbpfOptions) -> Result<(Self, RingReader), LoadError> {
         if object.is_empty() {
             return Err(LoadError::Stub);

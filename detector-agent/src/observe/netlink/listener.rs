@@ -129,6 +129,14 @@ impl NetlinkListener {
         })
     }
 
+    /// Reports neighbours of IPv4 and IPv6 from here on, whatever the options were.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn include_neighbours(&self) -> Result<(), OpenError> {
+        self.socket.include_ip_neighbours()
+    }
+
     /// The socket to wait on until it is readable.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {

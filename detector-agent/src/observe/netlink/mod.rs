@@ -24,7 +24,7 @@ pub use request::ReadError;
 pub(in crate::observe) use request::{RequestError, RequestSocket};
 pub use route_lookup::RouteLookup;
 pub use selection::{DeviceSelector, LinkDriver, PatternError};
-pub use snapshot::{BoundedSnapshot, MAX_PER_POD, NetlinkReader, Omitted};
+pub use snapshot::{BoundedSnapshot, MAX_PER_POD, NetlinkReader, NodeWithoutNeighbours, Omitted};
 pub use socket::OpenError;
 pub(in crate::observe) use socket::{MAX_DATAGRAM, RouteSocket};
 pub(in crate::observe) use wire::{RawMessage, RawMessages, Undecodable, for_each_attribute, text};

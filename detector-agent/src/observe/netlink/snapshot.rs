@@ -36,6 +36,14 @@ pub struct BoundedSnapshot {
     pub omitted: Omitted,
 }
 
+/// A snapshot of the node in which only the neighbours are missing.
+#[derive(Debug)]
+pub struct NodeWithoutNeighbours {
+    read: BoundedSnapshot,
+    /// The links whose neighbours matter.
+    watched: HashSet<IfIndex>,
+}
+
 /// Numbers of objects that are missing in a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Omitted {
@@ -87,6 +95,19 @@ impl NetlinkReader {
     /// If the node's own state cannot be read. A pod's namespace that cannot be read is no error: its
     /// [`PodAddresses::addresses`] are then `None`.
     pub fn read_node(&mut self, selector: &DeviceSelector) -> Result<BoundedSnapshot, ReadError> {
+        let node = self.read_without_neighbours(selector)?;
+        self.read_neighbours_of(node)
+    }
+
+    /// Takes a snapshot of the entire node but for the neighbours, which may be read before anything reports changes of
+    /// them.
+    ///
+    /// # Errors
+    /// As [`Self::read_node`].
+    pub fn read_without_neighbours(
+        &mut self,
+        selector: &DeviceSelector,
+    ) -> Result<NodeWithoutNeighbours, ReadError> {
         let socket = &mut self.socket;
         let mut omitted = Omitted::default();
         let links = dumps::links(socket)?;
@@ -111,11 +132,8 @@ impl NetlinkReader {
         for bridge in of_kind(LinkKind::Bridge) {
             fdb.append(dumps::forwarding_entries(socket, bridge.ifindex)?);
         }
-        let neighbours = dumps::neighbours(socket, None, |neighbour| {
-            watched.contains(&neighbour.ifindex)
-        })?;
         // The node takes part in a bridge's VLAN by a VLAN interface.
-        let mut routed = watched;
+        let mut routed = watched.clone();
         let vlan_interfaces = links
             .iter()
             .filter(|link| matches!(link.kind, LinkKind::Vlan { .. }));
@@ -127,7 +145,7 @@ impl NetlinkReader {
         let truncated = TruncatedLists {
             links: are_links_truncated,
             host: host.omitted > 0,
-            neighbours: neighbours.omitted > 0,
+            neighbours: false,
             fdb: fdb.omitted > 0,
             routes: routes.omitted > 0,
         };
@@ -136,12 +154,36 @@ impl NetlinkReader {
             port_vlans,
             pods,
             host: host.map(|found| (found.ifindex, found.address)).collect(),
-            neighbours: omitted.unwrap_list(neighbours),
+            neighbours: Vec::new(),
             fdb: omitted.unwrap_list(fdb),
             routes: omitted.unwrap_list(routes),
             links,
             truncated,
         };
+        Ok(NodeWithoutNeighbours {
+            read: self.finish(snapshot, omitted),
+            watched,
+        })
+    }
+
+    /// Completes a snapshot of the node.
+    ///
+    /// # Errors
+    /// As [`Self::read_node`].
+    pub fn read_neighbours_of(
+        &mut self,
+        node: NodeWithoutNeighbours,
+    ) -> Result<BoundedSnapshot, ReadError> {
+        let NodeWithoutNeighbours { read, watched } = node;
+        let BoundedSnapshot {
+            mut snapshot,
+            mut omitted,
+        } = read;
+        let neighbours = dumps::neighbours(&mut self.socket, None, |neighbour| {
+            watched.contains(&neighbour.ifindex)
+        })?;
+        snapshot.truncated.neighbours = neighbours.omitted > 0;
+        snapshot.neighbours = omitted.unwrap_list(neighbours);
         Ok(self.finish(snapshot, omitted))
     }
 
@@ -207,7 +249,7 @@ impl NetlinkReader {
         BoundedSnapshot {
             snapshot,
             omitted: Omitted {
-                undecodable,
+                undecodable: omitted.undecodable + undecodable,
                 ..omitted
             },
         }

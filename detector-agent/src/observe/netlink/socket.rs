@@ -178,6 +178,13 @@ impl RouteSocket {
             .map_err(|error| OpenError::system("filtering netlink messages", error))
     }
 
+    /// Receives every neighbour message again.
+    pub(super) fn include_ip_neighbours(&self) -> Result<(), OpenError> {
+        // The kernel replaces the filter; detaching it would be an error on a socket without one.
+        attach_filter(&self.socket, &[ACCEPT])
+            .map_err(|error| OpenError::system("filtering netlink messages", error))
+    }
+
     /// The port that the kernel gave to the socket.
     pub(super) fn port_number(&self) -> u32 {
         self.port
@@ -228,6 +235,15 @@ impl RouteSocket {
     }
 }
 
+/// Ends a classic BPF program, accepting the message.
+const ACCEPT: libc::sock_filter = libc::sock_filter {
+    // BPF_RET | BPF_K
+    code: 0x06,
+    jt: 0,
+    jf: 0,
+    k: u32::MAX,
+};
+
 /// A classic BPF program that accepts everything except neighbour messages of families other than `AF_BRIDGE`.
 fn only_forwarding_neighbours() -> [libc::sock_filter; 7] {
     let instruction = |code: u32, jt, jf, k| libc::sock_filter {
@@ -256,7 +272,7 @@ fn only_forwarding_neighbours() -> [libc::sock_filter; 7] {
             FAMILY_OFFSET,
         ),
         instruction(is, 0, 1, u32::from(AF_BRIDGE)),
-        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+        ACCEPT,
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
     ]
 }

@@ -9,6 +9,7 @@ mod filter_watch;
 use std::{
     os::fd::AsFd as _,
     sync::mpsc::TryRecvError,
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -17,7 +18,10 @@ use tracing::{debug, warn};
 
 use super::{
     ebpf::{AttachError, ClaimedError, DeviceLosses, Programs},
-    netlink::{BoundedSnapshot, DeviceSelector, NetlinkReader, Omitted, ReadError, RouteLookup},
+    netlink::{
+        BoundedSnapshot, DeviceSelector, NetlinkReader, NodeWithoutNeighbours, Omitted, ReadError,
+        RouteLookup,
+    },
 };
 use crate::{
     clock,
@@ -26,7 +30,7 @@ use crate::{
         TimedObservation,
     },
     mailbox::Mailbox,
-    memory,
+    memory, threads,
 };
 use filter_watch::FilterWatch;
 
@@ -88,6 +92,8 @@ pub struct KernelWorker {
     pub reader: NetlinkReader,
     /// Which links are pod devices.
     pub selector: DeviceSelector,
+    /// The first snapshot of the node, which is taken while the programs are loaded; `None` if it failed.
+    pub first_read: Option<JoinHandle<Option<NodeWithoutNeighbours>>>,
 }
 
 impl KernelWorker {
@@ -154,7 +160,7 @@ impl KernelWorker {
                 snapshots.into_iter().for_each(emit);
             }
             WorkerJob::ReadNode(token) => {
-                let snapshot = self.reader.read_node(&self.selector);
+                let snapshot = self.read_node();
                 emit(snapshot_event(token, SnapshotScope::Node, snapshot));
             }
             WorkerJob::LookUpRoutes(queries) => {
@@ -171,6 +177,14 @@ impl KernelWorker {
                 }
             }
             WorkerJob::ReleaseMemory => memory::release_freed(),
+        }
+    }
+
+    fn read_node(&mut self) -> Result<BoundedSnapshot, ReadError> {
+        let first = self.first_read.take();
+        match first.and_then(|thread| threads::join(thread).ok().flatten()) {
+            Some(node) => self.reader.read_neighbours_of(node),
+            None => self.reader.read_node(&self.selector),
         }
     }
 
