@@ -61,7 +61,7 @@ pub enum Effect {
     /// more.
     Resolved(Conflict),
     /// A pod device appeared, or its peer became known or changed: attach to it and read its
-    /// namespace.
+    /// namespace, soon if it is being set up ([`Engine::is_being_set_up`]), else now.
     Attach(PodDevice),
     /// The name or alias of a pod device changed.
     Renamed(PodDevice),

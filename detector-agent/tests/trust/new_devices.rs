@@ -1,0 +1,124 @@
+//! Devices that appear while the agent runs: it attaches to each when the device has been set up.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use anyhow::ensure;
+use detector_testkit::{
+    Agent, AgentCommand, Barrier, DEADLINE, Netns, Node, PodSpec, announce, http::TestClient, until,
+};
+
+use crate::AGENT;
+
+const ADDRESS: &str = "10.9.8.7";
+
+/// Waits until the agent has attached to all devices, and these are so many.
+fn wait_devices(node: &Node, count: usize) {
+    let client = TestClient::new(node, "http://127.0.0.1:9842");
+    until(DEADLINE, "the state of the devices", || {
+        let ready = client.get("/readyz")?.json()?;
+        let parts = ready["parts"].as_array().unwrap().clone();
+        let programs = parts.iter().find(|part| part["name"] == "kernel programs");
+        let detail = programs.unwrap()["detail"].as_str().unwrap().to_owned();
+        ensure!(
+            detail == format!("attached to all {count} pod devices"),
+            "{detail}"
+        );
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// Its address is reported by a notification, and what it claims in frames is seen once it is attached to.
+#[test]
+fn frames_of_a_new_device_are_seen_once_it_was_set_up() {
+    let node = Node::new("newdev").unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let specs = ["vetha", "vethb"].map(PodSpec::new);
+    let pods = node.add_pods(&specs).unwrap();
+    for pod in &pods {
+        node.wait_attached(pod.device()).unwrap();
+        announce(pod, ADDRESS.parse().unwrap()).unwrap();
+    }
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
+    assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+    for claimant in &conflict.claimants {
+        assert_eq!(claimant.evidence_kinds(), ["arp"]);
+    }
+}
+
+#[test]
+fn device_that_changes_all_the_time_is_attached_to() {
+    let node = Node::new("restless").unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let holder = PodSpec::new("vetha").address(format!("{ADDRESS}/32"));
+    let _holder = node.add_pod(&holder).unwrap();
+    let pod = node.add_pod(&PodSpec::new("vethb")).unwrap();
+    let is_done = AtomicBool::new(false);
+    let lines: Vec<_> = (0..200)
+        .flat_map(|_| ["add", "delete"].map(|verb| format!("address {verb} 10.1.1.1/32 dev eth0")))
+        .collect();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                pod.netns().ip_batch(&lines).unwrap();
+            }
+        });
+        let attached = node.wait_attached("vethb");
+        is_done.store(true, Ordering::Relaxed);
+        attached.unwrap();
+    });
+    announce(&pod, ADDRESS.parse().unwrap()).unwrap();
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
+    assert_eq!(
+        conflict.claimant("vethb").unwrap().evidence_kinds(),
+        ["arp"]
+    );
+}
+
+#[test]
+fn device_deleted_before_the_attach_leaves_nothing_behind() {
+    let node = Node::new("shortlived").unwrap();
+    let barrier = Barrier::prepare(&node).unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    for _ in 0..20 {
+        // The same index and namespace id again and again.
+        let spec = PodSpec::new("vetha").address(format!("{ADDRESS}/32"));
+        node.add_pod(&spec).unwrap().delete().unwrap();
+    }
+    let stays = node.add_pod(&PodSpec::new("vethb")).unwrap();
+    node.wait_attached(stays.device()).unwrap();
+    wait_devices(&node, 3);
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "{events:#?}");
+    let log = agent.log();
+    assert!(!log.contains("attach failed"), "{log}");
+    assert!(!log.contains("resync"), "{log}");
+    assert!(!log.contains("self-check"), "{log}");
+}
+
+/// As Calico and the plugin of Amazon VPC do: the addresses are there before the device is in the node's namespace, so no
+/// notification reports them.
+#[test]
+fn address_assigned_before_the_device_appears_is_found() {
+    let node = Node::new("before").unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let pods = ["a", "b"].map(|name| {
+        let pod = Netns::new(name).unwrap();
+        pod.ip_batch([
+            format!("link add eth0 type veth peer name cali{name}"),
+            format!("address add {ADDRESS}/32 dev eth0"),
+            "link set eth0 up".to_owned(),
+            format!("link set cali{name} netns {}", node.name()),
+        ])
+        .unwrap();
+        node.ip(&format!("link set cali{name} up")).unwrap();
+        pod
+    });
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
+    assert_eq!(conflict.devices(), ["calia", "calib"]);
+    assert_eq!(conflict.confidence, "certain");
+    drop(pods);
+}
