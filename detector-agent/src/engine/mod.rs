@@ -44,6 +44,7 @@ mod in_flight_snapshots;
 mod kernel_objects;
 mod lifecycle;
 mod links;
+mod listed_claimants;
 mod moves;
 mod network;
 mod observation;

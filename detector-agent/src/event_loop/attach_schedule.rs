@@ -138,7 +138,9 @@ impl AttachSchedule {
             Observation::PodAddress(peer, assigned) => {
                 (self.by_peer.get(peer).copied(), Some(assigned.address))
             }
-            Observation::PodAddressGone(peer, _) => (self.by_peer.get(peer).copied(), None),
+            Observation::PodAddressGone(peer, _) | Observation::PodLink(peer, _) => {
+                (self.by_peer.get(peer).copied(), None)
+            }
             // Traffic, and what concerns no single device. A removal and a moved peer are effects of the engine.
             Observation::LinkGone(_)
             | Observation::NamespaceIdFreed(_)

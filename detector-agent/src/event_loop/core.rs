@@ -272,7 +272,8 @@ fn kind(observation: &Observation) -> Option<&'static str> {
         | Observation::LinkGone(_)
         | Observation::PortVlan(_)
         | Observation::NamespaceIdFreed(_)
-        | Observation::PeerMoved(_) => Some("link"),
+        | Observation::PeerMoved(_)
+        | Observation::PodLink(..) => Some("link"),
         Observation::PodAddress(..) | Observation::PodAddressGone(..) => Some("address"),
         Observation::HostAddress(..) | Observation::HostAddressGone(..) => Some("host_address"),
         Observation::Neighbour(_) | Observation::NeighbourGone(..) => Some("neighbour"),

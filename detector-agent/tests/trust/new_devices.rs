@@ -7,7 +7,8 @@ use std::{
 
 use anyhow::ensure;
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Netns, Node, PodSpec, announce, http::TestClient, until,
+    Agent, AgentCommand, Barrier, DEADLINE, Event, MacAddress, Netns, Node, PodSpec, announce,
+    http::TestClient, until,
 };
 
 use crate::AGENT;
@@ -121,4 +122,59 @@ fn address_assigned_before_the_device_appears_is_found() {
     assert_eq!(conflict.devices(), ["calia", "calib"]);
     assert_eq!(conflict.confidence, "certain");
     drop(pods);
+}
+
+/// The event about the conflict on [`ADDRESS`] that names the hardware addresses of both claimants.
+fn wait_macs(agent: &Agent, macs: [MacAddress; 2]) -> Event {
+    let wanted = macs.map(|mac| Some(mac.to_string()));
+    let names_all = |event: &Event| {
+        event.conflict().is_some_and(|conflict| {
+            let of = |device| conflict.claimant(device).and_then(|c| c.mac.clone());
+            conflict.claimants.len() == 2 && [of("vetha"), of("vethb")] == wanted
+        })
+    };
+    agent.wait_event(DEADLINE, names_all).unwrap().event
+}
+
+/// In the order of the CNI plugins, the address is reported before the hardware address is.
+#[test]
+fn hardware_address_of_a_new_pod_is_reported() {
+    let node = Node::new("newmac").unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let macs = [1, 2].map(MacAddress::local);
+    let pods = [("vetha", macs[0]), ("vethb", macs[1])].map(|(device, mac)| {
+        let pod = Netns::new(device).unwrap();
+        node.ip_batch([
+            format!(
+                "link add {device} type veth peer name eth0 address {mac} netns {}",
+                pod.name()
+            ),
+            format!("link set {device} up"),
+        ])
+        .unwrap();
+        pod.ip(&format!("address add {ADDRESS}/32 dev eth0"))
+            .unwrap();
+        pod
+    });
+    wait_macs(&agent, macs);
+    drop(pods);
+}
+
+#[test]
+fn changed_hardware_address_is_an_update_of_the_conflict() {
+    let node = Node::new("othermac").unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let [first, second, changed] = [1, 2, 3].map(MacAddress::local);
+    let specs = [("vetha", first), ("vethb", second)];
+    let specs = specs.map(|(device, mac)| {
+        let spec = PodSpec::new(device).address(format!("{ADDRESS}/32"));
+        spec.mac(mac)
+    });
+    let pods = node.add_pods(&specs).unwrap();
+    wait_macs(&agent, [first, second]);
+    let link = format!("link set eth0 address {changed}");
+    pods[1].netns().ip(&link).unwrap();
+    let event = wait_macs(&agent, [first, changed]);
+    assert!(event.updates(ADDRESS), "{event:?}");
+    assert_eq!(event.conflict().unwrap().changed, ["evidence"]);
 }

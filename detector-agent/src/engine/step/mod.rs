@@ -225,6 +225,7 @@ impl Engine {
             Observation::NotificationsLost => self.notifications_lost(),
             Observation::NamespaceIdFreed(nsid) => self.namespace_id_freed(nsid, at),
             Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
+            Observation::PodLink(peer, mac) => self.pod_link(peer, mac, now, effects),
             Observation::PodAddress(peer, info) => {
                 if self.may_change(peer, info.id(), now, effects) {
                     self.pod_address(peer, info, at, true);

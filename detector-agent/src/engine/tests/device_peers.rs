@@ -106,7 +106,8 @@ fn pod_mac_is_shown_until_the_peer_changes() {
     let causes: [NodeCase; 2] = [("lost", peer_lost), ("displaced", peer_displaced)];
     for (case, cause) in causes {
         let mut node = Node::with_pods(1);
-        node.read_pod_addresses(1, &["10.0.0.2"]);
+        let token = node.begin_snapshot();
+        node.finish_device_snapshot(token, 1, pod_with_mac(1, mac(1), "10.0.0.2"));
         node.link(with_alias(pod(1)));
         assert_eq!(shown(&node, "10.0.0.2"), Some(mac(1)), "{case}");
         cause(&mut node);

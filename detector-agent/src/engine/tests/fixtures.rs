@@ -156,10 +156,22 @@ pub(super) fn assigned(address: &str) -> AssignedAddress {
 pub(super) fn pod_addresses(ifindex: IfIndex, addresses: &[&str]) -> PodAddresses {
     PodAddresses {
         peer: peer(ifindex),
-        mac: Some(mac(u8::try_from(ifindex).unwrap())),
+        mac: None,
         addresses: Some(addresses.iter().map(|a| assigned(a)).collect()),
         is_truncated: false,
         further: Vec::new(),
+    }
+}
+
+/// A snapshot of one pod device whose end has this hardware address.
+pub(super) fn pod_with_mac(ifindex: IfIndex, mac: Mac, address: &str) -> Snapshot {
+    let read = PodAddresses {
+        mac: Some(mac),
+        ..pod_addresses(ifindex, &[address])
+    };
+    Snapshot {
+        pods: vec![read],
+        ..Snapshot::default()
     }
 }
 

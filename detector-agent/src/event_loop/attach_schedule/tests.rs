@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;
-use crate::engine::AssignedAddress;
+use crate::engine::{AssignedAddress, Mac};
 
 const START: Timestamp = Timestamp(1_000_000_000);
 
@@ -105,6 +105,16 @@ fn changes_of_one_device_do_not_delay_another() {
     let attach = DueStep::Attach(without_peer(7));
     assert_eq!(steps(&mut schedule, after(20)), [(20, attach)]);
     assert!(schedule.contains(8));
+}
+
+#[test]
+fn device_waits_while_its_other_end_changes() {
+    let mut schedule = AttachSchedule::default();
+    schedule.insert(device(7), START);
+    let up = Observation::PodLink(peer(7), Mac([2; 6]));
+    schedule.observe(&up, after(15));
+    let steps = steps(&mut schedule, after(1_000));
+    assert_eq!(steps.last(), Some(&(35, DueStep::Attach(device(7)))));
 }
 
 #[test]
