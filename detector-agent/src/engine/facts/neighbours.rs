@@ -187,11 +187,12 @@ impl Facts {
 
     /// The address was removed in the pod behind `ifindex`: entries there count again only once
     /// they are confirmed. On a bridge, only hardware addresses for which `is_behind_pod` is true
-    /// are affected.
+    /// are affected. With `is_confirmed_since`, the present one was confirmed after the removal if it ever was.
     pub(in crate::engine) fn refute_neighbour(
         &mut self,
         ifindex: IfIndex,
         address: IpAddr,
+        is_confirmed_since: bool,
         is_behind_pod: impl Fn(Mac) -> bool,
     ) -> bool {
         let Some(entry) = self.by_address.get_mut(&address) else {
@@ -200,8 +201,9 @@ impl Facts {
         let mut touched = false;
         for neighbour in entry.neighbours.iter_mut().filter(|n| n.ifindex == ifindex) {
             if is_behind_pod(neighbour.lladdr) {
-                neighbour.refuted = true;
-                neighbour.confirmed = false;
+                let is_newer = is_confirmed_since && neighbour.confirmed;
+                neighbour.refuted = !is_newer;
+                neighbour.confirmed = is_newer;
                 neighbour.returned = false;
                 touched = true;
             }

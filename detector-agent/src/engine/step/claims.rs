@@ -6,6 +6,7 @@ use super::Engine;
 use crate::engine::{
     conflict::ClaimantId,
     facts::{FrameFact, NeighbourUpdateContext, Owner, RemovedAssignment, StoreOutcome},
+    in_flight_snapshots::{FinishedSnapshot, StateKey},
     observation::{
         AssignedAddress, AssignmentId, FrameClaim, IfIndex, Mac, Neighbour, NudState, Peer,
         Timestamp, Vlan,
@@ -55,10 +56,17 @@ impl Engine {
         }
     }
 
-    /// An assignment of an address on `peer` was removed; the address is gone with the last one.
-    pub(super) fn pod_address_gone(&mut self, peer: Peer, id: AssignmentId, at: Timestamp) {
+    /// An assignment of an address on `peer` was removed; the address is gone with the last one. `read` is the snapshot that
+    /// shows it, unless it was reported live.
+    pub(super) fn pod_address_gone(
+        &mut self,
+        peer: Peer,
+        id: AssignmentId,
+        at: Timestamp,
+        read: Option<&FinishedSnapshot>,
+    ) {
         match self.facts.remove_assignment(peer, id) {
-            RemovedAssignment::Last => self.pod_address_withdrawn(peer, id.address, at),
+            RemovedAssignment::Last => self.pod_address_withdrawn(peer, id.address, at, read),
             RemovedAssignment::OthersRemain => {}
             RemovedAssignment::Unknown => {
                 if let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
@@ -69,32 +77,50 @@ impl Engine {
     }
 
     /// An address is no longer assigned on `peer`.
-    pub(super) fn pod_address_withdrawn(&mut self, peer: Peer, address: IpAddr, at: Timestamp) {
+    pub(super) fn pod_address_withdrawn(
+        &mut self,
+        peer: Peer,
+        address: IpAddr,
+        at: Timestamp,
+        read: Option<&FinishedSnapshot>,
+    ) {
         let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) else {
             return;
         };
         if self.facts.unassign(peer, address) {
             self.dirty.insert(address);
         }
-        self.pod_evidence_withdrawn(device, address, at);
-        self.withdraw_in_namespace(peer.nsid, address, at);
+        self.pod_evidence_withdrawn(device, address, at, read);
+        self.withdraw_in_namespace(peer.nsid, address, at, read);
         if !self.facts.has_address_like(peer, address) {
             self.authority_changed(device, Some(address), at);
         }
     }
 
-    /// Withdraws what was seen of an address on a device, because it was removed in the pod.
+    /// Withdraws what was seen of an address on a device, because it was removed in the pod. A removal that only a snapshot
+    /// shows was before everything that was reported since the snapshot started.
     pub(super) fn pod_evidence_withdrawn(
         &mut self,
         device: IfIndex,
         address: IpAddr,
         at: Timestamp,
+        read: Option<&FinishedSnapshot>,
     ) {
+        let has_answered_since = |ifindex| {
+            let confirmation = StateKey::Confirmation(ifindex, address);
+            read.is_some_and(|read| read.is_outdated(&confirmation))
+        };
         let mut changed = self.facts.withdraw_frames(device, address, at);
-        changed |= self.facts.refute_neighbour(device, address, |_| true);
+        let since = has_answered_since(device);
+        changed |= self
+            .facts
+            .refute_neighbour(device, address, since, |_| true);
         if let Some(bridge) = self.links.bridge_of(device) {
             let is_behind_pod = |mac| self.fdb.port(bridge, mac) == Some(device);
-            changed |= self.facts.refute_neighbour(bridge, address, is_behind_pod);
+            let since = has_answered_since(bridge);
+            changed |= self
+                .facts
+                .refute_neighbour(bridge, address, since, is_behind_pod);
         }
         if changed {
             self.dirty.insert(address);

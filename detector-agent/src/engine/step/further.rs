@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::{Effect, Engine};
 use crate::engine::{
+    in_flight_snapshots::FinishedSnapshot,
     links::LinkState,
     observation::{IfIndex, NsId, Peer, Timestamp},
     scope::is_claimable,
@@ -69,13 +70,20 @@ impl Engine {
         self.dirty.extend(added);
         for address in gone {
             self.dirty.insert(address);
-            self.withdraw_in_namespace(peer.nsid, address, at);
+            // Maybe removed after the read started: changes on further interfaces are not recorded.
+            self.withdraw_in_namespace(peer.nsid, address, at, None);
         }
     }
 
     /// An address is no longer on one interface of a namespace. Linux answers for an address on each interface, so what was
     /// seen of it on any of the pod's devices counts no more, unless another interface has it.
-    pub(super) fn withdraw_in_namespace(&mut self, nsid: NsId, address: IpAddr, at: Timestamp) {
+    pub(super) fn withdraw_in_namespace(
+        &mut self,
+        nsid: NsId,
+        address: IpAddr,
+        at: Timestamp,
+        read: Option<&FinishedSnapshot>,
+    ) {
         let facts = self.facts.get(address);
         if facts.is_some_and(|facts| facts.is_in(nsid)) {
             return;
@@ -83,7 +91,7 @@ impl Engine {
         let devices = self.links.pods_in(nsid).map(|l| l.link.ifindex);
         let devices: Vec<IfIndex> = devices.collect();
         for device in devices {
-            self.pod_evidence_withdrawn(device, address, at);
+            self.pod_evidence_withdrawn(device, address, at, read);
         }
     }
 }

@@ -231,13 +231,13 @@ impl Engine {
                 && self.facts.forget_overflow(peer, address)
                 && !listed.contains(&address)
             {
-                self.pod_address_withdrawn(peer, address, at);
+                self.pod_address_withdrawn(peer, address, at, Some(finished));
             }
         }
         let is_outdated = |id| finished.is_outdated(&StateKey::PodAssignment(peer, id));
         for gone in self.facts.assignments(peer) {
             if !present.contains(&gone) && !is_outdated(gone) {
-                self.pod_address_gone(peer, gone, at);
+                self.pod_address_gone(peer, gone, at, Some(finished));
             }
         }
     }

@@ -39,7 +39,9 @@ use super::{
     links::{Links, PodDevice},
     moves::Moves,
     network::Network,
-    observation::{AssignmentId, IfIndex, Observation, Peer, TimedObservation, Timestamp, Vlan},
+    observation::{
+        AssignmentId, IfIndex, NudState, Observation, Peer, TimedObservation, Timestamp, Vlan,
+    },
     refusals::Refusals,
     route_lookups::{Dependency, RouteLookups},
     routes::Routes,
@@ -233,7 +235,7 @@ impl Engine {
             }
             Observation::PodAddressGone(peer, id) => {
                 if self.may_change(peer, id, now, effects) {
-                    self.pod_address_gone(peer, id, at);
+                    self.pod_address_gone(peer, id, at, None);
                 }
             }
             Observation::HostAddress(ifindex, info) => {
@@ -247,9 +249,14 @@ impl Engine {
                 self.host_address_gone(ifindex, id);
             }
             Observation::Neighbour(neighbour) => {
-                self.touch(StateKey::Neighbour(neighbour.ifindex, neighbour.address));
+                let (ifindex, address) = (neighbour.ifindex, neighbour.address);
+                self.touch(StateKey::Neighbour(ifindex, address));
+                if neighbour.state == NudState::Reachable {
+                    self.in_flight
+                        .touch(StateKey::Confirmation(ifindex, address));
+                }
                 self.route_lookups
-                    .changed(Dependency::Neighbour(neighbour.ifindex, neighbour.address));
+                    .changed(Dependency::Neighbour(ifindex, address));
                 self.neighbour(neighbour, at, true);
             }
             Observation::NeighbourGone(ifindex, address) => {

@@ -56,7 +56,7 @@ impl Entries {
     fn refute(&mut self, ifindex: IfIndex, leads_there: u8) -> bool {
         let leads_there = |m| m == mac(leads_there);
         self.facts
-            .refute_neighbour(ifindex, ip("10.0.0.1"), leads_there)
+            .refute_neighbour(ifindex, ip("10.0.0.1"), false, leads_there)
     }
 
     fn is_refuted(&self, ifindex: IfIndex) -> bool {

@@ -160,6 +160,26 @@ fn removed_address_refutes_its_entry_until_reconfirmed() {
     );
 }
 
+/// The removal was lost, so it was before everything that was reported since: also before the pod answered.
+#[test]
+fn entry_confirmed_since_a_snapshot_started_is_not_refuted_by_its_missing_address() {
+    for (state, is_claim) in [(NudState::Reachable, true), (NudState::Stale, false)] {
+        for confirmed_before in [true, false] {
+            let mut node = Node::with_pods(2);
+            node.address(1, "10.0.0.1");
+            if confirmed_before {
+                node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
+            }
+            let token = node.begin_snapshot();
+            node.neighbour(1, "10.0.0.1", mac(1), state);
+            node.finish_node_snapshot(token, snapshot(&[(1, &[]), (2, &["10.0.0.1"])]));
+            let open = node.open_conflicts();
+            let context = format!("{state:?}, {confirmed_before}: {open:?}");
+            assert_eq!(open.len(), usize::from(is_claim), "{context}");
+        }
+    }
+}
+
 #[test]
 fn reassigned_address_makes_its_entry_evidence_again() {
     let mut node = Node::with_pods(1);
