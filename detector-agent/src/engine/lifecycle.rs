@@ -1,8 +1,8 @@
 //! The lifecycle of conflicts: raised at once, updated as they change, resolved when they end.
 //!
 //! Invariants: a conflict is raised once and resolved once and keeps its id in between; an update
-//! is emitted only if the claimants, the hardware address of one of their interfaces, the kind, the
-//! confidence, the receiver of the traffic or the sweep changed.
+//! is emitted only if the claimants, the kind, the confidence, the receiver of the traffic or the
+//! sweep changed.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -18,7 +18,6 @@ use super::{
     conflict_room::{ConflictRoom, RetryTarget},
     counts::KindCounts,
     ids::mix,
-    listed_claimants::{departed, listed, with_mac},
     network::Network,
     observation::Timestamp,
     scope::Scope,
@@ -58,8 +57,6 @@ struct TrackedConflict {
     conflict: Conflict,
     /// All present claimants, including those beyond the bound on listed ones.
     ids: BTreeSet<ClaimantId>,
-    /// Those whose hardware address was in an event.
-    with_mac: BTreeSet<ClaimantId>,
 }
 
 #[derive(Debug)]
@@ -114,13 +111,7 @@ impl Lifecycle {
         self.room.open(&ids);
         self.counts.add(conflict.kind);
         let open = self.open.entry(conflict.address).or_default();
-        let with_mac = with_mac(&conflict.claimants);
-        let tracked = TrackedConflict {
-            conflict,
-            ids,
-            with_mac,
-        };
-        open.push((scope, tracked));
+        open.push((scope, TrackedConflict { conflict, ids }));
     }
 
     /// Applies the decisions about one address; scopes without a decision have no claimants any
@@ -277,12 +268,7 @@ impl TrackedConflict {
             sweep: None,
             reported: None,
         };
-        let with_mac = with_mac(&conflict.claimants);
-        Self {
-            conflict,
-            ids,
-            with_mac,
-        }
+        Self { conflict, ids }
     }
 
     /// Updates the conflict; `true` if that is worth a notification.
@@ -351,8 +337,7 @@ impl TrackedConflict {
     }
 
     /// Replaces the present claimants; those that left follow with their reasons. `true` if a
-    /// claimant joined or left, its device was renamed, or its hardware address became known or is another
-    /// one.
+    /// claimant joined or left, or its device was renamed.
     fn replace(
         &mut self,
         decision: Decision,
@@ -362,24 +347,58 @@ impl TrackedConflict {
         let ids: BTreeSet<_> = decision.claimants.iter().map(|c| c.id).collect();
         let before = std::mem::take(&mut self.conflict.claimants);
         let (mut claimants, omitted) = listed(decision, bounds);
-        let differs = before.iter().filter(|c| c.left.is_none()).any(|b| {
-            let is_other = |c: &Claimant| {
-                (c.id, c.ifindex) == (b.id, b.ifindex)
-                    && (c.device != b.device || c.has_other_mac(b))
-            };
-            claimants.iter().any(is_other)
+        let is_renamed = before.iter().filter(|c| c.left.is_none()).any(|b| {
+            let is_other_name =
+                |c: &Claimant| (c.id, c.ifindex) == (b.id, b.ifindex) && c.device != b.device;
+            claimants.iter().any(is_other_name)
         });
-        // Evidence with one may end while what remains has none.
-        self.with_mac.retain(|id| ids.contains(id));
-        let known = self.with_mac.len();
-        self.with_mac.append(&mut with_mac(&claimants));
-        let is_known_now = self.with_mac.len() > known;
         let left = departed(before, &ids, leave_reason, bounds);
         claimants.extend(left);
         self.conflict.claimants = claimants;
         self.conflict.claimants_omitted = omitted;
-        let changed = differs || is_known_now || ids != self.ids;
+        let changed = is_renamed || ids != self.ids;
         self.ids = ids;
         changed
     }
+}
+
+/// The claimants that are not present any more, each with its reason; bounded, the newest are kept.
+fn departed(
+    before: Vec<Claimant>,
+    present: &BTreeSet<ClaimantId>,
+    leave_reason: &impl Fn(&Claimant) -> LeaveReason,
+    bounds: &Bounds,
+) -> Vec<Claimant> {
+    let mut left: Vec<_> = before
+        .into_iter()
+        .filter(|c| !present.contains(&c.id))
+        .collect();
+    left.sort_by_key(|c| c.left.is_none());
+    for claimant in left.iter_mut().filter(|c| c.left.is_none()) {
+        claimant.left = Some(leave_reason(claimant));
+        claimant.is_newest = false;
+    }
+    let surplus = left.len().saturating_sub(bounds.claimants_per_conflict);
+    left.drain(..surplus);
+    left
+}
+
+/// The claimants within the bound, the oldest first, and how many are beyond it. The receiver of the
+/// traffic is always among the listed ones: it takes the last place if it is younger.
+fn listed(decision: Decision, bounds: &Bounds) -> (Vec<Claimant>, usize) {
+    let Decision {
+        mut claimants,
+        receiver,
+        ..
+    } = decision;
+    let bound = bounds.claimants_per_conflict;
+    let omitted = claimants.len().saturating_sub(bound);
+    let position = claimants.iter().position(|c| Some(c.id) == receiver);
+    if let (Some(position), Some(last)) = (position, bound.checked_sub(1))
+        && position > last
+    {
+        claimants.swap(last, position);
+    }
+    claimants.truncate(bound);
+    (claimants, omitted)
 }

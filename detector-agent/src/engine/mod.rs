@@ -44,7 +44,6 @@ mod in_flight_snapshots;
 mod kernel_objects;
 mod lifecycle;
 mod links;
-mod listed_claimants;
 mod moves;
 mod network;
 mod observation;

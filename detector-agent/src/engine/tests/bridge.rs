@@ -203,8 +203,6 @@ fn flapping_entry_shows_both_ports() {
 #[test]
 fn handover_behind_a_bridge_is_not_flapping() {
     let mut node = Node::with_bridge(2);
-    node.pod_link(1, mac(1));
-    node.pod_link(2, mac(2));
     node.address(1, "10.0.0.1");
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     for (from, to) in [(1_u8, 2), (2, 1), (1, 2)] {

@@ -218,8 +218,7 @@ fn event_carries_the_time_of_the_deciding_observation() {
 #[test]
 fn evidence_carries_macs_and_times() {
     let mut node = Node::with_pods(2);
-    let token = node.begin_snapshot();
-    node.finish_device_snapshot(token, 1, pod_with_mac(1, mac(1), "10.0.0.1"));
+    node.read_pod_addresses(1, &["10.0.0.1"]);
     let first = node.now;
     node.observe(Observation::Frame(FrameClaim {
         mac: mac(9),

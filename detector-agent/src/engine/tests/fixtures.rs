@@ -156,22 +156,10 @@ pub(super) fn assigned(address: &str) -> AssignedAddress {
 pub(super) fn pod_addresses(ifindex: IfIndex, addresses: &[&str]) -> PodAddresses {
     PodAddresses {
         peer: peer(ifindex),
-        mac: None,
+        mac: Some(mac(u8::try_from(ifindex).unwrap())),
         addresses: Some(addresses.iter().map(|a| assigned(a)).collect()),
         is_truncated: false,
         further: Vec::new(),
-    }
-}
-
-/// A snapshot of one pod device whose end has this hardware address.
-pub(super) fn pod_with_mac(ifindex: IfIndex, mac: Mac, address: &str) -> Snapshot {
-    let read = PodAddresses {
-        mac: Some(mac),
-        ..pod_addresses(ifindex, &[address])
-    };
-    Snapshot {
-        pods: vec![read],
-        ..Snapshot::default()
     }
 }
 
