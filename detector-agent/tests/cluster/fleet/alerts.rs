@@ -88,13 +88,14 @@ impl Alerts {
             run_pod_with(it, pod, node, address);
         }
         self.wait_raised(it, address);
-        super::delete_pods(it, "marker-1 marker-2");
-        super::wait_longer(it, "the end of the marker", || {
-            for kind in ["ipclaims", "ipconflicts"] {
+        // The one without the claim first: it would take the claim over while its device still exists.
+        for (pod, kind) in [("marker-2", "ipconflicts"), ("marker-1", "ipclaims")] {
+            super::delete_pods(it, pod);
+            super::wait_longer(it, "the end of the marker", || {
                 let left = super::names(it, kind)?;
                 ensure!(!left.contains(address), "{kind}: {left:?}");
-            }
-            Ok(())
-        });
+                Ok(())
+            });
+        }
     }
 }
