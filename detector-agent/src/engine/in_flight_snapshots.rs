@@ -36,8 +36,9 @@ pub(super) enum StateKey {
     HostAssignment(IfIndex, AssignmentId),
     /// A neighbour entry.
     Neighbour(IfIndex, IpAddr),
-    /// That a neighbour answered for its entry: touched when the kernel reports the entry as reachable.
-    Confirmation(IfIndex, IpAddr),
+    /// What a neighbour entry is evidence of: touched when the kernel reports a new entry, another hardware address, or that
+    /// the neighbour answered.
+    NeighbourEvidence(IfIndex, IpAddr),
     /// A forwarding entry.
     Fdb(IfIndex, Mac, Option<u16>),
     /// The route of a destination, prefix length, metric and table: a new one replaces the old one.

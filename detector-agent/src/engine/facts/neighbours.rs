@@ -187,12 +187,12 @@ impl Facts {
 
     /// The address was removed in the pod behind `ifindex`: entries there count again only once
     /// they are confirmed. On a bridge, only hardware addresses for which `is_behind_pod` is true
-    /// are affected. With `is_confirmed_since`, the present one was confirmed after the removal if it ever was.
+    /// are affected. With `is_newer`, the present one is evidence from after the removal.
     pub(in crate::engine) fn refute_neighbour(
         &mut self,
         ifindex: IfIndex,
         address: IpAddr,
-        is_confirmed_since: bool,
+        is_newer: bool,
         is_behind_pod: impl Fn(Mac) -> bool,
     ) -> bool {
         let Some(entry) = self.by_address.get_mut(&address) else {
@@ -201,9 +201,10 @@ impl Facts {
         let mut touched = false;
         for neighbour in entry.neighbours.iter_mut().filter(|n| n.ifindex == ifindex) {
             if is_behind_pod(neighbour.lladdr) {
-                let is_newer = is_confirmed_since && neighbour.confirmed;
-                neighbour.refuted = !is_newer;
-                neighbour.confirmed = is_newer;
+                if !is_newer {
+                    neighbour.refuted = true;
+                    neighbour.confirmed = false;
+                }
                 neighbour.returned = false;
                 touched = true;
             }

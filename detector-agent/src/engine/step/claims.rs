@@ -106,21 +106,21 @@ impl Engine {
         at: Timestamp,
         read: Option<&FinishedSnapshot>,
     ) {
-        let has_answered_since = |ifindex| {
-            let confirmation = StateKey::Confirmation(ifindex, address);
-            read.is_some_and(|read| read.is_outdated(&confirmation))
+        let is_newer = |ifindex| {
+            let evidence = StateKey::NeighbourEvidence(ifindex, address);
+            read.is_some_and(|read| read.is_outdated(&evidence))
         };
         let mut changed = self.facts.withdraw_frames(device, address, at);
-        let since = has_answered_since(device);
+        let newer = is_newer(device);
         changed |= self
             .facts
-            .refute_neighbour(device, address, since, |_| true);
+            .refute_neighbour(device, address, newer, |_| true);
         if let Some(bridge) = self.links.bridge_of(device) {
             let is_behind_pod = |mac| self.fdb.port(bridge, mac) == Some(device);
-            let since = has_answered_since(bridge);
+            let newer = is_newer(bridge);
             changed |= self
                 .facts
-                .refute_neighbour(bridge, address, since, is_behind_pod);
+                .refute_neighbour(bridge, address, newer, is_behind_pod);
         }
         if changed {
             self.dirty.insert(address);

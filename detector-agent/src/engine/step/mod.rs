@@ -40,7 +40,8 @@ use super::{
     moves::Moves,
     network::Network,
     observation::{
-        AssignmentId, IfIndex, NudState, Observation, Peer, TimedObservation, Timestamp, Vlan,
+        AssignmentId, IfIndex, Neighbour, NudState, Observation, Peer, TimedObservation, Timestamp,
+        Vlan,
     },
     refusals::Refusals,
     route_lookups::{Dependency, RouteLookups},
@@ -250,9 +251,9 @@ impl Engine {
             Observation::Neighbour(neighbour) => {
                 let (ifindex, address) = (neighbour.ifindex, neighbour.address);
                 self.touch(StateKey::Neighbour(ifindex, address));
-                if neighbour.state == NudState::Reachable {
+                if neighbour.state == NudState::Reachable || self.is_other_neighbour(&neighbour) {
                     self.in_flight
-                        .touch(StateKey::Confirmation(ifindex, address));
+                        .touch(StateKey::NeighbourEvidence(ifindex, address));
                 }
                 self.route_lookups
                     .changed(Dependency::Neighbour(ifindex, address));
@@ -311,6 +312,14 @@ impl Engine {
             },
             effects,
         );
+    }
+
+    /// Whether there is no such neighbour entry, or one with another hardware address.
+    fn is_other_neighbour(&self, neighbour: &Neighbour) -> bool {
+        let facts = self.facts.get(neighbour.address).into_iter();
+        let mut known = facts.flat_map(|facts| &facts.neighbours);
+        let known = known.find(|known| known.ifindex == neighbour.ifindex);
+        known.map(|known| known.lladdr) != neighbour.lladdr
     }
 
     /// Whether a change of an address in a namespace is to be applied now. Otherwise the device

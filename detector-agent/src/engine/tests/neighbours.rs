@@ -181,6 +181,21 @@ fn entry_confirmed_since_a_snapshot_started_is_not_refuted_by_its_missing_addres
 }
 
 #[test]
+fn entry_that_appeared_since_a_snapshot_started_is_not_refuted_by_its_missing_address() {
+    let mut node = Node::with_pods(2);
+    node.address(1, "10.0.0.1");
+    let token = node.begin_snapshot();
+    node.neighbour(1, "10.0.0.1", mac(1), NudState::Stale);
+    let refuted = |node: &Node| {
+        let facts = node.engine.facts().get(ip("10.0.0.1")).unwrap();
+        facts.neighbours[0].refuted
+    };
+    assert!(!refuted(&node));
+    node.finish_node_snapshot(token, snapshot(&[(1, &[]), (2, &["10.0.0.1"])]));
+    assert!(!refuted(&node));
+}
+
+#[test]
 fn reassigned_address_makes_its_entry_evidence_again() {
     let mut node = Node::with_pods(1);
     node.read_pod_addresses(1, &["10.0.0.1"]);
