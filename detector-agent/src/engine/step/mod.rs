@@ -251,7 +251,11 @@ impl Engine {
             Observation::Neighbour(neighbour) => {
                 let (ifindex, address) = (neighbour.ifindex, neighbour.address);
                 self.touch(StateKey::Neighbour(ifindex, address));
-                if neighbour.state == NudState::Reachable || self.is_other_neighbour(&neighbour) {
+                // Only a snapshot in flight needs to know, and each update would cost a lookup.
+                if self.in_flight.is_any()
+                    && (neighbour.state == NudState::Reachable
+                        || self.is_other_neighbour(&neighbour))
+                {
                     self.in_flight
                         .touch(StateKey::NeighbourEvidence(ifindex, address));
                 }
