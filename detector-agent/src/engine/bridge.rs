@@ -4,8 +4,9 @@
 //! An entry that ages out is kept as long as a neighbour entry has its hardware address: a quiet
 //! pod's entry ages out, but the pod stays where it is.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::hash::HashMap;
 use super::observation::{FdbEntry, IfIndex, Mac};
 
 /// The result of a change.

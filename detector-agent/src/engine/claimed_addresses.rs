@@ -5,12 +5,9 @@
 //! assigned take precedence over those that were only observed. An address is listed if one of its claimants has it within
 //! its share. What does not fit is counted ([`ClaimedAddresses::omitted`]).
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    net::IpAddr,
-};
+use std::{collections::BTreeSet, net::IpAddr};
 
-use super::{observation::IfIndex, small_set::SmallSet};
+use super::{hash::HashMap, observation::IfIndex, small_set::SmallSet};
 
 /// The maximum number of listed addresses.
 pub const MAX_CLAIMED_ADDRESSES: usize = 32_768;

@@ -5,13 +5,11 @@
 //! [`Bounds::open_conflicts`], of which observed ones may use three quarters. Any other is admitted up to
 //! [`Bounds::all_open_conflicts`].
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    net::IpAddr,
-};
+use std::{collections::BTreeSet, net::IpAddr};
 
 use super::{
     conflict::{ClaimantId, Confidence},
+    hash::HashMap,
     settings::Bounds,
 };
 

@@ -1,10 +1,9 @@
 //! How much is open and claimed, kept as it changes: counting it again would cost too much to do it
 //! with every event.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    net::IpAddr,
-};
+use std::{collections::BTreeMap, net::IpAddr};
+
+use super::hash::HashMap;
 
 /// How many conflicts or anomalies are open, by kind.
 #[derive(Debug)]

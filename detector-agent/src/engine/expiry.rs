@@ -1,12 +1,8 @@
 //! Schedules checks of what may end without an observation, such as the claims of an address: at most one per key.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    hash::Hash,
-    net::IpAddr,
-};
+use std::{collections::BTreeSet, hash::Hash, net::IpAddr};
 
-use super::observation::Timestamp;
+use super::{hash::HashMap, observation::Timestamp};
 
 /// What to check, each at one time. An early check is harmless: it changes nothing by itself and schedules the next.
 #[derive(Debug)]
@@ -19,7 +15,7 @@ impl<K> Default for ExpiryQueue<K> {
     fn default() -> Self {
         Self {
             queue: BTreeSet::new(),
-            scheduled: HashMap::new(),
+            scheduled: HashMap::default(),
         }
     }
 }

@@ -5,12 +5,10 @@
 //! its position in the order; with none in flight nothing is recorded. A snapshot that started
 //! before another one of the whole node, and finishes after it, is discarded.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    net::IpAddr,
-};
+use std::{collections::BTreeMap, net::IpAddr};
 
 use super::{
+    hash::HashMap,
     observation::{AssignmentId, FdbEntry, IfIndex, Mac, Peer, Route},
     snapshot::{SnapshotScope, SnapshotToken},
 };

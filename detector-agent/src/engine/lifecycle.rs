@@ -4,10 +4,7 @@
 //! is emitted only if the claimants, the kind, the confidence, the receiver of the traffic or the
 //! sweep changed.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    net::IpAddr,
-};
+use std::{collections::BTreeSet, net::IpAddr};
 
 use super::{
     anomaly::AnomalyId,
@@ -17,6 +14,7 @@ use super::{
     },
     conflict_room::{ConflictRoom, RetryTarget},
     counts::KindCounts,
+    hash::HashMap,
     ids::mix,
     network::Network,
     observation::Timestamp,
@@ -71,7 +69,7 @@ pub(super) struct Lifecycle {
 impl Lifecycle {
     pub(super) fn new(seed: u64) -> Self {
         Self {
-            open: HashMap::new(),
+            open: HashMap::default(),
             counts: KindCounts::default(),
             seed,
             serial: 0,

@@ -3,12 +3,13 @@
 //! Invariants: at most one pod device per peer, and every pod device that has a peer is found by
 //! it; a generation is never used twice.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::{
     change_budget::ChangeBudget,
     cni_networks::{CniNetworkId, CniNetworks},
     conflict::ClaimantId,
+    hash::HashMap,
     observation::{IfIndex, Link, LinkKind, Mac, NsId, Peer, PortVlan, Timestamp},
 };
 

@@ -39,6 +39,7 @@ mod facts;
 mod further_reads;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod hash;
 mod ids;
 mod in_flight_snapshots;
 mod kernel_objects;

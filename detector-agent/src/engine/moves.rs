@@ -4,14 +4,11 @@
 //! As in RFC 7432, a claim by one device while another holds the address is a move, even if it
 //! repeats an earlier claim. A pod that claims it on another one of its interfaces is no move.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    net::IpAddr,
-    time::Duration,
-};
+use std::{collections::VecDeque, net::IpAddr, time::Duration};
 
 use super::{
     conflict::{Claimant, ClaimantId},
+    hash::HashMap,
     observation::Timestamp,
     record::PersistedMoves,
     scope::Scope,
@@ -91,7 +88,7 @@ impl Moves {
     /// Makes room: the device that holds the most addresses loses the oldest of those that do not
     /// flap, or if all do, the oldest of all.
     fn evict(&mut self, flap_moves: usize) {
-        let mut by_holder = HashMap::<ClaimantId, Vec<(bool, Timestamp, IpAddr)>>::new();
+        let mut by_holder = HashMap::<ClaimantId, Vec<(bool, Timestamp, IpAddr)>>::default();
         for (address, scopes) in &self.histories {
             let flaps = |(_, history): &(_, HolderHistory)| history.moves.len() >= flap_moves;
             if let Some((_, history)) = scopes.first() {

@@ -7,11 +7,12 @@
 //! holds until the next one.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
+    collections::{BTreeMap, btree_map::Entry},
     net::IpAddr,
 };
 
 use super::{
+    hash::{HashMap, HashSet},
     observation::{IfIndex, Mac},
     route_query::{BridgePort, RouteAnswers, RouteQuery, RouteTarget},
     routes::covers_prefix,

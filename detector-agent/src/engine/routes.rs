@@ -2,12 +2,10 @@
 //! show it. A route is never a claim, and the kernel's own answer takes precedence
 //! ([`route_lookups`](super::route_lookups)).
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    net::IpAddr,
-};
+use std::{collections::BTreeMap, net::IpAddr};
 
 use super::{
+    hash::HashMap,
     observation::{IfIndex, Route, RoutePlace},
     small_set::push_compact,
     topology::L3Presence,

@@ -1,11 +1,9 @@
 //! L2 domains and routing domains of links (`docs/detection-rules.md`, section 2).
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    net::IpAddr,
-};
+use std::{collections::BTreeSet, net::IpAddr};
 
 use super::{
+    hash::HashMap,
     links::Links,
     observation::{IfIndex, LinkKind, Vlan},
     scope::{NetworkId, is_link_local},

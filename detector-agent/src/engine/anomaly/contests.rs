@@ -1,13 +1,14 @@
 //! Which devices contest the addresses of which open conflicts.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
 
 use super::{
     super::{
         conflict::{ClaimantId, Confidence, Conflict, ConflictId, ConflictKind},
+        hash::HashMap,
         observation::{IfIndex, Timestamp},
     },
     model::Contested,

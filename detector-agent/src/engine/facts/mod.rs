@@ -15,10 +15,7 @@ mod overflow;
 mod removals;
 mod restored;
 
-use std::{
-    collections::{HashMap, HashSet},
-    net::IpAddr,
-};
+use std::net::IpAddr;
 
 pub use assigned::MAX_ASSIGNMENTS;
 pub(super) use assigned::{Assigned, HostAddress, RemovedAssignment};
@@ -28,6 +25,7 @@ pub(super) use further::FurtherFact;
 pub(super) use neighbours::{NeighbourFact, NeighbourUpdateContext};
 
 use super::{
+    hash::{HashMap, HashSet},
     observation::{IfIndex, Mac, NsId, Peer},
     small_set::SmallSet,
     topology::L3Presence,

@@ -4,10 +4,7 @@
 //! Invariant: at most [`Bounds::overflow_addresses`](crate::engine::settings::Bounds) in all. At that bound, the peer that has the
 //! most loses some.
 
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    net::IpAddr,
-};
+use std::{collections::hash_map::Entry, net::IpAddr};
 
 use super::{
     Assigned, Facts, Owner, StoreOutcome,
@@ -15,6 +12,7 @@ use super::{
 };
 use crate::engine::{
     beginning::{Beginning, UnknownBeginning},
+    hash::HashMap,
     observation::{AssignedAddress, AssignmentId, Peer, Timestamp},
     settings::Bounds,
 };

@@ -1,12 +1,12 @@
 //! Addresses recently removed in a pod: a frame may be processed after a removal although it was
 //! sent before.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    net::IpAddr,
-};
+use std::{collections::VecDeque, net::IpAddr};
 
-use crate::engine::observation::{IfIndex, Timestamp};
+use crate::engine::{
+    hash::HashMap,
+    observation::{IfIndex, Timestamp},
+};
 
 /// Bound on remembered removals, the newest; a frame waits in the ring buffer for milliseconds.
 const MAX_REMOVALS: usize = 4096;

@@ -1,11 +1,12 @@
 //! Merges a snapshot: what it contains is added, what it does not contain is removed, except where
 //! a live update is newer. Decisions follow once all of it is merged.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 
 use super::{Effect, Engine};
 use crate::engine::{
     facts::Owner,
+    hash::{HashMap, HashSet},
     in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
     links::NamespaceAccess,
     observation::{

@@ -21,7 +21,7 @@ mod sweep;
 mod topology;
 
 use std::{
-    collections::{BTreeSet, HashSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     net::IpAddr,
 };
 
@@ -34,6 +34,7 @@ use super::{
     expiry::ExpiryQueue,
     facts::Facts,
     further_reads::FurtherReads,
+    hash::HashSet,
     in_flight_snapshots::{InFlightSnapshots, StateKey},
     lifecycle::{DecisionTime, Lifecycle},
     links::{Links, PodDevice},
@@ -195,7 +196,7 @@ impl Engine {
             refusals: Refusals::default(),
             dirty: BTreeSet::new(),
             unresolved_links: BTreeSet::new(),
-            deferred_peers: HashSet::new(),
+            deferred_peers: HashSet::default(),
             further_reads: FurtherReads::default(),
             awaiting_networks: VecDeque::new(),
             restored: restore::RestoredConflicts::default(),

@@ -7,12 +7,13 @@
 //! devices that still exist, its claimants keep the times since when they claim it, and the rules decide: it continues without an event, is updated, or is
 //! resolved.
 
-use std::{collections::HashSet, net::IpAddr};
+use std::net::IpAddr;
 
 use super::Engine;
 use crate::engine::{
     conflict::{Claimant, ClaimantId, Conflict},
     facts::{FrameFact, StoreOutcome},
+    hash::HashSet,
     in_flight_snapshots::{FinishedSnapshot, StateKey},
     links::LinkState,
     observation::{IfIndex, Peer, Timestamp, Vlan},
