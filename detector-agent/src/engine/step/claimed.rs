@@ -14,6 +14,7 @@ use crate::engine::{
 impl Engine {
     /// What changed in the table of claimed addresses since it was last taken.
     pub fn take_claimed_update(&mut self) -> Option<ClaimedUpdate> {
+        self.update_claimed();
         self.claimed.take_update()
     }
 
@@ -22,16 +23,18 @@ impl Engine {
         self.claimed.request_rewrite();
     }
 
-    /// How many claimed addresses are not in the table.
+    /// How many claimed addresses are not in the table, as it was last taken.
     #[must_use]
     pub fn claimed_addresses_omitted(&self) -> usize {
         self.claimed.omitted()
     }
 
-    /// The facts about an address, or what they depend on, changed.
-    pub(super) fn update_claimed(&mut self, address: IpAddr) {
-        let claims = self.address_claims(address);
-        self.claimed.update(address, claims);
+    /// Brings the table up to date. Not part of a step: no event waits for the table.
+    fn update_claimed(&mut self) {
+        for address in std::mem::take(&mut self.outdated_in_claimed) {
+            let claims = self.address_claims(address);
+            self.claimed.update(address, claims);
+        }
     }
 
     /// Every claimant that facts name. Whether a claim is live and in which network it counts does not matter here: a claim
@@ -75,7 +78,8 @@ impl Engine {
 
     /// The addresses that the table has other claimants for than the facts.
     #[cfg(test)]
-    pub(in crate::engine) fn outdated_claimed(&self) -> Vec<IpAddr> {
+    pub(in crate::engine) fn outdated_claimed(&mut self) -> Vec<IpAddr> {
+        self.update_claimed();
         let addresses: Vec<_> = self.facts.addresses().collect();
         let in_table = |address: &&IpAddr| !self.claimed.claims_of(**address).is_empty();
         assert_eq!(

@@ -26,7 +26,7 @@ impl Engine {
             while let Some(address) = self.dirty.pop_first() {
                 self.decide(address, at, effects);
                 self.check_anomalies(address, at, effects);
-                self.update_claimed(address);
+                self.outdated_in_claimed.insert(address);
                 if let Some(changed) = &mut self.changed_claims {
                     changed.insert(address);
                 }

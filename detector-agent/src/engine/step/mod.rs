@@ -150,6 +150,8 @@ pub struct Engine {
     anomalies: Anomalies,
     /// The addresses that facts name claimants of, for the kernel programs.
     claimed: ClaimedAddresses,
+    /// Addresses whose facts changed since that table was last brought up to date.
+    outdated_in_claimed: BTreeSet<IpAddr>,
     /// Addresses whose claims may have changed since they were last taken; `None` if nobody wants them.
     changed_claims: Option<BTreeSet<IpAddr>>,
     /// A snapshot of the whole node was merged at least once.
@@ -180,6 +182,7 @@ impl Engine {
             claim_counts: ClaimCounts::default(),
             anomalies: Anomalies::new(settings.anomalies, settings.id_seed),
             claimed: ClaimedAddresses::default(),
+            outdated_in_claimed: BTreeSet::new(),
             changed_claims: None,
             has_full_snapshot: false,
             settings,
