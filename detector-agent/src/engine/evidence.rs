@@ -6,7 +6,7 @@ use std::{net::IpAddr, time::Duration};
 use super::{
     beginning::Beginning,
     claimants::ClaimContext,
-    conflict::{Claimant, Evidence, EvidenceKind},
+    conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
     facts::{AddressFacts, FrameFact, NeighbourFact},
     links::{LinkState, NamespaceAccess},
     observation::{FrameKind, NudState, Timestamp, Vlan},
@@ -29,6 +29,21 @@ impl Claimant {
             .filter(|e| e.mac.is_some())
             .max_by_key(|e| e.last_seen)
             .and_then(|e| e.mac);
+    }
+
+    /// Whether the interface with the address has another hardware address than `before`. In frames and neighbour entries a
+    /// pod can have another one each time: those are reported with the next change.
+    pub(super) fn has_other_mac(&self, before: &Self) -> bool {
+        matches!(self.id, ClaimantId::Device(..))
+            && self.assigned().any(|now| {
+                let mut same = before.assigned().filter(|e| e.detail == now.detail);
+                now.mac.is_some() && same.any(|e| e.mac.is_some() && e.mac != now.mac)
+            })
+    }
+
+    fn assigned(&self) -> impl Iterator<Item = &Evidence> {
+        let evidence = self.evidence.iter();
+        evidence.filter(|e| e.kind == EvidenceKind::Address)
     }
 
     /// Its certain evidence, see [`Evidence::is_certain`].

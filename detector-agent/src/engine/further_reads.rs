@@ -1,4 +1,4 @@
-//! When to read the further interfaces of a pod's namespace again.
+//! When to read the further interfaces of a pod's namespace, and the hardware addresses, again.
 //!
 //! Notifications of their addresses do not contain what decides whether the pod answers for them, so the namespace is read after
 //! each: at once while it has budget, and otherwise as soon as it has. A pod that changes addresses all the time therefore does

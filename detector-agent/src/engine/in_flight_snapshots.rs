@@ -24,6 +24,8 @@ pub(super) enum StateKey {
     /// contains about the neighbours, addresses and ports of such a link belongs to the earlier
     /// link, or was also reported live for the later one.
     LinkIdentity(IfIndex),
+    /// The hardware address of a pod's end.
+    PodLink(Peer),
     /// All assignments of a pod's address: touched with each of them.
     PodAddress(Peer, IpAddr),
     /// One assignment of a pod's address.

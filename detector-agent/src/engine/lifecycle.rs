@@ -1,8 +1,9 @@
 //! The lifecycle of conflicts: raised at once, updated as they change, resolved when they end.
 //!
 //! Invariants: a conflict is raised once and resolved once and keeps its id in between; an update
-//! is emitted only if the claimants, the kind, the confidence, the receiver of the traffic or the
-//! sweep changed.
+//! is emitted only if the claimants, the hardware address of one of their interfaces, the kind, the
+//! confidence, the receiver of the traffic or the sweep changed. A hardware address that becomes
+//! known afterwards is no change: a new conflict is one event.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -335,7 +336,7 @@ impl TrackedConflict {
     }
 
     /// Replaces the present claimants; those that left follow with their reasons. `true` if a
-    /// claimant joined or left, or its device was renamed.
+    /// claimant joined or left, its device was renamed, or its interface got another hardware address.
     fn replace(
         &mut self,
         decision: Decision,
@@ -345,16 +346,18 @@ impl TrackedConflict {
         let ids: BTreeSet<_> = decision.claimants.iter().map(|c| c.id).collect();
         let before = std::mem::take(&mut self.conflict.claimants);
         let (mut claimants, omitted) = listed(decision, bounds);
-        let is_renamed = before.iter().filter(|c| c.left.is_none()).any(|b| {
-            let is_other_name =
-                |c: &Claimant| (c.id, c.ifindex) == (b.id, b.ifindex) && c.device != b.device;
-            claimants.iter().any(is_other_name)
+        let differs = before.iter().filter(|c| c.left.is_none()).any(|b| {
+            let is_other = |c: &Claimant| {
+                (c.id, c.ifindex) == (b.id, b.ifindex)
+                    && (c.device != b.device || c.has_other_mac(b))
+            };
+            claimants.iter().any(is_other)
         });
         let left = departed(before, &ids, leave_reason, bounds);
         claimants.extend(left);
         self.conflict.claimants = claimants;
         self.conflict.claimants_omitted = omitted;
-        let changed = is_renamed || ids != self.ids;
+        let changed = differs || ids != self.ids;
         self.ids = ids;
         changed
     }

@@ -41,7 +41,7 @@ pub(super) struct LinkState {
     pub(super) further_changed: Option<Timestamp>,
     /// What came of the last attempt to read the addresses in its pod's namespace.
     pub(super) namespace_access: NamespaceAccess,
-    /// The hardware address of the pod's end, once read.
+    /// The hardware address of the pod's end, once read or reported.
     pub(super) peer_mac: Option<Mac>,
     /// The pod's namespace is gone, and the kernel is about to remove the device.
     pub(super) is_dying: bool,

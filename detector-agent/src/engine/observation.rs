@@ -80,6 +80,8 @@ pub enum Observation {
     NamespaceIdFreed(NsId),
     /// The pod's end of a pair moved to another namespace; no message is about the other end.
     PeerMoved(Peer),
+    /// A link in another namespace appeared or changed; carries its present hardware address.
+    PodLink(Peer, Mac),
     /// Notifications were lost, and those that follow are newer. A snapshot of the node repairs the
     /// loss; snapshots in flight are of no use for that.
     NotificationsLost,

@@ -47,19 +47,15 @@ impl Core {
                 Effect::Updated(conflict) => self.report(Change::Updated, &conflict),
                 Effect::Resolved(conflict) => self.report(Change::Resolved, &conflict),
                 Effect::Attach(device) => {
-                    self.attaching += 1;
                     self.outputs.reporter.device_appeared(&device);
-                    // A device found by a snapshot of the node has been read with it.
-                    let token = (!self.resync.is_merging).then(|| self.start_snapshot());
-                    self.send_job(WorkerJob::Attach(device, token));
+                    self.attach_or_wait(device);
                 }
                 Effect::Renamed(device) => {
                     self.outputs.reporter.device_appeared(&device);
-                    // An attach under the old name may have failed, or may still be waiting.
-                    self.attaching += 1;
-                    self.send_job(WorkerJob::Attach(device, None));
+                    self.attach_renamed(device);
                 }
                 Effect::Detach(device) => {
+                    self.attach_schedule.remove(device.ifindex);
                     self.attached.remove(&device.ifindex);
                     self.outputs
                         .reporter
@@ -146,6 +142,7 @@ impl Core {
             self.engine.set_reported(conflict, reported);
         }
         if change != Change::Resolved {
+            self.attach_claimants(conflict);
             self.check_conflict(conflict);
         }
         if let Some(persistence) = &mut self.outputs.persistence {

@@ -13,6 +13,7 @@ mod ipv6;
 mod leftovers;
 mod loss;
 mod moves;
+mod new_devices;
 mod own_interfaces;
 mod own_stack;
 mod preemption;

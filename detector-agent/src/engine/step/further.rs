@@ -46,7 +46,8 @@ impl Engine {
         }
     }
 
-    fn read_namespace(&self, nsid: NsId, effects: &mut Vec<Effect>) {
+    /// Reads what is in a namespace.
+    pub(super) fn read_namespace(&self, nsid: NsId, effects: &mut Vec<Effect>) {
         let devices = self.links.pods_in(nsid);
         effects.extend(devices.map(LinkState::device).map(Effect::ReadDevice));
     }

@@ -174,7 +174,8 @@ impl Engine {
                     Some(_) => NamespaceAccess::Readable,
                     None => NamespaceAccess::Unreadable,
                 };
-                link.peer_mac = pod.mac.or(link.peer_mac);
+                let is_newer = !finished.is_outdated(&StateKey::PodLink(pod.peer));
+                link.peer_mac = pod.mac.filter(|_| is_newer).or(link.peer_mac);
                 if known != (link.namespace_access, link.peer_mac) {
                     self.mark_link_dirty(device);
                     self.authority_changed(device, None, at);

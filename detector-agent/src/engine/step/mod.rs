@@ -64,8 +64,8 @@ pub enum Effect {
     /// It ended: claimants of at most one pod, or the node alone, remain, or an address flaps no
     /// more.
     Resolved(Conflict),
-    /// A pod device appeared, or its peer became known or changed: attach to it and read its
-    /// namespace.
+    /// A pod device appeared, or its peer became known or changed: read its namespace, and
+    /// attach to it: soon if it is being set up ([`Engine::is_being_set_up`]), else now.
     Attach(PodDevice),
     /// The name or alias of a pod device changed.
     Renamed(PodDevice),
@@ -232,6 +232,7 @@ impl Engine {
             Observation::NotificationsLost => self.notifications_lost(),
             Observation::NamespaceIdFreed(nsid) => self.namespace_id_freed(nsid, at),
             Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
+            Observation::PodLink(peer, mac) => self.pod_link(peer, mac, now, effects),
             Observation::PodAddress(peer, info) => {
                 if self.may_change(peer, info.id(), now, effects) {
                     self.pod_address(peer, info, at, true);

@@ -185,6 +185,36 @@ impl Engine {
         effects.push(Effect::Attach(device));
     }
 
+    /// The hardware address of the pod's end of a device. A device whose peer is unknown or uncertain is read in any case.
+    pub(super) fn pod_link(
+        &mut self,
+        peer: Peer,
+        mac: Mac,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(link) = self.links.pod_by_peer(peer).filter(|link| !link.is_stale) else {
+            return;
+        };
+        let device = link.link.ifindex;
+        match link.peer_mac {
+            Some(known) if known == mac => {}
+            // A pod can change it all the time, and each change is one of all its conflicts.
+            Some(_) => {
+                if self.further_reads.note(peer.nsid, now) {
+                    self.read_namespace(peer.nsid, effects);
+                }
+            }
+            None => {
+                self.touch(StateKey::PodLink(peer));
+                if let Some(link) = self.links.get_mut(device) {
+                    link.peer_mac = Some(mac);
+                }
+                self.mark_link_dirty(device);
+            }
+        }
+    }
+
     /// Removes everything that depends on a link that is gone.
     fn remove_link_facts(&mut self, ifindex: IfIndex, peer: Option<Peer>) {
         self.dirty.extend(self.facts.remove_link(ifindex));

@@ -163,6 +163,18 @@ pub(super) fn pod_addresses(ifindex: IfIndex, addresses: &[&str]) -> PodAddresse
     }
 }
 
+/// A snapshot of one pod device whose end has this hardware address.
+pub(super) fn pod_with_mac(ifindex: IfIndex, mac: Mac, address: &str) -> Snapshot {
+    let read = PodAddresses {
+        mac: Some(mac),
+        ..pod_addresses(ifindex, &[address])
+    };
+    Snapshot {
+        pods: vec![read],
+        ..Snapshot::default()
+    }
+}
+
 pub(super) fn further(address: &IpAddr, interface: &str) -> FurtherAddress {
     FurtherAddress {
         address: *address,

@@ -38,6 +38,7 @@ mod neighbour_store;
 mod neighbours;
 mod networks;
 mod own_stacks;
+mod pod_macs;
 mod pods;
 mod pool_coverage;
 mod prefix_lengths;
@@ -234,6 +235,11 @@ impl Node {
     fn address_gone(&mut self, ifindex: IfIndex, address: &str) {
         let id = assigned(address).id();
         self.observe(Observation::PodAddressGone(peer(ifindex), id));
+    }
+
+    /// The pod's end of a device has this hardware address.
+    fn pod_link(&mut self, ifindex: IfIndex, mac: Mac) {
+        self.observe(Observation::PodLink(peer(ifindex), mac));
     }
 
     fn host(&mut self, ifindex: IfIndex, address: &str) {

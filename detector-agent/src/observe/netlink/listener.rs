@@ -328,6 +328,12 @@ pub(super) fn pod_message(
     nsid: NsId,
     mut emit: impl FnMut(Observation),
 ) -> Result<(), Undecodable> {
+    if message.kind == RTM_NEWLINK {
+        if let Some((ifindex, mac)) = link::hardware_address(message.payload)? {
+            emit(Observation::PodLink(Peer { nsid, ifindex }, mac));
+        }
+        return Ok(());
+    }
     if message.kind == RTM_DELLINK {
         if let Some(removed) = link::removed_link(message.payload)?.filter(|link| link.has_moved) {
             let ifindex = removed.ifindex;

@@ -145,6 +145,25 @@ pub(in super::super) fn new_link(payload: &[u8]) -> Result<Option<LinkFacts>, Un
     }))
 }
 
+/// The hardware address in `RTM_NEWLINK`; `None` in partial messages, and if the link has none.
+pub(in super::super) fn hardware_address(
+    payload: &[u8],
+) -> Result<Option<(IfIndex, Mac)>, Undecodable> {
+    let header = LinkHeader::parse(payload)?;
+    if u8::from(header.interface_family) != AF_UNSPEC {
+        return Ok(None);
+    }
+    let ifindex = if_index(header.index)?;
+    let mut found = None;
+    for_each_attribute(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
+        if kind == IFLA_ADDRESS {
+            found = mac(value);
+        }
+        Ok(())
+    })?;
+    Ok(found.map(|mac| (ifindex, mac)))
+}
+
 /// The port that a bridge's message is about (family `AF_BRIDGE`), or the bridge itself, with its PVID. The bridge sends one
 /// when the state or the VLANs of the port change (`br_ifinfo_notify` in net/bridge/br_netlink.c). Without VLANs there is no
 /// list of them.

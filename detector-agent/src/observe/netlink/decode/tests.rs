@@ -139,6 +139,18 @@ fn a_bridge_message_about_its_port_is_ignored() {
 }
 
 #[test]
+fn hardware_address_is_that_of_the_whole_link() {
+    for name in ["link_peer", "link_tap", "link_bridge", "link_loopback"] {
+        let whole = link(name);
+        let found = link::hardware_address(&payload(name)).unwrap();
+        assert_eq!(found, whole.mac.map(|mac| (whole.ifindex, mac)), "{name}");
+    }
+    // A bridge's message about its port.
+    let of_bridge = link::hardware_address(&payload("link_port_bridge_family"));
+    assert_eq!(of_bridge, Ok(None));
+}
+
+#[test]
 fn a_removed_link_names_the_end_it_moved_away_from() {
     let moved = link::removed_link(&payload("link_gone_moved")).unwrap();
     assert_eq!(
@@ -270,6 +282,7 @@ fn parse_all(bytes: &[u8]) {
     let decode = |payload: &[u8]| {
         let _ = link::new_link(payload);
         let _ = link::removed_link(payload);
+        let _ = link::hardware_address(payload);
         let _ = address::link_address(payload);
         let _ = neighbour::entry(payload);
         let _ = route::route(payload);

@@ -27,9 +27,13 @@ impl Harness {
                     let before = self.open.insert(conflict.id, conflict.clone());
                     prop_assert!(before.is_some(), "updated before it was raised");
                     let before = before.expect("is some");
-                    // Of the node's own claim, the expected form lacks the link.
+                    // Of the node's own claim, the expected form lacks the link; of all, the interface's hardware address.
                     let shown = |c: &Conflict| {
-                        let devices = c.present().map(|c| c.device.clone());
+                        let devices = c.present().map(|c| {
+                            let assigned = |e: &&Evidence| e.kind == EvidenceKind::Address;
+                            let macs = c.evidence.iter().filter(assigned).map(|e| e.mac);
+                            (c.device.clone(), macs.collect::<Vec<_>>())
+                        });
                         (expected_form(c), devices.collect::<Vec<_>>(), c.sweep)
                     };
                     prop_assert_ne!(shown(&before), shown(&conflict), "nothing changed");
