@@ -12,6 +12,9 @@ use crate::engine::Timestamp;
 
 /// How often one's own claim is verified. It heals what nobody reports: claims deleted by hand, a server restored from a backup.
 const VERIFY_OWN: Duration = Duration::from_secs(7_200);
+/// How soon a claim that was taken over is verified. The garbage collector deletes what it found to be of a Node that is gone, even if
+/// the owner has been replaced since it looked (`attemptToDeleteItem` in pkg/controller/garbagecollector: the uid is the precondition).
+const VERIFY_TAKEN_OVER: Duration = Duration::from_secs(60);
 /// How often is read what another holds, or what must not be created.
 const VERIFY_OTHER: Duration = Duration::from_secs(300);
 /// How long a request without an answer may still take effect, with a margin over [`Outcome::Failed`].
@@ -43,6 +46,8 @@ pub(super) struct ClaimBelief {
     /// The version of the `IPConflict` that was known when the claim was last read: if they disagree, the claim is right.
     checked_for: Option<Version>,
     verify_at: Option<Timestamp>,
+    /// It was another node's when it was last known, before this node's.
+    was_of_other: bool,
     /// A write whose outcome is not known may take effect until then.
     unsure_until: Option<Timestamp>,
     /// That write was of an earlier run: it matters only once this node has nothing of the subject.
@@ -57,6 +62,7 @@ impl ClaimBelief {
             since: Timestamp::default(),
             checked_for: None,
             verify_at: None,
+            was_of_other: false,
             unsure_until: None,
             is_of_earlier_run: false,
         }
@@ -144,9 +150,15 @@ impl ClaimBelief {
             }
         }
         let period = match holder {
+            Holder::Us(..) if self.was_of_other => VERIFY_TAKEN_OVER,
             Holder::Us(..) => VERIFY_OWN,
             _ => VERIFY_OTHER,
         };
+        match holder {
+            Holder::Unknown => {}
+            Holder::Other(..) => self.was_of_other = true,
+            Holder::Us(..) | Holder::Absent | Holder::Unusable => self.was_of_other = false,
+        }
         self.verify_at = Some(sent.now + jitter(period, rng));
         if !is_same_party(&self.holder, &holder) {
             self.known = sent.next_call;

@@ -91,6 +91,23 @@ fn claim_of_an_earlier_boot_is_taken_over() {
 }
 
 #[test]
+fn claim_that_is_collected_after_it_was_taken_over_is_registered_again() {
+    let (mut server, _a, mut b) = registered("web");
+    // The garbage collector has looked at the claim, and deletes it only after it was taken over.
+    server.nodes.remove("a");
+    b.claim(address(), "cart");
+    b.run_for(&mut server, 2 * CONFIRMATION);
+    assert_eq!(holder(&server, address()).unwrap().node, "b");
+    assert!(server.claims.remove(&address().object_name()).is_some());
+    b.run_for(&mut server, Duration::from_secs(90));
+    assert_eq!(holder(&server, address()).unwrap().node, "b");
+    // From then on it is verified as rarely as others.
+    let sent = b.run_for(&mut server, Duration::from_secs(600));
+    let read = |(_, request): &(_, Request)| matches!(request, Request::GetClaim);
+    assert!(!sent.iter().any(read), "{sent:?}");
+}
+
+#[test]
 fn view_from_before_a_boot_does_not_void_a_claim_of_after_it() {
     let (mut server, a, mut b) = registered("web");
     b.claim(address(), "cart");
