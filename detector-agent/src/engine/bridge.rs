@@ -6,8 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::hash::HashMap;
-use super::observation::{FdbEntry, IfIndex, Mac};
+use super::{
+    hash::HashMap,
+    observation::{FdbEntry, IfIndex, Mac},
+};
 
 /// The result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

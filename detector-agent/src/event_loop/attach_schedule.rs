@@ -6,12 +6,9 @@
 //!
 //! Invariant: a device waits at most [`MAX_WAIT`], whatever happens to it or to others.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
-use crate::engine::{IfIndex, Observation, Peer, PodDevice, Timestamp};
+use crate::engine::{ExpiryQueue, IfIndex, Observation, Peer, PodDevice, Timestamp};
 
 /// A plugin's changes to a device follow each other within this time, except while it waits for IPAM.
 const QUIET_FOR: Duration = Duration::from_millis(20);
@@ -23,8 +20,6 @@ struct Waiting {
     device: PodDevice,
     last_change: Timestamp,
     until: Timestamp,
-    /// Its entry in [`AttachSchedule::checks`].
-    next_check: Timestamp,
 }
 
 impl Waiting {
@@ -40,7 +35,7 @@ pub(super) struct AttachSchedule {
     by_peer: HashMap<Peer, IfIndex>,
     /// When each device is looked at next, not later than it is due. A change does not move the entry, because there may
     /// be tens of thousands a second.
-    checks: BTreeSet<(Timestamp, IfIndex)>,
+    checks: ExpiryQueue<IfIndex>,
 }
 
 impl AttachSchedule {
@@ -62,17 +57,15 @@ impl AttachSchedule {
         let ifindex = device.ifindex;
         let before = self.take(ifindex);
         let until = before.map_or(now + MAX_WAIT, |before| before.until);
-        let mut waiting = Waiting {
+        let waiting = Waiting {
             device,
             last_change: now,
             until,
-            next_check: now,
         };
-        waiting.next_check = waiting.attaches_at();
         if let Some(peer) = waiting.device.peer {
             self.by_peer.insert(peer, ifindex);
         }
-        self.checks.insert((waiting.next_check, ifindex));
+        self.checks.schedule(ifindex, waiting.attaches_at());
         self.waiting.insert(ifindex, waiting);
     }
 
@@ -83,7 +76,7 @@ impl AttachSchedule {
 
     fn take(&mut self, ifindex: IfIndex) -> Option<Waiting> {
         let waiting = self.waiting.remove(&ifindex)?;
-        self.checks.remove(&(waiting.next_check, ifindex));
+        self.checks.cancel(ifindex);
         if let Some(peer) = waiting.device.peer
             && self.by_peer.get(&peer) == Some(&ifindex)
         {
@@ -134,25 +127,17 @@ impl AttachSchedule {
 
     /// When [`Self::take_due`] has to be called next.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
-        self.checks.first().map(|(at, _)| *at)
+        self.checks.next_due()
     }
 
     /// The devices that are to be attached to by now. They wait no longer.
     pub(super) fn take_due(&mut self, now: Timestamp) -> Vec<PodDevice> {
         let mut due = Vec::new();
-        while let Some((at, ifindex)) = self.checks.first().copied()
-            && at <= now
-        {
-            self.checks.remove(&(at, ifindex));
-            let Some(waiting) = self.waiting.get_mut(&ifindex) else {
-                continue;
-            };
-            if waiting.attaches_at() <= now {
-                due.extend(self.take(ifindex).map(|waited| waited.device));
-                continue;
+        while let Some(ifindex) = self.checks.pop_due(now) {
+            match self.waiting.get(&ifindex).map(Waiting::attaches_at) {
+                Some(at) if at > now => self.checks.schedule(ifindex, at),
+                _ => due.extend(self.remove(ifindex)),
             }
-            waiting.next_check = waiting.attaches_at();
-            self.checks.insert((waiting.next_check, ifindex));
         }
         due
     }

@@ -71,7 +71,7 @@ fn new_device_is_attached_once_it_was_quiet() {
     assert_eq!(attached(&mut schedule, after(24)), []);
     assert!(schedule.contains(7));
     assert_eq!(attached(&mut schedule, after(1_000)), [(25, device(7))]);
-    assert!(schedule.is_empty() && schedule.checks.is_empty() && schedule.by_peer.is_empty());
+    assert!(schedule.is_empty() && schedule.next_due().is_none() && schedule.by_peer.is_empty());
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn removed_device_leaves_nothing() {
     schedule.insert(device(7), START);
     assert_eq!(schedule.remove(7), Some(device(7)));
     assert_eq!(schedule.remove(7), None);
-    assert!(schedule.is_empty() && schedule.checks.is_empty() && schedule.by_peer.is_empty());
+    assert!(schedule.is_empty() && schedule.next_due().is_none() && schedule.by_peer.is_empty());
     assert_eq!(schedule.next_due(), None);
 }
 
