@@ -10,8 +10,10 @@ use super::{SoakOptions, resources::ResourceTrend};
 /// webhook varies, and the allocator keeps freed memory. An hour creates about 80,000 pods in between, so 30 leaked bytes per pod
 /// are found.
 const MAX_GROWTH_KIB: f64 = 2048.0;
-/// Largest growth of the fewest descriptors: connections that stay open, such as those to the webhooks.
-const MAX_MORE_DESCRIPTORS: usize = 4;
+/// Largest growth of the fewest descriptors, without connections.
+const MAX_MORE_DESCRIPTORS: usize = 2;
+/// The most connections: eight to the webhook, and some that are being closed.
+const MAX_CONNECTIONS: usize = 16;
 
 /// The results.
 #[derive(Debug)]
@@ -42,6 +44,7 @@ impl fmt::Display for SoakReport {
             slope_kib_per_hour,
             max_kib,
             descriptors: (before, after),
+            max_connections,
         } = self.trend;
         let mib = |kib: f64| kib / 1024.0;
         let rate = self.created as f64 / seconds;
@@ -96,7 +99,7 @@ impl fmt::Display for SoakReport {
             ),
             (
                 "fewest descriptors, after warm-up and at end",
-                format!("{before}, {after}"),
+                format!("{before}, {after}, and at most {max_connections} connections"),
             ),
             (
                 "open conflicts, equal to those of `check`",
@@ -129,6 +132,11 @@ impl SoakReport {
         ensure!(
             after <= before + MAX_MORE_DESCRIPTORS,
             "descriptors grew from {before} to {after} after the warm-up; the bound is {MAX_MORE_DESCRIPTORS} more"
+        );
+        let connections = self.trend.max_connections;
+        ensure!(
+            connections <= MAX_CONNECTIONS,
+            "there were {connections} connections at once; the bound is {MAX_CONNECTIONS}"
         );
         Ok(())
     }

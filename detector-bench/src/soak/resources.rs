@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use detector_testkit::process::{open_descriptors, resident_kib};
+use detector_testkit::process::{Descriptors, open_descriptors, resident_kib};
 
 use crate::statistics::median;
 
@@ -12,7 +12,7 @@ use crate::statistics::median;
 struct ResourceSample {
     at: Duration,
     resident_kib: f64,
-    descriptors: usize,
+    descriptors: Descriptors,
 }
 
 /// The samples of one process.
@@ -34,9 +34,11 @@ pub(super) struct ResourceTrend {
     pub(super) slope_kib_per_hour: f64,
     /// Maximum, KiB.
     pub(super) max_kib: f64,
-    /// Fewest descriptors in the first and in the last quarter: a leak raises that, while the connections of a moment raise
-    /// only the most.
+    /// Fewest descriptors in the first and in the last quarter, without TCP connections: a leak raises that, while what is open
+    /// for a moment raises only the most.
     pub(super) descriptors: (usize, usize),
+    /// The most TCP connections. Their number varies with what the webhook does, so it is bounded instead of compared.
+    pub(super) max_connections: usize,
 }
 
 impl ResourceSamples {
@@ -74,12 +76,13 @@ impl ResourceSamples {
             slope_kib_per_hour: slope(warm)?,
             max_kib: memory(warm).into_iter().fold(0.0, f64::max),
             descriptors: (fewest_descriptors(first)?, fewest_descriptors(last)?),
+            max_connections: warm.iter().map(|s| s.descriptors.connections).max()?,
         })
     }
 }
 
 fn fewest_descriptors(samples: &[ResourceSample]) -> Option<usize> {
-    samples.iter().map(|sample| sample.descriptors).min()
+    samples.iter().map(|s| s.descriptors.others).min()
 }
 
 /// Slope of the linear regression by least squares, KiB per hour.
@@ -107,7 +110,10 @@ mod tests {
             at: Duration::from_secs(u64::from(second)),
             resident_kib: memory(second),
             // Fluctuates without a trend.
-            descriptors: 20 + second as usize % 7,
+            descriptors: Descriptors {
+                connections: second as usize % 9,
+                others: 20 + second as usize % 7,
+            },
         };
         ResourceSamples {
             pid: 0,
@@ -124,6 +130,7 @@ mod tests {
         assert!(flat.slope_kib_per_hour.abs() < 1.0, "{flat:?}");
         assert!((flat.last_kib - flat.first_kib).abs() < 1.0, "{flat:?}");
         assert_eq!(flat.descriptors, (20, 20));
+        assert_eq!(flat.max_connections, 8);
         let growing = samples(|second| 10_000.0 + f64::from(second))
             .trend()
             .unwrap();
@@ -138,7 +145,7 @@ mod tests {
     fn leaked_descriptors_count() {
         let mut leaking = samples(|_| 1.0);
         for (second, sample) in leaking.samples.iter_mut().enumerate() {
-            sample.descriptors += second / 20;
+            sample.descriptors.others += second / 20;
         }
         // Seconds 100 to 174, and 325 to 399.
         assert_eq!(leaking.trend().unwrap().descriptors, (25, 36));
