@@ -34,15 +34,20 @@ const PAIRS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(2);
 /// After this time an agent has finished its work after start-up.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
+/// The least time that an agent is idle: the API server then has closed the connections that the burst of registrations left (Go's
+/// server closes idle ones after 90 s).
+const CONNECTIONS_CLOSED: Duration = Duration::from_secs(100);
 
 /// What is compared.
-const QUANTITIES: [(&str, &str); 6] = [
+const QUANTITIES: [(&str, &str); 8] = [
     ("frame sent to event line read, p50", "µs"),
     ("frame sent to event line read, p99", "µs"),
     ("CPU time for each conflict", "µs"),
     ("CPU while idle", "% of a core"),
-    ("memory, resident", "MiB"),
-    ("memory, allocated", "MiB"),
+    ("memory while idle, resident", "MiB"),
+    ("memory while idle, allocated", "MiB"),
+    ("memory with open conflicts, resident", "MiB"),
+    ("memory with open conflicts, allocated", "MiB"),
 ];
 
 /// The agents.
@@ -64,10 +69,35 @@ struct Sample {
     conflicts_cpu: Duration,
     idle_cpu: Duration,
     idle_time: Duration,
-    resident_kib: u64,
-    anonymous_kib: u64,
+    /// Before the first conflict.
+    idle_memory: Memory,
+    /// After the last one; all of them are open.
+    memory: Memory,
     /// The runs that are added up here.
     runs: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Memory {
+    resident_kib: u64,
+    anonymous_kib: u64,
+}
+
+impl Memory {
+    fn of(agent: &Agent) -> Result<Self> {
+        Ok(Self {
+            resident_kib: resident_kib(agent.pid())?,
+            anonymous_kib: anonymous_kib(agent.pid())?,
+        })
+    }
+
+    /// Both together.
+    fn and(self, other: Self) -> Self {
+        Self {
+            resident_kib: self.resident_kib + other.resident_kib,
+            anonymous_kib: self.anonymous_kib + other.anonymous_kib,
+        }
+    }
 }
 
 /// A node with its pods.
@@ -111,8 +141,12 @@ fn measure(
         times.collect::<Result<Vec<_>>>()
     };
     let (before, at) = (cpu_times(&agents)?, Instant::now());
-    thread::sleep(options.idle_time);
+    thread::sleep(options.idle_time.max(CONNECTIONS_CLOSED));
     let (idle, idle_time) = (cpu_times(&agents)?, at.elapsed());
+    for (number, _, running) in &agents {
+        let sample = samples.get_mut(*number).context("no such agent")?;
+        sample.idle_memory = sample.idle_memory.and(Memory::of(&running.agent)?);
+    }
     for conflict in 0..options.local_conflicts {
         // Each is the first one as often as the others.
         let first = conflict as usize % agents.len();
@@ -132,8 +166,7 @@ fn measure(
         sample.idle_cpu += idle.saturating_sub(*before);
         sample.idle_time += idle_time;
         sample.conflicts_cpu += end.saturating_sub(*idle);
-        sample.resident_kib += resident_kib(running.agent.pid())?;
-        sample.anonymous_kib += anonymous_kib(running.agent.pid())?;
+        sample.memory = sample.memory.and(Memory::of(&running.agent)?);
         sample.runs += 1;
     }
     for (_, _, mut running) in agents {
@@ -200,8 +233,10 @@ impl Sample {
             percentile(&self.latencies_us, 99.0),
             self.conflicts_cpu.as_secs_f64() * 1e6 / self.latencies_us.len() as f64,
             self.idle_cpu.as_secs_f64() / self.idle_time.as_secs_f64() * 100.0,
-            mib(self.resident_kib),
-            mib(self.anonymous_kib),
+            mib(self.idle_memory.resident_kib),
+            mib(self.idle_memory.anonymous_kib),
+            mib(self.memory.resident_kib),
+            mib(self.memory.anonymous_kib),
         ]
     }
 
@@ -212,8 +247,8 @@ impl Sample {
             conflicts_cpu: self.conflicts_cpu + other.conflicts_cpu,
             idle_cpu: self.idle_cpu + other.idle_cpu,
             idle_time: self.idle_time + other.idle_time,
-            resident_kib: self.resident_kib + other.resident_kib,
-            anonymous_kib: self.anonymous_kib + other.anonymous_kib,
+            idle_memory: self.idle_memory.and(other.idle_memory),
+            memory: self.memory.and(other.memory),
             runs: self.runs + other.runs,
         }
     }
@@ -254,9 +289,16 @@ mod tests {
             conflicts_cpu: Duration::from_micros(10 * cpu_us),
             idle_cpu: Duration::from_micros(cpu_us),
             idle_time: Duration::from_secs(1),
+            idle_memory: memory(kib),
+            memory: memory(kib),
+            runs: 1,
+        }
+    }
+
+    fn memory(kib: u64) -> Memory {
+        Memory {
             resident_kib: kib,
             anonymous_kib: kib,
-            runs: 1,
         }
     }
 
@@ -268,7 +310,8 @@ mod tests {
             sample(20.0, 400, 4096),
         ];
         let ratios: Vec<_> = figures(&samples).iter().map(|f| f.value).collect();
-        let expected = [2.0, 1.0, 2.0, 1.0, 2.0, 3.0, 2.0, 3.0, 2.0, 3.0, 2.0, 3.0];
-        assert_eq!(ratios, expected.map(Some));
+        let expected = [&[2.0, 1.0].repeat(2)[..], &[2.0, 3.0].repeat(6)].concat();
+        let expected: Vec<_> = expected.into_iter().map(Some).collect();
+        assert_eq!(ratios, expected);
     }
 }
