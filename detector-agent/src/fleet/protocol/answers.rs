@@ -178,13 +178,13 @@ impl Protocol {
                 claimants.any(|c| c.party.node == me && c.asked == *number)
             });
             if let Some((number, claim_began)) = asked {
-                entry.contest.ask = Some(Ask {
+                entry.contest.ask = Some(Box::new(Ask {
                     uid: stored.version.uid.clone(),
                     number,
                     claim_began,
                     sent: flight.sent,
                     answered: now,
-                });
+                }));
             }
             if flight.drops_reporter
                 && let Some(reported) = &mut entry.reported
@@ -222,8 +222,9 @@ impl Protocol {
         if self.entries.is_empty() || !self.own_node.is_due(now) {
             return None;
         }
-        let ours = |(_, entry): &(&Subject, &Entry)| matches!(entry.claim.holder, Holder::Us(..));
-        let Some((&subject, _)) = self.entries.iter().find(ours) else {
+        let is_ours = |entry: &Entry| matches!(entry.claim.holder, Holder::Us(..));
+        let mut entries = self.entries.iter();
+        let Some((&subject, _)) = entries.find(|(_, entry)| is_ours(entry)) else {
             self.own_node.skip(now, &mut self.rng);
             return None;
         };

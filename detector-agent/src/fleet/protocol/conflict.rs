@@ -19,7 +19,7 @@ const MAX_NAMES: usize = 4;
 #[derive(Clone, Debug, Default)]
 pub(super) struct ConflictBelief {
     /// As last read or watched; `None`: there is none.
-    pub(super) stored: Option<Stored<ConflictSpec>>,
+    pub(super) stored: Option<Box<Stored<ConflictSpec>>>,
     /// It has to be read before anything is concluded from it.
     pub(super) is_stale: bool,
     /// The number of the next call when `stored` became known.
@@ -75,7 +75,7 @@ impl ConflictBelief {
         self.is_stale = false;
         self.deleted = None;
         self.known = known;
-        self.stored = Some(stored);
+        self.stored = Some(Box::new(stored));
     }
 }
 

@@ -19,9 +19,9 @@ pub(super) struct Contest {
     /// When it was first noticed.
     pub(super) began: Option<Timestamp>,
     /// The two claims of which that is.
-    pair: Option<Pair>,
-    pub(super) ask: Option<Ask>,
-    pub(super) proof: Option<Proof>,
+    pair: Option<Box<Pair>>,
+    pub(super) ask: Option<Box<Ask>>,
+    pub(super) proof: Option<Box<Proof>>,
 }
 
 /// Two claims of one address.
@@ -69,7 +69,7 @@ pub(super) struct Ask {
 pub(super) struct Proof {
     pub(super) conflict: ConflictId,
     /// The claims for which it was proven; not known of an earlier run.
-    pub(super) pair: Option<Pair>,
+    pub(super) pair: Option<Box<Pair>>,
     /// Why there is no confirmation.
     pub(super) unconfirmed_because: Option<String>,
 }
@@ -128,7 +128,7 @@ impl Contest {
                 && ask.claim_began == local.began
                 && me.is_some_and(|me| me.asked == ask.number)
         };
-        let Some(ask) = self.ask.as_ref().filter(is_current) else {
+        let Some(ask) = self.ask.as_deref().filter(is_current) else {
             return Course::Ask;
         };
         let is_confirmed = me.is_some_and(|me| me.confirmed == ask.number);
@@ -202,10 +202,10 @@ impl Contest {
         let theirs = listed
             .filter(|party| party.node == holder.party.node)
             .unwrap_or(holder.party);
-        let pair = Pair {
+        let pair = Box::new(Pair {
             ours: local.began,
             theirs: Theirs::of(theirs),
-        };
+        });
         // With another claim, a handover begins anew.
         if self.pair.as_ref() != Some(&pair) {
             self.pair = Some(pair);
@@ -226,11 +226,11 @@ impl Contest {
             && is_first(spec, &holder.party.node)
             && let Course::Proven(unconfirmed_because) = self.course(conflict, holder, local, cx)
         {
-            self.proof = Some(Proof {
+            self.proof = Some(Box::new(Proof {
                 conflict: spec.conflict_id,
                 pair: self.pair.clone(),
                 unconfirmed_because,
-            });
+            }));
         }
     }
 }

@@ -14,14 +14,14 @@ use super::{
 };
 use crate::engine::Timestamp;
 
-/// A subject that this node has, has had, or that a conflict connects with it.
+/// A subject that this node has, has had, or that a conflict connects with it. What only a contested one needs is boxed.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) local: Option<LocalClaim>,
     pub(super) claim: ClaimBelief,
     pub(super) conflict: ConflictBelief,
     pub(super) contest: Contest,
-    pub(super) reported: Option<Reported>,
+    pub(super) reported: Option<Box<Reported>>,
     /// What the journal has.
     pub(super) memory: Option<Memory>,
     /// A request was sent that may have registered it.
@@ -247,7 +247,7 @@ impl Entry {
         plan: &mut Plan,
         cx: &Context<'_>,
     ) {
-        let proof = self.contest.proof.as_ref();
+        let proof = self.contest.proof.as_deref();
         let asks = match self.contest.course(self.stored(), holder, local, cx) {
             Course::Void => {
                 let claim = super::objects::ClaimSpec {

@@ -34,7 +34,8 @@ pub struct Protocol {
     pub(super) me: Identity,
     settings: Settings,
     pub(super) rng: fastrand::Rng,
-    pub(super) entries: BTreeMap<Subject, Entry>,
+    /// Boxed: the nodes of the tree are half empty.
+    pub(super) entries: BTreeMap<Subject, Box<Entry>>,
     pub(super) nodes: Nodes,
     pub(super) own_node: OwnNode,
     pub(super) queue: Queue,
@@ -76,16 +77,16 @@ impl Protocol {
     /// What the previous run remembered. Before everything else.
     pub fn restore(&mut self, now: Timestamp, memories: Vec<Memory>) {
         for memory in memories {
-            let mut entry = Entry::new(ClaimBelief::restored(now));
+            let mut entry = Box::new(Entry::new(ClaimBelief::restored(now)));
             entry.may_be_registered = true;
             if let Some(conflict) = &memory.reported {
-                entry.contest.proof = Some(Proof {
+                entry.contest.proof = Some(Box::new(Proof {
                     conflict: conflict.conflict_id,
                     pair: None,
                     unconfirmed_because: None,
-                });
+                }));
                 let reported = Reported::restored((**conflict).clone(), &self.me.node);
-                entry.reported = Some(reported);
+                entry.reported = Some(Box::new(reported));
             }
             let subject = memory.subject;
             entry.memory = Some(memory);
@@ -116,7 +117,7 @@ impl Protocol {
             };
             let mut entry = Entry::new(ClaimBelief::new(holder));
             entry.conflict.is_stale = is_known;
-            entry
+            Box::new(entry)
         });
         let mode = |claim: &Option<LocalClaim>| claim.as_ref().map(|claim| claim.mode);
         if mode(&claim) == Some(Mode::Lookup) && mode(&entry.local) != Some(Mode::Lookup) {
@@ -180,7 +181,7 @@ impl Protocol {
                 return;
             }
             let entry = Entry::new(ClaimBelief::new(Holder::Unknown));
-            self.entries.insert(subject, entry);
+            self.entries.insert(subject, Box::new(entry));
         }
         self.update_conflict(subject, now, |entry, call| {
             entry.conflict.watched(conflict, call);

@@ -102,13 +102,13 @@ impl Entry {
                 began,
             })));
         }
-        self.reported = Some(Reported {
+        self.reported = Some(Box::new(Reported {
             conflict,
             is_reporter,
             began,
             is_restored: false,
             opponents,
-        });
+        }));
     }
 
     /// The conflict as reported, and whether this agent is the reporter. `None` if it is not active, or over for this node.
@@ -148,7 +148,7 @@ impl Entry {
             .reported
             .as_ref()
             .filter(|reported| reported.is_restored || reported.began == local.began);
-        let proven = self.contest.proof.as_ref().and_then(|p| p.pair.as_ref());
+        let proven = self.contest.proof.as_ref().and_then(|p| p.pair.as_deref());
         let proven = proven.filter(|pair| pair.ours == local.began);
         let mut opponents = BTreeSet::new();
         for c in others(spec, &cx.me.node) {
