@@ -10,18 +10,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, Receiver};
 
-use super::pod_pairs::PodPairs;
+use super::pod_pairs::{CONFLICTS_PER_PAIR, PodPairs};
 
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct DeliveryOptions {
-    /// The number of conflicts.
+    /// The number of conflicts, at most 600.
     pub conflicts: u32,
-    /// The number of pairs of pods that take turns.
-    pub pairs: u32,
     /// Pause after each frame.
     pub pause: Duration,
     /// The state directory, on the disk to be measured; `None` for a temporary directory.
@@ -32,7 +30,6 @@ impl Default for DeliveryOptions {
     fn default() -> Self {
         Self {
             conflicts: 500,
-            pairs: 50,
             pause: Duration::from_millis(2),
             state_dir: None,
         }
@@ -76,15 +73,12 @@ impl ClockReference {
 /// Measures the agent at this path on a new node.
 ///
 /// # Errors
-/// A namespace cannot be created, or a conflict is not raised or not delivered.
+/// There are too many conflicts, a namespace cannot be created, or a conflict is not raised or not delivered.
 pub fn run(agent: &Path, options: &DeliveryOptions) -> Result<DeliveryReport> {
-    ensure!(
-        options.conflicts <= 4096,
-        "at most 4096 conflicts: the agent keeps no more open"
-    );
     let node = Node::new("bench")?;
     let base = Ipv4Addr::new(10, 99, 0, 0);
-    let pairs = PodPairs::new(&node, options.pairs, base, |pod| pod)?;
+    let pairs = options.conflicts.div_ceil(CONFLICTS_PER_PAIR);
+    let pairs = PodPairs::new(&node, pairs, base, |pod| pod)?;
     let receiver = node.run_in(Receiver::start)?;
     let temporary = tempfile::tempdir().context("creating a directory for the configuration")?;
     let state_dir = options

@@ -12,10 +12,12 @@ use std::{net::Ipv4Addr, ops::Range, path::Path, thread, time::Duration};
 use anyhow::Result;
 use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec};
 
-use super::{floor::PassThrough, pod_pairs::PodPairs, storm::Storm};
+use super::{
+    floor::PassThrough,
+    pod_pairs::{CONFLICTS_PER_PAIR, PodPairs},
+    storm::Storm,
+};
 
-/// How many conflicts each pair of pods causes with one agent. From four contested addresses on, a pod is reported as a sweep.
-const CONFLICTS_PER_PAIR: u32 = 3;
 /// Conflicts of one block: so many by the agent, so many by the thread, in alternating order.
 const BLOCK: usize = 50;
 /// How long a storm lasts before the first conflict of a block.

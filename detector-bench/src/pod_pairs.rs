@@ -13,6 +13,9 @@ use detector_testkit::{
     Agent, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, ReceivedEvent, event::Conflict,
 };
 
+/// How many conflicts each pair may cause with one agent. From four contested addresses on, a pod is reported as a sweep, and the
+/// conflicts that are part of it are not sent to webhooks.
+pub(super) const CONFLICTS_PER_PAIR: u32 = 3;
 /// The largest number of pairs on one node.
 const MAX_PAIRS: u32 = 200;
 
