@@ -1,6 +1,6 @@
 //! Self-checks: fresh snapshots of single devices that are compared with the engine's state.
 //!
-//! A few devices are checked every second, in turn, and the devices of a conflict right after it was reported as `certain`. The
+//! Some devices are checked every few seconds, in turn, and the devices of a conflict right after it was reported as `certain`. The
 //! report is not delayed until then: a dump takes longer than detection, and a wrong report is corrected by it. Checking every
 //! such conflict, not only those from notifications that waited in the socket's queue, costs two dumps and needs no guess
 //! about how long a notification has waited.
@@ -21,8 +21,11 @@ use crate::{
     observe::worker::WorkerJob,
 };
 
-/// Devices checked in turn each second.
-const DEVICES_PER_SECOND: usize = 4;
+/// Devices checked in one turn. On an idle node a single check costs several times as much as one of many, because the processor's
+/// caches no longer hold what it needs.
+const DEVICES_IN_TURN: usize = 20;
+/// Seconds from one turn to the next.
+const TURN_SECONDS: u32 = 5;
 /// Checks on request (of conflicts): at most this many at once, then this many per second. A pod that makes and ends conflicts
 /// all the time must not keep the worker busy.
 const REQUEST_BURST: u32 = 256;
@@ -39,6 +42,7 @@ pub(super) struct SelfChecks {
     in_flight: HashSet<SnapshotToken>,
     /// The device checked last in turn.
     last_in_turn: IfIndex,
+    seconds_to_turn: u32,
     /// How many more checks on request may start.
     budget: u32,
     log_budget: LogBudget,
@@ -50,6 +54,7 @@ impl SelfChecks {
             waiting: BTreeSet::new(),
             in_flight: HashSet::new(),
             last_in_turn: 0,
+            seconds_to_turn: TURN_SECONDS,
             budget: REQUEST_BURST,
             log_budget: LogBudget::new(),
         }
@@ -76,17 +81,26 @@ impl SelfChecks {
         Some(next)
     }
 
-    fn refill(&mut self) {
+    /// A second has passed; `true` if it is time for the next devices in turn.
+    fn second_passed(&mut self) -> bool {
         self.budget = (self.budget + REQUESTS_PER_SECOND).min(REQUEST_BURST);
+        self.seconds_to_turn -= 1;
+        let is_turn = self.seconds_to_turn == 0;
+        if is_turn {
+            self.seconds_to_turn = TURN_SECONDS;
+        }
+        is_turn
     }
 }
 
 impl Core {
-    /// Once a second: checks the next devices in turn.
+    /// Once a second: checks the next devices, if it is their turn.
     pub(super) fn check_devices_in_turn(&mut self) {
-        self.self_checks.refill();
+        if !self.self_checks.second_passed() {
+            return;
+        }
         let last = self.self_checks.last_in_turn;
-        for ifindex in self.engine.next_devices(last, DEVICES_PER_SECOND) {
+        for ifindex in self.engine.next_devices(last, DEVICES_IN_TURN) {
             self.self_checks.last_in_turn = ifindex;
             self.self_checks.request(ifindex);
         }
@@ -216,9 +230,18 @@ mod tests {
             checks.in_flight.clear();
         }
         assert_eq!(started, REQUEST_BURST);
-        checks.refill();
+        checks.second_passed();
         assert!(checks.take().is_some());
         checks.in_flight = (0..MAX_IN_FLIGHT as u64).map(SnapshotToken).collect();
         assert_eq!(checks.take(), None, "too many are in flight");
+    }
+
+    #[test]
+    fn turn_comes_every_few_seconds() {
+        let mut checks = SelfChecks::new();
+        let turns: Vec<_> = (1..=3 * TURN_SECONDS)
+            .filter(|_| checks.second_passed())
+            .collect();
+        assert_eq!(turns, [1, 2, 3].map(|turn| turn * TURN_SECONDS));
     }
 }
