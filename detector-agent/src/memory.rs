@@ -1,6 +1,6 @@
 //! Memory that is only needed at the start.
 
-/// Returns freed memory to the kernel. Reading the kernel's BTF takes some 40 MiB in small pieces, and the first snapshot
+/// Returns freed memory to the kernel. Reading the kernel's BTF takes some 20 MiB in small pieces, and the first snapshot
 /// some KiB for each pod, which the allocator would otherwise keep.
 pub fn release_freed() {
     #[cfg(target_env = "gnu")]

@@ -102,12 +102,10 @@ impl Programs {
         }
         let types = Btf::parse(&bytes).map_err(|error| unusable(error.into()))?;
         let offsets = offsets::find(&types).map_err(|error| unusable(error.into()))?;
-        let kernel = aya::Btf::parse(&bytes, Endianness::default())
-            .map_err(|error| unusable(BtfProblem::Unusable(error.to_string())))?;
 
         // The standard library seeds each `RandomState` from the kernel's random numbers.
         let seed = RandomState::new().hash_one(());
-        let mut ebpf = create(object, options, &kernel, &offsets, seed)?;
+        let mut ebpf = create(object, options, &offsets, seed)?;
         let ring =
             RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(|error| map_error(&error))?;
         let counts =
@@ -126,7 +124,7 @@ impl Programs {
             .transpose()
             .map_err(|error| LoadError::Kernel(one_line(&error)))?;
         load_classifier(&mut ebpf)?;
-        let neighbour_problem = follow_neighbours(&mut ebpf, &types, &kernel).err();
+        let neighbour_problem = follow_neighbours(&mut ebpf, &types).err();
         let devices = AttachedDevices::open(options.attach)?;
         Ok((
             Self {
@@ -174,7 +172,6 @@ impl Programs {
 fn create(
     object: &[u8],
     options: &EbpfOptions,
-    kernel: &aya::Btf,
     offsets: &[(&'static str, u32)],
     seed: u64,
 ) -> Result<Ebpf, LoadError> {
@@ -192,7 +189,8 @@ fn create(
     };
     let mut loader = EbpfLoader::new();
     loader
-        .btf(Some(kernel))
+        // The object has no relocations for it.
+        .btf(None)
         .map_max_entries("EVENTS", ring_size(options.ring_bytes))
         .map_max_entries("SHARED", shared)
         .override_global("KERNEL_LOG", &kernel_log, true)
@@ -257,13 +255,15 @@ fn load_classifier(ebpf: &mut Ebpf) -> Result<(), LoadError> {
 }
 
 /// Loads and attaches the neighbour programs: all or none, because incomplete updates would be misleading.
-fn follow_neighbours(ebpf: &mut Ebpf, types: &Btf<'_>, kernel: &aya::Btf) -> Result<(), String> {
+fn follow_neighbours(ebpf: &mut Ebpf, types: &Btf<'_>) -> Result<(), String> {
+    let tracepoints = NEIGHBOUR_PROGRAMS.map(|(_, tracepoint)| tracepoint);
+    let types = types.only_tracepoints(&tracepoints);
+    let types = types.map_err(|error| error.to_string())?;
+    let types =
+        aya::Btf::parse(&types, Endianness::default()).map_err(|error| error.to_string())?;
     for (name, tracepoint) in NEIGHBOUR_PROGRAMS {
-        if !types.has_tracepoint(tracepoint) {
-            return Err(format!("the kernel has no tracepoint {tracepoint}"));
-        }
         let result =
-            tracing_program(ebpf, name).and_then(|program| program.load(tracepoint, kernel));
+            tracing_program(ebpf, name).and_then(|program| program.load(tracepoint, &types));
         result.map_err(|error| program_error(name, error).to_string())?;
     }
     for (name, _) in NEIGHBOUR_PROGRAMS {

@@ -115,8 +115,39 @@ fn missing_structs_and_members_are_named() {
         let error = BtfError::NoMember("net_device".to_owned(), path.join("."));
         assert_eq!(btf.offset("net_device", path), Err(error));
     }
-    assert!(btf.has_tracepoint("neigh_update_done"));
-    assert!(!btf.has_tracepoint("neigh_update"));
+}
+
+#[test]
+fn only_tracepoints_are_left_under_their_ids() {
+    let mut btf = BtfBuilder::new();
+    let int = btf.plain("int", INT, 4, &[32]);
+    btf.aggregate("neighbour", STRUCT, &[("ha", int, 0), ("dev", int, 32)]);
+    let update = btf.plain("btf_trace_neigh_update_done", TYPEDEF, int, &[]);
+    btf.aggregate("net", STRUCT, &[("ns", int, 0)]);
+    let timer = btf.plain("btf_trace_neigh_timer_handler", TYPEDEF, int, &[]);
+    btf.plain("btf_trace_neigh_update", TYPEDEF, int, &[]);
+    let bytes = btf.bytes();
+    let btf = Btf::parse(&bytes).unwrap();
+
+    let names = ["neigh_timer_handler", "neigh_update_done"];
+    let left = btf.only_tracepoints(&names).unwrap();
+    assert!(aya::Btf::parse(&left, aya::Endianness::default()).is_ok());
+    let left = Btf::parse(&left).unwrap();
+    let typedefs: Vec<_> = (1..=timer)
+        .filter(|id| left.by_id(*id).unwrap().kind() == TYPEDEF)
+        .collect();
+    assert_eq!(typedefs, [update, timer]);
+    for (id, name) in [
+        (update, "btf_trace_neigh_update_done"),
+        (timer, "btf_trace_neigh_timer_handler"),
+    ] {
+        assert!(left.is_named(left.by_id(id).unwrap().name, name), "{name}");
+    }
+    assert_eq!(left.by_id(timer + 1).map(BtfType::kind), None);
+
+    let missing = btf.only_tracepoints(&["neigh_update_done", "neigh_cleanup"]);
+    let expected = BtfError::NoTracepoint("neigh_cleanup".to_owned());
+    assert_eq!(missing, Err(expected));
 }
 
 #[test]
@@ -180,7 +211,7 @@ proptest! {
         for bytes in [bytes, broken] {
             if let Ok(btf) = Btf::parse(&bytes) {
                 let _ = btf.offset("net_device", &["nd_net", "net"]);
-                let _ = btf.has_tracepoint("neigh_update_done");
+                let _ = btf.only_tracepoints(&["neigh_update_done"]);
             }
         }
     }
