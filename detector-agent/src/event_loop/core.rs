@@ -10,13 +10,14 @@ use super::{
 use crate::{
     clock,
     engine::{
-        Effect, Engine, FrameKind, IfIndex, Observation, PoolRequest, TimedObservation, Timestamp,
+        DropCounters, Effect, Engine, FrameKind, IfIndex, Observation, PoolRequest,
+        TimedObservation, Timestamp,
     },
     health::SourceHealth,
     mailbox::MailboxSender,
     metrics::{Kind, Metrics, Reason},
     observe::{
-        ebpf::{CounterReader, LossCounters},
+        ebpf::{CounterReader, CounterValues},
         netlink::DeviceSelector,
         worker::{WorkerEvent, WorkerJob},
     },
@@ -67,7 +68,10 @@ pub struct Core {
     pub(super) attached: HashSet<IfIndex>,
     /// How many devices have a filter of others before ours, or not ours because reattaching fails.
     pub(super) preempted: usize,
-    pub(super) kernel_losses: LossCounters,
+    /// The kernel programs' counters when they were read last.
+    pub(super) kernel_counts: Option<CounterValues>,
+    /// What the engine had dropped, and how many anomalies it had refused, when that was published last.
+    pub(super) published_drops: Option<(DropCounters, u64)>,
     /// The last read of the kernel programs' counters failed.
     pub(super) counters_failed: bool,
     pub(super) device_budgets: DeviceBudgets,
@@ -101,7 +105,8 @@ impl Core {
             attaching: 0,
             attached: HashSet::new(),
             preempted: 0,
-            kernel_losses: LossCounters::default(),
+            kernel_counts: None,
+            published_drops: None,
             counters_failed: false,
             device_budgets: DeviceBudgets::new(),
             claimed_writes: ClaimedWrites::default(),

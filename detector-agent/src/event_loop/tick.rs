@@ -72,31 +72,37 @@ impl Core {
             }
         };
         self.counters_failed = false;
+        let before = self.kernel_counts.replace(values);
+        // As in most seconds of an idle node.
+        if before == Some(values) {
+            return;
+        }
         publish(&values, &self.outputs.metrics);
         let losses = values.losses();
-        if losses.ring_full > self.kernel_losses.ring_full {
+        let before = before.map(|before| before.losses()).unwrap_or_default();
+        if losses.ring_full > before.ring_full {
             self.request_resync("ring_full");
-        } else if losses.neighbour_budget > self.kernel_losses.neighbour_budget {
+        } else if losses.neighbour_budget > before.neighbour_budget {
             self.request_resync("neighbour_budget");
         }
-        let exceeded = losses.budget > self.kernel_losses.budget
-            || losses.neighbour_budget > self.kernel_losses.neighbour_budget;
-        self.kernel_losses = losses;
-        if exceeded {
+        if losses.budget > before.budget || losses.neighbour_budget > before.neighbour_budget {
             self.send_job(WorkerJob::ReadBudgets);
         }
     }
 
-    fn set_engine_losses(&self) {
+    fn set_engine_losses(&mut self) {
         let engine = &self.engine;
-        let drops = engine.drop_counters();
+        let (drops, refused) = (engine.drop_counters(), engine.anomalies_refused());
+        if self.published_drops.replace((drops, refused)) == Some((drops, refused)) {
+            return;
+        }
         for (reason, total) in [
             ("claims_per_device", drops.claims),
             ("address_changes", drops.address_changes),
             ("links", drops.links),
             ("kernel_entries", drops.kernel_entries),
             ("open_conflicts", drops.conflicts),
-            ("open_anomalies", engine.anomalies_refused()),
+            ("open_anomalies", refused),
             ("unknown_device", drops.unknown_device),
         ] {
             let dropped = &self.outputs.metrics.dropped;
