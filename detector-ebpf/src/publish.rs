@@ -144,7 +144,9 @@ pub(crate) fn spend(ifindex: &u32, now: u64, kind: BudgetKind) -> bool {
         },
     };
     let known = BUDGETS.get_ptr_mut(ifindex).or_else(|| {
-        let _ = BUDGETS.insert(ifindex, &UNSPENT, BPF_NOEXIST.into());
+        // A reference: a copy would be on the stack.
+        let unspent = &UNSPENT;
+        let _ = BUDGETS.insert(ifindex, unspent, BPF_NOEXIST.into());
         BUDGETS.get_ptr_mut(ifindex)
     });
     let Some(device) = known else {
