@@ -9,6 +9,7 @@ use super::{
     conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
     dedup::{drop_resolved_bridge_claims, drop_same_pod_claims},
     evidence::{frame_evidence, neighbour_evidence},
+    evidence_detail::EvidenceDetail,
     facts::{AddressFacts, Assigned, Facts, FrameFact, NeighbourFact},
     links::{LinkState, Links},
     observation::{IfIndex, NudState, Timestamp, Vlan},
@@ -145,8 +146,8 @@ impl ClaimContext<'_> {
                 continue;
             };
             let detail = match (assigned.info.dad_failed, assigned.info.tentative) {
-                (true, _) => Some("DADFAILED".to_owned()),
-                (_, true) => Some("TENTATIVE".to_owned()),
+                (true, _) => Some(EvidenceDetail::DadFailed),
+                (_, true) => Some(EvidenceDetail::Tentative),
                 _ => None,
             };
             let evidence = Evidence {
@@ -180,7 +181,7 @@ impl ClaimContext<'_> {
                 beginning: further.beginning,
                 last_seen: further.last,
                 mac: further.mac.or(link.peer_mac),
-                detail: Some(format!("on {}", further.interface)),
+                detail: Some(EvidenceDetail::OnInterface(further.interface.clone())),
             };
             let scope = self.scope(address, Vlan::default(), link.link.ifindex);
             self.add(drafts, scope, link, evidence, Strength::Further);
@@ -262,7 +263,7 @@ impl ClaimContext<'_> {
                 beginning: former.beginning,
                 last_seen: former.last,
                 mac: Some(former.mac),
-                detail: Some("FLAPPING".to_owned()),
+                detail: Some(EvidenceDetail::Flapping),
             };
             self.add(drafts, scope, link, evidence, Strength::Full);
         }
@@ -307,7 +308,7 @@ impl ClaimContext<'_> {
                 beginning: host.beginning.on_device_from(link.appeared),
                 last_seen: host.last,
                 mac: link.link.mac,
-                detail: Some("on the node".to_owned()),
+                detail: Some(EvidenceDetail::OnNode),
             };
             drafts
                 .entry((scope, ClaimantId::Host))

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::{
     anomaly::AnomalyId,
     beginning::Beginning,
+    evidence_detail::EvidenceDetail,
     network::Network,
-    observation::{IfIndex, Mac, Peer, Timestamp, Vlan},
+    observation::{IfIndex, Mac, NudState, Peer, Timestamp, Vlan},
 };
 
 /// Identifies a conflict for its whole life, also across restarts of the agent.
@@ -146,6 +147,17 @@ impl EvidenceKind {
             Self::Neighbour => "neighbour",
         }
     }
+
+    /// Whether evidence of this kind is certain: an assigned address, or a `PERMANENT` neighbour entry
+    /// (`docs/detection-rules.md`, section 7).
+    #[must_use]
+    pub fn is_certain(self, detail: Option<&EvidenceDetail>) -> bool {
+        match self {
+            Self::Address => true,
+            Self::Neighbour => detail == Some(&EvidenceDetail::State(NudState::Permanent)),
+            Self::Arp | Self::Ndp => false,
+        }
+    }
 }
 
 /// One piece of evidence for a claim.
@@ -164,7 +176,7 @@ pub struct Evidence {
     /// The hardware address in it.
     pub mac: Option<Mac>,
     /// Details, such as the neighbour state.
-    pub detail: Option<String>,
+    pub detail: Option<EvidenceDetail>,
 }
 
 /// Why a claimant left.

@@ -7,6 +7,7 @@ use super::{
     beginning::Beginning,
     claimants::ClaimContext,
     conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
+    evidence_detail::EvidenceDetail,
     facts::{AddressFacts, FrameFact, NeighbourFact},
     links::{LinkState, NamespaceAccess},
     observation::{FrameKind, NudState, Timestamp, Vlan},
@@ -68,15 +69,10 @@ impl Claimant {
 }
 
 impl Evidence {
-    /// Whether it is certain: an assigned address, or a `PERMANENT` neighbour entry
-    /// (`docs/detection-rules.md`, section 7).
+    /// Whether it is certain, see [`EvidenceKind::is_certain`].
     #[must_use]
     pub fn is_certain(&self) -> bool {
-        match self.kind {
-            EvidenceKind::Address => true,
-            EvidenceKind::Neighbour => self.detail.as_deref() == Some("PERMANENT"),
-            EvidenceKind::Arp | EvidenceKind::Ndp => false,
-        }
+        self.kind.is_certain(self.detail.as_ref())
     }
 }
 
@@ -180,18 +176,13 @@ pub(super) fn neighbour_evidence(entry: &NeighbourFact) -> Evidence {
         beginning: entry.beginning,
         last_seen: entry.last,
         mac: Some(entry.lladdr),
-        detail: Some(entry.state.name().to_owned()),
+        detail: Some(EvidenceDetail::State(entry.state)),
     }
 }
 
 pub(super) fn frame_evidence(frame: &FrameFact) -> Evidence {
-    let mut detail = Vec::new();
-    if frame.tentative {
-        detail.push("probe".to_owned());
-    }
-    if frame.ether_source != frame.mac {
-        detail.push(format!("sent by {}", frame.ether_source));
-    }
+    let sent_by = (frame.ether_source != frame.mac).then_some(frame.ether_source);
+    let is_notable = frame.tentative || sent_by.is_some();
     Evidence {
         kind: match frame.kind {
             FrameKind::Arp => EvidenceKind::Arp,
@@ -201,6 +192,9 @@ pub(super) fn frame_evidence(frame: &FrameFact) -> Evidence {
         beginning: frame.beginning,
         last_seen: frame.last,
         mac: Some(frame.mac),
-        detail: (!detail.is_empty()).then(|| detail.join(", ")),
+        detail: is_notable.then_some(EvidenceDetail::Frame {
+            probe: frame.tentative,
+            sent_by,
+        }),
     }
 }

@@ -253,6 +253,20 @@ impl NudState {
             Self::Permanent => "PERMANENT",
         }
     }
+
+    /// The state with this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let states = [
+            Self::Invalid,
+            Self::Reachable,
+            Self::Stale,
+            Self::Delay,
+            Self::Probe,
+            Self::NoArp,
+            Self::Permanent,
+        ];
+        states.into_iter().find(|state| state.name() == name)
+    }
 }
 
 /// A neighbour entry of the agent's namespace.

@@ -34,6 +34,7 @@ mod conflict_room;
 mod counts;
 mod dedup;
 mod evidence;
+mod evidence_detail;
 mod expiry;
 mod facts;
 mod further_reads;
@@ -72,6 +73,7 @@ pub use anomaly::{
 pub use beginning::{Beginning, UnknownBeginning};
 pub use claimed_addresses::{AddressHolder, ClaimedUpdate, MAX_CLAIMED_ADDRESSES};
 pub use conflict::*;
+pub use evidence_detail::EvidenceDetail;
 pub(crate) use expiry::ExpiryQueue;
 pub use facts::MAX_ASSIGNMENTS;
 pub use links::PodDevice;

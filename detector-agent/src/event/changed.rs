@@ -106,7 +106,10 @@ impl ClaimantData {
         let left = self.left.map(crate::engine::LeaveReason::name);
         let evidence = self.evidence.iter();
         let evidence: Vec<_> = evidence
-            .map(|e| (e.kind.name(), e.mac.map(|mac| mac.0), &e.detail))
+            .map(|e| {
+                let detail = e.detail.as_ref().map(ToString::to_string);
+                (e.kind.name(), e.mac.map(|mac| mac.0), detail)
+            })
             .collect();
         ClaimantDigest {
             identity: hash(&(&self.device, self.ifindex, left)),
@@ -138,7 +141,7 @@ fn hash(value: &impl Hash) -> u64 {
 mod tests {
     use super::*;
     use crate::{
-        engine::Confidence,
+        engine::{Confidence, EvidenceDetail},
         event::{Change, NewestBy, samples},
     };
 
@@ -168,7 +171,7 @@ mod tests {
             [ChangedField::Claimants]
         );
         assert_eq!(
-            changed(|c| c.claimants[0].evidence[0].detail = Some("TENTATIVE".to_owned())),
+            changed(|c| c.claimants[0].evidence[0].detail = Some(EvidenceDetail::Tentative)),
             [ChangedField::Evidence]
         );
         assert_eq!(changed(|c| c.claimants[0].pod = None), [ChangedField::Pod]);

@@ -9,7 +9,7 @@ use crate::{
     clock::{Moment, WallTime},
     engine::{
         self, AnomalyId, Beginning, Confidence, Conflict, ConflictId, ConflictKind, ConflictScope,
-        EvidenceKind, IfIndex, LeaveReason, Mac, Network,
+        EvidenceDetail, EvidenceKind, IfIndex, LeaveReason, Mac, Network,
     },
     pods::{Pod, PodAnswer},
 };
@@ -133,7 +133,7 @@ pub struct EvidenceData {
     #[serde(default, with = "names::optional_mac")]
     pub mac: Option<Mac>,
     /// More about it, such as the neighbour state.
-    pub detail: Option<String>,
+    pub detail: Option<EvidenceDetail>,
 }
 
 /// One claim, as the API shows it.
@@ -235,11 +235,8 @@ impl ClaimantData {
 
     /// Whether the address is assigned to it, or the node has a `PERMANENT` neighbour entry.
     fn is_certain(&self) -> bool {
-        self.evidence.iter().any(|evidence| match evidence.kind {
-            EvidenceKind::Address => true,
-            EvidenceKind::Neighbour => evidence.detail.as_deref() == Some("PERMANENT"),
-            EvidenceKind::Arp | EvidenceKind::Ndp => false,
-        })
+        let mut evidence = self.evidence.iter();
+        evidence.any(|e| e.kind.is_certain(e.detail.as_ref()))
     }
 
     /// `claimant`, with its pod if that is known; on `node` unless it is known from the cluster's registry.

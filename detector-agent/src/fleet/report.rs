@@ -13,8 +13,8 @@ use crate::{
     clock::Moment,
     engine::{
         Anomaly, AnomalyCause, AnomalyId, AnomalyKind, Beginning, Claimant, ClaimantId, Conflict,
-        ConflictScope, Evidence, RangeOverlap, RegisteredClaimant, ResolveReason, Timestamp,
-        UnknownBeginning, Vlan,
+        ConflictScope, Evidence, EvidenceDetail, RangeOverlap, RegisteredClaimant, ResolveReason,
+        Timestamp, UnknownBeginning, Vlan,
     },
 };
 
@@ -124,7 +124,10 @@ fn claimant(claimant: &ConflictClaimant, report: &Report, node: &str, now: Times
         beginning,
         last_seen: now,
         mac: party.mac,
-        detail: claimant.unconfirmed_because.clone(),
+        detail: claimant
+            .unconfirmed_because
+            .clone()
+            .map(EvidenceDetail::Text),
     });
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let mut hasher = FnvHasher::default();

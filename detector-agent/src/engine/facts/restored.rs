@@ -6,6 +6,7 @@ use super::Facts;
 use crate::engine::{
     beginning::Beginning,
     conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
+    evidence_detail::EvidenceDetail,
     observation::{IfIndex, Peer, Timestamp},
 };
 
@@ -33,7 +34,10 @@ impl Facts {
             ClaimantId::BehindBridge(bridge, mac) => (bridge, Some(mac)),
             ClaimantId::Registered(_) => return,
         };
-        let is_further = |e: &Evidence| e.detail.as_deref().is_some_and(|d| d.starts_with("on "));
+        let is_further = |e: &Evidence| {
+            let detail = e.detail.as_ref();
+            detail.is_some_and(EvidenceDetail::is_on_further_interface)
+        };
         for assigned in facts.assigned.iter_mut().filter(|a| Some(a.peer) == peer) {
             let known = evidence(claimant, EvidenceKind::Address, |e| !is_further(e));
             continue_from(

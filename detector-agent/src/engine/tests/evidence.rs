@@ -65,7 +65,7 @@ fn sender_of_the_newest_frame_is_shown() {
         ..frame(1, "10.0.0.1")
     }));
     let detail = shown(&node, "10.0.0.1").remove(0).detail;
-    assert_eq!(detail.as_deref(), Some("sent by 02:00:00:00:00:09"));
+    assert_eq!(detail.unwrap().to_string(), "sent by 02:00:00:00:00:09");
 }
 
 #[test]

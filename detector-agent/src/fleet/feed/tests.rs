@@ -7,7 +7,7 @@
 
 use super::*;
 use crate::{
-    engine::{Beginning, Claimant, Evidence, EvidenceKind, Mac},
+    engine::{Beginning, Claimant, Evidence, EvidenceDetail, EvidenceKind, Mac, NudState},
     pods::Via,
 };
 
@@ -34,7 +34,8 @@ fn evidence(kind: EvidenceKind, at: u64) -> Evidence {
         beginning: Beginning::default(),
         last_seen: Timestamp(at),
         mac: Some(Mac([2, 0, 0, 0, 0, 1])),
-        detail: (kind == EvidenceKind::Neighbour).then(|| "PERMANENT".to_owned()),
+        detail: (kind == EvidenceKind::Neighbour)
+            .then_some(EvidenceDetail::State(NudState::Permanent)),
     }
 }
 

@@ -98,10 +98,12 @@ fn claimant_lines(
     for evidence in &claimant.evidence {
         // Shown only if it differs from the claimant's MAC.
         let mac = evidence.mac.filter(|mac| Some(*mac) != claimant.mac);
+        let detail = evidence.detail.as_ref().map(ToString::to_string);
+        let detail = detail.unwrap_or_default();
         let line = format!(
             "    {:9} {:9}  first {}  last {}  {}",
             evidence.kind.name(),
-            evidence.detail.as_deref().unwrap_or_default(),
+            detail,
             text::seconds_text(evidence.first_seen),
             evidence.last_seen.to_seconds_text(),
             mac.map(|mac| mac.to_string()).unwrap_or_default()

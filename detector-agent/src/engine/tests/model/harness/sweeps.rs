@@ -94,10 +94,10 @@ fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
         return Vec::new();
     }
     let is_certain = |claimant: &Claimant| {
-        claimant
-            .evidence
-            .iter()
-            .any(|e| e.kind == EvidenceKind::Address || e.detail.as_deref() == Some("PERMANENT"))
+        claimant.evidence.iter().any(|e| {
+            let permanent = EvidenceDetail::State(NudState::Permanent);
+            e.kind == EvidenceKind::Address || e.detail == Some(permanent)
+        })
     };
     let mut claimants: Vec<_> = conflict.present().collect();
     claimants.sort_by_key(|c| c.since);
