@@ -41,6 +41,8 @@ pub(super) enum OutboxInput {
 pub(super) struct BatchOutcome {
     pub(super) pushed: Vec<(usize, QueueEntry)>,
     pub(super) removed: Vec<(usize, SubjectId, u64)>,
+    /// Subjects that ended, before any of [`Self::delayed`] began.
+    pub(super) ended: Vec<SubjectId>,
     pub(super) delayed: Vec<DelayedDelivery>,
     /// Events dropped at a sink's bound, with the outcome to count them under.
     pub(super) evicted: Vec<(usize, &'static str, usize)>,
@@ -185,6 +187,10 @@ impl<'l, 't> Batch<'l, 't> {
         };
         self.open.remove(subject.to_string().as_str())?;
         self.changes.open = self.changes.open.saturating_sub(1);
+        self.changes
+            .delayed
+            .retain(|delayed| delayed.subject != subject);
+        self.changes.ended.push(subject);
         for sink in 0..self.store.sinks.len() {
             let name = &self.store.sinks[sink].name;
             if record.has_own_messages(name) {

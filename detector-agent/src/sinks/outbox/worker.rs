@@ -4,8 +4,7 @@
 //! in order with the store reopened; further ones queue up behind, at most [`super::CAPACITY`] events.
 
 use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, HashSet},
+    collections::{BTreeSet, HashMap, hash_map::Entry},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -93,29 +92,42 @@ pub(super) struct CommitState {
     waiting: Vec<oneshot::Sender<()>>,
 }
 
-/// Subjects that sinks get once they have lasted long enough.
+/// Subjects that sinks get once they have lasted long enough. Only open subjects and digests are in it, so it is bounded
+/// as they are.
 #[derive(Debug, Default)]
 pub(super) struct DelayQueue {
-    times: BinaryHeap<Reverse<(Instant, usize, SubjectId)>>,
-    known: HashSet<(usize, SubjectId)>,
+    times: BTreeSet<(Instant, usize, SubjectId)>,
+    known: HashMap<(usize, SubjectId), Instant>,
 }
 
 impl DelayQueue {
     pub(super) fn add(&mut self, at: Instant, sink: usize, subject: SubjectId) {
-        if self.known.insert((sink, subject)) {
-            self.times.push(Reverse((at, sink, subject)));
+        if let Entry::Vacant(entry) = self.known.entry((sink, subject)) {
+            entry.insert(at);
+            self.times.insert((at, sink, subject));
         }
     }
 
     pub(super) fn next(&self) -> Option<Instant> {
-        self.times.peek().map(|Reverse((at, ..))| *at)
+        self.times.first().map(|(at, ..)| *at)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.times.len()
+    }
+
+    fn remove(&mut self, sink: usize, subject: SubjectId) {
+        if let Some(at) = self.known.remove(&(sink, subject)) {
+            self.times.remove(&(at, sink, subject));
+        }
     }
 
     fn take(&mut self, now: Instant) -> Option<OutboxInput> {
         if self.next()? > now {
             return None;
         }
-        let Reverse((_, sink, subject)) = self.times.pop()?;
+        let (_, sink, subject) = self.times.pop_first()?;
         self.known.remove(&(sink, subject));
         Some(OutboxInput::DelayElapsed(sink, subject))
     }
@@ -357,6 +369,11 @@ impl OutboxWorker {
         }
         if changes.refused > 0 {
             self.count("refused", changes.refused as u64);
+        }
+        for subject in changes.ended {
+            for sink in 0..self.sink_queues.len() {
+                self.due.remove(sink, subject);
+            }
         }
         let now = Instant::now();
         for delayed in changes.delayed {

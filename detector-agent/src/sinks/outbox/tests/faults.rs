@@ -137,6 +137,7 @@ fn a_conflict_is_delivered_once_it_has_lasted_long_enough() {
     offer("4", Change::Updated, "long");
     worker.turn(Some(Duration::ZERO));
     assert_eq!(outbox.sink_queues()[0].pending(), 0);
+    assert_eq!(worker.due.len(), 1, "a conflict that ended does not wait");
     let begun = std::time::Instant::now();
     while outbox.sink_queues()[0].pending() == 0 {
         assert!(begun.elapsed() < Duration::from_secs(20));
