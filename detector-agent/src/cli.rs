@@ -1,7 +1,7 @@
 //! The command line. Every flag also has an environment variable and a key in the file given with `--config` (see
 //! [`crate::config`]). The flag takes precedence over the environment, the environment over the file.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
@@ -379,10 +379,36 @@ pub(crate) fn parse_cidr(text: &str) -> Result<IpNet, String> {
 }
 
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    parse_duration_within(text, Duration::from_secs(1)..=LONGEST)
+}
+
+/// The longest duration that is accepted. Every point in time that is computed with it can be represented.
+pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// Parses a duration such as `90s` or `10m`.
+///
+/// # Errors
+/// It is none, or not in the range; the text names both bounds.
+pub(crate) fn parse_duration_within(
+    text: &str,
+    range: RangeInclusive<Duration>,
+) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
-        Ok(d) if d >= Duration::from_secs(1) => Ok(d),
-        Ok(_) => Err("must be at least 1s".to_owned()),
+        Ok(duration) if range.contains(&duration) => Ok(duration),
+        Ok(_) => Err(format!(
+            "must be between {} and {}",
+            shown(*range.start()),
+            shown(*range.end())
+        )),
         Err(_) => Err("expected a duration such as 90s or 10m".to_owned()),
+    }
+}
+
+fn shown(duration: Duration) -> String {
+    const DAY: u64 = 24 * 60 * 60;
+    match duration.as_secs() {
+        seconds if seconds >= DAY && seconds % DAY == 0 => format!("{}d", seconds / DAY),
+        _ => humantime::format_duration(duration).to_string(),
     }
 }
 

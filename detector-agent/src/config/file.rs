@@ -12,7 +12,7 @@ use super::{
 };
 use crate::sinks::settings::SinkSettings;
 
-/// Only this much of the file is read, in bytes.
+/// Longest file that is accepted, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
 /// A configuration file.
@@ -34,9 +34,15 @@ impl ConfigFile {
         };
         let mut text = String::new();
         let file = File::open(path).map_err(unreadable)?;
-        file.take(MAX_FILE)
+        // One byte more shows that there is more.
+        file.take(MAX_FILE + 1)
             .read_to_string(&mut text)
             .map_err(unreadable)?;
+        if text.len() as u64 > MAX_FILE {
+            return Err(ConfigError::TooLarge {
+                path: shown.to_owned(),
+            });
+        }
         Self::parse(text, shown)
     }
 

@@ -35,6 +35,14 @@ pub enum ConfigError {
         /// The I/O error.
         source: std::io::Error,
     },
+    /// The file is too large.
+    #[error(
+        "the configuration file {path} is larger than 1 MiB; check the path given with --config"
+    )]
+    TooLarge {
+        /// Path of the file.
+        path: String,
+    },
     /// The file is not a YAML mapping.
     #[error("the configuration file {path} is not a YAML mapping of settings: {reason}")]
     Malformed {
@@ -108,6 +116,31 @@ mod tests {
             Command::Run(args) => Ok(*args),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn durations_beyond_a_year_are_refused_by_name() {
+        let file = "claim-ttl: 367d\nipam-leak-after: 500000000000y\nalertmanagers:\n\
+                    - {name: am, url: 'http://am', resend-every: 1000y, only: {min-duration: 366d}}\n";
+        let errors = run_with(file, &[]).unwrap_err().to_string();
+        for name in [
+            "claim-ttl",
+            "ipam-leak-after",
+            "alertmanagers[0].resend-every",
+        ] {
+            assert!(errors.contains(&format!("`{name}`")), "{name}: {errors}");
+        }
+        assert!(errors.contains("between 1s and 366d"), "{errors}");
+        assert!(!errors.contains("min-duration"), "{errors}");
+    }
+
+    #[test]
+    fn file_beyond_the_bound_is_refused_instead_of_cut() {
+        let file = format!("claim-ttl: 2m\n{}\nno-ebpf: true\n", "#".repeat(1 << 20));
+        let error = run_with(&file, &[]).unwrap_err().to_string();
+        assert!(error.contains("larger than 1 MiB"), "{error}");
+        let file = format!("claim-ttl: 2m\n{}", "#".repeat((1 << 20) - 14));
+        assert_eq!(run_with(&file, &[]).unwrap().claim_ttl.as_secs(), 120);
     }
 
     #[test]

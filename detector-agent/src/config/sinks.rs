@@ -14,6 +14,7 @@ use super::{
     fields::{Fields, read_list},
 };
 use crate::{
+    cli::{LONGEST, parse_duration_within},
     engine::Confidence,
     event::{ContractName as _, SubjectKind},
     sinks::{
@@ -247,14 +248,7 @@ fn retry(fields: &mut Fields<'_>) -> RetrySettings {
 }
 
 fn duration(fields: &mut Fields<'_>, key: &'static str, least: Duration) -> Option<Duration> {
-    fields.parse(key, |text| match humantime::parse_duration(text) {
-        Ok(duration) if duration >= least => Ok(duration),
-        Ok(_) => Err(format!(
-            "must be at least {}",
-            humantime::format_duration(least)
-        )),
-        Err(_) => Err("expected a duration such as 90s or 10m".to_owned()),
-    })
+    fields.parse(key, |text| parse_duration_within(text, least..=LONGEST))
 }
 
 fn check_header_name(name: &str) -> Result<(), &'static str> {

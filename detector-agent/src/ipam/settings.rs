@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-use crate::cli::heading;
+use crate::cli::{heading, parse_duration};
 
 /// Whether IPAM allocations are compared with live addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -61,14 +61,6 @@ pub struct IpamSettings {
     pub aws_introspection: SocketAddr,
 
     /// Report an allocation that no pod uses after this time.
-    #[arg(long, value_name = "TIME", env = "IPCONFLICT_IPAM_LEAK_AFTER", help_heading = heading::IPAM, default_value = "10m", value_parser = leak_after)]
+    #[arg(long, value_name = "TIME", env = "IPCONFLICT_IPAM_LEAK_AFTER", help_heading = heading::IPAM, default_value = "10m", value_parser = parse_duration)]
     pub ipam_leak_after: Duration,
-}
-
-fn leak_after(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(time) if time >= Duration::from_secs(1) => Ok(time),
-        Ok(_) => Err("must be at least 1s".to_owned()),
-        Err(_) => Err("expected a time such as 90s or 10m".to_owned()),
-    }
 }

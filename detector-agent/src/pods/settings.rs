@@ -4,7 +4,10 @@ use std::{convert::Infallible, fmt, path::PathBuf, str::FromStr, time::Duration}
 
 use clap::Args;
 
-use crate::{cli::heading, kube_client::KubeMode};
+use crate::{
+    cli::{heading, parse_duration_within},
+    kube_client::KubeMode,
+};
 
 /// A path, or `off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,11 +129,5 @@ pub struct PodLookupSettings {
 }
 
 fn lookup_timeout(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(time) if (Duration::from_millis(10)..=Duration::from_secs(60)).contains(&time) => {
-            Ok(time)
-        }
-        Ok(_) => Err("must be between 10ms and 1m".to_owned()),
-        Err(_) => Err("expected a time such as 500ms or 2s".to_owned()),
-    }
+    parse_duration_within(text, Duration::from_millis(10)..=Duration::from_secs(60))
 }
