@@ -6,8 +6,9 @@
 # IPCONFLICT_URL               where the agent listens, http://HOST:PORT; default http://127.0.0.1:9842
 # IPCONFLICT_TOKEN_FILE        file with the token that the agent requires
 # IPCONFLICT_ALLOW_NO_DEVICES  true: a node without any pod device is not unknown
-# DETECTOR_AGENT               executable of the agent whose `check` is run instead; that one speaks HTTPS, and looks at the
-#                              kernel itself if no agent answers, for which it needs CAP_NET_ADMIN
+# DETECTOR_AGENT               executable of the agent whose `check` is run instead; that one asks at the agent's socket in
+#                              /run/ip-conflict-detector, and looks at the kernel itself if no agent answers, for which it
+#                              needs CAP_NET_ADMIN
 set -u
 # Lengths are bytes.
 LC_ALL=C

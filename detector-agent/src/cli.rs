@@ -7,10 +7,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
 use crate::{
-    agent_client::AgentAddress,
+    agent_client::{AgentAddress, Client, ClientError},
     event::guidance::StatusPageUrl,
     fleet::FleetSettings,
     http::Listen,
+    instance::socket_path,
     ipam::IpamSettings,
     observe::ebpf::AttachMode,
     packaging::{CompletionsArgs, ManArgs},
@@ -266,33 +267,36 @@ pub struct CheckArgs {
 /// The agent that `check` and `watch` ask.
 #[derive(Args, Clone, Debug)]
 pub struct AgentArgs {
-    /// URL of the running agent; with `none`, `check` asks no agent.
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "IPCONFLICT_URL",
-        help_heading = heading::HTTP,
-        default_value = "http://127.0.0.1:9842"
-    )]
-    pub url: String,
+    /// URL of another agent than the one in this network namespace; with `none`, `check` asks no agent.
+    #[arg(long, value_name = "URL", env = "IPCONFLICT_URL", help_heading = heading::HTTP)]
+    pub url: Option<String>,
 
-    /// File with the token that the agent requires (--http-token-file).
+    /// File with the token that the agent at --url requires (--http-token-file).
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_TOKEN_FILE", help_heading = heading::HTTP)]
     pub token_file: Option<PathBuf>,
 
     /// CA certificates (PEM) to verify an https:// agent.
     #[arg(long, value_name = "FILE", env = "IPCONFLICT_CA_FILE", help_heading = heading::HTTP)]
     pub ca_file: Option<PathBuf>,
+
+    /// Where the agent in this network namespace listens.
+    #[command(flatten)]
+    pub lock: LockArgs,
 }
 
 impl AgentArgs {
-    /// The agent.
-    #[must_use]
-    pub fn address(&self) -> AgentAddress {
-        AgentAddress {
-            url: self.url.clone(),
-            token_file: self.token_file.clone(),
-            ca_file: self.ca_file.clone(),
+    /// A client of the agent.
+    ///
+    /// # Errors
+    /// If the URL, a file or the network namespace is unusable.
+    pub fn client(&self) -> Result<Client, ClientError> {
+        match &self.url {
+            Some(url) => Client::new(&AgentAddress {
+                url: url.clone(),
+                token_file: self.token_file.clone(),
+                ca_file: self.ca_file.clone(),
+            }),
+            None => Ok(Client::local(socket_path(&self.lock.run_dir)?)),
         }
     }
 }
@@ -328,8 +332,8 @@ pub struct CleanupArgs {
 /// The lock that excludes a second agent.
 #[derive(Args, Clone, Debug)]
 pub struct LockArgs {
-    /// Directory of the lock that keeps a second agent from running in this network namespace; only root may be able to
-    /// write it.
+    /// Directory of the lock that keeps a second agent from running in this network namespace, and of the socket at which
+    /// commands find the agent; only root may be able to write it.
     #[arg(
         long,
         value_name = "DIR",

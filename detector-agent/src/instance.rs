@@ -4,6 +4,9 @@
 //! socket in the namespace itself could be bound by any process there, and would keep the agent from starting. The kernel
 //! releases the lock when the process ends, however it ends; a file without a lock means nothing, nor does one of an
 //! earlier namespace with the same inode.
+//!
+//! Beside the lock is the socket at which `check` and `watch` find the agent. Nobody but root can put another one there,
+//! whereas any process in the network namespace can listen on a port before the agent does.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -68,7 +71,28 @@ pub enum InstanceError {
 
 /// The lock, held until dropped.
 #[derive(Debug)]
-pub struct Instance(#[allow(dead_code, reason = "its lock is held until it is closed")] File);
+pub struct Instance {
+    path: PathBuf,
+    #[allow(dead_code, reason = "its lock is held until it is closed")]
+    file: File,
+}
+
+/// Where the agent of this process's network namespace listens, if one runs with this directory.
+///
+/// # Errors
+/// If the namespace cannot be determined.
+pub fn socket_path(directory: &Path) -> Result<PathBuf, InstanceError> {
+    Ok(directory.join(file_stem()?).with_extension(SOCKET))
+}
+
+/// Extension of the socket's file.
+const SOCKET: &str = "sock";
+
+/// The name of this process's network namespace in the directory, without an extension.
+fn file_stem() -> Result<String, InstanceError> {
+    let namespace = fs::metadata(NAMESPACE).map_err(io_error(Path::new(NAMESPACE)))?;
+    Ok(format!("netns-{:x}-{}", namespace.dev(), namespace.ino()))
+}
 
 impl Instance {
     /// Takes the lock of this process's network namespace in `directory`, which is created if it is missing.
@@ -79,8 +103,7 @@ impl Instance {
         // Without a trailing slash, behind which a symbolic link would be followed.
         let directory: PathBuf = directory.components().collect();
         let opened = open_directory(&directory)?;
-        let namespace = fs::metadata(NAMESPACE).map_err(io_error(Path::new(NAMESPACE)))?;
-        let name = format!("netns-{:x}-{}.lock", namespace.dev(), namespace.ino());
+        let name = file_stem()? + ".lock";
         let path = directory.join(&name);
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mut file: File = openat(
@@ -103,7 +126,13 @@ impl Instance {
         let _ = file
             .set_len(0)
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(Self(file))
+        Ok(Self { path, file })
+    }
+
+    /// Where this agent listens for commands on the node.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.path.with_extension(SOCKET)
     }
 }
 

@@ -164,7 +164,11 @@ fn conflict_that_only_the_agent_has_seen_is_shown_with_its_id() {
     assert_eq!(json.code().unwrap(), 1, "{json:?}");
     let document = document(&json);
     assert_eq!(document["source"], "agent");
-    assert_eq!(document["agent"]["url"], "http://127.0.0.1:9842");
+    let url = document["agent"]["url"].as_str().unwrap();
+    assert!(
+        url.starts_with("unix:/run/ip-conflict-detector/netns-"),
+        "{url}"
+    );
     assert_eq!(document["devices"], 2);
     let conflict = &document["conflicts"][0];
     assert_eq!(conflict["conflict_id"], raised.conflict_id.as_str());
@@ -184,7 +188,7 @@ fn conflict_that_only_the_agent_has_seen_is_shown_with_its_id() {
         "no IP address conflict in one look at 2 pod devices (frames not seen)",
     );
     for part in [
-        "no agent answers at http://127.0.0.1:9842",
+        "no agent answers at /run/ip-conflict-detector/netns-",
         "not seen: claims made only in ARP or NDP frames",
         "not seen: anomalies that show over time",
     ] {
@@ -231,15 +235,18 @@ fn agent_that_cannot_be_asked_makes_the_result_inconclusive() {
         .unwrap();
     let command = AgentCommand::run(AGENT).arg("--http-token-file");
     let agent = Agent::start_ready(&node, &command.arg(token.path())).unwrap();
+    let at_port = || AgentCommand::new(AGENT, ["check", "--url", "http://127.0.0.1:9842"]);
     let with_token = || {
-        let command = AgentCommand::new(AGENT, ["check", "--token-file"]).arg(token.path());
+        let command = at_port().arg("--token-file").arg(token.path());
         command.run_to_end(&node, DEADLINE).unwrap()
     };
-    let text = with_token();
-    assert_eq!(text.code().unwrap(), 0, "{text:?}");
-    assert_first_line(&text, "no IP address conflict on 1 pod device");
+    // The socket needs none.
+    for text in [with_token(), check(&node, "text")] {
+        assert_eq!(text.code().unwrap(), 0, "{text:?}");
+        assert_first_line(&text, "no IP address conflict on 1 pod device");
+    }
     let first = "inconclusive: no conflict in one look, but the agent could not be asked";
-    let text = check(&node, "text");
+    let text = at_port().run_to_end(&node, DEADLINE).unwrap();
     assert_eq!(text.code().unwrap(), 2, "{text:?}");
     assert_first_line(&text, first);
     assert!(text.stdout.contains("--token-file"), "{text:?}");
@@ -270,12 +277,15 @@ fn readiness_is_that_of_the_agent() {
     };
     let (code, text) = ask("text");
     assert_eq!(code, 2, "{text}");
-    assert!(text.contains("cannot reach the agent"), "{text}");
+    assert!(text.contains("no agent answers at"), "{text}");
     let _pods = duplicate(&node);
     let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let (code, text) = ask("text");
     assert_eq!(code, 0, "{text}");
-    assert_eq!(text, "the agent at http://127.0.0.1:9842 is ready\n");
+    assert!(
+        text.starts_with("the agent at unix:") && text.ends_with(" is ready\n"),
+        "{text}"
+    );
     let (code, json) = ask("json");
     assert_eq!(code, 0, "{json}");
     let answer: Value = serde_json::from_str(&json).unwrap();

@@ -19,6 +19,7 @@ mod kernel;
 mod options;
 mod restart;
 mod signals;
+mod watchdog;
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -96,6 +97,9 @@ pub enum AgentError {
     /// The system refused something basic.
     #[error("cannot start: {0}")]
     Start(io::Error),
+    /// The event loop hangs.
+    #[error("the event loop has not run for {} s; the agent ends, so that it is started again", .0.as_secs())]
+    Stuck(Duration),
     /// The event loop or the kernel worker ended by itself.
     #[error("the event loop ended unexpectedly: {0}")]
     EventLoop(io::Error),
@@ -116,9 +120,9 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         .map_err(AgentError::Start)?;
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let node = node::name(args.common.node_name.as_deref())?;
-    let _instance = take_lock(args, &selector)?;
+    let instance = take_lock(args, &selector)?;
     descriptors::raise_limit();
-    let endpoints = Endpoints::open(&options::http(args))?;
+    let endpoints = Endpoints::open(&options::http(args, &instance))?;
     let lines = options::lines(args)?;
     if args.export_claims && !args.metrics_detail {
         warn!("--export-claims has no effect with --metrics-detail=false");
@@ -157,9 +161,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         reporter.show_lines(part);
     }
     let feed = http::Feed::default();
-    if endpoints.is_some() {
-        reporter.add_sink(Box::new(feed.clone()));
-    }
+    reporter.add_sink(Box::new(feed.clone()));
     for sink in sinks {
         reporter.add_sink(sink);
     }
@@ -257,21 +259,17 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         result
     })
     .map_err(AgentError::Start)?;
-    let _server = endpoints
-        .map(|endpoints| {
-            endpoints.serve(http::Sources {
-                node: node.clone(),
-                cluster: args.common.cluster_name.clone(),
-                metrics,
-                readiness,
-                health,
-                pods,
-                inbox: handle.clone(),
-                feed,
-                export_claims: args.export_claims && args.metrics_detail,
-            })
-        })
-        .transpose()?;
+    let _server = endpoints.serve(http::Sources {
+        node: node.clone(),
+        cluster: args.common.cluster_name.clone(),
+        metrics,
+        readiness,
+        health: Arc::clone(&health),
+        pods,
+        inbox: handle.clone(),
+        feed,
+        export_claims: args.export_claims && args.metrics_detail,
+    })?;
     runtime.block_on(async {
         let known = handle.clone();
         let emit = move |update| {
@@ -282,10 +280,11 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         kernel_log.map(tokio::spawn);
         kube_events.map(tokio::spawn);
         tokio::select! {
-            () = stop.received() => {}
-            _ = &mut end => {}
+            () = stop.received() => Ok(()),
+            _ = &mut end => Ok(()),
+            silent = watchdog::stuck(&health) => Err(AgentError::Stuck(silent)),
         }
-    });
+    })?;
 
     info!("stopping");
     handle.send(LoopMessage::Stop);

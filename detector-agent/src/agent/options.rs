@@ -6,7 +6,9 @@ use super::AgentError;
 use crate::{
     cli::RunArgs,
     engine::{AnomalyRules, Settings},
-    http, logging, node,
+    http,
+    instance::Instance,
+    logging, node,
     observe::ebpf::EbpfOptions,
     pods::PathSetting,
     sinks::lines::Lines,
@@ -28,8 +30,9 @@ pub(super) fn lines(args: &RunArgs) -> Result<Option<Lines>, AgentError> {
     })
 }
 
-pub(super) fn http(args: &RunArgs) -> http::Options {
+pub(super) fn http(args: &RunArgs, instance: &Instance) -> http::Options {
     http::Options {
+        socket: instance.socket(),
         listen: args.listen,
         metrics_listen: args.metrics_listen,
         token_file: args.http_token_file.clone(),

@@ -31,6 +31,20 @@ pub enum ClientError {
         /// The cause.
         reason: String,
     },
+    /// No agent at its socket.
+    #[error(
+        "no agent answers at {socket} ({reason}); check that `detector-agent run` is running in this network namespace with the same --run-dir, or give its address with --url"
+    )]
+    NoAgent {
+        /// The path of the socket.
+        socket: String,
+        /// The cause.
+        reason: String,
+    },
+    /// The network namespace is unknown, and with it the socket.
+    #[cfg(feature = "node")]
+    #[error(transparent)]
+    Namespace(#[from] crate::instance::InstanceError),
     /// A connection, but no response in time.
     #[error("the agent at {url} does not respond: {reason}")]
     NoResponse {

@@ -4,6 +4,8 @@
 mod answers;
 mod error;
 mod files;
+#[cfg(feature = "node")]
+mod local;
 
 use std::{
     future::poll_fn,
@@ -64,6 +66,9 @@ pub struct Client {
     prefix: String,
     tls: Option<TlsConnector>,
     authorization: Option<header::HeaderValue>,
+    /// The agent's socket, instead of its port.
+    #[cfg(feature = "node")]
+    socket: Option<PathBuf>,
 }
 
 /// A connection to an agent: TCP, or whatever leads there.
@@ -106,6 +111,8 @@ impl Client {
             prefix: uri.path().trim_end_matches('/').to_owned(),
             tls,
             authorization,
+            #[cfg(feature = "node")]
+            socket: None,
         })
     }
 
@@ -142,6 +149,10 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<Connection<'_>, ClientError> {
+        #[cfg(feature = "node")]
+        if let Some(socket) = &self.socket {
+            return self.connect_over(local::connect(socket).await?).await;
+        }
         let unreachable = |reason: String| ClientError::Unreachable {
             url: self.url.clone(),
             reason,

@@ -34,10 +34,10 @@ pub(super) enum Answer {
 /// # Errors
 /// If a setting is invalid.
 pub(super) fn ask(args: &AgentArgs, allow_no_devices: bool) -> Result<Answer, CheckError> {
-    if args.url == "none" {
+    if args.url.as_deref() == Some("none") {
         return Ok(Answer::None("no agent was asked (--url none)".to_owned()));
     }
-    let client = match Client::new(&args.address()) {
+    let client = match args.client() {
         Ok(client) => client,
         Err(error @ ClientError::NoCa) => return Ok(Answer::Unusable(error.to_string())),
         Err(error) => return Err(CheckError::Agent(error)),
@@ -50,6 +50,9 @@ pub(super) fn ask(args: &AgentArgs, allow_no_devices: bool) -> Result<Answer, Ch
         Err(ClientError::Unreachable { url, reason }) => {
             Answer::None(format!("no agent answers at {url} ({reason})"))
         }
+        Err(ClientError::NoAgent { socket, reason }) => {
+            Answer::None(format!("no agent answers at {socket} ({reason})"))
+        }
         Err(error) => Answer::Unusable(error.to_string()),
     })
 }
@@ -59,7 +62,7 @@ pub(super) fn ask(args: &AgentArgs, allow_no_devices: bool) -> Result<Answer, Ch
 /// # Errors
 /// If a setting is invalid.
 pub(super) fn readiness(args: &AgentArgs) -> Result<Result<String, String>, CheckError> {
-    let client = Client::new(&args.address()).map_err(CheckError::Agent)?;
+    let client = args.client().map_err(CheckError::Agent)?;
     let url = client.url();
     let deadline = Instant::now() + SETTLE_TIMEOUT;
     runtime()?.block_on(async {

@@ -8,18 +8,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
-    App, Feed, Scope, Sources,
-    engine_client::EngineClient,
-    serve,
-    slots::{Client, Slots},
-};
-use crate::{
-    event_loop::{EventLoopHandle, Readiness},
-    health::Health,
-    metrics::Metrics,
-    pods::PodDirectory,
-};
+use super::{App, serve, slots::Client};
 
 /// Bytes in flight in each direction.
 const PIPE: usize = 1 << 20;
@@ -36,32 +25,13 @@ thread_local! {
 }
 
 fn site() -> std::io::Result<Site> {
-    // There is no receiver, so every query fails at once.
-    let (inbox, _) = EventLoopHandle::new()?;
-    let sources = Sources {
-        node: "fuzz".to_owned(),
-        cluster: None,
-        metrics: Arc::new(Metrics::new()),
-        readiness: Arc::new(Readiness::default()),
-        health: Arc::new(Health::default()),
-        pods: Arc::new(PodDirectory::default()),
-        inbox: inbox.clone(),
-        feed: Feed::default(),
-        export_claims: false,
-    };
     Ok(Site {
         runtime: tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?,
         app: Arc::new(App {
-            scope: Scope::Everything,
-            engine: Arc::new(EngineClient::new(inbox)),
             local_hosts_only: true,
-            token: None,
-            slots: Slots::new(1024),
-            pace: Arc::default(),
-            metrics_text: Arc::default(),
-            sources,
+            ..App::without_agent()?
         }),
     })
 }

@@ -1,17 +1,21 @@
 //! The values of `--listen` and `--metrics-listen`.
 
 use std::{
-    fmt, io,
+    fmt, fs, io,
     net::{Ipv6Addr, SocketAddr, TcpListener},
+    os::{fd::AsRawFd as _, unix::net::UnixListener},
+    path::Path,
     str::FromStr,
 };
 
-use nix::sys::socket::{
-    Backlog, listen, setsockopt,
-    sockopt::{RcvBuf, SndBuf},
+use nix::sys::{
+    socket::{
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind as bind_to, listen, setsockopt,
+        socket,
+        sockopt::{RcvBuf, SndBuf},
+    },
+    stat::{Mode, fchmod},
 };
-
-use super::HttpError;
 
 /// Bytes that the kernel may hold of a connection in each direction; it doubles the value.
 const SOCKET_BUFFER: usize = 64 << 10;
@@ -57,31 +61,47 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Binds a non-blocking listener, as tokio requires. `flag` is the one that set the address, and `other` the address that
-/// this process has bound already.
-pub(super) fn bind(
-    address: SocketAddr,
-    flag: &'static str,
-    other: Option<SocketAddr>,
-) -> Result<TcpListener, HttpError> {
-    let failed = |error: io::Error| HttpError::Bind {
-        address,
-        flag,
-        reason: match error.kind() {
-            io::ErrorKind::AddrInUse if other.is_some_and(|o| o.port() == address.port()) => {
-                "--listen serves this port already".to_owned()
-            }
-            io::ErrorKind::AddrInUse => "the port is in use by another program".to_owned(),
-            io::ErrorKind::AddrNotAvailable => "this node has no such address".to_owned(),
-            io::ErrorKind::PermissionDenied => {
-                "ports below 1024 need CAP_NET_BIND_SERVICE".to_owned()
-            }
-            _ => error.to_string(),
-        },
-    };
-    let listener = TcpListener::bind(address).map_err(failed)?;
-    prepare(&listener).map_err(failed)?;
+/// Binds a non-blocking listener, as tokio requires.
+///
+/// # Errors
+/// As of `bind(2)`.
+pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    prepare(&listener)?;
     Ok(listener)
+}
+
+/// Why an address cannot be bound, for people. `other` is the address that this process has bound already.
+pub(super) fn reason(error: &io::Error, address: SocketAddr, other: Option<SocketAddr>) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse if other.is_some_and(|o| o.port() == address.port()) => {
+            "--listen serves this port already".to_owned()
+        }
+        io::ErrorKind::AddrInUse => "the port is in use by another program".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "this node has no such address".to_owned(),
+        io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Binds a non-blocking listener in the file system, for this user alone. A file that is there is replaced: the caller holds
+/// the lock beside it, so no agent listens on it.
+///
+/// # Errors
+/// As of `bind(2)`.
+pub(super) fn bind_socket(path: &Path) -> io::Result<UnixListener> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    // Before it is bound, because the file gets the mode of the socket (`unix_bind_bsd` in net/unix/af_unix.c): at no
+    // moment can others connect.
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    bind_to(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    listen(&socket, Backlog::MAXCONN)?;
+    Ok(socket.into())
 }
 
 fn prepare(listener: &TcpListener) -> io::Result<()> {

@@ -106,3 +106,20 @@ async fn encode(app: &App) -> Result<Bytes, Failure> {
     let text = app.sources.metrics.encode(claims);
     text.map(Bytes::from).map_err(|_| Failure::Encoding)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn scrape_of_a_pod_delays_none_of_the_node() {
+        let node = App::without_agent().unwrap();
+        let others = node.for_others();
+        // As while the text for a pod is being made.
+        let _encoding = others.metrics_text.latest.lock().await;
+        let text = text(&node, false).await.unwrap();
+        assert!(text.ends_with(b"# EOF\n"));
+    }
+}

@@ -1,9 +1,13 @@
 //! The endpoints: status page, metrics, health, the API and its event stream. Read-only.
 //!
 //! Invariants: they run on a thread of their own, so neither a scrape nor a client delays detection, a delivery or a
-//! signal; clients on the node have a thread of their own, so requests of pods do not delay its probes; the engine
-//! receives one small query at a time and answers between two rounds of the event loop; every client, connection,
-//! header and queue is bounded, and a client that neither sends nor reads is disconnected.
+//! signal; clients on the node have a thread, engine queries and encoded metrics of their own, so requests of pods do not
+//! delay its probes and scrapes; the engine receives one small query of each at a time and answers between two rounds of
+//! the event loop; every client, connection, header and queue is bounded, and a client that neither sends nor reads is
+//! disconnected.
+//!
+//! Commands on the node connect to a Unix socket that only root can reach. The ports are for everybody else: another
+//! process may hold one, which costs its clients only.
 
 mod accept;
 mod api;
@@ -29,22 +33,25 @@ mod tls;
 mod token;
 
 use std::{
+    fs,
     future::pending,
     io,
     net::{SocketAddr, TcpListener},
+    os::unix::net::UnixListener,
     path::PathBuf,
     sync::Arc,
     thread,
+    time::Duration,
 };
 
 use futures_util::future::try_join_all;
-use tokio::{runtime::Runtime, sync::oneshot};
+use tokio::{runtime::Runtime, sync::oneshot, time::sleep};
 use tracing::{error, info, warn};
 
 use crate::{
     descriptors,
     event_loop::{EventLoopHandle, Readiness},
-    health::Health,
+    health::{Health, Part, Role},
     metrics::Metrics,
     pods::PodDirectory,
     threads,
@@ -61,6 +68,9 @@ pub use listen::Listen;
 pub use tls::TlsError;
 pub use token::TokenError;
 
+/// How often a port that another program holds is tried again.
+const BIND_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Why the endpoints could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
@@ -75,6 +85,16 @@ pub enum HttpError {
         flag: &'static str,
         /// The cause, for people.
         reason: String,
+    },
+    /// The socket for commands on the node cannot be bound.
+    #[error(
+        "cannot listen on {}: {source}; choose another directory with --run-dir", .path.display()
+    )]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
     },
     /// The token file is unusable.
     #[error(transparent)]
@@ -93,6 +113,8 @@ pub enum HttpError {
 /// The settings of the endpoints.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Where to serve everything to commands on the node, without a token; only this user can connect.
+    pub socket: PathBuf,
     /// Where to serve everything, if at all.
     pub listen: Listen,
     /// Where to serve only `/metrics`, `/healthz` and `/readyz`, if at all.
@@ -136,38 +158,41 @@ enum Scope {
     Metrics,
 }
 
-/// A listener that is bound.
+/// An address to serve.
 #[derive(Debug)]
-struct Bound {
+struct Port {
     scope: Scope,
-    listener: TcpListener,
+    /// None while another program holds it.
+    listener: Option<TcpListener>,
     address: SocketAddr,
 }
 
 /// Endpoints that are bound but not serving yet, so that wrong settings are reported before anything is attached.
 #[derive(Debug)]
 pub struct Endpoints {
-    bound: Vec<Bound>,
+    socket: UnixListener,
+    /// Its file, removed in the end.
+    socket_path: PathBuf,
+    ports: Vec<Port>,
     tls: Option<Tls>,
-    token: Option<Token>,
+    token: Option<Arc<Token>>,
 }
 
 impl Endpoints {
-    /// Binds them; `None` if they are disabled.
+    /// Binds the socket and the ports. A port that another program holds is no error: any process in the node's network can
+    /// take one first, and detection does not depend on it.
     ///
     /// # Errors
     /// See [`HttpError`].
-    pub fn open(options: &Options) -> Result<Option<Self>, HttpError> {
-        if (options.listen, options.metrics_listen) == (Listen::Off, Listen::Off) {
-            return Ok(None);
-        }
+    pub fn open(options: &Options) -> Result<Self, HttpError> {
         let tls = match (&options.tls_chain, &options.tls_key) {
             (None, None) => None,
             (Some(chain), Some(key)) => Some(Tls::load(chain, key)?),
             _ => return Err(HttpError::HalfTls),
         };
         let token = options.token_file.as_deref().map(Token::load).transpose()?;
-        let mut bound: Vec<Bound> = Vec::new();
+        let token = token.map(Arc::new);
+        let mut ports: Vec<Port> = Vec::new();
         for (scope, listen, flag) in [
             (Scope::Everything, options.listen, "--listen"),
             (Scope::Metrics, options.metrics_listen, "--metrics-listen"),
@@ -175,27 +200,52 @@ impl Endpoints {
             let Listen::At(address) = listen else {
                 continue;
             };
-            let other = bound.first().map(|first| first.address);
-            let listener = listen::bind(address, flag, other)?;
-            let address = listener.local_addr()?;
+            let other = ports.first().map(|first| first.address);
+            let is_own = other.is_some_and(|other| other.port() == address.port());
+            let listener = match listen::bind(address) {
+                Ok(listener) => Some(listener),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && !is_own => None,
+                Err(error) => {
+                    return Err(HttpError::Bind {
+                        address,
+                        flag,
+                        reason: listen::reason(&error, address, other),
+                    });
+                }
+            };
+            let address = match &listener {
+                Some(listener) => listener.local_addr()?,
+                None => address,
+            };
             if scope == Scope::Everything && token.is_none() && !address.ip().is_loopback() {
                 warn!(
                     %address,
                     "endpoints need no authentication; set --http-token-file, or listen on 127.0.0.1 and use --metrics-listen"
                 );
             }
-            bound.push(Bound {
+            ports.push(Port {
                 scope,
                 listener,
                 address,
             });
         }
-        Ok(Some(Self { bound, tls, token }))
+        let socket_path = options.socket.clone();
+        let socket = listen::bind_socket(&socket_path).map_err(|source| HttpError::Socket {
+            path: socket_path.clone(),
+            source,
+        })?;
+        Ok(Self {
+            socket,
+            socket_path,
+            ports,
+            tls,
+            token,
+        })
     }
 
-    /// The bound addresses: that of `--listen`, then that of `--metrics-listen`.
+    /// The addresses: that of `--listen`, then that of `--metrics-listen`.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.bound.iter().map(|bound| bound.address)
+        self.ports.iter().map(|port| port.address)
     }
 
     /// Serves from threads of its own until the [`Server`] is dropped.
@@ -203,12 +253,11 @@ impl Endpoints {
     /// # Errors
     /// The system refused a thread or an epoll descriptor.
     pub fn serve(self, sources: Sources) -> Result<Server, HttpError> {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
         let tls = self.tls.map(Arc::new);
-        let shared = App {
+        let app = App {
             scope: Scope::Everything,
             engine: Arc::new(EngineClient::new(sources.inbox.clone())),
-            token: self.token.map(Arc::new),
+            token: None,
             slots: Slots::new(descriptors::limit()),
             pace: Arc::default(),
             metrics_text: Arc::default(),
@@ -216,26 +265,30 @@ impl Endpoints {
             sources,
         };
         let remote = runtime()?;
-        let remote_clients = remote.handle().clone();
-        let mut listeners = Vec::new();
-        for bound in self.bound {
-            let app = App {
-                scope: bound.scope,
-                local_hosts_only: bound.address.ip().is_loopback(),
-                ..shared.clone()
-            };
-            let what = match bound.scope {
-                Scope::Everything => "",
-                Scope::Metrics => "metrics",
-            };
-            info!("serving {scheme}://{}/{what}", bound.address);
-            listeners.push((bound.listener, Arc::new(app)));
-        }
+        let served_ports: Vec<_> = self
+            .ports
+            .into_iter()
+            .map(|port| {
+                let app = App {
+                    scope: port.scope,
+                    token: self.token.clone(),
+                    local_hosts_only: port.address.ip().is_loopback(),
+                    ..app.clone()
+                };
+                let part = port.listener.is_none().then(|| {
+                    let name = format!("endpoint {}", port.address);
+                    app.sources.health.part(Role::Sink, name)
+                });
+                let apps = serve::Apps {
+                    others: Arc::new(app.for_others()),
+                    node: Arc::new(app),
+                    runtime_of_others: remote.handle().clone(),
+                };
+                serve_port(port, part, tls.clone(), apps)
+            })
+            .collect();
         let local = runtime()?;
         let serving = async move {
-            let served = listeners.into_iter().map(|(listener, app)| {
-                serve::serve(listener, tls.clone(), app, remote_clients.clone())
-            });
             let reload = async {
                 match &tls {
                     Some(tls) => tls.reload_on_change().await,
@@ -243,14 +296,59 @@ impl Endpoints {
                 }
             };
             tokio::select! {
-                served = try_join_all(served) => served.map(drop),
+                served = serve::serve_socket(self.socket, Arc::new(app)) => served,
+                served = try_join_all(served_ports), if !served_ports.is_empty() => served.map(drop),
                 () = reload => Ok(()),
             }
         };
         Ok(Server {
             _local: ServingThread::spawn("http", local, serving)?,
             _remote: ServingThread::spawn("http-remote", remote, pending())?,
+            socket_path: self.socket_path,
         })
+    }
+}
+
+/// Serves a port, once it is free. `part` shows that it is not.
+async fn serve_port(
+    port: Port,
+    part: Option<Part>,
+    tls: Option<Arc<Tls>>,
+    apps: serve::Apps,
+) -> io::Result<()> {
+    let address = port.address;
+    let listener = match port.listener {
+        Some(listener) => listener,
+        None => bind_when_free(address, part.as_ref()).await,
+    };
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let what = match port.scope {
+        Scope::Everything => "",
+        Scope::Metrics => "metrics",
+    };
+    info!("serving {scheme}://{address}/{what}");
+    if let Some(part) = part {
+        part.works("serving");
+    }
+    serve::serve(listener, tls, apps).await
+}
+
+async fn bind_when_free(address: SocketAddr, part: Option<&Part>) -> TcpListener {
+    let mut is_logged = false;
+    loop {
+        let error = match listen::bind(address) {
+            Ok(listener) => return listener,
+            Err(error) => error,
+        };
+        let reason = listen::reason(&error, address, None);
+        if !is_logged {
+            is_logged = true;
+            warn!(%address, reason, "endpoint not served; detection runs, and the address is tried again every five seconds");
+        }
+        if let Some(part) = part {
+            part.failed(format!("not served: {reason}"));
+        }
+        sleep(BIND_INTERVAL).await;
     }
 }
 
@@ -267,6 +365,14 @@ pub struct Server {
     _local: ServingThread,
     /// Serves all other clients, whose requests cannot delay those of the node.
     _remote: ServingThread,
+    socket_path: PathBuf,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The next agent replaces one that is left.
+        let _ = fs::remove_file(&self.socket_path);
+    }
 }
 
 /// A thread with a runtime. Dropping this ends both.
@@ -323,4 +429,41 @@ struct App {
     metrics_text: Arc<MetricsText>,
     /// On loopback, a foreign `Host` means DNS rebinding by a web page.
     local_hosts_only: bool,
+}
+
+impl App {
+    /// For what is tested without an agent. There is no event loop, so every query fails at once.
+    #[cfg(any(test, feature = "fuzzing"))]
+    fn without_agent() -> io::Result<Self> {
+        let (inbox, _) = EventLoopHandle::new()?;
+        Ok(Self {
+            scope: Scope::Everything,
+            engine: Arc::new(EngineClient::new(inbox.clone())),
+            token: None,
+            slots: Slots::new(1024),
+            pace: Arc::default(),
+            metrics_text: Arc::default(),
+            local_hosts_only: false,
+            sources: Sources {
+                node: "test".to_owned(),
+                cluster: None,
+                metrics: Arc::new(Metrics::new()),
+                readiness: Arc::default(),
+                health: Arc::default(),
+                pods: Arc::default(),
+                inbox,
+                feed: Feed::default(),
+                export_claims: false,
+            },
+        })
+    }
+
+    /// The same for clients that are not on the node: what they wait for, the node does not wait for.
+    fn for_others(&self) -> Self {
+        Self {
+            engine: Arc::new(EngineClient::new(self.sources.inbox.clone())),
+            metrics_text: Arc::default(),
+            ..self.clone()
+        }
+    }
 }

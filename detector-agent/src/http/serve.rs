@@ -3,7 +3,7 @@
 //! Every connection is accepted at once, also one that is refused then: connections of pods never fill the listen
 //! backlog, in which those of the node would wait behind them.
 
-use std::{convert::Infallible, io, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::errno::Errno;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UnixListener},
     runtime::Handle,
     task::yield_now,
     time::{sleep, timeout},
@@ -42,41 +42,49 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client that reads nothing for this long is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Serves until dropped; clients that are not on the node are served by `remote`.
+/// What is served on a port: to clients on the node, and to all others, on a runtime of their own.
+#[derive(Debug)]
+pub(super) struct Apps {
+    pub(super) node: Arc<App>,
+    pub(super) others: Arc<App>,
+    pub(super) runtime_of_others: Handle,
+}
+
+/// Serves a port until dropped.
 pub(super) async fn serve(
     listener: std::net::TcpListener,
     tls: Option<Arc<Tls>>,
-    app: Arc<App>,
-    remote: Handle,
+    apps: Apps,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let mut log_budget = LogBudget::new();
+    let mut failures = AcceptFailures::new();
     loop {
         let (stream, client) = match accept(&listener).await {
             Ok(accepted) => accepted,
             Err(error) => {
-                if log_budget.take(clock::now()) {
-                    warn!(%error, "accepting HTTP connections failed; retrying");
-                }
-                if !(is_out_of_descriptors(&error) && app.slots.shed()) {
-                    sleep(Duration::from_millis(100)).await;
-                }
+                failures.recover(&apps.node, error).await;
                 continue;
             }
         };
         // Without a slot the connection is closed.
-        if let Some(slot) = app.slots.admit(client) {
-            let (tls, app) = (tls.clone(), Arc::clone(&app));
+        if let Some(slot) = apps.node.slots.admit(client) {
+            let tls = tls.clone();
             match client {
                 Client::Node => {
-                    tokio::spawn(serve_slot(stream, tls, app, slot));
+                    let app = Arc::clone(&apps.node);
+                    tokio::spawn(serve_slot(
+                        serve_connection(stream, tls, app, slot.handle()),
+                        slot,
+                    ));
                 }
                 Client::Other(_) => {
+                    let app = Arc::clone(&apps.others);
                     let stream = stream.into_std();
-                    remote.spawn(async move {
+                    apps.runtime_of_others.spawn(async move {
                         // Registers it with the other runtime.
                         if let Ok(stream) = stream.and_then(TcpStream::from_std) {
-                            serve_slot(stream, tls, app, slot).await;
+                            serve_slot(serve_connection(stream, tls, app, slot.handle()), slot)
+                                .await;
                         }
                     });
                 }
@@ -87,12 +95,52 @@ pub(super) async fn serve(
     }
 }
 
+/// Serves the socket for commands on the node until dropped.
+pub(super) async fn serve_socket(
+    listener: std::os::unix::net::UnixListener,
+    app: Arc<App>,
+) -> io::Result<()> {
+    let listener = UnixListener::from_std(listener)?;
+    let mut failures = AcceptFailures::new();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                if let Some(slot) = app.slots.admit(Client::Node) {
+                    let serving =
+                        serve_requests(with_timeout(stream), Arc::clone(&app), slot.handle());
+                    tokio::spawn(serve_slot(serving, slot));
+                }
+            }
+            Err(error) => failures.recover(&app, error).await,
+        }
+        yield_now().await;
+    }
+}
+
+/// Failures to accept a connection, logged at a bounded rate.
+struct AcceptFailures(LogBudget);
+
+impl AcceptFailures {
+    fn new() -> Self {
+        Self(LogBudget::new())
+    }
+
+    /// Makes room if descriptors are exhausted, else waits a moment.
+    async fn recover(&mut self, app: &App, error: io::Error) {
+        if self.0.take(clock::now()) {
+            warn!(%error, "accepting HTTP connections failed; retrying");
+        }
+        if !(is_out_of_descriptors(&error) && app.slots.shed()) {
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
 /// Serves a connection until it ends or has to give way.
-async fn serve_slot(stream: TcpStream, tls: Option<Arc<Tls>>, app: Arc<App>, mut slot: Slot) {
-    let handle = slot.handle();
+async fn serve_slot(serving: impl Future<Output = io::Result<()>>, mut slot: Slot) {
     tokio::select! {
         () = slot.closed() => debug!("connection gave way to a new one"),
-        served = serve_connection(stream, tls.as_deref(), app, handle) => {
+        served = serving => {
             if let Err(error) = served {
                 debug!(%error, "connection closed");
             }
@@ -111,17 +159,16 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::EMFILE | Errno::ENFILE))
 }
 
+/// Serves a connection to a port, with TLS if it is configured.
 async fn serve_connection(
     stream: TcpStream,
-    tls: Option<&Tls>,
+    tls: Option<Arc<Tls>>,
     app: Arc<App>,
     slot: SlotHandle,
 ) -> io::Result<()> {
     // Events are small and must not wait for more data.
     stream.set_nodelay(true)?;
-    let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(WRITE_TIMEOUT));
-    let stream = Box::pin(stream);
+    let stream = with_timeout(stream);
     match tls {
         None => serve_requests(stream, app, slot).await,
         Some(tls) => {
@@ -131,6 +178,13 @@ async fn serve_connection(
             serve_requests(stream, app, slot).await
         }
     }
+}
+
+/// Disconnects a client that reads nothing for too long.
+fn with_timeout<S: AsyncRead + AsyncWrite>(stream: S) -> Pin<Box<TimeoutStream<S>>> {
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(WRITE_TIMEOUT));
+    Box::pin(stream)
 }
 
 /// Waits until a client may be answered.

@@ -56,7 +56,7 @@ enum Update {
 /// # Errors
 /// See [`WatchError`].
 pub fn run(args: &WatchArgs) -> Result<(), WatchError> {
-    let client = Client::new(&args.agent.address())?;
+    let client = args.agent.client()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -2,6 +2,8 @@
 
 use std::{
     fs,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
     os::{
         linux::net::SocketAddrExt as _,
         unix::{
@@ -10,9 +12,12 @@ use std::{
         },
     },
     path::Path,
+    thread,
 };
 
-use detector_testkit::{Agent, AgentCommand, DEADLINE, Node};
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, Node, PodSpec, announce, http::TestClient, until,
+};
 
 use crate::AGENT;
 
@@ -72,21 +77,27 @@ fn lock_cannot_be_taken_or_replaced_without_root() {
     let directory = parent.path().join("run");
     readable_directory(&directory);
     let mut agent = Agent::start_ready(&node, &run_in(&directory)).unwrap();
-    let file = fs::read_dir(&directory).unwrap().next().unwrap().unwrap();
-    let file = file.path();
+    let files = fs::read_dir(&directory).unwrap();
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    let [file, socket] = <[_; 2]>::try_from(files).unwrap();
+    let mode = fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600, "only root can connect");
     let pid = fs::read_to_string(&file).unwrap();
     assert_eq!(pid.trim(), agent.pid().to_string());
     agent.kill().unwrap();
 
-    let [file, other] =
-        [file.clone(), directory.join("other")].map(|path| path.display().to_string());
+    let [file, socket, other] =
+        [file.clone(), socket, directory.join("other")].map(|path| path.display().to_string());
     let new_directory = parent.path().join("new").display().to_string();
-    let attempts: [&[&str]; 7] = [
+    let attempts: [&[&str]; 9] = [
         &["flock", "--nonblock", &file, "true"],
         &["flock", "--nonblock", "--shared", &file, "true"],
         &["chmod", "0666", &file],
         &["rm", "--force", &file],
         &["mv", "--force", &file, &other],
+        &["chmod", "0666", &socket],
+        &["rm", "--force", &socket],
         &["ln", "--symbolic", "/dev/null", &other],
         &["mkdir", &new_directory],
     ];
@@ -132,4 +143,77 @@ fn directory_of_others_is_refused_and_named() {
         let is_named = sentence.contains(directory.to_str().unwrap());
         assert!(is_named && sentence.contains("--run-dir"), "{sentence}");
     }
+}
+
+/// Any process in the node's network can hold the agent's ports before it starts. Whatever that process answers, the agent
+/// detects, the commands on the node find the agent, and no token reaches the process.
+#[test]
+fn squatted_ports_stop_no_agent_and_get_no_token() {
+    let node = Node::new("squatport").unwrap();
+    node.ip("address add 192.0.2.1/32 dev lo").unwrap();
+    let ports = ["127.0.0.1:9842", "192.0.2.1:9843"];
+    let squatters = ports.map(|port| {
+        let listener = node.run_in(|| Ok(TcpListener::bind(port)?)).unwrap();
+        // Answers what a client would like to hear, and returns the first request.
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 4096];
+            let length = stream.read(&mut request).unwrap();
+            let ready = b"HTTP/1.1 200 OK\r\ncontent-length: 14\r\n\r\n{\"ready\":true}";
+            stream.write_all(ready).unwrap();
+            String::from_utf8_lossy(&request[..length]).into_owned()
+        })
+    });
+    let token = tempfile::NamedTempFile::new().unwrap();
+    fs::write(token.path(), "an-unguessable-test-token").unwrap();
+    let command = AgentCommand::run(AGENT)
+        .args(["--metrics-listen", ports[1], "--http-token-file"])
+        .arg(token.path());
+    let specs = [
+        PodSpec::new("vetha").address("10.244.2.10/32").host_route(),
+        PodSpec::new("vethb"),
+    ];
+    let pods = node.add_pods(&specs).unwrap();
+    let mut agent = Agent::start_ready(&node, &command).unwrap();
+    announce(&pods[1], "10.244.2.10".parse().unwrap()).unwrap();
+    agent.wait_raised("10.244.2.10").unwrap();
+    let check = |args: &[&str]| {
+        AgentCommand::new(AGENT, ["check"].iter().chain(args).copied())
+            .run_to_end(&node, DEADLINE)
+            .unwrap()
+    };
+    let found = check(&[]);
+    assert_eq!(found.code().unwrap(), 1, "{found:?}");
+    let impaired = "endpoint 127.0.0.1:9842: not served: the port is in use by another program";
+    assert!(found.stdout.contains(impaired), "{found:?}");
+    let path = token.path().to_str().unwrap();
+    assert_eq!(
+        check(&["--readiness", "--token-file", path])
+            .code()
+            .unwrap(),
+        0
+    );
+
+    for (port, squatter) in ports.into_iter().zip(squatters) {
+        node.run_in(|| Ok(TcpStream::connect(port)?.write_all(b"the first request")?))
+            .unwrap();
+        assert_eq!(squatter.join().unwrap(), "the first request");
+        let client = TestClient::new(&node, format!("http://{port}"));
+        until(DEADLINE, "the free port to be served", || {
+            let answer = client.get("/healthz")?;
+            anyhow::ensure!(answer.body.contains("alive"), "{}", answer.body);
+            Ok(())
+        })
+        .unwrap();
+    }
+    agent.kill().unwrap();
+    let code = |args: &[&str]| check(args).code().unwrap();
+    assert_eq!(
+        code(&["--readiness"]),
+        2,
+        "the socket of a killed agent is no agent"
+    );
+    let next = Agent::start_ready(&node, &command).unwrap();
+    assert_eq!(code(&["--readiness"]), 0);
+    drop(next);
 }

@@ -297,26 +297,17 @@ fn readyz_lists_the_components_and_their_state() {
 }
 
 #[test]
-fn port_in_use_is_one_sentence_and_off_serves_nothing() {
+fn unusable_address_is_one_sentence_and_off_serves_nothing() {
     let node = Node::new("port").unwrap();
-    let taken = node
-        .run_in(|| Ok(std::net::TcpListener::bind("127.0.0.1:9842")?))
-        .unwrap();
-    let outcome = AgentCommand::new(AGENT, ["run"])
-        .run_to_end(&node, DEADLINE)
-        .unwrap();
-    assert_eq!(outcome.code().unwrap(), 2, "{outcome:?}");
-    let sentence = outcome.stderr.trim();
-    assert_eq!(sentence.lines().count(), 1, "{sentence}");
-    assert!(
-        sentence.contains("127.0.0.1:9842") && sentence.contains("--listen"),
-        "{sentence}"
-    );
-    for (address, reason) in [
-        ("127.0.0.1:9842", "in use by another program"),
-        ("192.0.2.7:9842", "no such address"),
+    for (listen, address, reason) in [
+        (
+            "127.0.0.1:9842",
+            "127.0.0.1:9842",
+            "--listen serves this port already",
+        ),
+        ("none", "192.0.2.7:9842", "no such address"),
     ] {
-        let args = ["run", "--listen", "none", "--metrics-listen", address];
+        let args = ["run", "--listen", listen, "--metrics-listen", address];
         let outcome = AgentCommand::new(AGENT, args)
             .run_to_end(&node, DEADLINE)
             .unwrap();
@@ -328,7 +319,6 @@ fn port_in_use_is_one_sentence_and_off_serves_nothing() {
     }
     let command = AgentCommand::run(AGENT).arg("--listen").arg("none");
     let mut agent = Agent::start_ready(&node, &command).unwrap();
-    drop(taken);
     node.run_in(|| {
         assert!(TcpStream::connect("127.0.0.1:9842").is_err());
         Ok(())

@@ -167,7 +167,7 @@ fn missing_agent_or_token_is_one_sentence() {
         assert_eq!(outcome.stderr.trim().lines().count(), 1, "{outcome:?}");
         outcome.stderr
     };
-    assert!(error_of(&[]).contains("http://127.0.0.1:9842"));
+    assert!(error_of(&[]).contains("no agent answers at /run/"));
     assert!(error_of(&["--url", "nonsense"]).contains("--url"));
     let token = tempfile::NamedTempFile::new().unwrap();
     fs::write(token.path(), "an-unguessable-test-token").unwrap();
@@ -175,11 +175,17 @@ fn missing_agent_or_token_is_one_sentence() {
         .arg("--http-token-file")
         .arg(token.path());
     let _agent = Agent::start_ready(&node, &command).unwrap();
-    assert!(error_of(&[]).contains("--token-file"));
+    let origin = "http://127.0.0.1:9842";
+    let url = ["--url", origin];
+    assert!(error_of(&url).contains("--token-file"));
     let path = token.path().display().to_string();
-    let mut watching = RunningProgram::start(&node, AGENT, &["watch", "--token-file", &path]);
+    let at_port = ["watch", "--url", origin, "--token-file", &path];
+    let mut watching =
+        [&["watch"][..], &at_port].map(|args| RunningProgram::start(&node, AGENT, args));
     let _pods = duplicate(&node);
-    watching.wait("10.244.2.10");
+    for program in &mut watching {
+        program.wait("10.244.2.10");
+    }
 }
 
 #[test]

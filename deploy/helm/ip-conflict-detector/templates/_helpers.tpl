@@ -65,13 +65,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- get (dict "0.0.0.0" "127.0.0.1" "::" "::1") $bare | default $bare -}}
 {{- end -}}
 
-{{/* For clients on the node, such as `check` in the container. */}}
-{{- define "detector.url" -}}
-{{- $host := include "detector.host" (include "detector.reachable" .Values.listen.address) -}}
-{{- printf "%s://%s:%v" (include "detector.scheme" .) $host .Values.listen.port -}}
-{{- end -}}
-
-{{/* The target of the probes. Without a host it is the pod's address, which is the node's: Pod Security refuses others
+{{/* The target of the probe. Without a host it is the pod's address, which is the node's: Pod Security refuses others
      below the level privileged. */}}
 {{- define "detector.probe" -}}
 {{- $listener := ternary .Values.metricsListen .Values.listen (not (empty .Values.metricsListen.address)) -}}
@@ -84,22 +78,6 @@ port: {{ $listener.port }}, scheme: {{ include "detector.scheme" . | upper }}
 {{- define "detector.ipamMount" -}}
 {{- $shared := list "/" "/run" "/var" "/var/run" "/var/lib" "/var/cache" "/etc" "/opt" "/usr" "/home" "/root" "/mnt" "/srv" "/tmp" "/dev" "/proc" "/sys" -}}
 {{- if has (dir .) $shared }}{{ . }}{{ else }}{{ dir . }}{{ end -}}
-{{- end -}}
-
-{{/* The environment of `check` and `watch`, in the agent's container and in the test's. */}}
-{{- define "detector.clientEnv" -}}
-- name: NODE_IP
-  valueFrom: {fieldRef: {fieldPath: status.hostIP}}
-- name: IPCONFLICT_URL
-  value: {{ include "detector.url" . | quote }}
-{{- if .Values.listen.tokenSecret.name }}
-- name: IPCONFLICT_TOKEN_FILE
-  value: {{ printf "/etc/ip-conflict-detector/token/%s" .Values.listen.tokenSecret.key | quote }}
-{{- end }}
-{{- if and .Values.listen.tlsSecret .Values.listen.tlsCaKey }}
-- name: IPCONFLICT_CA_FILE
-  value: {{ printf "/etc/ip-conflict-detector/tls/%s" .Values.listen.tlsCaKey | quote }}
-{{- end }}
 {{- end -}}
 
 {{/* The mounts of what belongs to `listen`, and their volumes. */}}

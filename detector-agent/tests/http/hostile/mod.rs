@@ -27,18 +27,20 @@ struct Served {
     /// Serves the metrics and the probes only.
     metrics_address: SocketAddr,
     _server: Server,
+    _directory: tempfile::TempDir,
 }
 
 fn serve() -> Served {
     let any_port = Listen::At("127.0.0.1:0".parse().unwrap());
+    let directory = tempfile::tempdir().unwrap();
     let endpoints = Endpoints::open(&Options {
+        socket: directory.path().join("agent.sock"),
         listen: any_port,
         metrics_listen: any_port,
         token_file: None,
         tls_chain: None,
         tls_key: None,
     })
-    .unwrap()
     .unwrap();
     let addresses: Vec<_> = endpoints.addresses().collect();
     let (inbox, _ended) = EventLoopHandle::new().unwrap();
@@ -61,6 +63,7 @@ fn serve() -> Served {
         address: addresses[0],
         metrics_address: addresses[1],
         _server: server,
+        _directory: directory,
     }
 }
 
