@@ -17,6 +17,7 @@ use super::{
     routes::Routes,
     scope::{Scope, is_claimable},
     settings::Settings,
+    snapshot::FurtherPlace,
 };
 
 /// The state that a derivation reads.
@@ -41,9 +42,8 @@ struct Draft {
 /// Against what evidence counts; for a claimant, the strongest of its evidence decides.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Strength {
-    /// An address on a further interface of a pod: only against a full claim of another pod. The
-    /// same shared address on `lo` or a dummy of several pods is usual (LVS, anycast), and so is one
-    /// of the node's in pods that are nodes themselves.
+    /// An address on a further interface of a pod: only against a full claim of another pod. One of
+    /// the node's in pods that are nodes themselves is usual.
     Further,
     /// A probe: only against a full claim of another pod or of the node (RFC 5227 §2.1.1, RFC 4862
     /// §5.4).
@@ -75,6 +75,7 @@ impl ClaimContext<'_> {
         self.add_further(address, facts, &mut drafts);
         self.add_host(address, facts, &mut drafts);
 
+        let is_shared = |draft: &Draft| self.is_shared(facts, &draft.claimant);
         let mut derived = Derived::new();
         let tentative: Vec<_> = drafts
             .iter()
@@ -87,6 +88,7 @@ impl ClaimContext<'_> {
                     && d.strength == Strength::Full
                     && !self.links.is_one_pod(*id, key.1)
                     && (*id != ClaimantId::Host || strength == Strength::Probe)
+                    && !(is_shared(d) && drafts.get(&key).is_some_and(is_shared))
             });
             if !contested {
                 drafts.remove(&key);
@@ -102,6 +104,23 @@ impl ClaimContext<'_> {
             claimants.sort_by_key(|c| (c.since, c.id));
         }
         derived
+    }
+
+    /// Whether a claimant has the address on its own `lo` or a dummy, and everything else that supports its claim are frames,
+    /// and neighbour entries that follow from them. The same address on `lo` of several pods is usual (anycast, LVS), and Linux
+    /// sends requests from it, so nothing of that counts against others that have it there, too.
+    pub(super) fn is_shared(&self, facts: &AddressFacts, claimant: &Claimant) -> bool {
+        let Some(peer) = claimant.peer.filter(|_| !facts.further.is_empty()) else {
+            return false;
+        };
+        let in_pod = || facts.further.iter().filter(|f| f.peer.nsid == peer.nsid);
+        let is_elsewhere = |e: &Evidence| {
+            let detail = e.detail.as_ref();
+            e.is_certain() && !detail.is_some_and(EvidenceDetail::is_on_further_interface)
+        };
+        in_pod().any(|f| f.place != FurtherPlace::Above)
+            && !in_pod().any(|f| f.place == FurtherPlace::Above)
+            && !claimant.evidence.iter().any(is_elsewhere)
     }
 
     /// Whether the only fact about `address` is a live claim of a pod: what [`Self::derive`] would
@@ -171,7 +190,8 @@ impl ClaimContext<'_> {
         facts: &AddressFacts,
         drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
     ) {
-        for further in &facts.further {
+        let answered = facts.further.iter();
+        for further in answered.filter(|f| f.place != FurtherPlace::LocalSilent) {
             let Some(link) = self.links.pod_by_peer(further.peer) else {
                 continue;
             };

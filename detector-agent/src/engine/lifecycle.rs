@@ -32,6 +32,8 @@ pub(super) struct Decision {
     pub(super) kind: Option<ConflictKind>,
     pub(super) confidence: Confidence,
     pub(super) claimants: Vec<Claimant>,
+    /// Whether all of them are interfaces of one pod.
+    pub(super) is_one_pod: bool,
     /// The one of `claimants` that receives the node's traffic.
     pub(super) receiver: Option<ClaimantId>,
 }
@@ -316,13 +318,15 @@ impl TrackedConflict {
             kind: None,
             confidence: self.conflict.confidence,
             claimants: Vec::new(),
+            is_one_pod: false,
             receiver: None,
         });
+        let is_one_pod = remaining.is_one_pod;
         let traffic_goes_to = remaining.traffic_goes_to();
         self.replace(remaining, leave_reason, bounds);
         let mut conflict = self.conflict;
-        if conflict.kind != ConflictKind::Flapping {
-            // Those that remain are one pod, which is shown at the first of its interfaces.
+        if is_one_pod {
+            // It is shown at the first of its interfaces.
             let mut is_first = true;
             conflict
                 .claimants

@@ -19,7 +19,19 @@ pub enum SnapshotScope {
     Device(IfIndex),
 }
 
-/// An address on a further interface of a pod's namespace, for which the pod answers on a device.
+/// On which interface of a pod's namespace, other than the device's peer, an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FurtherPlace {
+    /// On `lo` or a dummy, and the pod answers for it on the device.
+    Local,
+    /// The same, but the pod does not answer for it: Linux answers NDP only for addresses of the
+    /// interface itself, and ARP with `arp_ignore` likewise.
+    LocalSilent,
+    /// On a macvlan or ipvlan interface on top of the device's peer: the pod answers for it.
+    Above,
+}
+
+/// An address on a further interface of a pod's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FurtherAddress {
     /// The address.
@@ -28,6 +40,8 @@ pub struct FurtherAddress {
     pub interface: String,
     /// The hardware address that it answers with, if it is not the device's peer's.
     pub mac: Option<Mac>,
+    /// On which kind of interface it is.
+    pub place: FurtherPlace,
 }
 
 /// The addresses on the peer of one pod device.
@@ -42,7 +56,7 @@ pub struct PodAddresses {
     pub addresses: Option<Vec<AssignedAddress>>,
     /// There are more addresses than are listed: one that is absent need not be gone.
     pub is_truncated: bool,
-    /// The addresses on further interfaces for which the pod answers on the device.
+    /// The addresses on further interfaces.
     pub further: Vec<FurtherAddress>,
 }
 

@@ -1,7 +1,9 @@
 //! Linux answers ARP for every address of a namespace on each interface: an address on `lo` or a dummy of one pod that another
 //! pod has is a conflict before either uses it.
 
-use detector_testkit::{Agent, AgentCommand, Barrier, DEADLINE, Event, Node, Pod, PodSpec};
+use detector_testkit::{
+    Agent, AgentCommand, Barrier, DEADLINE, Event, Frame, FrameSender, NaFlags, Node, Pod, PodSpec,
+};
 
 use crate::AGENT;
 
@@ -115,4 +117,24 @@ fn addresses_that_are_shared_on_purpose_raise_nothing() {
         .unwrap();
     let events = barrier.pass(&node, &agent).unwrap();
     assert!(events.is_empty(), "{events:#?}");
+}
+
+/// Frames of an address on `lo` count for nothing against pods that have it there as well, and in full against this one.
+#[test]
+fn address_of_another_pod_on_lo_hides_no_frames() {
+    const OWNER6: &str = "fd00::10";
+    let (node, [owner, pod]) = two_pods("furtherhide");
+    let line = format!("address add {OWNER6}/64 dev eth0 nodad");
+    owner.netns().ip(&line).unwrap();
+    let agent = start(&node);
+    // Linux does not answer NDP for it, so it is no claim of its own.
+    let line = format!("address add {OWNER6}/128 dev lo");
+    pod.netns().ip(&line).unwrap();
+    let address = OWNER6.parse().unwrap();
+    let claim = Frame::advertisement(pod.mac(), address, Some(pod.mac()), NaFlags::OVERRIDE);
+    FrameSender::open(&pod).unwrap().send(&claim).unwrap();
+    let conflict = agent.wait_raised(OWNER6).unwrap();
+    assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+    let kinds = conflict.claimant("vethb").unwrap().evidence_kinds();
+    assert!(kinds.contains(&"ndp"), "{kinds:?}");
 }

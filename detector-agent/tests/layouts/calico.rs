@@ -1,11 +1,15 @@
 //! Calico: host ends without an address, all with the same hardware address, that answer ARP for the pods' gateway; Felix
 //! programs a host route for each pod, the CNI plugin another one before it.
 
-use detector_testkit::{DEADLINE, MacAddress, Pod, PodSpec, wait_reachable};
+use anyhow::ensure;
+use detector_testkit::{
+    DEADLINE, Frame, FrameSender, MacAddress, NaFlags, Pod, PodSpec, http::TestClient, until,
+    wait_reachable,
+};
 
 use crate::{
     kernel::AttachedPod,
-    layout::{Layout, add_gateway},
+    layout::{Layout, ORIGIN, add_gateway},
 };
 
 const A: &str = "cali0d7763386da";
@@ -94,6 +98,65 @@ fn route_follows_felix_in_either_order() {
         layout.expect_none(&[&third]);
         layout.events();
     }
+}
+
+/// The node's route for a virtual address on `lo` leads to one pod and then to the other. Once it is used, Linux asks for the
+/// pod's gateway from it (`arp_solicit` in net/ipv4/arp.c).
+#[test]
+fn used_anycast_address_raises_nothing() {
+    const VIP: &str = "10.96.0.10";
+    const VIP6: &str = "2001:db8:96::10";
+    let layout = Layout::new("anycast");
+    let own = [
+        (A, ["10.244.1.1", "2001:db8::1"]),
+        (B, ["10.244.1.2", "2001:db8::2"]),
+    ];
+    let pods = own.map(|(device, addresses)| pod(&layout, device, &addresses));
+    for pod in &pods {
+        for vip in [VIP, VIP6] {
+            pod.netns()
+                .ip(&format!("address add {vip} dev lo"))
+                .unwrap();
+        }
+    }
+    let client = TestClient::new(&layout.node, ORIGIN);
+    for pod in pods.iter().chain(&pods) {
+        layout.ip(&format!("route replace {VIP}/32 dev {}", pod.device()));
+        pod.netns().ip("neigh flush dev eth0").unwrap();
+        wait_reachable(&layout.node, VIP.parse().unwrap(), DEADLINE).unwrap();
+        let vip6 = VIP6.parse().unwrap();
+        let sent = Frame::advertisement(pod.mac(), vip6, Some(pod.mac()), NaFlags::OVERRIDE);
+        FrameSender::open(pod).unwrap().send(&sent).unwrap();
+        for (vip, kind) in [(VIP, "arp"), (VIP6, "ndp")] {
+            let path = format!("/api/v1/claims?address={vip}");
+            until(DEADLINE, format_args!("a frame of {vip}"), || {
+                let claims = client.get(&path)?.json()?;
+                let all = claims["claims"].as_array().into_iter().flatten();
+                let mut own = all.filter(|claim| claim["device"] == pod.device());
+                let own = own.next().and_then(|claim| claim["evidence"].as_array());
+                ensure!(
+                    own.into_iter().flatten().any(|e| e["kind"] == kind),
+                    "{claims:#}"
+                );
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+    let events = layout.events();
+    assert!(events.is_empty(), "{events:#?}");
+    // A pod that does not have it claims it.
+    let other = pod(&layout, C, &["10.244.1.3"]);
+    layout.node.wait_attached(C).unwrap();
+    let sent = Frame::announcement(other.mac(), VIP.parse().unwrap());
+    FrameSender::open(&other).unwrap().send(&sent).unwrap();
+    let conflict = layout.agent.wait_raised(VIP).unwrap();
+    assert_eq!(conflict.confidence, "observed");
+    assert!(
+        [A, B, C]
+            .iter()
+            .all(|device| conflict.claimant(device).is_some())
+    );
 }
 
 /// The plugin finds no route of its own metric, so it adds a second one.

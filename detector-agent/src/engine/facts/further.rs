@@ -1,5 +1,4 @@
-//! Addresses on further interfaces of a pod (its `lo`, a dummy, a macvlan on top) that the pod answers for on one of its
-//! devices.
+//! Addresses on further interfaces of a pod: its `lo`, a dummy, a macvlan on top of one of its devices' peers.
 
 use std::net::IpAddr;
 
@@ -8,10 +7,10 @@ use crate::engine::{
     beginning::Beginning,
     observation::{Mac, Peer, Timestamp},
     settings::Bounds,
-    snapshot::FurtherAddress,
+    snapshot::{FurtherAddress, FurtherPlace},
 };
 
-/// An address on a further interface, for which the pod answers on the device of `peer`.
+/// An address on a further interface, as it concerns the device of `peer`.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct FurtherFact {
     pub(in crate::engine) peer: Peer,
@@ -19,14 +18,15 @@ pub(in crate::engine) struct FurtherFact {
     pub(in crate::engine) interface: String,
     /// The hardware address that it answers with, if it is not the peer's.
     pub(in crate::engine) mac: Option<Mac>,
+    pub(in crate::engine) place: FurtherPlace,
     pub(in crate::engine) first: Timestamp,
     pub(in crate::engine) beginning: Beginning,
     pub(in crate::engine) last: Timestamp,
 }
 
 impl Facts {
-    /// Replaces what the pod answers for on the device of `peer`. Returns the addresses that were added, and those that
-    /// were removed.
+    /// Replaces what further interfaces have that concerns the device of `peer`. Returns the addresses that were added or are on
+    /// another kind of interface now, and those that were removed.
     pub(in crate::engine) fn set_further(
         &mut self,
         peer: Peer,
@@ -40,6 +40,7 @@ impl Facts {
             address,
             interface,
             mac,
+            place,
         } in found
         {
             let entry = self.by_address.entry(address).or_default();
@@ -47,11 +48,16 @@ impl Facts {
                 known.last = at;
                 known.interface = interface;
                 known.mac = mac;
+                if known.place != place {
+                    known.place = place;
+                    added.push(address);
+                }
             } else {
                 entry.further.push(FurtherFact {
                     peer,
                     interface,
                     mac,
+                    place,
                     first: at,
                     beginning,
                     last: at,
@@ -68,7 +74,7 @@ impl Facts {
         (added, gone.into_iter().collect())
     }
 
-    /// Removes everything that the pod answers for on the device of `peer`.
+    /// Removes everything that further interfaces have that concerns the device of `peer`.
     pub(super) fn remove_further_of(&mut self, peer: Peer) -> Vec<IpAddr> {
         let addresses: Vec<_> = self.further.remove(&peer).into_iter().flatten().collect();
         for address in &addresses {
@@ -77,7 +83,7 @@ impl Facts {
         addresses
     }
 
-    /// The addresses that the pod answers for on the device of `peer`.
+    /// The addresses on further interfaces that concern the device of `peer`.
     pub(in crate::engine) fn further_of(&self, peer: Peer) -> impl Iterator<Item = IpAddr> + '_ {
         self.further.get(&peer).into_iter().flatten().copied()
     }
@@ -91,7 +97,7 @@ impl Facts {
 }
 
 impl super::AddressFacts {
-    /// Whether the pod answers for the address on the device of `peer` because a further interface has it.
+    /// Whether a further interface has the address, in a way that concerns the device of `peer`.
     pub(in crate::engine) fn is_further_on(&self, peer: Peer) -> bool {
         self.further.iter().any(|f| f.peer == peer)
     }

@@ -63,7 +63,7 @@ impl AddressFacts {
         self.assigned.iter().any(|a| a.peer == peer)
     }
 
-    /// Whether the pod has the address on `peer`, or answers for it there.
+    /// Whether the pod has the address on `peer`, or on a further interface that concerns it.
     pub(super) fn is_held_on(&self, peer: Peer) -> bool {
         self.is_assigned_on(peer) || self.is_further_on(peer)
     }

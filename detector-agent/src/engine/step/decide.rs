@@ -132,13 +132,27 @@ fn decide_claims(
     claimants: Vec<Claimant>,
 ) -> Decision {
     let on_node = claimants.iter().any(|c| c.id == ClaimantId::Host);
-    let pods = claimants.iter().filter(|c| c.id != ClaimantId::Host);
-    let kind = match (pod_count(context.links, pods), on_node) {
+    let pods = || claimants.iter().filter(|c| c.id != ClaimantId::Host);
+    let kind = match (pod_count(context.links, pods()), on_node) {
         (1.., true) => Some(ConflictKind::Host),
-        (2.., false) => Some(ConflictKind::Duplicate),
+        (2.., false) if !are_shared(context, address, pods()) => Some(ConflictKind::Duplicate),
         _ => None,
     };
-    decision(context, address, scope, kind, claimants)
+    let is_one_pod = pod_count(context.links, claimants.iter()) == 1;
+    Decision {
+        is_one_pod,
+        ..decision(context, address, scope, kind, claimants)
+    }
+}
+
+/// Whether all of these have the address on their own `lo` or a dummy, see [`ClaimContext::is_shared`].
+fn are_shared<'c>(
+    context: &ClaimContext<'_>,
+    address: IpAddr,
+    mut claimants: impl Iterator<Item = &'c Claimant>,
+) -> bool {
+    let facts = context.facts.get(address);
+    facts.is_some_and(|facts| claimants.all(|c| context.is_shared(facts, c)))
 }
 
 /// How many different pods (or the node) these claimants are.
@@ -148,9 +162,9 @@ fn pod_count<'c>(links: &Links, claimants: impl Iterator<Item = &'c Claimant>) -
 }
 
 /// See `docs/detection-rules.md`, section 7.
-fn confidence(links: &Links, claimants: &[Claimant]) -> Confidence {
-    let certain = claimants.iter().filter(|c| c.is_certain());
-    if pod_count(links, certain) >= 2 {
+fn confidence(context: &ClaimContext<'_>, address: IpAddr, claimants: &[Claimant]) -> Confidence {
+    let certain = || claimants.iter().filter(|c| c.is_certain());
+    if pod_count(context.links, certain()) >= 2 && !are_shared(context, address, certain()) {
         Confidence::Certain
     } else {
         Confidence::Observed
@@ -205,8 +219,9 @@ fn decision(
     Decision {
         network: context.network(scope.network),
         kind,
-        confidence: confidence(context.links, &claimants),
+        confidence: confidence(context, address, &claimants),
         claimants,
+        is_one_pod: false,
         receiver,
     }
 }

@@ -38,7 +38,7 @@ impl Engine {
         let before = self.links.pod(ifindex).map(LinkState::device);
         let upserted = self.links.upsert(link, complete, at);
         if let Some((older, peer)) = upserted.displaced {
-            self.remove_peer_claims(peer, at);
+            self.remove_peer_claims(older, peer, at);
             self.mark_link_dirty(older);
             self.authority_changed(older, None, at);
         }
@@ -94,7 +94,7 @@ impl Engine {
         let (peer, master) = now.map_or((None, None), |l| (pod_peer(l), l.master));
         let is_renamed = now.is_some_and(|now| now.name != old.name);
         if let Some(before) = pod_peer(old).filter(|before| Some(*before) != peer) {
-            self.remove_peer_claims(before, at);
+            self.remove_peer_claims(ifindex, before, at);
             self.authority_changed(ifindex, None, at);
         }
         if old.kind == LinkKind::Pod && self.links.pod(ifindex).is_none() {
@@ -118,7 +118,12 @@ impl Engine {
     }
 
     /// A device that stays has lost its peer.
-    fn remove_peer_claims(&mut self, peer: Peer, at: Timestamp) {
+    fn remove_peer_claims(&mut self, device: IfIndex, peer: Peer, at: Timestamp) {
+        // What was seen of an address on a further interface followed from that. Without the interface it would count against
+        // others that share the address.
+        for address in self.facts.further_of(peer).collect::<Vec<_>>() {
+            self.pod_evidence_withdrawn(device, address, at, None);
+        }
         for address in self.facts.remove_peer(peer) {
             // Expired frame claims counted only while the address was assigned there.
             self.expire_claims(address, at);
@@ -160,7 +165,7 @@ impl Engine {
             self.in_flight.touch(StateKey::Link(ifindex));
             self.in_flight.touch(StateKey::LinkIdentity(ifindex));
             self.discrepancies.explain_device(ifindex);
-            self.remove_peer_claims(peer, at);
+            self.remove_peer_claims(ifindex, peer, at);
             self.mark_link_dirty(ifindex);
             self.mark_flapping_dirty(ifindex);
         }
@@ -172,12 +177,12 @@ impl Engine {
     /// there, only a snapshot of the device shows.
     pub(super) fn peer_moved(&mut self, peer: Peer, at: Timestamp, effects: &mut Vec<Effect>) {
         let device = self.links.unset_peer(peer).map(|state| state.device());
-        self.remove_peer_claims(peer, at);
         let Some(device) = device else {
             // A snapshot in flight may still show this peer, at a device that is unknown so far.
             self.defer_address_update(peer, effects);
             return;
         };
+        self.remove_peer_claims(device.ifindex, peer, at);
         self.in_flight.touch(StateKey::Link(device.ifindex));
         self.discrepancies.explain_device(device.ifindex);
         self.mark_link_dirty(device.ifindex);

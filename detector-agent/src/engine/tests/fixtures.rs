@@ -180,6 +180,7 @@ pub(super) fn further(address: &IpAddr, interface: &str) -> FurtherAddress {
         address: *address,
         interface: interface.to_owned(),
         mac: None,
+        place: FurtherPlace::Local,
     }
 }
 

@@ -18,6 +18,29 @@ impl Node {
         self.finish_device_snapshot(token, ifindex, snapshot);
     }
 
+    /// A snapshot of one pod device: an address on `lo` that the pod does not answer for.
+    fn read_silent(&mut self, ifindex: IfIndex, address: &str) {
+        let token = self.begin_snapshot();
+        let own = format!("10.0.1.{ifindex}");
+        let snapshot = Snapshot {
+            pods: vec![PodAddresses {
+                further: vec![FurtherAddress {
+                    place: FurtherPlace::LocalSilent,
+                    ..further(&ip(address), "lo")
+                }],
+                ..pod_addresses(ifindex, &[&own])
+            }],
+            ..Snapshot::default()
+        };
+        self.finish_device_snapshot(token, ifindex, snapshot);
+    }
+
+    /// The devices that claim an address.
+    fn claims(&self, address: &str) -> Vec<String> {
+        let claims = self.engine.claims_of(ip(address), self.now);
+        claims.into_iter().map(|c| c.claimant.device).collect()
+    }
+
     /// An address is added to `lo` in the namespace of a pod device.
     fn address_on_lo(&mut self, ifindex: IfIndex, address: &str) {
         let lo = Peer {
@@ -72,25 +95,130 @@ fn address_on_lo_does_not_conflict_with_the_node() {
     );
 }
 
-#[test]
-fn frames_of_an_address_on_lo_do_not_expire() {
-    let mut node = Node::with_pods(2);
+/// Two routed pods have 10.0.0.9 on `lo`, and a third pod.
+fn anycast() -> Node {
+    let mut node = Node::with_pods(3);
     node.read_further(1, &["10.0.0.1"], &["10.0.0.9"]);
     node.read_further(2, &["10.0.0.2"], &["10.0.0.9"]);
-    node.frame(1, "10.0.0.9");
-    node.conflict_events();
-    node.wait_secs(5000);
+    node.read_further(3, &["10.0.0.3"], &[]);
+    node
+}
+
+#[test]
+fn used_anycast_address_is_no_conflict() {
+    for state in [NudState::Reachable, NudState::Stale] {
+        let mut node = anycast();
+        node.frame(1, "10.0.0.9");
+        node.neighbour(1, "10.0.0.9", mac(1), state);
+        node.frame(2, "10.0.0.9");
+        node.neighbour(2, "10.0.0.9", mac(2), state);
+        node.probe(1, "10.0.0.9");
+        assert!(node.conflict_events().is_empty(), "{state:?}");
+    }
+}
+
+#[test]
+fn used_ipv6_anycast_address_is_no_conflict() {
+    let mut node = Node::with_pods(2);
+    for ifindex in [1, 2] {
+        node.read_silent(ifindex, "2001:db8::9");
+        node.frame(ifindex, "2001:db8::9");
+    }
     assert!(node.conflict_events().is_empty());
-    assert_eq!(
-        node.open_conflicts(),
-        ["10.0.0.9 duplicate certain: veth1 veth2"]
-    );
-    // Removed on `lo`, the frame is over as well.
-    node.read_further(1, &["10.0.0.1"], &[]);
+    // The pod that has it on its device.
+    node.pod(3);
+    node.address(3, "2001:db8::9");
     assert_eq!(
         node.conflict_events(),
-        ["resolved 10.0.0.9 duplicate certain: left veth1(address_removed) left veth2(expired)"]
+        ["raised 2001:db8::9 duplicate observed: veth1 veth2 veth3"]
     );
+}
+
+#[test]
+fn silent_address_on_lo_alone_is_no_claim() {
+    let mut node = Node::with_pods(2);
+    node.read_silent(1, "2001:db8::9");
+    node.address(2, "2001:db8::9");
+    assert!(node.conflict_events().is_empty());
+}
+
+#[test]
+fn anycast_address_used_by_a_pod_without_it_raises() {
+    let mut node = anycast();
+    node.frame(1, "10.0.0.9");
+    node.frame(3, "10.0.0.9");
+    assert_eq!(
+        node.conflict_events(),
+        ["raised 10.0.0.9 duplicate observed: veth1 veth2 veth3"]
+    );
+    node.remove_link(3);
+    let resolved = "resolved 10.0.0.9 duplicate observed: veth1 left veth2(expired) \
+                    left veth3(device_removed)";
+    assert_eq!(node.conflict_events(), [resolved]);
+}
+
+#[test]
+fn address_of_another_on_lo_hides_no_frames() {
+    let mut node = Node::with_pods(2);
+    node.address(1, "10.0.0.1");
+    node.read_silent(2, "10.0.0.1");
+    node.frame(2, "10.0.0.1");
+    assert_eq!(
+        node.conflict_events(),
+        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
+    );
+    // A pod whose stack is a program's: nothing assigned shows the address.
+    let mut node = Node::with_pods(2);
+    node.read_pod_addresses(1, &[]);
+    node.frame(1, "10.0.0.7");
+    node.read_silent(2, "10.0.0.7");
+    node.frame(2, "10.0.0.7");
+    assert_eq!(
+        node.conflict_events(),
+        ["raised 10.0.0.7 duplicate observed: veth1 veth2"]
+    );
+}
+
+#[test]
+fn address_on_lo_and_on_the_device_is_not_shared() {
+    let mut node = Node::with_pods(2);
+    node.read_further(1, &["10.0.0.9"], &["10.0.0.9"]);
+    node.read_further(2, &["10.0.0.2"], &["10.0.0.9"]);
+    assert_eq!(
+        node.conflict_events(),
+        ["raised 10.0.0.9 duplicate certain: veth1 veth2"]
+    );
+    // A static entry of the node is not the pod's doing.
+    let mut node = anycast();
+    node.neighbour(1, "10.0.0.9", mac(1), NudState::Permanent);
+    assert_eq!(
+        node.conflict_events(),
+        ["raised 10.0.0.9 duplicate certain: veth1 veth2"]
+    );
+}
+
+#[test]
+fn anycast_pod_that_ends_raises_nothing() {
+    let mut node = anycast();
+    for ifindex in [1, 2] {
+        node.frame(ifindex, "10.0.0.9");
+        node.neighbour(ifindex, "10.0.0.9", mac(1), NudState::Reachable);
+    }
+    node.observe(Observation::NamespaceIdFreed(peer(1).nsid));
+    assert!(node.conflict_events().is_empty());
+    node.remove_link(1);
+    assert!(node.conflict_events().is_empty());
+}
+
+#[test]
+fn frames_of_an_address_on_lo_do_not_expire() {
+    let mut node = anycast();
+    node.frame(1, "10.0.0.9");
+    node.wait_secs(5000);
+    assert_eq!(node.claims("10.0.0.9"), ["veth1"]);
+    // Removed on `lo`, the frame is over as well.
+    node.read_further(1, &["10.0.0.1"], &[]);
+    assert!(node.claims("10.0.0.9").is_empty());
 }
 
 #[test]

@@ -29,6 +29,7 @@ fn apply_decision(
         kind,
         confidence: Confidence::Certain,
         claimants,
+        is_one_pod: false,
         receiver: None,
     };
     let at = DecisionTime {

@@ -1,13 +1,14 @@
-//! Which addresses on further interfaces of a pod's namespace the pod answers for on a device.
+//! Which addresses on further interfaces of a pod's namespace concern a device.
 //!
 //! Linux answers ARP for every IPv4 address of the namespace on each interface, unless `arp_ignore` is set (`arp_process` in
 //! net/ipv4/arp.c), but NDP only for addresses of the interface itself (`ndisc_recv_ns` in net/ipv6/ndisc.c). A macvlan or ipvlan
-//! interface on top of the device answers for all of its own. Bridges, tunnels and interfaces of other devices in the namespace
+//! interface on top of the device answers for all of its own. Addresses on `lo` and dummies that the pod does not answer for are
+//! listed as such: it may send from them (`inet_select_addr`). Bridges, tunnels and interfaces of other devices in the namespace
 //! are left out: a pod that is a node itself has them, with addresses of its own networks.
 //!
 //! Bounds: [`MAX_INTERFACES`] in one namespace, [`MAX_PER_POD`] addresses for one device.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use super::{
     decode::pod_interface::{self, PodInterface, PodInterfaceKind},
@@ -15,7 +16,7 @@ use super::{
     request::{ReadError, RequestSocket},
     snapshot::MAX_PER_POD,
 };
-use crate::engine::{AssignedAddress, FurtherAddress, IfIndex, NsId, Peer};
+use crate::engine::{AssignedAddress, FurtherAddress, FurtherPlace, IfIndex, NsId, Peer};
 
 /// Maximum number of further interfaces of one namespace that are read.
 const MAX_INTERFACES: usize = 64;
@@ -71,8 +72,8 @@ fn pod_interface(
     )
 }
 
-/// The addresses of these interfaces for which the pod answers on the interface `own`.
-pub(super) fn answered_on(
+/// The addresses of these interfaces that concern the interface `own`.
+pub(super) fn concerning(
     own: IfIndex,
     interfaces: &[(PodInterface, Vec<AssignedAddress>)],
 ) -> Vec<FurtherAddress> {
@@ -82,21 +83,21 @@ pub(super) fn answered_on(
         .any(|(interface, _)| interface.ignores_arp);
     let mut found = Vec::new();
     for (interface, addresses) in interfaces {
-        let (answers_ipv6, mac) = match interface.kind {
-            PodInterfaceKind::Local => (false, None),
-            PodInterfaceKind::Above(lower) if lower == own => (true, interface.mac),
+        let (is_local, mac) = match interface.kind {
+            PodInterfaceKind::Local => (true, None),
+            PodInterfaceKind::Above(lower) if lower == own => (false, interface.mac),
             PodInterfaceKind::Above(_) | PodInterfaceKind::Other => continue,
         };
-        let answered = addresses
-            .iter()
-            .filter(|info| match info.address.is_ipv6() {
-                true => answers_ipv6,
-                false => answers_ipv6 || !ignores_arp,
-            });
-        found.extend(answered.map(|info| FurtherAddress {
+        let place = |address: IpAddr| match is_local {
+            false => FurtherPlace::Above,
+            true if address.is_ipv6() || ignores_arp => FurtherPlace::LocalSilent,
+            true => FurtherPlace::Local,
+        };
+        found.extend(addresses.iter().map(|info| FurtherAddress {
             address: info.address,
             interface: interface.name.clone(),
             mac,
+            place: place(info.address),
         }));
     }
     found.truncate(MAX_PER_POD);

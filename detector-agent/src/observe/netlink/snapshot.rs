@@ -344,7 +344,7 @@ fn pods(
                         mac,
                         addresses: Some(list.addresses),
                         is_truncated: is_truncated || list.is_truncated,
-                        further: further::answered_on(peer.ifindex, &further),
+                        further: further::concerning(peer.ifindex, &further),
                     });
                 }
             }

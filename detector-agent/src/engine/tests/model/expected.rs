@@ -32,6 +32,8 @@ struct Support {
     certain: bool,
     /// Supported by more than a probe.
     firm: bool,
+    /// Certain not only because of an address on a further interface.
+    primary: bool,
     macs: BTreeSet<Mac>,
 }
 
@@ -56,20 +58,24 @@ impl World {
             for (scope, claims) in self.claims(*address) {
                 let is_pod = |c: &&ModelClaimant| **c != ModelClaimant::Node;
                 let pods = self.pod_count(claims.keys().filter(is_pod));
+                let is_shared = |(claimant, support): (&ModelClaimant, &Support)| {
+                    self.is_shared(*address, *claimant, support)
+                };
                 let kind = match (pods, claims.contains_key(&ModelClaimant::Node)) {
                     (1.., true) => ConflictKind::Host,
-                    (2.., false) => ConflictKind::Duplicate,
+                    (2.., false) if !claims.iter().all(is_shared) => ConflictKind::Duplicate,
                     _ => continue,
                 };
-                let certain = claims.iter().filter(|(_, support)| support.certain);
-                let certain = self.pod_count(certain.map(|(claimant, _)| claimant));
+                let certain = || claims.iter().filter(|(_, support)| support.certain);
+                let has_certain = self.pod_count(certain().map(|(claimant, _)| claimant)) >= 2
+                    && !certain().all(is_shared);
                 let receiver = self.receiver(*address, scope, &claims);
                 expected.push(Expected {
                     address: *address,
                     network: self.network_name(scope.1),
                     vlan: (scope.0.outer, scope.0.inner),
                     kind,
-                    confidence: if certain >= 2 {
+                    confidence: if has_certain {
                         Confidence::Certain
                     } else {
                         Confidence::Observed
@@ -105,6 +111,19 @@ impl World {
             }
         }
         pods.len()
+    }
+
+    /// Whether the pod has the address on its `lo`, and nothing certain shows it elsewhere.
+    fn is_shared(&self, address: IpAddr, claimant: ModelClaimant, support: &Support) -> bool {
+        let ModelClaimant::Device(ifindex) = claimant else {
+            return false;
+        };
+        let namespace = |d: &ModelDevice| d.link.peer.map(|peer| peer.nsid);
+        let own = self.links.get(&ifindex).and_then(namespace);
+        let mut devices = self.links.values();
+        !support.primary
+            && own.is_some()
+            && devices.any(|d| namespace(d) == own && d.known_further.contains(&address))
     }
 
     /// Whether two claimants are one pod, or the same.
@@ -144,6 +163,7 @@ impl World {
                     .entry(claimant)
                     .or_default();
                 support.certain |= certain;
+                support.primary |= certain;
                 support.firm |= firm;
                 support.macs.extend(mac);
             };
@@ -222,9 +242,12 @@ impl World {
         for (scope, claimant, mac) in further {
             // It counts only against a full claim of another pod.
             let others = claims.entry(scope).or_default();
+            let own = others.get(&claimant).cloned().unwrap_or_default();
+            let is_shared = self.is_shared(address, claimant, &own);
             let is_contested = others.iter().any(|(other, its)| {
                 let is_pod = *other != ModelClaimant::Node;
-                its.firm && is_pod && !self.is_one_pod(*other, claimant)
+                let counts = !(is_shared && self.is_shared(address, *other, its));
+                its.firm && is_pod && counts && !self.is_one_pod(*other, claimant)
             });
             if is_contested || others.contains_key(&claimant) {
                 let support = others.entry(claimant).or_default();
@@ -233,19 +256,24 @@ impl World {
             }
         }
         for claims in claims.values_mut() {
-            self.remove_non_claims(claims);
+            self.remove_non_claims(address, claims);
         }
         claims.retain(|_, claims| !claims.is_empty());
         claims
     }
 
     /// Removes uncontested probes, and claimants that are another one seen a second time.
-    fn remove_non_claims(&self, claims: &mut BTreeMap<ModelClaimant, Support>) {
-        let firm: BTreeSet<ModelClaimant> =
-            claims.iter().filter(|c| c.1.firm).map(|c| *c.0).collect();
+    fn remove_non_claims(&self, address: IpAddr, claims: &mut BTreeMap<ModelClaimant, Support>) {
+        let firm = claims.iter().filter(|(_, support)| support.firm);
+        let firm: BTreeMap<ModelClaimant, bool> = firm
+            .map(|(c, support)| (*c, self.is_shared(address, *c, support)))
+            .collect();
         claims.retain(|claimant, support| {
-            let is_other = |other: &ModelClaimant| !self.is_one_pod(*other, *claimant);
-            support.firm || firm.iter().any(is_other)
+            let is_shared = self.is_shared(address, *claimant, support);
+            let counts = |(other, other_is_shared): (&ModelClaimant, &bool)| {
+                !self.is_one_pod(*other, *claimant) && !(is_shared && *other_is_shared)
+            };
+            support.firm || firm.iter().any(counts)
         });
 
         let all = claims.clone();

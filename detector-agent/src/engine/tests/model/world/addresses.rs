@@ -73,7 +73,7 @@ impl World {
     }
 
     /// What the agent saw of an address on a device no longer counts: it was removed in the pod.
-    fn withdraw_evidence(&mut self, ifindex: IfIndex, address: IpAddr) {
+    pub(super) fn withdraw_evidence(&mut self, ifindex: IfIndex, address: IpAddr) {
         if let Some(device) = self.links.get_mut(&ifindex) {
             device.removed.insert(address, self.now);
         }

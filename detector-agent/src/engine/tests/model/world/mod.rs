@@ -121,6 +121,14 @@ impl World {
         if link.kind == LinkKind::Pod {
             link.name = format!("veth{}", self.serial);
         }
+        let losers = self
+            .links
+            .iter()
+            .filter(|(_, d)| peer.is_some() && d.peer == peer);
+        let further = losers.flat_map(|(i, d)| d.known_further.iter().map(|a| (*i, *a)));
+        for (ifindex, address) in further.collect::<Vec<_>>() {
+            self.withdraw_evidence(ifindex, address);
+        }
         if let Some(peer) = peer {
             for device in self.links.values_mut().filter(|d| d.peer == Some(peer)) {
                 device.peer = None;
