@@ -20,6 +20,8 @@ pub enum UnknownBeginning {
     FoundBySnapshot,
     /// It was beyond the bound of what is stored of its pod.
     BeyondBound,
+    /// It was first reported when duplicate address detection had ended.
+    AfterDetection,
     /// It began on another node.
     OnOtherNode,
 }
@@ -34,6 +36,9 @@ impl UnknownBeginning {
                 "it was found by a snapshot of the kernel's state, not when it appeared"
             }
             Self::BeyondBound => "its pod has more addresses than the agent stores",
+            Self::AfterDetection => {
+                "the kernel reported it only after duplicate address detection had ended"
+            }
             Self::OnOtherNode => "it is on another node, whose clock is not compared",
         }
     }

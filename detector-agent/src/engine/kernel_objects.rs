@@ -175,6 +175,8 @@ pub struct AssignedAddress {
     pub tentative: bool,
     /// IPv6 duplicate address detection failed (`IFA_F_DADFAILED`).
     pub dad_failed: bool,
+    /// The address was added without duplicate address detection (`IFA_F_NODAD`).
+    pub no_dad: bool,
 }
 
 /// Identifies one assignment of an address on one link, as the kernel does.
@@ -191,6 +193,14 @@ pub struct AssignmentId {
 }
 
 impl AssignedAddress {
+    /// Whether the first notification with this content came as the address was added. Linux announces an IPv6 address as
+    /// tentative if it was added by hand (`inet6_addr_add`), and only once duplicate address detection has ended if it was
+    /// autoconfigured (`addrconf_prefix_rcv_add_addr` in `net/ipv6/addrconf.c`).
+    pub(super) fn is_just_added(&self) -> bool {
+        let is_detecting = self.tentative && !self.dad_failed;
+        self.address.is_ipv4() || self.no_dad || is_detecting
+    }
+
     /// Which assignment of the address this is.
     #[must_use]
     pub fn id(&self) -> AssignmentId {

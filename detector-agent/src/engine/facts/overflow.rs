@@ -155,6 +155,7 @@ impl Facts {
                 other_end: None,
                 tentative: false,
                 dad_failed: false,
+                no_dad: false,
             };
             let beginning = Beginning::unknown(UnknownBeginning::BeyondBound);
             self.push_assigned(Assigned::new(peer, info, assignments, (at, beginning)));

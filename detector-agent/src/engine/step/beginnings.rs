@@ -6,7 +6,7 @@ use super::Engine;
 use crate::engine::{
     beginning::{Beginning, UnknownBeginning},
     links::LinkState,
-    observation::Timestamp,
+    observation::{AssignedAddress, Timestamp},
 };
 
 impl Engine {
@@ -14,10 +14,13 @@ impl Engine {
     pub(super) fn address_beginning(
         &self,
         link: &LinkState,
+        info: &AssignedAddress,
         at: Timestamp,
         live: bool,
     ) -> Beginning {
-        if link.awaits_first_read {
+        if is_late(info, live) {
+            Beginning::unknown(UnknownBeginning::AfterDetection)
+        } else if link.awaits_first_read {
             // It may be reported again after it was added, for example when it is no longer tentative.
             Beginning::seen()
         } else if live
@@ -47,8 +50,15 @@ impl Engine {
     }
 
     /// Of an address of the node.
-    pub(super) fn host_beginning(&self, at: Timestamp, live: bool) -> Beginning {
-        if live && self.links.is_complete() {
+    pub(super) fn host_beginning(
+        &self,
+        info: &AssignedAddress,
+        at: Timestamp,
+        live: bool,
+    ) -> Beginning {
+        if is_late(info, live) {
+            Beginning::unknown(UnknownBeginning::AfterDetection)
+        } else if live && self.links.is_complete() {
             Beginning::at(at)
         } else {
             self.unknown_beginning()
@@ -96,4 +106,9 @@ impl Engine {
             UnknownBeginning::BeforeStart
         })
     }
+}
+
+/// Whether an address that is reported for the first time was there before. What a snapshot finds may have been reported.
+fn is_late(info: &AssignedAddress, live: bool) -> bool {
+    info.dad_failed || (live && !info.is_just_added())
 }

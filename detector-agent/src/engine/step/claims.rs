@@ -28,7 +28,10 @@ impl Engine {
             return;
         };
         let device = link.link.ifindex;
-        let first = (at.max(link.since), self.address_beginning(link, at, live));
+        let first = (
+            at.max(link.since),
+            self.address_beginning(link, &info, at, live),
+        );
         if !is_claimable(info.address) {
             return;
         }
@@ -183,7 +186,7 @@ impl Engine {
         if !is_claimable(info.address) {
             return;
         }
-        let first = (at, self.host_beginning(at, live));
+        let first = (at, self.host_beginning(&info, at, live));
         match self
             .facts
             .assign_host(ifindex, info, first, &self.settings.bounds)

@@ -346,3 +346,69 @@ fn last_report_survives_a_restart() {
     let open = next.engine.conflicts(next.now).remove(0);
     assert_eq!(next.engine.reported(&open), Some(&reported));
 }
+
+/// An IPv6 address with these flags is reported on a device whose namespace was read before.
+fn reported(node: &mut Node, ifindex: IfIndex, [tentative, dad_failed]: [bool; 2]) {
+    node.observe(Observation::PodAddress(
+        peer(ifindex),
+        AssignedAddress {
+            tentative,
+            dad_failed,
+            no_dad: false,
+            ..assigned(SHARED6)
+        },
+    ));
+}
+
+const SHARED6: &str = "2001:db8::1";
+
+#[test]
+fn address_first_seen_after_detection_has_no_beginning() {
+    for first_seen in [[false, true], [true, true], [false, false]] {
+        let mut node = observed_node();
+        appears(&mut node, 1);
+        appears(&mut node, 2);
+        reported(&mut node, 2, [true, false]);
+        let second = node.now;
+        // Another pod: this one may have had the address for long.
+        reported(&mut node, 1, first_seen);
+        assert_eq!(newest(&node), [0; 0], "{first_seen:?}");
+        assert_eq!(since(&node), [(2, Some(second)), (1, None)]);
+    }
+}
+
+#[test]
+fn tentative_address_begins_when_it_is_reported() {
+    let mut node = observed_node();
+    appears(&mut node, 1);
+    appears(&mut node, 2);
+    reported(&mut node, 1, [false, false]);
+    reported(&mut node, 2, [true, false]);
+    let second = node.now;
+    assert_eq!(since(&node), [(1, None), (2, Some(second))]);
+    assert_eq!(newest(&node), [2]);
+}
+
+#[test]
+fn failed_address_found_by_the_first_read_has_no_beginning() {
+    let mut node = observed_node();
+    appears(&mut node, 1);
+    reported(&mut node, 1, [true, false]);
+    node.pod(2);
+    let token = node.begin_snapshot();
+    let mut found = pod_addresses(2, &[]);
+    found.addresses = Some(vec![AssignedAddress {
+        dad_failed: true,
+        ..assigned(SHARED6)
+    }]);
+    let snapshot = Snapshot {
+        pods: vec![found],
+        ..Snapshot::default()
+    };
+    node.finish_device_snapshot(token, 2, snapshot);
+    let known: Vec<_> = since(&node)
+        .into_iter()
+        .map(|(i, at)| (i, at.is_some()))
+        .collect();
+    assert_eq!(known, [(1, true), (2, false)]);
+}

@@ -150,6 +150,7 @@ pub(super) fn assigned(address: &str) -> AssignedAddress {
         other_end: None,
         tentative: false,
         dad_failed: false,
+        no_dad: true,
     }
 }
 

@@ -41,6 +41,7 @@ fn assigned(address: &str) -> AssignedAddress {
         other_end: None,
         tentative: false,
         dad_failed: false,
+        no_dad: false,
     }
 }
 

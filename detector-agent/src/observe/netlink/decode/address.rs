@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use netlink_packet_core::{parse_i32, parse_u32};
 use netlink_packet_route::address::AddressHeader;
-use nix::libc::{IFA_ADDRESS, IFA_F_DADFAILED, IFA_F_TENTATIVE, IFA_FLAGS, IFA_LOCAL};
+use nix::libc::{IFA_ADDRESS, IFA_F_DADFAILED, IFA_F_NODAD, IFA_F_TENTATIVE, IFA_FLAGS, IFA_LOCAL};
 
 use super::{AF_INET, AF_INET6, if_index, ip_address, prefix_len};
 use crate::{
@@ -75,6 +75,7 @@ pub(in super::super) fn link_address(payload: &[u8]) -> Result<Option<LinkAddres
             other_end,
             tentative: flags & IFA_F_TENTATIVE != 0,
             dad_failed: flags & IFA_F_DADFAILED != 0,
+            no_dad: flags & IFA_F_NODAD != 0,
         },
         target,
     }))

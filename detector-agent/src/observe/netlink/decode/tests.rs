@@ -201,6 +201,7 @@ fn an_address_has_its_local_side_and_flags() {
         other_end: None,
         tentative: false,
         dad_failed: false,
+        no_dad: false,
     };
     assert_eq!(pod.address, plain);
     assert_eq!(on_link("address_pod_gone"), pod);

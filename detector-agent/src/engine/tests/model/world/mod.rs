@@ -262,6 +262,7 @@ pub(super) fn info(address: IpAddr) -> AssignedAddress {
         other_end: None,
         tentative: false,
         dad_failed: false,
+        no_dad: true,
     }
 }
 
