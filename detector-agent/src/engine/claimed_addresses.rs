@@ -27,9 +27,9 @@ pub enum AddressHolder {
 /// What changed in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimedUpdate {
-    /// These entries; `None` is no longer listed.
+    /// These entries; `None` is not listed. Claims of these addresses are published again.
     Changed(Vec<(IpAddr, Option<AddressHolder>)>),
-    /// The table has exactly these entries.
+    /// The table has exactly these entries. All claims are published again.
     All(Vec<(IpAddr, AddressHolder)>),
 }
 
@@ -178,6 +178,11 @@ impl ClaimedAddresses {
         }
     }
 
+    /// A claim of the address ended that the kernel programs take for published recently: they are to publish it again.
+    pub(super) fn publish_again(&mut self, address: IpAddr) {
+        self.note_change(address);
+    }
+
     /// The table is taken as a whole next time, with what had no room in it so far.
     pub(super) fn request_rewrite(&mut self) {
         self.is_rewrite_due = true;
@@ -230,6 +235,10 @@ impl ClaimedAddresses {
         }
         self.listed += usize::from(holder.is_some());
         self.listed -= usize::from(listed.is_some());
+        self.note_change(address);
+    }
+
+    fn note_change(&mut self, address: IpAddr) {
         self.changed.insert(address);
         if self.changed.len() > MAX_CHANGES {
             self.changed.clear();

@@ -168,17 +168,26 @@ fn claims_of_an_address_are_published_again_once_others_claim_it() {
     ];
     assert_eq!(fixture.claims_of(&frames).len(), 4);
     let holder = AddressHolder::Device(fixture.ifindex);
-    let mut published_after = |holder| {
+    let changed = |holder| {
         let addresses = [VICTIM.into(), VICTIM6.into()];
-        let entries = addresses.map(|address| (address, holder)).into();
-        let update = ClaimedUpdate::All(entries);
-        fixture.programs.write_claimed(&update).unwrap();
+        Some(ClaimedUpdate::Changed(
+            addresses.map(|address| (address, holder)).into(),
+        ))
+    };
+    let mut published_after = |update: Option<ClaimedUpdate>| {
+        if let Some(update) = update {
+            fixture.programs.write_claimed(&update).unwrap();
+        }
         let mut claims = fixture.claims_of(&frames);
         // It may share a bucket with one of the others.
         claims.retain(|claim| claim.address != BESIDE);
         claims.len()
     };
-    assert_eq!(published_after(holder), 3);
-    assert_eq!(published_after(holder), 0, "nothing changed");
-    assert_eq!(published_after(AddressHolder::Several), 3);
+    assert_eq!(published_after(changed(Some(holder))), 3);
+    assert_eq!(published_after(None), 0, "nothing changed");
+    assert_eq!(published_after(changed(Some(AddressHolder::Several))), 3);
+    // The agent ended a claim that the program takes for published, whoever else claims the address.
+    assert_eq!(published_after(changed(Some(AddressHolder::Several))), 3);
+    assert_eq!(published_after(changed(None)), 3);
+    assert_eq!(published_after(Some(ClaimedUpdate::All(Vec::new()))), 3);
 }

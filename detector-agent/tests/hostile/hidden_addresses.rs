@@ -1,6 +1,10 @@
 //! Addresses that a tool or an agent may overlook.
 
-use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec};
+use std::time::Duration;
+
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, until,
+};
 
 use crate::AGENT;
 
@@ -26,4 +30,40 @@ fn addresses_of_host_scope_are_claims() {
     agent
         .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
         .unwrap();
+}
+
+/// The kernel program counts repeated claims only, for up to 30 seconds. A claim that ended with its address is none of those.
+#[test]
+fn address_removed_but_claimed_in_frames_raises_again() {
+    const SOON: Duration = Duration::from_secs(10);
+    let node = Node::new("withdrawn").unwrap();
+    let pods = node
+        .add_pods(&["vetha", "vethb"].map(PodSpec::new))
+        .unwrap();
+    for pod in &pods {
+        let line = format!("address add {ADDRESS}/32 dev eth0");
+        pod.netns().ip(&line).unwrap();
+    }
+    // It keeps an address, so that its namespace shows what it has.
+    pods[1]
+        .netns()
+        .ip("address add 10.9.4.2/32 dev eth0")
+        .unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    agent.wait_raised(ADDRESS).unwrap();
+    let sender = FrameSender::open(&pods[1]).unwrap();
+    let frame = Frame::announcement(pods[1].mac(), ADDRESS.parse().unwrap());
+    sender.send(&frame).unwrap();
+    pods[1].remove_address(&format!("{ADDRESS}/32")).unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
+        .unwrap();
+    let before = agent.event_count();
+    let raised = until(SOON, "the conflict to be raised again", || {
+        sender.send(&frame)?;
+        let wait = Duration::from_millis(100);
+        agent.wait_event_after(before, wait, |event| event.raises(ADDRESS))
+    });
+    let conflict = raised.unwrap().event.conflict();
+    assert_eq!(conflict.unwrap().confidence, "observed");
 }

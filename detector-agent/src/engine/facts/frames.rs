@@ -40,7 +40,7 @@ impl Facts {
         if fact.vlan == Vlan::default()
             && self.removals.is_outdated(fact.ifindex, address, fact.last)
         {
-            return StoreOutcome::Refreshed;
+            return StoreOutcome::Outdated;
         }
         let same =
             |k: &FrameFact| k.ifindex == fact.ifindex && k.vlan == fact.vlan && k.kind == fact.kind;

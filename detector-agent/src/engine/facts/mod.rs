@@ -90,6 +90,8 @@ pub(super) enum StoreOutcome {
     Changed,
     /// Only timestamps changed.
     Refreshed,
+    /// It is older than what ended it.
+    Outdated,
     /// Rejected at a bound.
     Refused,
 }

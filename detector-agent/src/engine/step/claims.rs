@@ -52,7 +52,7 @@ impl Engine {
                 self.drops.claims += 1;
                 self.refused_on(device, BoundKind::Addresses);
             }
-            StoreOutcome::Refreshed => {}
+            StoreOutcome::Refreshed | StoreOutcome::Outdated => {}
         }
         if is_new {
             self.record_move(info.address, device, Vlan::default(), at);
@@ -114,6 +114,9 @@ impl Engine {
             read.is_some_and(|read| read.is_outdated(&evidence))
         };
         let mut changed = self.facts.withdraw_frames(device, address, at);
+        if changed {
+            self.claimed.publish_again(address);
+        }
         let newer = is_newer(device);
         changed |= self
             .facts
@@ -198,7 +201,7 @@ impl Engine {
                 self.drops.kernel_entries += 1;
                 self.refused(BoundKind::HostAddresses);
             }
-            StoreOutcome::Refreshed => {}
+            StoreOutcome::Refreshed | StoreOutcome::Outdated => {}
         }
     }
 
@@ -252,7 +255,7 @@ impl Engine {
                 self.neighbour_refused(neighbour.ifindex);
                 return;
             }
-            StoreOutcome::Refreshed => return,
+            StoreOutcome::Refreshed | StoreOutcome::Outdated => return,
         }
         self.dirty.insert(neighbour.address);
         if on_bridge {
@@ -328,6 +331,7 @@ impl Engine {
                 self.drops.claims += 1;
                 self.refused_on(frame.ifindex, BoundKind::FrameClaims);
             }
+            StoreOutcome::Outdated => self.claimed.publish_again(frame.address),
             StoreOutcome::Refreshed => {}
         }
         if !frame.tentative {

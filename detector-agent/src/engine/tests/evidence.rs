@@ -205,3 +205,31 @@ fn frame_at_the_time_of_address_removal_is_ignored() {
     node.observe_at(node.now, Observation::Frame(frame(1, "10.0.0.1")));
     assert!(node.engine.addresses().is_empty());
 }
+
+/// The kernel programs publish a claim once within 30 seconds: they take one that has ended for known.
+#[test]
+fn claim_that_ended_with_its_address_is_published_again() {
+    let mut node = Node::with_pods(2);
+    node.address(1, "10.0.0.1");
+    node.address(2, "10.0.0.1");
+    node.frame(1, "10.0.0.1");
+    node.neighbour(1, "10.0.0.1", mac(1), NudState::Stale);
+    let published_again = |node: &mut Node| match node.engine.take_claimed_update() {
+        Some(ClaimedUpdate::Changed(entries)) => entries.into_iter().map(|(a, _)| a).collect(),
+        other => {
+            assert_eq!(other, None);
+            Vec::new()
+        }
+    };
+    assert_eq!(published_again(&mut node), [ip("10.0.0.1")]);
+    node.frame(1, "10.0.0.1");
+    assert!(published_again(&mut node).is_empty());
+    let before = node.now;
+    node.address_gone(1, "10.0.0.1");
+    assert_eq!(published_again(&mut node), [ip("10.0.0.1")]);
+    // Sent before the removal, and processed after it.
+    node.observe_at(before, Observation::Frame(frame(1, "10.0.0.1")));
+    assert_eq!(published_again(&mut node), [ip("10.0.0.1")]);
+    let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
+    assert!(claims.iter().all(|claim| claim.claimant.ifindex == 2));
+}

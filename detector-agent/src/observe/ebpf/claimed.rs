@@ -1,6 +1,6 @@
 //! The kernel programs' table of claimed addresses.
 
-use std::{collections::HashSet, fmt, io::ErrorKind, net::IpAddr};
+use std::{collections::HashSet, fmt, io::ErrorKind, net::IpAddr, ops::Range};
 
 use aya::maps::{Array, HashMap, MapData, MapError};
 use detector_common::{
@@ -52,16 +52,19 @@ impl ClaimedTable {
         }
     }
 
-    /// Sets an entry. If that changes it, claims of the address that were published before are published again: the agent
-    /// may have dropped them at a bound while nothing contested them.
     fn set(&mut self, address: IpAddr, holder: AddressHolder) -> Result<(), MapError> {
-        let (key, value) = (key(address), value(holder));
-        if matches!(self.claimed.get(&key, 0), Ok(known) if known == value) {
-            return Ok(());
-        }
-        self.claimed.insert(key, value, 0)?;
+        self.claimed.insert(key(address), value(holder), 0)
+    }
+
+    /// Claims of the address that were published before are published again: the agent may have dropped them at a bound while
+    /// nothing contested them, or ended them when the address was removed in the pod.
+    fn clear_recent(&mut self, address: IpAddr) -> Result<(), MapError> {
         let first = recent_group(words(address), self.seed);
-        for bucket in first..first + RECENT_GROUP {
+        self.clear_buckets(first..first + RECENT_GROUP)
+    }
+
+    fn clear_buckets(&mut self, buckets: Range<u32>) -> Result<(), MapError> {
+        for bucket in buckets {
             self.recent.set(bucket, RecentBucket::default(), 0)?;
         }
         Ok(())
@@ -87,6 +90,7 @@ impl Programs {
                     if let Some(holder) = holder {
                         table.set(*address, *holder)?;
                     }
+                    table.clear_recent(*address)?;
                 }
             }
             ClaimedUpdate::All(entries) => {
@@ -98,6 +102,8 @@ impl Programs {
                 for (address, holder) in entries {
                     table.set(*address, *holder)?;
                 }
+                let buckets = table.recent.len();
+                table.clear_buckets(0..buckets)?;
             }
         }
         Ok(())
