@@ -244,11 +244,8 @@ impl Core {
         self.is_stopping
     }
 
-    /// Persists and flushes what can be written without waiting.
+    /// Flushes what can be written without waiting.
     pub(super) fn finish(&mut self) {
-        if let Some(persistence) = &mut self.outputs.persistence {
-            persistence.flush_anomalies(&self.engine);
-        }
         self.outputs.reporter.deliver();
         self.outputs.reporter.flush();
     }

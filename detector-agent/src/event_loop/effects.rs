@@ -155,7 +155,9 @@ impl Core {
         let latency_us = self.outputs.reporter.report_anomaly(change, anomaly);
         self.engine.set_reported_latency(anomaly, latency_us);
         if let Some(persistence) = &mut self.outputs.persistence {
-            persistence.anomalies_changed();
+            let mut stored = anomaly.clone();
+            stored.reported_latency_us = Some(latency_us);
+            persistence.anomaly_changed(stored);
         }
     }
 

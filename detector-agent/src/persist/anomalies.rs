@@ -1,7 +1,6 @@
 //! The records of open anomalies.
 //!
-//! Table `state.anomalies`: under `world` the boot and the network namespace they belong to, under `open` all of them as
-//! one JSON list.
+//! Table `state.open-anomalies`: a JSON document for each, by its id. They are valid with the records of conflicts.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -11,16 +10,17 @@ use tracing::warn;
 
 use crate::{
     engine::{
-        Anomaly, AnomalyCause, AnomalyId, AnomalyKind, Claimant, Contested, Ipam, PoolSource,
-        Timestamp, Vlan,
+        Anomaly, AnomalyCause, AnomalyId, AnomalyKind, Bounds, Claimant, Contested, Ipam,
+        PoolSource, Timestamp, Vlan,
     },
     event::names,
     persist::store::StoreError,
 };
 
-pub(super) const TABLE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state.anomalies");
+pub(super) const TABLE: TableDefinition<'_, u128, &[u8]> =
+    TableDefinition::new("state.open-anomalies");
 /// Where records of another format are moved.
-pub(super) const ASIDE: TableDefinition<'_, &str, &[u8]> =
+pub(super) const ASIDE: TableDefinition<'_, u128, &[u8]> =
     TableDefinition::new("state.anomalies-aside");
 
 /// One open anomaly.
@@ -104,39 +104,30 @@ impl From<AnomalyRecord> for Anomaly {
     }
 }
 
-/// The list as it is stored.
-pub(super) fn encode(list: Vec<Anomaly>) -> Vec<u8> {
-    let records: Vec<AnomalyRecord> = list.into_iter().map(Into::into).collect();
+/// An anomaly as it is stored.
+pub(super) fn encode(anomaly: &Anomaly) -> Vec<u8> {
     // Plain data always serialises.
-    serde_json::to_vec(&records).unwrap_or_default()
+    serde_json::to_vec(&AnomalyRecord::from(anomaly.clone())).unwrap_or_default()
 }
 
-/// A stored list and how many of its records cannot be decoded, for example those of a newer version.
-pub(super) fn decode(bytes: &[u8]) -> (Vec<Anomaly>, usize) {
-    let Ok(records) = serde_json::from_slice::<Vec<serde_json::Value>>(bytes) else {
-        return (Vec::new(), 1);
-    };
-    let count = records.len();
-    let records = records.into_iter();
-    let list: Vec<Anomaly> = records
-        .filter_map(|record| serde_json::from_value::<AnomalyRecord>(record).ok())
-        .map(Into::into)
-        .collect();
-    let undecodable = count - list.len();
-    (list, undecodable)
+/// A stored anomaly; `None` if it cannot be decoded, for example one of a newer version.
+pub(super) fn decode(bytes: &[u8]) -> Option<Anomaly> {
+    let record = serde_json::from_slice::<AnomalyRecord>(bytes);
+    record.ok().map(Into::into)
 }
 
-/// The stored anomalies of this world.
-pub(super) fn read(write: &WriteTransaction, world: &str) -> Result<Vec<Anomaly>, StoreError> {
+/// The stored anomalies, once the tables are prepared.
+pub(super) fn read(write: &WriteTransaction) -> Result<Vec<Anomaly>, StoreError> {
     let table = write.open_table(TABLE)?;
-    let of = table.get("world")?;
-    if of.is_none_or(|of| of.value() != world.as_bytes()) {
-        return Ok(Vec::new());
+    let mut list = Vec::new();
+    let mut undecodable = 0;
+    for entry in table.iter()?.take(Bounds::default().open_conflicts) {
+        let (id, record) = entry?;
+        match decode(record.value()).filter(|anomaly| anomaly.id.0 == id.value()) {
+            Some(anomaly) => list.push(anomaly),
+            None => undecodable += 1,
+        }
     }
-    let Some(open) = table.get("open")? else {
-        return Ok(Vec::new());
-    };
-    let (list, undecodable) = decode(open.value());
     if undecodable > 0 {
         warn!(
             undecodable,
@@ -144,16 +135,4 @@ pub(super) fn read(write: &WriteTransaction, world: &str) -> Result<Vec<Anomaly>
         );
     }
     Ok(list)
-}
-
-/// Replaces the stored anomalies.
-pub(super) fn write(
-    write: &WriteTransaction,
-    world: &str,
-    list: Vec<Anomaly>,
-) -> Result<(), StoreError> {
-    let mut table = write.open_table(TABLE)?;
-    table.insert("world", world.as_bytes())?;
-    table.insert("open", encode(list).as_slice())?;
-    Ok(())
 }

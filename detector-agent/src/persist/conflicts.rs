@@ -1,4 +1,4 @@
-//! The records of open conflicts.
+//! The records of open conflicts, and when they and those of anomalies are valid.
 //!
 //! Table `state.about`: `format` (of the records, also those of anomalies), `world` (the boot and the network namespace they belong to), `clock`
 //! (nanoseconds from the monotonic clock's zero to the wall clock's, so that a restart shows the same times).
@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use super::{WriteRequest, anomalies};
 use crate::{
     clock,
-    engine::{Bounds, ConflictId, OpenConflict},
+    engine::{AnomalyId, Bounds, ConflictId, OpenConflict},
     node,
     persist::store::StoreError,
 };
@@ -41,6 +41,8 @@ pub(super) fn prepare(
     write: &WriteTransaction,
     world: &str,
 ) -> Result<Vec<OpenConflict>, StoreError> {
+    // All anomalies in one record, as earlier versions wrote them.
+    write.delete_table(TableDefinition::<&str, &[u8]>::new("state.anomalies"))?;
     let mut about = write.open_table(ABOUT)?;
     let get = |key| -> Result<Option<String>, StoreError> {
         Ok(about.get(key)?.map(|value| value.value().to_owned()))
@@ -61,6 +63,7 @@ pub(super) fn prepare(
     }
     let past = write.open_table(CONFLICTS)?.len()?;
     write.delete_table(CONFLICTS)?;
+    write.delete_table(anomalies::TABLE)?;
     if past > 0 {
         info!(
             dropped = past,
@@ -107,7 +110,7 @@ fn read(write: &WriteTransaction) -> Result<Vec<OpenConflict>, StoreError> {
     Ok(conflicts)
 }
 
-/// Writes changes of conflicts; `full_list` has the ids of the full list being received, if any. Returns the number of
+/// Writes changes; `full_list` has the ids of the full list being received, if any. Returns the number of
 /// open conflicts.
 pub(super) fn write(
     write: &WriteTransaction,
@@ -115,6 +118,7 @@ pub(super) fn write(
     full_list: &mut Option<HashSet<u128>>,
 ) -> Result<u64, StoreError> {
     let mut table = write.open_table(CONFLICTS)?;
+    let mut anomalies = write.open_table(anomalies::TABLE)?;
     for request in batch {
         match request {
             WriteRequest::PutConflict(record) => {
@@ -133,9 +137,20 @@ pub(super) fn write(
             WriteRequest::EndFullList => {
                 if let Some(ids) = full_list.take() {
                     table.retain(|id, _| ids.contains(&id))?;
+                    anomalies.retain(|id, _| ids.contains(&id))?;
                 }
             }
-            WriteRequest::Anomalies => {}
+            WriteRequest::PutAnomaly(anomaly) => {
+                let id = anomaly.id.0;
+                anomalies.insert(id, anomalies::encode(anomaly).as_slice())?;
+                // The ids of conflicts and anomalies differ.
+                if let Some(ids) = full_list {
+                    ids.insert(id);
+                }
+            }
+            WriteRequest::RemoveAnomaly(AnomalyId(id)) => {
+                anomalies.remove(id)?;
+            }
         }
     }
     Ok(table.len()?)

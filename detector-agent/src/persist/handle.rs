@@ -1,6 +1,7 @@
 //! The event loop's side: queues changes, never waits.
 
 use std::{
+    collections::HashSet,
     net::IpAddr,
     sync::{
         Arc,
@@ -15,7 +16,7 @@ use tracing::error;
 
 use super::{Shared, WriteRequest};
 use crate::{
-    engine::{Conflict, Engine, Timestamp},
+    engine::{Anomaly, AnomalyId, Conflict, Engine, Timestamp},
     health::Part,
     metrics::{Delivery, Metrics, Sink},
 };
@@ -57,6 +58,8 @@ struct ListInProgress {
     remaining: Vec<IpAddr>,
     /// All conflicts, not only those whose evidence is not in the kernel.
     is_full: bool,
+    /// Of a full list, the anomalies that remain.
+    anomalies: HashSet<AnomalyId>,
 }
 
 /// Queues changes of open conflicts and anomalies for the store.
@@ -65,9 +68,6 @@ pub struct PersistenceHandle {
     requests: Option<SyncSender<WriteRequest>>,
     shared: Arc<Shared>,
     list: Option<ListInProgress>,
-    anomalies_changed: bool,
-    /// A list of anomalies was queued, so a loss may concern it.
-    anomalies_queued: bool,
     refresh: Duration,
     next_refresh: Timestamp,
     part: Part,
@@ -86,8 +86,6 @@ impl PersistenceHandle {
             requests: Some(requests),
             shared,
             list: None,
-            anomalies_changed: false,
-            anomalies_queued: false,
             refresh,
             next_refresh: Timestamp(0),
             part,
@@ -104,9 +102,18 @@ impl PersistenceHandle {
         self.queue(request);
     }
 
-    /// To be called when an anomaly was raised or resolved. The list is written at the next tick.
-    pub fn anomalies_changed(&mut self) {
-        self.anomalies_changed = true;
+    /// To be called when an anomaly was raised, updated or resolved. Of an overlap of ranges, the registry of the cluster has the
+    /// record.
+    pub fn anomaly_changed(&mut self, anomaly: Anomaly) {
+        if anomaly.overlap.is_some() {
+            return;
+        }
+        let is_open = anomaly.resolved_at.is_none();
+        self.queue(if is_open {
+            WriteRequest::PutAnomaly(Box::new(anomaly))
+        } else {
+            WriteRequest::RemoveAnomaly(anomaly.id)
+        });
     }
 
     /// Requests that everything is written again. To be called once the first snapshot is merged.
@@ -114,27 +121,8 @@ impl PersistenceHandle {
         self.shared.wants_full_list.store(true, Ordering::Relaxed);
     }
 
-    /// Continues with the list in progress, and writes changed anomalies. To be called about once a second.
+    /// Continues with the list in progress. To be called about once a second.
     pub fn tick(&mut self, engine: &Engine, now: Timestamp) {
-        self.list_conflicts(engine, now);
-        self.flush_anomalies(engine);
-    }
-
-    /// Queues the list of anomalies if it changed. To be called at shutdown, too.
-    pub fn flush_anomalies(&mut self, engine: &Engine) {
-        if self.requests.is_none() || !std::mem::take(&mut self.anomalies_changed) {
-            return;
-        }
-        self.anomalies_queued = true;
-        let unwritten = self.shared.replace_anomalies(Some(engine.anomalies()));
-        // The request for a list that is not written yet is still queued.
-        if unwritten.is_none() && !self.queue(WriteRequest::Anomalies) {
-            self.shared.replace_anomalies(None);
-            self.anomalies_changed = true;
-        }
-    }
-
-    fn list_conflicts(&mut self, engine: &Engine, now: Timestamp) {
         if engine.is_restoring() || self.requests.is_none() {
             return;
         }
@@ -143,7 +131,6 @@ impl PersistenceHandle {
             if !self.queue(WriteRequest::BeginFullList) {
                 return;
             }
-            self.anomalies_changed |= self.anomalies_queued;
             self.begin_list(engine, true);
         } else if self.list.is_none() && now >= self.next_refresh {
             self.next_refresh = now + self.refresh;
@@ -152,6 +139,20 @@ impl PersistenceHandle {
         let Some(mut list) = self.list.take() else {
             return;
         };
+        if !list.anomalies.is_empty() {
+            // Those that were resolved meanwhile are left out.
+            let mut open = engine.anomalies();
+            open.retain(|anomaly| list.anomalies.contains(&anomaly.id));
+            let rest = open.split_off(open.len().min(ADDRESSES_PER_TICK));
+            list.anomalies = rest.iter().map(|anomaly| anomaly.id).collect();
+            for anomaly in open {
+                if !self.queue(WriteRequest::PutAnomaly(Box::new(anomaly))) {
+                    return;
+                }
+            }
+            self.list = Some(list);
+            return;
+        }
         for _ in 0..ADDRESSES_PER_TICK {
             let Some(address) = list.remaining.pop() else {
                 if list.is_full {
@@ -175,7 +176,16 @@ impl PersistenceHandle {
     fn begin_list(&mut self, engine: &Engine, is_full: bool) {
         let mut remaining = engine.conflict_addresses();
         remaining.reverse();
-        self.list = Some(ListInProgress { remaining, is_full });
+        let anomalies = engine.anomalies();
+        let anomalies = anomalies
+            .iter()
+            .filter(|_| is_full)
+            .map(|anomaly| anomaly.id);
+        self.list = Some(ListInProgress {
+            remaining,
+            is_full,
+            anomalies: anomalies.collect(),
+        });
     }
 
     /// `false` if there is no room; then everything is written again.

@@ -19,7 +19,7 @@ mod worker;
 use std::{
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::AtomicBool,
         mpsc::{self, Receiver},
     },
@@ -29,7 +29,7 @@ use std::{
 use tracing::error;
 
 use crate::{
-    engine::{Anomaly, ConflictId, OpenConflict},
+    engine::{Anomaly, AnomalyId, ConflictId, OpenConflict},
     health::Part,
     metrics::Metrics,
     persist::store::Store,
@@ -52,12 +52,14 @@ enum WriteRequest {
     PutConflict(Box<OpenConflict>),
     /// This conflict is no longer open.
     RemoveConflict(ConflictId),
-    /// The full list of open conflicts starts.
+    /// This anomaly is open.
+    PutAnomaly(Box<Anomaly>),
+    /// This anomaly is no longer open.
+    RemoveAnomaly(AnomalyId),
+    /// The full list of what is open starts.
     BeginFullList,
-    /// The full list is complete: a conflict that was not in it is no longer open.
+    /// The full list is complete: what was not in it is no longer open.
     EndFullList,
-    /// There is a new list of anomalies in [`Shared`].
-    Anomalies,
 }
 
 /// Shared between the event loop and the thread.
@@ -65,20 +67,6 @@ enum WriteRequest {
 struct Shared {
     /// Set when a change was lost: everything must be written again.
     wants_full_list: AtomicBool,
-    /// The newest list of open anomalies, until it is written. They are few and change rarely, so the whole list is
-    /// written each time; only the newest one is held, so that a disk that hangs does not cost memory.
-    anomalies: Mutex<Option<Vec<Anomaly>>>,
-}
-
-impl Shared {
-    /// Replaces the list; returns the one that was not written yet.
-    fn replace_anomalies(&self, list: Option<Vec<Anomaly>>) -> Option<Vec<Anomaly>> {
-        let mut anomalies = self
-            .anomalies
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *anomalies, list)
-    }
 }
 
 /// What an earlier agent of this boot left open.

@@ -15,7 +15,6 @@ use tracing::{debug, error, info};
 
 use super::{Restored, Shared, WriteRequest, anomalies, conflicts, handle::WriteCounters};
 use crate::{
-    engine::Anomaly,
     health::Part,
     persist::store::{Store, StoreError},
 };
@@ -77,7 +76,7 @@ impl PersistenceWorker {
 
     /// Passes on what is stored, then writes until the handle is dropped.
     pub(super) fn run(mut self, loaded: &SyncSender<Restored>) {
-        let restored = match self.commit(&[], None) {
+        let restored = match self.commit(&[]) {
             Ok(committed) => {
                 self.part.works("stored in --state-dir");
                 committed.restored
@@ -119,11 +118,6 @@ impl PersistenceWorker {
     }
 
     fn take(&mut self, mut batch: Vec<WriteRequest>) {
-        let is_list = |request: &WriteRequest| matches!(request, WriteRequest::Anomalies);
-        // Also if it is dropped below: the handle queues a request only for a list that was taken.
-        let mut anomalies = (batch.iter().any(is_list))
-            .then(|| self.shared.replace_anomalies(None))
-            .flatten();
         if self.behind.is_some() {
             // Before the full list begins, no change makes the store complete again.
             let begins = |request: &WriteRequest| matches!(request, WriteRequest::BeginFullList);
@@ -134,15 +128,11 @@ impl PersistenceWorker {
             let dropped = batch.drain(..begin.unwrap_or(batch.len()));
             self.counters.dropped.inc_by(dropped.len() as u64);
             drop(dropped);
-            if batch.is_empty() {
-                // The full list comes with the anomalies.
-                anomalies = None;
-            }
         }
         if batch.is_empty() {
             return;
         }
-        match self.commit(&batch, anomalies) {
+        match self.commit(&batch) {
             Ok(Committed { open, .. }) => {
                 self.counters.written.inc_by(batch.len() as u64);
                 if self.behind.take().is_some() {
@@ -174,13 +164,9 @@ impl PersistenceWorker {
         self.behind = Some(Behind::Until(Instant::now() + RETRY));
     }
 
-    fn commit(
-        &mut self,
-        batch: &[WriteRequest],
-        anomalies: Option<Vec<Anomaly>>,
-    ) -> Result<Committed, StoreError> {
+    fn commit(&mut self, batch: &[WriteRequest]) -> Result<Committed, StoreError> {
         let database = self.store.database()?;
-        let committed = self.transact(&database, batch, anomalies);
+        let committed = self.transact(&database, batch);
         if committed.is_err() {
             self.store.failed(database);
         }
@@ -191,7 +177,6 @@ impl PersistenceWorker {
         &mut self,
         database: &Database,
         batch: &[WriteRequest],
-        anomalies: Option<Vec<Anomaly>>,
     ) -> Result<Committed, StoreError> {
         let write = database.begin_write()?;
         let mut restored = Restored::default();
@@ -201,15 +186,12 @@ impl PersistenceWorker {
                 let world = conflicts::world().map_err(redb::Error::Io)?;
                 restored = Restored {
                     conflicts: conflicts::prepare(&write, &world)?,
-                    anomalies: anomalies::read(&write, &world)?,
+                    anomalies: anomalies::read(&write)?,
                 };
                 world
             }
         };
         let open = conflicts::write(&write, batch, &mut self.full_list)?;
-        if let Some(anomalies) = anomalies {
-            anomalies::write(&write, &world, anomalies)?;
-        }
         write.commit()?;
         self.world = Some(world);
         Ok(Committed { restored, open })

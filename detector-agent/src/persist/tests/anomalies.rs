@@ -32,14 +32,19 @@ fn anomaly(id: u128) -> Anomaly {
     }
 }
 
+/// Each change is queued at once: the next run knows it even if this one is killed before its next tick.
 #[test]
 fn open_anomalies_are_restored() {
     let directory = tempfile::tempdir().unwrap();
     let mut node = TestNode::at(directory.path());
-    node.engine.restore_anomalies(vec![anomaly(1), anomaly(2)]);
-    let (handle, engine) = node.handle();
-    handle.anomalies_changed();
-    handle.flush_anomalies(engine);
+    let (handle, _) = node.handle();
+    for id in 1..=3 {
+        handle.anomaly_changed(anomaly(id));
+    }
+    handle.anomaly_changed(Anomaly {
+        resolved_at: Some(Timestamp(3)),
+        ..anomaly(3)
+    });
     node.end();
     let mut restored = TestNode::at(directory.path()).restored.anomalies.clone();
     restored.sort_by_key(|anomaly| anomaly.id);
@@ -47,10 +52,10 @@ fn open_anomalies_are_restored() {
 }
 
 #[test]
-fn a_lost_list_of_anomalies_is_written_again() {
+fn lost_changes_of_anomalies_are_repaired_by_a_full_list() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_owned();
-    let is_broken = Arc::new(AtomicBool::new(true));
+    let is_broken = Arc::new(AtomicBool::new(false));
     let broken = Arc::clone(&is_broken);
     let open = move || {
         if broken.load(Ordering::Relaxed) {
@@ -60,20 +65,28 @@ fn a_lost_list_of_anomalies_is_written_again() {
         let opened = store::builder().create(path.join("state.redb"));
         opened.map_err(|error| redb::Error::from(error).into())
     };
+    // Stored by an earlier run, and resolved meanwhile.
+    let mut earlier = TestNode::at(directory.path());
+    earlier.handle().0.anomaly_changed(anomaly(9));
+    earlier.end();
+    is_broken.store(true, Ordering::Relaxed);
     let mut node = TestNode::new(Store::new(true, Box::new(open)));
-    node.engine.restore_anomalies(vec![anomaly(1)]);
-    let (handle, engine) = node.handle();
-    handle.anomalies_changed();
-    handle.tick(engine, clock::now());
+    // More than are listed in one tick.
+    let open: Vec<_> = (10..800).map(anomaly).collect();
+    node.engine.restore_anomalies(open.clone());
+    node.handle().0.anomaly_changed(anomaly(10));
     is_broken.store(false, Ordering::Relaxed);
     let deadline = Instant::now() + Duration::from_secs(20);
-    while node.part().0 != PartState::Works {
+    let mut ticks_after_repair = 0;
+    while ticks_after_repair < 8 {
         assert!(Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(10));
         let (handle, engine) = node.handle();
         handle.tick(engine, clock::now());
+        ticks_after_repair += usize::from(node.part().0 == PartState::Works);
     }
     node.end();
-    let node = TestNode::at(directory.path());
-    assert_eq!(node.restored.anomalies, [anomaly(1)]);
+    let mut restored = TestNode::at(directory.path()).restored.anomalies.clone();
+    restored.sort_by_key(|anomaly| anomaly.id);
+    assert!(restored == open, "{} of {}", restored.len(), open.len());
 }
