@@ -5,7 +5,10 @@
 //! [`Bounds::open_conflicts`], of which observed ones may use three quarters. Any other is admitted up to
 //! [`Bounds::all_open_conflicts`].
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use super::{
     conflict::{ClaimantId, Confidence},
@@ -14,7 +17,7 @@ use super::{
 };
 
 /// What decides whether a conflict that waits is admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     /// A claimant takes part in few conflicts.
     Reserved,
@@ -45,11 +48,10 @@ pub(super) enum RetryTarget {
 pub(super) struct ConflictRoom {
     open: usize,
     by_claimant: HashMap<ClaimantId, usize>,
-    /// Addresses whose conflict was rejected, to be decided again when there is room.
-    certain: BTreeSet<IpAddr>,
-    observed: BTreeSet<IpAddr>,
-    /// More addresses were rejected than are remembered.
-    overflowed: bool,
+    /// Addresses whose conflict was rejected, to be decided again when there is room for its class.
+    waiting: BTreeMap<Class, BTreeSet<IpAddr>>,
+    /// More addresses of these classes were rejected than are remembered.
+    overflowed: BTreeSet<Class>,
 }
 
 impl ConflictRoom {
@@ -86,15 +88,14 @@ impl ConflictRoom {
         if self.open < class.limit(bounds) {
             return None;
         }
-        let waiting = match class {
-            Class::Reserved | Class::Certain => &mut self.certain,
-            Class::Observed => &mut self.observed,
-        };
-        if waiting.len() >= bounds.open_conflicts && !waiting.contains(&address) {
-            self.overflowed = true;
-            return Some(true);
+        let is_known = self.waiting.values().any(|all| all.contains(&address));
+        let waiting = self.waiting.entry(class).or_default();
+        if waiting.len() >= bounds.open_conflicts {
+            self.overflowed.insert(class);
+        } else {
+            waiting.insert(address);
         }
-        Some(waiting.insert(address))
+        Some(!is_known)
     }
 
     fn class(
@@ -119,18 +120,18 @@ impl ConflictRoom {
 
     /// The next rejected address to decide again, if there is room.
     pub(super) fn next_retry(&mut self, bounds: &Bounds) -> Option<RetryTarget> {
-        if self.open >= Class::Certain.limit(bounds) {
-            return None;
-        }
-        if let Some(address) = self.certain.pop_first() {
+        let open = self.open;
+        let has_room = |class: &Class| open < class.limit(bounds);
+        let mut waiting = self.waiting.iter_mut().filter(|(class, _)| has_room(class));
+        if let Some(address) = waiting.find_map(|(_, addresses)| addresses.pop_first()) {
             return Some(RetryTarget::Address(address));
         }
-        if self.open >= Class::Observed.limit(bounds) {
-            return None;
-        }
-        match self.observed.pop_first() {
-            Some(address) => Some(RetryTarget::Address(address)),
-            None => std::mem::take(&mut self.overflowed).then_some(RetryTarget::All),
-        }
+        let overflowed = self
+            .overflowed
+            .iter()
+            .find(|class| has_room(class))
+            .copied()?;
+        self.overflowed.remove(&overflowed);
+        Some(RetryTarget::All)
     }
 }

@@ -448,3 +448,40 @@ fn conflicts_of_a_few_devices_take_no_room_from_others() {
         ]
     );
 }
+
+/// All of the room for conflicts of devices that take part in many is used up, and stays so.
+#[test]
+fn conflict_with_reserved_room_is_tried_again_at_the_bound() {
+    let mut node = Node::with_bounds(Bounds {
+        open_conflicts: 2,
+        conflicts_per_device: 4,
+        ..Bounds::default()
+    });
+    for ifindex in 1..=4 {
+        node.pod(ifindex);
+    }
+    let claim = |node: &mut Node, n: u32, devices: [IfIndex; 2]| {
+        for device in devices {
+            node.address(device, &format!("10.0.0.{n}"));
+        }
+    };
+    // Eight in all have room, two of these devices take part in four.
+    for n in 1..=4 {
+        claim(&mut node, n, [1, 2]);
+        claim(&mut node, 10 + n, [3, 4]);
+    }
+    assert_eq!(node.open_conflicts().len(), 8);
+    node.pod(5);
+    node.pod(6);
+    claim(&mut node, 20, [5, 6]);
+    assert_eq!(node.open_conflicts().len(), 8, "no room");
+    node.conflict_events();
+    node.address_gone(1, "10.0.0.1");
+    assert_eq!(
+        node.conflict_events(),
+        [
+            "resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)",
+            "raised 10.0.0.20 duplicate certain: veth5 veth6",
+        ]
+    );
+}
