@@ -162,41 +162,70 @@ fn requests_alone_raise_and_device_removal_resolves() {
     );
 }
 
-#[test]
-fn answered_scanning_and_on_link_requests_raise_nothing() {
-    let node = Node::new("gwquiet").unwrap();
-    let barrier = Barrier::prepare(&node).unwrap();
-    let pods = node
-        .add_pods(&[
-            PodSpec::new("caliansw")
-                .address("10.65.0.2/32")
-                .default_route(),
-            PodSpec::new("calibusy").address("10.65.0.3/32"),
-            PodSpec::new("vethpeer").address("10.66.0.4/24"),
-            PodSpec::new("calitwice").address("10.65.0.5/32"),
-        ])
-        .unwrap();
-    let gateway = Ipv4Addr::new(169, 254, 1, 1);
-    node.ip(&format!("address add {gateway}/32 dev caliansw"))
+/// A pod whose gateway answers for `gateway`.
+fn answered_pod(node: &Node, device: &str, gateway: Ipv4Addr) -> Pod {
+    let spec = PodSpec::new(device).address("10.65.0.2/32").default_route();
+    let pod = node.add_pod(&spec).unwrap();
+    node.ip(&format!("address add {gateway}/32 dev {device}"))
         .unwrap();
     for route in [
         format!("route add {gateway} dev eth0 scope link"),
         format!("route replace default via {gateway} dev eth0"),
     ] {
-        pods[0].netns().ip(&route).unwrap();
+        pod.netns().ip(&route).unwrap();
     }
+    pod
+}
+
+/// `arping` in a pod that has a network: the frames look like those of one that has none.
+#[test]
+fn answered_broadcast_requests_do_not_claim_silence() {
+    let node = Node::new("gwarping").unwrap();
+    let gateway = Ipv4Addr::new(169, 254, 1, 1);
+    let pod = answered_pod(&node, "caliarping", gateway);
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    send_requests(&pod, gateway, 4);
+    let events = agent
+        .wait_until(DEADLINE, |events| {
+            events.iter().any(|r| is_gateway_event(r, ANOMALY_RAISED))
+        })
+        .unwrap();
+    let raised = events
+        .iter()
+        .find(|r| is_gateway_event(r, ANOMALY_RAISED))
+        .unwrap();
+    let data = raised.event.data.to_string();
+    for wrong in ["no answer", "has no network"] {
+        assert!(!data.contains(wrong), "{data}");
+    }
+    assert!(data.contains("Check whether the gateway answers"), "{data}");
+}
+
+#[test]
+fn answered_scanning_and_on_link_requests_raise_nothing() {
+    let node = Node::new("gwquiet").unwrap();
+    let barrier = Barrier::prepare(&node).unwrap();
+    let gateway = Ipv4Addr::new(169, 254, 1, 1);
+    let answered = answered_pod(&node, "caliansw", gateway);
+    let pods = node
+        .add_pods(&[
+            PodSpec::new("calibusy").address("10.65.0.3/32"),
+            PodSpec::new("vethpeer").address("10.66.0.4/24"),
+            PodSpec::new("calitwice").address("10.65.0.5/32"),
+        ])
+        .unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     // The gateway answers each of these requests, so none is repeated.
     for _ in 0..2 {
-        send_one_packet(&pods[0]);
-        pods[0].netns().ip("neigh flush dev eth0").unwrap();
+        send_one_packet(&answered);
+        answered.netns().ip("neigh flush dev eth0").unwrap();
     }
     for last in 1..=200 {
-        send_requests(&pods[1], Ipv4Addr::new(10, 99, 0, last), 1);
+        send_requests(&pods[0], Ipv4Addr::new(10, 99, 0, last), 1);
     }
     // A peer on the pod's own subnet that is down.
-    send_requests(&pods[2], Ipv4Addr::new(10, 66, 0, 77), 5);
-    send_requests(&pods[3], gateway, 2);
+    send_requests(&pods[1], Ipv4Addr::new(10, 66, 0, 77), 5);
+    send_requests(&pods[2], gateway, 2);
     for _ in 0..2 {
         let events = barrier.pass(&node, &agent).unwrap();
         assert!(events.is_empty(), "{events:#?}");

@@ -1,4 +1,5 @@
-//! Pods that repeatedly ask for the same address by broadcast or multicast. An address that is answered is asked for once.
+//! Pods that repeatedly ask for the same address by broadcast or multicast. A stack whose request is answered asks once; a
+//! program that checks for an address (arping) asks again all the same, and answers are not seen here.
 //!
 //! Each device has a fixed number of slots, selected by a hash of the address, so that a pod that asks for many addresses
 //! displaces no counts of other pods, and of its own only those in the same slot. The third request within five seconds is
@@ -20,7 +21,7 @@ use crate::{
     skb::Skb,
 };
 
-/// Number of requests within [`INTERVAL_NS`] from which an address counts as unanswered.
+/// Number of requests within [`INTERVAL_NS`] that are published.
 const MIN_REQUESTS: u32 = 3;
 /// Five seconds.
 const INTERVAL_NS: u64 = 5_000_000_000;

@@ -119,7 +119,9 @@ pub fn anomaly_effect(data: &AnomalyData) -> &'static str {
     match data.kind {
         AnomalyKind::IpamDrift => "Traffic is not affected yet; the next pod may get the address.",
         AnomalyKind::IpamLeak => "Traffic is not affected.",
-        AnomalyKind::GatewayUnresolved => "The pod reaches nothing outside its own subnet.",
+        AnomalyKind::GatewayUnresolved => {
+            "If the gateway does not answer, the pod reaches nothing outside its own subnet."
+        }
         AnomalyKind::RouteAstray => "The node's traffic for the address does not reach the pod.",
         AnomalyKind::AddressSweep => "The pod may receive the traffic of all these addresses.",
         AnomalyKind::PodCidrOverlap => {

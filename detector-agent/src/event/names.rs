@@ -49,7 +49,7 @@ contract_names! {
     EvidenceKind: Address Arp Ndp Neighbour;
     LeaveReason: DeviceRemoved AddressRemoved Expired;
     AnomalyKind: IpamDrift IpamLeak GatewayUnresolved RouteAstray AddressSweep PodCidrOverlap;
-    AnomalyCause: NotAllocated TwoOwners SharedOwner NoLiveOwner NoAnswer OtherDevice RouteGone ContestsMany SeveralNodes;
+    AnomalyCause: NotAllocated TwoOwners SharedOwner NoLiveOwner RepeatedRequests OtherDevice RouteGone ContestsMany SeveralNodes;
     ResolveReason: Allocated Released AddressGone InUse Quiet DeviceGone RouteRight ContestsFew RangeUnique NotSeen;
     Ipam: HostLocal Calico Aws;
 }

@@ -156,7 +156,7 @@ pub fn anomaly_next_step(data: &AnomalyData) -> String {
             "Nothing is broken; release the address in IPAM if the pool runs short.".to_owned()
         }
         AnomalyKind::GatewayUnresolved => format!(
-            "Delete {pod}, so that the network plugin sets it up again; if several pods of the node are affected, restart the plugin first."
+            "Check whether the gateway answers {pod} (the runbook shows how). If it does not, delete the pod, so that the network plugin sets it up again; if several pods of the node are affected, restart the plugin first."
         ),
         AnomalyKind::RouteAstray => format!(
             "Delete {pod}, so that the network plugin creates its route again; if several pods of the node are affected, restart the plugin first."

@@ -89,7 +89,7 @@ pub struct NeighbourRecord {
     pub reserved: u16,
 }
 
-/// An address that a pod repeatedly asked for by broadcast or multicast, which it would not do after an answer.
+/// An address that a pod repeatedly asked for by broadcast or multicast, as a stack does that gets no answer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnansweredProbeRecord {

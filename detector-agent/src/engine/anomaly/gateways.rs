@@ -1,4 +1,4 @@
-//! Repeated requests of pods for a gateway that does not answer.
+//! Pods that request their gateway again and again.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -16,7 +16,7 @@ const MAX_PER_DEVICE: usize = 64;
 /// not ask either.)
 pub(in crate::engine) const QUIET: Duration = Duration::from_secs(60);
 
-/// When each device last requested a gateway that does not answer.
+/// When each device last requested a gateway repeatedly.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct GatewayRequests {
     last_request: BTreeMap<AnomalyKey, Timestamp>,

@@ -83,7 +83,7 @@ pub(in crate::engine) struct Anomalies {
     pub(super) stray_since: FirstSeen,
     /// Live addresses whose host route led to a claimant.
     pub(super) routed: BTreeSet<IpAddr>,
-    /// Requests for gateways that do not answer.
+    /// Repeated requests for gateways.
     pub(in crate::engine) gateways: GatewayRequests,
     /// Who contests which conflicts.
     pub(in crate::engine) sweeps: Sweeps,

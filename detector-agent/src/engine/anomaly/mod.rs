@@ -3,8 +3,8 @@
 //!
 //! IPAM's allocations ([`Pool`]) are compared with the addresses that pods hold: a live address
 //! that IPAM counts as free may be given to the next pod too (`ipam_drift`); an allocation that no
-//! pod uses shrinks the pool (`ipam_leak`). The other kinds need no IPAM: a pod whose gateway
-//! does not answer (`gateway_unresolved`), a host route that does not lead to the holder of the
+//! pod uses shrinks the pool (`ipam_leak`). The other kinds need no IPAM: a pod that
+//! requests its gateway again and again (`gateway_unresolved`), a host route that does not lead to the holder of the
 //! address (`route_astray`), and a device that contests many addresses (`address_sweep`). A range that
 //! several nodes have (`pod_cidr_overlap`) is found by the fleet, not by the engine.
 //!

@@ -45,7 +45,7 @@ pub enum AnomalyKind {
     IpamDrift,
     /// An address allocated to a pod that is gone.
     IpamLeak,
-    /// A pod requests its gateway and gets no answer.
+    /// A pod requests its gateway again and again, as it does if nothing answers.
     GatewayUnresolved,
     /// The host's route for a claimed address leads to none of its claimants.
     RouteAstray,
@@ -92,8 +92,8 @@ pub enum AnomalyCause {
     SharedOwner,
     /// No pod uses an allocated address.
     NoLiveOwner,
-    /// The pod's repeated requests were not answered.
-    NoAnswer,
+    /// The pod repeats its requests; whether they are answered is not known.
+    RepeatedRequests,
     /// The host route leads to another device.
     OtherDevice,
     /// There was a host route to a claimant, and now there is none.
@@ -111,7 +111,7 @@ impl AnomalyCause {
         Self::TwoOwners,
         Self::SharedOwner,
         Self::NoLiveOwner,
-        Self::NoAnswer,
+        Self::RepeatedRequests,
         Self::OtherDevice,
         Self::RouteGone,
         Self::ContestsMany,
@@ -126,7 +126,7 @@ impl AnomalyCause {
             Self::TwoOwners => "two_owners",
             Self::SharedOwner => "shared_owner",
             Self::NoLiveOwner => "no_live_owner",
-            Self::NoAnswer => "no_answer",
+            Self::RepeatedRequests => "repeated_requests",
             Self::OtherDevice => "other_device",
             Self::RouteGone => "route_gone",
             Self::ContestsMany => "contests_many",

@@ -1,10 +1,11 @@
 //! A pod device requests one address repeatedly: is that address its gateway?
 //! (`docs/detection-rules.md`, section 14.3.)
 //!
-//! Only frames that the pod sends are seen, so an unanswered gateway is recognised by repeated
-//! requests for an address that must be a gateway: a link-local one, one of the node's own, or one
-//! on no subnet of the pod. Requests for a peer on a subnet of the pod stay unanswered whenever
-//! that peer is down, and raise nothing.
+//! Only frames that the pod sends are seen: a pod whose gateway does not answer repeats its requests,
+//! but so does one that checks a gateway that answers (arping). The anomaly therefore says that the pod
+//! asks, and never that it got no answer. The address must be a gateway: a link-local one, one of the
+//! node's own, or one on no subnet of the pod. Requests for a peer on a subnet of the pod are repeated
+//! whenever that peer is down, and raise nothing.
 
 use std::net::IpAddr;
 
@@ -50,7 +51,7 @@ impl Engine {
         if is_open {
             return;
         }
-        let details = no_answer(link, probe);
+        let details = repeated_requests(link, probe);
         let mut anomaly_effects = Vec::new();
         self.anomalies.raise(
             key,
@@ -145,17 +146,17 @@ impl Engine {
     }
 }
 
-/// The anomaly of a device whose requests for its gateway get no answer.
-fn no_answer(link: &LinkState, probe: &UnansweredProbe) -> AnomalyDetails {
+/// The anomaly of a device that requests its gateway repeatedly.
+fn repeated_requests(link: &LinkState, probe: &UnansweredProbe) -> AnomalyDetails {
     let device = &link.link.name;
     AnomalyDetails {
-        cause: AnomalyCause::NoAnswer,
+        cause: AnomalyCause::RepeatedRequests,
         holders: vec![device_as_holder(link)],
         source: None,
         owner: None,
         contested: None,
         detail: format!(
-            "the pod on {device} requested {} {} times within five seconds (as {}) and got no answer: it has no network beyond its own link",
+            "the pod on {device} asked for the hardware address of its gateway {} again and again, {} times within five seconds (as {})",
             probe.target, probe.count, probe.sender
         ),
     }

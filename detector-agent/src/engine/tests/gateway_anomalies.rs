@@ -1,6 +1,7 @@
 //! Unanswered probes: which address counts as a gateway, and how the anomaly ends.
 
 use super::{anomaly_fixtures::*, *};
+use crate::engine::anomaly::AnomalyCause;
 
 /// A link-local address, which always counts as a gateway.
 const GATEWAY: &str = "169.254.1.1";
@@ -202,6 +203,17 @@ fn detail_names_sender_and_probe_count() {
     let detail = &node.engine.anomalies()[0].detail;
     assert!(detail.contains("9 times"), "{detail}");
     assert!(detail.contains("as 10.0.0.77"), "{detail}");
+}
+
+/// Frames show that the pod asks, never that nothing answered.
+#[test]
+fn finding_does_not_say_that_there_is_no_answer() {
+    let node = gateway_unresolved();
+    let anomalies = node.engine.anomalies();
+    assert_eq!(anomalies[0].cause, AnomalyCause::RepeatedRequests);
+    let detail = &anomalies[0].detail;
+    assert!(detail.contains("again and again"), "{detail}");
+    assert!(!detail.contains("answer"), "{detail}");
 }
 
 #[test]

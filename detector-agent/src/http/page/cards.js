@@ -24,7 +24,7 @@ const LEFT = { device_removed: "device removed", address_removed: "address remov
 const ANOMALIES = {
   ipam_drift: "not allocated in IPAM",
   ipam_leak: "leaked allocation",
-  gateway_unresolved: "gateway does not answer",
+  gateway_unresolved: "gateway requested again and again",
   route_astray: "route leads elsewhere",
   address_sweep: "claims addresses of others",
   pod_cidr_overlap: "is a range of several nodes",

@@ -78,7 +78,7 @@ fn finding(kind: AnomalyKind, count: usize, node: &str) -> String {
         }
         AnomalyKind::IpamLeak => format!("{count} allocated addresses are not in use on {node}"),
         AnomalyKind::GatewayUnresolved => {
-            format!("{count} gateways do not answer their pods on {node}")
+            format!("pods on {node} ask for their gateways again and again, {count} in all")
         }
         AnomalyKind::RouteAstray => {
             format!("the routes of {node} for {count} addresses do not lead to their pods")
@@ -97,7 +97,9 @@ fn effect(kind: AnomalyKind) -> &'static str {
             "Traffic is not affected yet; the next pods may get the addresses."
         }
         AnomalyKind::IpamLeak => "Traffic is not affected.",
-        AnomalyKind::GatewayUnresolved => "The pods reach nothing outside their own subnets.",
+        AnomalyKind::GatewayUnresolved => {
+            "Pods whose gateway does not answer reach nothing outside their own subnets."
+        }
         AnomalyKind::RouteAstray => {
             "The node's traffic for these addresses does not reach the pods."
         }
@@ -115,7 +117,10 @@ fn next_step(kind: AnomalyKind, node: &str) -> String {
         AnomalyKind::IpamLeak => {
             "Nothing is broken; release the addresses in IPAM if the pool runs short.".to_owned()
         }
-        AnomalyKind::GatewayUnresolved | AnomalyKind::RouteAstray => format!(
+        AnomalyKind::GatewayUnresolved => format!(
+            "Check whether the gateways answer (the runbook shows how). If not, restart the network plugin on {node}, then delete the pods for which that does not help."
+        ),
+        AnomalyKind::RouteAstray => format!(
             "Restart the network plugin on {node}, then delete the pods for which that does not help."
         ),
         AnomalyKind::AddressSweep => {
