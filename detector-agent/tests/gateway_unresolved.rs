@@ -202,7 +202,7 @@ fn answered_broadcast_requests_do_not_claim_silence() {
 }
 
 #[test]
-fn answered_scanning_and_on_link_requests_raise_nothing() {
+fn answered_scanning_peer_and_service_requests_raise_nothing() {
     let node = Node::new("gwquiet").unwrap();
     let barrier = Barrier::prepare(&node).unwrap();
     let gateway = Ipv4Addr::new(169, 254, 1, 1);
@@ -226,6 +226,8 @@ fn answered_scanning_and_on_link_requests_raise_nothing() {
     // A peer on the pod's own subnet that is down.
     send_requests(&pods[1], Ipv4Addr::new(10, 66, 0, 77), 5);
     send_requests(&pods[2], gateway, 2);
+    // The metadata service, by a route to the link.
+    send_requests(&answered, Ipv4Addr::new(169, 254, 169, 254), 5);
     for _ in 0..2 {
         let events = barrier.pass(&node, &agent).unwrap();
         assert!(events.is_empty(), "{events:#?}");

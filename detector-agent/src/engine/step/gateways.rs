@@ -3,11 +3,11 @@
 //!
 //! Only frames that the pod sends are seen: a pod whose gateway does not answer repeats its requests,
 //! but so does one that checks a gateway that answers (arping). The anomaly therefore says that the pod
-//! asks, and never that it got no answer. The address must be a gateway: a link-local one, one of the
-//! node's own, or one on no subnet of the pod. Requests for a peer on a subnet of the pod are repeated
+//! asks, and never that it got no answer. The address must be a gateway: 169.254.1.1, a link-local one of
+//! IPv6, one of the node's own, or one on no subnet of the pod. Requests for a peer on a subnet of the pod are repeated
 //! whenever that peer is down, and raise nothing.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
@@ -20,6 +20,30 @@ use crate::engine::{
     observation::{IfIndex, Timestamp, UnansweredProbe},
     scope::{is_claimable, is_link_local},
 };
+
+/// The gateway that network plugins give pods with a /32 (Calico, the plugins of Amazon VPC, Azure and Alibaba Cloud). Any other
+/// address of 169.254.0.0/16 is asked for on the link by whoever has a route for it (RFC 3927 section 2.6.2).
+const PLUGIN_GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
+
+/// Services of clouds that are on no subnet of a pod, and no gateway: a pod with a route to its link asks for them itself.
+const CLOUD_SERVICES: [IpAddr; 9] = [
+    // Metadata of nearly every cloud. (Other IPv4 link-local services are no gateways anyway.)
+    IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
+    // Metadata of OpenStack.
+    IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
+    // Metadata, DNS and time of Amazon.
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x253)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x123)),
+    // Metadata of Google.
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    // Metadata of Scaleway.
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
+    // Azure's WireServer.
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    // Metadata of Alibaba Cloud.
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+];
 
 impl Engine {
     /// A pod requested an address repeatedly.
@@ -64,26 +88,39 @@ impl Engine {
     }
 
     fn is_gateway(&self, link: &LinkState, target: IpAddr) -> bool {
-        let is_on_node = self.facts.get(target).is_some_and(|f| !f.host.is_empty());
-        if is_link_local(target) || is_on_node {
-            return true;
-        }
-        let Some(peer) = link.link.peer else {
+        if CLOUD_SERVICES.contains(&target) {
             return false;
-        };
-        let mut subnets = self
-            .facts
-            .owned_by(Owner::Peer(peer))
+        }
+        let is_on_node = self.facts.get(target).is_some_and(|f| !f.host.is_empty());
+        match target {
+            IpAddr::V4(_) if is_link_local(target) => {
+                target == PLUGIN_GATEWAY || (is_on_node && self.is_on_subnet(link, target))
+            }
+            IpAddr::V6(_) if is_link_local(target) => true,
+            _ if is_on_node => true,
+            // If no address of the pod is known in this family, its subnets are unknown too.
+            _ => self.subnets(link, target).next().is_some() && !self.is_on_subnet(link, target),
+        }
+    }
+
+    fn is_on_subnet(&self, link: &LinkState, target: IpAddr) -> bool {
+        self.subnets(link, target)
+            .any(|subnet| subnet.contains(&target))
+    }
+
+    /// The subnets of a pod's addresses of the family of `target`.
+    fn subnets(&self, link: &LinkState, target: IpAddr) -> impl Iterator<Item = IpNet> {
+        let peer = link.link.peer;
+        let addresses = peer.map(|peer| self.facts.owned_by(Owner::Peer(peer)));
+        addresses
             .into_iter()
-            .filter_map(|address| {
-                let assigned = self.facts.get(address)?.assigned.iter();
-                let mut of_peer = assigned.filter(|a| a.peer == peer);
-                IpNet::new(address, of_peer.next()?.info.prefix_len).ok()
+            .flatten()
+            .filter(move |address| address.is_ipv4() == target.is_ipv4())
+            .filter_map(move |address| {
+                let mut assigned = self.facts.get(address)?.assigned.iter();
+                let of_peer = assigned.find(|a| Some(a.peer) == peer)?;
+                IpNet::new(address, of_peer.info.prefix_len).ok()
             })
-            .filter(|net| net.addr().is_ipv4() == target.is_ipv4())
-            .peekable();
-        // If no address of the pod is known in this family, its subnets are unknown too.
-        subnets.peek().is_some() && !subnets.any(|subnet| subnet.contains(&target))
     }
 
     /// Resolves the anomalies of devices that have not requested `address` for [`QUIET`].

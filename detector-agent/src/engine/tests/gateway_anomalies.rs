@@ -139,6 +139,50 @@ fn pod_without_known_addresses_has_only_link_local_gateways() {
     assert_eq!(node.anomaly_events(), [RAISED]);
 }
 
+/// A pod with a route to its link asks for these itself, besides the gateway that it has.
+#[test]
+fn service_on_the_link_is_no_gateway() {
+    let mut node = synced_node();
+    on_subnet(&mut node, 1, "10.0.1.2", 32);
+    on_subnet(&mut node, 1, "2001:db8::2", 128);
+    // NodeLocal DNSCache has its address on a dummy of the node.
+    node.link(uplink(9));
+    node.host(9, "169.254.20.10");
+    node.host(9, "169.254.169.254");
+    for service in [
+        "169.254.169.254",
+        "169.254.169.253",
+        "169.254.170.23",
+        "169.254.20.10",
+        "168.63.129.16",
+        "100.100.100.200",
+        "fe80::a9fe:a9fe",
+        "fd00:ec2::254",
+        "fd20:ce::254",
+    ] {
+        let events = probe_gateway(&mut node, 1, service);
+        assert!(events.is_empty(), "{events:?}");
+    }
+    assert_eq!(probe_gateway(&mut node, 1, GATEWAY), [RAISED]);
+    assert_eq!(
+        probe_gateway(&mut node, 1, "fe80::1"),
+        ["raised gateway_unresolved fe80::1"]
+    );
+}
+
+#[test]
+fn node_on_the_pods_link_local_subnet_is_a_gateway() {
+    let mut node = synced_node();
+    node.link(uplink(9));
+    node.host(9, "169.254.172.1");
+    on_subnet(&mut node, 1, "169.254.172.7", 22);
+    assert_eq!(
+        probe_gateway(&mut node, 1, "169.254.172.1"),
+        ["raised gateway_unresolved 169.254.172.1"]
+    );
+    assert!(probe_gateway(&mut node, 1, "169.254.172.9").is_empty());
+}
+
 #[test]
 fn subnet_is_per_pod_even_for_a_shared_address() {
     let mut node = synced_node();
