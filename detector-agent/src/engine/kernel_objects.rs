@@ -113,9 +113,20 @@ pub enum LinkKind {
         parent: IfIndex,
         /// Its VLAN id.
         id: u16,
+        /// The protocol of its tags.
+        protocol: VlanProtocol,
     },
     /// Any other link of the node: uplinks, tunnels, loopback.
     Other,
+}
+
+/// The protocol of VLAN tags. One link may have an interface of each with the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VlanProtocol {
+    /// IEEE 802.1Q, the default.
+    Dot1Q,
+    /// IEEE 802.1ad.
+    Dot1Ad,
 }
 
 /// A link of the agent's network namespace as the kernel describes it now.

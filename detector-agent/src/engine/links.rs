@@ -10,7 +10,7 @@ use super::{
     cni_networks::{CniNetworkId, CniNetworks},
     conflict::ClaimantId,
     hash::HashMap,
-    observation::{IfIndex, Link, LinkKind, Mac, NsId, Peer, PortVlan, Timestamp},
+    observation::{IfIndex, Link, LinkKind, Mac, NsId, Peer, PortVlan, Timestamp, VlanProtocol},
 };
 
 /// A pod device, as the attach worker and the pod lookups need it.
@@ -153,8 +153,8 @@ pub(super) struct Links {
     /// Boxed: a table has up to twice as many places as entries.
     by_index: HashMap<IfIndex, Box<LinkState>>,
     by_peer: BTreeMap<Peer, IfIndex>,
-    /// VLAN interfaces by the link that they are on and their VLAN id.
-    vlan_interfaces: HashMap<(IfIndex, u16), IfIndex>,
+    /// VLAN interfaces by the link that they are on, their VLAN id and protocol.
+    vlan_interfaces: HashMap<(IfIndex, u16, VlanProtocol), IfIndex>,
     /// VRFs by their routing table.
     vrfs: HashMap<u32, IfIndex>,
     /// The VLAN of untagged frames at ports of bridges, and at bridges themselves. It may be
@@ -214,9 +214,12 @@ impl Links {
             .filter(|master| self.is_bridge(*master))
     }
 
-    /// The VLAN interface with this id on a link.
+    /// The VLAN interface with this id on a link; of two, that of 802.1Q: claims have no protocol.
     pub(super) fn vlan_interface(&self, parent: IfIndex, id: u16) -> Option<IfIndex> {
-        self.vlan_interfaces.get(&(parent, id)).copied()
+        let of = |protocol| self.vlan_interfaces.get(&(parent, id, protocol));
+        of(VlanProtocol::Dot1Q)
+            .or_else(|| of(VlanProtocol::Dot1Ad))
+            .copied()
     }
 
     /// Sets the VLAN of untagged frames at a link, within a bound on all of them; `true` if that
@@ -403,8 +406,12 @@ impl Links {
     fn index(&mut self, ifindex: IfIndex) -> Option<(IfIndex, Peer)> {
         let link = &self.by_index.get(&ifindex)?.link;
         match link.kind {
-            LinkKind::Vlan { parent, id } => {
-                self.vlan_interfaces.insert((parent, id), ifindex);
+            LinkKind::Vlan {
+                parent,
+                id,
+                protocol,
+            } => {
+                self.vlan_interfaces.insert((parent, id, protocol), ifindex);
             }
             LinkKind::Vrf { table } => {
                 self.vrfs.insert(table, ifindex);
@@ -421,8 +428,12 @@ impl Links {
 
     fn unindex(&mut self, link: &Link) {
         match link.kind {
-            LinkKind::Vlan { parent, id } => {
-                self.vlan_interfaces.remove(&(parent, id));
+            LinkKind::Vlan {
+                parent,
+                id,
+                protocol,
+            } => {
+                self.vlan_interfaces.remove(&(parent, id, protocol));
             }
             LinkKind::Vrf { table } => {
                 self.vrfs.remove(&table);

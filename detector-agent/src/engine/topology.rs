@@ -39,7 +39,7 @@ impl Links {
 
     /// The L2 domain of frames with these tags on a link.
     pub(super) fn l2_domain(&self, ifindex: IfIndex, vlan: Vlan) -> L2Domain {
-        if let Some(LinkKind::Vlan { parent, id }) = self.kind(ifindex)
+        if let Some(LinkKind::Vlan { parent, id, .. }) = self.kind(ifindex)
             && self.is_bridge(parent)
             && vlan == Vlan::default()
         {

@@ -3,7 +3,7 @@
 use globset::{Glob, GlobMatcher};
 
 use super::decode::link::LinkFacts;
-use crate::engine::{IfIndex, Link, LinkKind, Peer};
+use crate::engine::{IfIndex, Link, LinkKind, Peer, VlanProtocol};
 
 /// The driver of a link (`IFLA_INFO_KIND`), as far as it matters for selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub enum LinkDriver {
         parent: IfIndex,
         /// Its VLAN id.
         id: u16,
+        /// The protocol of its tags.
+        protocol: VlanProtocol,
     },
     /// The namespace's loopback device.
     Loopback,
@@ -90,8 +92,16 @@ impl DeviceSelector {
             LinkDriver::Bridge => return LinkKind::Bridge,
             LinkDriver::OpenVswitch => return LinkKind::Switch,
             LinkDriver::Vrf { table } => return LinkKind::Vrf { table },
-            LinkDriver::Vlan { parent, id } if !matches(&self.include) => {
-                return LinkKind::Vlan { parent, id };
+            LinkDriver::Vlan {
+                parent,
+                id,
+                protocol,
+            } if !matches(&self.include) => {
+                return LinkKind::Vlan {
+                    parent,
+                    id,
+                    protocol,
+                };
             }
             LinkDriver::Loopback => return LinkKind::Other,
             LinkDriver::Veth

@@ -23,7 +23,11 @@ fn vrf(ifindex: IfIndex, table: u32) -> Link {
 fn vlan_interface(ifindex: IfIndex, parent: IfIndex, id: u16) -> Link {
     Link {
         name: format!("vlan{id}"),
-        kind: LinkKind::Vlan { parent, id },
+        kind: LinkKind::Vlan {
+            parent,
+            id,
+            protocol: VlanProtocol::Dot1Q,
+        },
         ..uplink(ifindex)
     }
 }

@@ -118,3 +118,31 @@ fn pvid_that_is_reported_before_its_link_is_known_counts() {
     node.finish_node_snapshot(token, dump);
     assert!(node.conflict_networks().is_empty());
 }
+
+/// A link may have an interface of either protocol with the same id.
+#[test]
+fn service_vlan_interface_does_not_replace_the_customers() {
+    let mut node = Node::new();
+    node.link(bridge(9));
+    node.link(vlan_interface(6, 9, 10));
+    node.host(6, "10.0.0.254");
+    for ifindex in [1, 2] {
+        node.link(enslaved(pod(ifindex), 9));
+    }
+    let service = Link {
+        name: "service10".to_owned(),
+        kind: LinkKind::Vlan {
+            parent: 9,
+            id: 10,
+            protocol: VlanProtocol::Dot1Ad,
+        },
+        ..uplink(7)
+    };
+    node.link(service);
+    for ifindex in [1, 2] {
+        node.frame_in_vlan(ifindex, "10.0.0.1", 10);
+    }
+    assert_eq!(node.conflict_networks(), ["node"]);
+    node.remove_link(7);
+    assert_eq!(node.conflict_networks(), ["node"]);
+}

@@ -10,7 +10,7 @@ use nix::libc::{
 
 use super::{AF_BRIDGE, AF_UNSPEC, if_index, mac};
 use crate::{
-    engine::{IfIndex, Mac, NsId, Peer, PortVlan, VlanFiltering},
+    engine::{IfIndex, Mac, NsId, Peer, PortVlan, VlanFiltering, VlanProtocol},
     observe::netlink::{
         selection::LinkDriver,
         wire::{Undecodable, for_each_attribute, text},
@@ -25,6 +25,9 @@ const IFF_RUNNING: u32 = libc::IFF_RUNNING as u32;
 const IFLA_BR_VLAN_FILTERING: u16 = 7;
 const IFLA_BR_VLAN_DEFAULT_PVID: u16 = 39;
 const IFLA_VLAN_ID: u16 = 1;
+const IFLA_VLAN_PROTOCOL: u16 = 5;
+/// `ETH_P_8021AD`, in network order.
+const DOT1AD: [u8; 2] = [0x88, 0xa8];
 const IFLA_VRF_TABLE: u16 = 1;
 const IFLA_BRIDGE_VLAN_INFO: u16 = 2;
 const BRIDGE_VLAN_INFO_PVID: u16 = 1 << 1;
@@ -119,8 +122,12 @@ pub(in super::super) fn new_link(payload: &[u8]) -> Result<Option<LinkFacts>, Un
         _ if u16::from(header.link_layer_type) == ARPHRD_LOOPBACK => LinkDriver::Loopback,
         (InfoDriver::Known(driver), ..) => driver,
         // The lower device of a pod's VLAN interface may be in another namespace.
-        (InfoDriver::Vlan(id), Some(parent), None) => LinkDriver::Vlan { parent, id },
-        (InfoDriver::Vlan(_), ..) => LinkDriver::Other,
+        (InfoDriver::Vlan(id, protocol), Some(parent), None) => LinkDriver::Vlan {
+            parent,
+            id,
+            protocol,
+        },
+        (InfoDriver::Vlan(..), ..) => LinkDriver::Other,
     };
     // Other drivers use the same attribute for their lower device (vlan, macvlan), which is no pod's.
     let other_end = match (driver, other_end, nsid) {
@@ -211,7 +218,7 @@ pub(in super::super) fn forwarding(payload: &[u8]) -> Result<LinkForwarding, Und
     if let Some(link) = new_link(payload)? {
         found.is_bridge = link.driver == LinkDriver::Bridge;
         found.vlan = link.vlan_filtering.and_then(|bridge| bridge.default_pvid);
-        if let LinkDriver::Vlan { parent, id } = link.driver {
+        if let LinkDriver::Vlan { parent, id, .. } = link.driver {
             found.vlan_on = Some((parent, id));
         }
     }
@@ -279,8 +286,8 @@ pub(in super::super) fn removed_link(payload: &[u8]) -> Result<Option<RemovedLin
 #[derive(Clone, Copy, Debug)]
 enum InfoDriver {
     Known(LinkDriver),
-    /// `vlan`, with its VLAN id.
-    Vlan(u16),
+    /// `vlan`, with its VLAN id and protocol.
+    Vlan(u16, VlanProtocol),
 }
 
 /// The content of `IFLA_LINKINFO`.
@@ -320,6 +327,8 @@ impl LinkInfo {
 
     fn add_data(&mut self, driver: &str, data: &[u8]) -> Result<(), Undecodable> {
         let mut filters_vlans = false;
+        let mut vlan_id = None;
+        let mut protocol = VlanProtocol::Dot1Q;
         let mut default_pvid = None;
         for_each_attribute(data, |kind, value| {
             match (driver, kind) {
@@ -327,7 +336,8 @@ impl LinkInfo {
                 ("bridge", IFLA_BR_VLAN_DEFAULT_PVID) => {
                     default_pvid = Some(parse_u16(value)?).filter(|pvid| *pvid != 0);
                 }
-                ("vlan", IFLA_VLAN_ID) => self.driver = InfoDriver::Vlan(parse_u16(value)?),
+                ("vlan", IFLA_VLAN_ID) => vlan_id = Some(parse_u16(value)?),
+                ("vlan", IFLA_VLAN_PROTOCOL) if value == DOT1AD => protocol = VlanProtocol::Dot1Ad,
                 ("vrf", IFLA_VRF_TABLE) => {
                     let table = parse_u32(value)?;
                     self.driver = InfoDriver::Known(LinkDriver::Vrf { table });
@@ -336,6 +346,9 @@ impl LinkInfo {
             }
             Ok(())
         })?;
+        if let Some(id) = vlan_id {
+            self.driver = InfoDriver::Vlan(id, protocol);
+        }
         self.vlan_filtering = filters_vlans.then_some(VlanFiltering { default_pvid });
         Ok(())
     }
