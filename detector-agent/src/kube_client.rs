@@ -15,7 +15,7 @@ use ::kube::{
     runtime::watcher,
 };
 use clap::ValueEnum;
-use http_body_util::Limited;
+use http_body_util::{LengthLimitError, Limited};
 use hyper::Response;
 use tower::util::MapResponseLayer;
 
@@ -23,7 +23,7 @@ use tower::util::MapResponseLayer;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Deadline for the next bytes of a response. The server ends an idle watch after 290 s.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
-/// Longest response, in bytes. A pod takes a few thousand, so a page of a list, or a watch of some minutes, stays far
+/// Longest response, in bytes, unless a caller has another bound. A pod takes a few thousand, so a page of a list, or a watch of some minutes, stays far
 /// below.
 pub const MAX_BODY: usize = 32 << 20;
 
@@ -43,6 +43,12 @@ pub(crate) fn watch_config(fields: &str, random: &mut fastrand::Rng) -> watcher:
         .any_semantic()
         .fields(fields)
         .timeout(random.u32(WATCH_SECONDS))
+}
+
+/// Whether a response was longer than its bound.
+pub(crate) fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source())
+        .any(|error| error.is::<LengthLimitError>())
 }
 
 /// The server's status code, if a watch's error has one.
@@ -131,7 +137,16 @@ impl KubeClient {
     /// # Errors
     /// If the configuration or the credentials are unusable.
     pub async fn connect(&self) -> Result<(Client, String), KubeClientError> {
-        self.connect_with(|_| {}).await
+        self.connect_with(MAX_BODY, |_| {}).await
+    }
+
+    /// The same with a bound of its own for each response, in bytes.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub(crate) async fn connect_bounded(&self, max_body: usize) -> Result<Client, KubeClientError> {
+        let connected = self.connect_with(max_body, |_| {}).await;
+        connected.map(|(client, _)| client)
     }
 
     /// The same for requests whose pace the caller decides: what fails is not sent again.
@@ -139,12 +154,13 @@ impl KubeClient {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub async fn connect_without_retries(&self) -> Result<Client, KubeClientError> {
-        let connected = self.connect_with(|config| config.default_retry = false);
+        let connected = self.connect_with(MAX_BODY, |config| config.default_retry = false);
         connected.await.map(|(client, _)| client)
     }
 
     async fn connect_with(
         &self,
+        max_body: usize,
         adapt: impl FnOnce(&mut Config),
     ) -> Result<(Client, String), KubeClientError> {
         let mut config = match &self.source {
@@ -154,22 +170,24 @@ impl KubeClient {
             ConfigSource::InCluster => Config::incluster()
                 .map_err(|error| KubeClientError::ServiceAccount(error.to_string()))?,
             #[cfg(test)]
-            ConfigSource::Simulated(api) => return Ok((api.client(), "simulated".to_owned())),
+            ConfigSource::Simulated(api) => {
+                return Ok((api.bounded_client(max_body), "simulated".to_owned()));
+            }
         };
         adapt(&mut config);
         let server = config.cluster_url.to_string();
-        match bounded_client(config) {
+        match bounded_client(config, max_body) {
             Ok(client) => Ok((client, server)),
             Err(source) => Err(KubeClientError::Setup { server, source }),
         }
     }
 }
 
-fn bounded_client(mut config: Config) -> Result<Client, Error> {
+fn bounded_client(mut config: Config, max_body: usize) -> Result<Client, Error> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
-    let bounded = MapResponseLayer::new(|response: Response<Box<DynBody>>| {
-        response.map(|body| Limited::new(body, MAX_BODY))
+    let bounded = MapResponseLayer::new(move |response: Response<Box<DynBody>>| {
+        response.map(|body| Limited::new(body, max_body))
     });
     Ok(ClientBuilder::try_from(config)?
         .with_layer(&bounded)
@@ -231,7 +249,7 @@ mod tests {
     #[tokio::test]
     async fn tls_accepts_the_clusters_own_authority() {
         let (config, serving) = server().await;
-        let api: Api<Pod> = Api::all(bounded_client(config).unwrap());
+        let api: Api<Pod> = Api::all(bounded_client(config, MAX_BODY).unwrap());
         let list = api.list(&ListParams::default()).await.unwrap();
         assert!(list.items.is_empty());
         serving.await.unwrap();
@@ -242,7 +260,7 @@ mod tests {
         let (mut config, _serving) = server().await;
         let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         config.root_cert = Some(vec![other.cert.der().to_vec()]);
-        let api: Api<Pod> = Api::all(bounded_client(config).unwrap());
+        let api: Api<Pod> = Api::all(bounded_client(config, MAX_BODY).unwrap());
         assert!(api.list(&ListParams::default()).await.is_err());
     }
 }

@@ -32,6 +32,8 @@ const NODE_AGE: Duration = Duration::from_secs(300);
 const NODE_RETRY: Duration = Duration::from_secs(10);
 /// The shortest sleep, whatever the protocol wants.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+/// The verb of the watch in metrics.
+const WATCH: &str = "watch";
 /// The source of a range in its claim.
 const POD_CIDR: &str = "podCIDR";
 
@@ -71,6 +73,10 @@ pub(super) struct Driver {
     own_node: Option<OwnNode>,
     /// The ranges of this agent's Node that are registered.
     ranges: BTreeSet<Subject>,
+    /// The conflicts that name this node were listed once.
+    is_listed: bool,
+    /// A list of them is being read: until its end it may still fail.
+    is_listing: bool,
     /// The event loop has sent all that the node had at the start.
     is_fed: bool,
     /// The protocol has got all that the node had at the start.
@@ -100,6 +106,8 @@ impl Driver {
             node_due: Some(now),
             own_node: None,
             ranges: BTreeSet::new(),
+            is_listed: false,
+            is_listing: false,
             is_fed: false,
             is_complete: false,
             random: fastrand::Rng::new(),
@@ -342,10 +350,17 @@ impl Driver {
     fn watched(&mut self, update: WatchUpdate) {
         let now = self.clock.now();
         match update {
-            WatchUpdate::Listed(conflicts) => {
+            WatchUpdate::ListBegan => {
+                self.is_listing = true;
+                self.protocol.list_begins();
+                self.local_conflicts.list_begins();
+            }
+            WatchUpdate::Listed => {
+                (self.is_listed, self.is_listing) = (true, false);
                 self.watch_works();
-                self.protocol.conflicts_listed(now, conflicts.fleet);
-                self.local_conflicts.listed(conflicts.local);
+                self.count(WATCH, "ok");
+                self.protocol.list_ends(now);
+                self.local_conflicts.list_ends();
             }
             WatchUpdate::Changed(conflict) => {
                 self.watch_works();
@@ -363,8 +378,12 @@ impl Driver {
                     WatchedConflict::Local(name, _) => self.local_conflicts.gone(&name),
                 }
             }
-            WatchUpdate::Works => self.watch_works(),
+            WatchUpdate::Works => {
+                self.watch_works();
+                self.count(WATCH, "ok");
+            }
             WatchUpdate::Failed(problem) => {
+                self.count(WATCH, "failed");
                 self.health.fails(Way::Watch, Instant::now(), &problem);
             }
         }
@@ -372,6 +391,9 @@ impl Driver {
 
     /// The watch works; if it did not before, the requests are tried now.
     fn watch_works(&mut self) {
+        if self.is_listing {
+            return;
+        }
         let now = Instant::now();
         let was_missing = self.health.found(Way::Watch);
         if self.health.works(Way::Watch) || was_missing {
@@ -386,6 +408,7 @@ impl Driver {
         let counts = self.protocol.counts();
         let claims = &self.metrics.fleet_claims;
         claims.set(gauge_value(counts.registered));
-        self.health.show(counts, self.own_node.is_some());
+        self.health
+            .show(counts, self.own_node.is_some() && self.is_listed);
     }
 }

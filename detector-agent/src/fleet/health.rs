@@ -141,7 +141,7 @@ impl FleetHealth {
         self.node_problem = problem;
     }
 
-    /// Shows the state; `is_ready` once this agent's Node is known.
+    /// Shows the state; `is_ready` once this agent's Node is known and the conflicts were listed.
     pub(super) fn show(&mut self, counts: Counts, is_ready: bool) {
         let now = Instant::now();
         if let Some((at, _)) = self.refused

@@ -14,7 +14,10 @@
 //!   between nodes, and causes at most one write every [`WRITE_INTERVAL`] in the long run;
 //! - what an earlier run of the agent left is deleted once it is known what the node has.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     conflict_feed::ConflictUpdate,
@@ -40,6 +43,8 @@ pub(super) struct LocalConflicts {
     entries: BTreeMap<String, Entry>,
     /// All that the node had at the start is known.
     is_complete: bool,
+    /// What a list in progress has not had yet of what was known when it began.
+    missing: BTreeSet<String>,
     /// When the whole burst of writes is possible again.
     full_at: Timestamp,
 }
@@ -97,6 +102,7 @@ impl LocalConflicts {
             node,
             entries: BTreeMap::new(),
             is_complete: false,
+            missing: BTreeSet::new(),
             full_at: Timestamp(0),
         }
     }
@@ -125,20 +131,21 @@ impl LocalConflicts {
         self.is_complete = true;
     }
 
-    /// All objects of conflicts within this node that the server has.
-    pub(super) fn listed(&mut self, objects: Vec<(String, Stored<ConflictSpec>)>) {
-        let mut missing: Vec<String> = self.entries.keys().cloned().collect();
-        for (name, stored) in objects {
-            missing.retain(|known| *known != name);
-            self.found(name, stored);
-        }
-        for name in missing {
+    /// All objects of conflicts within this node that the server has follow.
+    pub(super) fn list_begins(&mut self) {
+        self.missing = self.entries.keys().cloned().collect();
+    }
+
+    /// They were found.
+    pub(super) fn list_ends(&mut self) {
+        for name in std::mem::take(&mut self.missing) {
             self.gone(&name);
         }
     }
 
     /// An object was created or changed.
     pub(super) fn found(&mut self, name: String, stored: Stored<ConflictSpec>) {
+        self.missing.remove(&name);
         self.forget_settled();
         if let Some(entry) = self.entries.get_mut(&name) {
             let is_known = match &entry.server {

@@ -3,7 +3,10 @@
 //! Fields are only added. Unknown ones are dropped on writing, so an agent of an earlier version never adds to an object that a later
 //! one wrote without reading it first.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use super::Subject;
 use crate::{
@@ -25,6 +28,29 @@ pub const MAX_CLAIMANTS: usize = 64;
 pub const MAX_COLUMN: usize = 1024;
 /// The most characters of [`ConflictClaimant::unconfirmed_because`].
 pub const MAX_REASON: usize = 512;
+/// The label of an `IPConflict` with its scope. One without it was written by an agent that knew no labels.
+pub const SCOPE_LABEL: &str = "ipconflict.io/scope";
+/// The prefix of the labels with the nodes of its claimants.
+pub const NODE_LABEL: &str = "node.ipconflict.io/";
+/// The longest name of a label behind the prefix, in bytes.
+const LABEL_NAME: usize = 63;
+
+/// The label of the `IPConflict`s that name `node`. Names of Nodes are longer than those of labels may be: of such a name, the beginning
+/// and a hash.
+#[must_use]
+pub fn node_label(node: &str) -> String {
+    if node.len() <= LABEL_NAME {
+        return format!("{NODE_LABEL}{node}");
+    }
+    let hash: String = Sha256::digest(node)
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let begin: String = node.chars().take(LABEL_NAME - 1 - hash.len()).collect();
+    format!("{NODE_LABEL}{begin}-{hash}")
+}
+
 
 /// Who has an address or a range: a pod device of a node, or the node itself (of a range). Kept small: a cluster has one for each
 /// address.
@@ -116,6 +142,24 @@ pub struct ConflictSpec {
     pub pods: String,
     /// The holder of the `IPClaim` first, then the contenders in the order in which they came. Of a node-local conflict, all claimants.
     pub claimants: Vec<ConflictClaimant>,
+}
+
+impl ConflictSpec {
+    /// The labels by which agents select what names their node, whether it has left or not, and people what they look for.
+    #[must_use]
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        let nodes = self.claimants.iter().map(|c| c.party.node.as_str());
+        let mut labels: BTreeMap<_, _> = nodes
+            .filter(|node| !node.is_empty())
+            .map(|node| (node_label(node), String::new()))
+            .collect();
+        let scope = match self.scope {
+            ConflictScope::Node => "node",
+            ConflictScope::Fleet => "fleet",
+        };
+        labels.insert(SCOPE_LABEL.to_owned(), scope.to_owned());
+        labels
+    }
 }
 
 /// How far a conflict is proven.

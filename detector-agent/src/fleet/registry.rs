@@ -8,7 +8,7 @@ mod owners;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use ::kube::{
     Client,
@@ -180,12 +180,13 @@ impl Registry {
         let (claims, conflicts) = (claims(), conflicts());
         let (post, get) = (PostParams::default(), GetParams::default());
         let claim = |version: Option<&Version>, spec: &ClaimSpec| {
-            self.object(&claims, name, version, spec, &[spec.party.node.as_str()])
+            let nodes = [spec.party.node.as_str()];
+            self.object(&claims, name, version, spec, &nodes, None)
         };
         let conflict = |version: Option<&Version>, spec: &ConflictSpec| {
             let present = spec.claimants.iter().filter(|who| who.left.is_none());
             let nodes: Vec<_> = present.map(|who| who.party.node.as_str()).collect();
-            self.object(&conflicts, name, version, spec, &nodes)
+            self.object(&conflicts, name, version, spec, &nodes, Some(spec.labels()))
         };
         let built = match request {
             Request::CreateClaim(spec) => target(&claims).create(&post, claim(None, spec)?),
@@ -216,11 +217,13 @@ impl Registry {
         version: Option<&Version>,
         spec: &S,
         nodes: &[&str],
+        labels: Option<BTreeMap<String, String>>,
     ) -> Result<Vec<u8>, String> {
         let mut object = Object::<_, NotUsed>::new(name, resource, spec.clone());
         object.metadata.uid = version.map(|version| version.uid.clone());
         object.metadata.resource_version = version.map(|version| version.resource_version.clone());
         object.metadata.owner_references = Some(self.owners().references(nodes));
+        object.metadata.labels = labels;
         serde_json::to_vec(&object).map_err(|why| why.to_string())
     }
 

@@ -34,8 +34,8 @@ use crate::{
 
 /// How long the holder's agent may take to confirm.
 const CONFIRMATION: Duration = Duration::from_secs(5);
-/// The most changes of conflicts that wait for the driver.
-const WATCH_QUEUE: usize = 1024;
+/// The most changes of conflicts that wait for the driver. What others write may be large.
+const WATCH_QUEUE: usize = 64;
 /// The longest time a shutdown waits for the journal.
 const END: Duration = Duration::from_secs(3);
 

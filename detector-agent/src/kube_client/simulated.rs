@@ -10,7 +10,7 @@ use std::{
 use ::kube::{Client, client::Body};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt as _, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
     Method, Request, Response, StatusCode,
     body::Frame,
@@ -53,9 +53,35 @@ pub(crate) struct Failure {
 
 struct Watch {
     path: String,
-    /// The selected name; `None` for any.
-    name: Option<String>,
+    selected: Selection,
     lines: mpsc::UnboundedSender<io::Result<Bytes>>,
+}
+
+/// What a list or a watch selects.
+#[derive(Default)]
+struct Selection {
+    name: Option<String>,
+    /// A label that has to be there, or must not.
+    label: Option<(String, bool)>,
+}
+
+impl Selection {
+    fn of(parameter: impl Fn(&str) -> Option<String>) -> Self {
+        let name = parameter("fieldSelector");
+        let name = name.and_then(|s| s.strip_prefix("metadata.name=").map(str::to_owned));
+        let label = parameter("labelSelector").map(|label| match label.strip_prefix('!') {
+            Some(absent) => (absent.to_owned(), false),
+            None => (label, true),
+        });
+        Self { name, label }
+    }
+
+    fn has(&self, object: &Value) -> bool {
+        let metadata = &object["metadata"];
+        let has_name = self.name.as_ref().is_none_or(|name| metadata["name"] == **name);
+        let label = self.label.as_ref();
+        has_name && label.is_none_or(|(key, is_there)| metadata["labels"][key].is_null() != *is_there)
+    }
 }
 
 impl fmt::Debug for SimulatedApi {
@@ -67,13 +93,19 @@ impl fmt::Debug for SimulatedApi {
 impl SimulatedApi {
     /// A new connection.
     pub(crate) fn client(&self) -> Client {
+        self.bounded_client(super::MAX_BODY)
+    }
+
+    /// A new connection on which a response has at most so many bytes.
+    pub(crate) fn bounded_client(&self, max_body: usize) -> Client {
         let this = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let this = this.clone();
             async move {
                 let (parts, body) = request.into_parts();
                 let body = body.collect_bytes().await.map_err(io::Error::other)?;
-                this.respond(&Request::from_parts(parts, body))
+                let response = this.respond(&Request::from_parts(parts, body))?;
+                io::Result::Ok(response.map(|body| Limited::new(body, max_body)))
             }
         });
         Client::new(service, "default")
@@ -102,6 +134,12 @@ impl SimulatedApi {
     /// Creates or replaces an object.
     pub(crate) fn apply(&self, path: &str, name: &str, spec: &Value) {
         let object = json!({"metadata": {"name": name}, "spec": spec});
+        self.state().store(path, object);
+    }
+
+    /// The same for an object with labels.
+    pub(crate) fn apply_labelled(&self, path: &str, name: &str, spec: &Value, labels: &Value) {
+        let object = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
         self.state().store(path, object);
     }
 
@@ -146,9 +184,15 @@ impl SimulatedApi {
         let query = request.uri().query().unwrap_or_default();
         let parameter = |name: &str| {
             let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-            pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+            let value = pairs.find(|(key, _)| *key == name).map(|(_, value)| value);
+            // What selectors have.
+            let decoded = |value: &str| {
+                let value = value.replace("%3D", "=").replace("%2F", "/");
+                value.replace("%21", "!")
+            };
+            value.map(decoded)
         };
-        let selected = parameter("fieldSelector").and_then(|s| s.strip_prefix("metadata.name%3D"));
+        let selected = Selection::of(parameter);
         let path = request.uri().path();
         if parameter("watch").is_some() {
             let seconds = parameter("timeoutSeconds").and_then(|s| s.parse().ok());
@@ -157,7 +201,7 @@ impl SimulatedApi {
             state.watches.retain(|watch| !watch.lines.is_closed());
             state.watches.push(Watch {
                 path: path.to_owned(),
-                name: selected.map(str::to_owned),
+                selected,
                 lines,
             });
             return Ok(Response::new(watch_body(changes, until)));
@@ -180,11 +224,19 @@ impl SimulatedApi {
         }
         let version = state.version.to_string();
         let body = if let Some(objects) = state.objects.get(path) {
-            let is_selected =
-                |object: &&Value| selected.is_none_or(|name| object["metadata"]["name"] == name);
-            let items: Vec<_> = objects.values().filter(is_selected).collect();
-            json!({"kind": "List", "apiVersion": "v1", "items": items,
-                "metadata": {"resourceVersion": version}})
+            let limit = parameter("limit").and_then(|limit| limit.parse().ok());
+            let after = parameter("continue");
+            let items = objects.iter().filter(|(name, object)| {
+                selected.has(object) && after.as_ref().is_none_or(|after| *name > after)
+            });
+            let mut items: Vec<_> = items.collect();
+            let all = items.len();
+            items.truncate(limit.unwrap_or(usize::MAX));
+            let next = items.last().filter(|_| items.len() < all);
+            let next = next.map(|(name, _)| name.as_str()).unwrap_or_default();
+            let values: Vec<_> = items.iter().map(|(_, object)| object).collect();
+            json!({"kind": "List", "apiVersion": "v1", "items": values,
+                "metadata": {"resourceVersion": version, "continue": next}})
         } else {
             let object = path
                 .rsplit_once('/')
@@ -211,24 +263,34 @@ impl State {
         let name = text(&object["metadata"]["name"]);
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let objects = self.objects.entry(path.to_owned()).or_default();
-        let known = objects.get(&name).map(|known| &known["metadata"]["uid"]);
-        object["metadata"]["uid"] = match known {
-            Some(uid) => uid.clone(),
+        let before = objects.get(&name).cloned();
+        object["metadata"]["uid"] = match &before {
+            Some(before) => before["metadata"]["uid"].clone(),
             None => format!("uid-{}", self.version).into(),
         };
-        let kind = if known.is_some() { "MODIFIED" } else { "ADDED" };
-        objects.insert(name.clone(), object.clone());
-        self.show(path, &name, kind, &object);
+        objects.insert(name, object.clone());
+        self.show(path, before.as_ref(), Some(&object));
         object
     }
 
-    fn show(&self, path: &str, name: &str, kind: &str, object: &Value) {
-        let line = format!("{}\n", json!({"type": kind, "object": object}));
-        for watch in &self.watches {
-            if watch.path == path && watch.name.as_ref().is_none_or(|n| n == name) {
-                // The watch may have ended.
-                let _ = watch.lines.send(Ok(line.clone().into()));
-            }
+    /// Shows a change to the watches: an object that a watch selects no longer is deleted for it.
+    fn show(&self, path: &str, before: Option<&Value>, after: Option<&Value>) {
+        for watch in self.watches.iter().filter(|watch| watch.path == path) {
+            let before = before.filter(|object| watch.selected.has(object));
+            let after = after.filter(|object| watch.selected.has(object));
+            let (kind, object) = match (before, after) {
+                (None, None) => continue,
+                (None, Some(after)) => ("ADDED", after.clone()),
+                (Some(_), Some(after)) => ("MODIFIED", after.clone()),
+                (Some(before), None) => {
+                    let mut gone = before.clone();
+                    gone["metadata"]["resourceVersion"] = self.version.to_string().into();
+                    ("DELETED", gone)
+                }
+            };
+            let line = format!("{}\n", json!({"type": kind, "object": object}));
+            // The watch may have ended.
+            let _ = watch.lines.send(Ok(line.into()));
         }
     }
 
@@ -248,7 +310,7 @@ impl State {
             return Some((201, self.store(target, body)));
         }
         let wanted = match *request.method() {
-            Method::PUT => &body["metadata"],
+            Method::PUT | Method::PATCH => &body["metadata"],
             Method::DELETE => &body["preconditions"],
             _ => return None,
         };
@@ -266,10 +328,15 @@ impl State {
         if request.method() == Method::PUT {
             return Some((200, self.store(path, body)));
         }
+        if request.method() == Method::PATCH {
+            // A merge patch of labels.
+            let mut patched = known.clone();
+            patched["metadata"]["labels"] = wanted["labels"].clone();
+            return Some((200, self.store(path, patched)));
+        }
         self.version += 1;
-        let mut gone = self.objects.get_mut(path)?.remove(name)?;
-        gone["metadata"]["resourceVersion"] = self.version.to_string().into();
-        self.show(path, name, "DELETED", &gone);
+        let gone = self.objects.get_mut(path)?.remove(name)?;
+        self.show(path, Some(&gone), None);
         Some((200, json!({"kind": "Status", "status": "Success"})))
     }
 }

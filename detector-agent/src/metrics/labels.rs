@@ -87,7 +87,7 @@ pub const DELIVERY_OUTCOMES: [&str; 16] = [
 ];
 
 /// Values of `verb` in `ipconflict_fleet_requests_total`.
-pub const FLEET_VERBS: [&str; 4] = ["create", "get", "update", "delete"];
+pub const FLEET_VERBS: [&str; 5] = ["create", "get", "update", "delete", "watch"];
 
 /// Values of `outcome` in `ipconflict_fleet_requests_total`.
 pub const FLEET_OUTCOMES: [&str; 6] = [

@@ -85,6 +85,15 @@ impl World {
         }
     }
 
+    /// A list has these.
+    fn list(&mut self, objects: Vec<(String, Stored<ConflictSpec>)>) {
+        self.local.list_begins();
+        for (name, stored) in objects {
+            self.local.found(name, stored);
+        }
+        self.local.list_ends();
+    }
+
     /// The next request; it is not answered.
     fn send(&mut self) -> Option<(String, Request)> {
         let (name, request) = self.local.next_request(self.now)?;
@@ -148,7 +157,7 @@ fn same_state_again_is_no_request() {
     world.sent();
     world.want("x", Some(spec("a", "one")));
     world.local.found("x".to_owned(), stored.clone());
-    world.local.listed(vec![("x".to_owned(), stored)]);
+    world.list(vec![("x".to_owned(), stored)]);
     world.settle();
     assert_eq!(world.sent(), [""; 0]);
 }
@@ -181,9 +190,7 @@ fn what_an_earlier_run_left_is_deleted_once_the_state_is_complete() {
     let mut world = World::new();
     let old = world.store("old", spec("a", "gone"));
     let kept = world.store("kept", spec("a", "one"));
-    world
-        .local
-        .listed(vec![("old".to_owned(), old), ("kept".to_owned(), kept)]);
+    world.list(vec![("old".to_owned(), old), ("kept".to_owned(), kept)]);
     world.want("kept", Some(spec("a", "one")));
     world.settle();
     assert_eq!(world.sent(), [""; 0]);
@@ -208,7 +215,7 @@ fn object_that_another_one_changed_or_deleted_is_restored() {
     world.settle();
     assert_eq!(world.pods("x"), Some("one"));
     world.objects.clear();
-    world.local.listed(Vec::new());
+    world.list(Vec::new());
     world.settle();
     assert_eq!(world.pods("x"), Some("one"));
 }
@@ -323,6 +330,6 @@ fn followed_objects_are_bounded() {
             (name, stored)
         })
         .collect();
-    world.local.listed(stored);
+    world.list(stored);
     assert_eq!(world.local.entries.len(), MAX_FOLLOWED);
 }

@@ -26,6 +26,9 @@ pub(super) struct ConflictBelief {
     pub(super) known: u64,
     /// The object that was deleted last: events about it that arrive later are outdated.
     deleted: Option<String>,
+    /// The version with which the watch last lost an object: what is older is outdated. Of one that was not deleted, it is the version
+    /// that no longer names this node.
+    unwatched: Option<Version>,
 }
 
 impl ConflictBelief {
@@ -40,6 +43,7 @@ impl ConflictBelief {
     /// The watch has this. Returns whether it is new.
     pub(super) fn watched(&mut self, stored: Stored<ConflictSpec>, known: u64) -> bool {
         let is_outdated = self.deleted.as_ref() == Some(&stored.version.uid)
+            || self.was_unwatched_after(&stored.version)
             || self
                 .version()
                 .is_some_and(|have| !is_newer(&stored.version, have));
@@ -51,11 +55,41 @@ impl ConflictBelief {
 
     /// The answer to a request has this: as good as a watched one, unless it was read because the belief was stale.
     pub(super) fn answered(&mut self, stored: Stored<ConflictSpec>, known: u64) {
-        if self.is_stale {
+        if self.is_stale && !self.was_unwatched_after(&stored.version) {
             self.set(stored, known);
         } else {
             self.watched(stored, known);
         }
+    }
+
+    /// The watch has it no longer: it was deleted, or names this node no longer. Then it is not of interest, until it does again.
+    pub(super) fn unwatched(&mut self, version: Version) {
+        let is_newer_than_last = self
+            .unwatched
+            .as_ref()
+            .is_none_or(|last| last.uid != version.uid || is_newer(&version, last));
+        let is_current = self
+            .version()
+            .is_some_and(|have| have.uid == version.uid && !is_newer(have, &version));
+        if is_current {
+            self.is_stale = false;
+            self.stored = None;
+        }
+        if is_newer_than_last {
+            self.unwatched = Some(version);
+        }
+    }
+
+    fn was_unwatched_after(&self, version: &Version) -> bool {
+        let last = self.unwatched.as_ref();
+        last.is_some_and(|last| last.uid == version.uid && is_older(version, last))
+    }
+
+    /// A list has something else: only reading it tells which is right.
+    pub(super) fn read_again(&mut self) {
+        self.is_stale = true;
+        // If the server was restored from a backup, versions begin anew.
+        self.unwatched = None;
     }
 
     /// It was deleted; with a uid, only if it is that object. Returns whether that is new.
@@ -87,6 +121,11 @@ fn is_newer(a: &Version, b: &Version) -> bool {
         (Some(a), Some(b)) => a > b,
         _ => a != b,
     }
+}
+
+/// Whether `a` is certainly of an earlier write than `b`.
+fn is_older(a: &Version, b: &Version) -> bool {
+    a != b && !is_newer(a, b)
 }
 
 /// The part of a stored conflict that is used: each node once, texts and the number of claimants bounded. `None` if it is not about

@@ -1,10 +1,10 @@
 //! The state machine: inputs change an entry, and every change is followed by a look at what the entry needs next.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{
     Call, CallId, Counts, Effect, Identity, LocalClaim, Memory, Mode, Request, Settings, Stored,
-    Subject,
+    Subject, Version,
     answers::Flight,
     claim::{ClaimBelief, Holder},
     conflict::{bound_party, is_first, usable},
@@ -25,8 +25,6 @@ use crate::{
 /// Subjects that this node does not have, but that a conflict connects with it. Only a faulty writer comes near. A conflict takes up to
 /// 64 KiB.
 pub(super) const MAX_CONNECTED: usize = 1_024;
-/// Conflicts of others that are known by subject only.
-pub(super) const MAX_KNOWN: usize = 65_536;
 
 /// The agent's side of the protocol. All times are of one monotonic clock, which never goes back.
 #[derive(Debug)]
@@ -43,8 +41,8 @@ pub struct Protocol {
     pub(super) next_call: u64,
     /// Entries with a local claim.
     locals: usize,
-    /// Subjects of conflicts without an entry: a claim of one of them reads the conflict.
-    pub(super) known: BTreeSet<Subject>,
+    /// While a list is in progress: the versions that it has of the subjects with an entry.
+    listing: Option<BTreeMap<Subject, Version>>,
     is_complete: bool,
     is_listed: bool,
     effects: Vec<Effect>,
@@ -66,7 +64,7 @@ impl Protocol {
             flights: BTreeMap::new(),
             next_call: 0,
             locals: 0,
-            known: BTreeSet::new(),
+            listing: None,
             is_complete: false,
             is_listed: false,
             effects: Vec::new(),
@@ -106,7 +104,6 @@ impl Protocol {
         if claim.is_none() && !self.entries.contains_key(&subject) {
             return;
         }
-        let is_known = self.known.remove(&subject);
         let entry = self.entries.entry(subject).or_insert_with(|| {
             // A claim that is not there yet is created, which is the fastest way to find another's.
             let is_registered = claim.as_ref().is_some_and(|c| c.mode == Mode::Register);
@@ -115,9 +112,7 @@ impl Protocol {
             } else {
                 Holder::Unknown
             };
-            let mut entry = Entry::new(ClaimBelief::new(holder));
-            entry.conflict.is_stale = is_known;
-            Box::new(entry)
+            Box::new(Entry::new(ClaimBelief::new(holder)))
         });
         let mode = |claim: &Option<LocalClaim>| claim.as_ref().map(|claim| claim.mode);
         if mode(&claim) == Some(Mode::Lookup) && mode(&entry.local) != Some(Mode::Lookup) {
@@ -140,23 +135,21 @@ impl Protocol {
         }
     }
 
-    /// The `IPConflict`s of scope `fleet` after a list. Those whose name is not [`Subject::object_name`] of their address are left out.
-    pub fn conflicts_listed(&mut self, now: Timestamp, conflicts: Vec<Stored<ConflictSpec>>) {
-        let listed: BTreeMap<_, _> = conflicts
-            .iter()
-            .map(|stored| (stored.spec.address, stored.version.clone()))
-            .collect();
-        self.known.clear();
-        self.is_listed = false;
-        for stored in conflicts {
-            self.conflict_changed(now, stored);
-        }
+    /// A list of the `IPConflict`s of scope `fleet` that name this node begins: each follows as changed. Those whose name is not
+    /// [`Subject::object_name`] of their address are left out.
+    pub fn list_begins(&mut self) {
+        self.listing = Some(BTreeMap::new());
+    }
+
+    /// All of the list was there.
+    pub fn list_ends(&mut self, now: Timestamp) {
+        let listed = self.listing.take().unwrap_or_default();
         self.is_listed = true;
         for (subject, entry) in &mut self.entries {
             // It may be older than an answer, or than what an earlier run reported, or the server was restored from a backup.
             let is_restored = entry.reported.as_ref().is_some_and(|r| r.is_restored);
             if is_restored || entry.conflict.version() != listed.get(subject) {
-                entry.conflict.is_stale = true;
+                entry.conflict.read_again();
             }
         }
         self.refresh_all(now);
@@ -169,31 +162,31 @@ impl Protocol {
             self.unusable += 1;
             return;
         };
+        let version = conflict.version.clone();
         if !self.entries.contains_key(&subject) {
             let me = &self.me.node;
             let names_us = conflict.spec.claimants.iter().any(|c| c.party.node == *me);
             let is_room = self.entries.len() - self.locals < MAX_CONNECTED;
             if !names_us || !is_room {
                 self.unusable += u64::from(names_us);
-                if self.known.len() < MAX_KNOWN {
-                    self.known.insert(subject);
-                }
                 return;
             }
             let entry = Entry::new(ClaimBelief::new(Holder::Unknown));
             self.entries.insert(subject, Box::new(entry));
+        }
+        if let Some(listing) = &mut self.listing {
+            listing.insert(subject, version);
         }
         self.update_conflict(subject, now, |entry, call| {
             entry.conflict.watched(conflict, call);
         });
     }
 
-    /// An `IPConflict` was deleted; as the watch gives it, with the version of the deletion.
+    /// An `IPConflict` was deleted, or names this node no longer; as the watch gives it, with the version of that.
     pub fn conflict_deleted(&mut self, now: Timestamp, conflict: Stored<ConflictSpec>) {
         let subject = conflict.spec.address;
-        self.known.remove(&subject);
         self.update_conflict(subject, now, |entry, _| {
-            entry.conflict.gone(Some(&conflict.version.uid));
+            entry.conflict.unwatched(conflict.version);
         });
     }
 
@@ -353,9 +346,6 @@ impl Protocol {
             entry.memory = memory;
         }
         if is_finished {
-            if entry.conflict.stored.is_some() && self.known.len() < MAX_KNOWN {
-                self.known.insert(subject);
-            }
             self.entries.remove(&subject);
             self.queue.remove(&subject);
             return false;

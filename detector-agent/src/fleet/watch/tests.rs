@@ -6,8 +6,6 @@
     reason = "a test fails by panicking"
 )]
 
-use std::ops::Range;
-
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -33,7 +31,7 @@ fn watching(api: &SimulatedApi) -> (ConflictWatch, mpsc::Receiver<WatchUpdate>) 
         registry: Arc::new(Registry::new(KubeClient::simulated(api), "a".to_owned())),
         node: "a".to_owned(),
         updates,
-        listed: ListedConflicts::default(),
+        page: None,
         delay: DoublingDelay::new(FIRST_DELAY, LONGEST_DELAY),
         random: fastrand::Rng::with_seed(7),
     };
@@ -57,81 +55,158 @@ fn object(name: &str, spec: &Value) -> DynamicObject {
     serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
 }
 
-/// The addresses 10.0.x.y of these numbers, as a list has them.
-fn others(numbers: Range<usize>) -> impl Iterator<Item = Event<DynamicObject>> {
-    numbers.map(|n| {
-        let address = format!("10.0.{}.{}", n >> 8, n & 0xff);
-        Event::InitApply(object(&address, &spec(&address, ["b", "c"])))
-    })
-}
-
-fn listed(update: Option<WatchUpdate>) -> Vec<String> {
-    let Some(WatchUpdate::Listed(conflicts)) = update else {
-        return vec![format!("{update:?}")];
-    };
-    let names = conflicts.fleet.iter().map(|c| c.spec.address.object_name());
-    names.collect()
-}
-
 /// Follows for a minute; `true` if a new client was needed before.
 async fn follow(watch: &mut ConflictWatch, api: &SimulatedApi) -> bool {
     timeout(MINUTE, watch.follow(api.client())).await.is_ok()
 }
 
-#[test]
-fn list_is_bounded_but_for_conflicts_of_this_node() {
-    let (mut watch, _received) = watching(&server());
-    watch.apply(Event::Init);
-    for event in others(0..LISTED + 5) {
-        assert!(watch.apply(event).is_none());
-    }
-    let own = object("10.9.0.1", &spec("10.9.0.1", ["b", "a"]));
-    watch.apply(Event::InitApply(own));
-    let listed = listed(watch.apply(Event::InitDone));
-    assert_eq!(listed.len(), LISTED + 1);
-    assert_eq!(listed.last().unwrap(), "10.9.0.1");
+/// What a conflict between these nodes is labelled with.
+fn labels(nodes: &[&str]) -> Value {
+    let nodes = nodes.iter().map(|node| (node_label(node), json!("")));
+    let scope = (SCOPE_LABEL.to_owned(), json!("fleet"));
+    let labels: serde_json::Map<_, _> = nodes.chain([scope]).collect();
+    labels.into()
 }
 
-#[test]
-fn list_that_was_cut_off_begins_anew() {
-    let (mut watch, _received) = watching(&server());
-    for events in [others(0..2), others(2..3)] {
-        watch.apply(Event::Init);
-        for event in events {
-            watch.apply(event);
-        }
+/// What was reported: the names of conflicts, and of those that are gone.
+fn names(received: &mut mpsc::Receiver<WatchUpdate>) -> Vec<String> {
+    let mut names = Vec::new();
+    while let Ok(update) = received.try_recv() {
+        names.push(match update {
+            WatchUpdate::Changed(conflict) => name(&conflict),
+            WatchUpdate::Deleted(conflict) => format!("-{}", name(&conflict)),
+            other => format!("{other:?}"),
+        });
     }
-    assert_eq!(listed(watch.apply(Event::InitDone)), ["10.0.0.2"]);
+    names
 }
 
-#[test]
-fn conflicts_within_this_node_are_listed_apart_and_bounded() {
-    let (mut watch, _received) = watching(&server());
-    let mut within = spec("10.0.0.1", ["a", "a"]);
-    within["scope"] = "node".into();
-    watch.apply(Event::Init);
-    watch.apply(Event::InitApply(object(
-        "10.0.0.2",
-        &spec("10.0.0.2", ["b", "c"]),
-    )));
-    for number in 0..LISTED + 5 {
-        watch.apply(Event::InitApply(object(&format!("a-{number}"), &within)));
+fn name(conflict: &WatchedConflict) -> String {
+    match conflict {
+        WatchedConflict::Fleet(stored) => stored.spec.address.object_name(),
+        WatchedConflict::Local(name, _) => name.clone(),
     }
-    let Some(WatchUpdate::Listed(listed)) = watch.apply(Event::InitDone) else {
-        panic!("no list");
+}
+
+/// Creates so many conflicts between these nodes that a list of them is longer than a response may be. Returns how many.
+fn fill(api: &SimulatedApi, nodes: [&str; 2]) -> usize {
+    let (mut size, mut count) = (0, 0);
+    while size <= MAX_BODY + MAX_BODY / 2 {
+        let address = format!("10.1.{}.{}", count >> 8, count & 0xff);
+        let mut spec = spec(&address, nodes);
+        spec["pods"] = "p".repeat(1024).into();
+        size += spec.to_string().len();
+        api.apply_labelled(CONFLICTS, &address, &spec, &labels(&nodes));
+        count += 1;
+    }
+    count
+}
+
+#[tokio::test(start_paused = true)]
+async fn storm_elsewhere_is_not_read() {
+    let api = server();
+    assert!(fill(&api, ["b", "c"]) > 2_000);
+    let between = |name: &str, nodes: [&str; 2]| {
+        api.apply_labelled(CONFLICTS, name, &spec(name, nodes), &labels(&nodes));
     };
-    assert_eq!((listed.fleet.len(), listed.local.len()), (1, LISTED));
-    assert_eq!(listed.local[0].0, "a-0");
+    between("10.9.0.1", ["b", "a"]);
+    let (mut watch, mut received) = watching(&api);
+    let following = timeout(MINUTE, watch.follow(api.bounded_client(MAX_BODY)));
+    let changes = async {
+        sleep(Duration::from_secs(1)).await;
+        // What happens there meanwhile is not sent either, until it names this node, and while it does.
+        between("10.1.0.1", ["b", "c"]);
+        between("10.1.0.2", ["b", "a"]);
+        between("10.1.0.2", ["b", "c"]);
+    };
+    let (end, ()) = tokio::join!(following, changes);
+    assert!(end.is_err(), "it goes on");
+    let seen = names(&mut received);
+    assert_eq!(
+        seen,
+        ["ListBegan", "10.9.0.1", "Listed", "10.1.0.2", "-10.1.0.2"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn list_that_is_too_long_is_read_in_pages() {
+    let api = server();
+    let count = fill(&api, ["b", "a"]);
+    let (mut watch, mut received) = watching(&api);
+    let reading = tokio::spawn(async move {
+        let mut seen = 0;
+        loop {
+            match received.recv().await.unwrap() {
+                WatchUpdate::Changed(_) => seen += 1,
+                WatchUpdate::ListBegan => seen = 0,
+                WatchUpdate::Listed => return (seen, received),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    let client = || api.bounded_client(MAX_BODY);
+    assert!(timeout(MINUTE, watch.follow(client())).await.is_ok());
+    assert_eq!(watch.page, Some(PAGE), "it tries again in pages");
+    assert!(timeout(MINUTE, watch.follow(client())).await.is_err());
+    assert_eq!(reading.await.unwrap().0, count);
+    assert_eq!(watch.page, None, "the next list comes from the watch cache");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_shrink_until_they_fit() {
+    let api = server();
+    for number in 0..8 {
+        let address = format!("10.0.0.{number}");
+        let mut spec = spec(&address, ["b", "a"]);
+        // As large as etcd takes.
+        spec["more"] = "x".repeat(1_500_000).into();
+        api.apply_labelled(CONFLICTS, &address, &spec, &labels(&["b", "a"]));
+    }
+    let (mut watch, mut received) = watching(&api);
+    for attempt in 0.. {
+        let following = watch.follow(api.bounded_client(MAX_BODY));
+        if timeout(MINUTE, following).await.is_err() {
+            break;
+        }
+        assert!(attempt < 20);
+    }
+    let seen = names(&mut received);
+    let last: Vec<_> = seen.rsplit(|name| name == "ListBegan").next().unwrap().to_vec();
+    assert_eq!(last.len(), 9, "{last:?}");
+    assert_eq!(last[8], "Listed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_without_labels_are_labelled_if_they_name_this_node() {
+    let api = server();
+    let mut within = spec("10.0.0.3", ["a", "a"]);
+    within["scope"] = "node".into();
+    api.apply(CONFLICTS, "10.0.0.1", &spec("10.0.0.1", ["b", "a"]));
+    api.apply(CONFLICTS, "10.0.0.2", &spec("10.0.0.2", ["b", "c"]));
+    api.apply(CONFLICTS, "10.0.0.3-00000007", &within);
+    let (mut watch, mut received) = watching(&api);
+    follow(&mut watch, &api).await;
+    let seen = names(&mut received);
+    assert_eq!(
+        seen,
+        ["ListBegan", "10.0.0.1", "10.0.0.3-00000007", "Listed"]
+    );
+    let labels_of =
+        |name: &str| api.object(CONFLICTS, name).unwrap()["metadata"]["labels"].clone();
+    assert_eq!(labels_of("10.0.0.1"), labels(&["b", "a"]));
+    assert_eq!(labels_of("10.0.0.2"), Value::Null);
+    assert_eq!(labels_of("10.0.0.3-00000007")[SCOPE_LABEL], "node");
 }
 
 #[test]
-fn conflict_within_another_node_or_under_another_name_is_skipped() {
+fn only_conflicts_that_name_this_node_are_passed_on() {
     let (mut watch, _received) = watching(&server());
     let right = spec("10.0.0.1", ["a", "b"]);
     let mut within = spec("10.0.0.1", ["b", "b"]);
     within["scope"] = "node".into();
     let skipped = [
         object("10.0.0.2", &right),
+        object("10.0.0.1", &spec("10.0.0.1", ["b", "c"])),
         object("10.0.0.1", &within),
         object("10.0.0.1", &json!({})),
     ];
@@ -149,7 +224,7 @@ fn conflict_within_another_node_or_under_another_name_is_skipped() {
 async fn owners_of_a_watched_conflict_own_what_is_written_later() {
     let api = server();
     let (mut watch, _received) = watching(&api);
-    let right = spec("10.0.0.1", ["b", "c"]);
+    let right = spec("10.0.0.1", ["b", "a"]);
     let mut watched = object("10.0.0.1", &right);
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "b", "uid": "uid-of-b"}]);
     watched.metadata.owner_references = serde_json::from_value(owner).unwrap();
@@ -162,14 +237,11 @@ async fn owners_of_a_watched_conflict_own_what_is_written_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_credentials_need_a_new_client_and_nothing_else_does() {
+async fn list_that_fails_is_tried_again_with_another_client() {
     let api = server();
     let (mut watch, mut received) = watching(&api);
     assert!(!follow(&mut watch, &api).await);
-    assert!(matches!(
-        received.recv().await,
-        Some(WatchUpdate::Listed(_))
-    ));
+    assert_eq!(names(&mut received), ["ListBegan", "Listed"]);
     for code in [401, 500] {
         let failure = Failure {
             code: Some(code),
@@ -177,11 +249,10 @@ async fn refused_credentials_need_a_new_client_and_nothing_else_does() {
             takes_effect: false,
         };
         api.fail_next(failure);
-        assert_eq!(follow(&mut watch, &api).await, code == 401);
-        assert!(matches!(
-            received.recv().await,
-            Some(WatchUpdate::Failed(_))
-        ));
+        // A list that fails is tried again with another client, whatever the reason is.
+        assert!(follow(&mut watch, &api).await, "{code}");
+        let failed = received.recv().await;
+        assert!(matches!(failed, Some(WatchUpdate::Failed(_))), "{failed:?}");
     }
 }
 
@@ -194,11 +265,9 @@ async fn expired_list_is_no_error() {
         retry_after: None,
         takes_effect: false,
     });
-    follow(&mut watch, &api).await;
-    assert!(matches!(
-        received.recv().await,
-        Some(WatchUpdate::Listed(_))
-    ));
+    assert!(follow(&mut watch, &api).await, "it lists again");
+    assert!(!follow(&mut watch, &api).await);
+    assert_eq!(names(&mut received), ["ListBegan", "Listed"]);
 }
 
 #[tokio::test(start_paused = true)]

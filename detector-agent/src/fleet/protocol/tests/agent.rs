@@ -5,14 +5,17 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     super::{
         Call, Effect, Identity, LocalClaim, Memory, Mode, NodeState, Outcome, Protocol, Report,
-        Request, Settings,
+        Request, Settings, Stored,
     },
     server::{Event, Server},
 };
 use crate::{
     clock::WallTime,
     engine::Timestamp,
-    fleet::{Subject, objects::Party},
+    fleet::{
+        Subject,
+        objects::{ConflictSpec, Party},
+    },
 };
 
 pub(super) const HANDOVER: Duration = Duration::from_secs(15);
@@ -112,17 +115,29 @@ impl Agent {
 
     /// Gets what happened to conflicts since.
     pub(super) fn watch(&mut self, server: &Server) {
+        let node = self.protocol.me.node.clone();
         let Some(position) = self.watch.replace(server.log.len()) else {
-            let all = server.conflicts.values().cloned().collect();
-            self.protocol.conflicts_listed(self.now, all);
+            self.list(server.conflicts_at(server.log.len(), &node));
             return;
         };
-        for event in &server.log[position..] {
-            match event.clone() {
+        for event in position..server.log.len() {
+            let Some(event) = server.event(event, &node) else {
+                continue;
+            };
+            match event {
                 Event::Changed(stored) => self.protocol.conflict_changed(self.now, stored),
                 Event::Deleted(stored) => self.protocol.conflict_deleted(self.now, stored),
             }
         }
+    }
+
+    /// A list of the watch.
+    pub(super) fn list(&mut self, conflicts: Vec<Stored<ConflictSpec>>) {
+        self.protocol.list_begins();
+        for conflict in conflicts {
+            self.protocol.conflict_changed(self.now, conflict);
+        }
+        self.protocol.list_ends(self.now);
     }
 
     /// The next request, if one is due now.

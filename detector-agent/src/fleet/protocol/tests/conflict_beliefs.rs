@@ -70,6 +70,30 @@ fn deletion_of_an_earlier_object_is_no_news() {
 }
 
 #[test]
+fn only_what_is_older_than_the_end_of_the_watch_is_outdated() {
+    let version = |uid: &str, number| stored(uid, number).version;
+    let mut belief = ConflictBelief::default();
+    belief.watched(stored("1", 9), 0);
+    // Of an earlier state, and of another object.
+    belief.unwatched(version("1", 8));
+    belief.unwatched(version("2", 12));
+    assert!(belief.spec().is_some());
+    belief.unwatched(version("1", 12));
+    assert_eq!(belief.spec(), None);
+    assert!(!belief.watched(stored("1", 11), 0));
+    belief.is_stale = true;
+    belief.answered(stored("1", 11), 0);
+    assert!(
+        belief.is_stale && belief.spec().is_none(),
+        "it is read again"
+    );
+    // The object is still there, and does not name this node.
+    belief.answered(stored("1", 12), 0);
+    assert!(!belief.is_stale && belief.spec().is_some());
+    assert!(belief.watched(stored("1", 13), 0));
+}
+
+#[test]
 fn conflict_within_a_node_is_not_used() {
     let mut local = stored("1", 9);
     local.spec.scope = ConflictScope::Node;

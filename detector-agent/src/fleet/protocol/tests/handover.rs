@@ -119,6 +119,15 @@ fn earlier_reporter_does_not_report_a_handover() {
     server.claims.clear();
     agents[2].claim(address(), "db-0");
     exchange(&mut server, &mut agents);
+    // A contender reads the claim again, and then the conflict names `c`.
+    let first = |server: &Server| {
+        let conflict = &server.conflicts[&address().object_name()].spec;
+        conflict.claimants[0].party.node.clone()
+    };
+    while first(&server) != "c" {
+        agents[1].run_for(&mut server, SECOND);
+    }
+    exchange(&mut server, &mut agents);
     assert!(is_open(&agents[0].reports()), "it is listed before `b` now");
     agents[1].reports();
     agents[0].release(address());

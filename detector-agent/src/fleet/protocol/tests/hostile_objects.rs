@@ -107,7 +107,10 @@ fn huge_texts_are_cut() {
     let mut a = Agent::new("a");
     a.claim(address(), "web");
     a.run(&mut server);
-    server.write_conflict(conflict(address(), vec![huge("b")]));
+    server.write_conflict(conflict(
+        address(),
+        vec![huge("b"), claimant("a", "a-0")],
+    ));
     let sent = a.run(&mut server);
     let mut written = written(&sent).peekable();
     assert!(written.peek().is_some(), "{}", sent.len());
@@ -133,7 +136,7 @@ fn thousands_of_claimants_are_cut() {
 fn conflicts_about_what_this_node_does_not_have_take_bounded_memory() {
     let mut a = Agent::new("a");
     a.claim(address(), "web");
-    let all = 2 * machine::MAX_KNOWN;
+    let all = 4 * machine::MAX_CONNECTED;
     for number in 0..all {
         let [high, middle, low] = [16, 8, 0].map(|shift| number >> shift & 0xff);
         let subject: Subject = format!("10.{high}.{middle}.{low}").parse().unwrap();
@@ -142,7 +145,6 @@ fn conflicts_about_what_this_node_does_not_have_take_bounded_memory() {
         a.protocol.conflict_changed(a.now, stored);
     }
     assert!(a.protocol.entries.len() <= machine::MAX_CONNECTED + 1);
-    assert!(a.protocol.known.len() <= machine::MAX_KNOWN);
     assert!(a.protocol.counts().unusable_objects > 0, "it is counted");
     // What the node has is registered all the same.
     let call = (0..100).find_map(|_| a.next().filter(|call| call.subject == address()));
@@ -291,7 +293,7 @@ fn conflict_of_another_address_under_the_name_is_not_used() {
     server.conflicts.insert(address().object_name(), forged);
     let before = server.conflicts.clone();
     let mut a = Agent::new("a");
-    a.protocol.conflicts_listed(a.now, Vec::new());
+    a.list(Vec::new());
     a.claim(address(), "web");
     while a.exchange(&mut server).is_some() {}
     assert!(a.reports().is_empty());

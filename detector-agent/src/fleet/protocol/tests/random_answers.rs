@@ -243,7 +243,7 @@ impl Run {
                 self.learn(&call, &outcome);
                 self.agent.answer(&call, outcome);
             }
-            Op::Listed(conflicts) => agent.protocol.conflicts_listed(agent.now, conflicts),
+            Op::Listed(conflicts) => agent.list(conflicts),
             Op::Changed(conflict) => agent.protocol.conflict_changed(agent.now, conflict),
             Op::Deleted(conflict) => agent.protocol.conflict_deleted(agent.now, conflict),
             Op::Complete => agent.protocol.local_is_complete(agent.now),

@@ -77,9 +77,9 @@ fn conflict_that_was_reported_goes_on_if_the_list_is_behind() {
     let mut b = Agent::starting("b", 0, b.journal);
     b.claim(address(), "cart");
     b.protocol.local_is_complete(b.now);
-    let behind = server.conflicts_at(server.log.len() - 1);
+    let behind = server.conflicts_at(server.log.len() - 1, "b");
     assert_eq!(behind[0].spec.state, ConflictState::Suspected);
-    b.protocol.conflicts_listed(b.now, behind);
+    b.list(behind);
     while b.exchange(&mut server).is_some() {}
     b.run(&mut server);
     let reports = b.reports();
@@ -96,7 +96,7 @@ fn conflict_that_ended_meanwhile_is_not_raised_by_old_events() {
     let mut b = Agent::starting("b", 0, b.journal);
     b.claim(address(), "cart");
     b.protocol.local_is_complete(b.now);
-    b.protocol.conflicts_listed(b.now, Vec::new());
+    b.list(Vec::new());
     b.exchange(&mut server);
     let reports = b.reports();
     assert!(

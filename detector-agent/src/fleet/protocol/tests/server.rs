@@ -15,6 +15,10 @@ pub(super) enum Event {
     Deleted(Stored<ConflictSpec>),
 }
 
+fn names(spec: &ConflictSpec, node: &str) -> bool {
+    spec.claimants.iter().any(|c| c.party.node == node)
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Server {
     revision: u64,
@@ -90,8 +94,8 @@ impl Server {
         }
     }
 
-    /// The conflicts as they were when the log had so many events.
-    pub(super) fn conflicts_at(&self, position: usize) -> Vec<Stored<ConflictSpec>> {
+    /// The conflicts that name `node`, as they were when the log had so many events.
+    pub(super) fn conflicts_at(&self, position: usize, node: &str) -> Vec<Stored<ConflictSpec>> {
         let mut conflicts = BTreeMap::new();
         for event in &self.log[..position] {
             match event {
@@ -99,7 +103,31 @@ impl Server {
                 Event::Deleted(stored) => conflicts.remove(&stored.spec.address),
             };
         }
+        conflicts.retain(|_, stored| names(&stored.spec, node));
         conflicts.into_values().collect()
+    }
+
+    /// The event at a position for the watch of `node`, which selects what names it: what does not any longer is deleted for it.
+    pub(super) fn event(&self, position: usize, node: &str) -> Option<Event> {
+        let (stored, is_deleted) = match &self.log[position] {
+            Event::Changed(stored) => (stored, false),
+            Event::Deleted(stored) => (stored, true),
+        };
+        let before = self.log[..position].iter().rev().find_map(|event| match event {
+            Event::Changed(before) if before.version.uid == stored.version.uid => Some(before),
+            _ => None,
+        });
+        let was_selected = before.is_some_and(|before| names(&before.spec, node));
+        match !is_deleted && names(&stored.spec, node) {
+            true => Some(Event::Changed(stored.clone())),
+            false => was_selected.then(|| {
+                let spec = before.map(|before| before.spec.clone());
+                Event::Deleted(Stored {
+                    version: stored.version.clone(),
+                    spec: spec.unwrap_or_else(|| stored.spec.clone()),
+                })
+            }),
+        }
     }
 
     /// Somebody else writes this conflict, whatever is there.
@@ -121,11 +149,23 @@ impl Server {
         }
     }
 
-    /// The Node is deleted; its claims with it.
+    /// The Node is deleted; its claims with it, and the conflicts of which no claimant's Node is left.
     pub(super) fn delete_node(&mut self, node: &str) {
         self.nodes.remove(node);
         self.claims
             .retain(|_, stored| stored.spec.party.node != node);
+        let is_owned = |spec: &ConflictSpec| {
+            let mut present = spec.claimants.iter().filter(|c| c.left.is_none());
+            present.any(|c| self.nodes.contains_key(&c.party.node))
+        };
+        let orphans = self.conflicts.iter();
+        let orphans: Vec<_> = orphans
+            .filter(|(_, stored)| !is_owned(&stored.spec))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in orphans {
+            self.delete_conflict(&name);
+        }
     }
 
     fn put_conflict(

@@ -199,15 +199,23 @@ impl Node {
         };
         let Some(position) = &mut self.watch else {
             let position = server.log.len().saturating_sub(behind);
-            agent.conflicts_listed(at, server.conflicts_at(position));
+            agent.list_begins();
+            for stored in server.conflicts_at(position, &self.name) {
+                agent.conflict_changed(at, stored);
+            }
+            agent.list_ends(at);
             self.watch = Some(position);
             return true;
         };
-        let Some(event) = server.log.get(*position) else {
+        if *position == server.log.len() {
             return false;
-        };
+        }
+        let event = server.event(*position, &self.name);
         *position += 1;
-        match event.clone() {
+        let Some(event) = event else {
+            return true;
+        };
+        match event {
             Event::Changed(stored) => agent.conflict_changed(at, stored),
             Event::Deleted(stored) => agent.conflict_deleted(at, stored),
         }
