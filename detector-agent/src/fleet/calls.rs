@@ -4,21 +4,15 @@ use tokio::time::Instant;
 
 use super::{
     protocol::{CallId, Outcome, Request},
-    registry::{Answer, OwnNode, Problem},
+    registry::Answer,
 };
 
 /// The end of a request.
-pub(super) enum Done {
-    Call {
-        origin: Origin,
-        verb: &'static str,
-        sent_at: Instant,
-        answer: Box<Answer>,
-    },
-    OwnNode {
-        sent_at: Instant,
-        found: Result<OwnNode, Problem>,
-    },
+pub(super) struct Done {
+    pub(super) origin: Origin,
+    pub(super) verb: &'static str,
+    pub(super) sent_at: Instant,
+    pub(super) answer: Box<Answer>,
 }
 
 /// Who gets the answer to a request.

@@ -17,8 +17,8 @@ use super::{
     objects::{ConflictSpec, Party},
     pacing::Pacing,
     protocol::{Effect, Identity, LocalClaim, Mode, Protocol, Report, Request},
-    registry::{OwnNode, Problem, Registry},
-    watch::{RECHECK, WatchUpdate, WatchedConflict},
+    registry::{Problem, Registry},
+    watch::{OwnNode, RECHECK, WatchUpdate, WatchedConflict},
 };
 use crate::{
     clock::WallTime,
@@ -26,10 +26,6 @@ use crate::{
     timer::{sleep_until_some, with_jitter},
 };
 
-/// How often this agent's Node is read.
-const NODE_AGE: Duration = Duration::from_secs(300);
-/// Time after which it is read again if it cannot be read.
-const NODE_RETRY: Duration = Duration::from_secs(10);
 /// The shortest sleep, whatever the protocol wants.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 /// The verb of the watch in metrics.
@@ -67,10 +63,8 @@ pub(super) struct Driver {
     emit: Box<dyn Fn(Report) + Send>,
     clock: Clock,
     requests: JoinSet<Done>,
-    /// When to read this agent's Node; `None` while it is being read.
-    node_due: Option<Instant>,
-    /// This agent's Node, once it was read.
-    own_node: Option<OwnNode>,
+    /// This agent's Node was there: objects have an owner.
+    has_node: bool,
     /// The ranges of this agent's Node that are registered.
     ranges: BTreeSet<Subject>,
     /// The conflicts that name this node were listed once.
@@ -103,8 +97,7 @@ impl Driver {
             emit: parts.emit,
             clock: parts.clock,
             requests: JoinSet::new(),
-            node_due: Some(now),
-            own_node: None,
+            has_node: false,
             ranges: BTreeSet::new(),
             is_listed: false,
             is_listing: false,
@@ -153,8 +146,7 @@ impl Driver {
         }
         self.is_fed |= received.is_complete;
         // The ranges are part of what the node has.
-        if self.is_fed && self.own_node.is_some() && !std::mem::replace(&mut self.is_complete, true)
-        {
+        if self.is_fed && self.has_node && !std::mem::replace(&mut self.is_complete, true) {
             self.protocol.local_is_complete(now);
             self.local_conflicts.complete();
         }
@@ -184,22 +176,12 @@ impl Driver {
 
     /// Whether the protocol's requests may be sent: their objects need an owner.
     fn is_ready(&self) -> bool {
-        self.own_node.is_some() && self.journal.is_settled()
+        self.has_node && self.journal.is_settled()
     }
 
     /// Sends what is due, as far as the pace allows.
     fn send(&mut self) {
         let now = Instant::now();
-        if self.node_due.is_some_and(|due| due <= now) && self.pacing.try_begin(now) {
-            self.node_due = None;
-            let registry = Arc::clone(&self.registry);
-            self.requests.spawn(async move {
-                Done::OwnNode {
-                    sent_at: now,
-                    found: registry.own_node().await,
-                }
-            });
-        }
         while self.is_ready() && self.pacing.try_begin(now) {
             let Some((origin, name, request)) = self.next_request() else {
                 self.pacing.withdraw();
@@ -207,7 +189,7 @@ impl Driver {
             };
             let registry = Arc::clone(&self.registry);
             self.requests.spawn(async move {
-                Done::Call {
+                Done {
                     origin,
                     verb: verb(&request),
                     sent_at: now,
@@ -236,33 +218,29 @@ impl Driver {
         let call_due = call_due
             .filter(|_| self.is_ready())
             .map(|due| self.clock.instant(due));
-        let due = self.node_due.into_iter().chain(call_due).min()?;
+        let due = call_due?;
         let next = self.pacing.next()?;
         Some(due.max(next).max(Instant::now() + SHORTEST_SLEEP))
     }
 
     fn done(&mut self, done: Done) {
-        match done {
-            Done::Call {
-                origin,
-                verb,
-                sent_at,
-                answer,
-            } => {
-                self.count(verb, outcome_name(&answer.outcome));
-                if answer.problem.is_none() {
-                    self.health.found(Way::Requests);
-                }
-                self.answered(sent_at, answer.problem.as_ref());
-                let now = self.clock.now();
-                match origin {
-                    Origin::Protocol(id) => self.protocol.answer(now, id, answer.outcome),
-                    Origin::LocalConflict(name) => {
-                        self.local_conflicts.answer(now, &name, answer.outcome);
-                    }
-                }
+        let Done {
+            origin,
+            verb,
+            sent_at,
+            answer,
+        } = done;
+        self.count(verb, outcome_name(&answer.outcome));
+        if answer.problem.is_none() {
+            self.health.found(Way::Requests);
+        }
+        self.answered(sent_at, answer.problem.as_ref());
+        let now = self.clock.now();
+        match origin {
+            Origin::Protocol(id) => self.protocol.answer(now, id, answer.outcome),
+            Origin::LocalConflict(name) => {
+                self.local_conflicts.answer(now, &name, answer.outcome);
             }
-            Done::OwnNode { sent_at, found } => self.found_own_node(sent_at, found),
         }
     }
 
@@ -293,31 +271,18 @@ impl Driver {
         }
     }
 
-    fn found_own_node(&mut self, sent_at: Instant, found: Result<OwnNode, Problem>) {
-        let outcome = match &found {
-            Ok(_) => "ok",
-            Err(Problem::Rejected(_)) => "rejected",
-            Err(_) => "failed",
-        };
-        self.count("get", outcome);
-        let wait = if found.is_ok() { NODE_AGE } else { NODE_RETRY };
-        self.node_due = Some(Instant::now() + with_jitter(wait, &mut self.random));
-        match found {
-            Ok(found) => {
-                self.answered(sent_at, None);
-                self.health.node(None);
-                self.set_ranges(&found.pod_cidrs);
-                self.own_node = Some(found);
-            }
-            Err(problem) => {
-                if let Problem::Rejected(why) = problem {
-                    self.answered(sent_at, None);
-                    self.health.node(Some(why));
-                } else {
-                    self.answered(sent_at, Some(&problem));
-                }
-            }
+    /// This agent's Node is another one now, or its ranges are. Without a Node, its pods keep what they have.
+    fn own_node_changed(&mut self, found: Option<OwnNode>) {
+        self.watch_works(Way::Node);
+        let missing = || "there is no such Node".to_owned();
+        self.health.node(found.is_none().then(missing));
+        let now = self.clock.now();
+        let uid = found.as_ref().map(|node| node.uid.clone());
+        if let Some(node) = found {
+            self.has_node = true;
+            self.set_ranges(&node.pod_cidrs);
         }
+        self.protocol.own_node_changed(now, uid);
     }
 
     /// Registers the ranges of this agent's Node.
@@ -350,6 +315,7 @@ impl Driver {
     fn watched(&mut self, update: WatchUpdate) {
         let now = self.clock.now();
         match update {
+            WatchUpdate::OwnNode(node) => self.own_node_changed(node),
             WatchUpdate::ListBegan => {
                 self.is_listing = true;
                 self.protocol.list_begins();
@@ -357,13 +323,13 @@ impl Driver {
             }
             WatchUpdate::Listed => {
                 (self.is_listed, self.is_listing) = (true, false);
-                self.watch_works();
+                self.watch_works(Way::Watch);
                 self.count(WATCH, "ok");
                 self.protocol.list_ends(now);
                 self.local_conflicts.list_ends();
             }
             WatchUpdate::Changed(conflict) => {
-                self.watch_works();
+                self.watch_works(Way::Watch);
                 match *conflict {
                     WatchedConflict::Fleet(stored) => self.protocol.conflict_changed(now, stored),
                     WatchedConflict::Local(name, stored) => {
@@ -372,35 +338,35 @@ impl Driver {
                 }
             }
             WatchUpdate::Deleted(conflict) => {
-                self.watch_works();
+                self.watch_works(Way::Watch);
                 match *conflict {
                     WatchedConflict::Fleet(stored) => self.protocol.conflict_deleted(now, stored),
                     WatchedConflict::Local(name, _) => self.local_conflicts.gone(&name),
                 }
             }
-            WatchUpdate::Works => {
-                self.watch_works();
+            WatchUpdate::Works(way) => {
+                self.watch_works(way);
                 self.count(WATCH, "ok");
             }
-            WatchUpdate::Failed(problem) => {
+            WatchUpdate::Failed(Way::Node, Problem::Rejected(why)) => {
+                self.count(WATCH, "rejected");
+                self.health.node(Some(why));
+            }
+            WatchUpdate::Failed(way, problem) => {
                 self.count(WATCH, "failed");
-                self.health.fails(Way::Watch, Instant::now(), &problem);
+                self.health.fails(way, Instant::now(), &problem);
             }
         }
     }
 
-    /// The watch works; if it did not before, the requests are tried now.
-    fn watch_works(&mut self) {
-        if self.is_listing {
+    /// A watch works; if it did not before, the requests are tried now.
+    fn watch_works(&mut self, way: Way) {
+        if way == Way::Watch && self.is_listing {
             return;
         }
-        let now = Instant::now();
-        let was_missing = self.health.found(Way::Watch);
-        if self.health.works(Way::Watch) || was_missing {
-            self.pacing.resume(now);
-            // Not all agents at the same moment.
-            let due = now + NODE_RETRY.mul_f64(self.random.f64());
-            self.node_due = self.node_due.map(|at| at.min(due));
+        let was_missing = self.health.found(way);
+        if self.health.works(way) || was_missing {
+            self.pacing.resume(Instant::now());
         }
     }
 
@@ -408,7 +374,6 @@ impl Driver {
         let counts = self.protocol.counts();
         let claims = &self.metrics.fleet_claims;
         claims.set(gauge_value(counts.registered));
-        self.health
-            .show(counts, self.own_node.is_some() && self.is_listed);
+        self.health.show(counts, self.has_node && self.is_listed);
     }
 }

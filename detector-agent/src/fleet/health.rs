@@ -27,10 +27,13 @@ struct Trouble {
 }
 
 /// Which of the ways to the server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Requests,
+    /// The watch of the conflicts.
     Watch,
+    /// The watch of this agent's Node.
+    Node,
 }
 
 /// The health of the comparison across nodes.
@@ -38,10 +41,10 @@ pub(super) enum Way {
 pub(super) struct FleetHealth {
     part: Part,
     node: String,
-    requests: Option<Trouble>,
-    watch: Option<Trouble>,
-    /// The custom resources of requests are not installed, or those of the watch.
-    are_missing: [bool; 2],
+    /// Of each way.
+    troubles: [Option<Trouble>; 3],
+    /// The custom resources that a way needs are not installed.
+    are_missing: [bool; 3],
     /// Why this agent's Node is not known.
     node_problem: Option<String>,
     refused: Option<(Instant, String)>,
@@ -54,9 +57,8 @@ impl FleetHealth {
         Self {
             part,
             node,
-            requests: None,
-            watch: None,
-            are_missing: [false; 2],
+            troubles: [None, None, None],
+            are_missing: [false; 3],
             node_problem: None,
             refused: None,
             shown: None,
@@ -66,10 +68,7 @@ impl FleetHealth {
 
     /// The server answered; `true` if it did not before.
     pub(super) fn works(&mut self, way: Way) -> bool {
-        let trouble = match way {
-            Way::Requests => self.requests.take(),
-            Way::Watch => self.watch.take(),
-        };
+        let trouble = self.troubles[way as usize].take();
         if trouble.as_ref().is_some_and(|trouble| trouble.is_logged) {
             info!(
                 "the Kubernetes API can be used again; addresses are compared across nodes again"
@@ -95,11 +94,7 @@ impl FleetHealth {
     pub(super) fn fails(&mut self, way: Way, sent_at: Instant, problem: &Problem) {
         match problem {
             Problem::Away { why, .. } => {
-                let slot = match way {
-                    Way::Requests => &mut self.requests,
-                    Way::Watch => &mut self.watch,
-                };
-                let trouble = slot.get_or_insert_with(|| Trouble {
+                let trouble = self.troubles[way as usize].get_or_insert_with(|| Trouble {
                     since: sent_at,
                     why: String::new(),
                     is_logged: false,
@@ -158,8 +153,7 @@ impl FleetHealth {
             "address or range",
             "addresses and ranges",
         );
-        let troubles = [&self.requests, &self.watch];
-        let trouble = troubles.into_iter().flatten().find(|t| t.is_logged);
+        let trouble = self.troubles.iter().flatten().find(|t| t.is_logged);
         let state = if self.is_missing() {
             let why =
                 "the custom resources ipclaims and ipconflicts of ipconflict.io are not installed";

@@ -51,7 +51,6 @@ pub fn node_label(node: &str) -> String {
     format!("{NODE_LABEL}{begin}-{hash}")
 }
 
-
 /// Who has an address or a range: a pod device of a node, or the node itself (of a range). Kept small: a cluster has one for each
 /// address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

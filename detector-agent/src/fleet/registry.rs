@@ -57,14 +57,6 @@ pub(super) struct Answer {
     pub(super) problem: Option<Problem>,
 }
 
-/// This agent's Node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct OwnNode {
-    pub(super) uid: String,
-    /// `spec.podCIDRs`.
-    pub(super) pod_cidrs: Vec<String>,
-}
-
 /// The API server as the registry of addresses. One request at a time and several are the same to it.
 pub(super) struct Registry {
     kube: KubeClient,
@@ -140,25 +132,9 @@ impl Registry {
         self.interpret(request, &raw)
     }
 
-    /// Reads this agent's Node.
-    ///
-    /// # Errors
-    /// If it cannot be read.
-    pub(super) async fn own_node(&self) -> Result<OwnNode, Problem> {
-        let target = Target::new(NODES).get(&self.node, &GetParams::default());
-        let target = target.map_err(|why| Problem::Rejected(why.to_string()))?;
-        let raw = self.send(&target.map(|_| ()), Vec::new()).await?;
-        if !raw.is_success() {
-            return Err(raw.problem());
-        }
-        let node: k8s_openapi::api::core::v1::Node = raw.parse()?;
-        let spec = node.spec.unwrap_or_default();
-        let own = OwnNode {
-            uid: node.metadata.uid.unwrap_or_default(),
-            pod_cidrs: spec.pod_cidrs.unwrap_or_default(),
-        };
-        self.owners().learn(&self.node, &own.uid);
-        Ok(own)
+    /// Learns the uid of this agent's Node.
+    pub(super) fn learn_node(&self, uid: &str) {
+        self.owners().learn(&self.node, uid);
     }
 
     /// Learns the owners that an object of the watch names.

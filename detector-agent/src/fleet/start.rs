@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::mpsc as queue;
+use tokio::{sync::mpsc as queue, task::JoinHandle};
 use tracing::{error, info, warn};
 
 use super::{
@@ -21,7 +21,7 @@ use super::{
     journal::Journal,
     protocol::{Identity, Protocol, Report, Settings},
     registry::Registry,
-    watch::watch,
+    watch::{watch_conflicts, watch_own_node},
 };
 use crate::{
     health::{Health, Part, Role},
@@ -206,12 +206,20 @@ impl FleetThread {
         protocol.restore(clock.now(), memories);
         let registry = Arc::new(Registry::new(self.kube.clone(), node.clone()));
         let (updates, watched) = queue::channel(WATCH_QUEUE);
-        let watching = tokio::spawn(watch(
-            self.kube,
-            Arc::clone(&registry),
-            node.clone(),
-            updates,
-        ));
+        let watching = [
+            tokio::spawn(watch_conflicts(
+                self.kube.clone(),
+                Arc::clone(&registry),
+                node.clone(),
+                updates.clone(),
+            )),
+            tokio::spawn(watch_own_node(
+                self.kube,
+                Arc::clone(&registry),
+                node.clone(),
+                updates,
+            )),
+        ];
         let driver = Driver::new(Parts {
             identity: self.identity,
             settings: self.settings,
@@ -225,7 +233,7 @@ impl FleetThread {
             emit: Box::new(move |report| emit(FleetMessage::Report(Box::new(report)))),
         });
         let mut journal = driver.run(watched).await;
-        watching.abort();
+        watching.iter().for_each(JoinHandle::abort);
         journal.finish().await;
     }
 }

@@ -159,9 +159,9 @@ async fn node_that_does_not_exist_is_shown_and_found_later() {
     wait(10, &agent, State::Failed).await;
     assert!(agent.detail().contains("the Node a"), "{}", agent.detail());
     let sent = requests(&api, 600).await;
-    assert!((5..150).contains(&sent), "{sent} requests in ten minutes");
+    assert!(sent < 10, "{sent} requests in ten minutes");
     api.apply(NODES, "a", &json!({}));
-    wait(20, &agent, State::Works).await;
+    wait(1, &agent, State::Works).await;
 }
 
 #[test]

@@ -36,6 +36,8 @@ struct State {
     /// By path.
     objects: BTreeMap<String, BTreeMap<String, Value>>,
     watches: Vec<Watch>,
+    /// The resource of which lists fail.
+    failing_lists: Option<String>,
     /// How the next requests that are no watches end.
     failures: VecDeque<Failure>,
 }
@@ -78,9 +80,13 @@ impl Selection {
 
     fn has(&self, object: &Value) -> bool {
         let metadata = &object["metadata"];
-        let has_name = self.name.as_ref().is_none_or(|name| metadata["name"] == **name);
+        let has_name = self
+            .name
+            .as_ref()
+            .is_none_or(|name| metadata["name"] == **name);
         let label = self.label.as_ref();
-        has_name && label.is_none_or(|(key, is_there)| metadata["labels"][key].is_null() != *is_there)
+        has_name
+            && label.is_none_or(|(key, is_there)| metadata["labels"][key].is_null() != *is_there)
     }
 }
 
@@ -159,9 +165,24 @@ impl SimulatedApi {
         self.state().objects.remove(path);
     }
 
+    /// Deletes an object.
+    pub(crate) fn delete(&self, path: &str, name: &str) {
+        let mut state = self.state();
+        state.version += 1;
+        let objects = state.objects.get_mut(path);
+        if let Some(gone) = objects.and_then(|objects| objects.remove(name)) {
+            state.show(path, Some(&gone), None);
+        }
+    }
+
     /// An object, if there is one.
     pub(crate) fn object(&self, path: &str, name: &str) -> Option<Value> {
         self.state().objects.get(path)?.get(name).cloned()
+    }
+
+    /// Lets all lists of a resource fail from now on.
+    pub(crate) fn fail_lists(&self, path: &str) {
+        self.state().failing_lists = Some(path.to_owned());
     }
 
     /// Lets the next request that is no watch fail; after it the one of the next call, and so on.
@@ -221,6 +242,9 @@ impl SimulatedApi {
                 headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
             }
             return Ok(response);
+        }
+        if request.method() == Method::GET && state.failing_lists.as_deref() == Some(path) {
+            return Err(io::ErrorKind::InvalidData.into());
         }
         let version = state.version.to_string();
         let body = if let Some(objects) = state.objects.get(path) {

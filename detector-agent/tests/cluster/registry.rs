@@ -272,7 +272,7 @@ fn agent_has_only_its_rights(it: &Registry) {
                 "create", "get", "list", "watch", "update", "patch", "delete",
             ],
         ),
-        ("nodes", &["get"]),
+        ("nodes", &["get", "list", "watch"]),
     ] {
         for verb in [
             "create",

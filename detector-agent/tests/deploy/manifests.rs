@@ -354,7 +354,7 @@ fn agent_has_only_the_privileges_it_needs() {
           {apiGroups: [ipconflict.io], resources: [ipclaims], verbs: [create, get, update, delete]},
           {apiGroups: [ipconflict.io], resources: [ipconflicts],
            verbs: [create, get, list, watch, update, patch, delete]},
-          {apiGroups: [''], resources: [nodes], verbs: [get]}]",
+          {apiGroups: [''], resources: [nodes], verbs: [get, list, watch]}]",
     )
     .unwrap();
     assert_eq!(roles, [&rules]);

@@ -1,7 +1,7 @@
 //! What an answer changes: beliefs only.
 
 use super::{
-    Call, CallId, NodeState, Outcome, Protocol, Request, Stored, Subject, Version,
+    CallId, Outcome, Protocol, Request, Stored, Subject, Version,
     claim::{Holder, Sent},
     conflict::usable,
     contest::Ask,
@@ -32,7 +32,6 @@ enum Kind {
     WriteConflict,
     DeleteConflict(String),
     Node(String),
-    OwnNode,
 }
 
 impl Flight {
@@ -70,10 +69,6 @@ impl Protocol {
         let Some(flight) = self.flights.remove(&id) else {
             return;
         };
-        if matches!(flight.kind, Kind::OwnNode) {
-            self.own_node_answered(now, outcome);
-            return;
-        }
         let Some(entry) = self.entries.get_mut(&flight.subject) else {
             return;
         };
@@ -115,7 +110,6 @@ impl Protocol {
                 self.node_answered(now, &node, view, (id.0, flight.sent));
                 self.refresh(flight.subject, now);
             }
-            Kind::OwnNode => {}
         }
     }
 
@@ -214,58 +208,6 @@ impl Protocol {
             .collect();
         for subject in concerned {
             self.refresh(subject, now);
-        }
-    }
-
-    /// The request for the own Node, if it is due and something is registered.
-    pub(super) fn own_node_request(&mut self, now: Timestamp) -> Option<Call> {
-        if self.entries.is_empty() || !self.own_node.is_due(now) {
-            return None;
-        }
-        let is_ours = |entry: &Entry| matches!(entry.claim.holder, Holder::Us(..));
-        let mut entries = self.entries.iter();
-        let Some((&subject, _)) = entries.find(|(_, entry)| is_ours(entry)) else {
-            self.own_node.skip(now, &mut self.rng);
-            return None;
-        };
-        let id = CallId(self.next_call);
-        self.next_call += 1;
-        self.own_node.sent();
-        self.flights.insert(
-            id,
-            Flight {
-                subject,
-                kind: Kind::OwnNode,
-                sent: now,
-                conflict: None,
-                ask: None,
-                drops_reporter: false,
-            },
-        );
-        let request = Request::GetNode(self.me.node.clone());
-        Some(Call {
-            id,
-            subject,
-            request,
-        })
-    }
-
-    fn own_node_answered(&mut self, now: Timestamp, outcome: Outcome) {
-        let state: Option<NodeState> = match outcome {
-            Outcome::Node(state) => Some(state),
-            Outcome::NotFound => None,
-            _ => {
-                self.own_node.postpone(now, &mut self.rng);
-                return;
-            }
-        };
-        if self.own_node.answered(state, now, &mut self.rng) {
-            for entry in self.entries.values_mut() {
-                if matches!(entry.claim.holder, Holder::Us(..)) {
-                    entry.claim.verify(now);
-                }
-            }
-            self.refresh_all(now);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::engine::Timestamp;
 
 /// How often one's own claim is verified. It heals what nobody reports: claims deleted by hand, a server restored from a backup.
 const VERIFY_OWN: Duration = Duration::from_secs(7_200);
-/// How soon a claim that was taken over is verified. The garbage collector deletes what it found to be of a Node that is gone, even if
+/// How soon a claim is verified that was taken over, or whose Node is another one. The garbage collector deletes what it found to be of a Node that is gone, even if
 /// the owner has been replaced since it looked (`attemptToDeleteItem` in pkg/controller/garbagecollector: the uid is the precondition).
 const VERIFY_TAKEN_OVER: Duration = Duration::from_secs(60);
 /// How often is read what another holds, or what must not be created.
@@ -46,8 +46,9 @@ pub(super) struct ClaimBelief {
     /// The version of the `IPConflict` that was known when the claim was last read: if they disagree, the claim is right.
     checked_for: Option<Version>,
     verify_at: Option<Timestamp>,
-    /// It was another node's when it was last known, before this node's.
-    was_of_other: bool,
+    /// What is this node's claim now was another node's before, or belonged to a Node that is gone: the garbage collector may still
+    /// delete it.
+    is_collectable: bool,
     /// A write whose outcome is not known may take effect until then.
     unsure_until: Option<Timestamp>,
     /// That write was of an earlier run: it matters only once this node has nothing of the subject.
@@ -62,7 +63,7 @@ impl ClaimBelief {
             since: Timestamp::default(),
             checked_for: None,
             verify_at: None,
-            was_of_other: false,
+            is_collectable: false,
             unsure_until: None,
             is_of_earlier_run: false,
         }
@@ -85,6 +86,12 @@ impl ClaimBelief {
     /// It is read again at once.
     pub(super) fn verify(&mut self, now: Timestamp) {
         self.verify_at = Some(now);
+    }
+
+    /// The Node that owned it is gone: it is read at once, and again when the garbage collector has had the time to delete it.
+    pub(super) fn may_be_collected(&mut self, now: Timestamp) {
+        self.is_collectable = true;
+        self.verify(now);
     }
 
     pub(super) fn is_checked_for(&self, conflict: Option<&Version>) -> bool {
@@ -150,14 +157,14 @@ impl ClaimBelief {
             }
         }
         let period = match holder {
-            Holder::Us(..) if self.was_of_other => VERIFY_TAKEN_OVER,
+            Holder::Us(..) if self.is_collectable => VERIFY_TAKEN_OVER,
             Holder::Us(..) => VERIFY_OWN,
             _ => VERIFY_OTHER,
         };
         match holder {
             Holder::Unknown => {}
-            Holder::Other(..) => self.was_of_other = true,
-            Holder::Us(..) | Holder::Absent | Holder::Unusable => self.was_of_other = false,
+            Holder::Other(..) => self.is_collectable = true,
+            Holder::Us(..) | Holder::Absent | Holder::Unusable => self.is_collectable = false,
         }
         self.verify_at = Some(sent.now + jitter(period, rng));
         if !is_same_party(&self.holder, &holder) {

@@ -13,7 +13,6 @@ use super::{
     entry::{Entry, Plan},
     nodes::Nodes,
     objects::ConflictSpec,
-    own_node::OwnNode,
     queue::Queue,
     report::Reported,
 };
@@ -35,7 +34,8 @@ pub struct Protocol {
     /// Boxed: the nodes of the tree are half empty.
     pub(super) entries: BTreeMap<Subject, Box<Entry>>,
     pub(super) nodes: Nodes,
-    pub(super) own_node: OwnNode,
+    /// `metadata.uid` of this agent's Node; `None` if it does not exist. Not known before the watch has it.
+    own_node: Option<Option<String>>,
     pub(super) queue: Queue,
     pub(super) flights: BTreeMap<CallId, Flight>,
     pub(super) next_call: u64,
@@ -59,7 +59,7 @@ impl Protocol {
             rng: fastrand::Rng::with_seed(seed),
             entries: BTreeMap::new(),
             nodes: Nodes::default(),
-            own_node: OwnNode::default(),
+            own_node: None,
             queue: Queue::default(),
             flights: BTreeMap::new(),
             next_call: 0,
@@ -133,6 +133,21 @@ impl Protocol {
             self.is_complete = true;
             self.refresh_all(now);
         }
+    }
+
+    /// The uid of this agent's Node; `None` if it does not exist. If it was deleted, or deleted and made again, the claims that it owned
+    /// are garbage-collected while the pods live.
+    pub fn own_node_changed(&mut self, now: Timestamp, uid: Option<String>) {
+        let before = self.own_node.replace(uid);
+        if before.is_none_or(|before| Some(before) == self.own_node) {
+            return;
+        }
+        for entry in self.entries.values_mut() {
+            if matches!(entry.claim.holder, Holder::Us(..)) {
+                entry.claim.may_be_collected(now);
+            }
+        }
+        self.refresh_all(now);
     }
 
     /// A list of the `IPConflict`s of scope `fleet` that name this node begins: each follows as changed. Those whose name is not
@@ -217,11 +232,6 @@ impl Protocol {
         while let Some(subject) = self.queue.pop_due(now) {
             self.refresh(subject, now);
         }
-        if self.effects.is_empty()
-            && let Some(call) = self.own_node_request(now)
-        {
-            return Some(call);
-        }
         while self.effects.is_empty() {
             let subject = self.queue.pop_ready()?;
             // Time has passed since it was queued.
@@ -271,8 +281,7 @@ impl Protocol {
         if !self.effects.is_empty() || self.queue.has_ready() {
             return Some(Timestamp::default());
         }
-        let own = self.own_node.next(!self.entries.is_empty());
-        self.queue.next_timer().into_iter().chain(own).min()
+        self.queue.next_timer()
     }
 
     /// What is to be done besides requests, in order.

@@ -22,7 +22,6 @@ mod entry;
 mod holder;
 mod machine;
 mod nodes;
-mod own_node;
 mod pace;
 mod queue;
 mod report;

@@ -22,7 +22,7 @@ use crate::{
         KubeClient,
         simulated::{Failure, SimulatedApi},
     },
-    metrics::Metrics,
+    metrics::{FleetRequest, Metrics},
     persist::store::Store,
 };
 
@@ -143,7 +143,7 @@ async fn claims_and_ranges_are_registered_and_released() {
     wait(5, "release", || holder(&api, "10.244.1.5").is_none()).await;
     // The Node gets another range.
     api.apply(NODES, "a", &json!({"podCIDRs": ["10.244.7.0/24"]}));
-    wait(400, "another range", || {
+    wait(2, "another range", || {
         holder(&api, "10.244.1.0-24").is_none() && is_held_by(&api, "10.244.7.0-24", "a")
     })
     .await;
@@ -325,4 +325,32 @@ async fn objects_that_cannot_be_used_stop_nothing_and_are_left_alone() {
     );
     assert!(a.reports.lock().unwrap().is_empty());
     a.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn range_that_is_assigned_after_the_start_is_registered_at_once() {
+    let api = server(&[]);
+    api.apply(NODES, "a", &json!({}));
+    let a = Agent::start(&api, "a");
+    a.claim("10.244.1.5", "web");
+    a.inbox.complete();
+    wait(5, "registration", || is_held_by(&api, "10.244.1.5", "a")).await;
+    api.apply(NODES, "a", &json!({"podCIDRs": ["10.244.1.0/24"]}));
+    wait(1, "range", || is_held_by(&api, "10.244.1.0-24", "a")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_shown_to_work_before_the_first_list() {
+    let api = server(&[("a", "10.244.1.0/24")]);
+    let a = Agent::start(&api, "a");
+    a.inbox.complete();
+    api.fail_lists(CONFLICTS);
+    wait(5, "registration", || is_held_by(&api, "10.244.1.0-24", "a")).await;
+    let (state, detail) = a.part();
+    assert_eq!(state, State::Starting, "{detail}");
+    wait(60, "failure", || a.part().0 == State::Failed).await;
+    let failures = FleetRequest::new("watch", "failed");
+    assert!(a.metrics.fleet_requests.get_or_create(&failures).get() > 0);
+    let works = FleetRequest::new("watch", "ok");
+    assert_eq!(a.metrics.fleet_requests.get_or_create(&works).get(), 0);
 }

@@ -30,10 +30,11 @@ fn watching(api: &SimulatedApi) -> (ConflictWatch, mpsc::Receiver<WatchUpdate>) 
     let watch = ConflictWatch {
         registry: Arc::new(Registry::new(KubeClient::simulated(api), "a".to_owned())),
         node: "a".to_owned(),
-        updates,
         page: None,
-        delay: DoublingDelay::new(FIRST_DELAY, LONGEST_DELAY),
-        random: fastrand::Rng::with_seed(7),
+        watch: Watch {
+            random: fastrand::Rng::with_seed(7),
+            ..Watch::new(Way::Watch, updates)
+        },
     };
     (watch, received)
 }
@@ -171,7 +172,11 @@ async fn pages_shrink_until_they_fit() {
         assert!(attempt < 20);
     }
     let seen = names(&mut received);
-    let last: Vec<_> = seen.rsplit(|name| name == "ListBegan").next().unwrap().to_vec();
+    let last: Vec<_> = seen
+        .rsplit(|name| name == "ListBegan")
+        .next()
+        .unwrap()
+        .to_vec();
     assert_eq!(last.len(), 9, "{last:?}");
     assert_eq!(last[8], "Listed");
 }
@@ -191,8 +196,7 @@ async fn objects_without_labels_are_labelled_if_they_name_this_node() {
         seen,
         ["ListBegan", "10.0.0.1", "10.0.0.3-00000007", "Listed"]
     );
-    let labels_of =
-        |name: &str| api.object(CONFLICTS, name).unwrap()["metadata"]["labels"].clone();
+    let labels_of = |name: &str| api.object(CONFLICTS, name).unwrap()["metadata"]["labels"].clone();
     assert_eq!(labels_of("10.0.0.1"), labels(&["b", "a"]));
     assert_eq!(labels_of("10.0.0.2"), Value::Null);
     assert_eq!(labels_of("10.0.0.3-00000007")[SCOPE_LABEL], "node");
@@ -200,7 +204,7 @@ async fn objects_without_labels_are_labelled_if_they_name_this_node() {
 
 #[test]
 fn only_conflicts_that_name_this_node_are_passed_on() {
-    let (mut watch, _received) = watching(&server());
+    let (watch, _received) = watching(&server());
     let right = spec("10.0.0.1", ["a", "b"]);
     let mut within = spec("10.0.0.1", ["b", "b"]);
     within["scope"] = "node".into();
@@ -211,24 +215,28 @@ fn only_conflicts_that_name_this_node_are_passed_on() {
         object("10.0.0.1", &json!({})),
     ];
     for object in skipped {
-        assert!(watch.apply(Event::Apply(object.clone())).is_none());
-        assert!(watch.apply(Event::Delete(object)).is_none());
+        assert!(watch.reader().apply(Event::Apply(object.clone())).is_none());
+        assert!(watch.reader().apply(Event::Delete(object)).is_none());
     }
-    let changed = watch.apply(Event::Apply(object("10.0.0.1", &right)));
+    let changed = watch
+        .reader()
+        .apply(Event::Apply(object("10.0.0.1", &right)));
     assert!(matches!(changed, Some(WatchUpdate::Changed(_))));
-    let deleted = watch.apply(Event::Delete(object("10.0.0.1", &right)));
+    let deleted = watch
+        .reader()
+        .apply(Event::Delete(object("10.0.0.1", &right)));
     assert!(matches!(deleted, Some(WatchUpdate::Deleted(_))));
 }
 
 #[tokio::test(start_paused = true)]
 async fn owners_of_a_watched_conflict_own_what_is_written_later() {
     let api = server();
-    let (mut watch, _received) = watching(&api);
+    let (watch, _received) = watching(&api);
     let right = spec("10.0.0.1", ["b", "a"]);
     let mut watched = object("10.0.0.1", &right);
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "b", "uid": "uid-of-b"}]);
     watched.metadata.owner_references = serde_json::from_value(owner).unwrap();
-    watch.apply(Event::Apply(watched));
+    watch.reader().apply(Event::Apply(watched));
     let conflict = serde_json::from_value(right).unwrap();
     let request = Request::CreateConflict(conflict);
     watch.registry.execute("10.0.0.1", &request).await;
@@ -252,7 +260,10 @@ async fn list_that_fails_is_tried_again_with_another_client() {
         // A list that fails is tried again with another client, whatever the reason is.
         assert!(follow(&mut watch, &api).await, "{code}");
         let failed = received.recv().await;
-        assert!(matches!(failed, Some(WatchUpdate::Failed(_))), "{failed:?}");
+        assert!(
+            matches!(failed, Some(WatchUpdate::Failed(Way::Watch, _))),
+            "{failed:?}"
+        );
     }
 }
 
@@ -275,8 +286,47 @@ async fn delay_begins_anew_once_the_watch_works() {
     let api = server();
     let (mut watch, _received) = watching(&api);
     for _ in 0..20 {
-        watch.delay.advance();
+        watch.watch.delay.advance();
     }
     follow(&mut watch, &api).await;
-    assert_eq!(watch.delay.current(), FIRST_DELAY);
+    assert_eq!(watch.watch.delay.current(), FIRST_DELAY);
+}
+
+/// What the watch of the own Node reports.
+fn own_node(update: WatchUpdate) -> Option<Vec<String>> {
+    match update {
+        WatchUpdate::OwnNode(node) => node.map(|node| node.pod_cidrs),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn own_node_is_followed_from_before_it_exists_until_it_is_gone() {
+    const NODES: &str = "/api/v1/nodes";
+    let api = server();
+    api.install(NODES);
+    let registry = Registry::new(KubeClient::simulated(&api), "a".to_owned());
+    let (updates, mut received) = mpsc::channel(100);
+    let watching = tokio::spawn(watch_own_node(
+        KubeClient::simulated(&api),
+        Arc::new(registry),
+        "a".to_owned(),
+        updates,
+    ));
+    assert_eq!(own_node(received.recv().await.unwrap()), None);
+    api.apply(NODES, "b", &json!({"podCIDRs": ["10.244.2.0/24"]}));
+    api.apply(NODES, "a", &json!({}));
+    assert_eq!(own_node(received.recv().await.unwrap()), Some(Vec::new()));
+    api.apply(NODES, "a", &json!({"podCIDRs": ["10.244.1.0/24"]}));
+    let ranges = own_node(received.recv().await.unwrap());
+    assert_eq!(ranges, Some(vec!["10.244.1.0/24".to_owned()]));
+    api.delete(NODES, "a");
+    assert_eq!(own_node(received.recv().await.unwrap()), None);
+    let requests = api.requests();
+    let is_of_own = |what: &str| what.contains("fieldSelector=metadata.name%3Da&");
+    assert!(
+        requests.iter().all(|(_, what)| is_of_own(what)),
+        "{requests:?}"
+    );
+    watching.abort();
 }

@@ -116,6 +116,8 @@ impl Agent {
     /// Gets what happened to conflicts since.
     pub(super) fn watch(&mut self, server: &Server) {
         let node = self.protocol.me.node.clone();
+        let uid = server.nodes.get(&node).map(|state| state.uid.clone());
+        self.protocol.own_node_changed(self.now, uid);
         let Some(position) = self.watch.replace(server.log.len()) else {
             self.list(server.conflicts_at(server.log.len(), &node));
             return;

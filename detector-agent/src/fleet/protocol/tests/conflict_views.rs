@@ -15,7 +15,10 @@ fn conflict_of_others_is_found_by_creating_it() {
     c.run(&mut server);
     let mut a = Agent::new("a");
     a.watch(&server);
-    assert!(a.protocol.entries.is_empty(), "it does not concern this node");
+    assert!(
+        a.protocol.entries.is_empty(),
+        "it does not concern this node"
+    );
     a.claim(address(), "web");
     let sent: Vec<_> = std::iter::from_fn(|| a.exchange(&mut server)).collect();
     let [

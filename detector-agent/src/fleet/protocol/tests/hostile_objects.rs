@@ -107,10 +107,7 @@ fn huge_texts_are_cut() {
     let mut a = Agent::new("a");
     a.claim(address(), "web");
     a.run(&mut server);
-    server.write_conflict(conflict(
-        address(),
-        vec![huge("b"), claimant("a", "a-0")],
-    ));
+    server.write_conflict(conflict(address(), vec![huge("b"), claimant("a", "a-0")]));
     let sent = a.run(&mut server);
     let mut written = written(&sent).peekable();
     assert!(written.peek().is_some(), "{}", sent.len());

@@ -8,8 +8,8 @@ use super::{
     server::Server,
 };
 
-/// Longer than the time between two reads of the own Node.
-const PERIOD: Duration = Duration::from_secs(360);
+/// Longer than the time after which a claim is verified that the garbage collector may still delete.
+const COLLECTED: Duration = Duration::from_secs(90);
 
 fn registered() -> (Server, Agent) {
     let mut server = server(&["a"]);
@@ -26,67 +26,58 @@ fn is_registered(server: &Server) -> bool {
         .all(|subject| holder(server, subject).is_some())
 }
 
-#[test]
-fn own_node_is_read_every_few_minutes() {
-    let (mut server, mut a) = registered();
-    let sent = a.run_for(&mut server, 10 * PERIOD);
-    let of_node = |request: &Request| matches!(request, Request::GetNode(node) if node == "a");
-    let reads = sent.iter().filter(|(_, request)| of_node(request)).count();
-    assert!((9..=15).contains(&reads), "{sent:?}");
-    assert_eq!(reads, sent.len(), "{sent:?}");
-}
-
-#[test]
-fn claims_are_registered_again_after_the_node_was_made_again() {
-    let (mut server, mut a) = registered();
-    a.run_for(&mut server, PERIOD);
-    server.delete_node("a");
+fn make_again(server: &mut Server) {
     let again = NodeState {
         uid: "another".to_owned(),
         boot_id: "a-0".to_owned(),
         is_ready: true,
     };
     server.nodes.insert("a".to_owned(), again);
+}
+
+#[test]
+fn own_node_costs_no_requests() {
+    let (mut server, mut a) = registered();
+    let sent = a.run_for(&mut server, Duration::from_secs(3_600));
+    assert!(sent.is_empty(), "{sent:?}");
+}
+
+#[test]
+fn claims_are_registered_again_as_soon_as_the_node_was_made_again() {
+    let (mut server, mut a) = registered();
+    server.delete_node("a");
+    make_again(&mut server);
     assert!(!is_registered(&server));
-    a.run_for(&mut server, PERIOD);
+    a.run(&mut server);
     assert!(is_registered(&server));
 }
 
 #[test]
 fn claims_are_registered_again_after_the_node_was_deleted() {
     let (mut server, mut a) = registered();
-    a.run_for(&mut server, PERIOD);
     server.delete_node("a");
-    a.run_for(&mut server, PERIOD);
+    a.run(&mut server);
     assert!(is_registered(&server));
 }
 
 #[test]
-fn node_that_was_made_again_soon_after_the_start_is_noticed() {
+fn claims_that_are_collected_later_are_registered_again() {
     let (mut server, mut a) = registered();
-    server.delete_node("a");
-    let again = NodeState {
-        uid: "another".to_owned(),
-        boot_id: "a-0".to_owned(),
-        is_ready: true,
-    };
-    server.nodes.insert("a".to_owned(), again);
-    a.run_for(&mut server, PERIOD);
+    make_again(&mut server);
+    let sent = a.run(&mut server);
+    assert_eq!(sent, [Request::GetClaim, Request::GetClaim], "still there");
+    server.claims.clear();
+    a.run_for(&mut server, COLLECTED);
     assert!(is_registered(&server));
 }
 
 #[test]
-fn node_that_is_missing_at_the_first_read_makes_the_claims_be_read_again() {
+fn node_that_is_known_for_the_first_time_is_no_news() {
     let mut server = Server::default();
     let mut a = Agent::new("a");
     a.claim(address(), "web");
     let sent = a.run(&mut server);
-    let [
-        Request::CreateClaim(_),
-        Request::GetNode(_),
-        Request::GetClaim,
-    ] = &sent[..]
-    else {
+    let [Request::CreateClaim(_)] = &sent[..] else {
         panic!("{sent:?}");
     };
 }

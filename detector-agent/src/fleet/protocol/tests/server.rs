@@ -113,10 +113,13 @@ impl Server {
             Event::Changed(stored) => (stored, false),
             Event::Deleted(stored) => (stored, true),
         };
-        let before = self.log[..position].iter().rev().find_map(|event| match event {
-            Event::Changed(before) if before.version.uid == stored.version.uid => Some(before),
-            _ => None,
-        });
+        let before = self.log[..position]
+            .iter()
+            .rev()
+            .find_map(|event| match event {
+                Event::Changed(before) if before.version.uid == stored.version.uid => Some(before),
+                _ => None,
+            });
         let was_selected = before.is_some_and(|before| names(&before.spec, node));
         match !is_deleted && names(&stored.spec, node) {
             true => Some(Event::Changed(stored.clone())),

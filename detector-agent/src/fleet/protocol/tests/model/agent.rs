@@ -9,8 +9,7 @@ use crate::{
         Subject,
         objects::Party,
         protocol::{
-            Call, Effect, Identity, LocalClaim, Memory, Mode, Outcome, Protocol, Report, Request,
-            Settings,
+            Call, Effect, Identity, LocalClaim, Memory, Mode, Outcome, Protocol, Report, Settings,
             tests::server::{Event, Server},
         },
     },
@@ -51,8 +50,8 @@ pub(super) struct Node {
     pub(super) agent: Option<Protocol>,
     /// Its agent knows what the node has.
     pub(super) is_fed: bool,
-    /// Its agent has read its own Node.
-    pub(super) knows_itself: bool,
+    /// The uid of its Node as its agent has watched it last.
+    pub(super) own_uid: Option<Option<String>>,
     /// This node's clock is ahead of the model's by so much.
     pub(super) ahead: u64,
     pub(super) journal: BTreeMap<Subject, Memory>,
@@ -76,7 +75,7 @@ impl Node {
             not_ready_until: 0,
             agent: None,
             is_fed: false,
-            knows_itself: false,
+            own_uid: None,
             ahead: 1_000_000_000 * (1 + number as u64 * 37),
             journal: BTreeMap::new(),
             may_leak: false,
@@ -104,7 +103,7 @@ impl Node {
         let at = self.clock(now);
         agent.restore(at, self.journal.values().cloned().collect());
         self.agent = Some(agent);
-        (self.is_fed, self.knows_itself) = (false, false);
+        (self.is_fed, self.own_uid) = (false, None);
         self.watch = None;
     }
 
@@ -191,6 +190,21 @@ impl Node {
         Some(call)
     }
 
+    /// Its agent gets its own Node. Returns whether that is news.
+    pub(super) fn watch_own(&mut self, server: &Server, now: u64) -> bool {
+        let at = self.clock(now);
+        let uid = server.nodes.get(&self.name).map(|state| state.uid.clone());
+        let Some(agent) = self.agent.as_mut().filter(|_| !self.is_cut) else {
+            return false;
+        };
+        if self.own_uid.as_ref() == Some(&uid) {
+            return false;
+        }
+        agent.own_node_changed(at, uid.clone());
+        self.own_uid = Some(uid);
+        true
+    }
+
     /// One event of the watch, or the list, which may be `behind` by so many events. Returns whether there was one.
     pub(super) fn watch(&mut self, server: &Server, behind: usize, now: u64) -> bool {
         let at = self.clock(now);
@@ -227,8 +241,6 @@ impl Node {
             return;
         };
         let at = self.clock(now);
-        self.knows_itself |= matches!((&call.request, &outcome),
-            (Request::GetNode(node), Outcome::Node(_)) if *node == self.name);
         if let Some(agent) = &mut self.agent {
             agent.answer(at, call.id, outcome);
         }

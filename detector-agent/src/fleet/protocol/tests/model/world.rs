@@ -188,7 +188,7 @@ impl World {
                     self.has_faults = true;
                     // An agent that did not know the Node before does not notice that it is another one.
                     let recreated = &self.nodes[node];
-                    self.is_tampered |= recreated.agent.is_some() && !recreated.knows_itself;
+                    self.is_tampered |= recreated.agent.is_some() && recreated.own_uid.is_none();
                     self.server.delete_node(&recreated.name);
                     self.register_node(node);
                 }
@@ -260,10 +260,10 @@ impl World {
 
     /// One thing that is under way happens, whichever.
     fn step(&mut self) -> Result<bool, TestCaseError> {
-        let first = self.rng.usize(0..self.nodes.len() * 4);
-        for i in 0..self.nodes.len() * 4 {
-            let chosen = (first + i) % (self.nodes.len() * 4);
-            let (node, action) = (chosen / 4, chosen % 4);
+        let first = self.rng.usize(0..self.nodes.len() * 5);
+        for i in 0..self.nodes.len() * 5 {
+            let chosen = (first + i) % (self.nodes.len() * 5);
+            let (node, action) = (chosen / 5, chosen % 5);
             let happened = match action {
                 0 => {
                     for report in self.nodes[node].take_effects() {
@@ -273,6 +273,7 @@ impl World {
                 }
                 1 => self.serve(node),
                 2 => self.deliver(node),
+                3 => self.nodes[node].watch_own(&self.server, self.now),
                 _ => {
                     let behind = self.rng.usize(0..STALE);
                     self.nodes[node].watch(&self.server, behind, self.now)
