@@ -129,6 +129,39 @@ fn parent_of_ipam_state_is_mounted_unless_it_is_shared() {
     assert_eq!(mounted("/data/cni/a, /data/cni/b"), ["/data/cni"]);
 }
 
+/// Server-side apply refuses a path that is mounted twice.
+#[test]
+fn every_path_is_mounted_once() {
+    for values in [
+        "{ipam: {hostLocalDirectories: [/run/containerd/ipam]}}",
+        "{ipam: {hostLocalDirectories: [/run/containerd/ipam, /run/containerd/other]}}",
+        "{runtime: {socketDirectory: /run/k3s}, ipam: {hostLocalDirectories: [/run/k3s/ipam]}}",
+        "{runtime: {socketDirectory: /run/flannel}, ipam: {hostLocalDirectories: [/run/flannel]}}",
+        "{ipam: {hostLocalDirectories: [/var/lib/cni/mine, /etc/cni/net.d/state]}}",
+        "{ipam: {hostLocalDirectories: [/var/run/aws-node/x], aws: true}}",
+        "{stateDirectory: /data/agent, ipam: {hostLocalDirectories: [/data/agent/cni]}}",
+        "{runtime: {mountSocket: false}, ipam: {hostLocalDirectories: [/run/containerd/ipam]}}",
+    ] {
+        let daemonset = daemonset(values);
+        let spec = &daemonset["spec"]["template"]["spec"];
+        let unique = |list: &serde_yaml_ng::Value, key: &str| {
+            let list = list.as_sequence().unwrap();
+            let text = |entry: &serde_yaml_ng::Value| entry[key].as_str().unwrap().to_owned();
+            let mut seen: Vec<_> = list.iter().map(text).collect();
+            let all = seen.len();
+            seen.sort();
+            seen.dedup();
+            assert_eq!(seen.len(), all, "{key} with {values}: {seen:?}");
+            seen
+        };
+        let mounts = unique(&spec["containers"][0]["volumeMounts"], "mountPath");
+        unique(&spec["volumes"], "name");
+        let is_mounted = mounts.iter().any(|path| path == "/run/containerd");
+        let has_state = values.contains("/run/containerd");
+        assert!(is_mounted || !has_state, "{values}: {mounts:?}");
+    }
+}
+
 /// A directory that is missing on a node is named in the pod's events; kubelet does not create it there.
 #[test]
 fn directories_of_others_are_not_created() {
