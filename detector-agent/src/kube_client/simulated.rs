@@ -36,8 +36,8 @@ struct State {
     /// By path.
     objects: BTreeMap<String, BTreeMap<String, Value>>,
     watches: Vec<Watch>,
-    /// The resource of which lists fail.
-    failing_lists: Option<String>,
+    /// The path to which requests fail.
+    failing_path: Option<String>,
     /// How the next requests that are no watches end.
     failures: VecDeque<Failure>,
 }
@@ -180,9 +180,16 @@ impl SimulatedApi {
         self.state().objects.get(path)?.get(name).cloned()
     }
 
-    /// Lets all lists of a resource fail from now on.
-    pub(crate) fn fail_lists(&self, path: &str) {
-        self.state().failing_lists = Some(path.to_owned());
+    /// Lets all requests to a path fail from now on, except watches.
+    pub(crate) fn fail_all(&self, path: &str) {
+        self.state().failing_path = Some(path.to_owned());
+    }
+
+    /// All objects of a resource.
+    pub(crate) fn objects(&self, path: &str) -> Vec<Value> {
+        let state = self.state();
+        let objects = state.objects.get(path).into_iter().flatten();
+        objects.map(|(_, object)| object.clone()).collect()
     }
 
     /// Lets the next request that is no watch fail; after it the one of the next call, and so on.
@@ -227,6 +234,9 @@ impl SimulatedApi {
             });
             return Ok(Response::new(watch_body(changes, until)));
         }
+        if state.failing_path.as_deref() == Some(path) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         let failure = state.failures.pop_front();
         if failure.is_none_or(|failure| failure.takes_effect)
             && let Some((code, body)) = state.write(request)
@@ -242,9 +252,6 @@ impl SimulatedApi {
                 headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
             }
             return Ok(response);
-        }
-        if request.method() == Method::GET && state.failing_lists.as_deref() == Some(path) {
-            return Err(io::ErrorKind::InvalidData.into());
         }
         let version = state.version.to_string();
         let body = if let Some(objects) = state.objects.get(path) {

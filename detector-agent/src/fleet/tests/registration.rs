@@ -344,7 +344,7 @@ async fn nothing_is_shown_to_work_before_the_first_list() {
     let api = server(&[("a", "10.244.1.0/24")]);
     let a = Agent::start(&api, "a");
     a.inbox.complete();
-    api.fail_lists(CONFLICTS);
+    api.fail_all(CONFLICTS);
     wait(5, "registration", || is_held_by(&api, "10.244.1.0-24", "a")).await;
     let (state, detail) = a.part();
     assert_eq!(state, State::Starting, "{detail}");

@@ -39,6 +39,16 @@ pub(super) struct Request {
     pub(super) kind: RequestKind,
 }
 
+/// A subject, and the object of an Event about it.
+pub(super) type Key = (SubjectId, String);
+
+impl Request {
+    /// What is posted with one key stays in order.
+    pub(super) fn key(&self) -> Key {
+        (self.subject, self.notice.object())
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestKind {
     /// A new Event.
@@ -132,7 +142,7 @@ impl Ledger {
             .collect()
     }
 
-    /// Records that a request was granted: the Event exists under the request's name.
+    /// Records that a request was granted: the Event exists under the request's name, or will.
     pub(super) fn posted(&mut self, request: &Request, now: Instant) {
         self.record(request, Some(request.name.clone()));
         self.recent.record(request, now);

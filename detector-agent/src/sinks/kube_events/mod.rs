@@ -7,11 +7,12 @@
 //!
 //! Of an address sweep, the pod that sweeps gets an Event, and the other pods of its conflicts get none.
 //!
-//! Invariants: offering an event never waits; the queue, what waits for names, the remembered Events and the rate per
-//! object are bounded.
+//! Invariants: offering an event never waits; the queue, what waits for names or for the server, the remembered Events and the rate
+//! per object are bounded; what is not posted is counted.
 
 mod ledger;
 mod notices;
+mod pending;
 mod poster;
 mod spam_filter;
 #[cfg(test)]
@@ -24,11 +25,13 @@ use tracing::{info, warn};
 
 use self::{
     ledger::{Ledger, Request},
+    pending::{Pending, Waiting},
     poster::EventPoster,
     spam_filter::SpamFilter,
 };
 use crate::{
     clock,
+    counted::counted,
     event::AnyEvent,
     health::Part,
     kube_client::KubeClient,
@@ -68,6 +71,7 @@ impl KubeEvents {
             poster: EventPoster::new(kube, instance),
             ledger: Ledger::default(),
             spam_filter: SpamFilter::default(),
+            pending: Pending::default(),
             is_failing: false,
             log_budget: LogBudget::new(),
             metrics,
@@ -94,6 +98,7 @@ struct Posting {
     poster: EventPoster,
     ledger: Ledger,
     spam_filter: SpamFilter,
+    pending: Pending,
     is_failing: bool,
     log_budget: LogBudget,
     metrics: Arc<Metrics>,
@@ -109,41 +114,44 @@ impl Posting {
                     None => return,
                 },
                 () = sleep_until_some(self.ledger.next_due()) => Vec::new(),
+                () = sleep_until_some(self.pending.next_due(Instant::now())) => Vec::new(),
             };
-            self.post(requests).await;
+            self.accept(requests);
             // A queue that is never empty delays nothing that is due.
             let due = self.ledger.take_due(Instant::now());
-            self.post(due).await;
+            self.accept(due);
+            if let Some(next) = self.pending.take_due(Instant::now()) {
+                self.post(next).await;
+            }
         }
     }
 
-    /// Posts these; the end of something whose beginning was not posted is left out.
-    async fn post(&mut self, requests: Vec<Request>) {
+    /// Keeps these until they are posted; the end of something whose beginning is not is left out.
+    fn accept(&mut self, requests: Vec<Request>) {
         let mut left_out = Vec::new();
         for request in requests {
-            let object = (request.subject, request.notice.object());
-            if left_out.contains(&object) {
+            if left_out.contains(&request.key()) {
                 continue;
             }
             let rate_key = request.notice.rate_key();
-            if !self.spam_filter.take_token(&rate_key, Instant::now()) {
-                self.count("limited");
-                self.ledger.held_back(&request);
-                left_out.push(object);
+            let outcome = if !self.spam_filter.take_token(&rate_key, Instant::now()) {
+                "limited"
+            } else if !self.pending.push(request.clone()) {
+                "dropped"
+            } else {
+                self.ledger.posted(&request, Instant::now());
                 continue;
-            }
-            let posted = self.poster.post(&request).await;
-            if posted.is_err() {
-                left_out.push(object);
-            }
-            self.conclude(&request, posted);
+            };
+            self.count(outcome);
+            self.ledger.held_back(&request);
+            left_out.push(request.key());
         }
     }
 
-    fn conclude(&mut self, request: &Request, posted: Result<(), PostFailure>) {
-        match posted {
+    async fn post(&mut self, next: Waiting) {
+        match self.poster.post(&next.request).await {
             Ok(()) => {
-                self.ledger.posted(request, Instant::now());
+                self.pending.answered();
                 self.count("delivered");
                 self.health.works("posts events on pods and the node");
                 if std::mem::take(&mut self.is_failing) {
@@ -151,26 +159,40 @@ impl Posting {
                 }
             }
             Err(PostFailure::Rejected(why)) => {
-                self.ledger.held_back(request);
+                self.pending.answered();
                 self.count("rejected");
-                if self.log_budget.take(clock::now()) {
-                    let object = request.notice.object();
-                    warn!(
-                        object,
-                        "Kubernetes event not accepted, others are posted: {why}"
-                    );
-                }
-                self.health
-                    .degraded(format!("an event was not accepted: {why}"));
+                self.give_up(&next.request, &why);
             }
             Err(PostFailure::Failed(why)) => {
                 self.count("failed");
                 if !std::mem::replace(&mut self.is_failing, true) {
-                    warn!("cannot post Kubernetes events: {why}");
+                    warn!("cannot post Kubernetes events, trying again: {why}");
                 }
-                self.health.failed(why);
+                if let Some(request) = self.pending.failed(next, Instant::now()) {
+                    self.count("given_up");
+                    self.give_up(&request, &why);
+                }
+                let waiting = counted(self.pending.len(), "event waits", "events wait");
+                self.health.failed(format!("{why}; {waiting}"));
             }
         }
+    }
+
+    /// This one will not be posted, nor what follows on it.
+    fn give_up(&mut self, request: &Request, why: &str) {
+        self.ledger.held_back(request);
+        let followers = self.pending.remove_followers(request);
+        self.metrics
+            .count_deliveries(SINK, "dropped", followers as u64);
+        if self.log_budget.take(clock::now()) {
+            let object = request.notice.object();
+            warn!(
+                object,
+                "Kubernetes event not accepted, others are posted: {why}"
+            );
+        }
+        self.health
+            .degraded(format!("an event was not accepted: {why}"));
     }
 
     fn count(&self, outcome: &'static str) {

@@ -13,19 +13,13 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use serde_json::json;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::{
     ledger::{Request, RequestKind},
     notices::truncated,
 };
-use crate::{
-    kube_client::KubeClient,
-    sinks::{
-        client::{PostFailure, is_rejection},
-        retry::RetryPolicy,
-    },
-};
+use crate::{kube_client::KubeClient, sinks::client::PostFailure};
 
 /// The reporting controller, a qualified name as the API requires.
 const CONTROLLER: &str = "ipconflict.io/detector-agent";
@@ -33,15 +27,6 @@ const CONTROLLER: &str = "ipconflict.io/detector-agent";
 const COMPONENT: &str = "ip-conflict-detector";
 /// The longest name of an instance, in bytes.
 const INSTANCE: usize = 128;
-/// Attempts for one Event; with the pauses, the server may be unreachable for a minute.
-const ATTEMPTS: u32 = 12;
-/// Attempts while the server denies access; with the pauses, eight seconds at least. A server that has just started denies
-/// everything until it has read its roles.
-const DENIED_ATTEMPTS: u32 = 7;
-const PAUSES: RetryPolicy = RetryPolicy {
-    first: Duration::from_millis(250),
-    longest: Duration::from_secs(10),
-};
 /// The longest time of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -50,9 +35,6 @@ pub(super) struct EventPoster {
     kube: KubeClient,
     instance: String,
     client: Option<Client>,
-    /// Access was denied for so long that the role lacks a rule.
-    is_denied: bool,
-    random: fastrand::Rng,
 }
 
 impl EventPoster {
@@ -62,50 +44,31 @@ impl EventPoster {
             kube,
             instance: truncated(instance, INSTANCE),
             client: None,
-            is_denied: false,
-            random: fastrand::Rng::new(),
         }
     }
 
-    /// Posts one Event; retries unless the server rejects it.
+    /// Posts one Event, once.
     pub(super) async fn post(&mut self, request: &Request) -> Result<(), PostFailure> {
-        let mut failures = 0;
-        loop {
-            let why = match self.client().await {
-                Err(why) => why,
-                Ok(client) => match timeout(TIMEOUT, self.send(client, request)).await {
-                    Ok(Ok(())) => {
-                        self.is_denied = false;
-                        return Ok(());
-                    }
-                    Ok(Err(Error::Api(status))) if status.code == 401 => {
-                        // The token was rotated: a new client reads it again.
-                        self.client = None;
-                        Error::Api(status).to_string()
-                    }
-                    Ok(Err(Error::Api(status))) if is_rejection(status.code) => {
-                        return Err(PostFailure::Rejected(Error::Api(status).to_string()));
-                    }
-                    Ok(Err(Error::Api(status)))
-                        if status.code == 403
-                            && !self.is_denied
-                            && failures + 1 < DENIED_ATTEMPTS =>
-                    {
-                        Error::Api(status).to_string()
-                    }
-                    Ok(Err(Error::Api(status))) if is_final(status.code) => {
-                        self.is_denied = status.code == 403;
-                        return Err(PostFailure::Failed(Error::Api(status).to_string()));
-                    }
-                    Ok(Err(error)) => error.to_string(),
-                    Err(_) => format!("no response within {TIMEOUT:?}"),
-                },
-            };
-            failures += 1;
-            if failures == ATTEMPTS {
-                return Err(PostFailure::Failed(why));
+        let client = self.client().await.map_err(PostFailure::Failed)?;
+        match timeout(TIMEOUT, self.send(client, request)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(Error::Api(status))) => {
+                let (code, why) = (status.code, Error::Api(status).to_string());
+                if code == 401 {
+                    // The token was rotated: a new client reads it again.
+                    self.client = None;
+                }
+                Err(if is_final(code) {
+                    PostFailure::Rejected(why)
+                } else {
+                    PostFailure::Failed(why)
+                })
             }
-            sleep(PAUSES.wait(failures, &mut self.random)).await;
+            Ok(Err(error)) => Err(PostFailure::Failed(error.to_string())),
+            Err(_) => {
+                let why = format!("no response within {TIMEOUT:?}");
+                Err(PostFailure::Failed(why))
+            }
         }
     }
 
@@ -113,7 +76,8 @@ impl EventPoster {
         if let Some(client) = &self.client {
             return Ok(client.clone());
         }
-        let (client, _) = self.kube.connect().await.map_err(|why| why.to_string())?;
+        let client = self.kube.connect_without_retries().await;
+        let client = client.map_err(|why| why.to_string())?;
         Ok(self.client.insert(client).clone())
     }
 
@@ -189,7 +153,7 @@ impl EventPoster {
     }
 }
 
-/// Whether a retry would get the same response.
+/// Whether a retry would get the same response. A server that has just started denies everything until it has read its roles.
 fn is_final(code: u16) -> bool {
-    (400..500).contains(&code) && !matches!(code, 408 | 429)
+    (400..500).contains(&code) && !matches!(code, 401 | 403 | 408 | 409 | 429)
 }

@@ -4,13 +4,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
 
-use super::ledger::{Ledger, Request, RequestKind};
+use super::{
+    KubeEvents, SINK,
+    ledger::{Ledger, Request, RequestKind},
+    pending::MAX_PENDING,
+};
 use crate::{
     engine::{AnomalyId, AnomalyKind, Network},
     event::{AnyEvent, Change, ClaimantData, SubjectState, samples},
+    health::{Health, Role, State},
+    kube_client::{KubeClient, simulated::SimulatedApi},
+    metrics::{Delivery, Metrics},
     pods::{IS_THE_NODE, Pod, Via},
+    sinks::EventSink as _,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -394,4 +403,118 @@ fn memory_is_bounded() {
     // The others wait.
     assert_eq!(posted, 6000 - 512);
     assert!(ledger.remembered() <= 4096);
+}
+
+/// The sink with a server.
+struct Sink {
+    api: SimulatedApi,
+    sink: KubeEvents,
+    metrics: Arc<Metrics>,
+    health: Health,
+}
+
+const SHOP: &str = "/api/v1/namespaces/shop/events";
+const NODE: &str = "/api/v1/namespaces/default/events";
+
+impl Sink {
+    fn start() -> Self {
+        let api = SimulatedApi::default();
+        api.install(SHOP);
+        api.install(NODE);
+        let (metrics, health) = (Arc::new(Metrics::new()), Health::default());
+        let (sink, posting) = KubeEvents::new(
+            KubeClient::simulated(&api),
+            "node-1".to_owned(),
+            Arc::clone(&metrics),
+            health.part(Role::Sink, "kubernetes"),
+        );
+        tokio::spawn(posting);
+        Self {
+            api,
+            sink,
+            metrics,
+            health,
+        }
+    }
+
+    fn count(&self, outcome: &'static str) -> u64 {
+        let labels = Delivery::new(SINK, outcome);
+        self.metrics.deliveries.get_or_create(&labels).get()
+    }
+
+    /// The reasons of the Events in a namespace, in the order of their creation.
+    fn reasons(&self, path: &str) -> Vec<String> {
+        let mut events = self.api.objects(path);
+        events.sort_by_key(|event| {
+            let version = event["metadata"]["resourceVersion"].as_str().unwrap();
+            version.parse::<u64>().unwrap()
+        });
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        events.iter().map(|event| text(&event["reason"])).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_of_an_outage_are_posted_after_it() {
+    let mut it = Sink::start();
+    let both = [("vetha", Some("a")), ("vethb", Some("b"))];
+    it.api.set_down(true);
+    it.sink.offer(&conflict(Change::Raised, "c", &both));
+    sleep(600 * SECOND).await;
+    it.sink.offer(&conflict(Change::Resolved, "c", &both));
+    it.sink.offer(&conflict(Change::Raised, "d", &both[..1]));
+    sleep(600 * SECOND).await;
+    assert_eq!(it.count("delivered"), 0);
+    let part = it.health.report().pop().unwrap();
+    assert_eq!(part.state, State::Failed);
+    assert!(part.detail.ends_with("5 events wait"), "{}", part.detail);
+    it.api.set_down(false);
+    sleep(12 * SECOND).await;
+    let reasons = it.reasons(SHOP);
+    let of = |reason: &str| reasons.iter().filter(|r| *r == reason).count();
+    assert_eq!((of("IPConflict"), of("IPConflictResolved")), (3, 2));
+    assert_eq!(it.count("delivered"), 5);
+    assert_eq!(it.health.report().pop().unwrap().state, State::Works);
+}
+
+#[tokio::test(start_paused = true)]
+async fn event_that_cannot_be_posted_delays_no_others() {
+    let mut it = Sink::start();
+    it.api.fail_all(SHOP);
+    let pods = [("vetha", Some("a")), ("vethb", Some("b"))];
+    it.sink.offer(&conflict(Change::Raised, "c", &pods));
+    sleep(60 * SECOND).await;
+    // On the Node; each is an object of its own.
+    for id in 0..20 {
+        let mut leak = samples::drift(&format!("10.244.9.{id}"));
+        leak.data.kind = AnomalyKind::IpamLeak;
+        leak.data.anomaly_id = AnomalyId(id + 1);
+        (leak.data.device, leak.data.pod) = (None, None);
+        let leak = AnyEvent::from(leak).with_change(Change::Raised);
+        it.sink.offer(&leak);
+        sleep(SECOND).await;
+        assert_eq!(it.reasons(NODE).len(), usize::try_from(id).unwrap() + 1);
+    }
+    // What fails while others are posted is given up, and counted.
+    sleep(120 * SECOND).await;
+    assert_eq!(it.count("given_up"), 2);
+    assert_eq!(it.count("delivered"), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_the_server_is_bounded_and_counted() {
+    let mut it = Sink::start();
+    it.api.set_down(true);
+    for id in 0..MAX_PENDING + 100 {
+        let name = format!("p{id}");
+        let one = [("vetha", Some(&*name))];
+        it.sink
+            .offer(&conflict(Change::Raised, &id.to_string(), &one));
+        tokio::task::yield_now().await;
+    }
+    sleep(60 * SECOND).await;
+    assert_eq!(it.count("dropped"), 100);
+    it.api.set_down(false);
+    sleep(60 * SECOND).await;
+    assert_eq!(it.count("delivered"), MAX_PENDING as u64);
 }
