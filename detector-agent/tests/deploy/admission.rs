@@ -4,6 +4,7 @@
 
 use std::{fs, path::Path};
 
+use detector_agent::fleet::objects::node_label;
 use serde_json::{Value, json};
 
 use crate::tools::{NAME, documents, output, python, render};
@@ -17,6 +18,18 @@ const ANNOTATIONS: &str = "too many or too long annotations";
 const LABELS: &str = "too many labels";
 const ALIVE: &str = "the node of the claim exists and has not been started again";
 const CONFLICTS: &str = "an agent may write only the conflicts of its own node";
+const WITHIN: &str = "a conflict within a node has claimants of that node only";
+const CONFLICT_NAME: &str = "the name of a conflict is its address";
+const NEW: &str =
+    "a new conflict has the holder of the claim and the agent's node, and nothing in it is proven";
+const SUBJECT: &str = "what a conflict is about does not change";
+const JOINS: &str = "a node that takes part in a conflict for the first time only adds itself";
+const PART: &str = "an agent writes only its own node's part of a conflict";
+const CONFIRMS: &str = "only the holder of a claim confirms";
+const REMOVED: &str =
+    "the node of a claimant that is removed exists and has not been started again";
+const CONFLICT_OWNERS: &str = "the owners of a conflict are the nodes of its claimants";
+const CONFLICT_LABELS: &str = "the labels of a conflict are its scope and its nodes";
 
 /// The messages with which requests are refused.
 fn refusals(requests: &[Value]) -> Vec<Vec<String>> {
@@ -137,45 +150,373 @@ fn agent_writes_only_claims_of_its_own_node() {
     assert_refusals(cases);
 }
 
-#[test]
-fn agent_writes_only_conflicts_of_its_own_node() {
-    let conflict = |nodes: &[&str]| {
-        let claimants = nodes.iter().map(|node| json!({"node": node}));
-        json!({"metadata": {"name": "10.244.1.5"}, "spec": {"claimants": claimants.collect::<Vec<_>>()}})
-    };
-    let mut over = conflict(&["b", "c"]);
-    for n in 0..2 {
-        over["spec"]["claimants"][n]["left"] = json!("expired");
+/// A conflict between nodes, each with a pod. The first one holds the claim.
+fn conflict(nodes: &[&str]) -> Value {
+    let claimants = nodes.iter().map(|node| {
+        json!({"node": node, "bootId": "now", "device": format!("veth-{node}"), "namespace": "shop",
+            "pod": format!("pod-{node}")})
+    });
+    json!({"metadata": {"name": "10.244.1.5"}, "spec": {"address": "10.244.1.5", "conflictId": "7", "kind": "duplicate",
+        "scope": "fleet", "state": "Suspected", "confidence": "observed",
+        "claimants": claimants.collect::<Vec<_>>()}})
+}
+
+/// The same with another value in the entry of a claimant.
+fn with(conflict: &Value, claimant: usize, field: &str, value: Value) -> Value {
+    let mut conflict = conflict.clone();
+    conflict["spec"]["claimants"][claimant][field] = value;
+    conflict
+}
+
+/// The same with another value at a path.
+fn at(conflict: &Value, pointer: &str, value: Value) -> Value {
+    let mut conflict = conflict.clone();
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    conflict.pointer_mut(parent).unwrap()[key] = value;
+    conflict
+}
+
+/// A conflict between nodes in which all but these have left.
+fn left(conflict: &Value, claimants: &[usize]) -> Value {
+    let mut conflict = conflict.clone();
+    for n in claimants {
+        conflict["spec"]["claimants"][*n]["left"] = json!("expired");
     }
-    let mut half = over.clone();
-    half["spec"]["claimants"][0] = json!({"node": "b"});
-    let create = |object| request("ipconflicts", "CREATE", object, Value::Null);
-    let update = |object, old| request("ipconflicts", "UPDATE", object, old);
-    let delete = |old| request("ipconflicts", "DELETE", Value::Null, old);
-    let mut without_node = create(conflict(&["b", "a"]));
+    conflict
+}
+
+fn create(object: Value) -> Value {
+    request("ipconflicts", "CREATE", object, Value::Null)
+}
+
+fn update(object: Value, old: Value) -> Value {
+    request("ipconflicts", "UPDATE", object, old)
+}
+
+fn delete(old: Value) -> Value {
+    request("ipconflicts", "DELETE", Value::Null, old)
+}
+
+#[test]
+fn agent_creates_conflicts_between_a_holder_and_its_node() {
+    let new = with(&conflict(&["b", "a"]), 1, "asked", json!(1));
+    let mut without_node = create(new.clone());
     without_node["userInfo"]["extra"] = json!({});
+    let mut of_admin = create(conflict(&["b", "c"]));
+    of_admin["userInfo"]["username"] = json!("admin");
+    let named = |name: &str, address: &str| {
+        let named = at(&new, "/metadata/name", json!(name));
+        create(at(&named, "/spec/address", json!(address)))
+    };
     let cases: Vec<(Value, &[&str])> = vec![
-        (create(conflict(&["b", "a"])), &[]),
-        (create(conflict(&["b", "c"])), &[CONFLICTS]),
-        (without_node, &[NO_NODE, CONFLICTS]),
-        // It joins, stays, and leaves.
+        (create(new.clone()), &[]),
+        (of_admin, &[]),
+        (without_node, &[NO_NODE, CONFLICTS, NEW]),
+        // Between others, with one more, as the holder.
+        (create(conflict(&["b", "c"])), &[CONFLICTS, NEW]),
+        (create(conflict(&["b", "c", "a"])), &[NEW]),
+        (create(conflict(&["b", "a", "c"])), &[NEW]),
+        (create(conflict(&["a", "b"])), &[NEW]),
+        (create(conflict(&["a", "a"])), &[NEW]),
+        (create(conflict(&["a"])), &[NEW]),
+        // Proven from the start.
+        (create(at(&new, "/spec/state", json!("Active"))), &[NEW]),
         (
-            update(conflict(&["b", "c", "a"]), conflict(&["b", "c"])),
+            create(at(&new, "/spec/confidence", json!("certain"))),
+            &[NEW],
+        ),
+        (create(with(&new, 1, "active", json!(true))), &[NEW]),
+        (create(with(&new, 1, "confirmed", json!(1))), &[NEW]),
+        (create(with(&new, 0, "asked", json!(1))), &[NEW]),
+        (create(with(&new, 0, "left", json!("expired"))), &[NEW]),
+        (
+            create(with(&new, 0, "unconfirmedBecause", json!("silent"))),
+            &[NEW],
+        ),
+        // Under another name than its address, so that another address cannot have its conflict.
+        (named("10.244.1.6", "10.244.1.5"), &[CONFLICT_NAME]),
+        (named("10.244.1.5-00000007", "10.244.1.5"), &[CONFLICT_NAME]),
+        (named("fd00--0", "fd00::"), &[]),
+        (named("10.244.1.0-24", "10.244.1.0/24"), &[]),
+    ];
+    assert_refusals(cases);
+}
+
+#[test]
+fn conflicts_within_a_node_name_that_node_only() {
+    let within = |nodes: &[&str]| {
+        let within = at(&conflict(nodes), "/spec/scope", json!("node"));
+        let within = at(&within, "/spec/state", json!("Active"));
+        at(&within, "/metadata/name", json!("10.244.1.5-0000002a"))
+    };
+    let own = within(&["a", "a"]);
+    let cases: Vec<(Value, &[&str])> = vec![
+        (create(own.clone()), &[]),
+        (update(within(&["a", "a", "a"]), own.clone()), &[]),
+        (delete(own.clone()), &[]),
+        (create(within(&["a", "b"])), &[WITHIN]),
+        (create(within(&["b", "b"])), &[CONFLICTS, WITHIN]),
+        (update(within(&["a", "b"]), own.clone()), &[WITHIN]),
+        (update(own.clone(), within(&["b", "b"])), &[WITHIN, REMOVED]),
+        (delete(within(&["b", "b"])), &[CONFLICTS, WITHIN, REMOVED]),
+        // It would take the name of the conflict between nodes.
+        (
+            create(at(&own, "/metadata/name", json!("10.244.1.5"))),
+            &[CONFLICT_NAME],
+        ),
+        (
+            create(at(&own, "/metadata/name", json!("10.244.1.6-0000002a"))),
+            &[CONFLICT_NAME],
+        ),
+        (
+            update(at(&own, "/spec/scope", json!("fleet")), own.clone()),
+            &[SUBJECT],
+        ),
+    ];
+    assert_refusals(cases);
+}
+
+#[test]
+fn node_that_joins_a_conflict_only_adds_itself() {
+    let others = with(&conflict(&["b", "c"]), 1, "active", json!(true));
+    let mut joined = others.clone();
+    let me = conflict(&["a"])["spec"]["claimants"][0].clone();
+    joined["spec"]["claimants"]
+        .as_array_mut()
+        .unwrap()
+        .push(me.clone());
+    let joined = with(&joined, 2, "asked", json!(1));
+    let mut first = others.clone();
+    first["spec"]["claimants"]
+        .as_array_mut()
+        .unwrap()
+        .insert(0, me);
+    let cases: Vec<(Value, &[&str])> = vec![
+        (update(joined.clone(), others.clone()), &[]),
+        (update(first, others.clone()), &[JOINS]),
+        (update(others.clone(), others.clone()), &[CONFLICTS, JOINS]),
+        (
+            update(conflict(&["b", "d"]), others.clone()),
+            &[CONFLICTS, JOINS],
+        ),
+        // It adds another, marks others as left, removes one, or is proven at once.
+        (
+            update(conflict(&["b", "c", "d"]), others.clone()),
+            &[CONFLICTS, JOINS],
+        ),
+        (update(left(&joined, &[0]), others.clone()), &[JOINS]),
+        (update(left(&joined, &[1]), others.clone()), &[JOINS]),
+        (update(conflict(&["b", "a"]), others.clone()), &[JOINS]),
+        (
+            update(with(&joined, 0, "pod", json!("innocent")), others.clone()),
+            &[JOINS],
+        ),
+        (
+            update(with(&joined, 1, "confirmed", json!(1)), others.clone()),
+            &[JOINS],
+        ),
+        (
+            update(with(&joined, 2, "active", json!(true)), others.clone()),
+            &[JOINS],
+        ),
+        (
+            update(with(&joined, 2, "confirmed", json!(1)), others.clone()),
+            &[JOINS],
+        ),
+        (
+            update(at(&joined, "/spec/conflictId", json!("8")), others),
+            &[SUBJECT],
+        ),
+    ];
+    assert_refusals(cases);
+}
+
+#[test]
+fn agent_changes_only_its_own_part_of_a_conflict() {
+    let asked = with(&conflict(&["b", "a", "c"]), 1, "asked", json!(2));
+    let of_holder = with(&conflict(&["a", "b"]), 1, "asked", json!(2));
+    let reordered = conflict(&["d", "b", "a"]);
+    let over = left(&conflict(&["b", "a"]), &[0]);
+    let mut promoted = conflict(&["a", "c"]);
+    promoted["spec"]["claimants"][1]["confirmed"] = json!(1);
+    let cases: Vec<(Value, &[&str])> = vec![
+        // As a contender: it asks, reports, gives a reason, leaves.
+        (
+            update(with(&asked, 1, "asked", json!(3)), asked.clone()),
             &[],
         ),
-        (update(conflict(&["a", "c"]), conflict(&["a", "c"])), &[]),
         (
-            update(conflict(&["b", "c"]), conflict(&["b", "c", "a"])),
+            update(with(&asked, 1, "active", json!(true)), asked.clone()),
             &[],
         ),
         (
-            update(conflict(&["b", "d"]), conflict(&["b", "c"])),
-            &[CONFLICTS],
+            update(
+                with(&asked, 0, "unconfirmedBecause", json!("it is silent")),
+                asked.clone(),
+            ),
+            &[],
         ),
-        (delete(conflict(&["b", "a"])), &[]),
-        (delete(conflict(&["b", "c"])), &[CONFLICTS]),
-        (delete(over), &[]),
-        (delete(half), &[CONFLICTS]),
+        (update(conflict(&["b", "c"]), asked.clone()), &[]),
+        // The claim has another holder.
+        (update(conflict(&["d", "b", "a", "c"]), asked.clone()), &[]),
+        (
+            update(
+                with(&reordered, 0, "active", json!(true)),
+                conflict(&["b", "a"]),
+            ),
+            &[PART],
+        ),
+        (
+            update(
+                with(&reordered, 0, "left", json!("expired")),
+                conflict(&["b", "a"]),
+            ),
+            &[PART],
+        ),
+        (
+            update(conflict(&["d", "e", "b", "a"]), conflict(&["b", "a"])),
+            &[PART],
+        ),
+        (
+            update(conflict(&["b", "a", "d"]), conflict(&["b", "a"])),
+            &[PART],
+        ),
+        // The holder has left, and comes back with another pod.
+        (
+            update(
+                with(&conflict(&["b", "a"]), 0, "pod", json!("next")),
+                over.clone(),
+            ),
+            &[],
+        ),
+        (
+            update(
+                with(&conflict(&["b", "a"]), 0, "pod", json!("next")),
+                conflict(&["b", "a"]),
+            ),
+            &[PART],
+        ),
+        // As the holder: it confirms, is promoted, and leaves.
+        (
+            update(
+                with(&of_holder, 1, "confirmed", json!(2)),
+                of_holder.clone(),
+            ),
+            &[],
+        ),
+        (
+            update(promoted, left(&conflict(&["b", "a", "c"]), &[0])),
+            &[],
+        ),
+        (update(left(&of_holder, &[0]), of_holder.clone()), &[]),
+        // It confirms as a contender, or ends the part of another.
+        (
+            update(with(&asked, 1, "confirmed", json!(2)), asked.clone()),
+            &[CONFIRMS],
+        ),
+        (
+            update(with(&asked, 2, "confirmed", json!(2)), asked.clone()),
+            &[CONFIRMS],
+        ),
+        (update(left(&asked, &[0]), asked.clone()), &[PART]),
+        (update(left(&asked, &[2]), asked.clone()), &[PART]),
+        (
+            update(with(&asked, 2, "active", json!(true)), asked.clone()),
+            &[PART],
+        ),
+        (
+            update(with(&asked, 2, "pod", json!("innocent")), asked.clone()),
+            &[PART],
+        ),
+        (
+            update(with(&asked, 0, "terminating", json!(true)), asked.clone()),
+            &[PART],
+        ),
+        (
+            update(with(&asked, 0, "bootId", json!("before")), asked.clone()),
+            &[PART],
+        ),
+    ];
+    assert_refusals(cases);
+}
+
+#[test]
+fn claimants_are_removed_once_they_have_left_or_their_node_is_gone() {
+    let three = conflict(&["b", "a", "c"]);
+    let rebooted = with(&three, 0, "bootId", json!("before"));
+    let cases: Vec<(Value, &[&str])> = vec![
+        (update(conflict(&["b", "a"]), left(&three, &[2])), &[]),
+        (update(conflict(&["a", "c"]), rebooted.clone()), &[]),
+        // Node `c` does not exist, `b` does and was not started again.
+        (update(conflict(&["b", "a"]), three.clone()), &[]),
+        (update(conflict(&["a", "c"]), three.clone()), &[REMOVED]),
+        (delete(conflict(&["a"])), &[]),
+        (delete(left(&conflict(&["b", "a"]), &[0])), &[]),
+        (
+            delete(with(&conflict(&["b", "a"]), 0, "bootId", json!("before"))),
+            &[],
+        ),
+        (delete(conflict(&["c", "a"])), &[]),
+        (delete(conflict(&["b", "a"])), &[REMOVED]),
+        (delete(conflict(&["b", "c"])), &[CONFLICTS, REMOVED]),
+        (delete(left(&conflict(&["b", "c"]), &[0, 1])), &[]),
+        (delete(left(&conflict(&["b", "c"]), &[0])), &[CONFLICTS]),
+    ];
+    assert_refusals(cases);
+}
+
+#[test]
+fn conflicts_have_no_metadata_but_their_nodes() {
+    let new = conflict(&["b", "a"]);
+    let labelled = |labels: Value| create(at(&new, "/metadata/labels", labels));
+    let owned = |owners: Value| create(at(&new, "/metadata/ownerReferences", owners));
+    let long = "n".repeat(70);
+    let cases: Vec<(Value, &[&str])> = vec![
+        (labelled(json!({})), &[]),
+        (
+            labelled(
+                json!({"ipconflict.io/scope": "fleet", "node.ipconflict.io/b": "", "node.ipconflict.io/a": ""}),
+            ),
+            &[],
+        ),
+        // Node `c` would get what does not concern it.
+        (
+            labelled(json!({"node.ipconflict.io/c": ""})),
+            &[CONFLICT_LABELS],
+        ),
+        (labelled(json!({"x": ""})), &[CONFLICT_LABELS]),
+        (
+            create(at(
+                &at(&conflict(&[&long, "a"]), "/spec/state", json!("Suspected")),
+                "/metadata/labels",
+                json!({node_label(&long): ""}),
+            )),
+            &[],
+        ),
+        (
+            owned(json!([{"kind": "Node", "name": "a"}, {"kind": "Node", "name": "b"}])),
+            &[],
+        ),
+        (
+            owned(json!([{"kind": "Node", "name": "c"}])),
+            &[CONFLICT_OWNERS],
+        ),
+        (
+            owned(json!([{"kind": "Pod", "name": "a"}])),
+            &[CONFLICT_OWNERS],
+        ),
+        (
+            create(at(&new, "/metadata/finalizers", json!(["forever"]))),
+            &[FINALIZERS],
+        ),
+        (
+            create(at(
+                &new,
+                "/metadata/annotations",
+                json!({"a": "x".repeat(257)}),
+            )),
+            &[ANNOTATIONS],
+        ),
     ];
     assert_refusals(cases);
 }

@@ -236,6 +236,9 @@ impl Contest {
 }
 
 /// The conflict as a contender wants it; with `asks`, asking the holder once more.
+///
+/// A new one proves nothing yet, and one of others is joined before anything else in it is changed: the admission policy refuses
+/// everything else, because a node could invent it.
 pub(super) fn contend(
     current: Option<&ConflictSpec>,
     holder: &Holder<'_>,
@@ -247,6 +250,17 @@ pub(super) fn contend(
     let mut spec = current
         .cloned()
         .unwrap_or_else(|| new(cx.subject, cx.fresh_id));
+    let takes_part = spec.claimants.iter().any(|c| c.party.node == cx.me.node);
+    if current.is_some() && !takes_part {
+        spec.claimants.push(ConflictClaimant {
+            party: local.party.clone(),
+            asked: u32::from(asks),
+            terminating: local.terminating,
+            ..ConflictClaimant::default()
+        });
+        return completed(spec, cx.wall);
+    }
+    let proof = proof.filter(|_| takes_part);
     let listed = std::mem::take(&mut spec.claimants);
     let (mut first, mut rest) = (None, Vec::new());
     for (i, c) in listed.into_iter().enumerate() {

@@ -15,7 +15,8 @@ pub(super) enum Change {
     Delete,
 }
 
-/// As its holder: confirms what contenders ask, because `local` lives at this moment, and removes those that are no more.
+/// As its holder: confirms what contenders ask, because `local` lives at this moment, and removes those that are no more. A conflict of
+/// others it leaves to them: contenders name it as soon as they have read the claim.
 pub(super) fn hold(
     current: &ConflictSpec,
     known: u64,
@@ -23,6 +24,9 @@ pub(super) fn hold(
     is_proven: bool,
     cx: &Context<'_>,
 ) -> Option<Change> {
+    if !takes_part(current, cx) {
+        return None;
+    }
     let mut contenders = others(current, known, cx);
     if contenders.is_empty() {
         return Some(Change::Delete);
@@ -44,7 +48,7 @@ pub(super) fn hold(
 /// As a node that does not have the address any more, and holds no `IPClaim`.
 pub(super) fn leave(current: &ConflictSpec, known: u64, cx: &Context<'_>) -> Option<Change> {
     let first = current.claimants.first()?;
-    if !current.claimants.iter().any(|c| c.party.node == cx.me.node) {
+    if !takes_part(current, cx) {
         return None;
     }
     let mut others = others(current, known, cx);
@@ -79,6 +83,10 @@ pub(super) fn drops_reporter(current: &ConflictSpec, change: &Change, cx: &Conte
         Change::Replace(spec) => reporter(spec).is_none(),
         Change::Delete => true,
     }
+}
+
+fn takes_part(current: &ConflictSpec, cx: &Context<'_>) -> bool {
+    current.claimants.iter().any(|c| c.party.node == cx.me.node)
 }
 
 /// Those that take part besides this node.

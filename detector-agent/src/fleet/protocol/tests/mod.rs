@@ -5,6 +5,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod admission;
 mod agent;
 mod columns;
 mod confirmation;

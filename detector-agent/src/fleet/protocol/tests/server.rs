@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::admission;
 use crate::fleet::{
     Subject,
     objects::{ClaimSpec, ConflictSpec},
@@ -30,6 +31,26 @@ pub(super) struct Server {
 }
 
 impl Server {
+    /// The same for the agent of a node: what it writes has to be admitted.
+    pub(super) fn apply_as(&mut self, node: &str, subject: Subject, request: &Request) -> Outcome {
+        self.assert_admitted(node, subject, request);
+        self.apply(subject, request)
+    }
+
+    pub(super) fn assert_admitted(&self, node: &str, subject: Subject, request: &Request) {
+        let stored = self.conflicts.get(&subject.object_name());
+        let (before, after) = match request {
+            Request::CreateConflict(after) if stored.is_none() => (None, after),
+            Request::ReplaceConflict(version, after) => match stored {
+                Some(stored) if stored.version == *version => (Some(&stored.spec), after),
+                _ => return,
+            },
+            _ => return,
+        };
+        let admitted = admission::admit(node, before, after);
+        assert_eq!(admitted, Ok(()), "{node}: {before:#?}\n{after:#?}");
+    }
+
     pub(super) fn apply(&mut self, subject: Subject, request: &Request) -> Outcome {
         let name = subject.object_name();
         match request {

@@ -319,7 +319,8 @@ impl World {
             }
             Outcome::Failed
         } else {
-            self.server.apply(call.subject, &call.request)
+            let name = &self.nodes[node].name;
+            self.server.apply_as(name, call.subject, &call.request)
         };
         self.nodes[node]
             .pending
