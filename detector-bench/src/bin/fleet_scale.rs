@@ -54,6 +54,15 @@ struct Arguments {
     /// Only that comparison.
     #[arg(long)]
     local_only: bool,
+    /// Conflicts within other nodes, while two agents find some between theirs.
+    #[arg(long, default_value_t = 100_000)]
+    storm: u32,
+    /// These have the shape of a version without labels.
+    #[arg(long)]
+    storm_unlabelled: bool,
+    /// Only that.
+    #[arg(long)]
+    storm_only: bool,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -90,6 +99,9 @@ fn main() -> anyhow::Result<()> {
         local_conflicts: arguments.local_conflicts,
         idle_time: Duration::from_secs(arguments.idle_seconds),
         local_only: arguments.local_only,
+        storm: arguments.storm,
+        storm_unlabelled: arguments.storm_unlabelled,
+        storm_only: arguments.storm_only,
     };
     run(&options, |figures| figures.iter().for_each(print))
 }

@@ -48,7 +48,23 @@ pub(super) fn one_at_a_time(
             rate: Some(RATE),
         },
     )?;
-    let random = &mut Random(options.seed);
+    let (total, agent) = one_after_another(&pair, options.seed)?;
+    let [mut p50, mut p99, max] =
+        super::latencies(ONE, "second address to event line read", &total);
+    p50 = p50.goal(Goal::AtMost(50.0));
+    p99 = p99.goal(Goal::AtMost(300.0));
+    let mut figures = vec![p50, p99, max];
+    figures.extend(super::latencies(
+        ONE,
+        "of which the agent's `latency_us`",
+        &agent,
+    ));
+    Ok(figures)
+}
+
+/// The milliseconds of each conflict of a pair until its event was read, and those that the agent states. The first one is not counted.
+pub(super) fn one_after_another(pair: &Pair, seed: u64) -> Result<(Vec<f64>, Vec<f64>)> {
+    let random = &mut Random(seed);
     let (mut total, mut agent) = (Vec::new(), Vec::new());
     for pod in 0..pair.pods() {
         let mut assignment = pair.assignment(pod)?;
@@ -68,17 +84,7 @@ pub(super) fn one_at_a_time(
             agent.push(conflict.latency_us.context("no latency")? / 1e3);
         }
     }
-    let [mut p50, mut p99, max] =
-        super::latencies(ONE, "second address to event line read", &total);
-    p50 = p50.goal(Goal::AtMost(50.0));
-    p99 = p99.goal(Goal::AtMost(300.0));
-    let mut figures = vec![p50, p99, max];
-    figures.extend(super::latencies(
-        ONE,
-        "of which the agent's `latency_us`",
-        &agent,
-    ));
-    Ok(figures)
+    Ok((total, agent))
 }
 
 /// The pods of a whole node at the same time, while as many agents as requested watch.

@@ -12,6 +12,7 @@ mod objects;
 mod pair;
 mod restart;
 mod servers;
+mod storm;
 mod watchers;
 
 use std::{
@@ -72,6 +73,12 @@ pub struct Options {
     pub idle_time: Duration,
     /// Only that comparison.
     pub local_only: bool,
+    /// Conflicts within other nodes, while agents find some between theirs.
+    pub storm: u32,
+    /// These have the shape of an earlier version, without labels.
+    pub storm_unlabelled: bool,
+    /// Only that.
+    pub storm_only: bool,
 }
 
 impl Options {
@@ -100,6 +107,9 @@ pub fn run(options: &Options, show: impl Fn(&[Figure])) -> Result<()> {
     )?;
     install(&cluster, &options.checkout)?;
     let api = &Api::new(&cluster.api_access())?;
+    if options.storm_only {
+        return finish(storm::measure(&cluster, api, options)?);
+    }
     finish(local::compare(&cluster, api, options)?)?;
     if options.local_only {
         return Ok(());
@@ -139,7 +149,8 @@ pub fn run(options: &Options, show: impl Fn(&[Figure])) -> Result<()> {
     let lost = restart(api, some, options.pods(), CONNECTIONS, Journal::Lost);
     let lost = block_on(&cluster, lost)?;
     finish(restart_figures("without journals", some.len(), &lost))?;
-    finish(servers::memory(&cluster, SERVERS, "at the end")?)
+    finish(servers::memory(&cluster, SERVERS, "at the end")?)?;
+    finish(storm::measure(&cluster, api, options)?)
 }
 
 /// Creates the CustomResourceDefinitions and waits until they are served.
@@ -269,7 +280,7 @@ fn restart_figures(how: &str, agents: usize, measured: &Measured) -> Vec<Figure>
     let mut figures = vec![
         Figure::new(RESTART, format!("{agents} agents {how}"), seconds, "s").note(format!(
             "{requests} requests and {} TLS handshakes, {CONNECTIONS} agents at a time",
-            2 * agents
+            3 * agents
         )),
         Figure::new(RESTART, format!("requests, {how}"), measured.rate(), "/s"),
     ];

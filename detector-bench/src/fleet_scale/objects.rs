@@ -67,22 +67,59 @@ impl SimulatedNode {
     pub(super) fn pod_claim(&self, pod: u32) -> (String, Value) {
         let random = &mut Random(self.seed ^ u64::from(pod + 1));
         let address = self.address_at(pod + 2).to_string();
+        let mut spec = self.claimant(random, pod);
+        if let Some(fields) = spec.as_object_mut() {
+            fields.insert("address".to_owned(), json!(address));
+        }
+        (address.clone(), self.claim(&address, spec))
+    }
+
+    /// A conflict within the node, as its agent publishes it; conflicts are counted from 0.
+    pub(super) fn local_conflict(&self, number: u32, has_labels: bool) -> Value {
+        let random = &mut Random(self.seed ^ (u64::from(number + 1) << 16));
+        let address = self.address_at(number + 2).to_string();
+        let claimants: Vec<_> = (0..2)
+            .map(|side| self.claimant(random, number * 2 + side))
+            .collect();
+        let pods = claimants.iter().map(|c| {
+            let pod = c.get("pod").and_then(Value::as_str).unwrap_or_default();
+            format!("shop/{pod}")
+        });
+        let pods = pods.collect::<Vec<_>>().join(", ");
+        let id = format!("{:016x}{:016x}", random.next_u64(), random.next_u64());
+        let name = format!("{address}-{}", id.get(..8).unwrap_or_default());
+        let node = format!("node.ipconflict.io/{}", self.name);
+        let labels = match has_labels {
+            true => json!({"ipconflict.io/scope": "node", node: ""}),
+            false => json!({}),
+        };
+        json!({
+            "apiVersion": "ipconflict.io/v1alpha1",
+            "kind": "IPConflict",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {
+                "address": address, "conflictId": id, "kind": "duplicate", "scope": "node", "network": "node",
+                "state": "Active", "confidence": "certain", "raisedAt": "2026-11-25T02:00:00.123456Z",
+                "nodes": self.name, "pods": pods, "claimants": claimants,
+            },
+        })
+    }
+
+    fn claimant(&self, random: &mut Random, ifindex: u32) -> Value {
         let (hash, id) = (random.next_u64(), random.next_u64());
         let [_, _, _, b, c, d, e, f] = hash.to_be_bytes();
-        let spec = json!({
-            "address": address,
+        json!({
             "node": self.name,
             "bootId": self.boot_id,
             "device": format!("cali{:011x}", hash >> 20),
-            "ifindex": pod + 4,
+            "ifindex": ifindex + 4,
             "mac": format!("02:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
             "namespace": "shop",
             "pod": format!("checkout-{:010x}-{:05x}", hash >> 24, id >> 44),
             "podUid": uuid(random),
             "containerId": format!("{id:016x}{hash:016x}{:016x}{:016x}", random.next_u64(), random.next_u64()),
             "evidence": "address",
-        });
-        (address.clone(), self.claim(&address, spec))
+        })
     }
 
     fn claim(&self, name: &str, spec: Value) -> Value {

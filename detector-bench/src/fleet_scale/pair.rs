@@ -118,6 +118,11 @@ impl Pair {
         &self.agents[1]
     }
 
+    /// Both agents, the holder's first.
+    pub(super) fn agents(&self) -> &[Agent; 2] {
+        &self.agents
+    }
+
     pub(super) fn pods(&self) -> usize {
         self.pods.len()
     }

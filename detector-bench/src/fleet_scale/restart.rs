@@ -1,6 +1,7 @@
 //! All agents start again at the same time, as after a power failure.
 //!
-//! Each simulated agent connects, reads its Node, lists the IPConflicts and begins to watch them on a second connection; then it
+//! Each simulated agent lists the IPConflicts without labels and those of its node, and watches the latter; it lists and watches its
+//! Node on a second connection; then, on a third one, it
 //! reads its claims (with a journal), or tries to create each and reads it (without). At most so many agents at a time are
 //! connected: what is measured is how fast the server answers, not what clients do that it makes wait.
 
@@ -13,7 +14,7 @@ use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 use super::{
     client::{Api, Call},
     load::Measured,
-    objects::{CLAIMS, NODES, SimulatedNode, to_bytes},
+    objects::{CLAIMS, CONFLICTS, NODES, SimulatedNode, to_bytes},
     watchers::{list_version, watch_call},
 };
 
@@ -54,7 +55,7 @@ pub(super) async fn restart(
 
 /// What one agent sends until it has caught up; the milliseconds of each request.
 async fn start(api: &Api, node: &SimulatedNode, pods: u32, journal: Journal) -> Result<Vec<f64>> {
-    let mut calls = vec![Call::get(format!("{NODES}/{}", node.name))];
+    let mut calls = Vec::new();
     for (name, claim) in
         std::iter::once(node.range_claim()).chain((0..pods).map(|pod| node.pod_claim(pod)))
     {
@@ -63,13 +64,27 @@ async fn start(api: &Api, node: &SimulatedNode, pods: u32, journal: Journal) -> 
         }
         calls.push(Call::get(format!("{CLAIMS}/{name}")));
     }
-    let mut latencies = Vec::with_capacity(calls.len() + 2);
+    let mut latencies = Vec::with_capacity(calls.len() + 5);
     let mut time = Stopwatch::start();
     let mut watching = api.connect().await?;
-    let version = list_version(&mut watching).await?;
+    let unlabelled =
+        format!("{CONFLICTS}?resourceVersion=0&labelSelector=%21ipconflict.io%2Fscope");
+    watching.send(&Call::get(unlabelled)).await?;
     latencies.push(time.lap());
-    let (status, _events) = watching.open(&watch_call(&version)).await?;
+    let version = list_version(&mut watching, &node.name).await?;
+    latencies.push(time.lap());
+    let (status, _events) = watching.open(&watch_call(&version, &node.name)).await?;
     ensure!(status == StatusCode::OK, "the watch: {status}");
+    latencies.push(time.lap());
+    let mut own = api.connect().await?;
+    let selected = format!(
+        "{NODES}?resourceVersion=0&fieldSelector=metadata.name%3D{}",
+        node.name
+    );
+    own.send(&Call::get(selected.clone())).await?;
+    latencies.push(time.lap());
+    let (status, _node_events) = own.open(&Call::get(format!("{selected}&watch=1"))).await?;
+    ensure!(status == StatusCode::OK, "the watch of the Node: {status}");
     latencies.push(time.lap());
     let mut connection = api.connect().await?;
     for call in &calls {

@@ -1,4 +1,4 @@
-//! Agents that only watch the IPConflicts, as all agents do that have nothing to do with a conflict.
+//! Agents that have nothing to do with a conflict: each watches the IPConflicts that name its node, of which there are none.
 
 use std::{
     sync::{
@@ -119,17 +119,18 @@ impl Received {
 /// Opens `count` watches, each on a connection of its own, and reads them until [`Received::end`].
 pub(super) async fn watch(api: &Api, count: usize, received: &Arc<Received>) -> Result<()> {
     let mut connection = api.connect().await?;
-    let version = list_version(&mut connection).await?;
+    let version = list_version(&mut connection, &node(0)).await?;
     let slots = Arc::new(Semaphore::new(OPENING));
     let mut watchers = JoinSet::new();
     for number in 0..count {
         let slot = Arc::clone(&slots).acquire_owned().await?;
         let (api, version, received) = (api.clone(), version.clone(), Arc::clone(received));
         watchers.spawn(async move {
-            let opened = open(&api, &version).await?;
+            let node = node(number);
+            let opened = open(&api, &version, &node).await?;
             drop(slot);
             received.open.fetch_add(1, Ordering::Relaxed);
-            follow(&api, opened, version, &received, number == 0).await
+            follow(&api, opened, version, &received, &node, number == 0).await
         });
     }
     while received.open() < count && !received.is_ended.load(Ordering::Relaxed) {
@@ -145,9 +146,14 @@ pub(super) async fn watch(api: &Api, count: usize, received: &Arc<Received>) -> 
     Ok(())
 }
 
-/// Lists the IPConflicts from the watch cache; the version from which a watch continues.
-pub(super) async fn list_version(connection: &mut Connection) -> Result<String> {
-    let list = Call::get(format!("{CONFLICTS}?resourceVersion=0"));
+/// The node of a watcher.
+fn node(number: usize) -> String {
+    format!("watcher-{number}")
+}
+
+/// Lists the IPConflicts of a node from the watch cache; the version from which a watch continues.
+pub(super) async fn list_version(connection: &mut Connection, node: &str) -> Result<String> {
+    let list = Call::get(format!("{CONFLICTS}?resourceVersion=0&{}", selector(node)));
     let list: Value = serde_json::from_slice(&connection.send(&list).await?)?;
     let version = list.pointer("/metadata/resourceVersion");
     let version = version.and_then(Value::as_str);
@@ -155,15 +161,20 @@ pub(super) async fn list_version(connection: &mut Connection) -> Result<String> 
 }
 
 /// The watch that continues from there.
-pub(super) fn watch_call(version: &str) -> Call {
+pub(super) fn watch_call(version: &str, node: &str) -> Call {
     Call::get(format!(
-        "{CONFLICTS}?watch=1&resourceVersion={version}&timeoutSeconds=1800&allowWatchBookmarks=true"
+        "{CONFLICTS}?watch=1&resourceVersion={version}&timeoutSeconds=1800&allowWatchBookmarks=true&{}",
+        selector(node)
     ))
 }
 
-async fn open(api: &Api, version: &str) -> Result<(Connection, Incoming)> {
+fn selector(node: &str) -> String {
+    format!("labelSelector=node.ipconflict.io%2F{node}")
+}
+
+async fn open(api: &Api, version: &str, node: &str) -> Result<(Connection, Incoming)> {
     let mut connection = api.connect().await?;
-    let (status, events) = connection.open(&watch_call(version)).await?;
+    let (status, events) = connection.open(&watch_call(version, node)).await?;
     ensure!(status == StatusCode::OK, "the watch: {status}");
     Ok((connection, events))
 }
@@ -175,6 +186,7 @@ async fn follow(
     opened: (Connection, Incoming),
     mut version: String,
     received: &Received,
+    node: &str,
     is_first: bool,
 ) -> Result<()> {
     let (mut _connection, mut events) = opened;
@@ -183,11 +195,11 @@ async fn follow(
         received.continued.fetch_add(1, Ordering::Relaxed);
         if end.is_error {
             received.listed_again.fetch_add(1, Ordering::Relaxed);
-            version = list_version(&mut api.connect().await?).await?;
+            version = list_version(&mut api.connect().await?, node).await?;
         } else if let Some(last) = end.version {
             version = last;
         }
-        (_connection, events) = open(api, &version).await?;
+        (_connection, events) = open(api, &version, node).await?;
     }
 }
 
