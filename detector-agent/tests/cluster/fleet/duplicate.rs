@@ -20,11 +20,11 @@ fn address_on_two_nodes_is_one_conflict_that_names_both_pods() {
     let nodes: Vec<String> = (it.cluster.nodes().iter())
         .map(|node| node.name().to_owned())
         .collect();
-    for node in &nodes {
-        let patch = format!(r#"{{"spec":{{"podCIDR":"{RANGE}","podCIDRs":["{RANGE}"]}}}}"#);
-        it.kubectl(&format!("patch node {node} -p {patch}"));
-    }
+    let patch = format!(r#"{{"spec":{{"podCIDR":"{RANGE}","podCIDRs":["{RANGE}"]}}}}"#);
+    it.kubectl(&format!("patch node {} -p {patch}", nodes[0]));
     it.helm("install", &[]);
+    // The other node gets its range when its agent has seen it without one.
+    it.kubectl(&format!("patch node {} -p {patch}", nodes[1]));
     one_agent_reports_the_range(&it, &nodes);
 
     let address = run_pod_on(&it, "web", &nodes[0]);
@@ -54,6 +54,12 @@ fn address_on_two_nodes_is_one_conflict_that_names_both_pods() {
     assert_eq!(shown["conflict_id"], conflict["conflict_id"]);
     assert_eq!([active(&it, 0), active(&it, 1)], [0.0, 1.0]);
     it.wait_events(&address, ["web", "checkout"]);
+    for node in &nodes {
+        let selected = it.kubectl(&format!(
+            "get ipconflicts -l ipconflict.io/scope=fleet,node.ipconflict.io/{node} -o name"
+        ));
+        assert!(selected.contains(&address), "{node}: {selected}");
+    }
     let line = it.kubectl(&format!("get ipconflict {address} --no-headers"));
     let columns: Vec<&str> = line.split("  ").filter(|c| !c.is_empty()).collect();
     for (column, expected) in [
