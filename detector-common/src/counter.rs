@@ -29,13 +29,13 @@ pub enum DropReason {
 pub enum RejectReason {
     /// The frame is shorter than its headers require.
     Truncated,
-    /// More than two VLAN tags, or the reserved VLAN id 4095.
+    /// More than two VLAN tags with an id, or the reserved VLAN id 4095.
     Vlan,
     /// ARP for other hardware or protocol types than Ethernet and IPv4, or with wrong address lengths.
     ArpFormat,
     /// Neither an ARP request nor an ARP reply.
     ArpOperation,
-    /// The claimed address is unspecified, loopback, multicast or broadcast.
+    /// The claimed address is unspecified, loopback, multicast, broadcast or IPv4-mapped.
     Address,
     /// The ethertype is IPv6 but the IP version is not 6.
     IpVersion,
@@ -51,11 +51,12 @@ pub enum RejectReason {
     ExtensionHeaderCount,
     /// A Neighbour Discovery option has length zero, exceeds the message, or cannot hold an Ethernet address.
     NdpOption,
-    /// More Neighbour Discovery options than are followed.
-    NdpOptionCount,
+    /// More VLAN tags than are followed: whether ARP or Neighbour Discovery is behind them is unknown.
+    TagCount,
     /// Neighbour Discovery that receivers discard because its fields contradict each other (RFC 4861 §7.1): duplicate
-    /// address detection with a source link-layer address option or not sent to a solicited-node address, or a
-    /// multicast advertisement with the Solicited flag.
+    /// address detection with a source link-layer address option or not sent to a solicited-node address, a
+    /// multicast advertisement with the Solicited flag, or a router advertisement or redirect that is not from a link-local
+    /// address.
     NdpContradiction,
 }
 
@@ -122,7 +123,7 @@ impl RejectReason {
         Self::Fragment,
         Self::ExtensionHeaderCount,
         Self::NdpOption,
-        Self::NdpOptionCount,
+        Self::TagCount,
         Self::NdpContradiction,
     ];
 
@@ -132,6 +133,7 @@ impl RejectReason {
         match self {
             Self::Truncated => "truncated",
             Self::Vlan => "vlan",
+            Self::TagCount => "tag_count",
             Self::ArpFormat => "arp_format",
             Self::ArpOperation => "arp_operation",
             Self::Address => "address",
@@ -142,7 +144,6 @@ impl RejectReason {
             Self::Fragment => "fragment",
             Self::ExtensionHeaderCount => "extension_header_count",
             Self::NdpOption => "ndp_option",
-            Self::NdpOptionCount => "ndp_option_count",
             Self::NdpContradiction => "ndp_contradiction",
         }
     }

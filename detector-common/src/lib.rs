@@ -19,15 +19,12 @@ mod recent;
 mod record;
 
 pub use budget::{Budget, DeviceBudget};
-pub use claimed::{
-    CLAIMED_ADDRESSES, CONTESTED_BUDGET, CONTESTS_PER_ADDRESS, ClaimedAddress, SEVERAL_HOLDERS,
-    claimed_address,
-};
+pub use claimed::{CLAIMED_ADDRESSES, CONTESTED_BUDGET, CONTESTS_PER_ADDRESS, SEVERAL_HOLDERS};
 pub use counter::{COUNTERS, Counter, DropReason, RecordKind, RejectReason};
 pub use kernel_log::{IgnoreReason, LogEvent, LogLine};
 pub use recent::{RECENT_BUCKET_BITS, RECENT_GROUP, RecentBucket, recent_bucket, recent_group};
 pub use record::{
-    DecodeError, FrameRecord, NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord, RawClaim,
-    RingRecord, SHARED_KIND_BITS, SharedAddress, TAG_ARP, TAG_NDP, UNANSWERED_ARP, UNANSWERED_NDP,
-    UnansweredProbeRecord, shared_address,
+    AddressKey, DecodeError, FAMILY_BITS, FrameRecord, NEIGHBOUR_GONE, NEIGHBOUR_UPDATE,
+    NeighbourRecord, RawClaim, RingRecord, TAG_ARP, TAG_NDP, UNANSWERED_ARP, UNANSWERED_NDP,
+    UnansweredProbeRecord, address_key,
 };

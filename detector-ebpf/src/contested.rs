@@ -4,6 +4,9 @@
 //! The agent keeps the table of claimed addresses. What a pod can publish this way is limited twice: for each address, so
 //! that a flood of claims of one does not hide a claim of another, and for each device, so that it cannot fill the ring
 //! buffer. The table is looked up only once the budget for frames is empty.
+//!
+//! A router advertisement is published beyond the budget as well, whatever address it comes from: it concerns every pod on its
+//! link. It counts like the claim of one further address.
 
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
@@ -11,7 +14,7 @@ use aya_ebpf::{
     maps::{HashMap, LruHashMap},
 };
 use detector_common::{
-    Budget, CLAIMED_ADDRESSES, CONTESTS_PER_ADDRESS, ClaimedAddress, RawClaim, claimed_address,
+    AddressKey, Budget, CLAIMED_ADDRESSES, CONTESTS_PER_ADDRESS, RawClaim, address_key,
 };
 
 use crate::{
@@ -21,7 +24,7 @@ use crate::{
 
 /// The device that claims each address, or `SEVERAL_HOLDERS`.
 #[map]
-static CLAIMED: HashMap<ClaimedAddress, u32> =
+static CLAIMED: HashMap<AddressKey, u32> =
     HashMap::with_max_entries(CLAIMED_ADDRESSES, BPF_F_NO_PREALLOC);
 
 /// When each device may contest an address as often as at first again. Only claimed addresses have entries; after an eviction
@@ -37,26 +40,38 @@ struct ContestKey {
     ifindex: u32,
     is_tagged: u16,
     tentative: u16,
-    address: ClaimedAddress,
+    address: AddressKey,
 }
 
-/// Whether a claim beyond the device's budget is published: it is contested, and neither limit is reached. A function of its
+/// The key of router advertisements. No address has it.
+const ROUTERS: AddressKey = [0; 20];
+
+/// Whether another device than `ifindex`, or the node, claims the address.
+#[inline(always)]
+fn is_contested(address: &AddressKey, ifindex: u32) -> bool {
+    // SAFETY: map memory stays valid while the program runs; the agent writes a value as a whole.
+    CLAIMED
+        .get_ptr(address)
+        .is_some_and(|holder| unsafe { holder.read_volatile() } != ifindex)
+}
+
+/// Whether a claim beyond the device's budget is published: it is contested, or of a router, and neither limit is reached. A function of its
 /// own, so that it does not grow the hot path's stack frame.
 #[inline(never)]
 pub(crate) fn may_publish(claim: &RawClaim, now: u64) -> bool {
-    let address = &claimed_address(claim.tag, claim.address);
-    let Some(holder) = CLAIMED.get_ptr(address) else {
+    let claimed = address_key(claim.tag, claim.address);
+    let address = if is_contested(&claimed, claim.ifindex) {
+        claimed
+    } else if claim.router != 0 {
+        ROUTERS
+    } else {
         return false;
     };
-    // SAFETY: map memory stays valid while the program runs; the agent writes a value as a whole.
-    if unsafe { holder.read_volatile() } == claim.ifindex {
-        return false;
-    }
     let key = &ContestKey {
         ifindex: claim.ifindex,
         is_tagged: u16::from(claim.vlan_outer != 0),
         tentative: u16::from(claim.tentative),
-        address: *address,
+        address,
     };
     let window_ns = REPUBLISH_AFTER_NS.load();
     let budget = Budget {
@@ -64,7 +79,7 @@ pub(crate) fn may_publish(claim: &RawClaim, now: u64) -> bool {
         window_ns,
     };
     let known = CONTESTS.get_ptr_mut(key);
-    // SAFETY: as above; `Budget` describes what concurrent updates by two CPUs do. If the entry is reused meanwhile, the state
+    // SAFETY: map memory stays valid while the program runs; `Budget` describes what concurrent updates by two CPUs do. If the entry is reused meanwhile, the state
     // is another address's: a claim more or less.
     let full_at = known.map_or(0, |full_at| unsafe { full_at.read_volatile() });
     let Some(full_at) = budget.spend(full_at, now) else {

@@ -1,4 +1,4 @@
-//! Decides what is published: nothing twice within an interval, nothing beyond a device's budget unless it is contested, and
+//! Decides what is published: nothing twice within an interval, beyond a device's budget only what `contested` lets pass, and
 //! every loss counted.
 
 use aya_ebpf::{

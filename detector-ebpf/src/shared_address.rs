@@ -8,7 +8,7 @@ use aya_ebpf::{
     macros::map,
     maps::{LpmTrie, LruHashMap, lpm_trie},
 };
-use detector_common::{RawClaim, SharedAddress, shared_address};
+use detector_common::{AddressKey, RawClaim, address_key};
 
 /// Whether there are shared addresses.
 // SAFETY: no other symbol of the object has this name.
@@ -17,14 +17,14 @@ static SHARED_ADDRESSES: Global<u32> = Global::new(0);
 
 /// The networks of shared addresses. The loader sets the size and fills it.
 #[map]
-static SHARED: LpmTrie<SharedAddress, u32> = LpmTrie::with_max_entries(1, 0);
+static SHARED: LpmTrie<AddressKey, u32> = LpmTrie::with_max_entries(1, 0);
 
 /// The device that last claimed each address. After an eviction the next claim is published once more.
 #[map]
 static HOLDERS: LruHashMap<HolderKey, u32> = LruHashMap::with_max_entries(4_096, 0);
 
 /// Prefix length of a single address.
-const ADDRESS_BITS: u32 = u8::BITS * size_of::<SharedAddress>() as u32;
+const ADDRESS_BITS: u32 = u8::BITS * size_of::<AddressKey>() as u32;
 
 /// A shared address within one VLAN.
 #[repr(C)]
@@ -65,7 +65,7 @@ fn is_shared(claim: &RawClaim) -> bool {
     if SHARED_ADDRESSES.load() == 0 || claim.tentative != 0 {
         return false;
     }
-    let address = shared_address(claim.tag, claim.address);
+    let address = address_key(claim.tag, claim.address);
     SHARED
         .get(lpm_trie::Key::new(ADDRESS_BITS, address))
         .is_some()

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Number of requests within [`INTERVAL_NS`] that are published.
-const MIN_REQUESTS: u32 = 3;
+const MIN_REQUESTS: u16 = 3;
 /// Five seconds.
 const INTERVAL_NS: u64 = 5_000_000_000;
 /// Slots of one device, a power of two.
@@ -49,7 +49,9 @@ struct ProbeCount {
     target: [u64; 2],
     vlan_outer: u16,
     vlan_inner: u16,
-    requests: u32,
+    /// As in [`RawClaim`]: an IPv6 address may consist of the same bytes as an IPv4 one.
+    tag: u16,
+    requests: u16,
     /// Start of the interval (coarse clock).
     since: u64,
     /// Time of the last record (coarse clock); 0 if there was none.
@@ -83,7 +85,8 @@ pub(crate) fn track_unanswered(skb: &Skb, claim: &RawClaim) -> Result<(), LogEve
     // SAFETY: map memory stays valid while the program runs. No reference is made, because other CPUs may write the entry;
     // `ProbeCount` describes what that does.
     let requests = unsafe {
-        let is_same = (*probe).target[0] == target[0]
+        let is_same = (*probe).tag == u16::from(claim.tag)
+            && (*probe).target[0] == target[0]
             && (*probe).target[1] == target[1]
             && (*probe).vlan_outer == claim.vlan_outer
             && (*probe).vlan_inner == claim.vlan_inner;
@@ -123,7 +126,7 @@ pub(crate) fn track_unanswered(skb: &Skb, claim: &RawClaim) -> Result<(), LogEve
         target: address,
         sender: claim.address,
         vlan_inner: claim.vlan_inner,
-        times: requests as u16,
+        times: requests,
         reserved_too: 0,
     };
     if EVENTS.output::<UnansweredProbeRecord>(&record, 0).is_err() {
@@ -140,6 +143,7 @@ fn first_request(target: [u64; 2], claim: &RawClaim, now: u64) -> ProbeCount {
         target,
         vlan_outer: claim.vlan_outer,
         vlan_inner: claim.vlan_inner,
+        tag: u16::from(claim.tag),
         requests: 1,
         since: now,
         published_at: 0,

@@ -248,6 +248,7 @@ fn anomaly(data: &mut FieldCheck<'_>, resolved: bool) {
             "route_astray",
             "address_sweep",
             "pod_cidr_overlap",
+            "rogue_router",
         ])
     });
     data.field("cause", non_empty);

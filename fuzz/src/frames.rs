@@ -87,5 +87,6 @@ fn claim_fields(claim: &RawClaim) -> ClaimFields {
             .into_iter()
             .filter(|id| *id != 0)
             .collect(),
+        router: claim.router == 1,
     }
 }

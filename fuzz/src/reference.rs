@@ -3,9 +3,10 @@
 //! It shares no code with the parser of the kernel program and works differently: it lists every fault of a frame instead of
 //! stopping at the first, over slices and vectors, without regard for a verifier or for speed.
 //!
-//! Some rules are not an RFC's. Two are the detector's own: more than two VLAN tags, and more than eight extension headers or
-//! options, are invalid. Two are Linux's: any hardware address is accepted, and a payload length of zero
-//! in front of hop-by-hop options means the rest of the frame. Of the validity rules of RFC 4861 §7.1, the checksum is left to the
+//! Some rules are not an RFC's. These are the detector's own: more than two VLAN tags with an id, more than 64 tags in the frame
+//! and more than eight extension headers are invalid; options behind the eighth are not read. These are Linux's: any hardware
+//! address is accepted, a payload length of zero in front of hop-by-hop options means the rest of the frame, and an IPv4-mapped
+//! address is none. Of the validity rules of RFC 4861, the checksum and the destination that a redirect is about are left to the
 //! receiver's kernel.
 
 use std::collections::BTreeSet;
@@ -34,6 +35,8 @@ pub struct ClaimFields {
     pub ether_source: [u8; 6],
     /// VLAN ids, outermost first; without priority tags (802.1Q: id 0).
     pub vlans: Vec<u16>,
+    /// A router advertisement (RFC 4861 §4.2).
+    pub router: bool,
 }
 
 /// Result of the reference parser.
@@ -61,10 +64,12 @@ pub fn read(frame: &[u8], outer_tag: Option<u16>) -> ReferenceVerdict {
     };
     let mut ethertype = [header[12], header[13]];
     let mut tags: Vec<u16> = outer_tag.into_iter().collect();
-    for _ in 0..2 {
-        if !TAGS.contains(&ethertype) {
-            break;
+    let mut in_frame = 0;
+    while TAGS.contains(&ethertype) {
+        if in_frame == 64 {
+            return ReferenceVerdict::Faulty(BTreeSet::from(["tag_count"]));
         }
+        in_frame += 1;
         let Some((tag, behind)) = rest.split_at_checked(4) else {
             return ReferenceVerdict::Faulty(BTreeSet::from(["truncated"]));
         };
@@ -86,7 +91,9 @@ pub fn read(frame: &[u8], outer_tag: Option<u16>) -> ReferenceVerdict {
                 .map(|tag| tag & 0x0fff)
                 .filter(|id| *id != 0)
                 .collect(),
+            router: false,
         },
+        claims: true,
     };
     // 802.1Q table 9-2: 0xfff is reserved.
     let vlans = &parser.claim.vlans;
@@ -102,17 +109,19 @@ pub fn read(frame: &[u8], outer_tag: Option<u16>) -> ReferenceVerdict {
         },
         _ => return ReferenceVerdict::Other,
     }
-    if parser.faults.is_empty() {
+    if !parser.faults.is_empty() {
+        ReferenceVerdict::Faulty(parser.faults)
+    } else if parser.claims {
         ReferenceVerdict::Claim(parser.claim)
     } else {
-        ReferenceVerdict::Faulty(parser.faults)
+        ReferenceVerdict::Other
     }
 }
 
 /// What an IPv6 packet carries.
 enum UpperLayer {
     Other,
-    /// A solicitation or advertisement: ICMPv6 (58) of type 135 or 136, `at` this offset.
+    /// ICMPv6 (58) of one of the five types of RFC 4861 §4, `at` this offset.
     NeighbourDiscovery {
         at: usize,
         fragmented: bool,
@@ -137,7 +146,7 @@ impl UpperLayer {
             };
             if !is_extension {
                 let message = packet.get(at..).and_then(<[u8]>::first);
-                if kind != 58 || !matches!(message, Some(135 | 136)) {
+                if kind != 58 || !matches!(message, Some(133..=137)) {
                     break;
                 }
                 let fragmented = kinds.contains(&44);
@@ -164,6 +173,8 @@ impl UpperLayer {
 struct ReferenceParser {
     faults: BTreeSet<&'static str>,
     claim: ClaimFields,
+    /// Whether a message without a fault claims an address.
+    claims: bool,
 }
 
 impl ReferenceParser {
@@ -202,9 +213,16 @@ impl ReferenceParser {
 
     /// RFC 4861 §4.3, §4.4 and §7.1.
     fn ndp(&mut self, packet: &[u8], at: usize, fragmented: bool) {
-        let Some(message) = packet.get(at..).filter(|message| message.len() >= 24) else {
+        let Some(message) = packet.get(at..).filter(|message| message.len() >= 8) else {
             self.fault("truncated");
             return;
+        };
+        // §4.1 to §4.5: what precedes the options.
+        let fixed = match message[0] {
+            133 => 8,
+            134 => 16,
+            137 => 40,
+            _ => 24,
         };
         if packet[0] >> 4 != 6 {
             self.fault("ip_version");
@@ -219,27 +237,50 @@ impl ReferenceParser {
         if message[1] != 0 {
             self.fault("icmp_code");
         }
-        // "ICMP length (derived from the IP length) is 24 or more octets."
+        // "ICMP length (derived from the IP length) is 24 or more octets", or 8, 16 and 40.
         let end = match u16::from_be_bytes([packet[4], packet[5]]) {
             // RFC 2675 §2: the length is in the hop-by-hop options then. Linux does not insist on it.
             0 if packet[6] == 0 => packet.len(),
             length => 40 + usize::from(length),
         };
-        if end < at + 24 {
+        if end < at + fixed {
             self.fault("icmp_length");
         }
         if end > packet.len() {
             self.fault("truncated");
         }
-        let solicitation = message[0] == 135;
-        let (source, target) = (&packet[8..24], &message[8..24]);
+        if message.len() < fixed {
+            self.fault("truncated");
+            return;
+        }
+        let kind = message[0];
+        let solicitation = kind == 135;
+        let source = &packet[8..24];
+        let is_unspecified = source.iter().all(|byte| *byte == 0);
+        // A host that has no address yet asks for routers.
+        if kind == 133 && is_unspecified {
+            self.claims = false;
+            return;
+        }
+        // §4.1 and §4.2 have no target.
+        let target = if matches!(kind, 133 | 134) {
+            source
+        } else {
+            &message[8..24]
+        };
         // "Target Address is not a multicast address."
         if target[0] == 0xff {
             self.fault("address");
         }
+        // §6.1.2 and §8.1: "IP Source Address is a link-local address."
+        let is_link_local = source[0] == 0xfe && source[1] >> 6 == 2;
+        if matches!(kind, 134 | 137) && !is_link_local {
+            self.fault("ndp_contradiction");
+        }
         self.claim.protocol = ClaimProtocol::Ndp;
+        self.claim.router = kind == 134;
         // RFC 4862 §5.4.3: a solicitation from the unspecified address is duplicate address detection of its target.
-        self.claim.tentative = solicitation && source.iter().all(|byte| *byte == 0);
+        self.claim.tentative = solicitation && is_unspecified;
         let destination = &packet[24..40];
         let group = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff];
         // "If the IP source address is the unspecified address, the IP destination address is a solicited-node multicast
@@ -248,29 +289,36 @@ impl ReferenceParser {
             self.fault("ndp_contradiction");
         }
         // "If the IP Destination Address is a multicast address the Solicited flag is zero."
-        if !solicitation && destination[0] == 0xff && message[4] & 0x40 != 0 {
+        if kind == 136 && destination[0] == 0xff && message[4] & 0x40 != 0 {
             self.fault("ndp_contradiction");
         }
         let claims_source = solicitation && !self.claim.tentative;
         self.claim.address = if claims_source { source } else { target }.to_vec();
         let (last, before) = (self.claim.address[15], &self.claim.address[..15]);
         let unspecified_or_loopback = last <= 1 && before.iter().all(|byte| *byte == 0);
-        if unspecified_or_loopback || self.claim.address[0] == 0xff {
+        // RFC 4291 §2.5.5.2.
+        let mapped = self
+            .claim
+            .address
+            .starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+        if unspecified_or_loopback || mapped || self.claim.address[0] == 0xff {
             self.fault("address");
         }
         self.claim.mac = self.claim.ether_source;
-        if let Some(options) = packet.get(at + 24..end) {
-            // Source link-layer address (1) of a solicitation, target link-layer address (2) of an advertisement.
-            self.options(options, if solicitation { 1 } else { 2 });
+        if let Some(options) = packet.get(at + fixed..end) {
+            // Target link-layer address (2) of a neighbour advertisement and a redirect, else the source's (1).
+            let found = self.options(options, if matches!(kind, 136 | 137) { 2 } else { 1 });
+            // Without it a redirect says nothing about a hardware address.
+            self.claims = kind != 137 || found;
         }
     }
 
     /// RFC 4861 §4.6: type, length in units of eight bytes, value. "All included options have a length that is greater
     /// than zero."
-    fn options(&mut self, mut rest: &[u8], wanted: u8) {
+    fn options(&mut self, mut rest: &[u8], wanted: u8) -> bool {
         let mut seen = 0;
         let mut found = false;
-        while !rest.is_empty() {
+        while !rest.is_empty() && seen < 8 {
             seen += 1;
             let length = rest.get(1).map_or(0, |units| usize::from(*units) * 8);
             let Some((option, behind)) = rest.split_at_checked(length) else {
@@ -295,9 +343,7 @@ impl ReferenceParser {
             }
             rest = behind;
         }
-        if seen > 8 {
-            self.fault("ndp_option_count");
-        }
+        found
     }
 }
 

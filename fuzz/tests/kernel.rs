@@ -21,8 +21,8 @@ use detector_testkit::random::Random;
 
 /// Number of frames derived from those of the corpus.
 const DERIVED: usize = 20_000;
-/// Maximum length of a derived frame: all headers, both tags and a few extension headers and options.
-const MAX_LENGTH: usize = 200;
+/// Maximum length of a derived frame: all headers, 65 tags and a few extension headers and options.
+const MAX_LENGTH: usize = 400;
 
 fn corpus() -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/frames");
@@ -47,7 +47,7 @@ fn derive(random: &mut Random, frames: &[Vec<u8>]) -> Vec<u8> {
     let below = |random: &mut Random, bound: usize| random.below(bound as u64) as usize;
     let mut frame = frames[below(random, frames.len())].clone();
     for _ in 0..1 + below(random, 4) {
-        match below(random, 9) {
+        match below(random, 10) {
             0 => {
                 let at = below(random, frame.len() + 1);
                 frame.truncate(at);
@@ -67,7 +67,10 @@ fn derive(random: &mut Random, frames: &[Vec<u8>]) -> Vec<u8> {
             // Values with a meaning in some field, and limits.
             4 if !frame.is_empty() => {
                 let at = below(random, frame.len());
-                frame[at] = [0, 1, 2, 6, 8, 58, 127, 128, 135, 136, 224, 255][below(random, 12)];
+                let values = [
+                    0, 1, 2, 6, 8, 58, 127, 128, 133, 134, 135, 136, 137, 224, 254, 255,
+                ];
+                frame[at] = values[below(random, values.len())];
             }
             // An IPv6 extension header.
             5 if frame.len() > 54 && frame[12..14] == [0x86, 0xdd] => {
@@ -77,6 +80,11 @@ fn derive(random: &mut Random, frames: &[Vec<u8>]) -> Vec<u8> {
                 frame[20] = [0, 43, 44, 60][below(random, 4)];
                 frame[19] = frame[19].wrapping_add(header.len() as u8);
                 frame.splice(54..54, header);
+            }
+            // Priority tags.
+            6 if frame.len() > 14 => {
+                let tags = [0x81, 0x00, 0, 0].repeat(below(random, 67));
+                frame.splice(12..12, tags);
             }
             _ if !frame.is_empty() => {
                 let at = below(random, frame.len());
@@ -111,8 +119,14 @@ impl Kernel {
             .collect();
         let _ = self.reader.drain(usize::MAX, |stamped| {
             // Neighbour entries of the test's own namespace may change.
-            if let Observation::Frame(claim) = stamped.observation {
-                verdicts.push(ParserVerdict::Claim(claim_fields(&claim)));
+            match (stamped.observation, verdicts.last_mut()) {
+                (Observation::Frame(claim), _) => {
+                    verdicts.push(ParserVerdict::Claim(claim_fields(&claim)));
+                }
+                (Observation::RouterAdvertisement(_), Some(ParserVerdict::Claim(claim))) => {
+                    claim.router = true;
+                }
+                _ => {}
             }
         });
         assert!(
@@ -140,6 +154,7 @@ fn claim_fields(claim: &FrameClaim) -> ClaimFields {
             .into_iter()
             .flatten()
             .collect(),
+        router: false,
     }
 }
 

@@ -67,6 +67,17 @@ pub struct UnansweredProbe {
     pub count: u16,
 }
 
+/// A pod sent a router advertisement (RFC 4861), as a router does. The frame's claim is an observation of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RouterAdvertisement {
+    /// The device it came in on.
+    pub ifindex: IfIndex,
+    /// The router's link-local address.
+    pub source: IpAddr,
+    /// The frame's VLAN tags.
+    pub vlan: Vlan,
+}
+
 /// One change of the kernel's state, one frame, or one snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
@@ -117,6 +128,8 @@ pub enum Observation {
     Frame(FrameClaim),
     /// A pod asked for one address again and again.
     UnansweredProbe(UnansweredProbe),
+    /// A pod advertised itself as a router.
+    RouterAdvertisement(RouterAdvertisement),
     /// A snapshot is about to be read: it will contain every change from before this point.
     SnapshotStarted(SnapshotToken),
     /// The same for a snapshot of a device that is compared with what the engine holds about it;

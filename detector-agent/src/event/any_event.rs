@@ -100,6 +100,7 @@ impl ContractName for SubjectKind {
         Self::Anomaly(AnomalyKind::RouteAstray),
         Self::Anomaly(AnomalyKind::AddressSweep),
         Self::Anomaly(AnomalyKind::PodCidrOverlap),
+        Self::Anomaly(AnomalyKind::RogueRouter),
     ];
 
     fn contract_name(self) -> &'static str {

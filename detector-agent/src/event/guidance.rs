@@ -36,10 +36,11 @@ impl Severity {
             SubjectKind::Conflict(_) if confidence == Some(Confidence::Certain) => Self::Critical,
             // A sweep stands for conflicts, each of which would be an error.
             // Addresses of several pods at a time are about to be given out twice.
+            // A router that nobody wanted takes the traffic of a whole link.
             SubjectKind::Conflict(_)
-            | SubjectKind::Anomaly(AnomalyKind::AddressSweep | AnomalyKind::PodCidrOverlap) => {
-                Self::Error
-            }
+            | SubjectKind::Anomaly(
+                AnomalyKind::AddressSweep | AnomalyKind::PodCidrOverlap | AnomalyKind::RogueRouter,
+            ) => Self::Error,
             SubjectKind::Anomaly(AnomalyKind::IpamLeak) => Self::Info,
             SubjectKind::Anomaly(_) => Self::Warning,
         }
@@ -69,6 +70,7 @@ impl SubjectKind {
             Self::Anomaly(AnomalyKind::RouteAstray) => "PodRouteAstray",
             Self::Anomaly(AnomalyKind::AddressSweep) => "PodAddressSweep",
             Self::Anomaly(AnomalyKind::PodCidrOverlap) => "PodCIDROverlap",
+            Self::Anomaly(AnomalyKind::RogueRouter) => "PodRogueRouter",
         }
     }
 
@@ -126,6 +128,9 @@ pub fn anomaly_effect(data: &AnomalyData) -> &'static str {
         AnomalyKind::AddressSweep => "The pod may receive the traffic of all these addresses.",
         AnomalyKind::PodCidrOverlap => {
             "Pods of these nodes get the same addresses, and the routes of the range lead to one of the nodes."
+        }
+        AnomalyKind::RogueRouter => {
+            "Pods on the same link may send their IPv6 traffic to this pod, and form addresses from its prefixes."
         }
     }
 }

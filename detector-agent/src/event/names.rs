@@ -48,8 +48,8 @@ contract_names! {
     Change: Raised Updated Resolved;
     EvidenceKind: Address Arp Ndp Neighbour;
     LeaveReason: DeviceRemoved AddressRemoved Expired;
-    AnomalyKind: IpamDrift IpamLeak GatewayUnresolved RouteAstray AddressSweep PodCidrOverlap;
-    AnomalyCause: NotAllocated TwoOwners SharedOwner NoLiveOwner RepeatedRequests OtherDevice RouteGone ContestsMany SeveralNodes;
+    AnomalyKind: IpamDrift IpamLeak GatewayUnresolved RouteAstray AddressSweep PodCidrOverlap RogueRouter;
+    AnomalyCause: NotAllocated TwoOwners SharedOwner NoLiveOwner RepeatedRequests OtherDevice RouteGone ContestsMany SeveralNodes RouterAdvertisement;
     ResolveReason: Allocated Released AddressGone InUse Quiet DeviceGone RouteRight ContestsFew RangeUnique NotSeen;
     Ipam: HostLocal Calico Aws;
 }

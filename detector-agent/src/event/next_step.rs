@@ -164,6 +164,10 @@ pub fn anomaly_next_step(data: &AnomalyData) -> String {
         AnomalyKind::AddressSweep => format!(
             "Check whether {pod} is meant to answer for these addresses (a VIP, a proxy); otherwise cut it off or delete it."
         ),
+        AnomalyKind::RogueRouter => format!(
+            "Check whether {pod} is meant to be a router; if it is, allow {} (see the runbook). Otherwise cut it off or delete it.",
+            data.address
+        ),
         AnomalyKind::PodCidrOverlap => "Keep new pods off all but one of these nodes (kubectl cordon), and find out what assigned the range twice; the runbook shows how.".to_owned(),
     }
 }

@@ -78,6 +78,7 @@ pub fn anomaly_title(kind: AnomalyKind) -> &'static str {
         AnomalyKind::RouteAstray => "Misdirected route",
         AnomalyKind::AddressSweep => "Address sweep",
         AnomalyKind::PodCidrOverlap => "podCIDR overlap",
+        AnomalyKind::RogueRouter => "Rogue router",
     }
 }
 
@@ -90,6 +91,9 @@ pub fn resolve_reason(data: &AnomalyData) -> &'static str {
             ResolveReason::Released => "IPAM released the address",
             ResolveReason::AddressGone => "no pod has the address any more",
             ResolveReason::InUse => "the address is in use again",
+            ResolveReason::Quiet if data.kind == AnomalyKind::RogueRouter => {
+                "the pod sends no router advertisements any more"
+            }
             ResolveReason::Quiet => "the pod stopped asking for the gateway",
             ResolveReason::DeviceGone => "the device was removed",
             ResolveReason::RouteRight => "the route leads to a claimant again",

@@ -115,6 +115,7 @@ impl AttachSchedule {
             | Observation::RoutesLookedUp(_)
             | Observation::Frame(_)
             | Observation::UnansweredProbe(_)
+            | Observation::RouterAdvertisement(_)
             | Observation::SnapshotStarted(_)
             | Observation::SelfCheckStarted(_)
             | Observation::Snapshot(..)

@@ -289,6 +289,7 @@ fn kind(observation: &Observation) -> Option<&'static str> {
             FrameKind::Ndp => "ndp",
         }),
         Observation::UnansweredProbe(_) => Some("question"),
+        Observation::RouterAdvertisement(_) => Some("router"),
         Observation::Snapshot(..) => Some("snapshot"),
         Observation::SnapshotStarted(_)
         | Observation::SelfCheckStarted(_)

@@ -56,6 +56,7 @@ const ANOMALY_PARAMETERS: Supported = Supported {
         AnomalyKind::RouteAstray.name(),
         AnomalyKind::AddressSweep.name(),
         AnomalyKind::PodCidrOverlap.name(),
+        AnomalyKind::RogueRouter.name(),
     ],
 };
 /// Parameters of the claims.

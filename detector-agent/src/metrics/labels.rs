@@ -8,11 +8,12 @@ use super::AddressLabels;
 use crate::engine::{AnomalyKind, ConflictKind, ConflictScope};
 
 /// Kinds of observations that the agent counts itself; the kernel programs count those of [`RecordKind`].
-const OBSERVATION_KINDS: [&str; 10] = [
+const OBSERVATION_KINDS: [&str; 11] = [
     "arp",
     "ndp",
     "neighbour",
     "question",
+    "router",
     "link",
     "address",
     "host_address",

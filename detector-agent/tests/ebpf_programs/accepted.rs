@@ -166,6 +166,74 @@ fn advertisement_behind_too_many_extension_headers_is_counted() {
     assert_eq!(fixture.count(counter), 1);
 }
 
+/// The first tag is outside the frame when the program runs.
+#[test]
+fn claims_behind_any_number_of_priority_tags_are_seen_or_counted() {
+    let mut fixture = victim();
+    let tagged = |frame: Frame, count| (0..count).fold(frame, |frame, _| frame.vlan(0));
+    for (case, count) in [1, 2, 3, 4, 5, 40, 65].into_iter().enumerate() {
+        let address = Ipv4Addr::new(10, 244, 2, 10 + u8::try_from(case).unwrap());
+        let claims = fixture.claims_of(&[tagged(Frame::request(MAC, address, NODE), count)]);
+        wait_learned(&fixture, address.into(), MAC);
+        assert_eq!(claims, [fixture.arp(address)], "{count} tags");
+
+        let frame = tagged(advertisement(case, MAC), count);
+        let claims = claims_of_advertisement(&mut fixture, case, frame);
+        wait_learned(&fixture, address6(case).into(), MAC);
+        let claims: Vec<_> = claims.iter().map(|claim| claim.address).collect();
+        assert_eq!(claims, [address6(case)], "{count} tags");
+    }
+    let address = Ipv4Addr::new(10, 244, 2, 99);
+    let frame = tagged(Frame::request(MAC, address, NODE), 66);
+    assert_eq!(fixture.claims_of(&[frame]), []);
+    wait_learned(&fixture, address.into(), MAC);
+    let counter = Counter::Rejected(RejectReason::TagCount);
+    assert_eq!(fixture.count(counter), 1);
+}
+
+/// A router learns from solicitations, a host from redirects, and both from advertisements.
+#[test]
+fn messages_of_and_about_routers_are_accepted_and_claims() {
+    let mut fixture = victim();
+    let claims = |fixture: &mut Fixture, frame| {
+        let claims = fixture.claims_of(&[frame]);
+        let claims = claims.iter().map(|claim| (claim.address, claim.mac));
+        claims.collect::<Vec<_>>()
+    };
+    let forwarding = format!("net.ipv6.conf.{DEVICE}.forwarding");
+    let link_local = |last| Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, last);
+
+    let router = link_local(0xa);
+    let frame = Frame::router_advertisement(OTHER_MAC, router, "2001:db8::".parse().unwrap());
+    assert_eq!(
+        claims(&mut fixture, frame),
+        [(router.into(), Mac(OTHER_MAC.0))]
+    );
+    wait_learned(&fixture, router.into(), OTHER_MAC);
+
+    let target: Ipv6Addr = "2001:db8:1::9".parse().unwrap();
+    let node = fixture.node.netns();
+    node.sysctl(&forwarding, "0").unwrap();
+    node.sysctl(&format!("net.ipv6.conf.{DEVICE}.accept_redirects"), "1")
+        .unwrap();
+    node.ip(&format!("route add {target} via {router} dev {DEVICE}"))
+        .unwrap();
+    let frame = Frame::redirect(OTHER_MAC, router, target, (NODE_MAC, node6()));
+    assert_eq!(
+        claims(&mut fixture, frame),
+        [(target.into(), Mac(OTHER_MAC.0))]
+    );
+    wait_learned(&fixture, target.into(), OTHER_MAC);
+
+    fixture.node.netns().sysctl(&forwarding, "1").unwrap();
+    let frame = Frame::router_solicitation(OTHER_MAC, address6(1));
+    assert_eq!(
+        claims(&mut fixture, frame),
+        [(address6(1).into(), Mac(OTHER_MAC.0))]
+    );
+    wait_learned(&fixture, address6(1).into(), OTHER_MAC);
+}
+
 #[test]
 fn advertisement_that_the_kernel_discards_is_no_claim() {
     use ExtensionHeader::{DestinationOptions, Fragment, HopByHop};

@@ -6,7 +6,7 @@ use detector_agent::{
     engine::{AddressHolder, ClaimedUpdate, FrameClaim},
     observe::ebpf::EbpfOptions,
 };
-use detector_common::{CONTESTED_BUDGET, CONTESTS_PER_ADDRESS, Counter, RecordKind};
+use detector_common::{CONTESTED_BUDGET, CONTESTS_PER_ADDRESS, Counter, RecordKind, RejectReason};
 use detector_testkit::{Frame, MacAddress, NaFlags};
 
 use crate::fixture::{Fixture, MAC, MARKERS, loop_until};
@@ -119,6 +119,58 @@ fn flood_of_claims_of_one_address_hides_no_other() {
     assert!((CONTESTS_PER_ADDRESS..CONTESTS_PER_ADDRESS + 3).contains(&published));
     let claim = [Frame::announcement(MAC, OTHER_VICTIM)];
     assert_eq!(observed(&mut fixture, &claim, OTHER_VICTIM).len(), 1);
+}
+
+/// An IPv4-mapped address is no IPv6 address of anybody, and shares no budget with the IPv4 one.
+#[test]
+fn flood_for_the_mapped_address_hides_no_claim() {
+    let mut fixture = flooding_pod([(VICTIM.into(), OTHER)]);
+    let mapped = VICTIM.to_ipv6_mapped();
+    let flood = macs().map(|mac| Frame::advertisement(mac, mapped, Some(mac), NaFlags::OVERRIDE));
+    let flood: Vec<_> = flood.collect();
+    assert_eq!(fixture.claims_of(&flood), []);
+    let rejected = Counter::Rejected(RejectReason::Address);
+    assert_eq!(fixture.count(rejected), flood.len() as u64);
+    let frames: Vec<_> = macs()
+        .take(CONTESTS_PER_ADDRESS as usize)
+        .map(|mac| Frame::announcement(mac, VICTIM))
+        .collect();
+    assert_eq!(observed(&mut fixture, &frames, VICTIM).len(), frames.len());
+}
+
+/// The IPv6 address that consists of the same bytes as an IPv4 one in a record.
+#[test]
+fn flood_for_the_same_bytes_in_the_other_family_hides_no_claim() {
+    let [a, b, c, d] = VICTIM.octets();
+    let same = Ipv6Addr::new(
+        u16::from_be_bytes([a, b]),
+        u16::from_be_bytes([c, d]),
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    );
+    let mut fixture = flooding_pod([(VICTIM.into(), OTHER), (same.into(), OTHER)]);
+    let flood: Vec<_> = macs()
+        .map(|mac| Frame::advertisement(mac, same, Some(mac), NaFlags::OVERRIDE))
+        .collect();
+    assert!(observed(&mut fixture, &flood, same).len() < 10);
+    let claim = [Frame::announcement(MAC, VICTIM)];
+    assert_eq!(observed(&mut fixture, &claim, VICTIM).len(), 1);
+}
+
+#[test]
+fn router_advertisement_inside_a_flood_is_published() {
+    let mut fixture = flooding_pod([]);
+    let router = |n| Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, n);
+    let prefix = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0);
+    let frames: Vec<_> = (1..=100)
+        .map(|n| Frame::router_advertisement(MAC, router(n), prefix))
+        .collect();
+    let published = fixture.claims_of(&frames).len() as u64;
+    assert!((CONTESTS_PER_ADDRESS..CONTESTS_PER_ADDRESS + 3).contains(&published));
 }
 
 #[test]

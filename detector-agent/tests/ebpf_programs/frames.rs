@@ -145,22 +145,7 @@ fn malformed_frames_are_counted_by_reason_only() {
         frame.payload_mut().truncate(length);
         frame
     };
-    let many_options = {
-        let mut body = vec![0; 4];
-        body.extend(v6().octets());
-        for _ in 0..9 {
-            body.extend([14, 1, 0, 0, 0, 0, 0, 0]);
-        }
-        let all_nodes = "ff02::1".parse().unwrap();
-        Frame::icmpv6(
-            MAC,
-            MacAddress([0x33, 0x33, 0, 0, 0, 1]),
-            v6(),
-            all_nodes,
-            136,
-            &body,
-        )
-    };
+    let too_many_tags = (0..66).fold(valid_arp(), |frame, _| frame.vlan(0));
     let many_headers = [ExtensionHeader::DestinationOptions; 9];
     let cases = [
         (short(valid_arp(), 27), RejectReason::Truncated),
@@ -184,7 +169,7 @@ fn malformed_frames_are_counted_by_reason_only() {
             RejectReason::ExtensionHeaderCount,
         ),
         (broken(valid_ndp(), 65, 0), RejectReason::NdpOption),
-        (many_options, RejectReason::NdpOptionCount),
+        (too_many_tags, RejectReason::TagCount),
         (
             broken(valid_ndp(), 44, 0x60),
             RejectReason::NdpContradiction,

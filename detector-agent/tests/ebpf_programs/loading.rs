@@ -102,3 +102,18 @@ fn verifier_removes_the_kernel_log_while_it_is_off() {
         );
     }
 }
+
+/// The verifier follows every path: one branch more in a loop of the parser can multiply its work, and the time of a start.
+#[test]
+fn verifier_work_is_bounded() {
+    let (programs, _) = Programs::load(&EbpfOptions::default()).unwrap();
+    let verified = programs.verified_instructions().unwrap();
+    println!("verified instructions: {verified:?}");
+    // About 38,000 for the largest on Linux 6.18.
+    assert!(
+        verified
+            .iter()
+            .all(|(_, count)| (1..60_000).contains(count)),
+        "{verified:?}"
+    );
+}

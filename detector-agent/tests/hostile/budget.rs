@@ -1,10 +1,11 @@
 //! Floods of ARP beyond a device's budget in the kernel, with one claim in between that must not be missed.
 
-use std::thread;
+use std::{net::Ipv4Addr, thread};
 
 use anyhow::ensure;
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, until,
+    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, MacAddress, NaFlags, Node, Pod,
+    PodSpec, until,
 };
 
 use crate::{
@@ -98,6 +99,36 @@ fn claim_inside_a_flood_raises() {
     let events = agent.events();
     assert!(events.iter().all(|e| !e.event.resolves(&victim(0))));
     assert_flood_is_reported(&node, &agent, &hostile, 4 * u64::from(HALF));
+}
+
+/// Advertisements for the IPv4-mapped form of the victim's address use nothing up that its ARP claims need.
+#[test]
+fn mapped_addresses_hide_no_arp_claim() {
+    let node = Node::new("mapped").unwrap();
+    let _victim = node.add_pod(&victim_pod(0)).unwrap();
+    let hostile = hostile_pods(&node, 1);
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    wait_table(&node, 2);
+    flood(&hostile[0], 100, None);
+    let address: Ipv4Addr = victim(0).parse().unwrap();
+    let mac = |n| MacAddress([2, 0, 0, 0, 2, n]);
+    let mapped = (0..200).map(|n| {
+        let mac = mac(n);
+        Frame::advertisement(mac, address.to_ipv6_mapped(), Some(mac), NaFlags::OVERRIDE).to_bytes()
+    });
+    let claim = Frame::announcement(hostile[0].mac(), address).to_bytes();
+    let frames: Vec<_> = mapped.chain([claim]).collect();
+    let sender = FrameSender::open(&hostile[0]).unwrap();
+    sender.send_all(&frames).unwrap();
+    let conflict = agent.wait_raised(&victim(0)).unwrap();
+    assert_eq!(conflict.devices(), ["vethhostile0", "vethvictim0"]);
+    let series = r#"ipconflict_frames_rejected_total{reason="address"}"#;
+    until(DEADLINE, "the advertisements to be counted", || {
+        let rejected = metric(&node, series)?;
+        ensure!(rejected >= 200, "{rejected}");
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod metrics;
 mod odd_names;
 mod poisoned_event;
 mod renames;
+mod routers;
 mod storm;
 mod sweep;
 mod threat_model;

@@ -2,7 +2,7 @@
 
 use network_types::{arp::ArpHdr, eth::EtherType};
 
-use super::{FrameReader, WireFormat};
+use super::{FrameReader, Payload, WireFormat};
 use crate::{RawClaim, RejectReason, TAG_ARP};
 
 const REQUEST: u16 = 1;
@@ -15,15 +15,15 @@ const _: () = assert!(ArpHdr::LEN == 28);
 // SAFETY: consists of byte arrays without padding (its size is asserted above).
 unsafe impl WireFormat for ArpHdr {}
 
-/// Fills in the claim of the ARP packet at `offset`: the target of a probe, tentatively, else the sender.
+/// Fills in the claim of an ARP packet: the target of a probe, tentatively, else the sender.
 #[inline(always)]
 pub(super) fn fill<F: FrameReader>(
     frame: &F,
-    offset: usize,
+    payload: Payload,
     claim: &mut RawClaim,
-) -> Result<(), RejectReason> {
-    let arp = frame
-        .read::<ArpHdr>(offset)
+) -> Result<bool, RejectReason> {
+    let arp = payload
+        .read::<_, ArpHdr>(frame, 0)
         .ok_or(RejectReason::Truncated)?;
     let hardware = u16::from_be_bytes(arp.htype);
     let protocol = u16::from_ne_bytes(arp.ptype);
@@ -50,7 +50,7 @@ pub(super) fn fill<F: FrameReader>(
         *first = address;
     }
     claim.mac = arp.sha;
-    Ok(())
+    Ok(true)
 }
 
 /// The address requested by a packet that [`fill`] accepted.

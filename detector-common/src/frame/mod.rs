@@ -68,7 +68,7 @@ pub trait FrameReader {
 /// What the parser made of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Classification {
-    /// Neither ARP nor a neighbour solicitation or advertisement.
+    /// Claims no address.
     Other,
     /// A claim, which has been filled in.
     Claim,
@@ -84,15 +84,75 @@ const PROVIDER_VLAN: u16 = EtherType::Ieee8021ad as u16;
 /// Offset of the Ethernet source.
 const ETHER_SOURCE: usize = 6;
 
+/// Tags in a frame that are followed. Linux strips any number of priority tags (`__netif_receive_skb_core` in
+/// net/core/dev.c); frames with more are rejected, because what they carry is unknown.
+const MAX_TAGS: usize = 64;
+
 /// The payload after the Ethernet header and the tags in the frame.
 #[derive(Clone, Copy)]
 struct Payload {
     protocol: u16,
+    /// Directly behind the Ethernet header if there are no tags in the frame.
     offset: usize,
-    /// Tag control information of the tags in the frame, 0 if absent.
-    first: u16,
-    second: u16,
+    has_tags: bool,
+    tags: Tags,
 }
+
+impl Payload {
+    /// A value at an offset from the beginning of the payload. Behind tags the offset varies, and reading in place would let the
+    /// verifier follow the parser once for each number of tags.
+    #[inline(always)]
+    fn read<F: FrameReader, T: WireFormat>(&self, frame: &F, offset: usize) -> Option<T> {
+        if self.has_tags {
+            frame.load(self.offset + offset)
+        } else {
+            frame.read(EthHdr::LEN + offset)
+        }
+    }
+
+    /// As [`Payload::read`], one byte of a data packet.
+    #[inline(always)]
+    fn peek<F: FrameReader>(&self, frame: &F, offset: usize) -> Option<u8> {
+        if self.has_tags {
+            frame.load(self.offset + offset)
+        } else {
+            frame.peek(EthHdr::LEN + offset)
+        }
+    }
+}
+
+/// VLAN ids of tags, outermost first, 0 if absent. Priority tags (id 0) do not count, at any position.
+#[derive(Clone, Copy)]
+struct Tags {
+    outer: u16,
+    inner: u16,
+    has_more: bool,
+}
+
+impl Tags {
+    const NONE: Self = Self {
+        outer: 0,
+        inner: 0,
+        has_more: false,
+    };
+
+    /// Adds the tag inside of those that were added before.
+    #[inline(always)]
+    fn push(&mut self, tag_control: u16) {
+        let id = tag_control & VLAN_ID;
+        if id == 0 {
+        } else if self.outer == 0 {
+            self.outer = id;
+        } else if self.inner == 0 {
+            self.inner = id;
+        } else {
+            self.has_more = true;
+        }
+    }
+}
+
+/// The bits of the tag control information that are the VLAN id. An id of all ones is reserved.
+const VLAN_ID: u16 = 0x0fff;
 
 /// Parses `frame` and, for [`Classification::Claim`], initialises `claim` with an interface index of zero.
 ///
@@ -105,8 +165,8 @@ pub fn parse<F: FrameReader>(frame: &F, claim: &mut MaybeUninit<RawClaim>) -> Cl
         ARP | IPV6 => Payload {
             protocol,
             offset: EthHdr::LEN,
-            first: 0,
-            second: 0,
+            has_tags: false,
+            tags: Tags::NONE,
         },
         VLAN | PROVIDER_VLAN => match payload_after_tags(frame) {
             Ok(payload) => payload,
@@ -116,7 +176,7 @@ pub fn parse<F: FrameReader>(frame: &F, claim: &mut MaybeUninit<RawClaim>) -> Cl
     };
     let ndp = match payload.protocol {
         ARP => None,
-        IPV6 => match ndp::find(frame, payload.offset) {
+        IPV6 => match ndp::find(frame, payload) {
             Ok(Some(location)) => Some(location),
             Ok(None) => return Classification::Other,
             Err(reason) => return Classification::Rejected(reason),
@@ -124,51 +184,56 @@ pub fn parse<F: FrameReader>(frame: &F, claim: &mut MaybeUninit<RawClaim>) -> Cl
         _ => return Classification::Other,
     };
     match fill(frame, payload, ndp, claim) {
-        Ok(()) => Classification::Claim,
+        Ok(true) => Classification::Claim,
+        Ok(false) => Classification::Other,
         Err(reason) => Classification::Rejected(reason),
     }
 }
 
+/// `false` if the frame claims no address.
 #[inline(always)]
 fn fill<F: FrameReader>(
     frame: &F,
     payload: Payload,
     ndp: Option<NdpLocation>,
     claim: &mut MaybeUninit<RawClaim>,
-) -> Result<(), RejectReason> {
+) -> Result<bool, RejectReason> {
     let claim = RawClaim::zeroed(claim);
     fill_tags(frame, payload, claim)?;
     claim.ether_source = frame
         .read::<[u8; 6]>(ETHER_SOURCE)
         .ok_or(RejectReason::Truncated)?;
     match ndp {
-        None => arp::fill(frame, payload.offset, claim),
-        Some(location) => ndp::fill(frame, payload.offset, location, claim),
+        None => arp::fill(frame, payload, claim),
+        Some(location) => ndp::fill(frame, payload, location, claim),
     }
 }
 
-/// The payload after one or two tags in the frame. Two occur only if none is kept outside the frame, which a device's
-/// ingress never does with the outer one; a third tag is not parsed.
+/// The payload after the tags in the frame. One tag is usually kept outside of it, at a device's ingress always.
 #[inline(always)]
 fn payload_after_tags<F: FrameReader>(frame: &F) -> Result<Payload, RejectReason> {
-    let first = frame
-        .read::<VlanHdr>(EthHdr::LEN)
-        .ok_or(RejectReason::Truncated)?;
-    let mut payload = Payload {
-        protocol: first.ether_type,
-        offset: EthHdr::LEN + VlanHdr::LEN,
-        first: u16::from_be_bytes(first.tci),
-        second: 0,
-    };
-    if matches!(payload.protocol, VLAN | PROVIDER_VLAN) {
-        let second = frame
-            .read::<VlanHdr>(payload.offset)
-            .ok_or(RejectReason::Truncated)?;
-        payload.protocol = second.ether_type;
-        payload.offset += VlanHdr::LEN;
-        payload.second = u16::from_be_bytes(second.tci);
+    let mut offset = EthHdr::LEN;
+    let mut tags = Tags::NONE;
+    for index in 0..MAX_TAGS {
+        // A single tag, of a data packet as well, is at a constant offset, where reading is cheaper.
+        let tag = if index == 0 {
+            frame.read::<VlanHdr>(EthHdr::LEN)
+        } else {
+            frame.load::<VlanHdr>(offset)
+        };
+        let tag = tag.ok_or(RejectReason::Truncated)?;
+        tags.push(u16::from_be_bytes(tag.tci));
+        offset += VlanHdr::LEN;
+        if !matches!(tag.ether_type, VLAN | PROVIDER_VLAN) {
+            return Ok(Payload {
+                protocol: tag.ether_type,
+                offset,
+                has_tags: true,
+                tags,
+            });
+        }
     }
-    Ok(payload)
+    Err(RejectReason::TagCount)
 }
 
 /// Fills in the VLAN ids of the tag kept outside the frame, which is the outermost, and of those in the frame.
@@ -178,19 +243,14 @@ fn fill_tags<F: FrameReader>(
     payload: Payload,
     claim: &mut RawClaim,
 ) -> Result<(), RejectReason> {
-    const ID: u16 = 0x0fff;
-    let outside = frame.outer_tag().unwrap_or(0) & ID;
-    let (first, second) = (payload.first & ID, payload.second & ID);
-    // Priority tags (id 0) do not count, at any position.
-    let (outer, inner) = match (outside, first, second) {
-        (0, 0, only) | (0, only, 0) | (only, 0, 0) => (only, 0),
-        (0, outer, inner) | (outer, 0, inner) | (outer, inner, 0) => (outer, inner),
-        _ => return Err(RejectReason::Vlan),
-    };
-    if outer == ID || inner == ID {
+    let mut tags = Tags::NONE;
+    tags.push(frame.outer_tag().unwrap_or(0));
+    tags.push(payload.tags.outer);
+    tags.push(payload.tags.inner);
+    if tags.has_more || payload.tags.has_more || tags.outer == VLAN_ID || tags.inner == VLAN_ID {
         return Err(RejectReason::Vlan);
     }
-    claim.vlan_outer = outer;
-    claim.vlan_inner = inner;
+    claim.vlan_outer = tags.outer;
+    claim.vlan_inner = tags.inner;
     Ok(())
 }

@@ -1,8 +1,17 @@
-//! Neighbour solicitations and advertisements (RFC 4861), and duplicate address detection (RFC 4862).
+//! Neighbour Discovery (RFC 4861): every message that Linux learns a hardware address from, and duplicate address detection
+//! (RFC 4862).
+//!
+//! | message | claims | Linux learns from it in net/ipv6 |
+//! | --- | --- | --- |
+//! | neighbour solicitation | its source | `ndisc_recv_ns` (ndisc.c) |
+//! | neighbour advertisement | its target | `ndisc_recv_na` |
+//! | router solicitation | its source | `ndisc_recv_rs`, on a router |
+//! | router advertisement | its source, a router | `ndisc_router_discovery` |
+//! | redirect with a target link-layer option | its target | `rt6_do_redirect` (route.c) |
 
-use network_types::{icmp::Icmpv6Hdr, ip::Ipv6Hdr};
+use network_types::{eth::EthHdr, icmp::Icmpv6Hdr, ip::Ipv6Hdr};
 
-use super::{FrameReader, WireFormat};
+use super::{FrameReader, Payload, WireFormat};
 use crate::{RawClaim, RejectReason, TAG_NDP};
 
 const ICMPV6: u8 = 58;
@@ -14,11 +23,13 @@ const FRAGMENT: u8 = 44;
 const DESTINATION_OPTIONS: u8 = 60;
 /// Packets with more extension headers are rejected, though receivers accept them: no stack sends so many.
 const MAX_EXTENSION_HEADERS: usize = 8;
-/// Messages with more options are rejected: stacks send at most a link-layer address, a nonce and the four options of
-/// SEND (RFC 3971).
+/// Options behind these are not examined. The message is a claim all the same; stacks put a link-layer address first.
 const MAX_OPTIONS: usize = 8;
+const ROUTER_SOLICITATION: u8 = 133;
+const ROUTER_ADVERTISEMENT: u8 = 134;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
 const SOURCE_LINK_LAYER: u8 = 1;
 const TARGET_LINK_LAYER: u8 = 2;
 /// The Solicited flag of an advertisement, in the first byte after the ICMPv6 checksum.
@@ -40,7 +51,7 @@ struct NdpBody {
     target: [u8; 16],
 }
 
-/// The IPv6 header and a message directly behind it.
+/// The IPv6 header and a solicitation or advertisement directly behind it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct NdpPacket {
@@ -53,37 +64,40 @@ const _: () = assert!(size_of::<NdpPacket>() == 64 && align_of::<NdpPacket>() ==
 // SAFETY: consists of byte arrays without padding (size and alignment are asserted above).
 unsafe impl WireFormat for Ipv6Hdr {}
 // SAFETY: as above.
+unsafe impl WireFormat for Icmpv6Hdr {}
+// SAFETY: as above.
 unsafe impl WireFormat for NdpBody {}
 // SAFETY: as above.
 unsafe impl WireFormat for NdpPacket {}
 
-/// Where a solicitation or advertisement is.
+/// Where a message is.
 #[derive(Clone, Copy)]
 pub(super) struct NdpLocation {
     /// Offset of the ICMPv6 header.
     offset: usize,
-    /// Whether extension headers precede it, so that its offset is not constant.
-    has_extensions: bool,
+    /// A solicitation or advertisement of a neighbour directly behind the IPv6 header, without a tag in the frame: the usual
+    /// messages, which are read in place.
+    is_usual: bool,
     /// Whether one of them is a fragment header.
     is_fragment: bool,
 }
 
-/// Finds the solicitation or advertisement in the IPv6 packet at `offset`. Reads one byte of a data packet without extension
-/// headers.
+/// Finds the message in an IPv6 packet. Reads one byte of a data packet without extension headers.
 #[inline(always)]
 pub(super) fn find<F: FrameReader>(
     frame: &F,
-    offset: usize,
+    payload: Payload,
 ) -> Result<Option<NdpLocation>, RejectReason> {
-    let upper = offset + Ipv6Hdr::LEN;
-    match frame.peek(offset + NEXT_HEADER) {
-        Some(ICMPV6) => Ok(
-            is_neighbour_discovery(frame.peek(upper)).then_some(NdpLocation {
+    let upper = payload.offset + Ipv6Hdr::LEN;
+    match payload.peek(frame, NEXT_HEADER) {
+        Some(ICMPV6) => {
+            let kind = payload.peek(frame, Ipv6Hdr::LEN);
+            Ok(is_neighbour_discovery(kind).then_some(NdpLocation {
                 offset: upper,
-                has_extensions: false,
+                is_usual: !payload.has_tags && matches!(kind, Some(SOLICITATION | ADVERTISEMENT)),
                 is_fragment: false,
-            }),
-        ),
+            }))
+        }
         Some(first @ (HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION_OPTIONS)) => {
             find_behind_extensions(frame, upper, first)
         }
@@ -114,7 +128,7 @@ fn find_behind_extensions<F: FrameReader>(
             ICMPV6 => {
                 let location = NdpLocation {
                     offset,
-                    has_extensions: true,
+                    is_usual: false,
                     is_fragment,
                 };
                 return Ok(is_neighbour_discovery(frame.load(offset)).then_some(location));
@@ -129,34 +143,60 @@ fn find_behind_extensions<F: FrameReader>(
 
 #[inline(always)]
 fn is_neighbour_discovery(kind: Option<u8>) -> bool {
-    matches!(kind, Some(SOLICITATION | ADVERTISEMENT))
+    matches!(kind, Some(ROUTER_SOLICITATION..=REDIRECT))
 }
 
-/// Reads the IPv6 header at `offset`, and the message.
+/// A message without its options.
+struct NdpMessage {
+    ip: Ipv6Hdr,
+    icmp: Icmpv6Hdr,
+    /// Zero in messages without one.
+    target: [u8; 16],
+}
+
 #[inline(always)]
-fn read<F: FrameReader>(frame: &F, offset: usize, location: NdpLocation) -> Option<NdpPacket> {
-    if location.has_extensions {
-        Some(NdpPacket {
-            ip: frame.read::<Ipv6Hdr>(offset)?,
-            body: frame.load::<NdpBody>(location.offset)?,
-        })
+fn read<F: FrameReader>(frame: &F, payload: Payload, location: NdpLocation) -> Option<NdpMessage> {
+    if location.is_usual {
+        let NdpPacket { ip, body } = payload.read(frame, 0)?;
+        let NdpBody { icmp, target } = body;
+        return Some(NdpMessage { ip, icmp, target });
+    }
+    let ip = payload.read(frame, 0)?;
+    let icmp = frame.load::<Icmpv6Hdr>(location.offset)?;
+    let target = if has_target(icmp.type_) {
+        frame.load(location.offset + Icmpv6Hdr::LEN)?
     } else {
-        frame.read::<NdpPacket>(offset)
+        [0; 16]
+    };
+    Some(NdpMessage { ip, icmp, target })
+}
+
+#[inline(always)]
+fn has_target(kind: u8) -> bool {
+    matches!(kind, SOLICITATION | ADVERTISEMENT | REDIRECT)
+}
+
+/// The length of a message of this kind without its options.
+#[inline(always)]
+fn length_without_options(kind: u8) -> usize {
+    match kind {
+        ROUTER_SOLICITATION => 8,
+        ROUTER_ADVERTISEMENT => 16,
+        REDIRECT => 40,
+        _ => size_of::<NdpBody>(),
     }
 }
 
-/// Fills in the claim of the message at `location` in the IPv6 packet at `offset`.
+/// Fills in the claim of the message at `location`; `false` if it claims no address.
 #[inline(always)]
 pub(super) fn fill<F: FrameReader>(
     frame: &F,
-    offset: usize,
+    payload: Payload,
     location: NdpLocation,
     claim: &mut RawClaim,
-) -> Result<(), RejectReason> {
-    let NdpPacket {
-        ip,
-        body: NdpBody { icmp, target },
-    } = read(frame, offset, location).ok_or(RejectReason::Truncated)?;
+) -> Result<bool, RejectReason> {
+    let NdpMessage { ip, icmp, target } =
+        read(frame, payload, location).ok_or(RejectReason::Truncated)?;
     if ip.vcf[0] >> 4 != 6 {
         return Err(RejectReason::IpVersion);
     }
@@ -175,49 +215,57 @@ pub(super) fn fill<F: FrameReader>(
     let end = if length == 0 && ip.next_hdr == HOP_BY_HOP {
         frame.length()
     } else {
-        offset + Ipv6Hdr::LEN + length
+        payload.offset + Ipv6Hdr::LEN + length
     };
-    let options = location.offset + size_of::<NdpBody>();
+    let kind = icmp.type_;
+    let options = location.offset + length_without_options(kind);
     if end < options {
         return Err(RejectReason::IcmpLength);
     }
     if end > frame.length() {
         return Err(RejectReason::Truncated);
     }
-    if target[0] == 0xff {
+    let is_unspecified = ip.src_addr == [0; 16];
+    // Without an address there is nothing to claim, and Linux learns nothing.
+    if kind == ROUTER_SOLICITATION && is_unspecified {
+        return Ok(false);
+    }
+    if has_target(kind) && target[0] == 0xff {
         return Err(RejectReason::Address);
     }
-    let solicitation = icmp.type_ == SOLICITATION;
-    let detection = solicitation && ip.src_addr == [0; 16];
-    // RFC 4861 §7.1.1, §7.1.2; Linux discards these as well (`ndisc_recv_ns`, `ndisc_recv_na` in net/ipv6/ndisc.c).
-    let contradicts = if solicitation {
-        detection && u128::from_be_bytes(ip.dst_addr) >> 24 != SOLICITED_NODE
-    } else {
-        ip.dst_addr[0] == 0xff && icmp.data[0] & SOLICITED != 0
+    let detection = kind == SOLICITATION && is_unspecified;
+    // RFC 4861 §6.1.2, §7.1.1, §7.1.2, §8.1; Linux discards these as well (`ndisc_recv_ns`, `ndisc_recv_na`,
+    // `ndisc_router_discovery` and `ndisc_redirect_rcv` in net/ipv6/ndisc.c).
+    let contradicts = match kind {
+        SOLICITATION => detection && u128::from_be_bytes(ip.dst_addr) >> 24 != SOLICITED_NODE,
+        ADVERTISEMENT => ip.dst_addr[0] == 0xff && icmp.data[0] & SOLICITED != 0,
+        ROUTER_ADVERTISEMENT | REDIRECT => !is_link_local(ip.src_addr),
+        _ => false,
     };
     if contradicts {
         return Err(RejectReason::NdpContradiction);
     }
     claim.tag = TAG_NDP;
     claim.tentative = u8::from(detection);
-    claim.address = if solicitation && !detection {
-        ip.src_addr
-    } else {
-        target
+    claim.router = u8::from(kind == ROUTER_ADVERTISEMENT);
+    claim.address = match kind {
+        ADVERTISEMENT | REDIRECT => target,
+        SOLICITATION if detection => target,
+        _ => ip.src_addr,
     };
     if !is_unicast(claim.address) {
         return Err(RejectReason::Address);
     }
-    let wanted = if solicitation {
-        SOURCE_LINK_LAYER
-    } else {
+    let wanted = if matches!(kind, ADVERTISEMENT | REDIRECT) {
         TARGET_LINK_LAYER
+    } else {
+        SOURCE_LINK_LAYER
     };
     claim.mac = claim.ether_source;
     let has_link_layer_address = link_layer_option(
         frame,
         options,
-        !location.has_extensions,
+        location.is_usual,
         end,
         wanted,
         &mut claim.mac,
@@ -226,12 +274,12 @@ pub(super) fn fill<F: FrameReader>(
     if detection && has_link_layer_address {
         return Err(RejectReason::NdpContradiction);
     }
-    Ok(())
+    // Without the option a redirect changes a route, but no neighbour entry.
+    Ok(kind != REDIRECT || has_link_layer_address)
 }
 
 /// Stores the hardware address of the first option of type `wanted` in `mac`; returns `false` if there is none. Options
-/// after it are checked too: receivers discard a message for one bad length (RFC 4861 §7.1). `start` is one of a few offsets
-/// if it `is_constant`.
+/// after it are checked too: receivers discard a message for one bad length (RFC 4861 §7.1). `start` is constant if `is_constant`.
 #[inline(always)]
 fn link_layer_option<F: FrameReader>(
     frame: &F,
@@ -253,7 +301,7 @@ fn link_layer_option<F: FrameReader>(
         }
         // The first option, usually the only one, is at a constant offset, where reading is cheaper.
         let option = if index == 0 && is_constant {
-            frame.read::<[u8; OPTION_UNIT]>(start)
+            frame.read::<[u8; OPTION_UNIT]>(EthHdr::LEN + size_of::<NdpPacket>())
         } else {
             frame.load::<[u8; OPTION_UNIT]>(offset)
         };
@@ -271,18 +319,21 @@ fn link_layer_option<F: FrameReader>(
         }
         offset += length;
     }
-    if offset < end {
-        Err(RejectReason::NdpOptionCount)
-    } else {
-        Ok(found)
-    }
+    Ok(found)
 }
 
-/// Whether the address is neither unspecified, loopback nor multicast.
+/// Whether the address is neither unspecified, loopback, multicast nor an IPv4-mapped one (RFC 4291 §2.5.5.2), which no IPv6
+/// packet has (`ip6_rcv_core` in net/ipv6/ip6_input.c).
 #[inline(always)]
 fn is_unicast(address: [u8; 16]) -> bool {
     let value = u128::from_be_bytes(address);
-    value > 1 && address[0] != 0xff
+    value > 1 && address[0] != 0xff && value >> 32 != 0xffff
+}
+
+/// Whether the address is in fe80::/10.
+#[inline(always)]
+fn is_link_local(address: [u8; 16]) -> bool {
+    address[0] == 0xfe && address[1] & 0xc0 == 0x80
 }
 
 /// The address solicited by a message that [`fill`] accepted. A message after an in-frame VLAN tag is read at the wrong offset

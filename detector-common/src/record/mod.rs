@@ -36,21 +36,23 @@ pub struct RawClaim {
     pub ether_source: [u8; 6],
     /// VLAN id of the inner of two tags; 0 if absent.
     pub vlan_inner: u16,
+    /// 1 for a router advertisement, else 0.
+    pub router: u8,
     /// Zero.
-    pub reserved: u16,
+    pub reserved: u8,
 }
 
-/// A claimed address as a key of the prefix table of shared addresses. The address family comes first, because both
-/// families share one table; see [`shared_address`].
-pub type SharedAddress = [u8; 20];
+/// An address as a key of the tables that both address families share. The family comes first: no IPv6 address is equal to
+/// an IPv4 one; see [`address_key`].
+pub type AddressKey = [u8; 20];
 
-/// Bits of a [`SharedAddress`] before the address.
-pub const SHARED_KIND_BITS: u32 = 32;
+/// Bits of an [`AddressKey`] before the address.
+pub const FAMILY_BITS: u32 = 32;
 
 /// The key of an address; `tag` and `address` as in [`RawClaim`].
 #[must_use]
 #[inline(always)]
-pub const fn shared_address(tag: u8, address: [u8; 16]) -> SharedAddress {
+pub const fn address_key(tag: u8, address: [u8; 16]) -> AddressKey {
     let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = address;
     [tag, 0, 0, 0, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
 }
@@ -142,7 +144,7 @@ const _: () = {
             && offset_of!(RawClaim, mac) == 24
     );
     assert!(offset_of!(RawClaim, ether_source) == 30 && offset_of!(RawClaim, vlan_inner) == 36);
-    assert!(offset_of!(RawClaim, reserved) == 38);
+    assert!(offset_of!(RawClaim, router) == 38 && offset_of!(RawClaim, reserved) == 39);
     assert!(size_of::<FrameRecord>() == 48 && align_of::<FrameRecord>() == 8);
     assert!(offset_of!(FrameRecord, at) == 0 && offset_of!(FrameRecord, claim) == 8);
     assert!(size_of::<NeighbourRecord>() == 40 && align_of::<NeighbourRecord>() == 8);
@@ -242,6 +244,7 @@ fn frame(bytes: &[u8]) -> Result<FrameRecord, DecodeError> {
         return Err(DecodeError::Length(bytes.len()));
     }
     let [tag, tentative] = at(bytes, 8)?;
+    let [router, reserved] = at(bytes, 46)?;
     let record = FrameRecord {
         at: u64::from_ne_bytes(at(bytes, 0)?),
         claim: RawClaim {
@@ -253,12 +256,16 @@ fn frame(bytes: &[u8]) -> Result<FrameRecord, DecodeError> {
             mac: at(bytes, 32)?,
             ether_source: at(bytes, 38)?,
             vlan_inner: u16::from_ne_bytes(at(bytes, 44)?),
-            reserved: u16::from_ne_bytes(at(bytes, 46)?),
+            router,
+            reserved,
         },
     };
     let claim = &record.claim;
     if claim.tentative > 1 {
         return Err(DecodeError::Field("tentative"));
+    }
+    if claim.router > u8::from(claim.tag == TAG_NDP) {
+        return Err(DecodeError::Field("router"));
     }
     if !is_valid_vlan(claim.vlan_outer, claim.vlan_inner) {
         return Err(DecodeError::Field("vlan"));

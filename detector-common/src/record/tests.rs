@@ -12,7 +12,7 @@ const FRAME: [u8; 48] = [
     1, 0, 100, 0, 2, 0, 0, 0, // tag, tentative, outer VLAN, interface
     10, 244, 2, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // address
     2, 0x1c, 0, 0, 0, 1, 2, 0x1c, 0, 0, 0, 2, // sender, Ethernet source
-    7, 0, 0, 0, // inner VLAN, reserved
+    7, 0, 0, 0, // inner VLAN, router, reserved
 ];
 /// A PERMANENT entry for fd00::a:b on interface 3.
 const NEIGHBOUR: [u8; 40] = [
@@ -41,6 +41,7 @@ fn decodes_a_claim() {
         mac: [2, 0x1c, 0, 0, 0, 1],
         ether_source: [2, 0x1c, 0, 0, 0, 2],
         vlan_inner: 7,
+        router: 0,
         reserved: 0,
     };
     assert_eq!(

@@ -216,6 +216,51 @@ impl Frame {
         Self::icmpv6(mac, soliciting_mac, target, soliciting, 136, &body)
     }
 
+    /// A router solicitation by `source` with the source link-layer option, RFC 4861 §4.1.
+    #[must_use]
+    pub fn router_solicitation(mac: MacAddress, source: Ipv6Addr) -> Self {
+        let mut body = vec![0; 4];
+        body.extend([1, 1]);
+        body.extend(mac.0);
+        let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+        Self::icmpv6(mac, group_mac(group), source, group, 133, &body)
+    }
+
+    /// A router advertisement by `router` to all nodes, with the source link-layer option and a prefix of 64 bits that hosts
+    /// form addresses from, RFC 4861 §4.2.
+    #[must_use]
+    pub fn router_advertisement(mac: MacAddress, router: Ipv6Addr, prefix: Ipv6Addr) -> Self {
+        // Hop limit 64, no flags, lifetime 1800 s, no times.
+        let mut body = vec![64, 0, 0x07, 0x08];
+        body.extend([0; 8]);
+        body.extend([1, 1]);
+        body.extend(mac.0);
+        // On-link and autonomous, valid for 7200 s and preferred for 3600 s.
+        body.extend([3, 4, 64, 0xc0]);
+        body.extend(7200_u32.to_be_bytes());
+        body.extend(3600_u32.to_be_bytes());
+        body.extend([0; 4]);
+        body.extend(prefix.octets());
+        let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+        Self::icmpv6(mac, group_mac(group), router, group, 134, &body)
+    }
+
+    /// A redirect by `router` to a host: packets to `address` go directly to it, and it has `mac`. RFC 4861 §4.5.
+    #[must_use]
+    pub fn redirect(
+        mac: MacAddress,
+        router: Ipv6Addr,
+        address: Ipv6Addr,
+        (host_mac, host): (MacAddress, Ipv6Addr),
+    ) -> Self {
+        let mut body = vec![0; 4];
+        body.extend(address.octets());
+        body.extend(address.octets());
+        body.extend([2, 1]);
+        body.extend(mac.0);
+        Self::icmpv6(mac, host_mac, router, host, 137, &body)
+    }
+
     /// An ICMPv6 message with hop limit 255 and a valid checksum; `body` follows the checksum.
     #[must_use]
     pub fn icmpv6(

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     super::{
-        conflict::Claimant,
+        conflict::{Claimant, ClaimantId},
         counts::KindCounts,
         expiry::ExpiryQueue,
         hash::HashMap,
@@ -18,7 +18,8 @@ use super::{
         observation::{IfIndex, Timestamp, Vlan},
         settings::{AnomalyRules, Bounds},
     },
-    gateways::GatewayRequests,
+    contests::DeviceKey,
+    device_frames::{DeviceFrames, quiet_after},
     model::{
         Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, ResolveReason,
     },
@@ -83,8 +84,8 @@ pub(in crate::engine) struct Anomalies {
     pub(super) stray_since: FirstSeen,
     /// Live addresses whose host route led to a claimant.
     pub(super) routed: BTreeSet<IpAddr>,
-    /// Repeated requests for gateways.
-    pub(in crate::engine) gateways: GatewayRequests,
+    /// Anomalies that only frames show.
+    pub(in crate::engine) frames: DeviceFrames,
     /// Who contests which conflicts.
     pub(in crate::engine) sweeps: Sweeps,
     /// Pools that were asked to be read and have not been yet, and for which addresses if they have parts.
@@ -110,7 +111,7 @@ impl Anomalies {
             unused_since: HashMap::default(),
             stray_since: HashMap::default(),
             routed: BTreeSet::new(),
-            gateways: GatewayRequests::default(),
+            frames: DeviceFrames::default(),
             sweeps: Sweeps::default(),
             pending_reads: BTreeSet::new(),
             by_device: HashMap::default(),
@@ -127,6 +128,34 @@ impl Anomalies {
             self.counts.add(anomaly.kind);
         }
         self.restored = restored;
+    }
+
+    /// Continues a router of the previous run, on the device that has this identity now: its next advertisement may come
+    /// late.
+    pub(in crate::engine) fn continue_router(
+        &mut self,
+        id: AnomalyId,
+        device: DeviceKey,
+        now: Timestamp,
+    ) {
+        let position = self.restored.iter().position(|restored| restored.id == id);
+        let Some(position) = position.filter(|_| self.frames.router(device).is_none()) else {
+            return;
+        };
+        let Some(restored) = self.restored.get(position) else {
+            return;
+        };
+        let key = AnomalyKey::of_frames(restored.kind, restored.address, device, restored.vlan);
+        if !self.frames.record(key, now) {
+            return;
+        }
+        let mut anomaly = self.restored.swap_remove(position);
+        if let Some(holder) = &mut anomaly.holder {
+            holder.id = ClaimantId::Device(device.0, device.1);
+        }
+        self.expiry
+            .schedule(key.address, now + quiet_after(key.kind));
+        self.insert_open(key, anomaly);
     }
 
     /// The first full snapshot is merged: restored anomalies that are not found again within

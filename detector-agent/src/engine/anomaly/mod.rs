@@ -5,7 +5,8 @@
 //! that IPAM counts as free may be given to the next pod too (`ipam_drift`); an allocation that no
 //! pod uses shrinks the pool (`ipam_leak`). The other kinds need no IPAM: a pod that
 //! requests its gateway again and again (`gateway_unresolved`), a host route that does not lead to the holder of the
-//! address (`route_astray`), and a device that contests many addresses (`address_sweep`). A range that
+//! address (`route_astray`), a device that contests many addresses (`address_sweep`), and one that sends router
+//! advertisements (`rogue_router`). A range that
 //! several nodes have (`pod_cidr_overlap`) is found by the fleet, not by the engine.
 //!
 //! Invariants: no I/O and no clock; an anomaly is raised once and resolved once and keeps its id in
@@ -14,7 +15,7 @@
 
 mod allocations;
 mod contests;
-mod gateways;
+mod device_frames;
 mod lifecycle;
 mod model;
 mod pools;
@@ -22,7 +23,7 @@ mod routes;
 mod sweep;
 
 pub(super) use contests::DeviceKey;
-pub(super) use gateways::QUIET;
+pub(super) use device_frames::quiet_after;
 pub(super) use lifecycle::{Anomalies, AnomalyDetails, AnomalyKey};
 pub use model::{
     Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, RangeOverlap,

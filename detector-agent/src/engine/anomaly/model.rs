@@ -53,17 +53,20 @@ pub enum AnomalyKind {
     AddressSweep,
     /// Several nodes assign addresses from one range.
     PodCidrOverlap,
+    /// A pod sends router advertisements.
+    RogueRouter,
 }
 
 impl AnomalyKind {
     /// Every kind.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::IpamDrift,
         Self::IpamLeak,
         Self::GatewayUnresolved,
         Self::RouteAstray,
         Self::AddressSweep,
         Self::PodCidrOverlap,
+        Self::RogueRouter,
     ];
 
     /// The name used in events and metrics (`docs/events.md`).
@@ -76,6 +79,7 @@ impl AnomalyKind {
             Self::RouteAstray => "route_astray",
             Self::AddressSweep => "address_sweep",
             Self::PodCidrOverlap => "pod_cidr_overlap",
+            Self::RogueRouter => "rogue_router",
         }
     }
 }
@@ -102,11 +106,13 @@ pub enum AnomalyCause {
     ContestsMany,
     /// The range is registered by several nodes.
     SeveralNodes,
+    /// A router advertisement came in on a pod device.
+    RouterAdvertisement,
 }
 
 impl AnomalyCause {
     /// Every cause.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NotAllocated,
         Self::TwoOwners,
         Self::SharedOwner,
@@ -116,6 +122,7 @@ impl AnomalyCause {
         Self::RouteGone,
         Self::ContestsMany,
         Self::SeveralNodes,
+        Self::RouterAdvertisement,
     ];
 
     /// The name used in events (`docs/events.md`).
@@ -131,6 +138,7 @@ impl AnomalyCause {
             Self::RouteGone => "route_gone",
             Self::ContestsMany => "contests_many",
             Self::SeveralNodes => "several_nodes",
+            Self::RouterAdvertisement => "router_advertisement",
         }
     }
 }
@@ -146,7 +154,7 @@ pub enum ResolveReason {
     AddressGone,
     /// The address is in use again.
     InUse,
-    /// The pod stopped requesting.
+    /// The pod stopped requesting, or advertising.
     Quiet,
     /// The device was removed.
     DeviceGone,
@@ -208,11 +216,11 @@ pub struct Anomaly {
     /// Why it was raised.
     pub cause: AnomalyCause,
     /// The address; for `gateway_unresolved` the gateway, for `address_sweep` the first contested one; for
-    /// `pod_cidr_overlap` the first one of the range.
+    /// `pod_cidr_overlap` the first one of the range; for `rogue_router` the router's link-local address.
     pub address: IpAddr,
-    /// VLAN tags of the requests; `gateway_unresolved` only.
+    /// VLAN tags of the frames; `gateway_unresolved` and `rogue_router` only.
     pub vlan: Vlan,
-    /// The claimant that holds the address, requests the gateway, or contests the addresses.
+    /// The claimant that holds the address, requests the gateway, contests the addresses, or advertises itself.
     pub holder: Option<Claimant>,
     /// Further devices that hold the address.
     pub also_on: Vec<String>,

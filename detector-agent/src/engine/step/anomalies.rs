@@ -102,6 +102,7 @@ impl Engine {
         if !self.has_full_snapshot {
             self.has_full_snapshot = true;
             self.continue_sweeps(at);
+            self.continue_routers(at);
             self.anomalies.on_full_snapshot(at);
             self.dirty.extend(self.facts.addresses());
             self.dirty.extend(self.anomalies.addresses());
@@ -139,7 +140,7 @@ impl Engine {
         if !self.has_full_snapshot {
             return;
         }
-        self.check_gateways(address, at, effects);
+        self.check_device_frames(address, at, effects);
         let links = &self.links;
         let in_main = |table| links.domain_of_table(table) == NetworkId::Node;
         let host_route = self.routes.host_route(address, in_main);

@@ -21,7 +21,7 @@ impl Engine {
         self.report_bounds(at.now, effects);
         self.mark_presence_dirty();
         self.evict_unreferenced_fdb();
-        self.resolve_gateways_of_removed_devices(at.now, effects);
+        self.resolve_frames_of_removed_devices(at.now, effects);
         loop {
             while let Some(address) = self.dirty.pop_first() {
                 self.decide(address, at, effects);

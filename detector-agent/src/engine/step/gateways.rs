@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use super::{Effect, Engine, anomalies::device_as_holder};
 use crate::engine::{
-    anomaly::{AnomalyCause, AnomalyDetails, AnomalyKey, QUIET, ResolveReason},
+    anomaly::{AnomalyCause, AnomalyDetails, AnomalyKey, AnomalyKind, ResolveReason, quiet_after},
     facts::Owner,
     lifecycle::DecisionTime,
     links::LinkState,
@@ -63,19 +63,30 @@ impl Engine {
             // Before the first snapshot is merged: the pod's next requests will be judged.
             return;
         }
-        let key = AnomalyKey::of_gateway(target, probe.ifindex, link.generation, probe.vlan);
+        let kind = AnomalyKind::GatewayUnresolved;
+        let device = (probe.ifindex, link.generation);
+        let key = AnomalyKey::of_frames(kind, target, device, probe.vlan);
         let is_open = self.anomalies.is_open(&key);
         if !is_open && !self.is_gateway(link, target) {
             return;
         }
-        if !self.anomalies.gateways.record(key, at.decided_at) {
-            return;
-        }
-        self.anomalies.schedule(target, at.decided_at + QUIET);
-        if is_open {
-            return;
-        }
         let details = repeated_requests(link, probe);
+        self.frame_seen(key, details, at, effects);
+    }
+
+    /// A frame shows an anomaly: raises it, or keeps it open.
+    pub(super) fn frame_seen(
+        &mut self,
+        key: AnomalyKey,
+        details: AnomalyDetails,
+        at: DecisionTime,
+        effects: &mut Vec<Effect>,
+    ) {
+        if !self.anomalies.frames.record(key, at.decided_at) {
+            return;
+        }
+        let due = at.decided_at + quiet_after(key.kind);
+        self.anomalies.schedule(key.address, due);
         let mut anomaly_effects = Vec::new();
         self.anomalies.raise(
             key,
@@ -123,32 +134,33 @@ impl Engine {
             })
     }
 
-    /// Resolves the anomalies of devices that have not requested `address` for [`QUIET`].
-    pub(super) fn check_gateways(
+    /// Resolves the anomalies about `address` of which no frame was seen for long enough.
+    pub(super) fn check_device_frames(
         &mut self,
         address: IpAddr,
         at: DecisionTime,
         effects: &mut Vec<Effect>,
     ) {
-        if self.anomalies.gateways.is_empty() {
+        if self.anomalies.frames.is_empty() {
             return;
         }
-        for (key, last) in self.anomalies.gateways.of(address) {
-            if at.now.since(last) >= QUIET {
-                self.resolve_gateway(&key, ResolveReason::Quiet, at.now, effects);
+        for (key, last) in self.anomalies.frames.of(address) {
+            let quiet = quiet_after(key.kind);
+            if at.now.since(last) >= quiet {
+                self.resolve_device_frames(&key, ResolveReason::Quiet, at.now, effects);
             } else {
-                self.anomalies.schedule(address, last + QUIET);
+                self.anomalies.schedule(address, last + quiet);
             }
         }
     }
 
-    /// Resolves the gateway anomalies of devices that were removed.
-    pub(super) fn resolve_gateways_of_removed_devices(
+    /// Resolves the anomalies of devices that were removed.
+    pub(super) fn resolve_frames_of_removed_devices(
         &mut self,
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        if self.anomalies.gateways.is_empty() {
+        if self.anomalies.frames.is_empty() {
             return;
         }
         let links = &self.links;
@@ -157,21 +169,21 @@ impl Engine {
                 .pod(ifindex)
                 .is_some_and(|l| l.generation == generation)
         };
-        let keys = self.anomalies.gateways.keys().copied();
+        let keys = self.anomalies.frames.keys().copied();
         let gone: Vec<AnomalyKey> = keys.filter(|k| !k.device.is_some_and(exists)).collect();
         for key in gone {
-            self.resolve_gateway(&key, ResolveReason::DeviceGone, now, effects);
+            self.resolve_device_frames(&key, ResolveReason::DeviceGone, now, effects);
         }
     }
 
-    fn resolve_gateway(
+    fn resolve_device_frames(
         &mut self,
         key: &AnomalyKey,
         reason: ResolveReason,
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        self.anomalies.gateways.remove(key);
+        self.anomalies.frames.remove(key);
         let at = DecisionTime {
             now,
             decided_at: now,

@@ -15,6 +15,7 @@ mod networks;
 mod pods;
 mod queries;
 mod restore;
+mod routers;
 mod routing;
 mod self_check;
 mod sweep;
@@ -303,6 +304,13 @@ impl Engine {
                     decided_at: at,
                 };
                 self.unanswered_probe(&probe, at, effects);
+            }
+            Observation::RouterAdvertisement(advertisement) => {
+                let at = DecisionTime {
+                    now,
+                    decided_at: at,
+                };
+                self.router_advertisement(advertisement, at, effects);
             }
             Observation::SnapshotStarted(token) => self.in_flight.start(token),
             Observation::SelfCheckStarted(token) => self.in_flight.start_self_check(token),

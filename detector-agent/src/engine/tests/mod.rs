@@ -48,6 +48,7 @@ mod refusals;
 mod restart;
 mod route_anomalies;
 mod route_answers;
+mod router_anomalies;
 mod scopes;
 mod self_checks;
 mod snapshot_merge;

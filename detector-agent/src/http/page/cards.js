@@ -28,6 +28,7 @@ const ANOMALIES = {
   route_astray: "route leads elsewhere",
   address_sweep: "claims addresses of others",
   pod_cidr_overlap: "is a range of several nodes",
+  rogue_router: "sends router advertisements",
 };
 
 // What a search in the list may match.

@@ -4,7 +4,8 @@ use std::{collections::HashSet, fmt, io::ErrorKind, net::IpAddr, ops::Range};
 
 use aya::maps::{Array, HashMap, MapData, MapError};
 use detector_common::{
-    CLAIMED_ADDRESSES, ClaimedAddress, RECENT_GROUP, RecentBucket, SEVERAL_HOLDERS, recent_group,
+    AddressKey, CLAIMED_ADDRESSES, RECENT_GROUP, RecentBucket, SEVERAL_HOLDERS, TAG_ARP, TAG_NDP,
+    address_key, recent_group,
 };
 
 use super::Programs;
@@ -19,7 +20,7 @@ pub struct ClaimedError(#[from] MapError);
 
 /// The table, which the agent alone writes, and that of recently published claims.
 pub(super) struct ClaimedTable {
-    claimed: HashMap<MapData, ClaimedAddress, u32>,
+    claimed: HashMap<MapData, AddressKey, u32>,
     recent: Array<MapData, RecentBucket>,
     seed: u64,
 }
@@ -32,7 +33,7 @@ impl fmt::Debug for ClaimedTable {
 
 impl ClaimedTable {
     pub(super) fn new(
-        claimed: HashMap<MapData, ClaimedAddress, u32>,
+        claimed: HashMap<MapData, AddressKey, u32>,
         recent: Array<MapData, RecentBucket>,
         seed: u64,
     ) -> Self {
@@ -43,7 +44,7 @@ impl ClaimedTable {
         }
     }
 
-    fn remove(&mut self, key: &ClaimedAddress) -> Result<(), MapError> {
+    fn remove(&mut self, key: &AddressKey) -> Result<(), MapError> {
         match self.claimed.remove(key) {
             Err(MapError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {
                 Ok(())
@@ -110,11 +111,9 @@ impl Programs {
     }
 }
 
-fn key(address: IpAddr) -> ClaimedAddress {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
+fn key(address: IpAddr) -> AddressKey {
+    let tag = if address.is_ipv4() { TAG_ARP } else { TAG_NDP };
+    address_key(tag, bytes(address))
 }
 
 fn value(holder: AddressHolder) -> u32 {
@@ -125,15 +124,18 @@ fn value(holder: AddressHolder) -> u32 {
 }
 
 /// An address as in a claim: for IPv4 the first four bytes.
-fn words(address: IpAddr) -> [u64; 2] {
-    let octets = match address {
+fn bytes(address: IpAddr) -> [u8; 16] {
+    match address {
         IpAddr::V4(v4) => {
             let [a, b, c, d] = v4.octets();
             [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
         }
         IpAddr::V6(v6) => v6.octets(),
-    };
-    let [a, b, c, d, e, f, g, h, rest @ ..] = octets;
+    }
+}
+
+fn words(address: IpAddr) -> [u64; 2] {
+    let [a, b, c, d, e, f, g, h, rest @ ..] = bytes(address);
     [
         u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
         u64::from_ne_bytes(rest),

@@ -16,7 +16,7 @@ use aya::{
     },
     programs::{BtfTracePoint, ProgramError, SchedClassifier},
 };
-use detector_common::{Budget, SHARED_KIND_BITS, SharedAddress, TAG_ARP, TAG_NDP, shared_address};
+use detector_common::{AddressKey, Budget, FAMILY_BITS, TAG_ARP, TAG_NDP, address_key};
 use ipnet::IpNet;
 
 use super::{
@@ -224,18 +224,18 @@ fn shared_networks(options: &EbpfOptions) -> &[IpNet] {
 fn insert_shared_networks(ebpf: &mut Ebpf, options: &EbpfOptions) -> Result<(), LoadError> {
     // Borrowed, not taken: the programs that use it are not loaded yet.
     let map = ebpf.map_mut("SHARED").ok_or_else(|| no_map("SHARED"))?;
-    let mut trie: LpmTrie<_, SharedAddress, u32> =
+    let mut trie: LpmTrie<_, AddressKey, u32> =
         LpmTrie::try_from(map).map_err(|error| map_error(&error))?;
     for network in shared_networks(options) {
         let address = match network.network() {
             IpAddr::V4(v4) => {
                 let mut bytes = [0; 16];
                 bytes[..4].copy_from_slice(&v4.octets());
-                shared_address(TAG_ARP, bytes)
+                address_key(TAG_ARP, bytes)
             }
-            IpAddr::V6(v6) => shared_address(TAG_NDP, v6.octets()),
+            IpAddr::V6(v6) => address_key(TAG_NDP, v6.octets()),
         };
-        let bits = SHARED_KIND_BITS + u32::from(network.prefix_len());
+        let bits = FAMILY_BITS + u32::from(network.prefix_len());
         trie.insert(&Key::new(bits, address), 1, 0)
             .map_err(|error| map_error(&error))?;
     }

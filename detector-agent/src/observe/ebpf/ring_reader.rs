@@ -13,8 +13,8 @@ use detector_common::{
 };
 
 use crate::engine::{
-    FrameClaim, FrameKind, Mac, Neighbour, NudState, Observation, TimedObservation, Timestamp,
-    UnansweredProbe, Vlan,
+    FrameClaim, FrameKind, Mac, Neighbour, NudState, Observation, RouterAdvertisement,
+    TimedObservation, Timestamp, UnansweredProbe, Vlan,
 };
 
 /// The consumer of the programs' ring buffer. Its descriptor becomes readable when there are records.
@@ -61,6 +61,10 @@ impl RingReader {
                     drop(item);
                     drained.observations += 1;
                     handle(stamped(&record));
+                    if let Some(advertisement) = router_advertisement(&record) {
+                        drained.observations += 1;
+                        handle(advertisement);
+                    }
                 }
                 Err(_) => drained.undecodable += 1,
             }
@@ -97,6 +101,27 @@ pub(crate) fn stamped(record: &RingRecord) -> TimedObservation {
             observation: Observation::UnansweredProbe(unanswered_probe(record)),
         },
     }
+}
+
+/// What a claim shows besides: its sender advertises itself as a router.
+fn router_advertisement(record: &RingRecord) -> Option<TimedObservation> {
+    let RingRecord::Frame(FrameRecord { at, claim }) = record else {
+        return None;
+    };
+    let FrameClaim {
+        ifindex,
+        address,
+        vlan,
+        ..
+    } = frame(claim);
+    (claim.router != 0).then_some(TimedObservation {
+        at: Timestamp(*at),
+        observation: Observation::RouterAdvertisement(RouterAdvertisement {
+            ifindex,
+            source: address,
+            vlan,
+        }),
+    })
 }
 
 fn frame(claim: &RawClaim) -> FrameClaim {
@@ -194,6 +219,7 @@ mod tests {
             mac: MAC,
             ether_source: [2; 6],
             vlan_inner: 0,
+            router: 0,
             reserved: 0,
         };
         let arp = FrameClaim {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use aya::programs::{ProgramError, SchedClassifier, TestRun, TestRunOptions};
+use aya::programs::{ProgramError, ProgramInfo, SchedClassifier, TestRun, TestRunOptions};
 
 use super::Programs;
 
@@ -37,13 +37,28 @@ impl Programs {
     /// # Errors
     /// The kernel does not return the information.
     pub fn translated_sizes(&self) -> Result<Vec<(String, u32)>, TestRunError> {
-        let mut sizes = Vec::new();
+        self.of_each_program(ProgramInfo::size_translated)
+    }
+
+    /// How many instructions the verifier processed for each program, by name; 0 before Linux 5.16.
+    ///
+    /// # Errors
+    /// The kernel does not return the information.
+    pub fn verified_instructions(&self) -> Result<Vec<(String, u32)>, TestRunError> {
+        self.of_each_program(ProgramInfo::verified_instruction_count)
+    }
+
+    fn of_each_program(
+        &self,
+        number: impl Fn(&ProgramInfo) -> Option<u32>,
+    ) -> Result<Vec<(String, u32)>, TestRunError> {
+        let mut numbers = Vec::new();
         for (name, program) in self.ebpf.programs() {
-            let size = program.info()?.size_translated().unwrap_or_default();
-            sizes.push((name.to_owned(), size));
+            let number = number(&program.info()?).unwrap_or_default();
+            numbers.push((name.to_owned(), number));
         }
-        sizes.sort_unstable();
-        Ok(sizes)
+        numbers.sort_unstable();
+        Ok(numbers)
     }
 }
 

@@ -192,6 +192,7 @@ impl Notices {
                 EventType::Warning,
                 ["PodCIDROverlap", "PodCIDROverlapResolved"],
             ),
+            AnomalyKind::RogueRouter => (EventType::Warning, ["RogueRouter", "RogueRouterEnded"]),
         };
         let text = if resolved {
             format!("{} on node {}", resolve_reason(data), data.node)

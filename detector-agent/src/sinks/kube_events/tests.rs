@@ -265,6 +265,7 @@ fn anomaly_is_on_its_pod_else_on_the_node() {
             "AddressSweep",
             "AddressSweepEnded",
         ),
+        (AnomalyKind::RogueRouter, "RogueRouter", "RogueRouterEnded"),
     ] {
         let mut world = World::default();
         let raised = anomaly(Change::Raised, kind, Some("a"));

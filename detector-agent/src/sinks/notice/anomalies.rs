@@ -87,6 +87,7 @@ fn finding(kind: AnomalyKind, count: usize, node: &str) -> String {
         AnomalyKind::PodCidrOverlap => {
             format!("{count} ranges of {node} are ranges of other nodes, too")
         }
+        AnomalyKind::RogueRouter => format!("{count} pods on {node} send router advertisements"),
     }
 }
 
@@ -105,6 +106,9 @@ fn effect(kind: AnomalyKind) -> &'static str {
         }
         AnomalyKind::AddressSweep => "The pods may receive the traffic of all these addresses.",
         AnomalyKind::PodCidrOverlap => "Pods of these nodes get the same addresses.",
+        AnomalyKind::RogueRouter => {
+            "Pods on the same links may send their IPv6 traffic to these pods."
+        }
     }
 }
 
@@ -125,6 +129,9 @@ fn next_step(kind: AnomalyKind, node: &str) -> String {
         ),
         AnomalyKind::AddressSweep => {
             "Check whether these pods are meant to answer for the addresses (VIPs, proxies); otherwise cut them off or delete them.".to_owned()
+        }
+        AnomalyKind::RogueRouter => {
+            "Check whether these pods are meant to be routers; otherwise cut them off or delete them.".to_owned()
         }
         AnomalyKind::PodCidrOverlap => {
             "Keep new pods off all but one of these nodes (kubectl cordon), and find out what assigned the ranges twice.".to_owned()

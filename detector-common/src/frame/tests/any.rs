@@ -5,8 +5,8 @@ use std::{format, vec, vec::Vec};
 use proptest::prelude::*;
 
 use super::{
-    AD, ADVERTISEMENT, ANNOUNCEMENT, DAD, PROBE, Q, REPLY, SOLICITATION, behind, bytes, changed,
-    classify, classify_tagged, tagged,
+    AD, ADVERTISEMENT, ANNOUNCEMENT, DAD, PROBE, Q, REDIRECT, REPLY, ROUTER_ADVERTISEMENT,
+    ROUTER_SOLICITATION, SOLICITATION, behind, bytes, changed, classify, classify_tagged, tagged,
 };
 use crate::frame::Classification;
 use crate::{RejectReason, TAG_ARP, TAG_NDP};
@@ -45,7 +45,7 @@ fn frame_cut_at_any_byte_is_truncated() {
 
 #[test]
 fn other_traffic_is_ignored() {
-    for kind in [1, 128, 129, 133, 134, 137, 143] {
+    for kind in [1, 128, 129, 132, 138, 143] {
         assert_eq!(
             classify(&changed(ADVERTISEMENT, &[(54, &[kind])])),
             Classification::Other,
@@ -75,6 +75,9 @@ fn mutated() -> impl Strategy<Value = (Vec<u8>, Option<u16>)> {
         DAD,
         ADVERTISEMENT,
         SOLICITATION,
+        ROUTER_SOLICITATION,
+        ROUTER_ADVERTISEMENT,
+        REDIRECT,
     ]);
     let tags = prop::collection::vec((prop::sample::select(vec![Q, AD]), any::<u16>()), 0..4);
     let changes = prop::collection::vec((0_usize..90, any::<u8>()), 0..6);
@@ -83,10 +86,10 @@ fn mutated() -> impl Strategy<Value = (Vec<u8>, Option<u16>)> {
     let shape = (frames, headers, tags);
     (shape, changes, 0_usize..160, any::<Option<u16>>()).prop_map(
         |((hex, headers, tags), changes, length, outside)| {
-            let frame = if [DAD, ADVERTISEMENT, SOLICITATION].contains(&hex) {
-                behind(hex, &headers)
-            } else {
+            let frame = if [ANNOUNCEMENT, PROBE, REPLY].contains(&hex) {
                 bytes(hex)
+            } else {
+                behind(hex, &headers)
             };
             let mut frame = tagged(frame, &tags);
             for (at, byte) in changes {
@@ -112,13 +115,16 @@ proptest! {
             prop_assert!(claim.vlan_outer < 0xfff && claim.vlan_inner < 0xfff);
             prop_assert!(claim.vlan_inner == 0 || claim.vlan_outer != 0);
             prop_assert!(claim.tentative <= 1 && claim.reserved == 0 && claim.ifindex == 0);
+            prop_assert!(claim.router <= u8::from(claim.tag == TAG_NDP));
             match claim.tag {
                 TAG_ARP => {
                     prop_assert!((1..224).contains(&claim.address[0]) && claim.address[0] != 127);
                     prop_assert_eq!(&claim.address[4..], &[0; 12]);
                 }
                 TAG_NDP => {
-                    prop_assert!(u128::from_be_bytes(claim.address) > 1 && claim.address[0] != 0xff);
+                    let address = u128::from_be_bytes(claim.address);
+                    prop_assert!(address > 1 && claim.address[0] != 0xff);
+                    prop_assert!(address >> 32 != 0xffff);
                 }
                 other => prop_assert!(false, "{}", format!("tag {other}")),
             }

@@ -3,6 +3,7 @@
 mod any;
 mod arp;
 mod ndp;
+mod routers;
 mod tags;
 
 use core::mem::MaybeUninit;
@@ -40,6 +41,23 @@ const ADVERTISEMENT: &str = "333300000001021c0000000186dd\
 const SOLICITATION: &str = "3333ff000001021c0000000186dd\
     6000000000203aff fd0000000000000000000000000a000b ff0200000000000000000001ff000001\
     8700000000000000 fd000000000000000000000000000001 0101021c00000001";
+
+/// A router solicitation by fd00::a:b, with the source link-layer option.
+const ROUTER_SOLICITATION: &str = "333300000002021c0000000186dd\
+    6000000000103aff fd0000000000000000000000000a000b ff020000000000000000000000000002\
+    8500000000000000 0101021c00000001";
+
+/// A router advertisement by fe80::a:b, with the source link-layer option and a prefix.
+const ROUTER_ADVERTISEMENT: &str = "333300000001021c0000000186dd\
+    6000000000383aff fe8000000000000000000000000a000b ff020000000000000000000000000001\
+    8600000040000708 0000000000000000 0101021c00000001\
+    030440c0ffffffffffffffff00000000 fd000000000000000000000000000000";
+
+/// A redirect by fe80::1 to fd00::a:b on the link, with the target link-layer option.
+const REDIRECT: &str = "021c00000002021c0000000186dd\
+    6000000000303aff fe800000000000000000000000000001 fd000000000000000000000000000002\
+    8900000000000000 fd0000000000000000000000000a000b fd0000000000000000000000000a000b\
+    0201021c00000001";
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: String = hex.split_whitespace().collect();
@@ -81,6 +99,9 @@ fn v4(address: [u8; 4]) -> [u8; 16] {
     bytes
 }
 
+/// fe80::a:b
+const LINK_LOCAL: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x0a, 0, 0x0b];
+
 /// fd00::a:b
 const V6: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x0a, 0, 0x0b];
 
@@ -94,6 +115,7 @@ fn expected(tag: u8, tentative: u8, address: [u8; 16]) -> RawClaim {
         mac: MAC,
         ether_source: MAC,
         vlan_inner: 0,
+        router: 0,
         reserved: 0,
     }
 }

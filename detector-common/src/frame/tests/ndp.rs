@@ -77,6 +77,10 @@ fn malformed_ndp_is_rejected_with_its_reason() {
             &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
             Address,
         ),
+        // ::ffff:10.244.2.10, which is no address of an IPv6 packet.
+        (ADVERTISEMENT, 62, &MAPPED, Address),
+        (SOLICITATION, 22, &MAPPED, Address),
+        (DAD, 62, &MAPPED, Address),
         (ADVERTISEMENT, 79, &[0], NdpOption),
         (ADVERTISEMENT, 79, &[2], NdpOption),
         (ADVERTISEMENT, 79, &[255], NdpOption),
@@ -127,7 +131,7 @@ fn link_layer_option_of_another_size_is_rejected() {
 }
 
 #[test]
-fn up_to_eight_options_are_all_checked() {
+fn eight_options_are_checked_and_more_hide_no_claim() {
     let with_options = |count: u8| {
         let mut frame = changed(ADVERTISEMENT, &[(19, &[24 + 8 * count])]);
         for _ in 1..count {
@@ -136,10 +140,12 @@ fn up_to_eight_options_are_all_checked() {
         frame
     };
     assert_eq!(claim(&with_options(8)).mac, MAC);
-    assert_eq!(
-        classify(&with_options(9)),
-        Classification::Rejected(RejectReason::NdpOptionCount)
-    );
+    let mut more = with_options(9);
+    assert_eq!(claim(&more).mac, MAC);
+    // The option that a receiver takes the address from is not examined.
+    let link_layer: std::vec::Vec<u8> = more.splice(78..86, []).collect();
+    more.extend(link_layer);
+    assert_eq!(claim(&more).address, V6);
     let mut bad_last = with_options(8);
     let last = bad_last.len() - 7;
     bad_last[last] = 0;
@@ -148,6 +154,9 @@ fn up_to_eight_options_are_all_checked() {
         Classification::Rejected(RejectReason::NdpOption)
     );
 }
+
+/// ::ffff:10.244.2.10
+const MAPPED: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 244, 2, 10];
 
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;

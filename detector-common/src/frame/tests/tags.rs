@@ -1,9 +1,10 @@
 //! VLAN tags.
 
 use super::{
-    AD, ADVERTISEMENT, ANNOUNCEMENT, Q, TagList, bytes, claim, classify, classify_tagged, tagged,
+    AD, ADVERTISEMENT, ANNOUNCEMENT, Q, ROUTER_ADVERTISEMENT, SOLICITATION, TagList, bytes, claim,
+    classify, classify_tagged, tagged,
 };
-use crate::frame::Classification;
+use crate::frame::{Classification, MAX_TAGS};
 use crate::{RawClaim, RejectReason};
 
 #[test]
@@ -51,6 +52,8 @@ fn tags_are_part_of_the_claim() {
 fn third_tag_and_reserved_id_are_rejected() {
     let cases: &[(Option<u16>, TagList<'_>)] = &[
         (Some(1), &[(AD, 2), (Q, 3)]),
+        (None, &[(AD, 1), (Q, 2), (Q, 3)]),
+        (None, &[(AD, 1), (Q, 0), (Q, 2), (Q, 0), (Q, 3), (Q, 0)]),
         (Some(0xfff), &[]),
         (None, &[(Q, 0xfff)]),
         (Some(5), &[(Q, 0xfff)]),
@@ -73,9 +76,40 @@ fn tagged_data_packets_are_ignored() {
     let mut frame = tagged(bytes(ANNOUNCEMENT), &[(Q, 5)]);
     frame[16..18].copy_from_slice(&[0x08, 0x00]);
     assert_eq!(classify(&frame), Classification::Other);
-    // Three tags in the frame: the third is not parsed.
-    assert_eq!(
-        classify(&tagged(bytes(ANNOUNCEMENT), &[(AD, 1), (Q, 2), (Q, 3)])),
-        Classification::Other
-    );
+    let mut frame = tagged(bytes(ANNOUNCEMENT), &[(Q, 0); MAX_TAGS]);
+    frame[12 + 4 * MAX_TAGS..][..2].copy_from_slice(&[0x08, 0x00]);
+    assert_eq!(classify(&frame), Classification::Other);
+}
+
+/// Linux strips any number of them.
+#[test]
+fn priority_tags_are_followed_up_to_a_bound_and_counted_beyond() {
+    for hex in [
+        ANNOUNCEMENT,
+        ADVERTISEMENT,
+        SOLICITATION,
+        ROUTER_ADVERTISEMENT,
+    ] {
+        for count in [3, 4, 5, 20, MAX_TAGS] {
+            let frame = tagged(bytes(hex), &std::vec![(Q, 0xe000); count]);
+            assert_eq!(claim(&frame), claim(&bytes(hex)), "{count} tags");
+        }
+        let mut tags = [(Q, 0); MAX_TAGS];
+        tags[MAX_TAGS / 2] = (AD, 100);
+        tags[MAX_TAGS - 1] = (Q, 7);
+        let found = claim(&tagged(bytes(hex), &tags));
+        assert_eq!((found.vlan_outer, found.vlan_inner), (100, 7));
+        let deeper = tagged(bytes(hex), &[(Q, 0); MAX_TAGS + 1]);
+        let rejected = Classification::Rejected(RejectReason::TagCount);
+        assert_eq!(classify(&deeper), rejected);
+    }
+}
+
+#[test]
+fn frame_that_ends_within_its_tags_is_truncated() {
+    let frame = tagged(bytes(ANNOUNCEMENT), &[(Q, 0); 6]);
+    for length in 14..14 + 4 * 6 {
+        let truncated = Classification::Rejected(RejectReason::Truncated);
+        assert_eq!(classify(&frame[..length]), truncated, "{length} bytes");
+    }
 }

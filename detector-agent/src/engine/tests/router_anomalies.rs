@@ -1,0 +1,89 @@
+//! Router advertisements of pods: one finding for each device, and how it ends.
+
+use super::{anomaly_fixtures::*, *};
+
+fn advertisement(ifindex: IfIndex, source: &str) -> Observation {
+    Observation::RouterAdvertisement(RouterAdvertisement {
+        ifindex,
+        source: ip(source),
+        vlan: Vlan::default(),
+    })
+}
+
+#[test]
+fn advertisement_of_a_pod_is_one_finding_of_its_device() {
+    let mut node = synced_node();
+    for source in ["fe80::1", "fe80::2", "fe80::1"] {
+        node.observe(advertisement(1, source));
+    }
+    assert_eq!(node.anomaly_events(), ["raised rogue_router fe80::1"]);
+    let open = node.engine.anomalies();
+    assert_eq!(open[0].holder.as_ref().unwrap().ifindex, 1);
+    node.observe(advertisement(2, "fe80::1"));
+    assert_eq!(node.anomaly_events(), ["raised rogue_router fe80::1"]);
+}
+
+/// Routers advertise themselves at least every half hour.
+#[test]
+fn router_that_is_silent_for_half_an_hour_is_over() {
+    let mut node = synced_node();
+    node.observe(advertisement(1, "fe80::1"));
+    node.wait_secs(1700);
+    node.observe(advertisement(1, "fe80::2"));
+    node.anomaly_events();
+    node.wait_secs(1799);
+    assert!(node.anomaly_events().is_empty());
+    node.wait_secs(1);
+    assert_eq!(
+        node.anomaly_events(),
+        ["resolved rogue_router fe80::1 quiet"]
+    );
+    assert!(node.engine.next_expiry().is_none());
+}
+
+#[test]
+fn removed_router_is_over() {
+    let mut node = synced_node();
+    node.observe(advertisement(1, "fe80::1"));
+    node.anomaly_events();
+    node.remove_link(1);
+    assert_eq!(
+        node.anomaly_events(),
+        ["resolved rogue_router fe80::1 device_gone"]
+    );
+}
+
+#[test]
+fn advertisement_before_the_first_snapshot_or_the_device_raises_nothing() {
+    let mut node = Node::with_pods(1);
+    node.observe(advertisement(1, "fe80::1"));
+    assert!(node.anomaly_events().is_empty());
+    let mut node = synced_node();
+    node.observe(advertisement(99, "fe80::1"));
+    assert!(node.anomaly_events().is_empty());
+    assert_eq!(node.engine.drop_counters().unknown_device, 1);
+}
+
+/// Its next advertisement may come minutes later.
+#[test]
+fn router_stays_open_over_a_restart_without_an_advertisement() {
+    let mut before = synced_node();
+    before.observe(advertisement(1, "fe80::1"));
+    let mut node = Node::new();
+    node.engine.restore_anomalies(before.engine.anomalies());
+    node.pod(1);
+    node.pod(2);
+    node.take_first_snapshot();
+    node.wait_secs(1700);
+    node.observe(advertisement(1, "fe80::3"));
+    assert!(node.anomaly_events().is_empty());
+    assert_eq!(
+        node.engine.anomalies()[0].id,
+        before.engine.anomalies()[0].id
+    );
+    node.wait_secs(1800);
+    assert_eq!(
+        node.anomaly_events(),
+        ["resolved rogue_router fe80::1 quiet"]
+    );
+}
