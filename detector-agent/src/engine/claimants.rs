@@ -164,9 +164,11 @@ impl ClaimContext<'_> {
             let Some(link) = self.links.pod_by_peer(assigned.peer) else {
                 continue;
             };
-            let detail = match (assigned.info.dad_failed, assigned.info.tentative) {
-                (true, _) => Some(EvidenceDetail::DadFailed),
-                (_, true) => Some(EvidenceDetail::Tentative),
+            let info = &assigned.info;
+            let detail = match (info.dad_failed, info.tentative, info.autoconfigured) {
+                (true, ..) => Some(EvidenceDetail::DadFailed),
+                (_, true, _) => Some(EvidenceDetail::Tentative),
+                (.., true) => Some(EvidenceDetail::Autoconfigured),
                 _ => None,
             };
             let evidence = Evidence {

@@ -61,6 +61,12 @@ impl Claimant {
         self.has(|e| e.kind == EvidenceKind::Address)
     }
 
+    /// Whether the address is assigned, and only because a router advertised its prefix.
+    pub(super) fn is_autoconfigured(&self) -> bool {
+        let is = |e: &Evidence| e.detail == Some(EvidenceDetail::Autoconfigured);
+        self.has_address() && self.assigned().all(is)
+    }
+
     /// Whether it has certain evidence: an assigned address, or a `PERMANENT` neighbour entry
     /// (`docs/detection-rules.md`, section 7).
     pub(super) fn is_certain(&self) -> bool {

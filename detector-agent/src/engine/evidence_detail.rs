@@ -18,6 +18,8 @@ pub enum EvidenceDetail {
     Tentative,
     /// Of an address: IPv6 duplicate address detection failed.
     DadFailed,
+    /// Of an address: the kernel formed it from a prefix that a router advertised.
+    Autoconfigured,
     /// Of an address: the node has it.
     OnNode,
     /// Of an address: this further interface of the pod has it.
@@ -36,6 +38,7 @@ pub enum EvidenceDetail {
 const FLAPPING: &str = "FLAPPING";
 const TENTATIVE: &str = "TENTATIVE";
 const DAD_FAILED: &str = "DADFAILED";
+const AUTOCONFIGURED: &str = "AUTOCONFIGURED";
 const ON_NODE: &str = "on the node";
 /// Before the name of an interface, which contains no space (`dev_valid_name` in `net/core/dev.c`).
 const ON: &str = "on ";
@@ -57,6 +60,7 @@ impl fmt::Display for EvidenceDetail {
             Self::Flapping => f.write_str(FLAPPING),
             Self::Tentative => f.write_str(TENTATIVE),
             Self::DadFailed => f.write_str(DAD_FAILED),
+            Self::Autoconfigured => f.write_str(AUTOCONFIGURED),
             Self::OnNode => f.write_str(ON_NODE),
             Self::OnInterface(name) => write!(f, "{ON}{name}"),
             Self::Frame { probe, sent_by } => {
@@ -97,6 +101,7 @@ impl From<String> for EvidenceDetail {
             FLAPPING => Self::Flapping,
             TENTATIVE => Self::Tentative,
             DAD_FAILED => Self::DadFailed,
+            AUTOCONFIGURED => Self::Autoconfigured,
             ON_NODE => Self::OnNode,
             other => match (NudState::named(other), other.strip_prefix(ON)) {
                 (Some(state), _) => Self::State(state),
@@ -122,6 +127,7 @@ mod tests {
             (EvidenceDetail::Flapping, "FLAPPING"),
             (EvidenceDetail::Tentative, "TENTATIVE"),
             (EvidenceDetail::DadFailed, "DADFAILED"),
+            (EvidenceDetail::Autoconfigured, "AUTOCONFIGURED"),
             (EvidenceDetail::OnNode, "on the node"),
             (EvidenceDetail::OnInterface("lo".to_owned()), "on lo"),
             (frame(true, None), "probe"),

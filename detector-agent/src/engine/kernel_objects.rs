@@ -188,6 +188,8 @@ pub struct AssignedAddress {
     pub dad_failed: bool,
     /// The address was added without duplicate address detection (`IFA_F_NODAD`).
     pub no_dad: bool,
+    /// The kernel formed it from a prefix that a router advertised (RFC 4862).
+    pub autoconfigured: bool,
 }
 
 /// Identifies one assignment of an address on one link, as the kernel does.

@@ -1,13 +1,13 @@
 //! A pod that advertises itself as a router: the finding names it, and nobody else is accused of anything.
 
-use std::net::Ipv6Addr;
+use std::{fs, net::Ipv6Addr};
 
 use detector_testkit::{
     Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, ReceivedEvent,
     event::{ANOMALY_RAISED, ANOMALY_RESOLVED, Anomaly},
 };
 
-use crate::AGENT;
+use crate::{AGENT, metrics::wait_claims};
 
 const KIND: &str = "rogue_router";
 const PREFIX: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0);
@@ -119,4 +119,58 @@ fn allowed_router_and_solicitations_raise_nothing() {
     advertise(&pods[1], Frame::router_solicitation(pods[1].mac(), source));
     let events = barrier.pass(&node, &agent).unwrap();
     assert!(events.is_empty(), "{events:#?}");
+}
+
+/// The address that a host forms from the prefix and its MAC address (RFC 4291 appendix A).
+fn autoconfigured(pod: &Pod) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = pod.mac().0;
+    let pair = |high, low| u16::from_be_bytes([high, low]);
+    let id = [pair(a ^ 2, b), pair(c, 0xff), pair(0xfe, d), pair(e, f)];
+    Ipv6Addr::new(0xfd00, 0, 0, 0, id[0], id[1], id[2], id[3])
+}
+
+/// One advertisement with the pods' prefix gives each pod an address that no IPAM knows.
+#[test]
+fn autoconfigured_addresses_are_no_drift() {
+    let (node, pods) = bridged("rogueslaac");
+    let files = tempfile::tempdir().unwrap();
+    let allocations = files.path().join("data/pods");
+    fs::create_dir_all(&allocations).unwrap();
+    fs::write(allocations.join("lock"), "").unwrap();
+    for last in [10, 20, 30] {
+        fs::write(allocations.join(format!("fd00::{last}")), "id\r\neth0").unwrap();
+    }
+    let config = serde_json::json!({
+        "cniVersion": "0.4.0", "name": "pods", "type": "bridge", "bridge": "cni0",
+        "ipam": {
+            "type": "host-local", "dataDir": files.path().join("data"),
+            "ranges": [[{"subnet": "fd00::/64"}]],
+        },
+    });
+    let directory = files.path().join("net.d");
+    fs::create_dir(&directory).unwrap();
+    fs::write(directory.join("10-pods.conf"), config.to_string()).unwrap();
+    let command = AgentCommand::run(AGENT)
+        .arg("--ipam=auto")
+        .arg("--cni-conf-dir")
+        .arg(&directory);
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    advertise(&pods[1], advertisement(&pods[1], 1));
+    for pod in [&pods[0], &pods[2]] {
+        wait_claims(&node, &autoconfigured(pod).to_string(), 1);
+    }
+    // Drift about an address that somebody assigned later is reported all the same.
+    pods[2].add_address("fd00::99/64").unwrap();
+    agent
+        .wait_event(DEADLINE, |event| {
+            let anomaly = event.anomaly();
+            anomaly.is_some_and(|a| a.kind == "ipam_drift" && a.address == "fd00::99")
+        })
+        .unwrap();
+    let events = agent.events();
+    let drifts = events
+        .iter()
+        .filter_map(|received| received.event.anomaly());
+    let drifts = drifts.filter(|anomaly| anomaly.kind == "ipam_drift");
+    assert_eq!(drifts.count(), 1, "{events:#?}");
 }

@@ -82,6 +82,10 @@ impl Anomalies {
             AllocationState::Allocated(pool, allocation) => {
                 owner_problem(address, pool, allocation).ok_or(ResolveReason::Allocated)
             }
+            // No IPAM gave it out, and none is about to: a router advertised its prefix.
+            AllocationState::Free(_) if holders.iter().all(Claimant::is_autoconfigured) => {
+                Err(ResolveReason::NotSeen)
+            }
             AllocationState::Free(_) if self.is_open(&key) => return,
             AllocationState::Free(pool) => {
                 let pool = Arc::clone(pool);

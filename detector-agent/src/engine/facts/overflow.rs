@@ -156,6 +156,7 @@ impl Facts {
                 tentative: false,
                 dad_failed: false,
                 no_dad: false,
+                autoconfigured: false,
             };
             let beginning = Beginning::unknown(UnknownBeginning::BeyondBound);
             self.push_assigned(Assigned::new(peer, info, assignments, (at, beginning)));

@@ -355,6 +355,7 @@ fn reported(node: &mut Node, ifindex: IfIndex, [tentative, dad_failed]: [bool; 2
             tentative,
             dad_failed,
             no_dad: false,
+            autoconfigured: false,
             ..assigned(SHARED6)
         },
     ));

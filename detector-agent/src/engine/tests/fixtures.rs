@@ -151,6 +151,7 @@ pub(super) fn assigned(address: &str) -> AssignedAddress {
         tentative: false,
         dad_failed: false,
         no_dad: true,
+        autoconfigured: false,
     }
 }
 

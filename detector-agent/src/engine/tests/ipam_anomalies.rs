@@ -44,6 +44,24 @@ fn partial_pool_update_checks_only_changed_addresses() {
     assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
 }
 
+/// One advertisement with the pods' prefix gives each pod an address that no IPAM knows.
+#[test]
+fn autoconfigured_address_is_no_drift() {
+    let mut node = synced_node();
+    let autoconfigured = AssignedAddress {
+        autoconfigured: true,
+        ..assigned("10.0.0.2")
+    };
+    node.observe(Observation::PodAddress(peer(1), autoconfigured));
+    delete_allocations(&mut node);
+    assert!(node.anomaly_events().is_empty());
+    // It is a claim like any other.
+    node.address(2, "10.0.0.2");
+    assert_eq!(node.engine.conflicts(node.now).len(), 1);
+    // Somebody assigned it there.
+    assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+}
+
 #[test]
 fn removed_pool_resolves_its_anomalies() {
     let mut node = synced_node();

@@ -42,6 +42,7 @@ fn assigned(address: &str) -> AssignedAddress {
         tentative: false,
         dad_failed: false,
         no_dad: false,
+        autoconfigured: false,
     }
 }
 

@@ -4,7 +4,10 @@ use std::net::IpAddr;
 
 use netlink_packet_core::{parse_i32, parse_u32};
 use netlink_packet_route::address::AddressHeader;
-use nix::libc::{IFA_ADDRESS, IFA_F_DADFAILED, IFA_F_NODAD, IFA_F_TENTATIVE, IFA_FLAGS, IFA_LOCAL};
+use nix::libc::{
+    IFA_ADDRESS, IFA_F_DADFAILED, IFA_F_MANAGETEMPADDR, IFA_F_NODAD, IFA_F_PERMANENT,
+    IFA_F_TEMPORARY, IFA_F_TENTATIVE, IFA_FLAGS, IFA_LOCAL,
+};
 
 use super::{AF_INET, AF_INET6, if_index, ip_address, prefix_len};
 use crate::{
@@ -38,6 +41,15 @@ impl LinkAddress {
         let address = self.address.address;
         !(address.is_loopback() || address.is_multicast() || address.is_unspecified())
     }
+}
+
+/// The kernel marks an address that it formed from an advertised prefix as the source of temporary ones
+/// (`addrconf_prefix_rcv_add_addr` in net/ipv6/addrconf.c), or as temporary (RFC 8981), and never as permanent. The flag for
+/// temporary ones is that for secondary ones of IPv4.
+fn is_autoconfigured(family: u8, flags: u32) -> bool {
+    family == AF_INET6
+        && flags & IFA_F_PERMANENT == 0
+        && flags & (IFA_F_MANAGETEMPADDR | IFA_F_TEMPORARY) != 0
 }
 
 /// Parses either message; `None` for families other than IPv4 and IPv6.
@@ -76,6 +88,7 @@ pub(in super::super) fn link_address(payload: &[u8]) -> Result<Option<LinkAddres
             tentative: flags & IFA_F_TENTATIVE != 0,
             dad_failed: flags & IFA_F_DADFAILED != 0,
             no_dad: flags & IFA_F_NODAD != 0,
+            autoconfigured: is_autoconfigured(family, flags),
         },
         target,
     }))

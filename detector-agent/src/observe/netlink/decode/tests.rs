@@ -202,6 +202,7 @@ fn an_address_has_its_local_side_and_flags() {
         tentative: false,
         dad_failed: false,
         no_dad: false,
+        autoconfigured: false,
     };
     assert_eq!(pod.address, plain);
     assert_eq!(on_link("address_pod_gone"), pod);
@@ -218,6 +219,7 @@ fn an_address_has_its_local_side_and_flags() {
     );
     assert!(tentative.tentative && !tentative.dad_failed);
     assert!(on_link("address_dad_failed").address.dad_failed);
+    assert!(!tentative.autoconfigured);
 }
 
 #[test]

@@ -263,6 +263,7 @@ pub(super) fn info(address: IpAddr) -> AssignedAddress {
         tentative: false,
         dad_failed: false,
         no_dad: true,
+        autoconfigured: false,
     }
 }
 
