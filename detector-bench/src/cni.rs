@@ -20,7 +20,7 @@ use super::{
 };
 
 const GROUP: &str = "Cost by number of pods";
-const GOAL: f64 = 1.0;
+const GOAL: f64 = 5.0;
 /// Pods added in one slice.
 const PODS: usize = 12;
 /// The agent's work after its start is over.

@@ -122,8 +122,8 @@ impl Node {
         self.ip_batch(lines)
     }
 
-    /// Waits until a running agent observes the frames of a device by its `clsact` filter. It attaches to a device that appears
-    /// while it runs only when the device has been set up, so a test that sends frames from a new pod waits first.
+    /// Waits until a running agent observes the frames of a device by its `clsact` filter. On a busy machine it may attach to
+    /// a device that appears while it runs only after the pod's first frames, so a test that sends some waits first.
     ///
     /// # Errors
     /// The agent has not attached to it at the deadline.

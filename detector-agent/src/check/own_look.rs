@@ -134,7 +134,9 @@ fn read_node(args: &CheckArgs) -> Result<NodeState, CheckError> {
         let unreadable = unreadable_devices(&snapshot.snapshot);
         Ok::<_, ReadError>((snapshot, unreadable))
     })?;
-    let BoundedSnapshot { snapshot, omitted } = snapshot;
+    let BoundedSnapshot {
+        snapshot, omitted, ..
+    } = snapshot;
     let omitted = Omitted {
         namespaces: unreadable as u64,
         ..omitted

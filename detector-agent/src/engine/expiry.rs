@@ -6,7 +6,7 @@ use super::{hash::HashMap, observation::Timestamp};
 
 /// What to check, each at one time. An early check is harmless: it changes nothing by itself and schedules the next.
 #[derive(Debug)]
-pub(crate) struct ExpiryQueue<K = IpAddr> {
+pub(super) struct ExpiryQueue<K = IpAddr> {
     queue: BTreeSet<(Timestamp, K)>,
     scheduled: HashMap<K, Timestamp>,
 }
@@ -23,7 +23,7 @@ impl<K> Default for ExpiryQueue<K> {
 impl<K: Copy + Ord + Hash> ExpiryQueue<K> {
     /// Schedules a check at `at`, unless an earlier one is scheduled: every check schedules the
     /// next.
-    pub(crate) fn schedule(&mut self, key: K, at: Timestamp) {
+    pub(super) fn schedule(&mut self, key: K, at: Timestamp) {
         match self.scheduled.get(&key) {
             Some(scheduled) if *scheduled <= at => return,
             Some(scheduled) => {
@@ -35,17 +35,17 @@ impl<K: Copy + Ord + Hash> ExpiryQueue<K> {
         self.queue.insert((at, key));
     }
 
-    pub(crate) fn cancel(&mut self, key: K) {
+    pub(super) fn cancel(&mut self, key: K) {
         if let Some(scheduled) = self.scheduled.remove(&key) {
             self.queue.remove(&(scheduled, key));
         }
     }
 
-    pub(crate) fn next_due(&self) -> Option<Timestamp> {
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
         self.queue.first().map(|(at, _)| *at)
     }
 
-    pub(crate) fn pop_due(&mut self, now: Timestamp) -> Option<K> {
+    pub(super) fn pop_due(&mut self, now: Timestamp) -> Option<K> {
         let (at, key) = *self.queue.first()?;
         if at > now {
             return None;

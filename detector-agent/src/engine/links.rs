@@ -33,6 +33,8 @@ pub(super) struct LinkState {
     pub(super) link: Link,
     pub(super) generation: u64,
     pub(super) since: Timestamp,
+    /// It was up at some time since it is known.
+    pub(super) was_up: bool,
     /// When it appeared, if the kernel reported that.
     pub(super) appeared: Option<Timestamp>,
     /// It appeared, and what is in its pod's namespace was not read since.
@@ -337,6 +339,7 @@ impl Links {
         if !complete && link.peer.is_none() && link.kind == state.link.kind {
             link.peer = state.link.peer;
         }
+        state.was_up |= link.up;
         if state.link == link {
             return UpsertOutcome {
                 change: LinkChange::Unchanged,
@@ -378,6 +381,7 @@ impl Links {
         let state = LinkState {
             generation: self.generations,
             since: now,
+            was_up: link.up,
             appeared: appears.then_some(now),
             awaits_first_read: appears,
             further_changed: None,

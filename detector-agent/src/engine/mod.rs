@@ -74,7 +74,6 @@ pub use beginning::{Beginning, UnknownBeginning};
 pub use claimed_addresses::{AddressHolder, ClaimedUpdate, MAX_CLAIMED_ADDRESSES};
 pub use conflict::*;
 pub use evidence_detail::EvidenceDetail;
-pub(crate) use expiry::ExpiryQueue;
 pub use facts::MAX_ASSIGNMENTS;
 pub use links::PodDevice;
 pub use network::{Network, NotANetwork};

@@ -3,9 +3,9 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    FleetFeed, LoopMessage, Readiness, attach_schedule::AttachSchedule, claimed::ClaimedWrites,
-    device_budgets::DeviceBudgets, fleet::FleetConflicts, resync::Resync,
-    route_lookups::RouteLookupSchedule, self_check::SelfChecks,
+    FleetFeed, LoopMessage, Readiness, claimed::ClaimedWrites, device_budgets::DeviceBudgets,
+    fleet::FleetConflicts, resync::Resync, route_lookups::RouteLookupSchedule,
+    self_check::SelfChecks,
 };
 use crate::{
     clock,
@@ -60,8 +60,6 @@ pub struct Core {
     pub(super) resync: Resync,
     pub(super) route_lookups: RouteLookupSchedule,
     pub(super) self_checks: SelfChecks,
-    /// New devices that are attached to soon.
-    pub(super) attach_schedule: AttachSchedule,
     /// How many attach jobs the worker has not completed.
     pub(super) attaching: usize,
     /// Attached devices that still exist.
@@ -101,7 +99,6 @@ impl Core {
             resync: Resync::new(),
             route_lookups: RouteLookupSchedule::default(),
             self_checks: SelfChecks::new(),
-            attach_schedule: AttachSchedule::default(),
             attaching: 0,
             attached: HashSet::new(),
             preempted: 0,
@@ -133,8 +130,6 @@ impl Core {
             let observations = &self.outputs.metrics.observations;
             observations.get_or_create(&Kind::observation(kind)).inc();
         }
-        self.attach_schedule
-            .observe(&observation.observation, observation.at);
         self.engine
             .step(clock::now(), observation, &mut self.effects);
         if !self.effects.is_empty() {
@@ -186,6 +181,7 @@ impl Core {
                 }
                 self.check_ready();
             }
+            WorkerEvent::Unobserved => self.count_dropped("not_attached", 1),
             WorkerEvent::Reattached(ifindex) => self.read_reattached(ifindex),
             WorkerEvent::Displaced => self.request_resync("displaced"),
             WorkerEvent::Preempted(devices) => self.preempted = devices,
@@ -203,11 +199,7 @@ impl Core {
         if self.has_claims_to_feed() {
             return Timestamp(0);
         }
-        let others = [
-            self.engine.next_expiry(),
-            self.next_route_lookups(),
-            self.attach_schedule.next_due(),
-        ];
+        let others = [self.engine.next_expiry(), self.next_route_lookups()];
         let earliest = others.into_iter().flatten().min();
         earliest.map_or(self.next_tick, |at| at.min(self.next_tick))
     }
@@ -221,7 +213,6 @@ impl Core {
         if now >= self.next_tick {
             self.tick(now);
         }
-        self.attach_due(now);
         self.start_resync_if_due(now);
         self.start_route_lookups_if_due(now);
         self.start_self_checks();

@@ -6,7 +6,7 @@ use super::Core;
 use crate::{
     engine::{
         Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, ConflictScope,
-        Effect, RereadReason,
+        Effect, PodDevice, RereadReason,
     },
     event::Change,
     metrics::{KindAndScope, gauge_value},
@@ -48,25 +48,28 @@ impl Core {
                 Effect::Resolved(conflict) => self.report(Change::Resolved, &conflict),
                 Effect::Attach(device) => {
                     self.outputs.reporter.device_appeared(&device);
-                    self.attach_or_wait(device);
+                    // A device found by a snapshot of the node has been read with it.
+                    let reads = !self.resync.is_merging;
+                    self.attach(device, reads);
                 }
                 Effect::Renamed(device) => {
                     self.outputs.reporter.device_appeared(&device);
-                    self.attach_renamed(device);
+                    // An attach under the old name may have failed, or may still be queued.
+                    self.attach(device, false);
                 }
-                Effect::Detach(device) => {
-                    self.attach_schedule.remove(device.ifindex);
+                Effect::Detach { device, was_up } => {
                     self.attached.remove(&device.ifindex);
                     self.outputs
                         .reporter
                         .device_gone(device.ifindex, device.generation);
-                    self.send_job(WorkerJob::Detach(device.ifindex));
+                    let ifindex = device.ifindex;
+                    self.send_job(WorkerJob::Detach { ifindex, was_up });
                 }
                 Effect::Resync => self.request_resync("read_outdated"),
                 Effect::Corrected(discrepancy) => self.report_discrepancy(&discrepancy),
                 Effect::ReadDevice(device) => {
                     let token = self.start_snapshot();
-                    self.send_job(WorkerJob::ReadDevice(device, token));
+                    self.send_job(WorkerJob::ReadDevices(vec![(device, token)]));
                 }
                 Effect::ReadNode(reason) => self.request_resync(match reason {
                     RereadReason::Room => "room",
@@ -142,7 +145,6 @@ impl Core {
             self.engine.set_reported(conflict, reported);
         }
         if change != Change::Resolved {
-            self.attach_claimants(conflict);
             self.check_conflict(conflict);
         }
         if let Some(persistence) = &mut self.outputs.persistence {
@@ -159,6 +161,12 @@ impl Core {
             stored.reported_latency_us = Some(latency_us);
             persistence.anomaly_changed(stored);
         }
+    }
+
+    fn attach(&mut self, device: PodDevice, reads: bool) {
+        self.attaching += 1;
+        let token = reads.then(|| self.start_snapshot());
+        self.send_job(WorkerJob::Attach(device, token));
     }
 
     pub(super) fn send_job(&mut self, job: WorkerJob) {

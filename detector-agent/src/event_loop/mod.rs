@@ -8,8 +8,6 @@
 //! state are requested and merged in [`resync`], routes of addresses in conflict are looked up in [`route_lookups`], and what
 //! can wait for a second is in [`tick`]. [`fleet_feed`] feeds the comparison with other nodes at the end of a round.
 
-mod attach_schedule;
-mod attaching;
 mod claimed;
 mod core;
 mod device_budgets;

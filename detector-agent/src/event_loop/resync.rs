@@ -132,7 +132,7 @@ impl Core {
         let resyncs = &self.outputs.metrics.resyncs;
         resyncs.get_or_create(&Reason::resync(reason)).inc();
         let token = self.start_snapshot();
-        self.send_job(WorkerJob::ReadDevice(device, token));
+        self.send_job(WorkerJob::ReadDevices(vec![(device, token)]));
     }
 
     /// Merges a snapshot of the node or of a device, or handles that it failed.

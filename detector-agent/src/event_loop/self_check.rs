@@ -127,9 +127,7 @@ impl Core {
         }
         let mut devices = Vec::new();
         while let Some(ifindex) = self.self_checks.take() {
-            // A device whose peer is not known yet may have addresses that were never reported.
-            let device = self.engine.device(ifindex);
-            let Some(device) = device.filter(|_| !self.attach_schedule.contains(ifindex)) else {
+            let Some(device) = self.engine.device(ifindex) else {
                 continue;
             };
             let token = self.start_snapshot_as(Observation::SelfCheckStarted);

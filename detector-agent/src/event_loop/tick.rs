@@ -46,7 +46,7 @@ impl Core {
         let situation = Situation {
             devices: self.engine.device_count(),
             attached: self.attached.len(),
-            attaching: self.attaching + self.attach_schedule.len(),
+            attaching: self.attaching,
             preempted: self.preempted,
             has_snapshot: self.resync.has_merged_first,
             snapshot_in_flight: self.resync.in_flight.is_some(),

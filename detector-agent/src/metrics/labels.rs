@@ -23,7 +23,7 @@ const OBSERVATION_KINDS: [&str; 11] = [
 ];
 
 /// Reasons of drops that the agent counts itself; the kernel programs count those of [`DropReason`].
-const DROP_REASONS: [&str; 12] = [
+const DROP_REASONS: [&str; 13] = [
     "netlink_overrun",
     "netlink_undecodable",
     "ring_undecodable",
@@ -36,6 +36,7 @@ const DROP_REASONS: [&str; 12] = [
     "open_anomalies",
     "route_lookup_failed",
     "unknown_device",
+    "not_attached",
 ];
 
 /// Values of `reason` in `ipconflict_resyncs_total`.

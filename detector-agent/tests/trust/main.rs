@@ -8,6 +8,7 @@
 
 mod assignments;
 mod bridge;
+mod first_frames;
 mod host;
 mod ipv6;
 mod leftovers;

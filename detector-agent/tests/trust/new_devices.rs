@@ -1,13 +1,8 @@
-//! Devices that appear while the agent runs: it attaches to each when the device has been set up.
-
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-};
+//! Devices that appear while the agent runs.
 
 use anyhow::{Context as _, ensure};
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Event, MacAddress, Netns, Node, PodSpec, announce,
+    Agent, AgentCommand, Barrier, DEADLINE, Event, MacAddress, Netns, Node, PodSpec,
     event::Conflict, http::TestClient, until,
 };
 use serde_json::Value;
@@ -33,53 +28,6 @@ fn wait_devices(node: &Node, count: usize) {
     .unwrap();
 }
 
-/// Its address is reported by a notification, and what it claims in frames is seen once it is attached to.
-#[test]
-fn frames_of_a_new_device_are_seen_once_it_was_set_up() {
-    let node = Node::new("newdev").unwrap();
-    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let specs = ["vetha", "vethb"].map(PodSpec::new);
-    let pods = node.add_pods(&specs).unwrap();
-    for pod in &pods {
-        node.wait_attached(pod.device()).unwrap();
-        announce(pod, ADDRESS.parse().unwrap()).unwrap();
-    }
-    let conflict = agent.wait_raised(ADDRESS).unwrap();
-    assert_eq!(conflict.devices(), ["vetha", "vethb"]);
-    for claimant in &conflict.claimants {
-        assert_eq!(claimant.evidence_kinds(), ["arp"]);
-    }
-}
-
-#[test]
-fn device_that_changes_all_the_time_is_attached_to() {
-    let node = Node::new("restless").unwrap();
-    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let holder = PodSpec::new("vetha").address(format!("{ADDRESS}/32"));
-    let _holder = node.add_pod(&holder).unwrap();
-    let pod = node.add_pod(&PodSpec::new("vethb")).unwrap();
-    let is_done = AtomicBool::new(false);
-    let lines: Vec<_> = (0..200)
-        .flat_map(|_| ["add", "delete"].map(|verb| format!("address {verb} 10.1.1.1/32 dev eth0")))
-        .collect();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_done.load(Ordering::Relaxed) {
-                pod.netns().ip_batch(&lines).unwrap();
-            }
-        });
-        let attached = node.wait_attached("vethb");
-        is_done.store(true, Ordering::Relaxed);
-        attached.unwrap();
-    });
-    announce(&pod, ADDRESS.parse().unwrap()).unwrap();
-    let conflict = agent.wait_raised(ADDRESS).unwrap();
-    assert_eq!(
-        conflict.claimant("vethb").unwrap().evidence_kinds(),
-        ["arp"]
-    );
-}
-
 #[test]
 fn device_deleted_before_the_attach_leaves_nothing_behind() {
     let node = Node::new("shortlived").unwrap();
@@ -99,6 +47,28 @@ fn device_deleted_before_the_attach_leaves_nothing_behind() {
     assert!(!log.contains("attach failed"), "{log}");
     assert!(!log.contains("resync"), "{log}");
     assert!(!log.contains("self-check"), "{log}");
+}
+
+/// As the plugins `bridge` and `ptp` do. Until the node's end is set up, nothing reports where the other end is.
+#[test]
+fn end_of_a_pair_has_the_program_before_it_is_set_up() {
+    let node = Node::new("early").unwrap();
+    let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let pod = Netns::new("early").unwrap();
+    let peer = format!("peer name vetha netns {}", node.name());
+    pod.ip(&format!("link add eth0 type veth {peer}")).unwrap();
+    node.wait_attached("vetha").unwrap();
+}
+
+#[test]
+fn pair_inside_the_node_is_no_pod_device() {
+    let node = Node::new("inside").unwrap();
+    let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    node.ip("link add inner type veth peer name outer").unwrap();
+    let _pods = node
+        .add_pods(&["vetha", "vethb"].map(PodSpec::new))
+        .unwrap();
+    wait_devices(&node, 2);
 }
 
 /// As Calico and the plugin of Amazon VPC do: the addresses are there before the device is in the node's namespace, so no

@@ -18,10 +18,10 @@ use crate::AGENT;
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 9, 8, 1);
 
 /// The device of a virtual machine, and the machine's end of it.
-struct Tap(File);
+pub(crate) struct Tap(File);
 
 impl Tap {
-    fn new(node: &Node, name: &str) -> Self {
+    pub(crate) fn new(node: &Node, name: &str) -> Self {
         let file = node.run_in(|| {
             let file = OpenOptions::new()
                 .write(true)
@@ -47,8 +47,11 @@ impl Tap {
 
     fn announce(&mut self, address: Ipv4Addr) {
         let mac = MacAddress([2, 0, 0, 0, 9, 1]);
-        let frame = Frame::announcement(mac, address).to_bytes();
-        self.0.write_all(&frame).unwrap();
+        self.send(&Frame::announcement(mac, address));
+    }
+
+    pub(crate) fn send(&mut self, frame: &Frame) {
+        self.0.write_all(&frame.to_bytes()).unwrap();
     }
 }
 

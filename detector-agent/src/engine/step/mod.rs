@@ -65,13 +65,18 @@ pub enum Effect {
     /// It ended: claimants of at most one pod, or the node alone, remain, or an address flaps no
     /// more.
     Resolved(Conflict),
-    /// A pod device appeared, or its peer became known or changed: read its namespace, and
-    /// attach to it: soon if it is being set up ([`Engine::is_being_set_up`]), else now.
+    /// A pod device appeared, or its peer became known or changed: attach to it, then read its
+    /// namespace.
     Attach(PodDevice),
     /// The name or alias of a pod device changed.
     Renamed(PodDevice),
     /// A pod device was removed, or is no longer a pod device.
-    Detach(PodDevice),
+    Detach {
+        /// The device.
+        device: PodDevice,
+        /// It was up at some time since it was known, so frames may have come in on it.
+        was_up: bool,
+    },
     /// Take another snapshot of the node: something was lost.
     Resync,
     /// A self-check found and corrected a difference from the kernel that no live update explains.

@@ -141,14 +141,6 @@ impl Engine {
         self.links.pod(ifindex).map(LinkState::device)
     }
 
-    /// Whether a network plugin may be setting up this device: it appeared, its pod's namespace was not read since, and its
-    /// other end is an interface, whose addresses are reported.
-    #[must_use]
-    pub fn is_being_set_up(&self, ifindex: IfIndex) -> bool {
-        let link = self.links.pod(ifindex);
-        link.is_some_and(|link| link.awaits_first_read && !link.link.is_tap)
-    }
-
     /// What was dropped at bounds so far.
     #[must_use]
     pub fn drop_counters(&self) -> DropCounters {

@@ -71,7 +71,10 @@ impl Engine {
         }
         let after = self.links.pod(ifindex).map(LinkState::device);
         match (before, after) {
-            (Some(before), None) => effects.push(Effect::Detach(before)),
+            (Some(device), None) => {
+                let was_up = self.links.get(ifindex).is_some_and(|link| link.was_up);
+                effects.push(Effect::Detach { device, was_up });
+            }
             (before, Some(after)) => {
                 let same = |b: &PodDevice| b.generation == after.generation && b.peer == after.peer;
                 if before.as_ref().map(|b| b.generation) != Some(after.generation) {
@@ -148,7 +151,10 @@ impl Engine {
         self.mark_links_dirty(dependents);
         self.mark_flapping_dirty(ifindex);
         if let Some(state) = state.filter(|state| state.is_pod()) {
-            effects.push(Effect::Detach(state.device()));
+            effects.push(Effect::Detach {
+                device: state.device(),
+                was_up: state.was_up,
+            });
         }
     }
 

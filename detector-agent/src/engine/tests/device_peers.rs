@@ -172,39 +172,3 @@ fn frame_after_the_peer_was_lost_counts_at_once() {
         );
     }
 }
-
-#[test]
-fn only_a_new_device_of_an_interface_is_being_set_up() {
-    let mut node = Node::new();
-    let first = || Snapshot {
-        links: vec![pod(1)],
-        pods: vec![pod_addresses(1, &[])],
-        ..Snapshot::default()
-    };
-    node.resync(first());
-    node.pod(2);
-    node.link(Link {
-        is_tap: true,
-        peer: None,
-        ..pod(3)
-    });
-    let being_set_up = |node: &Node| [1, 2, 3, 4].map(|device| node.engine.is_being_set_up(device));
-    assert_eq!(being_set_up(&node), [false, true, false, false]);
-    // Its namespace is read.
-    let mut second = first();
-    second.links.push(pod(2));
-    second.pods.push(pod_addresses(2, &["10.0.0.1"]));
-    node.resync(second);
-    assert_eq!(being_set_up(&node), [false; 4]);
-}
-
-#[test]
-fn nothing_is_being_set_up_while_links_may_be_missing() {
-    let mut node = Node::new();
-    node.resync(Snapshot::default());
-    node.pod(1);
-    assert!(node.engine.is_being_set_up(1));
-    node.observe(Observation::NotificationsLost);
-    node.pod(2);
-    assert!(!node.engine.is_being_set_up(1) && !node.engine.is_being_set_up(2));
-}

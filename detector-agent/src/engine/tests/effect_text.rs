@@ -9,7 +9,7 @@ pub(super) fn conflict_effect_text(effect: &Effect) -> Option<String> {
         Effect::Resolved(c) => Some(format!("resolved {}", conflict_text(c))),
         Effect::Attach(_)
         | Effect::Renamed(_)
-        | Effect::Detach(_)
+        | Effect::Detach { .. }
         | Effect::Resync
         | Effect::Corrected(_)
         | Effect::ReadDevice(_)
@@ -23,7 +23,7 @@ pub(super) fn device_effect_text(effect: &Effect) -> Option<String> {
     match effect {
         Effect::Attach(d) => Some(format!("attach {}#{}", d.name, d.generation)),
         Effect::Renamed(d) => Some(format!("rename {}#{}", d.name, d.generation)),
-        Effect::Detach(d) => Some(format!("detach {}#{}", d.name, d.generation)),
+        Effect::Detach { device: d, .. } => Some(format!("detach {}#{}", d.name, d.generation)),
         Effect::Resync => Some("resync".to_owned()),
         Effect::ReadDevice(d) => Some(format!("read {}#{}", d.name, d.generation)),
         Effect::ReadNode(reason) => Some(format!("read the node: {reason:?}")),

@@ -19,7 +19,7 @@ use super::{
     filter_changes::{ChangedDevices, FilterChanges},
     leftovers::PROGRAM,
     placement,
-    tc::{Place, Tc, TcError, TcFilter},
+    tc::{AddedFilter, Place, Tc, TcError, TcFilter},
     tcx,
 };
 use crate::engine::IfIndex;
@@ -144,12 +144,22 @@ impl AttachedDevices {
         name: &str,
     ) -> Result<AttachOutcome, AttachError> {
         let failed = |error: TcError| tc_error(name, &error);
+        let is_new = !self.attached.contains_key(&ifindex);
+        if is_new {
+            // A device without `clsact` has no filters to list.
+            let place = placement::first_free(&[], None).place;
+            let fd = program.fd().map_err(|error| program_error(name, &error))?;
+            if let Ok(AddedFilter::Only) = self.add_filter(ifindex, place, fd.as_fd()) {
+                return Ok(AttachOutcome::Attached);
+            }
+        }
         let mut attempts = ATTEMPTS;
         loop {
             attempts -= 1;
             let filters = self.tc.ingress_filters(ifindex).map_err(failed)?;
             let present = self.position_of_ours(ifindex, &filters);
             match present {
+                Some(0) if is_new => return Ok(AttachOutcome::Attached),
                 Some(0) => return Ok(AttachOutcome::Unchanged),
                 Some(_) => {}
                 // Another program removed or replaced it: there is nothing left to detach.
@@ -168,8 +178,8 @@ impl AttachedDevices {
             }
             let fd = program.fd().map_err(|error| program_error(name, &error))?;
             match self.add_filter(ifindex, free.place, fd.as_fd()) {
-                Ok(()) if free.preceded_by == 0 => return Ok(AttachOutcome::Attached),
-                Ok(()) => return Ok(AttachOutcome::Preempted),
+                Ok(_) if free.preceded_by == 0 => return Ok(AttachOutcome::Attached),
+                Ok(_) => return Ok(AttachOutcome::Preempted),
                 // Filters, or `clsact`, changed since they were listed.
                 Err(TcError::Refused(Errno::EEXIST | Errno::EINVAL | Errno::ENOENT))
                     if attempts > 0 => {}
@@ -187,11 +197,10 @@ impl AttachedDevices {
         ifindex: IfIndex,
         place: Place,
         program: BorrowedFd<'_>,
-    ) -> Result<(), TcError> {
-        self.tc.add_clsact(ifindex)?;
-        self.tc.add_filter(ifindex, place, PROGRAM, program)?;
+    ) -> Result<AddedFilter, TcError> {
+        let added = self.tc.add_filter(ifindex, place, PROGRAM, program)?;
         self.replace(ifindex, Attachment::Clsact(place));
-        Ok(())
+        Ok(added)
     }
 
     /// Where our filter is among those of a device; `None` if another program removed or replaced it.

@@ -87,6 +87,15 @@ pub(super) struct Place {
     pub(super) handle: u32,
 }
 
+/// What a device had when a filter was added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AddedFilter {
+    /// No `clsact`, so it is the only filter.
+    Only,
+    /// `clsact`, and maybe filters.
+    AmongOthers,
+}
+
 /// A filter as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TcFilter {
@@ -129,24 +138,16 @@ impl Tc {
         self.socket.port_number()
     }
 
-    /// Adds `clsact` to a device, unless it has `clsact` or `ingress` already. It is never removed: an empty one costs
-    /// nothing, and between a plugin's `tc qdisc replace` and `tc filter add` it looks unused.
-    pub(super) fn add_clsact(&mut self, ifindex: IfIndex) -> Result<(), TcError> {
-        let request = RouteNetlinkMessage::NewQueueDiscipline(clsact_of(ifindex));
-        match self.change(request, NLM_F_CREATE | NLM_F_EXCL) {
-            Err(TcError::Refused(Errno::EEXIST)) => Ok(()),
-            result => result,
-        }
-    }
-
-    /// Adds a program on the ingress side.
+    /// Adds a program on the ingress side, and before it `clsact`, unless the device has `clsact` or `ingress` already. It is
+    /// never removed: an empty one costs nothing, and between a plugin's `tc qdisc replace` and `tc filter add` it looks
+    /// unused.
     pub(super) fn add_filter(
         &mut self,
         ifindex: IfIndex,
         place: Place,
         name: &str,
         program: BorrowedFd<'_>,
-    ) -> Result<(), TcError> {
+    ) -> Result<AddedFilter, TcError> {
         let fd = u32::try_from(program.as_raw_fd()).map_err(io::Error::other)?;
         let mut message = filter_at(ifindex, place);
         message.attributes.push(TcAttribute::Options(vec![
@@ -154,14 +155,22 @@ impl Tc {
             TcOption::Bpf(TcFilterBpfOption::ProgName(name.to_owned())),
             TcOption::Bpf(TcFilterBpfOption::Flags(TcBpfFlags::DirectAction)),
         ]));
-        let request = RouteNetlinkMessage::NewTrafficFilter(message);
-        self.change(request, NLM_F_CREATE | NLM_F_EXCL)
+        let requests = [
+            RouteNetlinkMessage::NewQueueDiscipline(clsact_of(ifindex)),
+            RouteNetlinkMessage::NewTrafficFilter(message),
+        ];
+        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        match self.socket.change_both(requests, flags)? {
+            [Ok(()), Ok(())] => Ok(AddedFilter::Only),
+            [Err(_), Ok(())] => Ok(AddedFilter::AmongOthers),
+            [_, Err(errno)] => Err(TcError::Refused(errno)),
+        }
     }
 
     /// Removes one filter of ours.
     pub(super) fn remove_filter(&mut self, ifindex: IfIndex, place: Place) -> Result<(), TcError> {
-        let message = filter_at(ifindex, place);
-        self.change(RouteNetlinkMessage::DelTrafficFilter(message), 0)
+        let request = RouteNetlinkMessage::DelTrafficFilter(filter_at(ifindex, place));
+        Ok(self.socket.change(request, 0)?)
     }
 
     /// The filters on the ingress side, in the order in which they run. Those in other chains than the first are left out:
@@ -197,10 +206,6 @@ impl Tc {
                 true
             })?;
         Ok(devices)
-    }
-
-    fn change(&mut self, request: RouteNetlinkMessage, flags: u16) -> Result<(), TcError> {
-        Ok(self.socket.change(request, flags)?)
     }
 }
 

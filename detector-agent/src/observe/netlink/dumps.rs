@@ -108,12 +108,14 @@ pub(super) fn port_vlans(socket: &mut RequestSocket) -> Result<BoundedList<PortV
         .map_err(|error| error.while_reading("the VLANs of bridges"))
 }
 
-/// One link of the agent's namespace; `None` if it is gone.
+/// One link of the agent's namespace, with how many frames came in on it; `None` if it is gone.
 pub(super) fn link(
     socket: &mut RequestSocket,
     ifindex: IfIndex,
-) -> Result<Option<LinkFacts>, ReadError> {
-    one_link(socket, "a link", ifindex, None)
+) -> Result<Option<(LinkFacts, u64)>, ReadError> {
+    let mut request = LinkMessage::default();
+    request.header.index = ifindex;
+    get_link(socket, "a link", request, link::link_and_received)
 }
 
 /// The link at a peer; `None` if it or its namespace is gone.
@@ -121,16 +123,8 @@ pub(super) fn peer_link(
     socket: &mut RequestSocket,
     peer: Peer,
 ) -> Result<Option<LinkFacts>, ReadError> {
-    one_link(socket, "a link inside a pod", peer.ifindex, Some(peer.nsid))
-}
-
-fn one_link(
-    socket: &mut RequestSocket,
-    what: &'static str,
-    ifindex: IfIndex,
-    nsid: Option<NsId>,
-) -> Result<Option<LinkFacts>, ReadError> {
-    one_link_as(socket, what, ifindex, nsid, link::new_link)
+    let what = "a link inside a pod";
+    one_link_as(socket, what, peer.ifindex, Some(peer.nsid), link::new_link)
 }
 
 /// One link, in another namespace if `nsid` is given; `None` if it or the namespace is gone.
@@ -147,6 +141,15 @@ pub(super) fn one_link_as<T>(
     request
         .attributes
         .extend(nsid.map(LinkAttribute::IfNetnsId));
+    get_link(socket, what, request, parse)
+}
+
+fn get_link<T>(
+    socket: &mut RequestSocket,
+    what: &'static str,
+    request: LinkMessage,
+    parse: impl Fn(&[u8]) -> Result<Option<T>, Undecodable>,
+) -> Result<Option<T>, ReadError> {
     let answer = socket.get(RouteNetlinkMessage::GetLink(request), |found, message| {
         let parsed = parse_as(message, RTM_NEWLINK, &parse);
         let is_ok = parsed.is_ok();

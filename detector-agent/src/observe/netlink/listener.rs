@@ -199,8 +199,9 @@ impl NetlinkListener {
 #[derive(Debug)]
 pub(super) struct Interpreter {
     selector: DeviceSelector,
-    /// Links whose other end is in the agent's namespace too. When that end moves to a pod, the kernel only reports that it
-    /// left; there is no message about the end that stays until its carrier changes.
+    /// Ends of pairs that are not known to lead to another namespace. When the other end moves to a pod, the kernel only
+    /// reports that it left; there is no message about the end that stays until its carrier changes. Nor is there one about
+    /// the end that was created first when it is connected with one in the same namespace.
     local_pairs: HashMap<IfIndex, LinkFacts>,
 }
 
@@ -221,7 +222,7 @@ impl Interpreter {
         match message.kind {
             RTM_NEWLINK => {
                 if let Some(facts) = link::new_link(payload)? {
-                    self.remember_local_pair(&facts);
+                    let facts = self.local_pair(facts, &mut emit);
                     emit(Observation::Link(self.selector.link(facts)));
                 } else if let Some(port) = link::bridge_port(payload)? {
                     emit(Observation::PortVlan(port));
@@ -294,19 +295,36 @@ impl Interpreter {
         Ok(())
     }
 
-    fn remember_local_pair(&mut self, facts: &LinkFacts) {
+    /// Remembers an end of a pair, and returns what is known of it.
+    fn local_pair(
+        &mut self,
+        mut facts: LinkFacts,
+        emit: &mut impl FnMut(Observation),
+    ) -> LinkFacts {
+        let ifindex = facts.ifindex;
+        let known = self.local_pairs.get(&ifindex).map(|known| known.other_end);
         match facts.other_end {
-            OtherEnd::Here(_)
-                if self.local_pairs.len() < MAX_LOCAL_PAIRS
-                    || self.local_pairs.contains_key(&facts.ifindex) =>
-            {
-                self.local_pairs.insert(facts.ifindex, facts.clone());
+            OtherEnd::Elsewhere(_) => {
+                self.local_pairs.remove(&ifindex);
+                return facts;
             }
-            OtherEnd::Here(_) => {}
-            OtherEnd::Unknown | OtherEnd::Elsewhere(_) => {
-                self.local_pairs.remove(&facts.ifindex);
+            // Not a pair.
+            OtherEnd::Unknown if !facts.driver.is_pair() => return facts,
+            // The pair is being torn down.
+            OtherEnd::Unknown => facts.other_end = known.unwrap_or(OtherEnd::Unknown),
+            OtherEnd::Here(other) => {
+                if let Some(first) = self.local_pairs.get_mut(&other)
+                    && first.other_end == OtherEnd::Unknown
+                {
+                    first.other_end = OtherEnd::Here(ifindex);
+                    emit(Observation::Link(self.selector.link(first.clone())));
+                }
             }
         }
+        if known.is_some() || self.local_pairs.len() < MAX_LOCAL_PAIRS {
+            self.local_pairs.insert(ifindex, facts.clone());
+        }
+        facts
     }
 }
 

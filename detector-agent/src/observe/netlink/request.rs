@@ -1,4 +1,4 @@
-//! Requests to the kernel: one dump, one object or one change at a time. A dump is repeated if the kernel reports that its
+//! Requests to the kernel: one dump, one object or a batch of changes at a time. A dump is repeated if the kernel reports that its
 //! state changed meanwhile.
 
 use std::{io, time::Duration};
@@ -152,6 +152,47 @@ impl RequestSocket {
         self.request(request, NLM_F_ACK | flags, 1, |(), _| true)
     }
 
+    /// Requests two changes with one message to the kernel, which tries the second even if it refused the first, and waits
+    /// until both are acknowledged. Returns what became of each.
+    pub(in crate::observe) fn change_both(
+        &mut self,
+        requests: [RouteNetlinkMessage; 2],
+        flags: u16,
+    ) -> Result<[Result<(), Errno>; 2], RequestError> {
+        let mut batch = Vec::new();
+        let sequences = requests.map(|request| {
+            self.sequence = self.sequence.wrapping_add(1);
+            let flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+            batch.append(&mut encode(request, flags, self.sequence));
+            self.sequence
+        });
+        let sent = self.socket.send(&batch).map_err(errno_of);
+        let mut outcomes = [Ok(()); 2];
+        for (sequence, outcome) in sequences.into_iter().zip(&mut outcomes) {
+            // Each acknowledgement is a datagram of its own.
+            let answer = sent.and_then(|()| self.receive_answer(sequence, true, |_| true));
+            match answer {
+                Ok(Attempt::Refused(errno)) => *outcome = Err(errno),
+                Ok(Attempt::Done | Attempt::Interrupted) => {}
+                Err(errno) => {
+                    self.socket = RouteSocket::for_requests(self.patience)?;
+                    return Err(self.failure(errno));
+                }
+            }
+        }
+        Ok(outcomes)
+    }
+
+    fn failure(&self, errno: Errno) -> RequestError {
+        RequestError::System(match errno {
+            Errno::EAGAIN => io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("no answer within {:?}", self.patience),
+            ),
+            errno => errno.into(),
+        })
+    }
+
     fn request<T: Default>(
         &mut self,
         request: RouteNetlinkMessage,
@@ -171,15 +212,8 @@ impl RequestSocket {
                 Err(errno) => {
                     // The rest of the answer may still come, so a socket left in the middle of one cannot be used again.
                     self.socket = RouteSocket::for_requests(self.patience)?;
-                    match errno {
-                        Errno::ENOBUFS if attempts > 1 => {}
-                        Errno::EAGAIN => {
-                            return Err(RequestError::System(io::Error::new(
-                                io::ErrorKind::TimedOut,
-                                format!("no answer within {:?}", self.patience),
-                            )));
-                        }
-                        errno => return Err(RequestError::System(errno.into())),
+                    if errno != Errno::ENOBUFS || attempts == 1 {
+                        return Err(self.failure(errno));
                     }
                 }
             }
@@ -191,9 +225,8 @@ impl RequestSocket {
         &mut self,
         request: RouteNetlinkMessage,
         flags: u16,
-        mut each: impl FnMut(RawMessage<'_>) -> bool,
+        each: impl FnMut(RawMessage<'_>) -> bool,
     ) -> Result<Attempt, Errno> {
-        let errno_of = |error: io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
         self.sequence = self.sequence.wrapping_add(1);
         self.socket
             .send(&encode(request, NLM_F_REQUEST | flags, self.sequence))
@@ -201,6 +234,15 @@ impl RequestSocket {
         // Else the answer is one message.
         let is_dump = flags & NLM_F_DUMP == NLM_F_DUMP;
         let has_end_marker = is_dump || flags & NLM_F_ACK != 0;
+        self.receive_answer(self.sequence, has_end_marker, each)
+    }
+
+    fn receive_answer(
+        &mut self,
+        sequence: u32,
+        has_end_marker: bool,
+        mut each: impl FnMut(RawMessage<'_>) -> bool,
+    ) -> Result<Attempt, Errno> {
         let mut is_interrupted = false;
         loop {
             let received = match self.socket.receive(&mut self.buffer) {
@@ -217,7 +259,7 @@ impl RequestSocket {
                     self.undecodable += 1;
                     continue;
                 };
-                if message.sequence != self.sequence {
+                if message.sequence != sequence {
                     continue;
                 }
                 is_interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
@@ -245,6 +287,10 @@ impl RequestSocket {
             }
         }
     }
+}
+
+fn errno_of(error: io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
 /// Dumps while the kernel's state changes. Needs root, and creates namespaces.

@@ -2,8 +2,8 @@
 
 use globset::{Glob, GlobMatcher};
 
-use super::decode::link::LinkFacts;
-use crate::engine::{IfIndex, Link, LinkKind, Peer, VlanProtocol};
+use super::decode::link::{LinkFacts, OtherEnd};
+use crate::engine::{IfIndex, Link, LinkKind, VlanProtocol};
 
 /// The driver of a link (`IFLA_INFO_KIND`), as far as it matters for selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,13 @@ pub enum LinkDriver {
     Other,
 }
 
+impl LinkDriver {
+    /// Whether its links are pairs.
+    pub(super) fn is_pair(self) -> bool {
+        matches!(self, Self::Veth | Self::Netkit)
+    }
+}
+
 /// Invalid device patterns, each with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid device pattern in --interfaces or --exclude-interfaces: {}", .0.join("; "))]
@@ -45,8 +52,8 @@ pub struct PatternError(Vec<String>);
 
 /// Chooses pod devices.
 ///
-/// Without patterns: a veth or netkit whose peer is in another namespace, and a tap device named `tap…`. With
-/// patterns: every link whose name matches one, whatever its driver. Excluding patterns take precedence. A bridge or the
+/// Without patterns: a veth or netkit whose other end is in another namespace or not connected yet, and a tap device named
+/// `tap…`. With patterns: every link whose name matches one, whatever its driver. Excluding patterns take precedence. A bridge or the
 /// loopback device is never a pod device.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceSelector {
@@ -83,9 +90,11 @@ impl DeviceSelector {
         }
     }
 
-    /// The kind of a link with this name, driver and peer.
-    #[must_use]
-    pub fn kind(&self, name: &str, driver: LinkDriver, peer: Option<Peer>) -> LinkKind {
+    /// The kind of a link with this name, driver and other end.
+    ///
+    /// The first notification of a pair's end may precede the connection with the other end (`veth_newlink` in
+    /// drivers/net/veth.c). Such an end is taken for a pod device, so that the program is attached before it can be up.
+    fn kind(&self, name: &str, driver: LinkDriver, other_end: OtherEnd) -> LinkKind {
         let matches =
             |patterns: &[GlobMatcher]| patterns.iter().any(|pattern| pattern.is_match(name));
         match driver {
@@ -112,7 +121,7 @@ impl DeviceSelector {
         }
         let chosen = if self.include.is_empty() {
             match driver {
-                LinkDriver::Veth | LinkDriver::Netkit => peer.is_some(),
+                LinkDriver::Veth | LinkDriver::Netkit => !matches!(other_end, OtherEnd::Here(_)),
                 LinkDriver::Tun => name.starts_with("tap"),
                 _ => false,
             }
@@ -130,7 +139,7 @@ impl DeviceSelector {
     pub(super) fn link(&self, facts: LinkFacts) -> Link {
         let peer = facts.peer();
         Link {
-            kind: self.kind(&facts.name, facts.driver, peer),
+            kind: self.kind(&facts.name, facts.driver, facts.other_end),
             ifindex: facts.ifindex,
             name: facts.name,
             alias: facts.alias,
@@ -160,13 +169,14 @@ impl DeviceSelector {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use super::{DeviceSelector, LinkDriver};
+    use super::{DeviceSelector, LinkDriver, OtherEnd};
     use crate::engine::{LinkKind, Peer};
 
-    const PEER: Option<Peer> = Some(Peer {
+    const IN_POD: OtherEnd = OtherEnd::Elsewhere(Peer {
         nsid: 0,
         ifindex: 2,
     });
+    const NONE: OtherEnd = OtherEnd::Unknown;
 
     fn selector(include: &[&str], exclude: &[&str]) -> DeviceSelector {
         let owned = |patterns: &[&str]| {
@@ -181,58 +191,74 @@ mod tests {
     #[test]
     fn by_default_pairs_into_pods_and_taps_are_pod_devices() {
         let default = selector(&[], &[]);
-        assert_eq!(default.kind("cali1", LinkDriver::Veth, PEER), LinkKind::Pod);
         assert_eq!(
-            default.kind("lxc1", LinkDriver::Netkit, PEER),
+            default.kind("cali1", LinkDriver::Veth, IN_POD),
             LinkKind::Pod
         );
-        assert_eq!(default.kind("tap1", LinkDriver::Tun, None), LinkKind::Pod);
-        for (name, driver, peer) in [
-            ("cali1", LinkDriver::Veth, None),
-            ("tun1", LinkDriver::Tun, None),
-            ("tap1", LinkDriver::Other, None),
-            ("eth0", LinkDriver::Other, None),
-            ("lo", LinkDriver::Loopback, None),
+        assert_eq!(
+            default.kind("lxc1", LinkDriver::Netkit, IN_POD),
+            LinkKind::Pod
+        );
+        assert_eq!(default.kind("tap1", LinkDriver::Tun, NONE), LinkKind::Pod);
+        for (name, driver, other_end) in [
+            ("cali1", LinkDriver::Veth, OtherEnd::Here(2)),
+            ("tun1", LinkDriver::Tun, NONE),
+            ("tap1", LinkDriver::Other, NONE),
+            ("eth0", LinkDriver::Other, NONE),
+            ("lo", LinkDriver::Loopback, NONE),
         ] {
-            assert_eq!(default.kind(name, driver, peer), LinkKind::Other, "{name}");
+            assert_eq!(
+                default.kind(name, driver, other_end),
+                LinkKind::Other,
+                "{name}"
+            );
         }
         assert_eq!(
-            default.kind("cni0", LinkDriver::Bridge, None),
+            default.kind("cni0", LinkDriver::Bridge, NONE),
             LinkKind::Bridge
         );
+    }
+
+    /// Its first notification precedes the connection of the two ends.
+    #[test]
+    fn pair_that_is_not_connected_yet_is_a_pod_device() {
+        let default = selector(&[], &[]);
+        for driver in [LinkDriver::Veth, LinkDriver::Netkit] {
+            assert_eq!(default.kind("cali1", driver, NONE), LinkKind::Pod);
+        }
     }
 
     #[test]
     fn patterns_select_by_name_whatever_the_driver() {
         let chosen = selector(&["cali*", "eth[12]"], &[]);
-        assert_eq!(chosen.kind("cali1", LinkDriver::Veth, None), LinkKind::Pod);
-        assert_eq!(chosen.kind("eth1", LinkDriver::Other, None), LinkKind::Pod);
+        assert_eq!(chosen.kind("cali1", LinkDriver::Veth, NONE), LinkKind::Pod);
+        assert_eq!(chosen.kind("eth1", LinkDriver::Other, NONE), LinkKind::Pod);
         assert_eq!(
-            chosen.kind("eth3", LinkDriver::Other, None),
+            chosen.kind("eth3", LinkDriver::Other, NONE),
             LinkKind::Other
         );
         assert_eq!(
-            chosen.kind("veth1", LinkDriver::Veth, PEER),
+            chosen.kind("veth1", LinkDriver::Veth, IN_POD),
             LinkKind::Other
         );
-        assert_eq!(chosen.kind("tap1", LinkDriver::Tun, None), LinkKind::Other);
+        assert_eq!(chosen.kind("tap1", LinkDriver::Tun, NONE), LinkKind::Other);
     }
 
     #[test]
     fn a_bridge_or_loopback_is_never_a_pod_device() {
         let all = selector(&["*"], &[]);
-        assert_eq!(all.kind("cni0", LinkDriver::Bridge, None), LinkKind::Bridge);
-        assert_eq!(all.kind("lo", LinkDriver::Loopback, None), LinkKind::Other);
+        assert_eq!(all.kind("cni0", LinkDriver::Bridge, NONE), LinkKind::Bridge);
+        assert_eq!(all.kind("lo", LinkDriver::Loopback, NONE), LinkKind::Other);
     }
 
     #[test]
     fn exclusion_takes_precedence() {
         assert_eq!(
-            selector(&[], &["cali9*"]).kind("cali91", LinkDriver::Veth, PEER),
+            selector(&[], &["cali9*"]).kind("cali91", LinkDriver::Veth, IN_POD),
             LinkKind::Other
         );
         assert_eq!(
-            selector(&["cali*"], &["cali9*"]).kind("cali91", LinkDriver::Veth, PEER),
+            selector(&["cali*"], &["cali9*"]).kind("cali91", LinkDriver::Veth, IN_POD),
             LinkKind::Other
         );
     }

@@ -34,6 +34,8 @@ pub struct BoundedSnapshot {
     pub snapshot: Snapshot,
     /// What is missing.
     pub omitted: Omitted,
+    /// How many frames came in on the device so far; 0 in a snapshot of the node.
+    pub received: u64,
 }
 
 /// A snapshot of the node in which only the neighbours are missing.
@@ -178,6 +180,7 @@ impl NetlinkReader {
         let BoundedSnapshot {
             mut snapshot,
             mut omitted,
+            received: _,
         } = read;
         let neighbours = dumps::neighbours(&mut self.socket, None, |neighbour| {
             watched.contains(&neighbour.ifindex)
@@ -201,7 +204,9 @@ impl NetlinkReader {
     ) -> Result<BoundedSnapshot, ReadError> {
         let socket = &mut self.socket;
         let mut omitted = Omitted::default();
-        let link = dumps::link(socket, ifindex)?.map(|facts| selector.link(facts));
+        let (link, received) = dumps::link(socket, ifindex)?
+            .map(|(facts, received)| (selector.link(facts), received))
+            .unzip();
         let peer = link.as_ref().and_then(|link| link.peer).or(peer);
         let mut snapshot = Snapshot::default();
         if link.is_some() {
@@ -219,7 +224,10 @@ impl NetlinkReader {
             snapshot.pods.extend(peer.map(unreadable));
         }
         snapshot.links.extend(link);
-        Ok(self.finish(snapshot, omitted))
+        Ok(BoundedSnapshot {
+            received: received.unwrap_or_default(),
+            ..self.finish(snapshot, omitted)
+        })
     }
 
     /// The id that the agent's namespace gives to the network namespace behind an open file; `None` if it gives it none (no
@@ -252,6 +260,7 @@ impl NetlinkReader {
                 undecodable: omitted.undecodable + undecodable,
                 ..omitted
             },
+            received: 0,
         }
     }
 }

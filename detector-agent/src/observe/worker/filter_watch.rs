@@ -100,9 +100,10 @@ impl FilterWatch {
         self.devices.insert(device.ifindex, attached);
     }
 
-    pub(super) fn remove(&mut self, ifindex: IfIndex) {
-        self.devices.remove(&ifindex);
+    /// Forgets a device; `true` if it was attached.
+    pub(super) fn remove(&mut self, ifindex: IfIndex) -> bool {
         self.preempted.remove(&ifindex);
+        self.devices.remove(&ifindex).is_some()
     }
 
     /// When [`Self::run`] has something to do even if there is no notification.

@@ -43,10 +43,13 @@ pub enum WorkerJob {
     /// Attach to a device, then, if there is a token, take a snapshot of the device.
     Attach(PodDevice, Option<SnapshotToken>),
     /// Detach from a device that is gone or not a pod device any more.
-    Detach(IfIndex),
-    /// Take a snapshot of a device.
-    ReadDevice(PodDevice, SnapshotToken),
-    /// Take snapshots of several devices, and report them together: the event loop wakes up once for all of them.
+    Detach {
+        /// The device.
+        ifindex: IfIndex,
+        /// Frames may have come in on it.
+        was_up: bool,
+    },
+    /// Take snapshots of devices, and report them together: the event loop wakes up once for all of them.
     ReadDevices(Vec<(PodDevice, SnapshotToken)>),
     /// Take a snapshot of the node.
     ReadNode(SnapshotToken),
@@ -65,6 +68,9 @@ pub enum WorkerJob {
 pub enum WorkerEvent {
     /// An attach job is done; `false` if it failed because the device is gone or the kernel refused.
     AttachDone(IfIndex, bool),
+    /// Frames may have come in on a device that the program was not attached to: some had when it was attached, or it was up
+    /// and is gone without an attach.
+    Unobserved,
     /// For the first time on this device, another program removed the filter or put its own before it, as network plugins
     /// do while they set up a pod. Frames of the device were missed.
     Reattached(IfIndex),
@@ -141,22 +147,34 @@ impl KernelWorker {
     fn handle(&mut self, job: WorkerJob, watch: &mut FilterWatch, emit: &impl Fn(WorkerEvent)) {
         match job {
             WorkerJob::Attach(device, token) => {
-                let ok = self.attach(watch, &device);
+                let attached = self.attach(watch, &device);
                 if let Some(token) = token {
-                    emit(self.read_device(&device, token));
+                    let snapshot = self.read_device(&device);
+                    let has_received = snapshot.as_ref().is_ok_and(|read| read.received > 0);
+                    if attached == Attached::Now && has_received {
+                        emit(WorkerEvent::Unobserved);
+                    }
+                    let scope = SnapshotScope::Device(device.ifindex);
+                    emit(snapshot_event(token, scope, snapshot));
                 }
-                emit(WorkerEvent::AttachDone(device.ifindex, ok));
+                let is_attached = attached != Attached::Not;
+                emit(WorkerEvent::AttachDone(device.ifindex, is_attached));
             }
-            WorkerJob::Detach(ifindex) => {
-                watch.remove(ifindex);
+            WorkerJob::Detach { ifindex, was_up } => {
+                let was_attached = watch.remove(ifindex);
                 if let Some(programs) = &mut self.programs {
                     programs.detach(ifindex);
+                    if was_up && !was_attached {
+                        emit(WorkerEvent::Unobserved);
+                    }
                 }
             }
-            WorkerJob::ReadDevice(device, token) => emit(self.read_device(&device, token)),
             WorkerJob::ReadDevices(devices) => {
-                let read = |(device, token): &(PodDevice, _)| self.read_device(device, *token);
-                let snapshots: Vec<_> = devices.iter().map(read).collect();
+                let read = |(device, token): (PodDevice, _)| {
+                    let scope = SnapshotScope::Device(device.ifindex);
+                    snapshot_event(token, scope, self.read_device(&device))
+                };
+                let snapshots: Vec<_> = devices.into_iter().map(read).collect();
                 snapshots.into_iter().for_each(emit);
             }
             WorkerJob::ReadNode(token) => {
@@ -195,28 +213,26 @@ impl KernelWorker {
         }
     }
 
-    fn read_device(&mut self, device: &PodDevice, token: SnapshotToken) -> WorkerEvent {
-        let snapshot = self
-            .reader
-            .read_device(&self.selector, device.ifindex, device.peer);
-        snapshot_event(token, SnapshotScope::Device(device.ifindex), snapshot)
+    fn read_device(&mut self, device: &PodDevice) -> Result<BoundedSnapshot, ReadError> {
+        self.reader
+            .read_device(&self.selector, device.ifindex, device.peer)
     }
 
-    fn attach(&mut self, watch: &mut FilterWatch, device: &PodDevice) -> bool {
+    fn attach(&mut self, watch: &mut FilterWatch, device: &PodDevice) -> Attached {
         let Some(programs) = &mut self.programs else {
-            return true;
+            return Attached::Before;
         };
         if watch.update_name(device) {
-            return true;
+            return Attached::Before;
         }
         match programs.attach(device.ifindex, &device.name) {
             Ok(outcome) => {
                 watch.insert(device, outcome);
-                true
+                Attached::Now
             }
             Err(AttachError::Vanished { .. }) => {
                 debug!(device = device.name, "device removed before the attach");
-                false
+                Attached::Not
             }
             Err(error) => {
                 warn!(
@@ -224,10 +240,21 @@ impl KernelWorker {
                     %error,
                     "attach failed; frames of this device are not observed, its addresses still are"
                 );
-                false
+                Attached::Not
             }
         }
     }
+}
+
+/// Whether the program is attached to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attached {
+    /// It was already, or there is none.
+    Before,
+    /// Since now.
+    Now,
+    /// It is not.
+    Not,
 }
 
 fn snapshot_event(
@@ -236,7 +263,9 @@ fn snapshot_event(
     snapshot: Result<BoundedSnapshot, ReadError>,
 ) -> WorkerEvent {
     let (observation, omitted) = match snapshot {
-        Ok(BoundedSnapshot { snapshot, omitted }) => {
+        Ok(BoundedSnapshot {
+            snapshot, omitted, ..
+        }) => {
             let snapshot = Box::new(snapshot);
             (Observation::Snapshot(token, scope, snapshot), omitted)
         }

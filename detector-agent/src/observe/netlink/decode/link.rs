@@ -5,7 +5,7 @@ use netlink_packet_route::link::LinkHeader;
 use nix::libc::{
     self, ARPHRD_LOOPBACK, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA,
     IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER,
-    IFLA_NEW_IFINDEX, IFLA_NEW_NETNSID, IFLA_WIRELESS,
+    IFLA_NEW_IFINDEX, IFLA_NEW_NETNSID, IFLA_STATS64, IFLA_WIRELESS,
 };
 
 use super::{AF_BRIDGE, AF_UNSPEC, if_index, mac};
@@ -150,6 +150,23 @@ pub(in super::super) fn new_link(payload: &[u8]) -> Result<Option<LinkFacts>, Un
         running: header.flags.bits() & IFF_RUNNING != 0,
         vlan_filtering: info.vlan_filtering,
     }))
+}
+
+/// As [`new_link`], with how many frames came in on the link; 0 in a message without counters.
+pub(in super::super) fn link_and_received(
+    payload: &[u8],
+) -> Result<Option<(LinkFacts, u64)>, Undecodable> {
+    let mut received = 0;
+    for_each_attribute(payload.get(HEADER..).unwrap_or_default(), |kind, value| {
+        // `struct rtnl_link_stats64` begins with it.
+        if kind == IFLA_STATS64
+            && let Some((packets, _)) = value.split_first_chunk()
+        {
+            received = u64::from_ne_bytes(*packets);
+        }
+        Ok(())
+    })?;
+    Ok(new_link(payload)?.map(|facts| (facts, received)))
 }
 
 /// The hardware address in `RTM_NEWLINK`; `None` in partial messages, and if the link has none.

@@ -58,7 +58,7 @@ impl Harness {
                 // The model reports every PVID, with or without filtering.
                 Effect::ReadNode(RereadReason::VlanFiltering) => {}
                 Effect::Anomaly(effect) => self.sweeps.report(&effect, self.world.now)?,
-                Effect::Renamed(_) | Effect::Detach(_) => {}
+                Effect::Renamed(_) | Effect::Detach { .. } => {}
                 Effect::ReadNode(RereadReason::Room) | Effect::BoundReached(_) => {
                     prop_assert!(false, "the bounds are far away: {:?}", effect);
                 }
