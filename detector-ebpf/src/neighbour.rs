@@ -5,7 +5,10 @@
 
 use core::{ffi::c_void, ptr};
 
-use aya_ebpf::{Global, helpers::generated::bpf_probe_read_kernel};
+use aya_ebpf::{
+    Global,
+    helpers::generated::{bpf_ktime_get_ns, bpf_probe_read_kernel},
+};
 use detector_common::{
     IgnoreReason, NEIGHBOUR_GONE, NEIGHBOUR_UPDATE, NeighbourRecord, frame::WireFormat,
 };
@@ -93,7 +96,9 @@ pub(crate) fn observe(neighbour: *const c_void, gone: bool) -> Option<()> {
     let mut family = 0_u32;
     read(table, &OFFSET_NEIGH_TABLE_FAMILY, &mut family)?;
     let mut record = NeighbourRecord {
-        at: 0,
+        // Before the state is read: of two records, the later one then has the later state, whichever CPU publishes first.
+        // SAFETY: the helper has no arguments. (The coarse clock is not available to tracing programs.)
+        at: unsafe { bpf_ktime_get_ns() },
         tag: if gone {
             NEIGHBOUR_GONE
         } else {
@@ -143,7 +148,7 @@ pub(crate) fn observe(neighbour: *const c_void, gone: bool) -> Option<()> {
             record.has_lladdr = 1;
         }
     }
-    if let Err(event) = publish::neighbour(&mut record, validity) {
+    if let Err(event) = publish::neighbour(&record, validity) {
         log::unpublished_neighbour(&record, event);
     }
     Some(())

@@ -60,15 +60,14 @@ pub(crate) fn claim(claim: &RawClaim) -> Result<(), LogEvent> {
 /// Publishes a neighbour entry; the error is the reason if it was not published. The withdrawal of a published entry needs no
 /// budget: it is bounded by what was published, and losing it would leave an ended claim alive.
 #[inline(always)]
-pub(crate) fn neighbour(record: &mut NeighbourRecord, validity: u8) -> Result<(), LogEvent> {
+pub(crate) fn neighbour(record: &NeighbourRecord, validity: u8) -> Result<(), LogEvent> {
     let key = &NeighbourKey {
         ifindex: record.ifindex,
         ip_version: u32::from(record.ip_version),
         address: record.address,
     };
     let gone = record.tag == NEIGHBOUR_GONE;
-    // SAFETY: the helper has no arguments. (The coarse clock is not available to tracing programs.)
-    let now = unsafe { bpf_ktime_get_ns() };
+    let now = record.at;
     // SAFETY: map memory stays valid while the program runs. If the entry is reused meanwhile, the value belongs to another
     // neighbour: one record too many or too late.
     let published = NEIGHBOURS
@@ -78,17 +77,21 @@ pub(crate) fn neighbour(record: &mut NeighbourRecord, validity: u8) -> Result<()
         && !gone
         && published.validity == validity
         && published.lladdr == record.lladdr
-        && now.wrapping_sub(published.at) < REPUBLISH_AFTER_NS.load()
+        && now.saturating_sub(published.at) < REPUBLISH_AFTER_NS.load()
     {
         count(Counter::Known(RecordKind::Neighbour));
         return Err(LogEvent::AlreadyPublished(RecordKind::Neighbour));
     }
-    record.at = now;
+    // Another CPU has published a later state already.
+    if published.is_some_and(|published| published.at > now) {
+        count(Counter::Known(RecordKind::Neighbour));
+        return Err(LogEvent::AlreadyPublished(RecordKind::Neighbour));
+    }
     let withdraws_published = published.is_some() && (gone || validity == INVALID);
     if !withdraws_published && !spend(&record.ifindex, record.at, BudgetKind::Neighbours) {
         return lost(DropReason::NeighbourBudget);
     }
-    if EVENTS.output::<NeighbourRecord>(&*record, 0).is_err() {
+    if EVENTS.output::<NeighbourRecord>(record, 0).is_err() {
         return lost(DropReason::RingFull);
     }
     count(Counter::Published(RecordKind::Neighbour));

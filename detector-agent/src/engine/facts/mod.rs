@@ -135,6 +135,8 @@ pub(super) struct Facts {
     /// What was removed from `behind` since last taken.
     unreferenced: Vec<(IfIndex, Mac)>,
     removals: RecentRemovals,
+    /// Withdrawn neighbour entries.
+    withdrawals: RecentRemovals,
     overflow: AddressOverflow,
     /// Peers that lost addresses of `overflow` since last taken, once for each time.
     overflow_losers: Vec<Peer>,

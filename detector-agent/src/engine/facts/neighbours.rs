@@ -33,6 +33,8 @@ pub(in crate::engine) struct NeighbourFact {
     pub(in crate::engine) first: Timestamp,
     pub(in crate::engine) beginning: Beginning,
     pub(in crate::engine) last: Timestamp,
+    /// When it was last reported live: an older report that is processed later does not count.
+    reported: Timestamp,
     /// The address was removed in the pod after this entry was last confirmed.
     pub(in crate::engine) refuted: bool,
     /// The agent saw the pod confirm this hardware address, after any removal of the address there.
@@ -94,6 +96,9 @@ impl Facts {
         let known =
             entry.and_then(|entry| entry.neighbours.iter_mut().find(|k| k.ifindex == n.ifindex));
         if let Some(known) = known {
+            if live && at < known.reported {
+                return StoreOutcome::Refreshed;
+            }
             let confirmed = live && n.state == NudState::Reachable;
             let same_lladdr = known.lladdr == lladdr;
             let changed = !same_lladdr || known.state != n.state || (known.refuted && confirmed);
@@ -106,6 +111,9 @@ impl Facts {
                 known.beginning = beginning;
                 known.refuted = false;
                 known.confirmed = false;
+            }
+            if live {
+                known.reported = at;
             }
             known.last = at;
             known.lladdr = lladdr;
@@ -123,6 +131,9 @@ impl Facts {
             } else {
                 StoreOutcome::Refreshed
             };
+        }
+        if live && self.withdrawals.is_before(n.ifindex, n.address, at) {
+            return StoreOutcome::Refreshed;
         }
         // A bridge's entries come from all its ports; those on a pod device are caused by that pod.
         let share = match former {
@@ -147,6 +158,7 @@ impl Facts {
             first: at,
             beginning,
             last: at,
+            reported: if live { at } else { Timestamp(0) },
             refuted: false,
             confirmed: live && n.state == NudState::Reachable,
             returned: false,
@@ -161,6 +173,22 @@ impl Facts {
         }
         self.promote(n.address, at, bounds);
         StoreOutcome::Changed
+    }
+
+    /// As [`Self::remove_neighbour`], for a withdrawal that was reported live.
+    pub(in crate::engine) fn withdraw_neighbour(
+        &mut self,
+        ifindex: IfIndex,
+        address: IpAddr,
+        at: Timestamp,
+    ) -> bool {
+        let facts = self.by_address.get(&address);
+        let mut known = facts.into_iter().flat_map(|facts| &facts.neighbours);
+        if known.any(|n| n.ifindex == ifindex && at < n.reported) {
+            return false;
+        }
+        self.withdrawals.record(ifindex, address, at);
+        self.remove_neighbour(ifindex, address)
     }
 
     pub(in crate::engine) fn remove_neighbour(

@@ -1,5 +1,6 @@
-//! Addresses recently removed in a pod: a frame may be processed after a removal although it was
-//! sent before.
+//! Addresses recently removed in a pod, and neighbour entries recently withdrawn: a frame may be
+//! processed after a removal although it was sent before, and an entry's state be published after
+//! its end although it was read before.
 
 use std::{collections::VecDeque, net::IpAddr};
 
@@ -34,6 +35,15 @@ impl RecentRemovals {
         self.when
             .get(&(device, address))
             .is_some_and(|removed| at <= *removed)
+    }
+}
+
+impl RecentRemovals {
+    /// Whether a neighbour entry was withdrawn after `at`. At the same time, the order in which both were reported counts.
+    pub(super) fn is_before(&self, device: IfIndex, address: IpAddr, at: Timestamp) -> bool {
+        self.when
+            .get(&(device, address))
+            .is_some_and(|withdrawn| at < *withdrawn)
     }
 }
 

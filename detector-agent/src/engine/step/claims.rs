@@ -228,7 +228,7 @@ impl Engine {
             .lladdr
             .filter(|mac| accepts_any || is_unicast(*mac));
         let (Some(lladdr), true) = (lladdr, neighbour.state != NudState::Invalid) else {
-            self.neighbour_gone(neighbour.ifindex, neighbour.address);
+            self.neighbour_gone(neighbour.ifindex, neighbour.address, live.then_some(at));
             return;
         };
         let is_tracked = on_bridge || self.links.pod(neighbour.ifindex).is_some();
@@ -279,8 +279,18 @@ impl Engine {
         }
     }
 
-    pub(super) fn neighbour_gone(&mut self, ifindex: IfIndex, address: IpAddr) {
-        if self.facts.remove_neighbour(ifindex, address) {
+    /// `reported`: when, if it was reported live.
+    pub(super) fn neighbour_gone(
+        &mut self,
+        ifindex: IfIndex,
+        address: IpAddr,
+        reported: Option<Timestamp>,
+    ) {
+        let is_removed = match reported {
+            Some(at) => self.facts.withdraw_neighbour(ifindex, address, at),
+            None => self.facts.remove_neighbour(ifindex, address),
+        };
+        if is_removed {
             self.dirty.insert(address);
         }
     }

@@ -295,7 +295,7 @@ impl Engine {
         for ifindex in of {
             for address in self.facts.owned_by(Owner::Link(*ifindex)) {
                 if !present.contains(&(*ifindex, address)) && !is_outdated(*ifindex, address) {
-                    self.neighbour_gone(*ifindex, address);
+                    self.neighbour_gone(*ifindex, address, None);
                 }
             }
         }

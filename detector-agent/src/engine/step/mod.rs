@@ -278,7 +278,7 @@ impl Engine {
                 self.touch(StateKey::Neighbour(ifindex, address));
                 self.route_lookups
                     .changed(Dependency::Neighbour(ifindex, address));
-                self.neighbour_gone(ifindex, address);
+                self.neighbour_gone(ifindex, address, Some(at));
             }
             Observation::Fdb(entry) => {
                 self.touch(StateKey::from(&entry));

@@ -249,3 +249,26 @@ fn entries_on_uplinks_are_not_claims() {
     node.neighbour(9, "10.0.0.1", mac(9), NudState::Permanent);
     assert!(node.conflict_events().is_empty());
 }
+
+/// Two CPUs may publish the states of one entry in another order than they read them.
+#[test]
+fn older_state_of_an_entry_does_not_count() {
+    let mut node = Node::with_pods(2);
+    node.address(1, "10.0.0.1");
+    let valid = |mac| Observation::Neighbour(neighbour(2, "10.0.0.1", mac, NudState::Permanent));
+    let read_at = node.now;
+    node.tick();
+    // It was withdrawn after that, and its end is published first.
+    node.neighbour_gone(2, "10.0.0.1");
+    node.observe_at(read_at, valid(mac(2)));
+    assert!(node.conflict_events().is_empty());
+    // An entry of a later time counts, and neither its former state nor its former end.
+    node.observe(valid(mac(2)));
+    let raised = ["raised 10.0.0.1 duplicate certain: veth1 veth2"];
+    assert_eq!(node.conflict_events(), raised);
+    node.observe_at(read_at, Observation::NeighbourGone(2, ip("10.0.0.1")));
+    node.observe_at(read_at, valid(mac(3)));
+    assert!(node.conflict_events().is_empty());
+    node.neighbour_gone(2, "10.0.0.1");
+    assert_eq!(node.conflict_events().len(), 1);
+}
