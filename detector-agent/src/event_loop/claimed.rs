@@ -19,22 +19,46 @@ pub(super) struct ClaimedWrites {
     /// When the table is written again as a whole.
     retry_at: Option<Timestamp>,
     is_failure_logged: bool,
+    /// The worker has not completed the last write. What changes meanwhile is one write: the worker may be waiting for a
+    /// lock of the kernel, and its queue must not grow with every round.
+    is_in_flight: bool,
+}
+
+impl ClaimedWrites {
+    /// Whether a write may start now; if so, it is in flight until [`Self::finish`].
+    fn start(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_in_flight, true)
+    }
+
+    fn finish(&mut self) {
+        self.is_in_flight = false;
+    }
 }
 
 impl Core {
     /// Once a round: has the changes written.
     pub(super) fn write_claimed(&mut self) {
-        let Some(update) = self.engine.take_claimed_update() else {
+        if !self.claimed_writes.start() {
             return;
-        };
+        }
         // Without programs there is no table.
-        if self.kernel_counters.is_some() {
-            self.send_job(WorkerJob::WriteClaimed(update));
+        let has_table = self.kernel_counters.is_some();
+        match self.engine.take_claimed_update().filter(|_| has_table) {
+            Some(update) => self.send_job(WorkerJob::WriteClaimed(update)),
+            None => self.claimed_writes.finish(),
+        }
+    }
+
+    /// A write is done.
+    pub(super) fn finish_claimed(&mut self, outcome: Result<(), ClaimedError>, now: Timestamp) {
+        self.claimed_writes.finish();
+        if let Err(error) = outcome {
+            self.retry_claimed_later(&error, now);
         }
     }
 
     /// A write failed: until the next one, claims beyond a device's budget are dropped even if they are contested.
-    pub(super) fn retry_claimed_later(&mut self, error: &ClaimedError, now: Timestamp) {
+    fn retry_claimed_later(&mut self, error: &ClaimedError, now: Timestamp) {
         let writes = &mut self.claimed_writes;
         writes.retry_at.get_or_insert(now + RETRY_AFTER);
         if !writes.is_failure_logged {
@@ -49,5 +73,19 @@ impl Core {
             self.claimed_writes.retry_at = None;
             self.engine.rewrite_claimed();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ClaimedWrites;
+
+    #[test]
+    fn one_write_is_in_flight_at_a_time() {
+        let mut writes = ClaimedWrites::default();
+        assert!(writes.start());
+        assert!(!writes.start() && !writes.start());
+        writes.finish();
+        assert!(writes.start());
     }
 }

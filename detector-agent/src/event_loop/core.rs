@@ -187,9 +187,7 @@ impl Core {
             WorkerEvent::Preempted(devices) => self.preempted = devices,
             WorkerEvent::Snapshot(snapshot, omitted) => self.merge_snapshot(snapshot, omitted),
             WorkerEvent::RoutesLookedUp(lookup) => self.finish_route_lookups(lookup),
-            WorkerEvent::ClaimedNotWritten(error) => {
-                self.retry_claimed_later(&error, clock::now());
-            }
+            WorkerEvent::ClaimedWritten(outcome) => self.finish_claimed(outcome, clock::now()),
             WorkerEvent::OverBudget(devices) => self.name_devices_over_budget(devices),
         }
     }

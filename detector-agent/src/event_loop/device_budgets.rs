@@ -9,7 +9,7 @@ use crate::{
     clock,
     engine::{IfIndex, Timestamp},
     log_budget::LogBudget,
-    observe::ebpf::DeviceLosses,
+    observe::{ebpf::DeviceLosses, worker::WorkerJob},
 };
 
 /// A device is named again once it has kept within its budgets for this long.
@@ -26,6 +26,8 @@ struct Exceeded {
 #[derive(Debug)]
 pub(super) struct DeviceBudgets {
     exceeded: HashMap<IfIndex, Exceeded>,
+    /// The worker has not completed the last read.
+    is_in_flight: bool,
     log_budget: LogBudget,
 }
 
@@ -33,6 +35,7 @@ impl DeviceBudgets {
     pub(super) fn new() -> Self {
         Self {
             exceeded: HashMap::new(),
+            is_in_flight: false,
             log_budget: LogBudget::new(),
         }
     }
@@ -57,8 +60,16 @@ impl DeviceBudgets {
 }
 
 impl Core {
+    /// Once a second, if a device lost something.
+    pub(super) fn read_budgets(&mut self) {
+        if !std::mem::replace(&mut self.device_budgets.is_in_flight, true) {
+            self.send_job(WorkerJob::ReadBudgets);
+        }
+    }
+
     /// Names the devices that exceeded a budget since they were last read.
     pub(super) fn name_devices_over_budget(&mut self, all: Vec<DeviceLosses>) {
+        self.device_budgets.is_in_flight = false;
         for losses in self.device_budgets.newly_exceeded(all, clock::now()) {
             let device = self.engine.device(losses.ifindex);
             warn!(

@@ -86,7 +86,7 @@ impl Core {
             self.request_resync("neighbour_budget");
         }
         if losses.budget > before.budget || losses.neighbour_budget > before.neighbour_budget {
-            self.send_job(WorkerJob::ReadBudgets);
+            self.read_budgets();
         }
     }
 

@@ -83,9 +83,9 @@ pub enum WorkerEvent {
     Snapshot(TimedObservation, Omitted),
     /// A batch of route lookups is done.
     RoutesLookedUp(RouteLookup),
-    /// The table of claimed addresses could not be written.
-    ClaimedNotWritten(ClaimedError),
-    /// The devices that exceeded their budgets, since each was first seen.
+    /// A write of the table of claimed addresses is done.
+    ClaimedWritten(Result<(), ClaimedError>),
+    /// The devices that exceeded their budgets, since each was first seen; none if that could not be read.
     OverBudget(Vec<DeviceLosses>),
 }
 
@@ -188,11 +188,14 @@ impl KernelWorker {
             WorkerJob::WriteClaimed(update) => self.write_claimed(&update, emit),
             WorkerJob::ReadBudgets => {
                 let counters = self.programs.as_ref().map(Programs::counters);
-                match counters.map(|counters| counters.devices_over_budget()) {
-                    Some(Ok(devices)) => emit(WorkerEvent::OverBudget(devices)),
-                    Some(Err(error)) => debug!(%error, "budgets of devices not read"),
-                    None => {}
-                }
+                let read = counters.map(|counters| counters.devices_over_budget());
+                let devices = read
+                    .unwrap_or_else(|| Ok(Vec::new()))
+                    .unwrap_or_else(|error| {
+                        debug!(%error, "budgets of devices not read");
+                        Vec::new()
+                    });
+                emit(WorkerEvent::OverBudget(devices));
             }
             WorkerJob::ReleaseMemory => memory::release_freed(),
         }
@@ -208,9 +211,8 @@ impl KernelWorker {
 
     fn write_claimed(&mut self, update: &ClaimedUpdate, emit: &impl Fn(WorkerEvent)) {
         let programs = self.programs.as_mut();
-        if let Some(Err(error)) = programs.map(|programs| programs.write_claimed(update)) {
-            emit(WorkerEvent::ClaimedNotWritten(error));
-        }
+        let outcome = programs.map_or(Ok(()), |programs| programs.write_claimed(update));
+        emit(WorkerEvent::ClaimedWritten(outcome));
     }
 
     fn read_device(&mut self, device: &PodDevice) -> Result<BoundedSnapshot, ReadError> {
