@@ -198,3 +198,15 @@ fn recreated_device_of_the_same_name_inherits_no_claim() {
     let events = barrier.pass(&node, &agent).unwrap();
     assert!(events.is_empty(), "{events:#?}");
 }
+
+/// They wait for locks of the kernel, for which neither signals nor deliveries may wait.
+#[test]
+fn pod_lookups_run_on_a_thread_of_their_own() {
+    let node = Node::new("lookups").unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let threads = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
+    let names: Vec<_> = threads
+        .map(|thread| std::fs::read_to_string(thread.unwrap().path().join("comm")).unwrap())
+        .collect();
+    assert!(names.contains(&"pod-lookups\n".to_owned()), "{names:?}");
+}

@@ -249,8 +249,10 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         ipam::IpamWatcher::new(settings, node.clone(), kube, Arc::clone(&health), emit)
     };
     // Not joined: it only reads, and ends when the event loop has.
-    threads::spawn("ipam", move || block_on(ipam.run(requested_pools)))
-        .map_err(AgentError::Start)?;
+    threads::spawn("ipam", move || {
+        block_on("IPAM watcher", ipam.run(requested_pools))
+    })
+    .map_err(AgentError::Start)?;
     let (ended, mut end) = tokio::sync::oneshot::channel();
     let event_loop = threads::spawn("event-loop", move || {
         let result = event_loop.run();
@@ -270,13 +272,16 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         feed,
         export_claims: args.export_claims && args.metrics_detail,
     })?;
-    runtime.block_on(async {
-        let known = handle.clone();
+    let known = handle.clone();
+    threads::spawn("pod-lookups", move || {
         let emit = move |update| {
             // Fails only while the agent stops.
             known.send(LoopMessage::Lookups(update));
         };
-        tokio::spawn(resolver.run(sources, requested, emit));
+        block_on("pod lookups", resolver.run(sources, requested, emit));
+    })
+    .map_err(AgentError::Start)?;
+    runtime.block_on(async {
         kernel_log.map(tokio::spawn);
         kube_events.map(tokio::spawn);
         tokio::select! {
@@ -299,7 +304,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     // The event loop has dropped its end of the jobs, so the worker ends.
     let worker_result = threads::join(worker);
     runtime.block_on(senders.stop(DRAIN_TIMEOUT));
-    // A lookup that hangs is abandoned.
+    // What hangs is abandoned.
     runtime.shutdown_background();
     event_loop_result
         .and_then(|result| result)
@@ -317,13 +322,13 @@ fn take_lock(args: &RunArgs, selector: &DeviceSelector) -> Result<Instance, Agen
     })
 }
 
-/// Runs the IPAM watcher on a runtime of its own.
-fn block_on(watcher: impl Future<Output = ()>) {
+/// Runs a part of the agent on a runtime of its own.
+fn block_on(what: &str, part: impl Future<Output = ()>) {
     match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
     {
-        Ok(runtime) => runtime.block_on(watcher),
-        Err(error) => warn!(%error, "IPAM watcher not started"),
+        Ok(runtime) => runtime.block_on(part),
+        Err(error) => warn!(%error, "{what} not started"),
     }
 }
