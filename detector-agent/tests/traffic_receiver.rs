@@ -10,7 +10,8 @@
 )]
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, LOOK_ARGS, Node, Pod, PodSpec, wait_reachable,
+    Agent, AgentCommand, DEADLINE, Event, LOOK_ARGS, Node, Pod, PodSpec, http::TestClient, until,
+    wait_reachable,
 };
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
@@ -179,6 +180,72 @@ fn rejected_and_discarded_packets_reach_nobody() {
             layout.ip(&format!("route delete {kind} ADDRESS metric 50"));
         }
         layout.expect_routed(Some("vethb"));
+    }
+}
+
+/// The kernel sends no deletion of the route that was replaced.
+#[test]
+fn discarding_route_that_replaces_one_to_a_pod_reaches_nobody() {
+    for (prefix, address) in [("replace4", IPV4), ("replace6", IPV6)] {
+        let layout = Layout::routed(prefix, address);
+        for kind in ["blackhole", "unreachable", "prohibit"] {
+            layout.ip("route replace ADDRESS dev vethb");
+            layout.expect_routed(Some("vethb"));
+            layout.ip(&format!("route replace {kind} ADDRESS"));
+            layout.expect_routed(None);
+        }
+    }
+}
+
+#[test]
+fn replaced_host_route_of_a_pod_is_astray() {
+    for (prefix, address, length) in [("astray4", IPV4, 32), ("astray6", IPV6, 128)] {
+        let node = Node::new(prefix).unwrap();
+        let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+        let spec = PodSpec::new("vetha").address(format!("{address}/{length}"));
+        let _pod = node.add_pod(&spec.host_route()).unwrap();
+        let claims = TestClient::new(&node, "http://127.0.0.1:9842");
+        until(DEADLINE, "the claim", || {
+            let answer = claims.get("/api/v1/claims")?.json()?;
+            let is_known = |claim: &serde_json::Value| claim["address"] == address;
+            let known = answer["claims"]
+                .as_array()
+                .is_some_and(|c| c.iter().any(is_known));
+            anyhow::ensure!(known, "{answer}");
+            Ok(())
+        })
+        .unwrap();
+        node.ip(&format!("route replace unreachable {address}"))
+            .unwrap();
+        let raised = |event: &Event| {
+            let data = &event.data;
+            data["kind"] == "route_astray" && data["address"] == address
+        };
+        agent.wait_event(DEADLINE, raised).unwrap();
+    }
+}
+
+/// Without a carrier, the kernel uses the other route; only the link's running state says when it does not any more.
+#[test]
+fn receiver_follows_the_carrier() {
+    let layout = Layout::prepared("carrier", IPV4, |node| {
+        node.run_in(|| {
+            std::fs::write(
+                "/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown",
+                "1",
+            )?;
+            Ok(())
+        })
+        .unwrap();
+    });
+    layout.ip("route add ADDRESS dev vetha metric 10");
+    layout.ip("route add ADDRESS dev vethb metric 20");
+    layout.expect_routed(Some("vetha"));
+    for _ in 0..2 {
+        layout.pods[0].netns().ip("link set eth0 down").unwrap();
+        layout.expect(Some("vethb"));
+        layout.pods[0].netns().ip("link set eth0 up").unwrap();
+        layout.expect(Some("vetha"));
     }
 }
 

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use super::{
     hash::HashMap,
-    observation::{AssignmentId, FdbEntry, IfIndex, Mac, Peer, Route},
+    observation::{AssignmentId, FdbEntry, IfIndex, Mac, Peer, Route, RouteKey},
     snapshot::{SnapshotScope, SnapshotToken},
 };
 
@@ -41,8 +41,8 @@ pub(super) enum StateKey {
     NeighbourEvidence(IfIndex, IpAddr),
     /// A forwarding entry.
     Fdb(IfIndex, Mac, Option<u16>),
-    /// The route of a destination, prefix length, metric and table: a new one replaces the old one.
-    Route(IpAddr, u8, u32, u32),
+    /// The routes at a place.
+    Route(RouteKey),
     /// The routes of a link; the kernel drops them without a notification when the link goes down.
     LinkRoutes(IfIndex),
     /// The forwarding entries of a port; they end when it leaves the bridge.
@@ -51,12 +51,7 @@ pub(super) enum StateKey {
 
 impl From<&Route> for StateKey {
     fn from(route: &Route) -> Self {
-        Self::Route(
-            route.destination,
-            route.prefix_len,
-            route.metric,
-            route.table,
-        )
+        Self::Route(route.key())
     }
 }
 

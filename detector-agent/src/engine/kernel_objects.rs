@@ -318,19 +318,48 @@ pub struct FdbEntry {
     pub vlan: Option<u16>,
 }
 
-/// A unicast route of the agent's namespace.
+/// A route of the agent's namespace from which a single receiving device follows, or that no device receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Route {
     /// Destination prefix address.
     pub destination: IpAddr,
     /// Destination prefix length in bits.
     pub prefix_len: u8,
-    /// Output device.
+    /// Output device, or [`Route::NOWHERE`].
     pub ifindex: IfIndex,
     /// Priority; the lowest wins among equal prefixes.
     pub metric: u32,
     /// Routing table.
     pub table: u32,
+}
+
+/// The place of a route. The kernel may have several routes at one, and a new one may replace the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RouteKey {
+    /// Destination prefix address.
+    pub destination: IpAddr,
+    /// Destination prefix length in bits.
+    pub prefix_len: u8,
+    /// Priority.
+    pub metric: u32,
+    /// The routing table.
+    pub table: u32,
+}
+
+impl Route {
+    /// Its place.
+    #[must_use]
+    pub fn key(&self) -> RouteKey {
+        RouteKey {
+            destination: self.destination,
+            prefix_len: self.prefix_len,
+            metric: self.metric,
+            table: self.table,
+        }
+    }
+
+    /// The output device of a route that discards or rejects packets; no link has this index.
+    pub const NOWHERE: IfIndex = 0;
 }
 
 /// The place of a route among others of its destination, metric and table: the kernel uses the

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::{
-    observation::{IfIndex, Mac},
+    observation::{IfIndex, Mac, RouteKey},
     scope::{NetworkId, Scope},
 };
 
@@ -81,9 +81,11 @@ pub struct RouteAnswers {
 pub enum RoutingChange {
     /// Policy rules or next-hop objects.
     Policy,
-    /// Some route of this destination and prefix length: another type than unicast, another type
-    /// of service, several next hops.
+    /// Some route of this destination and prefix length that is not stored: of another type, for a
+    /// type of service, over several next hops.
     Destination(IpAddr, u8),
+    /// The same, of one that took the place of a stored route. The kernel reports nothing else of the replaced one.
+    Replaced(RouteKey),
     /// The state of a bridge's port.
     Port(IfIndex),
 }

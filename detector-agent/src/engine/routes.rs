@@ -1,12 +1,15 @@
-//! The node's routes: which device receives the traffic of an address, as far as unicast routes
+//! The node's routes: which device receives the traffic of an address, as far as plain routes
 //! show it. A route is never a claim, and the kernel's own answer takes precedence
 //! ([`route_lookups`](super::route_lookups)).
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    net::{IpAddr, Ipv4Addr},
+};
 
 use super::{
     hash::HashMap,
-    observation::{IfIndex, Route, RoutePlace},
+    observation::{IfIndex, Route, RouteKey, RoutePlace},
     small_set::push_compact,
     topology::L3Presence,
 };
@@ -31,6 +34,8 @@ pub(super) struct Routes {
     /// entry.
     by_length: BTreeMap<u8, Destinations>,
     count: usize,
+    /// How many host routes to each address lead to each link.
+    hosts: BTreeMap<(IfIndex, IpAddr), u32>,
     /// The links that they lead to.
     pub(super) presence: L3Presence,
 }
@@ -52,11 +57,10 @@ impl Routes {
         let known = known.and_then(|known| known.get_mut(&destination));
         if let Some(known) = known.filter(|known| !known.contains(&route)) {
             let mut known = known.iter_mut();
-            let is_replaced = |k: &&mut Route| (k.metric, k.table) == (route.metric, route.table);
-            if let Some(first) = known.find(is_replaced) {
-                self.presence.remove(first.ifindex, destination);
-                self.presence.add(route.ifindex, destination);
-                *first = route;
+            if let Some(first) = known.find(|known| known.key() == route.key()) {
+                let replaced = std::mem::replace(first, route);
+                self.unindex(&replaced);
+                self.index(&route);
                 return AddOutcome::New;
             }
         }
@@ -82,8 +86,35 @@ impl Routes {
             RoutePlace::Last => push_compact(known, route),
         }
         self.count += 1;
-        self.presence.add(route.ifindex, destination);
+        self.index(&route);
         AddOutcome::New
+    }
+
+    fn index(&mut self, route: &Route) {
+        self.presence.add(route.ifindex, route.destination);
+        if is_host_route(route) {
+            let key = (route.ifindex, route.destination);
+            *self.hosts.entry(key).or_default() += 1;
+        }
+    }
+
+    fn unindex(&mut self, route: &Route) {
+        self.presence.remove(route.ifindex, route.destination);
+        if is_host_route(route)
+            && let Entry::Occupied(mut entry) = self.hosts.entry((route.ifindex, route.destination))
+        {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
+
+    /// The first route at a place, which one that is not stored may replace.
+    pub(super) fn first_at(&self, place: RouteKey) -> Option<Route> {
+        let known = self.by_length.get(&place.prefix_len)?;
+        let mut known = known.get(&place.destination)?.iter();
+        known.find(|known| known.key() == place).copied()
     }
 
     pub(super) fn remove(&mut self, route: &Route) -> bool {
@@ -92,19 +123,19 @@ impl Routes {
 
     /// The kernel drops the routes of a link that is removed or down without a notification.
     pub(super) fn remove_link(&mut self, ifindex: IfIndex) -> bool {
-        let before = self.count;
+        let mut all_gone = Vec::new();
         self.by_length.retain(|_, destinations| {
             destinations.retain(|_, routes| {
-                let gone = drop_others(routes, |known| known.ifindex != ifindex);
-                self.count -= gone.len();
-                for route in gone {
-                    self.presence.remove(route.ifindex, route.destination);
-                }
+                all_gone.append(&mut drop_others(routes, |known| known.ifindex != ifindex));
                 !routes.is_empty()
             });
             !destinations.is_empty()
         });
-        self.count < before
+        self.count -= all_gone.len();
+        for route in &all_gone {
+            self.unindex(route);
+        }
+        !all_gone.is_empty()
     }
 
     /// Keeps only these routes of one destination; `true` if others were removed.
@@ -124,13 +155,13 @@ impl Routes {
         }
         self.count -= gone.len();
         for route in &gone {
-            self.presence.remove(route.ifindex, route.destination);
+            self.unindex(route);
         }
         !gone.is_empty()
     }
 
-    /// The output device for `address` by these tables: longest prefix, then the main table, then
-    /// the lowest metric.
+    /// The output device for `address` by these tables, or [`Route::NOWHERE`]: longest prefix, then
+    /// the main table, then the lowest metric.
     pub(super) fn lookup(
         &self,
         address: IpAddr,
@@ -142,8 +173,8 @@ impl Routes {
         matching.find_map(|routes| best(routes.iter().filter(|r| in_table(r.table))))
     }
 
-    /// The output device of the host route for `address` by these tables: main table first, then
-    /// the lowest metric.
+    /// The output device of the host route for `address` by these tables, or [`Route::NOWHERE`]:
+    /// main table first, then the lowest metric.
     pub(super) fn host_route(
         &self,
         address: IpAddr,
@@ -162,20 +193,23 @@ impl Routes {
             .flatten()
     }
 
-    /// The destinations of the host routes to a link, of all tables. Takes time for each host route of the node.
+    /// The destinations of the host routes to a link, of all tables.
     pub(super) fn host_routes_to(&self, ifindex: IfIndex) -> impl Iterator<Item = IpAddr> {
-        let lengths = [32, 128].into_iter();
-        let known = lengths.filter_map(|length| self.by_length.get(&length));
-        let is_host = |route: &&Route| route.destination.is_ipv4() == (route.prefix_len == 32);
-        let routes = known.flat_map(HashMap::values).flatten().filter(is_host);
-        let there = routes.filter(move |route| route.ifindex == ifindex);
-        there.map(|route| route.destination)
+        let from = (ifindex, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let there = self.hosts.range(from..);
+        there
+            .take_while(move |((out, _), _)| *out == ifindex)
+            .map(|((_, address), _)| *address)
     }
 
     /// Whether a route covers `address`.
     pub(super) fn covers(route: &Route, address: IpAddr) -> bool {
         covers_prefix(route.destination, route.prefix_len, address)
     }
+}
+
+fn is_host_route(route: &Route) -> bool {
+    route.prefix_len == if route.destination.is_ipv4() { 32 } else { 128 }
 }
 
 /// Whether `address` is in the prefix.
@@ -307,6 +341,40 @@ mod tests {
     }
 
     #[test]
+    fn host_routes_are_found_by_their_link() {
+        let mut routes = Routes::default();
+        let other_table = Route {
+            table: 100,
+            ..route("10.0.0.7", 32, 3, 0)
+        };
+        let added = [
+            route("10.0.0.7", 32, 3, 0),
+            other_table,
+            route("2001:db8::7", 128, 3, 0),
+            route("10.0.0.0", 24, 3, 0),
+            route("10.0.0.8", 32, 4, 0),
+        ];
+        for route in added {
+            assert_eq!(routes.replace(route, 10), AddOutcome::New);
+        }
+        let to = |routes: &Routes, ifindex| {
+            let found = routes
+                .host_routes_to(ifindex)
+                .map(|address| address.to_string());
+            found.collect::<Vec<_>>()
+        };
+        assert_eq!(to(&routes, 3), ["10.0.0.7", "2001:db8::7"]);
+        assert!(routes.remove(&other_table));
+        assert_eq!(to(&routes, 3), ["10.0.0.7", "2001:db8::7"]);
+        assert_eq!(
+            routes.replace(route("10.0.0.7", 32, 4, 0), 10),
+            AddOutcome::New
+        );
+        assert_eq!(to(&routes, 3), ["2001:db8::7"]);
+        assert_eq!(to(&routes, 4), ["10.0.0.7", "10.0.0.8"]);
+    }
+
+    #[test]
     fn removed_routes_leave_no_entries() {
         let mut routes = Routes::default();
         for added in [route("10.0.0.7", 32, 1, 0), route("2001:db8::", 64, 1, 0)] {
@@ -317,7 +385,7 @@ mod tests {
             for end in ends {
                 assert_eq!(routes.replace(added, 1), AddOutcome::New);
                 assert!(end(&mut routes, &added));
-                assert!(routes.by_length.is_empty());
+                assert!(routes.by_length.is_empty() && routes.hosts.is_empty());
                 assert!(!end(&mut routes, &added));
             }
         }

@@ -55,6 +55,14 @@ fn changes_that_affect_routing_are_observed() -> Result<()> {
         ifindex: node.ifindex("vpb")?,
         ..target
     };
+    let nowhere = Route {
+        ifindex: Route::NOWHERE,
+        ..target
+    };
+    let at = |last| Route {
+        destination: [10, 244, 2, last].into(),
+        ..target
+    };
     let destination = |last| {
         let address = [10, 244, 2, last].into();
         Observation::RoutingChanged(RoutingChange::Destination(address, 32))
@@ -76,7 +84,22 @@ fn changes_that_affect_routing_are_observed() -> Result<()> {
             "route replace 10.244.2.10 dev vpa",
             Observation::Route(target),
         ),
-        ("route add blackhole 10.244.2.11", destination(11)),
+        (
+            "route replace unreachable 10.244.2.10",
+            Observation::Route(nowhere),
+        ),
+        (
+            "route delete unreachable 10.244.2.10",
+            Observation::RouteGone(nowhere),
+        ),
+        (
+            "route add 10.244.2.11 dev vpa",
+            Observation::RouteBeside(at(11), RoutePlace::First),
+        ),
+        (
+            "route replace 10.244.2.11 nexthop dev vpa nexthop dev vpb",
+            Observation::RoutingChanged(RoutingChange::Replaced(at(11).key())),
+        ),
         ("route add local 10.244.2.12 dev lo", destination(12)),
         ("route add 10.244.2.13 tos 8 dev vpa", destination(13)),
         (

@@ -9,6 +9,17 @@ use super::{
     model::{AnomalyCause, AnomalyEffect, AnomalyKind, ResolveReason},
 };
 
+/// Where a host route leads that leads to no claimant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum StrayTarget {
+    /// To this device.
+    Device(String),
+    /// Nowhere: it discards or rejects packets.
+    Discarded,
+    /// There is none any more.
+    Gone,
+}
+
 impl Anomalies {
     /// Addresses whose host route leads or led to a claimant, or leads to none.
     pub(in crate::engine) fn routed_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
@@ -37,6 +48,11 @@ impl Anomalies {
         self.resolve(&key, ResolveReason::RouteRight, at, effects);
     }
 
+    /// The host route of an address was replaced by one that is not judged.
+    pub(in crate::engine) fn stop_tracking_route(&mut self, address: IpAddr) {
+        self.routed.remove(&address);
+    }
+
     /// No pod holds the address any more.
     pub(in crate::engine) fn host_route_unneeded(
         &mut self,
@@ -50,19 +66,19 @@ impl Anomalies {
         self.resolve(&key, ResolveReason::AddressGone, at, effects);
     }
 
-    /// The host route of a live address leads to `target`, which is no claimant, or (`None`) no
-    /// longer exists.
+    /// The host route of a live address leads to `target`, which is no claimant.
     pub(in crate::engine) fn host_route_stray(
         &mut self,
         address: IpAddr,
-        target: Option<String>,
+        target: StrayTarget,
         holders: &[Claimant],
         at: DecisionTime,
         bounds: &Bounds,
         effects: &mut Vec<AnomalyEffect>,
     ) {
         let key = AnomalyKey::of(AnomalyKind::RouteAstray, address);
-        if self.is_open(&key) || (target.is_none() && !self.routed.contains(&address)) {
+        let leads_nowhere = !matches!(target, StrayTarget::Device(_));
+        if self.is_open(&key) || (leads_nowhere && !self.routed.contains(&address)) {
             return;
         }
         let grace = self.rules.stray_route_grace;
@@ -71,13 +87,19 @@ impl Anomalies {
         }
         let on = first_device(holders);
         let (cause, detail) = match target {
-            Some(device) => (
+            StrayTarget::Device(device) => (
                 AnomalyCause::OtherDevice,
                 format!(
                     "{address} is in use on {on}, but the host route for it leads to {device}: its packets do not arrive"
                 ),
             ),
-            None => (
+            StrayTarget::Discarded => (
+                AnomalyCause::RouteGone,
+                format!(
+                    "{address} is in use on {on}, but the host route for it discards or rejects its packets: they do not arrive"
+                ),
+            ),
+            StrayTarget::Gone => (
                 AnomalyCause::RouteGone,
                 format!(
                     "{address} is in use on {on}, but the host route to it is gone: its packets do not arrive"

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 
 use super::{Effect, Engine};
 use crate::engine::{
-    anomaly::{Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, PoolUpdate},
+    anomaly::{Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, PoolUpdate, StrayTarget},
     beginning::Beginning,
     conflict::{Claimant, ClaimantId},
     lifecycle::DecisionTime,
     links::LinkState,
-    observation::{IfIndex, Timestamp},
+    observation::{IfIndex, Route, Timestamp},
     scope::{NODE_WIDE, NetworkId},
 };
 
@@ -226,7 +226,11 @@ impl Engine {
                 .host_route_correct(address, by_host_route, at, bounds, effects);
             return;
         }
-        let target = target.map(|link| link.link.name.clone());
+        let target = match target {
+            Some(link) => StrayTarget::Device(link.link.name.clone()),
+            None if host_route == Some(Route::NOWHERE) => StrayTarget::Discarded,
+            None => StrayTarget::Gone,
+        };
         self.anomalies
             .host_route_stray(address, target, holders, at, bounds, effects);
     }

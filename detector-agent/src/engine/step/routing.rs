@@ -38,6 +38,16 @@ impl Engine {
             RoutingChange::Destination(destination, prefix_len) => {
                 self.route_lookups.request_covered(destination, prefix_len);
             }
+            RoutingChange::Replaced(place) => {
+                self.touch(StateKey::Route(place));
+                self.route_lookups
+                    .request_covered(place.destination, place.prefix_len);
+                if let Some(route) = self.routes.first_at(place) {
+                    self.route_gone(&route);
+                    // Where its successor leads is not known.
+                    self.anomalies.stop_tracking_route(place.destination);
+                }
+            }
             RoutingChange::Port(port) => self.route_lookups.changed(Dependency::Link(port)),
         }
     }

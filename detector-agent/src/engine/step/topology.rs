@@ -96,6 +96,8 @@ impl Engine {
         let now = self.links.get(ifindex).map(|l| &l.link);
         let (peer, master) = now.map_or((None, None), |l| (pod_peer(l), l.master));
         let is_renamed = now.is_some_and(|now| now.name != old.name);
+        let is_running = |link: &Link| link.up && link.running;
+        let runs_again = now.is_some_and(is_running) && !is_running(old);
         if let Some(before) = pod_peer(old).filter(|before| Some(*before) != peer) {
             self.remove_peer_claims(ifindex, before, at);
             self.authority_changed(ifindex, None, at);
@@ -114,8 +116,10 @@ impl Engine {
         }
         if old.up && !up {
             self.on_link_down(ifindex);
-        } else if up && !old.up {
-            // Next hops over the link count again.
+        }
+        if runs_again {
+            // Next hops over the link count again; without a carrier, they did not if the node ignores such routes
+            // (`ignore_routes_with_linkdown`).
             self.route_lookups.request_all();
         }
     }

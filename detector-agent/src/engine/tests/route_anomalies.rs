@@ -29,6 +29,34 @@ fn removed_host_route_is_raised_after_the_grace_period() {
     assert!(node.engine.anomalies()[0].detail.contains("is gone"));
 }
 
+/// The kernel reports nothing of the route to the pod, which no longer exists.
+#[test]
+fn host_route_replaced_by_a_discarding_one_is_raised() {
+    let mut node = routed();
+    node.observe(Observation::Route(wide(1)));
+    node.route("10.0.0.2", Route::NOWHERE);
+    node.wait_secs(6);
+    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
+    let detail = &node.engine.anomalies()[0].detail;
+    assert!(detail.contains("discards or rejects"), "{detail}");
+    node.route("10.0.0.2", 1);
+    assert_eq!(
+        node.anomaly_events(),
+        ["resolved route_astray 10.0.0.2 route_right"]
+    );
+}
+
+/// One of them may lead to the pod.
+#[test]
+fn host_route_replaced_by_several_next_hops_raises_nothing() {
+    let mut node = routed();
+    let place = route("10.0.0.2", 1).key();
+    let replaced = RoutingChange::Replaced(place);
+    node.observe(Observation::RoutingChanged(replaced));
+    node.wait_secs(60);
+    assert!(node.anomaly_events().is_empty());
+}
+
 #[test]
 fn anomaly_resolves_when_the_address_is_removed() {
     let mut node = routed();

@@ -16,7 +16,7 @@ use netlink_packet_route::{
     link::{LinkAttribute, LinkExtentMask, LinkMessage},
     neighbour::{NeighbourAttribute, NeighbourMessage},
     nsid::{NsidAttribute, NsidMessage},
-    route::{RouteMessage, RouteType},
+    route::RouteMessage,
 };
 use nix::{
     errno::Errno,
@@ -330,7 +330,7 @@ pub(super) fn forwarding_entries(
     }
 }
 
-/// Unicast routes; at the bound those over `preferred` links are kept before others.
+/// Plain routes; at the bound those over `preferred` links are kept before others.
 pub(super) fn routes(
     socket: &mut RequestSocket,
     preferred: &HashSet<IfIndex>,
@@ -341,16 +341,15 @@ pub(super) fn routes(
         let is_ipv6 = family == AddressFamily::Inet6;
         let mut request = RouteMessage::default();
         request.header.address_family = family;
-        request.header.kind = RouteType::Unicast;
         type Both = (BoundedList<Route>, BoundedList<Route>);
         let each = |(first, others): &mut Both, message: RawMessage<'_>| {
             match parse_as(message, RTM_NEWROUTE, route::route) {
                 // A kernel without IPv6 answers a request for its routes with all IPv4 routes.
-                Ok(DecodedRoute::Unicast(route)) if route.destination.is_ipv6() != is_ipv6 => {}
-                Ok(DecodedRoute::Unicast(route)) if preferred.contains(&route.ifindex) => {
+                Ok(DecodedRoute::Plain(route)) if route.destination.is_ipv6() != is_ipv6 => {}
+                Ok(DecodedRoute::Plain(route)) if preferred.contains(&route.ifindex) => {
                     first.push(route);
                 }
-                Ok(DecodedRoute::Unicast(route)) => others.push(route),
+                Ok(DecodedRoute::Plain(route)) => others.push(route),
                 Ok(DecodedRoute::Other(..) | DecodedRoute::Ignored) => {}
                 Err(_) => return false,
             }

@@ -32,7 +32,7 @@ use super::{
         link::{self, LinkFacts, OtherEnd},
         namespace_id,
         neighbour::{self, NeighbourEntry},
-        route::{self, RouteMessage},
+        route::{self, OtherRoute, RouteMessage},
     },
     socket::{MAX_DATAGRAM, OpenError, RouteSocket},
     wire::{RawMessage, RawMessages, Undecodable},
@@ -277,13 +277,23 @@ impl Interpreter {
                 }
             }
             RTM_NEWROUTE | RTM_DELROUTE => match route::route(payload)? {
-                RouteMessage::Unicast(route) if message.kind == RTM_NEWROUTE => {
+                RouteMessage::Plain(route) if message.kind == RTM_NEWROUTE => {
                     emit(added_route(route, message.flags));
                 }
-                RouteMessage::Unicast(route) => emit(Observation::RouteGone(route)),
-                RouteMessage::Other(destination, length) => {
-                    let change = RoutingChange::Destination(destination, length);
-                    emit(Observation::RoutingChanged(change));
+                RouteMessage::Plain(route) => emit(Observation::RouteGone(route)),
+                RouteMessage::Other(OtherRoute {
+                    place,
+                    is_beside_plain,
+                }) => {
+                    let replaces =
+                        message.kind == RTM_NEWROUTE && message.flags & NLM_F_REPLACE != 0;
+                    emit(Observation::RoutingChanged(
+                        if replaces && is_beside_plain {
+                            RoutingChange::Replaced(place)
+                        } else {
+                            RoutingChange::Destination(place.destination, place.prefix_len)
+                        },
+                    ));
                 }
                 RouteMessage::Ignored => {}
             },

@@ -48,6 +48,7 @@ pub(super) enum Op {
     AgeFdb(IfIndex, Mac),
     Route(IpAddr, IfIndex),
     RouteGone(IpAddr),
+    RouteReplaced(IpAddr),
     /// A policy rule that discards the packets for an address, or sends them over a link.
     Rule(IpAddr, Option<IfIndex>),
     RuleGone(IpAddr),
@@ -243,7 +244,9 @@ fn op(theme: Theme) -> impl Strategy<Value = Op> {
         2 => (anywhere(), address()).prop_map(|(i, a)| Op::Host(i, a)),
         2 => (anywhere(), address()).prop_map(|(i, a)| Op::RemoveHost(i, a)),
         2 => (address(), anywhere()).prop_map(|(a, i)| Op::Route(a, i)),
+        1 => address().prop_map(|a| Op::Route(a, Route::NOWHERE)),
         1 => address().prop_map(Op::RouteGone),
+        1 => address().prop_map(Op::RouteReplaced),
         1 => (address(), proptest::option::of(anywhere())).prop_map(|(a, i)| Op::Rule(a, i)),
         1 => address().prop_map(Op::RuleGone),
         1 => Just(Op::StartLookups),

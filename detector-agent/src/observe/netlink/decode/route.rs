@@ -6,12 +6,12 @@ use netlink_packet_core::parse_u32;
 use netlink_packet_route::route::RouteHeader;
 use nix::libc::{
     RT_TABLE_LOCAL, RTA_DST, RTA_GATEWAY, RTA_MULTIPATH, RTA_OIF, RTA_PRIORITY, RTA_TABLE, RTA_VIA,
-    RTM_F_CLONED, RTN_BLACKHOLE, RTN_LOCAL, RTN_UNICAST,
+    RTM_F_CLONED, RTN_BLACKHOLE, RTN_LOCAL, RTN_PROHIBIT, RTN_UNICAST, RTN_UNREACHABLE,
 };
 
 use super::{AF_INET, AF_INET6, if_index, ip_address, prefix_len};
 use crate::{
-    engine::{IfIndex, Route},
+    engine::{IfIndex, Route, RouteKey},
     observe::netlink::wire::{Undecodable, for_each_attribute},
 };
 
@@ -23,13 +23,21 @@ const NEXT_HOP_HEADER: usize = 8;
 /// The content of a message about a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum RouteMessage {
-    /// A route from which a single receiving device follows.
-    Unicast(Route),
-    /// Any other route of this destination and prefix length: of another type, in the local table, for a type of service or
-    /// a source, over several next hops, without a device.
-    Other(IpAddr, u8),
+    /// A route from which a single receiving device follows, or that discards or rejects packets.
+    Plain(Route),
+    /// Any other route: of another type, in the local table, for a type of service or a source, over several next hops,
+    /// without a device.
+    Other(OtherRoute),
     /// Another family, or a cache entry.
     Ignored,
+}
+
+/// A route that is not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct OtherRoute {
+    pub(in super::super) place: RouteKey,
+    /// It can replace a plain route, or be replaced by one: neither is for a type of service or a source.
+    pub(in super::super) is_beside_plain: bool,
 }
 
 /// Parses either message.
@@ -61,19 +69,30 @@ pub(in super::super) fn route(payload: &[u8]) -> Result<RouteMessage, Undecodabl
         _ => Ipv6Addr::UNSPECIFIED.into(),
     });
     let prefix_len = prefix_len(family, header.destination_prefix_length)?;
-    let is_plain = u8::from(header.kind) == RTN_UNICAST
-        && table != u32::from(RT_TABLE_LOCAL)
-        && header.tos == 0
-        && header.source_prefix_length == 0;
-    Ok(match device.or(only_hop) {
-        Some(ifindex) if is_plain => RouteMessage::Unicast(Route {
+    let is_beside_plain = header.tos == 0 && header.source_prefix_length == 0;
+    let out = match u8::from(header.kind) {
+        RTN_UNICAST => device.or(only_hop),
+        RTN_BLACKHOLE | RTN_UNREACHABLE | RTN_PROHIBIT => Some(Route::NOWHERE),
+        _ => None,
+    };
+    let is_plain = is_beside_plain && table != u32::from(RT_TABLE_LOCAL);
+    Ok(match out.filter(|_| is_plain) {
+        Some(ifindex) => RouteMessage::Plain(Route {
             destination,
             prefix_len,
             ifindex,
             metric,
             table,
         }),
-        _ => RouteMessage::Other(destination, prefix_len),
+        None => RouteMessage::Other(OtherRoute {
+            place: RouteKey {
+                destination,
+                prefix_len,
+                metric,
+                table,
+            },
+            is_beside_plain,
+        }),
     })
 }
 
@@ -81,9 +100,7 @@ pub(in super::super) fn route(payload: &[u8]) -> Result<RouteMessage, Undecodabl
 pub(in super::super) fn blackhole(payload: &[u8]) -> Result<Option<(IpAddr, u8)>, Undecodable> {
     let is_blackhole = u8::from(RouteHeader::parse(payload)?.kind) == RTN_BLACKHOLE;
     Ok(match route(payload)? {
-        RouteMessage::Other(destination, prefix_len) if is_blackhole => {
-            Some((destination, prefix_len))
-        }
+        RouteMessage::Plain(route) if is_blackhole => Some((route.destination, route.prefix_len)),
         _ => None,
     })
 }

@@ -186,6 +186,7 @@ impl Harness {
             }
             Op::Route(address, ifindex) => self.apply(|w| w.route(address, ifindex)),
             Op::RouteGone(address) => self.apply(|w| w.route_gone(address)),
+            Op::RouteReplaced(address) => self.apply(|w| w.route_replaced(address)),
             Op::Rule(address, ifindex) => self.apply(|w| w.rule(address, ifindex)),
             Op::RuleGone(address) => self.apply(|w| w.rule_gone(address)),
             Op::StartLookups => {

@@ -94,7 +94,9 @@ impl World {
         address: IpAddr,
         ifindex: IfIndex,
     ) -> Option<Observation> {
-        self.links.get(&ifindex).filter(|d| d.link.up)?;
+        if ifindex != Route::NOWHERE {
+            self.links.get(&ifindex).filter(|d| d.link.up)?;
+        }
         self.routes.insert(address, ifindex);
         Some(Observation::Route(host_route(address, ifindex)))
     }
@@ -102,6 +104,13 @@ impl World {
     pub(in super::super) fn route_gone(&mut self, address: IpAddr) -> Option<Observation> {
         let ifindex = self.routes.remove(&address)?;
         Some(Observation::RouteGone(host_route(address, ifindex)))
+    }
+
+    /// Several next hops take its place.
+    pub(in super::super) fn route_replaced(&mut self, address: IpAddr) -> Option<Observation> {
+        let ifindex = self.routes.remove(&address)?;
+        let place = host_route(address, ifindex).key();
+        Some(Observation::RoutingChanged(RoutingChange::Replaced(place)))
     }
 
     pub(in super::super) fn rule(
@@ -128,7 +137,7 @@ impl World {
             None if self.hosts.iter().any(|(_, a)| *a == address) => return RouteTarget::Host,
             None => self.routes.get(&address).copied(),
         };
-        let Some(out) = out else {
+        let Some(out) = out.filter(|out| *out != Route::NOWHERE) else {
             return RouteTarget::Nowhere;
         };
         if !self.is_bridge(out) {

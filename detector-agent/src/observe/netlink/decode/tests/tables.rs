@@ -1,6 +1,7 @@
 //! Neighbours, forwarding entries and routes.
 
 use super::*;
+use crate::{engine::RouteKey, observe::netlink::decode::route::OtherRoute};
 
 #[test]
 fn a_neighbour_has_address_mac_and_state() {
@@ -70,9 +71,9 @@ fn own_addresses_and_tunnel_entries_are_not_forwarding_entries() {
 }
 
 #[test]
-fn a_unicast_route_over_one_device_is_kept() {
+fn plain_routes_are_kept() {
     let read = |name: &str| match route::route(&payload(name)) {
-        Ok(RouteMessage::Unicast(route)) => Some(route),
+        Ok(RouteMessage::Plain(route)) => Some(route),
         _ => None,
     };
     let pod = Route {
@@ -111,18 +112,37 @@ fn a_unicast_route_over_one_device_is_kept() {
         ..pod
     };
     assert_eq!(read("route_nexthop_object"), Some(by_object));
+    // blackhole, unreachable and prohibit.
+    for kind in [6, 7, 8] {
+        let mut bytes = payload("route_pod");
+        bytes[7] = kind;
+        let nowhere = Route {
+            ifindex: Route::NOWHERE,
+            ..pod
+        };
+        assert_eq!(route::route(&bytes), Ok(RouteMessage::Plain(nowhere)));
+    }
 }
 
 #[test]
 fn of_other_routes_the_destination_is_kept() {
-    for name in ["route_local_table", "route_multipath", "route_blackhole"] {
+    for name in ["route_local_table", "route_multipath"] {
         let read = route::route(&payload(name));
         assert!(
             matches!(read, Ok(RouteMessage::Other(..))),
             "{name}: {read:?}"
         );
     }
-    let other = RouteMessage::Other(ip("10.244.2.10"), 32);
+    let place = RouteKey {
+        destination: ip("10.244.2.10"),
+        prefix_len: 32,
+        metric: 0,
+        table: 254,
+    };
+    let other = RouteMessage::Other(OtherRoute {
+        place,
+        is_beside_plain: false,
+    });
     // The type of service, and the length of a source prefix.
     for at in [3, 2] {
         let mut bytes = payload("route_pod");
@@ -171,5 +191,5 @@ fn a_list_of_one_next_hop_gives_its_device() {
     bytes.drain(list + 16..list + 24);
     bytes[list - 4] = 20;
     let read = route::route(&bytes);
-    assert!(matches!(read, Ok(RouteMessage::Unicast(route)) if route.ifindex == 3));
+    assert!(matches!(read, Ok(RouteMessage::Plain(route)) if route.ifindex == 3));
 }
