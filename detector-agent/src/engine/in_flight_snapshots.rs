@@ -2,7 +2,8 @@
 //! snapshot that is older.
 //!
 //! Invariants: while a snapshot is in flight, every key that a live update touched is recorded with
-//! its position in the order; with none in flight nothing is recorded. A snapshot that started
+//! its position in the order; with none in flight nothing is recorded. The one that is being merged
+//! holds the record until then. A snapshot that started
 //! before another one of the whole node, and finishes after it, is discarded.
 
 use std::{collections::BTreeMap, net::IpAddr};
@@ -165,9 +166,7 @@ impl InFlightSnapshots {
     /// Removes a snapshot that failed.
     pub(super) fn fail(&mut self, token: SnapshotToken) {
         self.started.remove(&token);
-        if self.started.is_empty() {
-            self.touched.clear();
-        }
+        self.clear_if_none();
     }
 
     /// Removes a snapshot that was read, and decides whether it can be merged.
@@ -176,12 +175,8 @@ impl InFlightSnapshots {
             return SnapshotOutcome::Unusable;
         };
         let started = start.sequence;
-        let touched = if self.started.is_empty() {
-            std::mem::take(&mut self.touched)
-        } else {
-            self.touched.clone()
-        };
         if started < self.newest_node_start {
+            self.clear_if_none();
             return SnapshotOutcome::Superseded;
         }
         if scope == SnapshotScope::Node {
@@ -190,7 +185,20 @@ impl InFlightSnapshots {
         SnapshotOutcome::Usable(FinishedSnapshot {
             started,
             is_self_check: start.is_self_check,
-            touched,
+            touched: std::mem::take(&mut self.touched),
         })
+    }
+
+    /// The snapshot is merged: takes back what it was compared with, for those that are still in flight.
+    pub(super) fn merged(&mut self, finished: FinishedSnapshot) {
+        let touched_since = std::mem::replace(&mut self.touched, finished.touched);
+        self.touched.extend(touched_since);
+        self.clear_if_none();
+    }
+
+    fn clear_if_none(&mut self) {
+        if self.started.is_empty() {
+            self.touched.clear();
+        }
     }
 }

@@ -164,6 +164,8 @@ pub(super) struct Links {
     pvids: HashMap<IfIndex, u16>,
     pub(super) cni_networks: CniNetworks,
     generations: u64,
+    /// A pod device went away, or is about to, since this was last reset.
+    pub(super) has_lost_pods: bool,
     /// Every link of the kernel is known, so that one that is not has just appeared.
     is_complete: bool,
 }
@@ -361,7 +363,9 @@ impl Links {
             state.is_dying = false;
         }
         state.namespace = pod_peer(&link).map(|p| p.nsid).or(state.namespace);
+        let was_pod = state.is_pod();
         let before = std::mem::replace(&mut state.link, link);
+        self.has_lost_pods |= was_pod && !state.is_pod();
         self.unindex(&before);
         UpsertOutcome {
             change: LinkChange::Changed(Box::new(before)),
@@ -402,6 +406,7 @@ impl Links {
     pub(super) fn remove(&mut self, ifindex: IfIndex) -> Option<Box<LinkState>> {
         self.pvids.remove(&ifindex);
         let state = self.by_index.remove(&ifindex)?;
+        self.has_lost_pods |= state.is_pod();
         self.unindex(&state.link);
         Some(state)
     }

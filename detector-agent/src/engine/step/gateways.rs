@@ -160,7 +160,7 @@ impl Engine {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        if self.anomalies.frames.is_empty() {
+        if self.anomalies.frames.is_empty() || !std::mem::take(&mut self.links.has_lost_pods) {
             return;
         }
         let links = &self.links;

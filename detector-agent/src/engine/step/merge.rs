@@ -48,6 +48,7 @@ impl Engine {
                 }
             }
         }
+        self.in_flight.merged(finished);
     }
 
     fn merge_node(

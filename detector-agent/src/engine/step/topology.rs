@@ -171,6 +171,7 @@ impl Engine {
             };
             device.is_dying = true;
             let ifindex = device.link.ifindex;
+            self.links.has_lost_pods = true;
             // A snapshot that is in flight may still show the device as the peer's.
             self.in_flight.touch(StateKey::Link(ifindex));
             self.in_flight.touch(StateKey::LinkIdentity(ifindex));

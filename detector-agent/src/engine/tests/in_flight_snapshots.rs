@@ -28,6 +28,27 @@ fn failed_snapshot_keeps_updates_for_later_ones() {
     assert_eq!(is_outdated(&done, StateKey::Link(2)), Some(false));
 }
 
+/// The record is not copied: the one that is merged holds it meanwhile.
+#[test]
+fn merged_snapshot_leaves_the_record_to_those_in_flight() {
+    let mut snapshots = InFlightSnapshots::default();
+    snapshots.start(FIRST);
+    snapshots.touch(StateKey::Link(1));
+    snapshots.start(SECOND);
+    snapshots.touch(StateKey::Link(2));
+    let SnapshotOutcome::Usable(first) = snapshots.finish(FIRST, SnapshotScope::Device(1)) else {
+        panic!("the snapshot was started");
+    };
+    assert!(first.is_outdated(&StateKey::Link(1)));
+    snapshots.touch(StateKey::Link(3));
+    snapshots.merged(first);
+    let second = snapshots.finish(SECOND, SnapshotScope::Device(2));
+    for (ifindex, outdated) in [(1, false), (2, true), (3, true), (4, false)] {
+        let key = StateKey::Link(ifindex);
+        assert_eq!(is_outdated(&second, key), Some(outdated), "{ifindex}");
+    }
+}
+
 #[test]
 fn device_snapshot_does_not_supersede_a_node_snapshot() {
     let mut snapshots = InFlightSnapshots::default();
