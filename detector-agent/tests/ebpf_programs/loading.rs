@@ -109,11 +109,11 @@ fn verifier_work_is_bounded() {
     let (programs, _) = Programs::load(&EbpfOptions::default()).unwrap();
     let verified = programs.verified_instructions().unwrap();
     println!("verified instructions: {verified:?}");
-    // About 38,000 for the largest on Linux 6.18.
+    // The largest needs about 38,000 on Linux 6.18 and 63,000 on 6.1.
     assert!(
         verified
             .iter()
-            .all(|(_, count)| (1..60_000).contains(count)),
+            .all(|(_, count)| (1..100_000).contains(count)),
         "{verified:?}"
     );
 }
