@@ -12,7 +12,7 @@ use super::{
     evidence_detail::EvidenceDetail,
     facts::{AddressFacts, Assigned, Facts, FrameFact, NeighbourFact},
     links::{LinkState, Links},
-    observation::{IfIndex, NudState, Timestamp, Vlan},
+    observation::{Timestamp, Vlan},
     route_lookups::RouteLookups,
     routes::Routes,
     scope::{Scope, is_claimable},
@@ -34,14 +34,17 @@ pub(super) struct ClaimContext<'a> {
 pub(super) type Derived = BTreeMap<Scope, Vec<Claimant>>;
 
 /// A claimant whose evidence is still being collected.
-struct Draft {
-    claimant: Claimant,
-    strength: Strength,
+pub(super) struct Draft {
+    pub(super) claimant: Claimant,
+    pub(super) strength: Strength,
 }
+
+/// The claimants of one address, while their evidence is being collected.
+pub(super) type Drafts = BTreeMap<(Scope, ClaimantId), Draft>;
 
 /// Against what evidence counts; for a claimant, the strongest of its evidence decides.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Strength {
+pub(super) enum Strength {
     /// An address on a further interface of a pod: only against a full claim of another pod. One of
     /// the node's in pods that are nodes themselves is usual.
     Further,
@@ -68,10 +71,11 @@ impl ClaimContext<'_> {
         let Some(facts) = self.facts.get(address).filter(|_| is_claimable(address)) else {
             return Derived::new();
         };
-        let mut drafts = BTreeMap::<(Scope, ClaimantId), Draft>::new();
+        let mut drafts = Drafts::new();
         self.add_assigned(address, facts, &mut drafts);
-        self.add_neighbours(address, facts, now, &mut drafts);
         self.add_frames(address, facts, now, &mut drafts);
+        // Whom an entry on a bridge supports depends on who claims the address by itself.
+        self.add_neighbours(address, facts, now, &mut drafts);
         self.add_further(address, facts, &mut drafts);
         self.add_host(address, facts, &mut drafts);
 
@@ -134,14 +138,9 @@ impl ClaimContext<'_> {
         let assigned = |a: &Assigned| self.links.pod_by_peer(a.peer).is_some();
         let neighbour = |n: &NeighbourFact| match self.links.pod(n.ifindex) {
             Some(link) => self.supports_claim(address, n, link, facts),
-            None if !self.links.is_bridge(n.ifindex) => false,
-            None => match self.fdb.port(n.ifindex, n.lladdr) {
-                Some(port) => {
-                    let link = self.links.pod(port);
-                    link.is_some_and(|link| self.supports_claim(address, n, link, facts))
-                }
-                None => n.state == NudState::Permanent,
-            },
+            None => {
+                self.links.is_bridge(n.ifindex) && self.is_claim_behind_bridge(address, n, facts)
+            }
         };
         let frame = |f: &FrameFact| {
             let link = self.links.pod(f.ifindex);
@@ -154,12 +153,7 @@ impl ClaimContext<'_> {
                 || facts.frames.iter().any(frame))
     }
 
-    fn add_assigned(
-        &self,
-        address: IpAddr,
-        facts: &AddressFacts,
-        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
-    ) {
+    fn add_assigned(&self, address: IpAddr, facts: &AddressFacts, drafts: &mut Drafts) {
         for assigned in &facts.assigned {
             let Some(link) = self.links.pod_by_peer(assigned.peer) else {
                 continue;
@@ -186,12 +180,7 @@ impl ClaimContext<'_> {
         }
     }
 
-    fn add_further(
-        &self,
-        address: IpAddr,
-        facts: &AddressFacts,
-        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
-    ) {
+    fn add_further(&self, address: IpAddr, facts: &AddressFacts, drafts: &mut Drafts) {
         let answered = facts.further.iter();
         for further in answered.filter(|f| f.place != FurtherPlace::LocalSilent) {
             let Some(link) = self.links.pod_by_peer(further.peer) else {
@@ -215,78 +204,32 @@ impl ClaimContext<'_> {
         address: IpAddr,
         facts: &AddressFacts,
         now: Timestamp,
-        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
+        drafts: &mut Drafts,
     ) {
         for entry in &facts.neighbours {
             if let Some(link) = self.links.pod(entry.ifindex) {
                 let scope = self.scope(address, Vlan::default(), entry.ifindex);
                 self.add_neighbour(address, scope, entry, link, facts, drafts);
-            } else if self.links.is_bridge(entry.ifindex) {
+            }
+        }
+        for entry in &facts.neighbours {
+            if self.links.is_bridge(entry.ifindex) {
                 self.add_bridge_entry(address, entry, facts, now, drafts);
             }
         }
     }
 
-    fn add_neighbour(
+    pub(super) fn add_neighbour(
         &self,
         address: IpAddr,
         scope: Scope,
         entry: &NeighbourFact,
         link: &LinkState,
         facts: &AddressFacts,
-        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
+        drafts: &mut Drafts,
     ) {
         if self.supports_claim(address, entry, link, facts) {
             let evidence = neighbour_evidence(entry);
-            self.add(drafts, scope, link, evidence, Strength::Full);
-        }
-    }
-
-    /// A neighbour entry on a bridge is a claim of the port behind which its hardware address is
-    /// (`docs/detection-rules.md`, section 3).
-    fn add_bridge_entry(
-        &self,
-        address: IpAddr,
-        entry: &NeighbourFact,
-        facts: &AddressFacts,
-        now: Timestamp,
-        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
-    ) {
-        let bridge = entry.ifindex;
-        let scope = self.scope(address, Vlan::default(), bridge);
-        match self.fdb.port(bridge, entry.lladdr) {
-            Some(port) => {
-                if let Some(link) = self.links.pod(port) {
-                    self.add_neighbour(address, scope, entry, link, facts, drafts);
-                }
-            }
-            // Without a forwarding entry, a dynamic entry is no claim: a port that was just removed
-            // leaves the same behind.
-            None if entry.state == NudState::Permanent => {
-                self.add_behind_bridge(drafts, scope, bridge, entry);
-            }
-            None => {}
-        }
-        for former in entry
-            .former
-            .iter()
-            .filter(|f| f.flapped && now.since(f.last) < self.settings.flap_window)
-        {
-            let Some(link) = self
-                .fdb
-                .port(bridge, former.mac)
-                .and_then(|port| self.links.pod(port))
-            else {
-                continue;
-            };
-            let evidence = Evidence {
-                kind: EvidenceKind::Neighbour,
-                first_seen: former.first,
-                beginning: former.beginning,
-                last_seen: former.last,
-                mac: Some(former.mac),
-                detail: Some(EvidenceDetail::Flapping),
-            };
             self.add(drafts, scope, link, evidence, Strength::Full);
         }
     }
@@ -296,7 +239,7 @@ impl ClaimContext<'_> {
         address: IpAddr,
         facts: &AddressFacts,
         now: Timestamp,
-        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
+        drafts: &mut Drafts,
     ) {
         for frame in &facts.frames {
             if let Some(link) = self.links.pod(frame.ifindex)
@@ -311,12 +254,7 @@ impl ClaimContext<'_> {
 
     /// The node is one claimant, however many of its links have the address (ptp sets the gateway's
     /// address on every veth). It is shown with a link that is not a pod device, if there is one.
-    fn add_host(
-        &self,
-        address: IpAddr,
-        facts: &AddressFacts,
-        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
-    ) {
+    fn add_host(&self, address: IpAddr, facts: &AddressFacts, drafts: &mut Drafts) {
         let mut host_addresses: Vec<_> = facts.host.iter().collect();
         host_addresses.sort_by_key(|h| (self.links.pod(h.ifindex).is_some(), h.ifindex));
         for host in host_addresses {
@@ -345,7 +283,7 @@ impl ClaimContext<'_> {
         }
     }
 
-    fn claimant(&self, id: ClaimantId, link: &LinkState) -> Claimant {
+    pub(super) fn claimant(&self, id: ClaimantId, link: &LinkState) -> Claimant {
         let master = self
             .links
             .switch_of(link.link.ifindex)
@@ -366,9 +304,9 @@ impl ClaimContext<'_> {
         }
     }
 
-    fn add(
+    pub(super) fn add(
         &self,
-        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
+        drafts: &mut Drafts,
         scope: Scope,
         link: &LinkState,
         evidence: Evidence,
@@ -384,31 +322,5 @@ impl ClaimContext<'_> {
             ..evidence
         });
         draft.strength = draft.strength.max(strength);
-    }
-
-    fn add_behind_bridge(
-        &self,
-        drafts: &mut BTreeMap<(Scope, ClaimantId), Draft>,
-        scope: Scope,
-        bridge: IfIndex,
-        entry: &NeighbourFact,
-    ) {
-        let Some(link) = self.links.get(bridge) else {
-            return;
-        };
-        let id = ClaimantId::BehindBridge(bridge, entry.lladdr);
-        let claimant = Claimant {
-            evidence: vec![neighbour_evidence(entry)],
-            master: Some(link.link.name.clone()),
-            peer: None,
-            ..self.claimant(id, link)
-        };
-        drafts.insert(
-            (scope, id),
-            Draft {
-                claimant,
-                strength: Strength::Full,
-            },
-        );
     }
 }

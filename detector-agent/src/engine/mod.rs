@@ -5,7 +5,7 @@
 //! 1. **observation** ([`observation`]): a change of the kernel's state, a frame, or a snapshot;
 //! 2. **facts** ([`facts`], [`links`], [`topology`], [`bridge`], [`routes`]): the observation updates them and
 //!    marks the affected addresses dirty (`step/claims.rs`, `step/topology.rs`, `step/merge.rs`);
-//! 3. **claimants** ([`claimants`], [`beginning`], [`dedup`]): for each dirty address they are derived from the
+//! 3. **claimants** ([`claimants`], [`bridge_entries`], [`beginning`], [`dedup`]): for each dirty address they are derived from the
 //!    facts;
 //! 4. **decision** (`step/decide.rs`): which conflict, if any, the claimants of a scope are;
 //! 5. **lifecycle** ([`lifecycle`], [`moves`], [`anomaly`]): the decision is compared with what is
@@ -25,6 +25,7 @@
 mod anomaly;
 mod beginning;
 mod bridge;
+mod bridge_entries;
 mod change_budget;
 mod claimants;
 mod claimed_addresses;

@@ -37,7 +37,8 @@ impl ClaimContext<'_> {
             RouteTarget::Host => claimants.iter().find(|c| c.id == ClaimantId::Host),
             RouteTarget::Device(ifindex) => device_claimant(ifindex, claimants),
             RouteTarget::Bridge(path) => match path.port {
-                BridgePort::Forwarding(port) => device_claimant(port, claimants),
+                BridgePort::Forwarding(port) => device_claimant(port, claimants)
+                    .or_else(|| claimant_behind(path.bridge, path.mac?, claimants)),
                 BridgePort::Blocked(_) => None,
                 BridgePort::Unknown => self.receiver_behind(path.bridge, path.mac?, claimants),
             },
@@ -85,12 +86,11 @@ impl ClaimContext<'_> {
         claimants: &'c [Claimant],
     ) -> Option<&'c Claimant> {
         match self.fdb.port(bridge, mac) {
-            Some(port) if self.links.is_running(port) => device_claimant(port, claimants),
-            Some(_) => None,
-            None => {
-                let id = ClaimantId::BehindBridge(bridge, mac);
-                claimants.iter().find(|c| c.id == id)
+            Some(port) if self.links.is_running(port) => {
+                device_claimant(port, claimants).or_else(|| claimant_behind(bridge, mac, claimants))
             }
+            Some(_) => None,
+            None => claimant_behind(bridge, mac, claimants),
         }
     }
 }
@@ -99,4 +99,9 @@ fn device_claimant(device: IfIndex, claimants: &[Claimant]) -> Option<&Claimant>
     claimants
         .iter()
         .find(|c| matches!(c.id, ClaimantId::Device(ifindex, _) if ifindex == device))
+}
+
+fn claimant_behind(bridge: IfIndex, mac: Mac, claimants: &[Claimant]) -> Option<&Claimant> {
+    let id = ClaimantId::BehindBridge(bridge, mac);
+    claimants.iter().find(|c| c.id == id)
 }

@@ -51,7 +51,11 @@ impl PodDirectory {
         match claimant.id {
             ClaimantId::Host => PodAnswer::Unknown(IS_THE_NODE.into()),
             ClaimantId::BehindBridge(..) => PodAnswer::Unknown(
-                format!("no port of {} is known for this MAC", claimant.device).into(),
+                format!(
+                    "only the neighbour table has this MAC behind {}: no pod there was seen to claim the address",
+                    claimant.device
+                )
+                .into(),
             ),
             ClaimantId::Device(ifindex, generation) => self.pod_behind(ifindex, generation),
             ClaimantId::Registered(_) => registered_pod(claimant),

@@ -10,6 +10,7 @@ mod address_changes;
 mod bounds;
 mod budget;
 mod connections;
+mod framing;
 mod further_interfaces;
 mod hidden_addresses;
 mod instance;

@@ -165,11 +165,39 @@ fn permanent_entry_without_a_port_claims_for_the_bridge() {
     assert_eq!(behind.mac.as_deref(), Some(unknown.to_string().as_str()));
 }
 
-/// Two pods answer for one address, so the node's single entry on the bridge alternates between
-/// them. There is no other evidence: their namespaces do not have the address, and they send no
-/// unsolicited frames.
+/// An overlay announces the pod's address from another node: its plugin writes both entries.
 #[test]
-fn bridge_neighbour_entry_alternating_between_ports_raises() {
+fn permanent_entry_behind_a_port_that_is_no_pods_is_a_claim() {
+    let node = bridged_node("overlay");
+    let spec = port("vetha").address(format!("{ADDRESS}/24"));
+    let _pod = node.add_pod(&spec).unwrap();
+    let barrier = Barrier::prepare(&node).unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    node.ip("link add vxlan7 type vxlan id 7 dstport 4789 local 127.0.0.1")
+        .unwrap();
+    node.ip("link set vxlan7 master cni0 up").unwrap();
+    let remote = detector_testkit::MacAddress([0x02, 0xaa, 0, 0, 0, 1]);
+    let mac = remote.to_string();
+    node.exec(&[
+        "bridge", "fdb", "replace", &mac, "dev", "vxlan7", "master", "static",
+    ])
+    .unwrap();
+    let events = barrier.pass(&node, &agent).unwrap();
+    assert!(events.is_empty(), "nothing claims the address: {events:#?}");
+    node.set_neighbour(ip(ADDRESS), "cni0", remote, "permanent")
+        .unwrap();
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
+    assert_eq!(conflict.devices(), ["cni0", "vetha"]);
+    assert_eq!(conflict.confidence, "certain");
+    let claimant = conflict.claimant("cni0").unwrap();
+    assert_eq!(claimant.mac.as_deref(), Some(mac.as_str()));
+}
+
+/// Two programs answer for one address, so the node's single entry on the bridge alternates between
+/// their hardware addresses. There is no other evidence: their namespaces have no address, and no
+/// frame shows which ports answered. So no pod is named.
+#[test]
+fn bridge_neighbour_entry_alternating_between_macs_raises() {
     let node = bridged_node("flap");
     let pods = node.add_pods(&["vetha", "vethb"].map(port)).unwrap();
     for pod in &pods {
@@ -187,12 +215,21 @@ fn bridge_neighbour_entry_alternating_between_ports_raises() {
     assert!(events.is_empty(), "one move is normal: {events:#?}");
     turn_to(&pods[0]);
     let conflict = agent.wait_raised(ADDRESS).unwrap();
-    assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+    assert_eq!(conflict.devices(), ["cni0", "cni0"]);
+    let macs: Vec<_> = conflict
+        .claimants
+        .iter()
+        .map(|c| c.mac.clone().unwrap())
+        .collect();
+    assert_eq!(
+        macs,
+        [pods[1].mac(), pods[0].mac()].map(|mac| mac.to_string())
+    );
     for claimant in &conflict.claimants {
         assert_eq!(claimant.evidence_kinds(), ["neighbour"]);
         assert_eq!(claimant.master.as_deref(), Some("cni0"));
     }
-    assert_eq!(conflict.traffic_goes_to.as_deref(), Some("vetha"));
+    assert_eq!(conflict.traffic_goes_to.as_deref(), Some("cni0"));
 }
 
 /// The node's entry on the bridge outlives the pod and maps the address to the old MAC until the next

@@ -22,7 +22,7 @@ pub(super) use assigned::{Assigned, HostAddress, RemovedAssignment};
 pub(super) use contest::Claimer;
 pub(super) use frames::FrameFact;
 pub(super) use further::FurtherFact;
-pub(super) use neighbours::{NeighbourFact, NeighbourUpdateContext};
+pub(super) use neighbours::{FormerLladdr, NeighbourFact, NeighbourUpdateContext};
 
 use super::{
     hash::{HashMap, HashSet},

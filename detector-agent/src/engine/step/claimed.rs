@@ -60,13 +60,19 @@ impl Engine {
             if !self.links.is_bridge(entry.ifindex) {
                 return pod(self.links.pod(entry.ifindex));
             }
-            match self.fdb.port(entry.ifindex, entry.lladdr) {
-                Some(port) => pod(self.links.pod(port)),
-                // As in the claimants: a pod behind the bridge.
-                None if entry.state == NudState::Permanent => {
-                    Some(ShareOwner::Device(entry.ifindex))
-                }
-                None => None,
+            let port = self.fdb.port(entry.ifindex, entry.lladdr);
+            let port = port.and_then(|port| self.links.pod(port));
+            let is_claiming = |link: &&LinkState| {
+                let mut peer = link.link.peer.into_iter();
+                peer.any(|peer| facts.is_held_on(peer))
+                    || facts.frames.iter().any(|f| f.ifindex == link.link.ifindex)
+            };
+            match port {
+                Some(link) if is_claiming(&link) => pod(Some(link)),
+                // Others may have written the entry: it takes no place of the port's share.
+                Some(_) => Some(ShareOwner::Device(entry.ifindex)),
+                None => (entry.state == NudState::Permanent)
+                    .then_some(ShareOwner::Device(entry.ifindex)),
             }
         });
         let observed = in_frames.chain(by_neighbours);

@@ -204,13 +204,13 @@ fn mac_flood_of_one_port_keeps_entries_of_other_ports() {
     assert_eq!(node.engine.drop_counters().kernel_entries, 90);
     node.fdb(9, 2, mac(2));
     node.neighbour(9, "10.0.0.1", mac(2), NudState::Reachable);
-    node.frame(1, "10.0.0.1");
+    node.address(1, "10.0.0.1");
     assert_eq!(node.conflict_events().len(), 1);
     // A MAC that moves to a port at its bound resolves to no port.
     node.fdb(9, 1, mac(2));
     assert_eq!(
         node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth1 left veth2(expired)"]
+        ["resolved 10.0.0.1 duplicate observed: veth1 left br9/02:00:00:00:00:02(expired)"]
     );
 }
 

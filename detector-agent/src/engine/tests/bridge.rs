@@ -6,14 +6,20 @@ use super::*;
 fn bridge_neighbour_entry_is_a_claim_of_the_port() {
     let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
-    node.frame(2, "10.0.0.1");
-    let raised = node.reported_conflicts();
+    node.address(2, "10.0.0.1");
+    node.frame(1, "10.0.0.1");
+    let reported = node.reported_conflicts();
+    let texts: Vec<_> = reported.iter().map(conflict_text).collect();
     assert_eq!(
-        conflict_text(&raised[0]),
-        "10.0.0.1 duplicate observed: veth1 veth2"
+        texts,
+        [
+            "10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 veth2",
+            "10.0.0.1 duplicate observed: veth1 veth2 left br9/02:00:00:00:00:01(expired)",
+        ],
+        "of the port once that claims the address itself"
     );
     assert!(
-        raised[0]
+        reported[1]
             .claimants
             .iter()
             .all(|c| c.master.as_deref() == Some("br9"))
@@ -23,7 +29,7 @@ fn bridge_neighbour_entry_is_a_claim_of_the_port() {
 #[test]
 fn fdb_entry_learned_after_the_neighbour_creates_the_claim() {
     let mut node = Node::with_bridge(2);
-    node.frame(2, "10.0.0.1");
+    node.address(2, "10.0.0.1");
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Reachable);
     assert!(
         node.conflict_events().is_empty(),
@@ -32,7 +38,7 @@ fn fdb_entry_learned_after_the_neighbour_creates_the_claim() {
     node.fdb(9, 1, mac(7));
     assert_eq!(
         node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth2 veth1"]
+        ["raised 10.0.0.1 duplicate observed: veth2 br9/02:00:00:00:00:07"]
     );
 }
 
@@ -79,9 +85,15 @@ fn mac_behind_an_uplink_is_not_a_pod_claim() {
         ..uplink(3)
     });
     node.fdb(9, 3, mac(7));
-    node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
+    node.neighbour(9, "10.0.0.1", mac(7), NudState::Reachable);
     node.frame(1, "10.0.0.1");
     assert!(node.conflict_events().is_empty());
+    // Whoever administers the node says that the address is there.
+    node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
+    assert_eq!(
+        node.conflict_events(),
+        ["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:07 veth1"]
+    );
 }
 
 #[test]
@@ -89,15 +101,15 @@ fn aged_fdb_entry_still_resolves_the_port() {
     let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.fdb_gone(9, 1, mac(1));
-    node.frame(2, "10.0.0.1");
+    node.address(2, "10.0.0.1");
     assert_eq!(
         node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
+        ["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 veth2"]
     );
     node.remove_link(1);
     assert_eq!(
         node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(device_removed)"]
+        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)"]
     );
 }
 
@@ -119,17 +131,17 @@ fn aged_fdb_entry_is_kept_only_while_referenced() {
 fn claim_follows_a_mac_that_moves_to_another_port() {
     let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
-    node.frame(2, "10.0.0.1");
+    node.address(2, "10.0.0.1");
     node.conflict_events();
     node.fdb(9, 2, mac(1));
     assert_eq!(
         node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
+        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)"]
     );
     let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
     assert_eq!(
         evidence_text(&claims[0].claimant),
-        ["arp", "neighbour REACHABLE"]
+        ["address", "neighbour REACHABLE"]
     );
 }
 
@@ -137,13 +149,13 @@ fn claim_follows_a_mac_that_moves_to_another_port() {
 fn fdb_removal_at_another_port_implies_a_missed_move() {
     let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
-    node.frame(2, "10.0.0.1");
+    node.address(2, "10.0.0.1");
     node.conflict_events();
     // The kernel reports a move only by the new entry: that one was missed.
     node.fdb_gone(9, 2, mac(1));
     assert_eq!(
         node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
+        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)"]
     );
 }
 
@@ -157,21 +169,21 @@ fn mac_in_several_vlans_resolves_by_the_lowest_vlan() {
     node.observe(Observation::Fdb(entry(1, 1)));
     node.observe(Observation::Fdb(entry(20, 2)));
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Reachable);
-    node.frame(2, "10.0.0.1");
+    node.address(2, "10.0.0.1");
     assert_eq!(
         node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
+        ["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:07 veth2"]
     );
     node.observe(Observation::FdbGone(entry(1, 1)));
     assert_eq!(
         node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"],
+        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:07(expired)"],
         "live entries take precedence over aged ones"
     );
 }
 
 #[test]
-fn flapping_entry_shows_both_ports() {
+fn flapping_entry_shows_both_hardware_addresses() {
     let mut node = Node::with_bridge(2);
     for port in [1, 2, 1] {
         node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
@@ -179,7 +191,7 @@ fn flapping_entry_shows_both_ports() {
     let raised = node.reported_conflicts();
     assert_eq!(
         conflict_text(&raised[0]),
-        "10.0.0.1 duplicate observed: veth2 veth1"
+        "10.0.0.1 duplicate observed: br9/02:00:00:00:00:02 br9/02:00:00:00:00:01"
     );
     assert_eq!(
         evidence_text(&raised[0].claimants[0]),
@@ -195,7 +207,9 @@ fn flapping_entry_shows_both_ports() {
     node.wait_secs(2);
     assert_eq!(
         node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth1 left veth2(expired)"]
+        [
+            "resolved 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 left br9/02:00:00:00:00:02(expired)"
+        ]
     );
 }
 
@@ -253,7 +267,7 @@ fn holder_before_the_flapping_does_not_participate() {
     }
     assert_eq!(
         node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth2 veth1"]
+        ["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:02 br9/02:00:00:00:00:01"]
     );
 }
 
@@ -269,7 +283,9 @@ fn flapping_ports_stay_when_a_third_takes_over() {
     node.neighbour(9, "10.0.0.1", mac(3), NudState::Reachable);
     assert_eq!(
         node.conflict_events(),
-        ["updated 10.0.0.1 duplicate observed: veth2 veth1 veth3"]
+        [
+            "updated 10.0.0.1 duplicate observed: br9/02:00:00:00:00:02 br9/02:00:00:00:00:01 br9/02:00:00:00:00:03"
+        ]
     );
 }
 
@@ -293,7 +309,9 @@ fn removed_pod_address_ends_participation_in_flapping() {
     node.address_gone(2, "10.0.0.1");
     assert_eq!(
         node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth1 left veth2(expired)"]
+        [
+            "resolved 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 left br9/02:00:00:00:00:02(expired)"
+        ]
     );
 }
 
@@ -304,12 +322,12 @@ fn stale_entry_is_refuted_by_the_ports_namespace() {
     node.address(2, "10.0.0.1");
     assert_eq!(
         node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
+        ["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 veth2"]
     );
     node.read_pod_addresses(1, &[]);
     assert_eq!(
         node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
+        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)"]
     );
 }
 
@@ -317,12 +335,12 @@ fn stale_entry_is_refuted_by_the_ports_namespace() {
 fn port_leaving_the_bridge_withdraws_its_claims() {
     let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
-    node.frame(2, "10.0.0.1");
+    node.address(2, "10.0.0.1");
     node.conflict_events();
     node.pod(1);
     assert_eq!(
         node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
+        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)"]
     );
     // Its FDB entries are removed, and not kept as those of a quiet pod.
     node.fdb_gone(9, 1, mac(1));
@@ -333,12 +351,12 @@ fn port_leaving_the_bridge_withdraws_its_claims() {
 fn removed_bridge_withdraws_its_claims() {
     let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
-    node.frame(2, "10.0.0.1");
+    node.address(2, "10.0.0.1");
     node.conflict_events();
     node.remove_link(9);
     assert_eq!(
         node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
+        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(device_removed)"]
     );
 }
 
@@ -350,7 +368,7 @@ fn flapping_ports_stay_when_an_unknown_mac_takes_over() {
     }
     assert_eq!(
         node.open_conflicts(),
-        ["10.0.0.1 duplicate observed: veth2 veth1"]
+        ["10.0.0.1 duplicate observed: br9/02:00:00:00:00:02 br9/02:00:00:00:00:01"]
     );
 }
 
@@ -358,12 +376,12 @@ fn flapping_ports_stay_when_an_unknown_mac_takes_over() {
 fn bridge_index_reused_by_an_uplink_withdraws_claims() {
     let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
-    node.frame(2, "10.0.0.1");
+    node.address(2, "10.0.0.1");
     node.conflict_events();
     // The removal of the bridge was missed, and its index now belongs to an uplink.
     node.link(uplink(9));
     assert_eq!(
         node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
+        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(device_removed)"]
     );
 }

@@ -71,7 +71,9 @@ fn former_lladdrs_of_another_bridge_are_discarded() {
     node.resync(dump);
     assert_eq!(
         node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth1 left veth2(expired)"]
+        [
+            "resolved 10.0.0.1 duplicate observed: br0/02:00:00:00:00:01 left br9/02:00:00:00:00:02(device_removed) left br9/02:00:00:00:00:01(device_removed)"
+        ]
     );
 }
 

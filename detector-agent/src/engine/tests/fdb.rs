@@ -14,11 +14,12 @@ fn with_macs_behind_port_1(macs: &[u8]) -> Node {
     node
 }
 
-/// The device that a neighbour entry of the bridge with this MAC resolves to.
+/// The port that the bridge has for a MAC: a permanent neighbour entry is its claim.
 fn resolved_device(node: &mut Node, bridge: IfIndex, n: u8) -> Option<String> {
-    node.neighbour(bridge, "10.0.0.1", mac(n), NudState::Reachable);
+    node.neighbour(bridge, "10.0.0.1", mac(n), NudState::Permanent);
     let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
-    claims.first().map(|c| c.claimant.device.clone())
+    let claimant = claims.first().map(|c| &c.claimant)?;
+    matches!(claimant.id, ClaimantId::Device(..)).then(|| claimant.device.clone())
 }
 
 #[test]

@@ -389,7 +389,7 @@ fn displaced_namespace_no_longer_refutes_entries() {
 fn unrelated_bridge_and_port_changes_keep_entries() {
     let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
-    node.frame(2, "10.0.0.1");
+    node.address(2, "10.0.0.1");
     node.route("10.0.0.1", 9);
     node.conflict_events();
     node.link(Link {
@@ -403,7 +403,7 @@ fn unrelated_bridge_and_port_changes_keep_entries() {
     });
     assert_eq!(
         node.open_conflicts(),
-        ["10.0.0.1 duplicate observed: veth1 veth2 -> veth1"]
+        ["10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 veth2 -> br9"]
     );
     assert!(node.conflict_events().is_empty());
 }

@@ -24,6 +24,7 @@ mod expiry;
 mod fdb;
 mod fixtures;
 mod flapping;
+mod framing;
 mod further;
 mod gateway_anomalies;
 mod host;

@@ -296,12 +296,14 @@ fn flapping_entry_continues() {
         if current == 1 {
             assert_eq!(
                 node.open_conflicts(),
-                ["10.0.0.1 duplicate observed: veth2 veth1"]
+                ["10.0.0.1 duplicate observed: br9/02:00:00:00:00:02 br9/02:00:00:00:00:01"]
             );
             node.wait_secs(181);
             assert_eq!(
                 node.conflict_events(),
-                ["resolved 10.0.0.1 duplicate observed: veth1 left veth2(expired)"]
+                [
+                    "resolved 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 left br9/02:00:00:00:00:02(expired)"
+                ]
             );
         }
     }

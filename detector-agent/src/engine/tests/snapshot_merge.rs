@@ -106,7 +106,7 @@ fn fdb_entry_missing_from_snapshot_yields_unless_updated() {
     dump.fdb = vec![entry(20, 2)];
     let mut node = Node::new();
     node.resync(dump.clone());
-    node.frame(2, "10.0.0.1");
+    node.address(2, "10.0.0.1");
     let token = node.begin_snapshot();
     node.observe(Observation::Fdb(entry(1, 1)));
     assert_eq!(node.conflict_events().len(), 1);
@@ -115,7 +115,7 @@ fn fdb_entry_missing_from_snapshot_yields_unless_updated() {
     node.resync(dump);
     assert_eq!(
         node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
+        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:07(expired)"]
     );
 }
 
@@ -147,10 +147,10 @@ fn aged_port_is_kept_for_an_entry_the_snapshot_brings() {
     node.fdb_gone(9, 1, mac(1));
     dump.neighbours = vec![neighbour(9, "10.0.0.2", mac(1), NudState::Reachable)];
     node.resync(dump);
-    node.frame(2, "10.0.0.2");
+    node.address(2, "10.0.0.2");
     assert_eq!(
         node.conflict_events(),
-        ["raised 10.0.0.2 duplicate observed: veth1 veth2"]
+        ["raised 10.0.0.2 duplicate observed: br9/02:00:00:00:00:01 veth2"]
     );
 }
 

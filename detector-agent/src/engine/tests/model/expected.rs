@@ -155,6 +155,9 @@ impl World {
     fn claims(&self, address: IpAddr) -> Claims {
         let mut claims = Claims::new();
         let mut further = Vec::new();
+        // Claimants with frames.
+        let mut in_frames = BTreeSet::new();
+        let mut assigned = BTreeSet::new();
         let mut claim =
             |scope: Scope, claimant: ModelClaimant, certain: bool, firm: bool, mac: Option<Mac>| {
                 let support = claims
@@ -185,6 +188,7 @@ impl World {
             if is_assigned(device, address) {
                 let mac = mac(u8::try_from(*ifindex).unwrap());
                 claim(scope, claimant, true, true, device.read.then_some(mac));
+                assigned.insert((scope, claimant));
             }
             if let Some(entry) = self.neighbours.get(&(*ifindex, address))
                 && is_accepted(entry, device, address)
@@ -200,6 +204,7 @@ impl World {
                 if self.is_live(frame) {
                     let scope = self.scope(address, c.vlan, *ifindex);
                     claim(scope, claimant, false, !c.tentative, Some(c.mac));
+                    in_frames.insert((scope, claimant));
                 }
             }
         }
@@ -208,36 +213,8 @@ impl World {
             .iter()
             .filter(|((i, a), _)| *a == address && self.is_bridge(*i))
         {
-            let port = |mac: Mac| self.fdb.get(&(*bridge, mac)).map(|s| s.port);
-            let permanent = entry.state == NudState::Permanent;
-            match port(entry.mac) {
-                Some(port) => {
-                    if let Some(device) = self.pod(port)
-                        && is_accepted(entry, device, address)
-                    {
-                        let scope = self.scope(address, untagged, *bridge);
-                        claim(
-                            scope,
-                            ModelClaimant::Device(port),
-                            permanent,
-                            true,
-                            Some(entry.mac),
-                        );
-                    }
-                }
-                None if permanent => {
-                    let scope = self.scope(address, untagged, *bridge);
-                    let claimant = ModelClaimant::BehindBridge(*bridge, entry.mac);
-                    claim(scope, claimant, true, true, Some(entry.mac));
-                }
-                None => {}
-            }
-            for mac in flapping_macs(entry, self.now) {
-                if let Some(port) = port(mac).filter(|port| self.pod(*port).is_some()) {
-                    let scope = self.scope(address, untagged, *bridge);
-                    claim(scope, ModelClaimant::Device(port), false, true, Some(mac));
-                }
-            }
+            let in_frames = &in_frames - &assigned;
+            self.add_bridge_entry(address, *bridge, entry, &in_frames, &mut claims);
         }
         for (scope, claimant, mac) in further {
             // It counts only against a full claim of another pod.
@@ -260,6 +237,84 @@ impl World {
         }
         claims.retain(|_, claims| !claims.is_empty());
         claims
+    }
+
+    /// An entry of a bridge supports the port that its hardware address is behind, if that port
+    /// claims the address by itself. Otherwise it is a claim of the hardware address: a permanent
+    /// one, or one behind a port whose pod may have the address, unless another port claims it
+    /// `in_frames` alone.
+    fn add_bridge_entry(
+        &self,
+        address: IpAddr,
+        bridge: IfIndex,
+        entry: &NeighbourEntry,
+        in_frames: &BTreeSet<(Scope, ModelClaimant)>,
+        claims: &mut Claims,
+    ) {
+        let scope = self.scope(address, Vlan::default(), bridge);
+        let on_bridge = |claimant: &ModelClaimant| match claimant {
+            ModelClaimant::Device(ifindex) => self.bridge_of(*ifindex) == Some(bridge),
+            ModelClaimant::Node | ModelClaimant::BehindBridge(..) => false,
+        };
+        let mut sent = in_frames.iter();
+        let is_explained = sent.any(|(of, claimant)| {
+            let firm = claims.get(of).and_then(|claims| claims.get(claimant));
+            *of == scope && on_bridge(claimant) && firm.is_some_and(|support| support.firm)
+        });
+        let interface_mac = |port: IfIndex| {
+            let device = self.pod(port)?;
+            device.read.then(|| mac(u8::try_from(port).unwrap()))
+        };
+        let permanent = entry.state == NudState::Permanent;
+        let current = std::iter::once((entry.mac, false));
+        let former = flapping_macs(entry, self.now).into_iter();
+        for (mac, flapping) in current.chain(former.map(|mac| (mac, true))) {
+            let port = self.fdb.get(&(bridge, mac)).map(|entry| entry.port);
+            let port = port.filter(|port| self.pod(*port).is_some());
+            let device = port.and_then(|port| self.pod(port));
+            let is_accepted = |device| flapping || is_accepted(entry, device, address);
+            let here = claims.get(&scope);
+            let is_firm = |port: IfIndex| {
+                let support = here.and_then(|claims| claims.get(&ModelClaimant::Device(port)));
+                support.is_some_and(|support| support.firm)
+            };
+            let claims_itself =
+                port.is_some_and(is_firm) || device.is_some_and(|device| is_held(device, address));
+            let claimant = if claims_itself {
+                port.filter(|_| device.is_some_and(is_accepted))
+                    .map(ModelClaimant::Device)
+            } else if permanent && !flapping {
+                let mut ports = here.into_iter().flat_map(BTreeMap::keys);
+                let with_mac = ports.find_map(|claimant| match claimant {
+                    ModelClaimant::Device(port)
+                        if on_bridge(claimant)
+                            && is_firm(*port)
+                            && interface_mac(*port) == Some(mac) =>
+                    {
+                        Some(*port)
+                    }
+                    _ => None,
+                });
+                let possible =
+                    port.filter(|port| interface_mac(*port).is_none_or(|known| known == mac));
+                let holder = with_mac.or(possible).map(ModelClaimant::Device);
+                holder.or(Some(ModelClaimant::BehindBridge(bridge, mac)))
+            } else {
+                device
+                    .filter(|device| {
+                        !is_authoritative(device, address) && is_accepted(device) && !is_explained
+                    })
+                    .map(|_| ModelClaimant::BehindBridge(bridge, mac))
+            };
+            if let Some(claimant) = claimant {
+                let support = claims.entry(scope).or_default().entry(claimant);
+                let support = support.or_default();
+                support.certain |= permanent && !flapping;
+                support.primary |= permanent && !flapping;
+                support.firm = true;
+                support.macs.insert(mac);
+            }
+        }
     }
 
     /// Removes uncontested probes, and claimants that are another one seen a second time.
@@ -388,8 +443,10 @@ impl World {
         let mac = self.neighbours.get(&(out, address))?.mac;
         match self.fdb.get(&(out, mac)) {
             Some(entry) if !self.links[&entry.port].link.up => None,
-            Some(entry) => Some(ModelClaimant::Device(entry.port)),
-            None => Some(ModelClaimant::BehindBridge(out, mac)),
+            Some(entry) if claims.contains_key(&ModelClaimant::Device(entry.port)) => {
+                Some(ModelClaimant::Device(entry.port))
+            }
+            _ => Some(ModelClaimant::BehindBridge(out, mac)),
         }
     }
 
