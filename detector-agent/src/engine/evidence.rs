@@ -151,17 +151,19 @@ impl ClaimContext<'_> {
     }
 
     /// Whether the machine that sent a frame is behind another device by now: a newer claim there
-    /// has the same hardware address. Only where the stack is a program's too, because any pod can
-    /// send frames with another one's hardware address.
+    /// has the same hardware address, and nothing is behind the former device any more, as its
+    /// carrier shows. The claim alone proves nothing: any pod can send frames with another one's
+    /// address and hardware address.
     fn is_superseded(&self, address: IpAddr, frame: &FrameFact, facts: &AddressFacts) -> bool {
-        facts.frames.iter().any(|other| {
-            let link = self.links.pod(other.ifindex);
-            (other.mac, other.vlan) == (frame.mac, frame.vlan)
-                && other.ifindex != frame.ifindex
-                && !other.tentative
-                && other.last > frame.last
-                && link.is_some_and(|link| self.has_no_expiry(link, other.vlan, address))
-        })
+        !self.links.is_running(frame.ifindex)
+            && facts.frames.iter().any(|other| {
+                let link = self.links.pod(other.ifindex);
+                (other.mac, other.vlan) == (frame.mac, frame.vlan)
+                    && other.ifindex != frame.ifindex
+                    && !other.tentative
+                    && other.last > frame.last
+                    && link.is_some_and(|link| self.has_no_expiry(link, other.vlan, address))
+            })
     }
 
     /// When a frame's claim expires, unless the address is assigned.

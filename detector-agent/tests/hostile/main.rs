@@ -17,6 +17,7 @@ mod instance;
 mod malformed_frames;
 mod metrics;
 mod odd_names;
+mod own_stacks;
 mod poisoned_event;
 mod renames;
 mod routers;

@@ -133,6 +133,14 @@ fn confirmed_entry_is_not_refuted_by_an_empty_namespace() {
     );
 }
 
+/// A frame of device `ifindex` that contains the hardware address of the machine behind tap 1.
+fn with_the_machines_mac(node: &mut Node, ifindex: IfIndex, address: &str) {
+    node.observe(Observation::Frame(FrameClaim {
+        mac: mac(1),
+        ..frame(ifindex, address)
+    }));
+}
+
 #[test]
 fn machine_that_moved_to_another_tap_is_one_claim_after_the_ttl() {
     let mut node = Node::new();
@@ -141,15 +149,15 @@ fn machine_that_moved_to_another_tap_is_one_claim_after_the_ttl() {
     node.pod(3);
     node.read_pod_addresses(3, &["10.0.0.3"]);
     node.frame(1, "10.0.0.1");
-    let from = |ifindex| {
-        Observation::Frame(FrameClaim {
-            mac: mac(1),
-            ..frame(ifindex, "10.0.0.1")
-        })
+    // No process has the former tap open any more.
+    let abandoned = Link {
+        running: false,
+        ..tap(1)
     };
+    node.link(abandoned);
     // A pod of the kernel's cannot take the machine's place by its hardware address.
     node.wait_secs(400);
-    node.observe(from(3));
+    with_the_machines_mac(&mut node, 3, "10.0.0.1");
     node.wait_secs(300);
     assert_eq!(
         node.open_conflicts(),
@@ -157,11 +165,32 @@ fn machine_that_moved_to_another_tap_is_one_claim_after_the_ttl() {
     );
     node.wait_secs(700);
     node.conflict_events();
-    node.observe(from(2));
+    with_the_machines_mac(&mut node, 2, "10.0.0.1");
     assert!(node.conflict_events().is_empty(), "the older one is over");
     let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
     assert_eq!(claims.len(), 1);
     assert_eq!(claims[0].claimant.device, "veth2");
+}
+
+/// Whoever sends with the address and the hardware address of a silent machine is in conflict with
+/// it for as long as the machine is there.
+#[test]
+fn silent_machine_is_not_superseded_while_it_is_there() {
+    for address in ["10.0.0.1", "2001:db8::1"] {
+        let mut node = Node::new();
+        node.link(tap(1));
+        node.pod(2);
+        node.read_pod_addresses(2, &[]);
+        node.frame(1, address);
+        node.wait_secs(5000);
+        with_the_machines_mac(&mut node, 2, address);
+        assert_eq!(
+            node.conflict_events(),
+            [format!("raised {address} duplicate observed: veth1 veth2")]
+        );
+        node.frame(1, address);
+        assert!(node.conflict_events().is_empty());
+    }
 }
 
 #[test]
