@@ -249,6 +249,8 @@ fn anomaly(data: &mut FieldCheck<'_>, resolved: bool) {
             "address_sweep",
             "pod_cidr_overlap",
             "rogue_router",
+            "mac_duplicate",
+            "mac_moved",
         ])
     });
     data.field("cause", non_empty);

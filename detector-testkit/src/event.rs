@@ -80,7 +80,7 @@ impl Event {
 pub struct Anomaly {
     /// Stable for the life of the anomaly.
     pub anomaly_id: String,
-    /// `ipam_drift`, `ipam_leak`, `gateway_unresolved`, `route_astray` or `address_sweep`.
+    /// `ipam_drift`, `ipam_leak`, `gateway_unresolved`, `route_astray`, `address_sweep`, `mac_duplicate` or `mac_moved`.
     pub kind: String,
     /// The cause, as an identifier.
     pub cause: String,
@@ -92,6 +92,8 @@ pub struct Anomaly {
     pub device: Option<String>,
     /// Its pod.
     pub pod: Option<Value>,
+    /// Further devices.
+    pub also_on: Vec<String>,
     /// The IPAM that the allocations belong to.
     pub ipam: Option<String>,
     /// The IPAM data directory, file or resource.

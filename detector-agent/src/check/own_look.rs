@@ -150,6 +150,7 @@ fn read_node(args: &CheckArgs) -> Result<NodeState, CheckError> {
             drift_grace: Duration::ZERO,
             leak_after: Duration::MAX,
             stray_route_grace: Duration::ZERO,
+            mac_grace: Duration::ZERO,
             ..AnomalyRules::default()
         },
         ..Settings::default()

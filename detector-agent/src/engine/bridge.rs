@@ -49,6 +49,17 @@ impl Fdb {
             .map(|(_, found)| found.port)
     }
 
+    /// The port behind which the kernel has `mac` in this VLAN now.
+    pub(super) fn live_port(
+        &self,
+        bridge: IfIndex,
+        mac: Mac,
+        vlan: Option<u16>,
+    ) -> Option<IfIndex> {
+        let found = self.entries.get(&(bridge, mac, vlan))?;
+        (!found.aged).then_some(found.port)
+    }
+
     fn of(&self, bridge: IfIndex, mac: Mac) -> impl Iterator<Item = (&FdbKey, &FdbPort)> + Clone {
         self.entries
             .range((bridge, mac, None)..=(bridge, mac, Some(u16::MAX)))

@@ -3,7 +3,7 @@
 //! Invariants: at most one pod device per peer, and every pod device that has a peer is found by
 //! it; a generation is never used twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     change_budget::ChangeBudget,
@@ -43,8 +43,10 @@ pub(super) struct LinkState {
     pub(super) further_changed: Option<Timestamp>,
     /// What came of the last attempt to read the addresses in its pod's namespace.
     pub(super) namespace_access: NamespaceAccess,
-    /// The hardware address of the pod's end, once read or reported.
+    /// The hardware address of the pod's end, once read or reported; set by [`Links::set_peer_mac`].
     pub(super) peer_mac: Option<Mac>,
+    /// It is not the first one that the agent knew: the pod has changed it.
+    pub(super) has_changed_mac: bool,
     /// The pod's namespace is gone, and the kernel is about to remove the device.
     pub(super) is_dying: bool,
     /// Notifications were lost since the kernel last reported the link with its peer: either may be
@@ -112,7 +114,6 @@ impl LinkState {
     fn clear_peer(&mut self) {
         self.link.peer = None;
         self.namespace_access = NamespaceAccess::Unknown;
-        self.peer_mac = None;
     }
 
     pub(super) fn device(&self) -> PodDevice {
@@ -155,6 +156,10 @@ pub(super) struct Links {
     /// Boxed: a table has up to twice as many places as entries.
     by_index: HashMap<IfIndex, Box<LinkState>>,
     by_peer: BTreeMap<Peer, IfIndex>,
+    /// The devices by the hardware address of the pod's end.
+    by_mac: BTreeSet<(Mac, IfIndex)>,
+    /// Hardware addresses of pods for which something changed since last taken.
+    changed_macs: BTreeSet<Mac>,
     /// VLAN interfaces by the link that they are on, their VLAN id and protocol.
     vlan_interfaces: HashMap<(IfIndex, u16, VlanProtocol), IfIndex>,
     /// VRFs by their routing table.
@@ -262,6 +267,44 @@ impl Links {
         namespace.map_or(PodIdentity::Claimant(id), PodIdentity::Namespace)
     }
 
+    /// The hardware address of the pod's end is known, has changed, or is unknown.
+    pub(super) fn set_peer_mac(&mut self, ifindex: IfIndex, mac: Option<Mac>) {
+        let Some(state) = self.by_index.get_mut(&ifindex) else {
+            return;
+        };
+        let before = std::mem::replace(&mut state.peer_mac, mac);
+        if before == mac {
+            return;
+        }
+        state.has_changed_mac = mac.is_some() && (state.has_changed_mac || before.is_some());
+        if let Some(before) = before {
+            self.by_mac.remove(&(before, ifindex));
+        }
+        // Interfaces without one, as in the L3 mode of netkit, show zeros.
+        let mac = mac.filter(|mac| *mac != Mac::default());
+        self.by_mac.extend(mac.map(|mac| (mac, ifindex)));
+        self.changed_macs.extend(before.into_iter().chain(mac));
+    }
+
+    /// The pod devices whose pod's end has this hardware address.
+    pub(super) fn pods_with_mac(&self, mac: Mac) -> impl Iterator<Item = &LinkState> {
+        let with_mac = self.by_mac.range((mac, IfIndex::MIN)..=(mac, IfIndex::MAX));
+        with_mac.filter_map(|(_, ifindex)| self.pod(*ifindex))
+    }
+
+    /// Something changed that may matter for what a hardware address of a pod means: its port, or
+    /// where it was learned.
+    pub(super) fn mac_affected(&mut self, mac: Mac) {
+        if self.pods_with_mac(mac).next().is_some() {
+            self.changed_macs.insert(mac);
+        }
+    }
+
+    /// The hardware addresses of pods for which something changed.
+    pub(super) fn take_changed_macs(&mut self) -> BTreeSet<Mac> {
+        std::mem::take(&mut self.changed_macs)
+    }
+
     /// Whether two claimants are one pod, or the same claimant.
     pub(super) fn is_one_pod(&self, a: ClaimantId, b: ClaimantId) -> bool {
         self.pod_identity(a) == self.pod_identity(b)
@@ -310,6 +353,7 @@ impl Links {
     /// Unsets the peer of a pod device; returns that device.
     pub(super) fn unset_peer(&mut self, peer: Peer) -> Option<&mut LinkState> {
         let ifindex = self.by_peer.remove(&peer)?;
+        self.set_peer_mac(ifindex, None);
         let state = self.by_index.get_mut(&ifindex)?;
         state.clear_peer();
         Some(state)
@@ -356,16 +400,19 @@ impl Links {
             });
             return UpsertOutcome { change, displaced };
         }
-        if link.peer.is_none() {
-            state.namespace_access = NamespaceAccess::Unknown;
-            state.peer_mac = None;
-        } else {
+        let has_peer = link.peer.is_some();
+        if has_peer {
             state.is_dying = false;
+        } else {
+            state.namespace_access = NamespaceAccess::Unknown;
         }
         state.namespace = pod_peer(&link).map(|p| p.nsid).or(state.namespace);
         let was_pod = state.is_pod();
         let before = std::mem::replace(&mut state.link, link);
         self.has_lost_pods |= was_pod && !state.is_pod();
+        if !has_peer {
+            self.set_peer_mac(ifindex, None);
+        }
         self.unindex(&before);
         UpsertOutcome {
             change: LinkChange::Changed(Box::new(before)),
@@ -391,6 +438,7 @@ impl Links {
             further_changed: None,
             namespace_access: NamespaceAccess::Unknown,
             peer_mac: None,
+            has_changed_mac: false,
             is_dying: false,
             is_stale: false,
             changes: ChangeBudget::default(),
@@ -405,6 +453,7 @@ impl Links {
 
     pub(super) fn remove(&mut self, ifindex: IfIndex) -> Option<Box<LinkState>> {
         self.pvids.remove(&ifindex);
+        self.set_peer_mac(ifindex, None);
         let state = self.by_index.remove(&ifindex)?;
         self.has_lost_pods |= state.is_pod();
         self.unindex(&state.link);
@@ -429,6 +478,7 @@ impl Links {
         }
         let peer = pod_peer(link)?;
         let displaced = self.by_peer.insert(peer, ifindex)?;
+        self.set_peer_mac(displaced, None);
         if let Some(state) = self.by_index.get_mut(&displaced) {
             state.clear_peer();
         }

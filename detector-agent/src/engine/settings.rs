@@ -64,6 +64,9 @@ pub struct AnomalyRules {
     /// A host route that leads to no claimant: plugins change the address, the device and the route
     /// one after the other.
     pub stray_route_grace: Duration,
+    /// A hardware address that two pods have, or that was learned on another port than its pod's: a
+    /// machine that migrates is behind both for a moment, and so may be a pod that is replaced.
+    pub mac_grace: Duration,
     /// How many open conflicts a device must contest on observed evidence alone to be a sweep.
     pub sweep_from: usize,
 }
@@ -74,6 +77,7 @@ impl Default for AnomalyRules {
             drift_grace: Duration::from_secs(2),
             leak_after: Duration::from_secs(600),
             stray_route_grace: Duration::from_secs(5),
+            mac_grace: Duration::from_secs(5),
             sweep_from: SWEEP_FROM,
         }
     }

@@ -37,6 +37,7 @@ impl ContractName for ResolvedBecause {
         Self::Seen(ResolveReason::RouteRight),
         Self::Seen(ResolveReason::ContestsFew),
         Self::Seen(ResolveReason::RangeUnique),
+        Self::Seen(ResolveReason::MacUnique),
         Self::Seen(ResolveReason::NotSeen),
         Self::Unseen,
         Self::Answered,

@@ -101,6 +101,8 @@ impl ContractName for SubjectKind {
         Self::Anomaly(AnomalyKind::AddressSweep),
         Self::Anomaly(AnomalyKind::PodCidrOverlap),
         Self::Anomaly(AnomalyKind::RogueRouter),
+        Self::Anomaly(AnomalyKind::MacDuplicate),
+        Self::Anomaly(AnomalyKind::MacMoved),
     ];
 
     fn contract_name(self) -> &'static str {

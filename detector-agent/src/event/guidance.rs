@@ -38,8 +38,13 @@ impl Severity {
             // Addresses of several pods at a time are about to be given out twice.
             // A router that nobody wanted takes the traffic of a whole link.
             SubjectKind::Conflict(_)
+            // A MAC address on two ports costs two pods their packets.
             | SubjectKind::Anomaly(
-                AnomalyKind::AddressSweep | AnomalyKind::PodCidrOverlap | AnomalyKind::RogueRouter,
+                AnomalyKind::AddressSweep
+                | AnomalyKind::PodCidrOverlap
+                | AnomalyKind::RogueRouter
+                | AnomalyKind::MacDuplicate
+                | AnomalyKind::MacMoved,
             ) => Self::Error,
             SubjectKind::Anomaly(AnomalyKind::IpamLeak) => Self::Info,
             SubjectKind::Anomaly(_) => Self::Warning,
@@ -71,6 +76,8 @@ impl SubjectKind {
             Self::Anomaly(AnomalyKind::AddressSweep) => "PodAddressSweep",
             Self::Anomaly(AnomalyKind::PodCidrOverlap) => "PodCIDROverlap",
             Self::Anomaly(AnomalyKind::RogueRouter) => "PodRogueRouter",
+            Self::Anomaly(AnomalyKind::MacDuplicate) => "PodMACDuplicate",
+            Self::Anomaly(AnomalyKind::MacMoved) => "PodMACMoved",
         }
     }
 
@@ -132,6 +139,10 @@ pub fn anomaly_effect(data: &AnomalyData) -> &'static str {
         AnomalyKind::RogueRouter => {
             "Pods on the same link may send their IPv6 traffic to this pod, and form addresses from its prefixes."
         }
+        AnomalyKind::MacDuplicate => {
+            "These pods lose packets: the bridge delivers those of all to whichever sent last."
+        }
+        AnomalyKind::MacMoved => "Packets for the pod go to another port.",
     }
 }
 

@@ -168,6 +168,10 @@ pub fn anomaly_next_step(data: &AnomalyData) -> String {
             "Check whether {pod} is meant to be a router; if it is, allow {} (see the runbook). Otherwise cut it off or delete it.",
             data.address
         ),
+        AnomalyKind::MacDuplicate => "Find out which of the pods its network plugin gave this MAC address (the runbook shows how), and recreate the others.".to_owned(),
+        AnomalyKind::MacMoved => format!(
+            "Find out what sends with this MAC address on the other port (the runbook shows how); deleting {pod} does not help, its packets are the ones that are lost."
+        ),
         AnomalyKind::PodCidrOverlap => "Keep new pods off all but one of these nodes (kubectl cordon), and find out what assigned the range twice; the runbook shows how.".to_owned(),
     }
 }

@@ -79,6 +79,8 @@ pub fn anomaly_title(kind: AnomalyKind) -> &'static str {
         AnomalyKind::AddressSweep => "Address sweep",
         AnomalyKind::PodCidrOverlap => "podCIDR overlap",
         AnomalyKind::RogueRouter => "Rogue router",
+        AnomalyKind::MacDuplicate => "Duplicate MAC address",
+        AnomalyKind::MacMoved => "Moved MAC address",
     }
 }
 
@@ -101,6 +103,7 @@ pub fn resolve_reason(data: &AnomalyData) -> &'static str {
                 "the pod claims few addresses of others any more, or none"
             }
             ResolveReason::RangeUnique => "at most one node has the range now",
+            ResolveReason::MacUnique => "the MAC address is that of one port again",
             ResolveReason::NotSeen => "it was not found again",
         },
         Some(ResolvedBecause::Answered) => "the gateway answered",

@@ -57,6 +57,8 @@ const ANOMALY_PARAMETERS: Supported = Supported {
         AnomalyKind::AddressSweep.name(),
         AnomalyKind::PodCidrOverlap.name(),
         AnomalyKind::RogueRouter.name(),
+        AnomalyKind::MacDuplicate.name(),
+        AnomalyKind::MacMoved.name(),
     ],
 };
 /// Parameters of the claims.

@@ -160,6 +160,8 @@ The alerts are those of the Prometheus rules in `deploy/prometheus`, so that you
 | `PodAddressSweep` | `critical` | `address_sweep` | `node`, `kind`, `address`, `device` |
 | `PodRogueRouter` | `critical` | `rogue_router` | `node`, `kind`, `address`, `device`, `vlan` if there is one |
 | `PodCIDROverlap` | `critical` | `pod_cidr_overlap` | `node`, `kind`, `address` |
+| `PodMACDuplicate` | `critical` | `mac_duplicate` | `node`, `kind`, `address`, `device` |
+| `PodMACMoved` | `critical` | `mac_moved` | `node`, `kind`, `address`, `device` |
 | `IPAMLeak` | `info` | `ipam_leak` | `node`, `kind`, `address`; from the agent only if `only.kinds` lists it |
 
 The annotations `summary`, `description` and `runbook_url` name the pods, what happens to traffic and the next step; `generatorURL` is the node's status page with `status-page-url`.

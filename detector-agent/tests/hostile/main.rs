@@ -14,6 +14,7 @@ mod framing;
 mod further_interfaces;
 mod hidden_addresses;
 mod instance;
+mod macs;
 mod malformed_frames;
 mod metrics;
 mod odd_names;

@@ -20,6 +20,7 @@ use super::{
     },
     contests::DeviceKey,
     device_frames::{DeviceFrames, quiet_after},
+    macs::Macs,
     model::{
         Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, ResolveReason,
     },
@@ -88,6 +89,8 @@ pub(in crate::engine) struct Anomalies {
     pub(in crate::engine) frames: DeviceFrames,
     /// Who contests which conflicts.
     pub(in crate::engine) sweeps: Sweeps,
+    /// Hardware addresses that are not where they belong.
+    pub(in crate::engine) macs: Macs,
     /// Pools that were asked to be read and have not been yet, and for which addresses if they have parts.
     pub(super) pending_reads: BTreeSet<(PoolId, Option<IpAddr>)>,
     /// Open ones by the device that they name.
@@ -113,6 +116,7 @@ impl Anomalies {
             routed: BTreeSet::new(),
             frames: DeviceFrames::default(),
             sweeps: Sweeps::default(),
+            macs: Macs::default(),
             pending_reads: BTreeSet::new(),
             by_device: HashMap::default(),
             expiry: ExpiryQueue::default(),
@@ -206,6 +210,7 @@ impl Anomalies {
             self.expiry.next_due(),
             self.restored_until,
             self.sweeps.next_due(),
+            self.macs.next_due(),
         ];
         due.into_iter().flatten().min()
     }

@@ -5,8 +5,9 @@
 //! that IPAM counts as free may be given to the next pod too (`ipam_drift`); an allocation that no
 //! pod uses shrinks the pool (`ipam_leak`). The other kinds need no IPAM: a pod that
 //! requests its gateway again and again (`gateway_unresolved`), a host route that does not lead to the holder of the
-//! address (`route_astray`), a device that contests many addresses (`address_sweep`), and one that sends router
-//! advertisements (`rogue_router`). A range that
+//! address (`route_astray`), a device that contests many addresses (`address_sweep`), one that sends router
+//! advertisements (`rogue_router`), and a hardware address that two pods have (`mac_duplicate`) or that was learned on
+//! another port than its pod's (`mac_moved`). A range that
 //! several nodes have (`pod_cidr_overlap`) is found by the fleet, not by the engine.
 //!
 //! Invariants: no I/O and no clock; an anomaly is raised once and resolved once and keeps its id in
@@ -17,6 +18,7 @@ mod allocations;
 mod contests;
 mod device_frames;
 mod lifecycle;
+mod macs;
 mod model;
 mod pools;
 mod routes;
@@ -25,6 +27,9 @@ mod sweep;
 pub(super) use contests::DeviceKey;
 pub(super) use device_frames::quiet_after;
 pub(super) use lifecycle::{Anomalies, AnomalyDetails, AnomalyKey};
+#[cfg(test)]
+pub(super) use macs::BACK_FOR;
+pub(super) use macs::{MacFault, MacKey};
 pub use model::{
     Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, RangeOverlap,
     ResolveReason,

@@ -55,11 +55,15 @@ pub enum AnomalyKind {
     PodCidrOverlap,
     /// A pod sends router advertisements.
     RogueRouter,
+    /// Pods on several ports of one L2 domain have one hardware address.
+    MacDuplicate,
+    /// A pod's hardware address was learned on another port than its own.
+    MacMoved,
 }
 
 impl AnomalyKind {
     /// Every kind.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::IpamDrift,
         Self::IpamLeak,
         Self::GatewayUnresolved,
@@ -67,6 +71,8 @@ impl AnomalyKind {
         Self::AddressSweep,
         Self::PodCidrOverlap,
         Self::RogueRouter,
+        Self::MacDuplicate,
+        Self::MacMoved,
     ];
 
     /// The name used in events and metrics (`docs/events.md`).
@@ -80,6 +86,8 @@ impl AnomalyKind {
             Self::AddressSweep => "address_sweep",
             Self::PodCidrOverlap => "pod_cidr_overlap",
             Self::RogueRouter => "rogue_router",
+            Self::MacDuplicate => "mac_duplicate",
+            Self::MacMoved => "mac_moved",
         }
     }
 }
@@ -108,11 +116,15 @@ pub enum AnomalyCause {
     SeveralNodes,
     /// A router advertisement came in on a pod device.
     RouterAdvertisement,
+    /// The hardware address is that of pods on several ports.
+    SeveralPorts,
+    /// The hardware address was learned on another port.
+    LearnedElsewhere,
 }
 
 impl AnomalyCause {
     /// Every cause.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::NotAllocated,
         Self::TwoOwners,
         Self::SharedOwner,
@@ -123,6 +135,8 @@ impl AnomalyCause {
         Self::ContestsMany,
         Self::SeveralNodes,
         Self::RouterAdvertisement,
+        Self::SeveralPorts,
+        Self::LearnedElsewhere,
     ];
 
     /// The name used in events (`docs/events.md`).
@@ -139,6 +153,8 @@ impl AnomalyCause {
             Self::ContestsMany => "contests_many",
             Self::SeveralNodes => "several_nodes",
             Self::RouterAdvertisement => "router_advertisement",
+            Self::SeveralPorts => "several_ports",
+            Self::LearnedElsewhere => "learned_elsewhere",
         }
     }
 }
@@ -164,6 +180,8 @@ pub enum ResolveReason {
     ContestsFew,
     /// At most one node has the range.
     RangeUnique,
+    /// At most one pod has the hardware address, and it is behind that pod's port.
+    MacUnique,
     /// It can no longer be judged: its pool is gone or unreadable, or an agent that was restarted
     /// does not find it again.
     NotSeen,
@@ -183,6 +201,7 @@ impl ResolveReason {
             Self::RouteRight => "route_right",
             Self::ContestsFew => "contests_few",
             Self::RangeUnique => "range_unique",
+            Self::MacUnique => "mac_unique",
             Self::NotSeen => "not_seen",
         }
     }
@@ -216,13 +235,14 @@ pub struct Anomaly {
     /// Why it was raised.
     pub cause: AnomalyCause,
     /// The address; for `gateway_unresolved` the gateway, for `address_sweep` the first contested one; for
-    /// `pod_cidr_overlap` the first one of the range; for `rogue_router` the router's link-local address.
+    /// `pod_cidr_overlap` the first one of the range; for `rogue_router` the router's link-local address;
+    /// for `mac_duplicate` and `mac_moved` one of the pod's.
     pub address: IpAddr,
     /// VLAN tags of the frames; `gateway_unresolved` and `rogue_router` only.
     pub vlan: Vlan,
     /// The claimant that holds the address, requests the gateway, contests the addresses, or advertises itself.
     pub holder: Option<Claimant>,
-    /// Further devices that hold the address.
+    /// Further devices that hold the address or have the hardware address; for `mac_moved` the one that it was learned on.
     pub also_on: Vec<String>,
     /// The IPAM pool.
     pub source: Option<Arc<PoolSource>>,

@@ -22,6 +22,7 @@ impl Engine {
         self.mark_presence_dirty();
         self.evict_unreferenced_fdb();
         self.resolve_frames_of_removed_devices(at.now, effects);
+        self.check_macs(at, effects);
         loop {
             while let Some(address) = self.dirty.pop_first() {
                 self.decide(address, at, effects);

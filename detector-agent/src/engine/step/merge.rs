@@ -171,13 +171,15 @@ impl Engine {
             }
             if let Some(link) = self.links.get_mut(device) {
                 let known = (link.namespace_access, link.peer_mac);
-                link.namespace_access = match pod.addresses {
+                let access = match pod.addresses {
                     Some(_) => NamespaceAccess::Readable,
                     None => NamespaceAccess::Unreadable,
                 };
+                link.namespace_access = access;
                 let is_newer = !finished.is_outdated(&StateKey::PodLink(pod.peer));
-                link.peer_mac = pod.mac.filter(|_| is_newer).or(link.peer_mac);
-                if known != (link.namespace_access, link.peer_mac) {
+                let mac = pod.mac.filter(|_| is_newer).or(link.peer_mac);
+                self.links.set_peer_mac(device, mac);
+                if known != (access, mac) {
                     self.mark_link_dirty(device);
                     self.authority_changed(device, None, at);
                 }

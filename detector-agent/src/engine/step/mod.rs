@@ -10,6 +10,7 @@ mod decide;
 mod further;
 mod gateways;
 mod loss;
+mod macs;
 mod merge;
 mod networks;
 mod pods;

@@ -223,9 +223,7 @@ impl Engine {
             }
             None => {
                 self.touch(StateKey::PodLink(peer));
-                if let Some(link) = self.links.get_mut(device) {
-                    link.peer_mac = Some(mac);
-                }
+                self.links.set_peer_mac(device, Some(mac));
                 self.mark_link_dirty(device);
             }
         }
@@ -252,6 +250,9 @@ impl Engine {
     /// Marks every address dirty that is claimed through a link.
     pub(super) fn mark_link_dirty(&mut self, ifindex: IfIndex) {
         self.anomalies.sweeps.device_changed(ifindex);
+        if let Some(mac) = self.links.get(ifindex).and_then(|link| link.peer_mac) {
+            self.links.mac_affected(mac);
+        }
         self.dirty.extend(self.facts.owned_by(Owner::Link(ifindex)));
         if let Some(peer) = self.links.pod(ifindex).and_then(|l| l.link.peer) {
             self.dirty.extend(self.facts.owned_by(Owner::Peer(peer)));
@@ -283,6 +284,7 @@ impl Engine {
 
     pub(super) fn mark_behind_dirty(&mut self, hardware: &[(IfIndex, Mac)]) {
         for (bridge, mac) in hardware {
+            self.links.mac_affected(*mac);
             self.dirty
                 .extend(self.facts.addresses_behind(*bridge, *mac));
         }
@@ -298,7 +300,10 @@ impl Engine {
 
     pub(super) fn fdb(&mut self, entry: FdbEntry) {
         let bounds = &self.settings.bounds;
-        let share = if self.links.pod(entry.port).is_some() {
+        self.links.mac_affected(entry.mac);
+        // Where a pod's hardware address is must not be hidden by a flood of others.
+        let is_of_pod = self.links.pods_with_mac(entry.mac).next().is_some();
+        let share = if self.links.pod(entry.port).is_some() && !is_of_pod {
             bounds.claims_per_device
         } else {
             bounds.kernel_entries
@@ -313,6 +318,7 @@ impl Engine {
 
     pub(super) fn fdb_gone(&mut self, entry: FdbEntry) {
         let still_port = self.links.bridge_of(entry.port) == Some(entry.bridge);
+        self.links.mac_affected(entry.mac);
         let keep = still_port && self.facts.is_mac_referenced(entry.bridge, entry.mac);
         if self.fdb.unset(entry, keep) == FdbChange::Moved {
             self.mark_behind_dirty(&[(entry.bridge, entry.mac)]);

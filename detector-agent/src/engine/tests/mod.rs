@@ -32,6 +32,7 @@ mod in_flight_snapshots;
 mod ipam_anomalies;
 mod lifecycle;
 mod links;
+mod macs;
 mod model;
 mod moves;
 mod multi_interface_pods;

@@ -29,6 +29,8 @@ const ANOMALIES = {
   address_sweep: "claims addresses of others",
   pod_cidr_overlap: "is a range of several nodes",
   rogue_router: "sends router advertisements",
+  mac_duplicate: "shares its MAC address",
+  mac_moved: "MAC address is on another port",
 };
 
 // What a search in the list may match.

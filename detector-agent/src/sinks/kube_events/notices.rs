@@ -193,6 +193,10 @@ impl Notices {
                 ["PodCIDROverlap", "PodCIDROverlapResolved"],
             ),
             AnomalyKind::RogueRouter => (EventType::Warning, ["RogueRouter", "RogueRouterEnded"]),
+            AnomalyKind::MacDuplicate => {
+                (EventType::Warning, ["MACDuplicate", "MACDuplicateResolved"])
+            }
+            AnomalyKind::MacMoved => (EventType::Warning, ["MACMoved", "MACMovedResolved"]),
         };
         let text = if resolved {
             format!("{} on node {}", resolve_reason(data), data.node)

@@ -88,6 +88,12 @@ fn finding(kind: AnomalyKind, count: usize, node: &str) -> String {
             format!("{count} ranges of {node} are ranges of other nodes, too")
         }
         AnomalyKind::RogueRouter => format!("{count} pods on {node} send router advertisements"),
+        AnomalyKind::MacDuplicate => {
+            format!("{count} MAC addresses on {node} are those of several pods each")
+        }
+        AnomalyKind::MacMoved => {
+            format!("the MAC addresses of {count} pods on {node} were learned on other ports")
+        }
     }
 }
 
@@ -109,6 +115,7 @@ fn effect(kind: AnomalyKind) -> &'static str {
         AnomalyKind::RogueRouter => {
             "Pods on the same links may send their IPv6 traffic to these pods."
         }
+        AnomalyKind::MacDuplicate | AnomalyKind::MacMoved => "These pods lose packets.",
     }
 }
 
@@ -135,6 +142,12 @@ fn next_step(kind: AnomalyKind, node: &str) -> String {
         }
         AnomalyKind::PodCidrOverlap => {
             "Keep new pods off all but one of these nodes (kubectl cordon), and find out what assigned the ranges twice.".to_owned()
+        }
+        AnomalyKind::MacDuplicate => {
+            "Find out which pods their network plugin gave these MAC addresses, and recreate the others.".to_owned()
+        }
+        AnomalyKind::MacMoved => {
+            "Find out what sends with these MAC addresses on the other ports; deleting the pods does not help.".to_owned()
         }
     }
 }
