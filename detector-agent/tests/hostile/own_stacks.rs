@@ -4,7 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Frame, FrameSender, MacAddress, NaFlags, Node, Pod, PodSpec,
+    Agent, AgentCommand, DEADLINE, Frame, FrameSender, KubeApi, MacAddress, NaFlags, Node, Pod,
+    PodSpec, kube_api::pod,
 };
 
 use crate::AGENT;
@@ -54,5 +55,56 @@ fn silent_program_is_not_superseded() {
         let conflict = raised.unwrap().event.conflict().unwrap();
         let devices: Vec<_> = conflict.claimants.iter().map(|c| &*c.device).collect();
         assert_eq!(devices, ["vethsilent", "vethattacker"]);
+    }
+}
+
+/// Only the API names pods, and the addresses are all that it knows of them. The pod that took the
+/// address of one whose namespace shows none is not that one.
+#[test]
+fn pod_with_a_programs_address_does_not_take_its_name() {
+    const NODE: &str = "testkit";
+    for is_early in [true, false] {
+        let node = Node::new("takename").unwrap();
+        let api = KubeApi::start(&node).unwrap();
+        api.apply(pod(NODE, "shop", "program", &[&ADDRESS.to_string()]));
+        api.apply(pod(NODE, "shop", "attacker", &["10.9.8.66"]));
+        let program = node.add_pod(&PodSpec::new("vethprogram")).unwrap();
+        let attacker = PodSpec::new("vethattacker").address("10.9.8.66/32");
+        let attacker = node.add_pod(&attacker).unwrap();
+        let take = || {
+            attacker.add_address(&format!("{ADDRESS}/32")).unwrap();
+            attacker.remove_address("10.9.8.66/32").unwrap();
+        };
+        if is_early {
+            take();
+        }
+        let command = AgentCommand::run(AGENT)
+            .arg("--cri-endpoint=off")
+            .arg("--cni-cache-dir=off")
+            .arg("--kube=on")
+            .env("KUBECONFIG", api.kubeconfig());
+        let agent = Agent::start_ready(&node, &command).unwrap();
+        if !is_early {
+            take();
+        }
+        announce(&program, program.mac(), ADDRESS.into());
+        let conflict = agent.wait_raised(&ADDRESS.to_string()).unwrap();
+        assert_eq!(conflict.devices(), ["vethattacker", "vethprogram"]);
+        // A third claimant: whatever is known of the names by then is in the update.
+        let third = PodSpec::new("veththird").address(format!("{ADDRESS}/32"));
+        let _third = node.add_pod(&third).unwrap();
+        let address = ADDRESS.to_string();
+        let updated = agent.wait_event(DEADLINE, |event| {
+            let conflict = event.conflict();
+            let joined = conflict.is_some_and(|c| c.claimant("veththird").is_some());
+            event.updates(&address) && joined
+        });
+        let conflict = updated.unwrap().event.conflict().unwrap();
+        for received in agent.events() {
+            for claimant in received.event.conflict().unwrap().claimants {
+                let pod = claimant.pod.map(|pod| pod["name"].to_string());
+                assert_ne!(pod.as_deref(), Some("\"program\""), "{conflict:#?}");
+            }
+        }
     }
 }

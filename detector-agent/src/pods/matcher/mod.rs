@@ -38,8 +38,11 @@ pub struct PodRecord {
 #[derive(Clone, Debug)]
 pub(super) struct AddressCandidate<D> {
     pub(super) device: D,
-    /// The addresses on the pod's end.
+    /// The first address of each family on the pod's end: a pod can add others.
     pub(super) addresses: Vec<IpAddr>,
+    /// The namespace was read and shows no address: it may be that of any pod whose stack is not
+    /// the kernel's.
+    pub(super) is_bare: bool,
     /// Its pod, if that is known already.
     pub(super) pod: Option<Arc<Pod>>,
 }
@@ -176,6 +179,9 @@ impl DeviceMatcher {
     /// Matches devices and pods by address: a match counts only if the device fits no other pod and the pod no other
     /// device. `candidates` are all devices; those with a known pod take it out of the choice. Returns for each other
     /// device with a fitting pod either that pod or, for people, why the match is ambiguous.
+    ///
+    /// A pod may have taken the address of one whose namespace shows none, or may have been given it, too. So while there
+    /// is an unknown device of that kind, no address identifies a pod.
     pub(super) fn by_address<D: Copy + Eq + Hash>(
         &self,
         candidates: &[AddressCandidate<D>],
@@ -198,11 +204,17 @@ impl DeviceMatcher {
         for index in fitting.iter().flat_map(|(_, pods)| pods) {
             *devices_per_pod.entry(*index).or_default() += 1;
         }
+        let mut unknown = candidates.iter().filter(|c| c.pod.is_none());
+        let any_is_bare = unknown.any(|candidate| candidate.is_bare);
         let mut matches = HashMap::new();
         for (device, pods) in fitting {
             let mut pods = pods.into_iter();
             let outcome = match (pods.next(), pods.next()) {
                 (None, _) => continue,
+                (Some(only), None) if any_is_bare => Err(format!(
+                    "it has the address of {}, but may have taken it: the pod of another device shows none",
+                    self.name_of(only)
+                )),
                 (Some(only), None) if devices_per_pod.get(&only) == Some(&1) => {
                     match self.records.get(only) {
                         Some(record) => Ok(&record.pod),

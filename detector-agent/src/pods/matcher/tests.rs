@@ -153,9 +153,10 @@ fn by_address(
     let candidates: Vec<_> = devices
         .iter()
         .map(|(device, addresses, known)| {
-            let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
+            let addresses: Vec<_> = addresses.iter().map(|a| a.parse().unwrap()).collect();
             AddressCandidate {
                 device: *device,
+                is_bare: addresses.is_empty(),
                 addresses,
                 pod: known.map(|name| Arc::new(pod(name, Via::Cri))),
             }
@@ -219,6 +220,23 @@ fn address_on_two_devices_matches_neither() {
         "{found:?}"
     );
     assert_eq!(found.len(), 2);
+}
+
+/// Device 2 is that of a pod whose stack is a program, which shows no address: device 1 may have
+/// taken it.
+#[test]
+fn taken_address_does_not_identify_a_pod() {
+    let records = || vec![with_addresses("program", &["10.0.0.1"])];
+    let devices: [(u8, &[&str], _); 2] = [(1, &["10.0.0.1"], None), (2, &[], None)];
+    let found = by_address(records(), &devices);
+    let because = "it has the address of default/program, but may have taken it: the pod of another device shows none";
+    assert_eq!(found, [(1, Err(because.to_owned()))]);
+    // Once the other device's pod is known, there is no doubt.
+    let devices: [(u8, &[&str], _); 2] = [(1, &["10.0.0.1"], None), (2, &[], Some("other"))];
+    assert_eq!(
+        by_address(records(), &devices),
+        [(1, Ok("program".to_owned()))]
+    );
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub(super) struct DeviceLookup {
     pub(super) pod: Option<Arc<Pod>>,
     /// The name of the CNI network that the device is in was found.
     pub(super) is_network_known: bool,
+    /// The first address of each family that was read on the pod's end.
+    pub(super) first_addresses: Vec<IpAddr>,
     /// The device's addresses, if the pod was matched by nothing else.
     pub(super) matched_addresses: Option<Vec<IpAddr>>,
     /// Why a match by address was not possible.
@@ -66,12 +68,31 @@ impl DeviceLookup {
             first_round,
             pod: None,
             is_network_known: false,
+            first_addresses: Vec::new(),
             matched_addresses: None,
             ambiguity: None,
             attempts: 0,
             last_attempt: None,
             next_attempt: Some(now),
             is_gone: false,
+        }
+    }
+
+    /// Notes the addresses that the pod's end has now, in the kernel's order. Which of a family is known stays: the pod may
+    /// have added the others, or replaced the first.
+    pub(super) fn note_addresses(&mut self, addresses: &[IpAddr]) {
+        // Linux lists the oldest IPv4 address first (`__inet_insert_ifa` in net/ipv4/devinet.c), and
+        // the oldest IPv6 address of a scope last (`ipv6_link_dev_addr` in net/ipv6/addrconf.c).
+        let usable = || addresses.iter().filter(|a| !is_link_local(**a));
+        let oldest = [
+            usable().find(|address| address.is_ipv4()),
+            usable().rfind(|address| address.is_ipv6()),
+        ];
+        for address in oldest.into_iter().flatten() {
+            let is_known = |known: &IpAddr| known.is_ipv4() == address.is_ipv4();
+            if !self.first_addresses.iter().any(is_known) {
+                self.first_addresses.push(*address);
+            }
         }
     }
 
@@ -229,5 +250,43 @@ impl PodResolver {
                 lookup.restart(now);
             }
         }
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+    use super::*;
+
+    #[test]
+    fn first_address_of_a_family_is_kept() {
+        let device = PodDevice {
+            ifindex: 1,
+            generation: 1,
+            name: "veth1".to_owned(),
+            alias: None,
+            peer: None,
+        };
+        let mut lookup = DeviceLookup::new(device, 0, Instant::now());
+        let note = |lookup: &mut DeviceLookup, addresses: &[&str]| {
+            let addresses: Vec<IpAddr> = addresses.iter().map(|a| a.parse().unwrap()).collect();
+            lookup.note_addresses(&addresses);
+            let first = lookup.first_addresses.iter();
+            first.map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert!(note(&mut lookup, &["fe80::1"]).is_empty());
+        assert_eq!(note(&mut lookup, &["10.0.0.1", "10.0.0.9"]), ["10.0.0.1"]);
+        let both = ["10.0.0.1", "fd00::1"];
+        let later = ["10.0.0.9", "fd00::9", "fd00::1", "fe80::1"];
+        assert_eq!(note(&mut lookup, &later), both);
+        assert_eq!(note(&mut lookup, &["10.0.0.9", "fd00::9"]), both);
     }
 }

@@ -100,15 +100,17 @@ impl PodResolver {
         }
         let netns = &mut self.netns;
         let mut candidates = Vec::new();
-        for (id, lookup) in present() {
-            let is_open = is_open(lookup);
+        for (id, lookup) in self.devices.iter_mut().filter(|(_, l)| !l.is_gone) {
+            let is_open = is_open(&*lookup);
             // Only open lookups are worth the kernel's time.
-            let addresses = match lookup.device.peer.filter(|_| is_open) {
-                Some(peer) => netns.addresses_at(peer),
-                None => Vec::new(),
-            };
+            let peer = lookup.device.peer.filter(|_| is_open);
+            if let Some(peer) = peer {
+                lookup.note_addresses(&netns.addresses_at(peer));
+            }
+            let addresses = lookup.first_addresses.clone();
             candidates.push(AddressCandidate {
                 device: *id,
+                is_bare: peer.is_some() && addresses.is_empty(),
                 addresses,
                 pod: lookup.pod.clone().filter(|_| !is_open),
             });
