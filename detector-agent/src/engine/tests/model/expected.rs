@@ -326,7 +326,7 @@ impl World {
         claims.retain(|claimant, support| {
             let is_shared = self.is_shared(address, *claimant, support);
             let counts = |(other, other_is_shared): (&ModelClaimant, &bool)| {
-                !self.is_one_pod(*other, *claimant) && !(is_shared && *other_is_shared)
+                !(self.is_one_pod(*other, *claimant) || is_shared && *other_is_shared)
             };
             support.firm || firm.iter().any(counts)
         });
