@@ -55,6 +55,8 @@ pub struct CniPod {
     name: String,
     /// The plugin's result.
     pub result: AddResult,
+    /// The same, as the plugin wrote it.
+    result_json: Value,
 }
 
 /// The result of ADD; only the fields that tests need.
@@ -135,8 +137,9 @@ impl CniPod {
 
 impl CniPod {
     fn with_result(mut self, result: &str) -> Result<Self> {
-        self.result = serde_json::from_str(result)
-            .with_context(|| format!("the plugin's result {result}"))?;
+        let context = || format!("the plugin's result {result}");
+        self.result = serde_json::from_str(result).with_context(context)?;
+        self.result_json = serde_json::from_str(result).with_context(context)?;
         Ok(self)
     }
 }
@@ -235,6 +238,27 @@ impl Cni {
         Ok(path)
     }
 
+    /// Writes the result of ADD into the CNI result cache in `directory`, as a container runtime does.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn cache_result(&self, directory: &Path, pod: &CniPod) -> Result<()> {
+        let network = self.config.get("name").and_then(Value::as_str);
+        let network = network.unwrap_or_default();
+        let CniPod {
+            container_id, name, ..
+        } = pod;
+        let entry = json!({
+            "kind": "cniCacheV1", "containerId": container_id, "config": "e30=", "ifName": POD_DEVICE,
+            "networkName": network, "netns": pod.netns.path(),
+            "cniArgs": [["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", name], ["K8S_POD_UID", format!("uid-{name}")]],
+            "result": pod.result_json,
+        });
+        let path = directory.join(format!("{network}-{container_id}-{POD_DEVICE}"));
+        std::fs::write(&path, entry.to_string())
+            .with_context(|| format!("writing {}", path.display()))
+    }
+
     /// The addresses that IPAM has recorded as allocated: those with a file.
     ///
     /// # Errors
@@ -305,6 +329,7 @@ impl Cni {
             container_id: format!("{:064x}", NEXT_CONTAINER.fetch_add(1, Ordering::Relaxed)),
             name: name.to_owned(),
             result: AddResult::default(),
+            result_json: Value::Null,
         })
     }
 

@@ -127,6 +127,15 @@ fn conflict(data: &mut FieldCheck<'_>, resolved: bool) {
         claimant.field("master", |field| field.or_null(non_empty));
         since(claimant);
         newest(claimant);
+        for record in ["rightful", "allocated"] {
+            if is_set(claimant, record) {
+                claimant.field(record, |field| {
+                    if !field.value.is_boolean() {
+                        field.report("a boolean");
+                    }
+                });
+            }
+        }
         claimant.field("pod", |field| field.or_null(pod));
         claimant.field("pod_unknown_because", |field| field.or_null(non_empty));
         if claimant.value.get("pod").is_some_and(Value::is_null)
@@ -209,6 +218,7 @@ fn changed(data: &mut FieldCheck<'_>, updated: bool) {
                 "evidence",
                 "pod",
                 "newest",
+                "rightful",
                 "sweep",
             ])
         });

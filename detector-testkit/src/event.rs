@@ -152,6 +152,15 @@ pub struct Conflict {
     pub sweep: Option<String>,
     /// The claimants; a resolving event also lists former ones.
     pub claimants: Vec<Claimant>,
+    /// What to do, while it is active.
+    pub guidance: Option<Guidance>,
+}
+
+/// What to do about a conflict or an anomaly.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Guidance {
+    /// A sentence or two.
+    pub next_step: String,
 }
 
 impl Conflict {
@@ -198,6 +207,10 @@ pub struct Claimant {
     pub newest: bool,
     /// How that is known: `first_sight`, `sandbox` or `pod`.
     pub newest_by: Option<String>,
+    /// Whether a record gives the address to its pod.
+    pub rightful: Option<bool>,
+    /// Whether IPAM has allocated the address to its pod.
+    pub allocated: Option<bool>,
     /// Why it is no longer a claimant; `None` while it is.
     #[serde(default)]
     pub left: Option<String>,

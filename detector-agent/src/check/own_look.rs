@@ -88,6 +88,8 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
     let (pods, found) = pods::resolve_once(devices_to_look_up, sources, settings.lookup_timeout)
         .map_err(CheckError::PodLookup)?;
     engine.networks_known(now, &found.networks, &mut Vec::new());
+    let devices = found.pods.iter().chain(&found.details);
+    engine.pod_records_known(now, pods.known_pods(devices), &mut Vec::new());
     let conflicts = engine.conflicts(now);
     let moment = Moment::now();
     let conflicts: Vec<ConflictData> = conflicts

@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use super::{
+    anomaly::{AllocationState, Pools},
     beginning::Beginning,
     bridge::Fdb,
     conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
@@ -28,6 +29,7 @@ pub(super) struct ClaimContext<'a> {
     pub(super) routes: &'a Routes,
     pub(super) route_lookups: &'a RouteLookups,
     pub(super) settings: &'a Settings,
+    pub(super) pools: &'a Pools,
 }
 
 /// The claimants of one address by scope, oldest first.
@@ -100,6 +102,7 @@ impl ClaimContext<'_> {
         }
         for ((scope, _), mut draft) in drafts {
             draft.claimant.summarize();
+            self.look_up_records(address, &mut draft.claimant);
             derived.entry(scope).or_default().push(draft.claimant);
         }
         for claimants in derived.values_mut() {
@@ -125,6 +128,28 @@ impl ClaimContext<'_> {
         in_pod().any(|f| f.place != FurtherPlace::Above)
             && !in_pod().any(|f| f.place == FurtherPlace::Above)
             && !claimant.evidence.iter().any(is_elsewhere)
+    }
+
+    /// What the records of its pod and IPAM have about a claim.
+    fn look_up_records(&self, address: IpAddr, claimant: &mut Claimant) {
+        let pod = match claimant.id {
+            ClaimantId::Device(ifindex, _) => self.links.pod(ifindex),
+            ClaimantId::Host | ClaimantId::BehindBridge(..) | ClaimantId::Registered(_) => None,
+        };
+        let Some(pod) = pod.and_then(|link| link.pod.as_deref()) else {
+            return;
+        };
+        let state = self.pools.state_of(address, std::slice::from_ref(claimant));
+        let is_owner = match state {
+            AllocationState::Allocated(pool, allocation) => pod.owns(pool.source.ipam, allocation),
+            _ => None,
+        };
+        // Without any allocation, as after a wipe, IPAM contradicts no other record.
+        claimant.rightful = pod.is_rightful(address, is_owner);
+        claimant.allocated = match state {
+            AllocationState::Free(_) => Some(false),
+            _ => is_owner,
+        };
     }
 
     /// Whether the only fact about `address` is a live claim of a pod: what [`Self::derive`] would
@@ -298,6 +323,8 @@ impl ClaimContext<'_> {
             since: link.since,
             beginning: Beginning::default(),
             is_newest: false,
+            rightful: None,
+            allocated: None,
             evidence: Vec::new(),
             left: None,
             registered: None,

@@ -225,6 +225,13 @@ pub struct Claimant {
     /// Whether it certainly began after the claims of all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_newest: bool,
+    /// Whether a record of the runtime, the network plugin or IPAM gives the address to its pod; `None` if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rightful: Option<bool>,
+    /// Whether IPAM has allocated the address to its pod; `None` if no pool that was read knows the address, or its owner cannot be
+    /// compared with the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocated: Option<bool>,
     /// Evidence for the claim; never empty for a claimant that has not left.
     pub evidence: Vec<Evidence>,
     /// Why it left; `None` while it is present.
@@ -331,6 +338,12 @@ pub struct ClaimantDigest {
     pub evidence: u64,
     /// Of its pod.
     pub pod: u64,
+    /// Of the pod's name alone.
+    pub pod_name: u64,
+    /// How much was known of the pod; 0 if nothing was.
+    pub pod_parts: u8,
+    /// Of what records have about the claim.
+    pub rightful: u64,
 }
 
 impl Conflict {

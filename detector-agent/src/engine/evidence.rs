@@ -42,6 +42,12 @@ impl Claimant {
             })
     }
 
+    /// Keeps what records had about the claim while they are not known again, as after a restart.
+    pub(super) fn keep_records(&mut self, before: &Self) {
+        self.rightful = self.rightful.or(before.rightful);
+        self.allocated = self.allocated.or(before.allocated);
+    }
+
     fn assigned(&self) -> impl Iterator<Item = &Evidence> {
         let evidence = self.evidence.iter();
         evidence.filter(|e| e.kind == EvidenceKind::Address)

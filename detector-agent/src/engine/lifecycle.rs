@@ -2,7 +2,7 @@
 //!
 //! Invariants: a conflict is raised once and resolved once and keeps its id in between; an update
 //! is emitted only if the claimants, the hardware address of one of their interfaces, the kind, the
-//! confidence, the receiver of the traffic or the sweep changed. A hardware address that becomes
+//! confidence, the receiver of the traffic, the sweep or what records have about a claim changed. A hardware address that becomes
 //! known afterwards is no change: a new conflict is one event.
 
 use std::{collections::BTreeSet, net::IpAddr};
@@ -350,13 +350,18 @@ impl TrackedConflict {
         let ids: BTreeSet<_> = decision.claimants.iter().map(|c| c.id).collect();
         let before = std::mem::take(&mut self.conflict.claimants);
         let (mut claimants, omitted) = listed(decision, bounds);
-        let differs = before.iter().filter(|c| c.left.is_none()).any(|b| {
-            let is_other = |c: &Claimant| {
-                (c.id, c.ifindex) == (b.id, b.ifindex)
-                    && (c.device != b.device || c.has_other_mac(b))
+        let mut differs = false;
+        for known in before.iter().filter(|c| c.left.is_none()) {
+            let is_same = |c: &&mut Claimant| (c.id, c.ifindex) == (known.id, known.ifindex);
+            let Some(claimant) = claimants.iter_mut().find(is_same) else {
+                continue;
             };
-            claimants.iter().any(is_other)
-        });
+            claimant.keep_records(known);
+            differs |= claimant.device != known.device
+                || claimant.has_other_mac(known)
+                || claimant.rightful != known.rightful
+                || claimant.allocated != known.allocated;
+        }
         let left = departed(before, &ids, leave_reason, bounds);
         claimants.extend(left);
         self.conflict.claimants = claimants;

@@ -3,13 +3,17 @@
 //! Invariants: at most one pod device per peer, and every pod device that has a peer is found by
 //! it; a generation is never used twice.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{
     change_budget::ChangeBudget,
     cni_networks::{CniNetworkId, CniNetworks},
     conflict::ClaimantId,
     hash::HashMap,
+    known_pod::KnownPod,
     observation::{IfIndex, Link, LinkKind, Mac, NsId, Peer, PortVlan, Timestamp, VlanProtocol},
 };
 
@@ -56,6 +60,8 @@ pub(super) struct LinkState {
     pub(super) changes: ChangeBudget,
     /// The network that the CNI result names, once it is known.
     pub(super) cni_network: Option<CniNetworkId>,
+    /// Its pod, once it is known.
+    pub(super) pod: Option<Arc<KnownPod>>,
     /// The name of that network may still come.
     pub(super) awaits_network: bool,
     /// The namespace of the pod's end. It is remembered when the peer is unset, so that a pod with
@@ -350,6 +356,13 @@ impl Links {
         peers.filter_map(|peer| self.pod_by_peer(peer))
     }
 
+    /// The name of the pod with this sandbox.
+    pub(super) fn pod_of_sandbox(&self, sandbox: &str) -> Option<&str> {
+        let mut pods = self.iter().filter_map(|link| link.pod.as_deref());
+        let pod = pods.find(|pod| pod.sandbox.as_deref() == Some(sandbox))?;
+        Some(&pod.name)
+    }
+
     /// Unsets the peer of a pod device; returns that device.
     pub(super) fn unset_peer(&mut self, peer: Peer) -> Option<&mut LinkState> {
         let ifindex = self.by_peer.remove(&peer)?;
@@ -443,6 +456,7 @@ impl Links {
             is_stale: false,
             changes: ChangeBudget::default(),
             cni_network: None,
+            pod: None,
             awaits_network: false,
             namespace: pod_peer(&link).map(|peer| peer.nsid),
             link,

@@ -45,6 +45,7 @@ mod hash;
 mod ids;
 mod in_flight_snapshots;
 mod kernel_objects;
+mod known_pod;
 mod lifecycle;
 mod links;
 mod moves;
@@ -76,6 +77,7 @@ pub use claimed_addresses::{AddressHolder, ClaimedUpdate, MAX_CLAIMED_ADDRESSES}
 pub use conflict::*;
 pub use evidence_detail::EvidenceDetail;
 pub use facts::MAX_ASSIGNMENTS;
+pub use known_pod::KnownPod;
 pub use links::PodDevice;
 pub use network::{Network, NotANetwork};
 pub use observation::*;

@@ -232,8 +232,8 @@ impl AnyEvent {
         event
     }
 
-    /// Whether `newer` contains nothing that this event does not. A pod that is unknown in `newer` makes no
-    /// difference: right after a start all of them are.
+    /// Whether `newer` contains nothing that this event does not. What is unknown of a pod in `newer` makes no
+    /// difference: right after a start nothing is known, and then each source answers at another time.
     #[must_use]
     pub fn supersedes(&self, newer: &Self) -> bool {
         match (self, newer) {
@@ -242,9 +242,10 @@ impl AnyEvent {
                 let (one, other) = (&one.data, &other.data);
                 one.kind == other.kind
                     && one.cause == other.cause
+                    && one.owner == other.owner
                     && one.device == other.device
                     && one.also_on == other.also_on
-                    && (other.pod.is_none() || one.pod == other.pod)
+                    && covers_pod(one.pod.as_deref(), other.pod.as_deref())
             }
             _ => false,
         }
@@ -290,13 +291,24 @@ impl AnyEvent {
     }
 }
 
+/// Whether `newer` has nothing about a pod that `known` does not.
+fn covers_pod(known: Option<&Pod>, newer: Option<&Pod>) -> bool {
+    match (known, newer) {
+        (_, None) => true,
+        (None, Some(_)) => false,
+        (Some(known), Some(newer)) => known.covers(newer),
+    }
+}
+
 fn conflict_supersedes(one: &Event, other: &Event) -> bool {
     let (one, other) = (&one.data, &other.data);
     let same = |(one, other): (&ClaimantData, &ClaimantData)| {
         one.device == other.device
             && one.ifindex == other.ifindex
             && one.left == other.left
-            && (other.pod.is_none() || one.pod == other.pod)
+            && (other.rightful.is_none() || one.rightful == other.rightful)
+            && (other.allocated.is_none() || one.allocated == other.allocated)
+            && covers_pod(one.pod.as_deref(), other.pod.as_deref())
     };
     one.kind == other.kind
         && one.sweep == other.sweep

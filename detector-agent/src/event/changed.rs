@@ -29,6 +29,8 @@ pub enum ChangedField {
     Pod,
     /// Which claimant is the newest, or how that is known.
     Newest,
+    /// Which claimants are rightful, or to which pod IPAM has allocated the address.
+    Rightful,
     /// The address sweep that it is part of.
     Sweep,
 }
@@ -64,13 +66,20 @@ impl ChangedField {
             ),
             (Self::Claimants, joined_or_left),
             (Self::Evidence, differs(|c| c.evidence)),
-            (Self::Pod, differs(|c| c.pod)),
+            (Self::Pod, remaining.iter().any(has_other_pod)),
             (Self::Newest, before.newest != now.newest),
+            (Self::Rightful, differs(|c| c.rightful)),
             (Self::Sweep, before.sweep != now.sweep),
         ];
         let changed = changed.into_iter().filter(|(_, is_changed)| *is_changed);
         changed.map(|(field, _)| field).collect()
     }
+}
+
+/// Whether another pod or more of it is known. Less is known after a restart until all sources have answered, which is no change.
+fn has_other_pod((before, now): &(ClaimantDigest, ClaimantDigest)) -> bool {
+    let is_less = now.pod_parts < before.pod_parts && now.pod_name == before.pod_name;
+    now.pod_parts > 0 && before.pod != now.pod && !is_less
 }
 
 impl ConflictData {
@@ -115,6 +124,13 @@ impl ClaimantData {
             identity: hash(&(&self.device, self.ifindex, left)),
             evidence: hash(&evidence),
             pod: hash(&self.pod.as_deref().map(pod_parts)),
+            pod_name: hash(&self.pod.as_deref().map(|pod| (&pod.namespace, &pod.name))),
+            pod_parts: self.pod.as_deref().map_or(0, Pod::known_parts),
+            rightful: match (self.rightful, self.allocated) {
+                // As of a claimant that an earlier version stored.
+                (None, None) => 0,
+                records => hash(&records),
+            },
         }
     }
 }
@@ -139,6 +155,10 @@ fn hash(value: &impl Hash) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+    use std::sync::Arc;
+
     use super::*;
     use crate::{
         engine::{Confidence, EvidenceDetail},
@@ -174,7 +194,14 @@ mod tests {
             changed(|c| c.claimants[0].evidence[0].detail = Some(EvidenceDetail::Tentative)),
             [ChangedField::Evidence]
         );
-        assert_eq!(changed(|c| c.claimants[0].pod = None), [ChangedField::Pod]);
+        assert_eq!(
+            changed(|c| pod_of(c).name = "another".to_owned()),
+            [ChangedField::Pod]
+        );
+        assert_eq!(
+            changed(|c| pod_of(c).uid = Some("uid".to_owned())),
+            [ChangedField::Pod]
+        );
         assert_eq!(
             changed(|c| {
                 c.claimants[1].newest = true;
@@ -183,9 +210,35 @@ mod tests {
             [ChangedField::Newest]
         );
         assert_eq!(
+            changed(|c| c.claimants[1].rightful = Some(true)),
+            [ChangedField::Rightful]
+        );
+        assert_eq!(
             changed(|c| c.sweep = Some(crate::engine::AnomalyId(1))),
             [ChangedField::Sweep]
         );
+    }
+
+    fn pod_of(conflict: &mut ConflictData) -> &mut Pod {
+        Arc::make_mut(conflict.claimants[0].pod.as_mut().unwrap())
+    }
+
+    #[test]
+    fn pod_of_which_less_is_known_is_no_change() {
+        let mut before = samples::event("1", Change::Raised, "c", "10.0.0.1").data;
+        pod_of(&mut before).uid = Some("uid".to_owned());
+        let now = |change: fn(&mut ConflictData)| {
+            let mut now = before.clone();
+            change(&mut now);
+            ChangedField::between(&before.digest(), &now.digest())
+        };
+        assert_eq!(now(|c| c.claimants[0].pod = None), []);
+        assert_eq!(now(|c| pod_of(c).uid = None), []);
+        let other = now(|c| {
+            let pod = pod_of(c);
+            (pod.uid, pod.name) = (None, "another".to_owned());
+        });
+        assert_eq!(other, [ChangedField::Pod]);
     }
 
     #[test]

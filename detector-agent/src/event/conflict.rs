@@ -4,7 +4,7 @@ use std::{borrow::Cow, net::IpAddr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ChangedField, Guidance, NewestBy, SubjectState, names};
+use super::{ChangedField, Guidance, NewestBy, SubjectState, names, next_step::Rights};
 use crate::{
     clock::{Moment, WallTime},
     engine::{
@@ -104,6 +104,13 @@ pub struct ClaimantData {
     /// How that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newest_by: Option<NewestBy>,
+    /// Whether a record of the container runtime, the network plugin or IPAM gives the address to its pod. Absent if no record is
+    /// known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rightful: Option<bool>,
+    /// Whether IPAM has allocated the address to its pod. Absent if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocated: Option<bool>,
     /// Its pod.
     pub pod: Option<Arc<Pod>>,
     /// Why the pod is not known.
@@ -209,14 +216,52 @@ impl ConflictData {
         self.claimants.iter().filter(|c| c.left.is_none())
     }
 
-    /// The claimants that contest the address: those that do not have it for certain, except the first one if
-    /// none has it for certain.
+    /// The claimants that contest the address. If some are known to be rightful, all others do; else those that do not have
+    /// it for certain, except the first one if none has it for certain.
     pub fn contesters(&self) -> impl Iterator<Item = &ClaimantData> {
+        let is_rightful = |c: &ClaimantData| c.rightful == Some(true);
+        let has_rightful = self.present().any(is_rightful);
         // The claimants are listed oldest first.
         let owner = self.present().min_by_key(|c| !c.is_certain());
         let is_owner = move |c: &ClaimantData| owner.is_some_and(|owner| std::ptr::eq(owner, c));
-        self.present()
-            .filter(move |c| !c.is_certain() && !is_owner(c))
+        self.present().filter(move |c| {
+            if has_rightful {
+                !is_rightful(c)
+            } else {
+                !c.is_certain() && !is_owner(c)
+            }
+        })
+    }
+
+    /// What is known of which claimants are rightful.
+    #[must_use]
+    pub fn rights(&self) -> Rights {
+        Rights::of(self.present().map(|c| c.rightful))
+    }
+
+    /// The newest claimant, and how that is known.
+    #[must_use]
+    pub fn newest(&self) -> Option<(&ClaimantData, NewestBy)> {
+        self.present().find_map(|c| Some((c, c.newest()?)))
+    }
+
+    /// What distinguishes a present claimant from the others, for people: that it is rightful, or else that it is the newest.
+    #[must_use]
+    pub fn mark(&self, claimant: &ClaimantData) -> Option<&'static str> {
+        let mark = match self.rights() {
+            Rights::Known => (claimant.rightful == Some(true)).then_some("rightful"),
+            Rights::Doubtful => (claimant.rightful == Some(false)).then_some("not rightful"),
+            Rights::Equal => claimant.newest().map(|_| "newest"),
+        };
+        mark.filter(|_| claimant.left.is_none())
+    }
+
+    /// Whether the others lose the allocation or the route of the address with the newest claimant.
+    #[must_use]
+    pub fn newest_takes_address(&self) -> bool {
+        self.newest().is_some_and(|(newest, _)| {
+            newest.allocated == Some(true) || self.traffic_goes_to.as_ref() == Some(&newest.device)
+        })
     }
 
     /// Whether it ended.
@@ -258,6 +303,8 @@ impl ClaimantData {
             since_unknown_because: claimant.beginning.unknown.map(|why| why.text().into()),
             newest: claimant.is_newest,
             newest_by: claimant.is_newest.then_some(NewestBy::FirstSight),
+            rightful: claimant.rightful,
+            allocated: claimant.allocated,
             pod,
             pod_unknown_because,
             evidence: claimant

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::{AnomalyData, SubjectKind};
 use crate::{
-    engine::{AnomalyKind, Confidence, ConflictKind},
+    engine::{AnomalyCause, AnomalyKind, Confidence, ConflictKind},
     health::Role,
 };
 
@@ -126,6 +126,9 @@ pub fn part_runbook_url(role: Role) -> Option<String> {
 #[must_use]
 pub fn anomaly_effect(data: &AnomalyData) -> &'static str {
     match data.kind {
+        AnomalyKind::IpamDrift if data.cause == AnomalyCause::OwnedByAnother => {
+            "If both pods have the address, only one of them receives its traffic."
+        }
         AnomalyKind::IpamDrift => "Traffic is not affected yet; the next pod may get the address.",
         AnomalyKind::IpamLeak => "Traffic is not affected.",
         AnomalyKind::GatewayUnresolved => {

@@ -49,7 +49,7 @@ contract_names! {
     EvidenceKind: Address Arp Ndp Neighbour;
     LeaveReason: DeviceRemoved AddressRemoved Expired;
     AnomalyKind: IpamDrift IpamLeak GatewayUnresolved RouteAstray AddressSweep PodCidrOverlap RogueRouter MacDuplicate MacMoved;
-    AnomalyCause: NotAllocated TwoOwners SharedOwner NoLiveOwner RepeatedRequests OtherDevice RouteGone ContestsMany SeveralNodes RouterAdvertisement SeveralPorts LearnedElsewhere;
+    AnomalyCause: NotAllocated TwoOwners SharedOwner OwnedByAnother NoLiveOwner RepeatedRequests OtherDevice RouteGone ContestsMany SeveralNodes RouterAdvertisement SeveralPorts LearnedElsewhere;
     ResolveReason: Allocated Released AddressGone InUse Quiet DeviceGone RouteRight ContestsFew RangeUnique MacUnique NotSeen;
     Ipam: HostLocal Calico Aws;
 }

@@ -9,7 +9,7 @@ use super::{
     AnomalyData, ClaimantData, ConflictData, NewestBy, SubjectKind,
     summary::{claimant, enumeration, pod_name},
 };
-use crate::engine::{AnomalyKind, Confidence, ConflictKind, ConflictScope};
+use crate::engine::{AnomalyCause, AnomalyKind, Confidence, ConflictKind, ConflictScope};
 
 /// Claimants named in a sentence; the others are counted.
 const NAMED: usize = 4;
@@ -37,16 +37,25 @@ impl Guidance {
                 runbook_url: SubjectKind::Anomaly(AnomalyKind::AddressSweep).runbook_url(),
             });
         }
-        let mut newest = data.present().filter_map(|c| Some((c, c.newest()?)));
+        let scope = data.scope;
+        let newest = data.newest();
+        let of_right = |right| data.present().filter(move |c| c.rightful == Some(right));
+        let others = || {
+            data.present()
+                .filter(|c| newest.is_some_and(|(newest, _)| !std::ptr::eq(newest, *c)))
+        };
         let situation = ConflictSituation {
+            node: &data.node,
             kind: data.kind,
             confidence: data.confidence,
             has_many_addresses: false,
-            pods: names(data.scope, data.present().filter(|c| c.pod.is_some())),
-            contesters: names(data.scope, data.contesters()),
-            newest: newest
-                .next()
-                .map(|(newest, by)| (pod_of(data.scope, newest), by)),
+            pods: names(scope, data.present().filter(|c| c.pod.is_some())),
+            contesters: names(scope, data.contesters()),
+            rights: data.rights(),
+            rightful: names(scope, of_right(true)),
+            not_rightful: names(scope, of_right(false)),
+            newest: newest.map(|(newest, by)| (pod_of(scope, newest), by)),
+            to_recreate: names(scope, others().filter(|_| data.newest_takes_address())),
         };
         Some(Self {
             next_step: situation.next_step(),
@@ -87,9 +96,41 @@ pub fn unknown_pod_of(device: &str) -> String {
     format!("the pod of {device}")
 }
 
+/// What is known of which claimants are rightful.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Nothing that distinguishes them: all are alike.
+    Equal,
+    /// Some are, and some are not.
+    Known,
+    /// Some are not, and of the others that is not known.
+    Doubtful,
+}
+
+impl Rights {
+    /// From what is known of each claimant.
+    pub fn of(claimants: impl Iterator<Item = Option<bool>>) -> Self {
+        let (mut yes, mut no, mut unknown) = (false, false, false);
+        for rightful in claimants {
+            match rightful {
+                Some(true) => yes = true,
+                Some(false) => no = true,
+                None => unknown = true,
+            }
+        }
+        match (yes, no, unknown) {
+            (true, true, _) => Self::Known,
+            (false, true, true) => Self::Doubtful,
+            _ => Self::Equal,
+        }
+    }
+}
+
 /// What the next step for conflicts of the same claimants depends on.
 #[derive(Debug)]
-pub struct ConflictSituation {
+pub struct ConflictSituation<'d> {
+    /// The node's name.
+    pub node: &'d str,
     /// Their kind.
     pub kind: ConflictKind,
     /// How certain the evidence is.
@@ -100,19 +141,31 @@ pub struct ConflictSituation {
     pub pods: Option<String>,
     /// The claimants that contest an address which another one has.
     pub contesters: Option<String>,
+    /// What is known of which claimants are rightful.
+    pub rights: Rights,
+    /// The claimants that are.
+    pub rightful: Option<String>,
+    /// The claimants that are known not to be.
+    pub not_rightful: Option<String>,
     /// The pod of the newest claimant, and how that is known.
     pub newest: Option<(String, NewestBy)>,
+    /// The other claimants, if the allocation or the route of the address goes with the newest.
+    pub to_recreate: Option<String>,
 }
 
-impl ConflictSituation {
+impl ConflictSituation<'_> {
     /// What to do.
     #[must_use]
     pub fn next_step(&self) -> String {
-        let them = if self.has_many_addresses {
-            "them"
+        let (them, the_address_was) = if self.has_many_addresses {
+            ("them", "The addresses were")
         } else {
-            "it"
+            ("it", "The address was")
         };
+        let (rightful, not_rightful) = (
+            self.rightful.as_deref().unwrap_or("another pod"),
+            self.not_rightful.as_deref().unwrap_or("the other pod"),
+        );
         match (self.kind, self.confidence) {
             (ConflictKind::Host, _) => match &self.pods {
                 Some(pods) => format!(
@@ -123,18 +176,36 @@ impl ConflictSituation {
             (ConflictKind::Flapping, _) => {
                 "Check the election between the holders (keepalived, kube-vip, MetalLB); deleting a pod does not help.".to_owned()
             }
+            (ConflictKind::Duplicate, Confidence::Observed) if self.rights == Rights::Known => {
+                format!(
+                    "{the_address_was} given to {rightful}: check whether {not_rightful} is meant to answer for {them} (a VIP, a proxy); otherwise delete {not_rightful}."
+                )
+            }
+            (ConflictKind::Duplicate, Confidence::Certain) if self.rights == Rights::Known => {
+                format!(
+                    "Delete {not_rightful}. {the_address_was} given to {rightful}; no record of the container runtime, the network plugin or IPAM gives {them} to {not_rightful}."
+                )
+            }
+            (ConflictKind::Duplicate, _) if self.rights == Rights::Doubtful => format!(
+                "No record of the container runtime, the network plugin or IPAM gives {them} to {not_rightful}: check whether that pod is meant to have {them} (a VIP, a proxy). If it is not, delete that pod, not the newest."
+            ),
             (ConflictKind::Duplicate, Confidence::Observed) => {
                 let contesters = self.contesters.as_deref().unwrap_or("the pod");
                 format!(
                     "Only ARP, NDP or the neighbour table shows the claim of {contesters}: check whether that pod is meant to answer for {them} (a VIP, a proxy); otherwise delete it."
                 )
             }
-            (ConflictKind::Duplicate, Confidence::Certain) => match &self.newest {
-                Some((newest, by)) => format!(
+            (ConflictKind::Duplicate, Confidence::Certain) => match (&self.newest, &self.to_recreate) {
+                (Some((newest, by)), Some(others)) => format!(
+                    "Keep new pods off the node (kubectl cordon {}), delete {newest}, the newest claimant, {}, and then recreate {others}: the allocation or the route of the address goes with the newest.",
+                    self.node,
+                    by.text()
+                ),
+                (Some((newest, by)), None) => format!(
                     "Delete {newest}, the newest claimant, {}; the controller of the pod creates it again with another address.",
                     by.text()
                 ),
-                None => "Delete the pod that came last: the runbook shows how to find out which one that is.".to_owned(),
+                (None, _) => "Delete the pod that came last: the runbook shows how to find out which one that is.".to_owned(),
             },
         }
     }
@@ -149,6 +220,9 @@ pub fn anomaly_next_step(data: &AnomalyData) -> String {
         None => "the pod".to_owned(),
     };
     match data.kind {
+        AnomalyKind::IpamDrift if data.cause == AnomalyCause::OwnedByAnother => format!(
+            "If the address is in conflict, follow the next step of the conflict. Otherwise recreate {pod}, and find out whether it assigned the address to itself."
+        ),
         AnomalyKind::IpamDrift => format!(
             "Keep new pods off the node (kubectl cordon {node}), then restore the allocation or recreate {pod}."
         ),
@@ -181,7 +255,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
     use super::*;
-    use crate::event::samples;
+    use crate::{engine::EvidenceKind, event::samples};
 
     #[test]
     fn conflict_of_a_sweep_leads_to_the_sweep() {
@@ -205,6 +279,70 @@ mod tests {
         let guidance = Guidance::of_conflict(&data).unwrap();
         let start = "Delete the pod of veth-b, the newest claimant, ";
         assert!(guidance.next_step.starts_with(start), "{guidance:?}");
+    }
+
+    /// A certain conflict of default/a (veth-a), which has the traffic, and default/b (veth-b), the newest.
+    fn with_rights(a: Option<bool>, b: Option<bool>) -> ConflictData {
+        let mut data = samples::raised("10.0.0.1").data;
+        (data.claimants[0].rightful, data.claimants[1].rightful) = (a, b);
+        data.claimants[1].newest = true;
+        data.claimants[1].newest_by = Some(NewestBy::FirstSight);
+        data
+    }
+
+    fn step(data: &ConflictData) -> String {
+        Guidance::of_conflict(data).unwrap().next_step
+    }
+
+    #[test]
+    fn rightful_outranks_newest() {
+        let squatted = with_rights(Some(false), Some(true));
+        let text = step(&squatted);
+        assert!(text.starts_with("Delete default/a (veth-a). "), "{text}");
+        assert!(text.contains("given to default/b (veth-b)"), "{text}");
+        // The newest is the one without a right.
+        let text = step(&with_rights(Some(true), Some(false)));
+        assert!(text.starts_with("Delete default/b (veth-b). "), "{text}");
+        // The pod of the newest is not known yet.
+        let text = step(&with_rights(Some(false), None));
+        assert!(!text.contains("veth-b"), "{text}");
+        assert!(text.contains("IPAM gives it to default/a"), "{text}");
+        for alike in [Some(true), Some(false), None] {
+            let text = step(&with_rights(alike, alike));
+            assert!(text.starts_with("Delete default/b (veth-b), the"), "{text}");
+        }
+    }
+
+    #[test]
+    fn rightful_claimant_seen_in_frames_is_not_blamed() {
+        for evidence in [EvidenceKind::Arp, EvidenceKind::Address] {
+            let mut data = with_rights(Some(false), Some(true));
+            data.confidence = Confidence::Observed;
+            data.claimants[1].evidence[0].kind = EvidenceKind::Arp;
+            data.claimants[0].evidence[0].kind = evidence;
+            let text = step(&data);
+            let end = "otherwise delete default/a (veth-a).";
+            assert!(text.ends_with(end), "{text}");
+            let contesters = data.contesters().map(|c| c.device.as_str());
+            assert_eq!(Vec::from_iter(contesters), ["veth-a"]);
+        }
+    }
+
+    #[test]
+    fn survivors_are_recreated_if_the_newest_has_route_or_allocation() {
+        let plain = with_rights(Some(true), Some(true));
+        assert!(!step(&plain).contains("cordon"));
+        let mut routed = plain.clone();
+        routed.traffic_goes_to = Some("veth-b".to_owned());
+        let mut allocated = plain.clone();
+        allocated.claimants[1].allocated = Some(true);
+        for data in [routed, allocated] {
+            let text = step(&data);
+            let start =
+                "Keep new pods off the node (kubectl cordon node-1), delete default/b (veth-b)";
+            assert!(text.starts_with(start), "{text}");
+            assert!(text.contains("recreate default/a (veth-a)"), "{text}");
+        }
     }
 
     #[test]

@@ -163,6 +163,11 @@ pub fn claimants(item: &Item, width: usize) -> String {
     }
 }
 
+fn role(conflict: &ConflictData, claimant: &ClaimantData) -> String {
+    let role = conflict.mark(claimant);
+    role.map(|role| format!(" ({role})")).unwrap_or_default()
+}
+
 /// Every name with its mark if they fit, else as many as fit shortened, the traffic's receiver always among them.
 fn conflict_claimants(conflict: &ConflictData, width: usize) -> String {
     let mut shown: Vec<&ClaimantData> = conflict.claimants.iter().collect();
@@ -176,13 +181,9 @@ fn conflict_claimants(conflict: &ConflictData, width: usize) -> String {
             Some(_) => text::pod(claimant),
             None => clean(&claimant.device).into_owned(),
         };
-        let newest = if claimant.newest().is_some() {
-            " (newest)"
-        } else {
-            ""
-        };
-        let width = width.saturating_sub(newest.len());
-        format!("{mark}{}{newest}", shorten_middle(&name, width))
+        let role = role(conflict, claimant);
+        let width = width.saturating_sub(role.len());
+        format!("{mark}{}{role}", shorten_middle(&name, width))
     };
     let all: Vec<String> = shown.iter().map(|c| label(c, usize::MAX)).collect();
     let all = all.join("  ");
@@ -199,8 +200,8 @@ fn conflict_claimants(conflict: &ConflictData, width: usize) -> String {
         .position(|c| text::receives_traffic(conflict, c));
     let fits = |count: &usize| {
         // One column for the mark.
-        let newest = shown.iter().any(|c| c.newest().is_some());
-        let names = *count * (SHORTEST_NAME + SPACING) + 1 + usize::from(newest) * 9;
+        let roles = shown.iter().map(|c| role(conflict, c).len());
+        let names = *count * (SHORTEST_NAME + SPACING) + 1 + roles.max().unwrap_or(0);
         names + more(*count).len() <= width + SPACING
     };
     let count = (1..=shown.len()).rev().find(fits).unwrap_or(1);

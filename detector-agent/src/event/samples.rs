@@ -71,6 +71,8 @@ pub(crate) fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
         since_unknown_because: None,
         newest: false,
         newest_by: None,
+        rightful: None,
+        allocated: None,
         pod: pod.map(|name| Arc::new(Pod::named("default", name, Via::Cri))),
         pod_unknown_because: None,
         evidence: vec![EvidenceData {

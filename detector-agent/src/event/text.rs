@@ -207,15 +207,13 @@ pub fn claimant_table(
         let mac = claimant
             .mac
             .map_or_else(|| "unknown".to_owned(), |mac| mac.to_string());
-        let newest = match claimant.newest() {
-            Some(_) => " (newest)",
-            None => "",
-        };
+        let role = conflict.and_then(|conflict| conflict.mark(claimant));
+        let role = role.map(|role| format!(" ({role})")).unwrap_or_default();
         let (mut pod, mut device) = (pod(claimant), device(scope, claimant));
         if claimant.pod.is_some() {
-            pod += newest;
+            pod += &role;
         } else {
-            device += newest;
+            device += &*role;
         }
         let cells = [
             Some(mark.to_owned()),

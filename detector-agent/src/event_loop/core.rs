@@ -158,6 +158,9 @@ impl Core {
         let now = clock::now();
         self.engine
             .networks_known(now, &update.networks, &mut self.effects);
+        let devices = update.pods.iter().chain(&update.details);
+        let known = self.outputs.reporter.known_pods(devices);
+        self.engine.pod_records_known(now, known, &mut self.effects);
         self.engine.pods_known(now, &update.pods, &mut self.effects);
         self.apply_effects();
         self.recheck_fleet_pods(update);

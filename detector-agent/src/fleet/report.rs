@@ -142,6 +142,8 @@ fn claimant(claimant: &ConflictClaimant, report: &Report, node: &str, now: Times
         since,
         beginning,
         is_newest: false,
+        rightful: None,
+        allocated: None,
         evidence: evidence.into_iter().collect(),
         left: claimant.left,
         registered: Some(

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
 use super::{Pod, PodAnswer, PodSources, SourceState, SourceStatus, Via, resolver::LookupRequest};
-use crate::engine::{Claimant, ClaimantId, IfIndex, PodDevice};
+use crate::engine::{Claimant, ClaimantId, IfIndex, KnownPod, PodDevice};
 
 /// Why a claimant that is the node itself has no pod.
 pub const IS_THE_NODE: &str = "the claimant is the node itself";
@@ -27,7 +27,7 @@ fn registered_pod(claimant: &Claimant) -> PodAnswer {
 }
 
 /// A device by index and generation.
-pub(super) type DeviceId = (IfIndex, u64);
+pub(crate) type DeviceId = (IfIndex, u64);
 
 /// What is known of all devices.
 #[derive(Debug, Default)]
@@ -69,6 +69,19 @@ impl PodDirectory {
             Some(answer) => answer.clone(),
             None => PodAnswer::Unknown(self.reason_before_first_lookup().into()),
         }
+    }
+
+    /// What the engine compares with the claims of these devices, of those whose pod is known.
+    pub fn known_pods<'d>(
+        &self,
+        devices: impl Iterator<Item = &'d DeviceId>,
+    ) -> Vec<(IfIndex, u64, KnownPod)> {
+        let known = |(ifindex, generation): &DeviceId| match self.pod_behind(*ifindex, *generation)
+        {
+            PodAnswer::Known(pod) => Some((*ifindex, *generation, pod.to_known())),
+            PodAnswer::Unknown(_) => None,
+        };
+        devices.filter_map(known).collect()
     }
 
     /// Whether the answer about a device will stay unless something changes: no further attempt is planned, a source works, and none fails.
@@ -156,6 +169,14 @@ impl PodLookups {
                 peer: claimant.peer,
             })
         })
+    }
+
+    /// What the engine compares with the claims of these devices, of those whose pod is known.
+    pub(crate) fn known_pods<'d>(
+        &self,
+        devices: impl Iterator<Item = &'d DeviceId>,
+    ) -> Vec<(IfIndex, u64, KnownPod)> {
+        self.directory.known_pods(devices)
     }
 
     pub(crate) fn device_appeared(&self, device: &PodDevice) {

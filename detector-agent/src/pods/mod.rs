@@ -48,7 +48,7 @@ use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::WallTime;
+use crate::{clock::WallTime, engine::KnownPod};
 #[cfg(feature = "node")]
 pub use cni_cache::CniCache;
 #[cfg(feature = "node")]
@@ -139,10 +139,18 @@ pub struct Pod {
     /// [`MAX_PRIMARY_ADDRESSES`]. Not part of events.
     #[serde(skip)]
     pub primary_addresses: Vec<IpAddr>,
+    /// The addresses of its further interfaces, by the CNI result cache; at most [`MAX_FURTHER_ADDRESSES`]. Not part of events.
+    #[serde(skip)]
+    pub further_addresses: Vec<IpAddr>,
+    /// It was recognised by the addresses on its device alone. Not part of events.
+    #[serde(skip)]
+    pub is_matched_by_address: bool,
 }
 
 /// Most primary addresses of one pod. Kubernetes allows one of each family.
 pub const MAX_PRIMARY_ADDRESSES: usize = 16;
+/// Most addresses of the further interfaces of one pod.
+pub const MAX_FURTHER_ADDRESSES: usize = 64;
 
 /// The workload a pod belongs to: a Deployment, a StatefulSet, ….
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -169,7 +177,50 @@ impl Pod {
             created_at: None,
             sandbox_created_at: None,
             primary_addresses: Vec::new(),
+            further_addresses: Vec::new(),
+            is_matched_by_address: false,
         }
+    }
+
+    /// What the engine compares with claims.
+    #[must_use]
+    pub fn to_known(&self) -> KnownPod {
+        let addresses = self.primary_addresses.iter().chain(&self.further_addresses);
+        KnownPod {
+            name: format!("{}/{}", self.namespace, self.name),
+            sandbox: self.container_id.as_deref().map(Arc::from),
+            addresses: addresses.copied().collect(),
+            is_matched_by_address: self.is_matched_by_address,
+        }
+    }
+
+    /// Whether `newer` is the same pod, and has nothing that this does not. Which source found it makes no difference.
+    #[must_use]
+    pub fn covers(&self, newer: &Self) -> bool {
+        fn covers<T: PartialEq>(known: &Option<T>, newer: &Option<T>) -> bool {
+            newer.is_none() || known == newer
+        }
+        (&self.namespace, &self.name) == (&newer.namespace, &newer.name)
+            && covers(&self.uid, &newer.uid)
+            && covers(&self.container_id, &newer.container_id)
+            && covers(&self.owner, &newer.owner)
+            && covers(&self.created_at, &newer.created_at)
+            && covers(&self.sandbox_created_at, &newer.sandbox_created_at)
+            && (newer.labels.is_empty() || self.labels == newer.labels)
+            && (self.terminating || !newer.terminating)
+    }
+
+    /// How much is known of it: the number of its fields that have a value.
+    #[must_use]
+    pub fn known_parts(&self) -> u8 {
+        let parts = [
+            self.uid.is_some(),
+            self.container_id.is_some(),
+            self.owner.is_some(),
+            !self.labels.is_empty(),
+            self.terminating,
+        ];
+        1 + parts.into_iter().map(u8::from).sum::<u8>()
     }
 
     /// Whether both are the same pod, regardless of the source.

@@ -16,7 +16,7 @@ use super::{
     lines::{Lines, WriteOutcome},
 };
 use crate::{
-    engine::{Anomaly, Claimant, Confidence, Conflict, IfIndex, PodDevice, Reported},
+    engine::{Anomaly, Claimant, Confidence, Conflict, IfIndex, KnownPod, PodDevice, Reported},
     event::{
         AnyEvent, Change, ConflictData, ContractName as _, Event, EventMaker, EventSubject,
         summary::{anomaly_subject, anomaly_title, claimants, resolve_reason, scoped_address},
@@ -255,6 +255,15 @@ impl Reporter {
         for sink in &mut self.sinks {
             sink.display(&event);
         }
+    }
+
+    /// What the engine compares with the claims of these devices (index and generation), of those whose pod is known.
+    #[must_use]
+    pub fn known_pods<'d>(
+        &self,
+        devices: impl Iterator<Item = &'d (IfIndex, u64)>,
+    ) -> Vec<(IfIndex, u64, KnownPod)> {
+        self.pods.known_pods(devices)
     }
 
     /// A device appeared, or something about it changed.

@@ -162,8 +162,8 @@ fn conflict_line(time: WallTime, change: &str, conflict: &ConflictData) -> Strin
             if text::receives_traffic(conflict, claimant) {
                 label.insert(0, '→');
             }
-            if claimant.newest().is_some() {
-                label.push_str(" (newest)");
+            if let Some(mark) = conflict.mark(claimant) {
+                label.push_str(&format!(" ({mark})"));
             }
             if let Some(reason) = claimant.left {
                 label.push_str(&format!(" {}", text::left(reason)));

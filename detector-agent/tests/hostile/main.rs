@@ -22,6 +22,7 @@ mod own_stacks;
 mod poisoned_event;
 mod renames;
 mod routers;
+mod squatting;
 mod storm;
 mod sweep;
 mod threat_model;

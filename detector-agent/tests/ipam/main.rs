@@ -6,6 +6,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod advice;
 mod host_local;
 mod remote;
 mod sources;

@@ -98,6 +98,8 @@ mod tests {
             since_unknown_because: None,
             newest: false,
             newest_by: None,
+            rightful: None,
+            allocated: None,
             left: left.map(str::to_owned),
             pod: None,
             pod_unknown_because: None,
@@ -136,6 +138,7 @@ mod tests {
             traffic_goes_to: Some("veth1".to_owned()),
             sweep: None,
             claimants,
+            guidance: None,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use super::{
-    super::{conflict::Claimant, lifecycle::DecisionTime, settings::Bounds},
+    super::{conflict::Claimant, known_pod::sandbox_of, lifecycle::DecisionTime, settings::Bounds},
     lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
     model::{AnomalyCause, AnomalyEffect, AnomalyKind, ResolveReason},
     pools::{
@@ -17,6 +17,23 @@ const MAX_AGE: Duration = Duration::from_secs(1);
 /// The most requests that wait for a read.
 const MAX_PENDING: usize = 1024;
 
+/// What the pools have about a live address.
+enum Judgement {
+    /// There is nothing wrong, or nothing is known.
+    Resolved(ResolveReason),
+    /// The part of this pool that should know the address was not read.
+    Unread(PoolId),
+    /// There is an allocation, whose owner is not known, or not known yet: `host-local` creates the file before it writes the
+    /// owner into it.
+    OwnerUnknown,
+    /// The allocation has two owners, or one that it shares.
+    Owners(AnomalyDetails),
+    /// The allocation is another pod's.
+    OwnedByAnother(Arc<Pool>, AnomalyDetails),
+    /// There is no allocation.
+    Free(Arc<Pool>),
+}
+
 impl Anomalies {
     pub(in crate::engine) fn has_pools(&self) -> bool {
         !self.pools.is_empty()
@@ -29,6 +46,7 @@ impl Anomalies {
         is_open(AnomalyKind::IpamDrift)
             || is_open(AnomalyKind::IpamLeak)
             || self.unallocated_since.contains_key(&address)
+            || self.owned_by_another_since.contains_key(&address)
             || self.unused_since.contains_key(&address)
     }
 
@@ -43,8 +61,9 @@ impl Anomalies {
                 let known = self.pools.put(pool);
                 match changed {
                     ChangedAddresses::Only(addresses) if known.is_some() => {
-                        let unallocated = self.unallocated_since.keys().copied();
-                        Some(addresses.into_iter().chain(unallocated).collect())
+                        let pending = self.unallocated_since.keys();
+                        let pending = pending.chain(self.owned_by_another_since.keys());
+                        Some(addresses.into_iter().chain(pending.copied()).collect())
                     }
                     _ => None,
                 }
@@ -58,11 +77,13 @@ impl Anomalies {
         }
     }
 
-    /// Checks a live address for `ipam_drift`. `holders`: the pods that hold it, oldest first.
-    pub(in crate::engine) fn check_drift(
+    /// Checks a live address for `ipam_drift`. `holders`: the pods that hold it, oldest first. `pod_of`: the name of the
+    /// pod with a sandbox.
+    pub(in crate::engine) fn check_drift<'p>(
         &mut self,
         address: IpAddr,
         holders: &[Claimant],
+        pod_of: impl FnOnce(&str) -> Option<&'p str>,
         at: DecisionTime,
         bounds: &Bounds,
         effects: &mut Vec<AnomalyEffect>,
@@ -70,77 +91,130 @@ impl Anomalies {
         let key = AnomalyKey::of(AnomalyKind::IpamDrift, address);
         if holders.is_empty() {
             self.unallocated_since.remove(&address);
+            self.owned_by_another_since.remove(&address);
             self.resolve(&key, ResolveReason::AddressGone, at, effects);
             return;
         }
-        let details = match self.pools.state_of(address, holders) {
-            AllocationState::Unknown => Err(ResolveReason::NotSeen),
-            AllocationState::Unread(pool) => {
+        let judgement = self.judge(address, holders, pod_of);
+        if !matches!(judgement, Judgement::Free(_)) {
+            self.unallocated_since.remove(&address);
+        }
+        if !matches!(
+            judgement,
+            Judgement::OwnedByAnother(..) | Judgement::OwnerUnknown
+        ) {
+            self.owned_by_another_since.remove(&address);
+        }
+        let details = match judgement {
+            Judgement::Resolved(reason) => return self.resolve(&key, reason, at, effects),
+            Judgement::Unread(pool) => {
                 self.request_read(pool, true, address, effects);
-                Err(ResolveReason::NotSeen)
+                return self.resolve(&key, ResolveReason::NotSeen, at, effects);
             }
-            AllocationState::Allocated(pool, allocation) => {
-                owner_problem(address, pool, allocation).ok_or(ResolveReason::Allocated)
+            Judgement::OwnerUnknown => {
+                let grace = self.rules.drift_grace;
+                if !self.is_open(&key)
+                    || self.has_lasted(
+                        |a| &mut a.owned_by_another_since,
+                        address,
+                        grace,
+                        at.now,
+                        bounds,
+                    )
+                {
+                    self.owned_by_another_since.remove(&address);
+                    self.resolve(&key, ResolveReason::Allocated, at, effects);
+                }
+                return;
             }
-            // No IPAM gave it out, and none is about to: a router advertised its prefix.
-            AllocationState::Free(_) if holders.iter().all(Claimant::is_autoconfigured) => {
-                Err(ResolveReason::NotSeen)
-            }
-            AllocationState::Free(_) if self.is_open(&key) => return,
-            AllocationState::Free(pool) => {
-                let pool = Arc::clone(pool);
-                if !self.is_surely_free(&pool, address, holders, at, bounds, effects) {
+            Judgement::Owners(details) => details,
+            Judgement::OwnedByAnother(pool, details) => {
+                // A pod that is being deleted has its address for a moment after IPAM released it.
+                let grace = self.rules.drift_grace;
+                let is_certain = self.has_cause(&key, AnomalyCause::OwnedByAnother)
+                    || self.has_lasted(
+                        |a| &mut a.owned_by_another_since,
+                        address,
+                        grace,
+                        at.now,
+                        bounds,
+                    ) && self.is_recent(&pool, address, holders, at, effects);
+                if !is_certain {
                     return;
                 }
-                Ok(not_allocated(address, &pool, holders))
+                self.owned_by_another_since.remove(&address);
+                details
+            }
+            Judgement::Free(_) if self.has_cause(&key, AnomalyCause::NotAllocated) => return,
+            Judgement::Free(pool) => {
+                let grace = match pool.completeness {
+                    Completeness::Deleted => Duration::ZERO,
+                    Completeness::Complete | Completeness::Unknown => self.rules.drift_grace,
+                };
+                if !self.has_lasted(|a| &mut a.unallocated_since, address, grace, at.now, bounds)
+                    || !self.is_recent(&pool, address, holders, at, effects)
+                {
+                    return;
+                }
+                self.unallocated_since.remove(&address);
+                not_allocated(address, &pool, holders)
             }
         };
-        self.unallocated_since.remove(&address);
-        match details {
-            Ok(details) => {
-                let holders = holders.to_vec();
-                self.raise(
-                    key,
-                    AnomalyDetails { holders, ..details },
-                    at,
-                    bounds,
-                    effects,
-                );
-            }
-            Err(reason) => self.resolve(&key, reason, at, effects),
-        }
+        self.raise(key, details, at, bounds, effects);
     }
 
-    /// Whether a live address has been without an allocation for the grace period, by allocations
-    /// that are recent enough. If they are too old, they are requested.
-    fn is_surely_free(
+    /// What the pools have about a live address.
+    fn judge<'p>(
+        &self,
+        address: IpAddr,
+        holders: &[Claimant],
+        pod_of: impl FnOnce(&str) -> Option<&'p str>,
+    ) -> Judgement {
+        let (pool, allocation) = match self.pools.state_of(address, holders) {
+            AllocationState::Unknown => return Judgement::Resolved(ResolveReason::NotSeen),
+            AllocationState::Unread(pool) => return Judgement::Unread(pool),
+            // No IPAM gave it out, and none is about to: a router advertised its prefix.
+            AllocationState::Free(_) if holders.iter().all(Claimant::is_autoconfigured) => {
+                return Judgement::Resolved(ResolveReason::NotSeen);
+            }
+            AllocationState::Free(pool) => return Judgement::Free(Arc::clone(pool)),
+            AllocationState::Allocated(pool, allocation) => (pool, allocation),
+        };
+        if let Some(details) = owner_problem(address, pool, allocation, holders) {
+            return Judgement::Owners(details);
+        }
+        if allocation.owner.is_none() {
+            return Judgement::OwnerUnknown;
+        }
+        let others = holders.iter().filter(|h| h.allocated == Some(false));
+        let others: Vec<_> = others.cloned().collect();
+        if others.is_empty() {
+            return Judgement::Resolved(ResolveReason::Allocated);
+        }
+        let details = owned_by_another(address, pool, allocation, others, pod_of);
+        Judgement::OwnedByAnother(Arc::clone(pool), details)
+    }
+
+    /// Whether the allocations are recent enough to raise something by them. If they are too old, they are requested.
+    fn is_recent(
         &mut self,
         pool: &Pool,
         address: IpAddr,
         holders: &[Claimant],
         at: DecisionTime,
-        bounds: &Bounds,
         effects: &mut Vec<AnomalyEffect>,
     ) -> bool {
         let is_deleted = pool.completeness == Completeness::Deleted;
-        let grace = if is_deleted {
-            Duration::ZERO
-        } else {
-            self.rules.drift_grace
-        };
-        if !self.has_lasted(|a| &mut a.unallocated_since, address, grace, at.now, bounds) {
-            return false;
-        }
         // IPAM records an allocation before the address is set: only allocations that were read
         // after the address was first seen count.
         let first_seen = holders.iter().map(|h| h.since).min().unwrap_or(at.now);
-        let is_trusted = pool.confirmed_at(address).is_some_and(|confirmed_at| {
+        let is_recent = pool.confirmed_at(address).is_some_and(|confirmed_at| {
             confirmed_at > first_seen && (is_deleted || confirmed_at + MAX_AGE >= at.now)
         });
-        if !is_trusted {
+        if !is_recent {
             self.request_read(pool.id, pool.parts.is_some(), address, effects);
         }
-        is_trusted
+        is_recent
     }
 
     /// Requests a pool, or if it has parts the one with an address, to be read now, unless that was requested since its
@@ -221,7 +295,12 @@ impl Anomalies {
 }
 
 /// An allocation that does not belong to the address's pod alone.
-fn owner_problem(address: IpAddr, pool: &Pool, allocation: &Allocation) -> Option<AnomalyDetails> {
+fn owner_problem(
+    address: IpAddr,
+    pool: &Pool,
+    allocation: &Allocation,
+    holders: &[Claimant],
+) -> Option<AnomalyDetails> {
     let owner = allocation.owner.as_deref().unwrap_or("an unknown owner");
     let source = source_name(&pool.source);
     let (cause, detail) = if let Some(second) = &allocation.second_owner {
@@ -239,12 +318,38 @@ fn owner_problem(address: IpAddr, pool: &Pool, allocation: &Allocation) -> Optio
     };
     Some(AnomalyDetails {
         cause,
-        holders: Vec::new(),
+        holders: holders.to_vec(),
         source: Some(Arc::clone(&pool.source)),
         owner: allocation.owner.clone(),
         contested: None,
         detail,
     })
+}
+
+/// A live address that is allocated to another pod than those in `others`, which have it.
+fn owned_by_another<'p>(
+    address: IpAddr,
+    pool: &Pool,
+    allocation: &Allocation,
+    others: Vec<Claimant>,
+    pod_of: impl FnOnce(&str) -> Option<&'p str>,
+) -> AnomalyDetails {
+    let on = first_device(&others);
+    let source = source_name(&pool.source);
+    let owner = allocation.owner.as_deref().unwrap_or_default();
+    let sandbox = sandbox_of(pool.source.ipam, owner).unwrap_or(owner);
+    let owner = pod_of(sandbox).map_or_else(|| format!("the sandbox {sandbox}"), str::to_owned);
+    let detail = format!(
+        "{address} is in use on {on}, but {source} has allocated it to another pod: {owner}"
+    );
+    AnomalyDetails {
+        cause: AnomalyCause::OwnedByAnother,
+        holders: others,
+        source: Some(Arc::clone(&pool.source)),
+        owner: allocation.owner.clone(),
+        contested: None,
+        detail,
+    }
 }
 
 /// A live address without an allocation.
@@ -253,7 +358,7 @@ fn not_allocated(address: IpAddr, pool: &Pool, holders: &[Claimant]) -> AnomalyD
     let source = source_name(&pool.source);
     AnomalyDetails {
         cause: AnomalyCause::NotAllocated,
-        holders: Vec::new(),
+        holders: holders.to_vec(),
         source: Some(Arc::clone(&pool.source)),
         owner: None,
         contested: None,

@@ -70,7 +70,7 @@ pub(super) type FirstSeen = HashMap<IpAddr, Timestamp>;
 #[derive(Debug)]
 pub(in crate::engine) struct Anomalies {
     pub(in crate::engine) rules: AnomalyRules,
-    pub(super) pools: Pools,
+    pub(in crate::engine) pools: Pools,
     pub(super) open: BTreeMap<AnomalyKey, Anomaly>,
     /// Of `open` and `restored` together.
     counts: KindCounts<AnomalyKind>,
@@ -79,6 +79,8 @@ pub(in crate::engine) struct Anomalies {
     restored_until: Option<Timestamp>,
     /// Live addresses without an allocation.
     pub(super) unallocated_since: FirstSeen,
+    /// Live addresses whose allocation is another pod's.
+    pub(super) owned_by_another_since: FirstSeen,
     /// Allocated addresses that no pod has.
     pub(super) unused_since: FirstSeen,
     /// Live addresses whose host route leads to no claimant.
@@ -111,6 +113,7 @@ impl Anomalies {
             restored: Vec::new(),
             restored_until: None,
             unallocated_since: HashMap::default(),
+            owned_by_another_since: HashMap::default(),
             unused_since: HashMap::default(),
             stray_since: HashMap::default(),
             routed: BTreeSet::new(),
@@ -183,6 +186,10 @@ impl Anomalies {
         self.open.contains_key(key)
     }
 
+    pub(super) fn has_cause(&self, key: &AnomalyKey, cause: AnomalyCause) -> bool {
+        self.open.get(key).is_some_and(|open| open.cause == cause)
+    }
+
     /// Schedules a check of an address.
     pub(in crate::engine) fn schedule(&mut self, address: IpAddr, at: Timestamp) {
         self.expiry.schedule(address, at);
@@ -200,6 +207,7 @@ impl Anomalies {
             .unused_since
             .keys()
             .chain(self.unallocated_since.keys())
+            .chain(self.owned_by_another_since.keys())
             .copied();
         open.chain(pending).chain(self.pools.allocated()).collect()
     }
@@ -266,24 +274,54 @@ impl Anomalies {
         bounds: &Bounds,
         effects: &mut Vec<AnomalyEffect>,
     ) {
-        if self.open.contains_key(&key) {
-            return;
-        }
         let mut holders = details.holders.into_iter();
         let holder = holders.next();
+        if let Some(open) = self.remove_open(&key) {
+            let is_other = (open.cause, &open.owner) != (details.cause, &details.owner);
+            let continued = if is_other {
+                Anomaly {
+                    cause: details.cause,
+                    holder,
+                    also_on: holders.map(|h| h.device).collect(),
+                    source: details.source,
+                    owner: details.owner,
+                    detail: details.detail,
+                    decided_at: at.decided_at,
+                    ..open
+                }
+            } else {
+                // Such as the name of the pod that owns the allocation.
+                Anomaly {
+                    detail: details.detail,
+                    ..open
+                }
+            };
+            if is_other {
+                effects.push(AnomalyEffect::Updated(Box::new(continued.clone())));
+            }
+            self.insert_open(key, continued);
+            return;
+        }
         if let Some(index) = self
             .restored
             .iter()
             .position(|old| is_same_anomaly(old, &key, holder.as_ref()))
         {
             let restored = self.restored.swap_remove(index);
+            let is_other = (restored.cause, &restored.owner) != (details.cause, &details.owner);
             let continued = Anomaly {
+                cause: details.cause,
                 holder,
                 also_on: holders.map(|h| h.device).collect(),
+                source: details.source,
+                owner: details.owner,
                 detail: details.detail,
                 contested: details.contested,
                 ..restored
             };
+            if is_other {
+                effects.push(AnomalyEffect::Updated(Box::new(continued.clone())));
+            }
             self.insert_open(key, continued);
             return;
         }
@@ -340,6 +378,19 @@ impl Anomalies {
         self.open.insert(key, anomaly);
     }
 
+    fn remove_open(&mut self, key: &AnomalyKey) -> Option<Anomaly> {
+        let anomaly = self.open.remove(key)?;
+        if let Some(holder) = &anomaly.holder
+            && let Entry::Occupied(mut count) = self.by_device.entry(holder.ifindex)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        Some(anomaly)
+    }
+
     pub(in crate::engine) fn resolve(
         &mut self,
         key: &AnomalyKey,
@@ -347,16 +398,8 @@ impl Anomalies {
         at: DecisionTime,
         effects: &mut Vec<AnomalyEffect>,
     ) {
-        if let Some(anomaly) = self.open.remove(key) {
+        if let Some(anomaly) = self.remove_open(key) {
             self.counts.subtract(&anomaly.kind);
-            if let Some(holder) = &anomaly.holder
-                && let Entry::Occupied(mut count) = self.by_device.entry(holder.ifindex)
-            {
-                *count.get_mut() -= 1;
-                if *count.get() == 0 {
-                    count.remove();
-                }
-            }
             effects.push(resolved(anomaly, reason, at.now, at.decided_at));
         }
     }

@@ -38,6 +38,7 @@ pub use pools::{
     Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolPart,
     PoolRequest, PoolSource, PoolUpdate,
 };
+pub(super) use pools::{AllocationState, Pools};
 pub(super) use routes::StrayTarget;
 #[cfg(test)]
 pub(super) use sweep::{FEW_FOR, UPDATE_EVERY};

@@ -102,6 +102,8 @@ pub enum AnomalyCause {
     /// A live address is allocated to an owner that an earlier pod of the same name shares:
     /// deleting that pod's record releases the address.
     SharedOwner,
+    /// A live address is allocated to another pod than the one that has it.
+    OwnedByAnother,
     /// No pod uses an allocated address.
     NoLiveOwner,
     /// The pod repeats its requests; whether they are answered is not known.
@@ -124,10 +126,11 @@ pub enum AnomalyCause {
 
 impl AnomalyCause {
     /// Every cause.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NotAllocated,
         Self::TwoOwners,
         Self::SharedOwner,
+        Self::OwnedByAnother,
         Self::NoLiveOwner,
         Self::RepeatedRequests,
         Self::OtherDevice,
@@ -146,6 +149,7 @@ impl AnomalyCause {
             Self::NotAllocated => "not_allocated",
             Self::TwoOwners => "two_owners",
             Self::SharedOwner => "shared_owner",
+            Self::OwnedByAnother => "owned_by_another",
             Self::NoLiveOwner => "no_live_owner",
             Self::RepeatedRequests => "repeated_requests",
             Self::OtherDevice => "other_device",
@@ -271,7 +275,7 @@ pub struct Anomaly {
 pub enum AnomalyEffect {
     /// An anomaly was found.
     Raised(Box<Anomaly>),
-    /// What a device contests changed, or its pod became known; `address_sweep` only.
+    /// What a device contests changed, or its pod became known (`address_sweep`), or the cause or the owner changed.
     Updated(Box<Anomaly>),
     /// An anomaly was resolved.
     Resolved(Box<Anomaly>),

@@ -151,7 +151,7 @@ pub(in crate::engine) enum AllocationState<'a> {
     /// No pool should know it, or that is not known.
     Unknown,
     /// It is allocated.
-    Allocated(&'a Pool, &'a Allocation),
+    Allocated(&'a Arc<Pool>, &'a Allocation),
     /// It is free, although this pool should know it.
     Free(&'a Arc<Pool>),
     /// The part of this pool that should know it was not read.

@@ -26,14 +26,20 @@ impl Engine {
         if !self.has_full_snapshot {
             return;
         }
-        match changed {
-            Some(addresses) => {
-                for address in addresses {
-                    self.check_anomalies(address, at, effects);
-                }
+        let addresses = changed.unwrap_or_else(|| {
+            let mut addresses = self.anomalies.addresses();
+            addresses.extend(self.facts.addresses());
+            addresses
+        });
+        for address in addresses {
+            if self.lifecycle.has_open(address) {
+                // Whose the allocation is matters for its claimants.
+                self.dirty.insert(address);
+            } else {
+                self.check_anomalies(address, at, effects);
             }
-            None => self.check_all_anomalies(at, effects),
         }
+        self.apply_pending(at, effects);
     }
 
     /// Restores the open anomalies of the previous run. To be called before the first observation.
@@ -122,14 +128,6 @@ impl Engine {
         effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
     }
 
-    fn check_all_anomalies(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
-        let mut addresses = self.anomalies.addresses();
-        addresses.extend(self.facts.addresses());
-        for address in addresses {
-            self.check_anomalies(address, at, effects);
-        }
-    }
-
     /// Checks one address for anomalies.
     pub(super) fn check_anomalies(
         &mut self,
@@ -183,8 +181,9 @@ impl Engine {
         };
         let has_unknown_addresses = || links.iter().any(is_unknown);
         let bounds = &self.settings.bounds;
+        let pod_of = |sandbox: &str| links.pod_of_sandbox(sandbox);
         self.anomalies
-            .check_drift(address, &holders, at, bounds, &mut anomaly_effects);
+            .check_drift(address, &holders, pod_of, at, bounds, &mut anomaly_effects);
         self.anomalies.check_leak(
             address,
             is_held,
@@ -261,6 +260,8 @@ pub(super) fn device_as_holder(link: &LinkState) -> Claimant {
         since: link.since,
         beginning: Beginning::default(),
         is_newest: false,
+        rightful: None,
+        allocated: None,
         evidence: Vec::new(),
         left: None,
         registered: None,

@@ -67,6 +67,7 @@ impl Engine {
             routes: &self.routes,
             route_lookups: &self.route_lookups,
             settings: &self.settings,
+            pools: &self.anomalies.pools,
         };
         if !may_conflict && !allowed && !self.lifecycle.has_open(address) {
             let is_claim = facts.is_some_and(|f| context.is_lone_claim(address, f, at.now));

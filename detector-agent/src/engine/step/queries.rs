@@ -54,9 +54,9 @@ impl Engine {
             for fresh in derived.get(&scope).into_iter().flatten() {
                 if let Some(shown) = conflict.claimants.iter_mut().find(|c| c.id == fresh.id) {
                     // Of those beyond the bound of the list, only the decision knew.
-                    let is_newest = shown.is_newest;
-                    shown.clone_from(fresh);
-                    shown.is_newest = is_newest;
+                    let known = std::mem::replace(shown, fresh.clone());
+                    shown.is_newest = known.is_newest;
+                    shown.keep_records(&known);
                 }
             }
             if conflict.claimants_omitted == 0 {
@@ -176,6 +176,7 @@ impl Engine {
             routes: &self.routes,
             route_lookups: &self.route_lookups,
             settings: &self.settings,
+            pools: &self.anomalies.pools,
         }
     }
 }

@@ -8,6 +8,14 @@ use crate::engine::anomaly::{
     PoolUpdate,
 };
 
+/// An allocation with this owner.
+pub(super) fn allocation_to(owner: &str) -> Allocation {
+    Allocation {
+        owner: Some(owner.into()),
+        ..Allocation::default()
+    }
+}
+
 /// A pool of 10.0.0.0/24 with these allocations, read at `read_at`.
 pub(super) fn host_local_pool(
     read_at: Timestamp,
@@ -28,7 +36,7 @@ pub(super) fn host_local_pool(
         completeness,
         allocated: allocated
             .iter()
-            .map(|address| (ip(address), Allocation::default()))
+            .map(|address| (ip(address), allocation_to("any")))
             .collect::<BTreeMap<_, _>>(),
         can_detect_leaks: true,
         read_at,

@@ -48,6 +48,7 @@ mod probes;
 mod recycling;
 mod refusals;
 mod restart;
+mod rightful;
 mod route_anomalies;
 mod route_answers;
 mod router_anomalies;

@@ -3,7 +3,7 @@
 use super::*;
 
 /// The next agent on the same node, five seconds later, with this one's records.
-fn restart(node: &Node) -> Node {
+pub(super) fn restart(node: &Node) -> Node {
     let records = node.engine.open_records(node.now);
     let mut next = Node::with_settings(Settings {
         allow: vip_range(),

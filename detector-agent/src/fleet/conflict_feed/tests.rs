@@ -33,6 +33,8 @@ fn claimant(n: u32) -> Claimant {
         since: Timestamp(1),
         beginning: Beginning::default(),
         is_newest: false,
+        rightful: None,
+        allocated: None,
         evidence: [EvidenceKind::Arp, EvidenceKind::Address]
             .map(evidence)
             .into(),

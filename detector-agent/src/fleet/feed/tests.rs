@@ -52,6 +52,8 @@ fn assigned(n: u32, at: u64) -> CertainClaim {
             since: Timestamp(at),
             beginning: Beginning::default(),
             is_newest: false,
+            rightful: None,
+            allocated: None,
             evidence: vec![evidence(EvidenceKind::Address, at)],
             left: None,
             registered: None,

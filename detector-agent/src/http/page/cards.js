@@ -22,7 +22,7 @@ const NEWEST_BY = {
 const EVIDENCE = { address: "assigned", arp: "ARP sent", ndp: "NDP sent", neighbour: "neighbour entry", source: "packets sent" };
 const LEFT = { device_removed: "device removed", address_removed: "address removed", expired: "claim expired" };
 const ANOMALIES = {
-  ipam_drift: "not allocated in IPAM",
+  ipam_drift: "does not match IPAM",
   ipam_leak: "leaked allocation",
   gateway_unresolved: "gateway requested again and again",
   route_astray: "route leads elsewhere",
@@ -144,7 +144,7 @@ function claimantCard(claimant, conflict) {
   if (claimant.pod) fact("Looked up via", claimant.pod.via);
   return element("div", { class: classes("claimant", claimant, conflict) },
     text ? element("p", { class: "role" }, text) : null,
-    podName(claimant, "h4"),
+    podName(claimant, "h4", conflict),
     because(claimant),
     facts,
     claimant.evidence.length ? evidenceTable(claimant) : null);
@@ -155,7 +155,7 @@ function claimantTable(conflict) {
     const receives = isReceiver(claimant, conflict);
     const cell = (label, ...content) => element("td", { "data-label": label }, ...content);
     return element("tr", { class: classes("claimant", claimant, conflict) },
-      cell("Pod", podName(claimant, "span"), because(claimant),
+      cell("Pod", podName(claimant, "span", conflict), because(claimant),
         receives || claimant.left ? element("p", { class: "role" }, role(claimant, conflict)) : null),
       cell("Device", ...device(claimant, conflict)),
       cell("MAC", mac(claimant)),
@@ -187,12 +187,26 @@ function because(claimant) {
   return element("details", { class: "because", "data-key": `because-${claimant.ifindex}` }, element("summary", {}, "Why?"), claimant.pod_unknown_because);
 }
 
-function podName(subject, tag) {
-  const newest = subject.newest ? element("span", { class: "tag", title: `The newest claimant, ${NEWEST_BY[subject.newest_by] ?? subject.newest_by}.` }, "newest") : null;
-  if (subject.pod) return element(tag, { class: "pod" }, element("span", { class: "ns" }, `${subject.pod.namespace}/`), subject.pod.name, newest);
+// What distinguishes a claimant from the others: that it is rightful, or else that it is the newest.
+function mark(claimant, conflict) {
+  if (!conflict || claimant.left) return null;
+  const tag = (title, text) => element("span", { class: "tag", title }, text);
+  const present = conflict.claimants.filter((one) => !one.left).map((one) => one.rightful);
+  if (present.includes(false) && present.includes(true)) {
+    return claimant.rightful ? tag("A record of the container runtime, the network plugin or IPAM gives the address to this pod.", "rightful") : null;
+  }
+  if (present.includes(false) && present.includes(undefined)) {
+    return claimant.rightful === false ? tag("No record of the container runtime, the network plugin or IPAM gives the address to this pod.", "not rightful") : null;
+  }
+  return claimant.newest ? tag(`The newest claimant, ${NEWEST_BY[claimant.newest_by] ?? claimant.newest_by}.`, "newest") : null;
+}
+
+function podName(subject, tag, conflict) {
+  const note = mark(subject, conflict);
+  if (subject.pod) return element(tag, { class: "pod" }, element("span", { class: "ns" }, `${subject.pod.namespace}/`), subject.pod.name, note);
   // An anomaly shows no device elsewhere.
   const name = subject.anomaly_id ? subject.device : "Pod unknown";
-  return element(tag, { class: "pod unknown" }, name, newest);
+  return element(tag, { class: "pod unknown" }, name, note);
 }
 
 function evidenceName(evidence) {

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use nix::libc;
 use serde::Deserialize;
 
-use crate::pods::{MAX_PRIMARY_ADDRESSES, Pod, Via};
+use crate::pods::{MAX_FURTHER_ADDRESSES, MAX_PRIMARY_ADDRESSES, Pod, Via};
 
 /// Longest file in bytes; most of it is the plugin's configuration.
 pub(super) const MAX_BYTES: u64 = 256 * 1024;
@@ -31,6 +31,8 @@ pub(in crate::pods) struct CacheEntry {
     pub(in crate::pods) devices: Vec<String>,
     /// The addresses of the pod's end, if that is the pod's primary interface.
     pub(in crate::pods) addresses: Vec<IpAddr>,
+    /// The other addresses of the result.
+    pub(in crate::pods) further_addresses: Vec<IpAddr>,
     /// The name of the network that the result is about.
     pub(super) network: Option<String>,
 }
@@ -121,19 +123,24 @@ pub(in crate::pods) fn parse(text: &[u8]) -> Result<CacheEntry, Unusable> {
         .unwrap_or_default();
     let interfaces = interfaces.unwrap_or_default();
     let is_primary = file.if_name.as_deref() == Some(PRIMARY_INTERFACE);
-    let addresses = ips.into_iter().flatten().filter(|ip| {
+    let (mut addresses, mut further_addresses) = (Vec::new(), Vec::new());
+    for ip in ips.into_iter().flatten() {
+        let Ok(net) = ip.address.parse::<IpNet>() else {
+            continue;
+        };
         // Without an index the plugin has one interface.
         let is_on_primary = |index| {
             let interface = usize::try_from(index).ok().and_then(|i| interfaces.get(i));
-            interface.is_some_and(|i| i.name == PRIMARY_INTERFACE)
+            interface.is_some_and(|i: &CacheInterface| i.name == PRIMARY_INTERFACE)
         };
-        is_primary && ip.interface.is_none_or(is_on_primary)
-    });
-    let addresses = addresses
-        .filter_map(|ip| ip.address.parse::<IpNet>().ok())
-        .map(|net| net.addr())
-        .take(MAX_PRIMARY_ADDRESSES)
-        .collect();
+        if is_primary && ip.interface.is_none_or(is_on_primary) {
+            addresses.push(net.addr());
+        } else {
+            further_addresses.push(net.addr());
+        }
+    }
+    addresses.truncate(MAX_PRIMARY_ADDRESSES);
+    further_addresses.truncate(MAX_FURTHER_ADDRESSES);
     // Older libcni writes the namespace's path with the pod's own interface only.
     let sandbox = interfaces.iter().map(|interface| &interface.sandbox);
     let namespace = file.netns.iter().chain(sandbox);
@@ -155,6 +162,7 @@ pub(in crate::pods) fn parse(text: &[u8]) -> Result<CacheEntry, Unusable> {
             .take(MAX_INTERFACES)
             .collect(),
         addresses,
+        further_addresses,
         network: file.network_name.filter(|name| is_name(name)),
     })
 }
@@ -206,6 +214,11 @@ mod tests {
             assert_eq!(count(r#""interface":1"#, &index), 0, "{index}");
         }
         assert_eq!(count(r#""interface":1"#, r#""x":1"#), 1);
+        let further = parse(PTP.replace("eth0", "net1").as_bytes()).unwrap();
+        assert_eq!(
+            further.further_addresses,
+            ["10.244.2.2".parse::<IpAddr>().unwrap()]
+        );
         assert_eq!(count("10.244.2.2/24", "10.244.2.2"), 0);
     }
 

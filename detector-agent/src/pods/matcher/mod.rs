@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use super::{Pod, name_hash::HashedNames};
+use super::{MAX_FURTHER_ADDRESSES, Pod, name_hash::HashedNames};
 use crate::engine::{NsId, PodDevice};
 pub(super) use sources::SourceMatchers;
 
@@ -26,6 +26,8 @@ pub struct PodRecord {
     pub network: Option<String>,
     /// The addresses of its primary interface.
     pub addresses: Vec<IpAddr>,
+    /// The addresses of its further interfaces, from the CNI result cache.
+    pub further_addresses: Vec<IpAddr>,
     /// The uid that the container runtime uses instead of the API's (static pods).
     pub runtime_uid: Option<String>,
     /// Whether it runs. A stopped pod is matched by its namespace only: its device's name may have been reused.
@@ -57,6 +59,8 @@ pub struct DeviceMatcher {
     by_address: HashMap<IpAddr, Vec<usize>>,
     /// Of those with addresses, by the id of the sandbox: with several interfaces, that of the primary one.
     by_sandbox: HashMap<String, usize>,
+    /// Those of further interfaces, by the id of the sandbox.
+    further_addresses: HashMap<String, Vec<IpAddr>>,
     hashed: OnceLock<HashedNames>,
 }
 
@@ -71,13 +75,19 @@ impl DeviceMatcher {
         let mut by_name = HashMap::new();
         let mut by_address: HashMap<IpAddr, Vec<usize>> = HashMap::new();
         let mut by_sandbox = HashMap::new();
+        let mut further_addresses: HashMap<String, Vec<IpAddr>> = HashMap::new();
         for (index, record) in records.iter().enumerate() {
             by_namespace.extend(record.namespace.map(|namespace| (namespace, index)));
             by_name.insert(full_name(&record.pod.namespace, &record.pod.name), index);
-            if let Some(id) = &record.pod.container_id
-                && !record.addresses.is_empty()
-            {
-                by_sandbox.insert(id.clone(), index);
+            if let Some(id) = &record.pod.container_id {
+                if !record.addresses.is_empty() {
+                    by_sandbox.insert(id.clone(), index);
+                }
+                if !record.further_addresses.is_empty() {
+                    let further = further_addresses.entry(id.clone()).or_default();
+                    let room = MAX_FURTHER_ADDRESSES.saturating_sub(further.len());
+                    further.extend(record.further_addresses.iter().take(room));
+                }
             }
             if record.running {
                 for address in &record.addresses {
@@ -93,6 +103,7 @@ impl DeviceMatcher {
             by_name,
             by_address,
             by_sandbox,
+            further_addresses,
             hashed: OnceLock::new(),
         }
     }
@@ -145,6 +156,11 @@ impl DeviceMatcher {
     fn addresses_of_sandbox(&self, id: &str) -> Option<&[IpAddr]> {
         let record = self.records.get(*self.by_sandbox.get(id)?)?;
         Some(&record.addresses)
+    }
+
+    /// The addresses of the further interfaces of the pod with this sandbox.
+    fn further_addresses_of_sandbox(&self, id: &str) -> &[IpAddr] {
+        self.further_addresses.get(id).map_or(&[], Vec::as_slice)
     }
 
     fn record_by_name(&self, namespace: &str, name: &str) -> Option<&PodRecord> {

@@ -37,6 +37,12 @@ impl SourceMatchers {
         if let Some(addresses) = self.primary_addresses(&pod, in_kube) {
             detailed.primary_addresses = addresses.to_vec();
         }
+        if let Some(id) = &pod.container_id {
+            let further = self.cni_cache.matcher.further_addresses_of_sandbox(id);
+            if !further.is_empty() {
+                detailed.further_addresses = further.to_vec();
+            }
+        }
         if let Some(PodRecord { pod: known, .. }) = in_kube {
             detailed.uid.clone_from(&known.uid);
             detailed.labels.clone_from(&known.labels);

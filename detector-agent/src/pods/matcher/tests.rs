@@ -19,6 +19,7 @@ fn record(name: &str, namespace: Option<NsId>, device: &str, created: i64) -> Po
         devices: vec![device.to_owned()],
         network: None,
         addresses: Vec::new(),
+        further_addresses: Vec::new(),
         runtime_uid: None,
         running: true,
         created,

@@ -9,7 +9,7 @@ use super::{
     PodResolver,
     device_lookup::{DeviceLookup, PodChange},
 };
-use crate::pods::{SourceState, Via, matcher::AddressCandidate};
+use crate::pods::{Pod, SourceState, Via, matcher::AddressCandidate};
 
 /// With more devices than this, none is matched by address: reading a pod's addresses takes some 40 µs.
 const MAX_DEVICES_BY_ADDRESS: usize = 1_024;
@@ -130,7 +130,11 @@ impl PodResolver {
                     found += 1;
                     lookup.ambiguity = None;
                     lookup.matched_addresses = addresses.remove(&id);
-                    let pod = self.matchers.with_details(Arc::new(pod.clone()));
+                    let pod = Pod {
+                        is_matched_by_address: true,
+                        ..pod.clone()
+                    };
+                    let pod = self.matchers.with_details(Arc::new(pod));
                     match lookup.set_pod(pod) {
                         PodChange::OtherPod => self.changed.push(id),
                         PodChange::Details => self.detailed.push(id),

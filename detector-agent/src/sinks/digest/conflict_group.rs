@@ -51,15 +51,19 @@ pub struct NewestClaimant {
     pub device: String,
     /// How that is known.
     pub by: NewestBy,
+    /// Whether the allocation or the route of one of the addresses goes with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub takes_address: bool,
 }
 
 impl NewestClaimant {
     fn of(data: &ConflictData) -> Option<Self> {
-        let mut newest = data.present().filter_map(|claimant| {
-            let device = claimant.device.clone();
-            claimant.newest().map(|by| Self { device, by })
-        });
-        newest.next()
+        let (newest, by) = data.newest()?;
+        Some(Self {
+            device: newest.device.clone(),
+            by,
+            takes_address: data.newest_takes_address(),
+        })
     }
 }
 
@@ -72,6 +76,9 @@ pub struct GroupClaimant {
     pub pod: Option<String>,
     /// Whether it contests an address that another one has.
     pub contests: bool,
+    /// Whether it is rightful; `None` if that is not known or differs between the addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rightful: Option<bool>,
 }
 
 impl GroupClaimant {
@@ -80,6 +87,7 @@ impl GroupClaimant {
             device: claimant.device.clone(),
             pod: claimant.pod.as_deref().map(pod_name),
             contests: false,
+            rightful: claimant.rightful,
         }
     }
 
@@ -119,9 +127,11 @@ impl ConflictGroup {
         if self.addresses.len() < ADDRESSES {
             self.addresses.push(scoped_address(data));
         }
-        let newest = NewestClaimant::of(data).map(|newest| newest.device);
-        if self.newest.as_ref().map(|newest| &newest.device) != newest.as_ref() {
-            self.newest = None;
+        match (&mut self.newest, NewestClaimant::of(data)) {
+            (Some(known), Some(newest)) if known.device == newest.device => {
+                known.takes_address |= newest.takes_address;
+            }
+            (known, _) => *known = None,
         }
         let receiver = data.traffic_goes_to.clone().unwrap_or_default();
         if self.receivers.len() < RECEIVERS || self.receivers.contains_key(&receiver) {
@@ -139,6 +149,7 @@ impl ConflictGroup {
             let mut known = self.claimants.iter_mut();
             if let Some(known) = known.find(|known| known.device == new.device) {
                 known.pod = known.pod.take().or(new.pod);
+                known.rightful = known.rightful.filter(|_| known.rightful == new.rightful);
             } else if self.claimants.len() < CLAIMANTS {
                 self.claimants.push(new);
             } else {

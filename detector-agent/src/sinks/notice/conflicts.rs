@@ -3,7 +3,12 @@
 use super::{Facts, Notice};
 use crate::{
     engine::ConflictKind,
-    event::{SubjectKind, guidance::Severity, next_step::ConflictSituation, summary::enumeration},
+    event::{
+        SubjectKind,
+        guidance::Severity,
+        next_step::{ConflictSituation, Rights},
+        summary::enumeration,
+    },
     sinks::digest::conflict_group::{ConflictGroup, GroupClaimant},
 };
 
@@ -115,12 +120,19 @@ impl ConflictFacts<'_> {
     fn next_step(&self) -> String {
         let group = self.group;
         let newest = group.newest.as_ref();
+        let is_other =
+            |c: &GroupClaimant| newest.is_some_and(|n| n.takes_address && n.device != c.device);
         let situation = ConflictSituation {
+            node: self.of.node,
             kind: group.kind,
             confidence: group.confidence,
             has_many_addresses: self.of.count != 1,
             pods: self.claimants(|claimant| claimant.pod.is_some()),
             contesters: self.claimants(|claimant| claimant.contests),
+            rights: Rights::of(group.claimants.iter().map(|claimant| claimant.rightful)),
+            rightful: self.claimants(|claimant| claimant.rightful == Some(true)),
+            not_rightful: self.claimants(|claimant| claimant.rightful == Some(false)),
+            to_recreate: self.claimants(is_other),
             newest: newest.map(|newest| (group.pod_of(&newest.device), newest.by)),
         };
         situation.next_step()

@@ -78,8 +78,12 @@ fn claimant_lines(
     if is_receiver {
         heading.push(Span::raw("  receives the traffic"));
     }
-    if let Some(newest) = claimant.newest() {
-        heading.push(Span::raw(format!("  newest ({})", newest.text())));
+    match (conflict.mark(claimant), claimant.newest()) {
+        (Some("newest"), Some(newest)) => {
+            heading.push(Span::raw(format!("  newest ({})", newest.text())));
+        }
+        (Some(mark), _) => heading.push(Span::raw(format!("  {mark}"))),
+        (None, _) => {}
     }
     if let Some(reason) = claimant.left {
         heading.push(Span::raw(format!("  {}", text::left(reason))));
