@@ -33,6 +33,12 @@ pub trait EventSink: Send + fmt::Debug {
     /// Accepts one event, or drops and counts it.
     fn offer(&mut self, event: &AnyEvent);
 
+    /// Gets the state of an active conflict that is as in the last event about it: after a restart, because what that event
+    /// contained becomes known again.
+    fn repeat(&mut self, state: &AnyEvent) {
+        self.offer(state);
+    }
+
     /// Gets the state of an active conflict or anomaly without a change: one that an earlier agent raised, or whose pod
     /// became known.
     fn show(&mut self, _state: &AnyEvent) {}

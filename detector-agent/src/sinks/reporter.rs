@@ -51,8 +51,8 @@ struct WrittenEvent {
     event: AnyEvent,
     /// Lookups of its claimants whose pod is not known.
     lookups: Vec<LookupRequest>,
-    /// Whether it is logged: not if it is for the metrics and the sinks alone.
-    is_logged: bool,
+    /// Whether it contains nothing new: then it has no line and no log, and the sinks know.
+    is_repeated: bool,
 }
 
 impl Reporter {
@@ -110,7 +110,7 @@ impl Reporter {
                 self.written.push(WrittenEvent {
                     event: event.into(),
                     lookups: Vec::new(),
-                    is_logged: false,
+                    is_repeated: true,
                 });
                 return None;
             }
@@ -134,7 +134,7 @@ impl Reporter {
         self.written.push(WrittenEvent {
             event,
             lookups: self.wanted_lookups(subject),
-            is_logged: true,
+            is_repeated: false,
         });
     }
 
@@ -150,14 +150,18 @@ impl Reporter {
         for WrittenEvent {
             event,
             lookups,
-            is_logged,
+            is_repeated,
         } in std::mem::take(&mut self.written)
         {
             self.metrics.count_event(&event);
             for sink in &mut self.sinks {
-                sink.offer(&event);
+                if is_repeated {
+                    sink.repeat(&event);
+                } else {
+                    sink.offer(&event);
+                }
             }
-            if is_logged {
+            if !is_repeated {
                 log(&event);
             }
             lookups

@@ -12,6 +12,8 @@ mod agent;
 mod alertmanager;
 #[cfg(feature = "privileged-tests")]
 mod faults;
+#[cfg(feature = "privileged-tests")]
+mod restart;
 mod webhook;
 
 /// The agent under test.

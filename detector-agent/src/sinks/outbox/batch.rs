@@ -24,6 +24,8 @@ use crate::{
 pub(super) enum OutboxInput {
     /// A conflict or an anomaly changed.
     Event(AnyEvent),
+    /// The state of an active conflict, as in an event before a restart.
+    Repeated(AnyEvent),
     /// Everything that is active now, each with its present state.
     Active(Vec<AnyEvent>),
     /// The minimum duration of a sink's filter has passed for this subject.
@@ -108,6 +110,7 @@ impl<'l, 't> Batch<'l, 't> {
         match input {
             OutboxInput::Event(event) if event.is_resolved() => self.resolved(event),
             OutboxInput::Event(event) => self.active(event, false),
+            OutboxInput::Repeated(event) => self.active(event, true),
             OutboxInput::Active(events) => self.all_active(events),
             OutboxInput::DelayElapsed(sink, subject) => self.delay_elapsed(*sink, *subject),
             OutboxInput::DigestsDue => self.digests_due(),

@@ -271,12 +271,10 @@ impl OutboxSink {
         }
         sent
     }
-}
 
-impl EventSink for OutboxSink {
-    fn offer(&mut self, event: &AnyEvent) {
+    fn queue(&mut self, input: OutboxInput) {
         let waiting = self.backpressure.queued.fetch_add(1, Ordering::AcqRel);
-        if waiting < CAPACITY && self.send(OutboxInput::Event(event.clone())) {
+        if waiting < CAPACITY && self.send(input) {
             return;
         }
         self.backpressure.queued.fetch_sub(1, Ordering::AcqRel);
@@ -287,6 +285,16 @@ impl EventSink for OutboxSink {
                 "outbox backlog is full, events are dropped; everything active is reported again once there is room"
             );
         }
+    }
+}
+
+impl EventSink for OutboxSink {
+    fn offer(&mut self, event: &AnyEvent) {
+        self.queue(OutboxInput::Event(event.clone()));
+    }
+
+    fn repeat(&mut self, state: &AnyEvent) {
+        self.queue(OutboxInput::Repeated(state.clone()));
     }
 
     fn is_behind(&self) -> bool {

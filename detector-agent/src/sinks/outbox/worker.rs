@@ -342,7 +342,7 @@ impl OutboxWorker {
         let stored = commit_state
             .batch
             .iter()
-            .filter(|input| matches!(input, OutboxInput::Event(_)))
+            .filter(|input| matches!(input, OutboxInput::Event(_) | OutboxInput::Repeated(_)))
             .count();
         self.publish(changes);
         if stored > 0 {

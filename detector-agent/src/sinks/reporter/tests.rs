@@ -33,6 +33,10 @@ impl EventSink for Recorder {
         self.record(format!("{} offered", address(event)));
     }
 
+    fn repeat(&mut self, state: &AnyEvent) {
+        self.record(format!("{} repeated", address(state)));
+    }
+
     fn show(&mut self, state: &AnyEvent) {
         self.record(format!("{} shown", address(state)));
     }
@@ -83,6 +87,23 @@ fn a_sink_gets_an_event_before_the_state_that_follows_it() {
     reporter.report_conflict(Change::Raised, &conflict("10.0.0.1"), None);
     reporter.show(&conflict("10.0.0.2"));
     assert_eq!(recorder.entries(), ["10.0.0.1 offered", "10.0.0.2 shown"]);
+}
+
+#[test]
+fn update_without_a_change_is_no_event() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lines");
+    let (mut reporter, recorder) = reporter(&path);
+    let conflict = conflict("10.0.0.1");
+    let raised = reporter.report_conflict(Change::Raised, &conflict, None);
+    let again = reporter.report_conflict(Change::Updated, &conflict, raised.as_ref());
+    assert_eq!(again, None);
+    reporter.deliver();
+    assert_eq!(
+        recorder.entries(),
+        ["10.0.0.1 offered", "10.0.0.1 repeated"]
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1);
 }
 
 #[test]

@@ -11,7 +11,9 @@ use super::{
 use crate::{
     clock::WallTime,
     engine::{AnomalyKind, Confidence, ResolveReason},
-    event::{AnomalyEvent, AnyEvent, Change, Event, ResolvedBecause, SubjectState, samples},
+    event::{
+        AnomalyEvent, AnyEvent, Change, Event, EventType, ResolvedBecause, SubjectState, samples,
+    },
     metrics::Metrics,
     persist::store::Store,
     sinks::{
@@ -236,6 +238,34 @@ fn an_update_says_what_changed_and_is_not_sent_if_nothing_did() {
         offer(&mut storm, update),
         ["group updated: 1 from 10.0.0.1, traffic goes to default/b (veth-b) now"]
     );
+}
+
+#[test]
+fn repeated_state_is_sent_only_to_sinks_that_know_less() {
+    let mut storm = Storm::new();
+    let mut raised = shared(storm.next(), Change::Raised, 1);
+    let pod = raised.data.claimants[0].pod.as_mut().unwrap();
+    Arc::make_mut(pod).uid = Some("uid".to_owned());
+    storm.outbox.sink().offer(&raised.clone().into());
+    storm.turn();
+    assert_eq!(storm.delivered(EACH).len(), 1);
+    let mut storm = storm.restart(sinks());
+    let repeat = |storm: &mut Storm, event: Event| {
+        storm.outbox.sink().repeat(&event.into());
+        storm.turn();
+        storm.delivered(EACH)
+    };
+    // The sources answer one after the other.
+    let mut state = shared(100, Change::Updated, 1);
+    state.data.claimants[1].pod = None;
+    assert_eq!(repeat(&mut storm, state), [""; 0]);
+    let mut state = raised;
+    state.event_type = EventType::conflict(Change::Updated);
+    state.id = "all are known".to_owned();
+    assert_eq!(repeat(&mut storm, state), [""; 0]);
+    // An event that the crash took.
+    let state = shared(101, Change::Updated, 2);
+    assert_eq!(repeat(&mut storm, state), ["raised 10.0.0.2"]);
 }
 
 #[test]

@@ -1,0 +1,108 @@
+//! What webhooks get after a restart.
+
+use std::{fs, path::Path};
+
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec, ReceivedRequest, Receiver, http::TestClient,
+    until,
+};
+use serde_json::json;
+
+use crate::AGENT;
+
+const ORIGIN: &str = "http://127.0.0.1:9842";
+const ADDRESSES: u8 = 20;
+
+/// The pod's CNI result, as a container runtime writes it.
+fn cache_result(directory: &Path, name: &str, pod: &Pod) {
+    let entry = json!({"kind": "cniCacheV1", "containerId": format!("cid-{name}"), "config": "e30=", "ifName": "eth0",
+        "networkName": "net", "netns": pod.netns().path(),
+        "cniArgs": [["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", name], ["K8S_POD_UID", format!("uid-{name}")]],
+        "result": {"cniVersion": "0.3.1", "interfaces": [{"name": pod.device()}]}});
+    fs::write(
+        directory.join(format!("net-cid-{name}-eth0")),
+        entry.to_string(),
+    )
+    .unwrap();
+}
+
+fn subjects(posted: &[ReceivedRequest]) -> Vec<String> {
+    let accepted = posted.iter().filter(|post| post.is_accepted());
+    let subject = |post: &ReceivedRequest| Some(post.json().ok()?["subject"].as_str()?.to_owned());
+    accepted.filter_map(subject).collect()
+}
+
+/// Waits until every open conflict has both pods.
+fn wait_named(client: &TestClient<'_>) {
+    until(DEADLINE, "all claimants to be named", || {
+        let list = client.get("/api/v1/conflicts?limit=100")?.json()?;
+        let conflicts = list["conflicts"].as_array().cloned().unwrap_or_default();
+        let mut claimants = conflicts
+            .iter()
+            .flat_map(|conflict| conflict["claimants"].as_array().into_iter().flatten());
+        let is_complete = conflicts.len() == usize::from(ADDRESSES)
+            && claimants.all(|claimant| claimant["pod"]["name"].is_string());
+        anyhow::ensure!(is_complete, "{list}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn restart_sends_no_update_without_a_change() {
+    let node = Node::new("quietrestart").unwrap();
+    let receiver = node.run_in(Receiver::start).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::create_dir(path("cache")).unwrap();
+    let text = format!(
+        "state-dir: {}\ncni-cache-dir: {}\nwebhooks: [{{name: hook, url: '{}'}}]\n",
+        path("state").display(),
+        path("cache").display(),
+        receiver.url(),
+    );
+    fs::write(path("config.yaml"), text).unwrap();
+    let command = AgentCommand::run(AGENT)
+        .arg("--config")
+        .arg(path("config.yaml"));
+    let specs = ["vetha", "vethb"].map(|device| {
+        (1..=ADDRESSES).fold(PodSpec::new(device), |spec, n| {
+            spec.address(format!("10.244.2.{n}/32"))
+        })
+    });
+    let pods = node.add_pods(&specs).unwrap();
+    for (name, pod) in ["a", "b"].iter().zip(&pods) {
+        cache_result(&path("cache"), name, pod);
+    }
+    let mut agent = Agent::start_ready(&node, &command).unwrap();
+    let client = TestClient::new(&node, ORIGIN);
+    wait_named(&client);
+    let idle = r#"ipconflict_outbox_pending{sink="hook"} 0"#;
+    let wait_idle = || {
+        until(DEADLINE, "everything to be delivered", || {
+            let metrics = client.get("/metrics")?.body;
+            anyhow::ensure!(metrics.lines().any(|line| line == idle), "{metrics}");
+            Ok(())
+        })
+        .unwrap();
+    };
+    wait_idle();
+    agent.terminate(DEADLINE).unwrap();
+    let before = subjects(&receiver.requests()).len();
+    assert!(before >= usize::from(ADDRESSES));
+
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    wait_named(&client);
+    for pod in &pods {
+        pod.add_address("10.244.3.1/32").unwrap();
+    }
+    let is_new = |subjects: &[String]| subjects.iter().any(|subject| subject == "10.244.3.1");
+    receiver
+        .wait_until(DEADLINE, |posted| is_new(&subjects(posted)))
+        .unwrap();
+    wait_idle();
+    let after = subjects(&receiver.requests()).split_off(before);
+    let others: Vec<_> = after.iter().filter(|s| *s != "10.244.3.1").collect();
+    assert!(others.is_empty(), "{others:?}");
+    drop(agent);
+}
