@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::Context as _;
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec, prometheus::Prometheus, until,
+    Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec, Receiver, prometheus::Prometheus, until,
 };
 use serde_json::{Value, json};
 
@@ -212,6 +212,39 @@ fn conflicts_that_the_metrics_do_not_name_are_not_shown_as_none() {
         }
     }
     assert_eq!((tables, stats), (2, 2));
+}
+
+/// What an agent exports whose webhook accepts every event makes no sink a failing one.
+#[test]
+fn webhook_that_accepts_every_event_is_not_failing() {
+    let node = Node::new("sinkrules").unwrap();
+    let receiver = node.run_in(Receiver::start).unwrap();
+    let settings = json!({"webhooks": [{"name": "ops", "url": receiver.url()}]});
+    let (agent, prometheus) = start(&node, &[], &settings.to_string());
+    let pods = raise_conflict(&node, &agent);
+    let series = [("outbox", "stored"), ("ops", "delivered")].map(|(sink, outcome)| {
+        format!("ipconflict_deliveries_total{{sink=\"{sink}\",outcome=\"{outcome}\"}}")
+    });
+    let wait_for = |query: &str| {
+        prometheus.wait(query, |series| !series.is_empty()).unwrap();
+    };
+    // An increase is seen only from a first sample on.
+    series.iter().for_each(|series| wait_for(series));
+    for pod in &pods {
+        pod.add_address("10.244.2.11/24").unwrap();
+    }
+    for series in &series {
+        wait_for(&format!("increase({series}[15m]) > 0"));
+    }
+    let rules = fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap();
+    let rules = documents(&rules).remove(0);
+    let groups = rules["groups"].as_sequence().unwrap();
+    let mut all = groups
+        .iter()
+        .flat_map(|group| group["rules"].as_sequence().unwrap());
+    let rule = all.find(|rule| rule["record"] == "ipconflict:sink_failing:info");
+    let expression = rule.unwrap()["expr"].as_str().unwrap();
+    assert_eq!(prometheus.query(expression).unwrap(), []);
 }
 
 /// `deploy/prometheus/scrape.yaml` with one static agent instead of pod discovery.
