@@ -1,11 +1,14 @@
 //! Logging to stderr through a bounded queue, so that a blocked stderr does not delay detection.
 
+use std::io;
+
 use tracing::{Level, enabled};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::{
     cli::LogFormat,
+    event::clean_log_line,
     observe::ebpf::{KERNEL_LOG_TARGET, KernelLog},
 };
 
@@ -17,7 +20,7 @@ const MAX_QUEUED_LINES: usize = 8_192;
 pub fn start(format: LogFormat, kernel_log: bool) -> WorkerGuard {
     let (writer, guard) = NonBlockingBuilder::default()
         .buffered_lines_limit(MAX_QUEUED_LINES)
-        .finish(std::io::stderr());
+        .finish(io::stderr());
     let mut filter = EnvFilter::builder()
         .with_default_directive(tracing::level_filters::LevelFilter::INFO.into())
         .from_env_lossy();
@@ -27,10 +30,11 @@ pub fn start(format: LogFormat, kernel_log: bool) -> WorkerGuard {
     {
         filter = filter.add_directive(directive);
     }
+    let writer = move || CleanWriter(writer.clone());
     let registry = tracing_subscriber::registry().with(filter);
     match format {
         LogFormat::Text => {
-            let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr())
+            let ansi = io::IsTerminal::is_terminal(&io::stderr())
                 && std::env::var_os("NO_COLOR").is_none();
             registry
                 .with(
@@ -54,6 +58,23 @@ pub fn start(format: LogFormat, kernel_log: bool) -> WorkerGuard {
         }
     }
     guard
+}
+
+/// Replaces hidden characters of names in log lines.
+struct CleanWriter<W>(W);
+
+impl<W: io::Write> io::Write for CleanWriter<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match std::str::from_utf8(line) {
+            Ok(text) => self.0.write_all(clean_log_line(text).as_bytes())?,
+            Err(_) => self.0.write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// The kernel log's verbosity: off unless the flag or a directive in `RUST_LOG` enables it, otherwise by the level of its

@@ -8,8 +8,8 @@ use crate::{
     agent_client::Gap,
     clock::WallTime,
     event::{
-        AnomalyData, ConflictData,
-        text::{Claimants, Colour, anomaly_lines, clean, conflict_table, reasons},
+        AnomalyData, ConflictData, clean,
+        text::{Claimants, Colour, anomaly_lines, conflict_table, reasons},
     },
 };
 

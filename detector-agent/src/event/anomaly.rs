@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Guidance, SubjectState,
+    Guidance, SubjectState, clean,
     names::{self, ContractName},
 };
 use crate::{
@@ -170,7 +170,7 @@ impl AnomalyData {
             addresses: (anomaly.contested.as_ref()).map_or_else(Vec::new, |c| c.first.clone()),
             range: anomaly.overlap.as_ref().map(|o| o.range),
             nodes: (anomaly.overlap.as_ref()).map_or_else(Vec::new, |o| o.nodes.clone()),
-            detail: anomaly.detail.clone(),
+            detail: clean(&anomaly.detail).into_owned(),
             raised_at,
             resolved_at,
             duration_seconds: resolved_at.map(|at| at.since(raised_at)),

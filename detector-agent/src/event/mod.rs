@@ -3,6 +3,7 @@
 mod anomaly;
 mod any_event;
 mod changed;
+mod clean;
 mod conflict;
 mod envelope;
 pub mod guidance;
@@ -19,6 +20,9 @@ pub mod text;
 pub use anomaly::{AnomalyData, ResolvedBecause};
 pub use any_event::{AnyEvent, SubjectId, SubjectKind};
 pub use changed::ChangedField;
+pub use clean::clean;
+#[cfg(feature = "node")]
+pub(crate) use clean::clean_log_line;
 pub use conflict::{ClaimData, ClaimantData, ConflictData, EvidenceData};
 pub use envelope::{
     AnomalyEvent, Change, DataContentType, Event, EventType, SpecVersion, SubjectClass,

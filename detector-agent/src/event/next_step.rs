@@ -1,12 +1,12 @@
 //! The next step for a person who finds a conflict or an anomaly. The one source for events, messages, the status page, `check` and
 //! `watch`.
 //!
-//! The texts contain names of pods and devices, which are untrusted.
+//! The texts contain names of pods and devices, which are untrusted: events contain the texts [cleaned](clean).
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AnomalyData, ClaimantData, ConflictData, NewestBy, SubjectKind,
+    AnomalyData, ClaimantData, ConflictData, NewestBy, SubjectKind, clean,
     summary::{claimant, enumeration, pod_name},
 };
 use crate::engine::{AnomalyCause, AnomalyKind, Confidence, ConflictKind, ConflictScope};
@@ -58,7 +58,7 @@ impl Guidance {
             to_recreate: names(scope, others().filter(|_| data.newest_takes_address())),
         };
         Some(Self {
-            next_step: situation.next_step(),
+            next_step: clean(&situation.next_step()).into_owned(),
             runbook_url: SubjectKind::Conflict(data.kind).runbook_url(),
         })
     }
@@ -67,7 +67,7 @@ impl Guidance {
     #[must_use]
     pub fn of_anomaly(data: &AnomalyData) -> Option<Self> {
         (!data.is_resolved()).then(|| Self {
-            next_step: anomaly_next_step(data),
+            next_step: clean(&anomaly_next_step(data)).into_owned(),
             runbook_url: SubjectKind::Anomaly(data.kind).runbook_url(),
         })
     }

@@ -4,10 +4,7 @@ use std::net::IpAddr;
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use super::{
-    AnomalyData, ClaimantData, ConflictData, Guidance, SubjectId,
-    text::{self, clean},
-};
+use super::{AnomalyData, ClaimantData, ConflictData, Guidance, SubjectId, clean, text};
 use crate::clock::WallTime;
 
 /// Width between two names.

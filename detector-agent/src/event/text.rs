@@ -1,14 +1,13 @@
 //! Conflicts as text for a terminal, used by `check`, `watch` and `kubectl ipconflict`.
 //!
-//! Names of pods and devices are untrusted: control characters in them are replaced, so that they cannot steer the
-//! terminal.
+//! Names of pods and devices are untrusted: they are shown [cleaned](clean).
 
-use std::{borrow::Cow, collections::BTreeSet, fmt::Write as _};
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use unicode_width::UnicodeWidthStr as _;
 
 use super::{
-    AnomalyData, ClaimantData, ConflictData,
+    AnomalyData, ClaimantData, ConflictData, clean,
     summary::{self, scoped_address},
 };
 use crate::{
@@ -57,16 +56,6 @@ impl Colour {
             Self::On => format!("\x1b[{code}m{text}\x1b[0m"),
             Self::Off => text.to_owned(),
         }
-    }
-}
-
-/// Text without control characters.
-#[must_use]
-pub fn clean(text: &str) -> Cow<'_, str> {
-    if text.chars().any(char::is_control) {
-        Cow::Owned(text.replace(char::is_control, "\u{fffd}"))
-    } else {
-        Cow::Borrowed(text)
     }
 }
 

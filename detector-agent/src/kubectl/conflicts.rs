@@ -9,8 +9,9 @@ use crate::{
     clock::WallTime,
     counted::counted,
     event::{
+        clean,
         row::{Item, claimants, duration_text},
-        text::{Colour, aligned, clean},
+        text::{Colour, aligned},
     },
 };
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::ask::{Asked, AskedNode};
 use crate::{
     counted::counted,
-    event::text::{Colour, clean},
+    event::{clean, text::Colour},
     health::{PartReport, Role},
 };
 

@@ -12,9 +12,9 @@ use crate::{
     counted::counted,
     engine::Network,
     event::{
-        ClaimData, ClaimantData, ConflictData,
+        ClaimData, ClaimantData, ConflictData, clean,
         summary::scope,
-        text::{Claimants, Colour, anomaly_lines, claimant_table, clean, conflict_table, reasons},
+        text::{Claimants, Colour, anomaly_lines, claimant_table, conflict_table, reasons},
     },
 };
 

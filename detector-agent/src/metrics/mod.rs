@@ -19,7 +19,7 @@ use prometheus_client::{
 
 use crate::{
     engine::{AnomalyId, ConflictId, ConflictScope},
-    event::{AnomalyData, AnyEvent, Change, ConflictData, SubjectId, summary},
+    event::{AnomalyData, AnyEvent, Change, ConflictData, SubjectId, clean, summary},
     pods::Pod,
 };
 use info_series::{Described, InfoSeries};
@@ -360,7 +360,7 @@ impl Metrics {
             ConflictInfo {
                 address: address.clone(),
                 kind: data.kind.name(),
-                device: summary::device(data.scope, claimant).into_owned(),
+                device: clean(&summary::device(data.scope, claimant)).into_owned(),
                 namespace,
                 pod,
                 sweep: sweep.clone(),
@@ -381,7 +381,7 @@ impl Metrics {
                 address: data.address.into(),
                 vlan: data.vlan.map(|vlan| vlan.to_string()).unwrap_or_default(),
                 kind: data.kind.name(),
-                device: data.device.clone().unwrap_or_default(),
+                device: clean(data.device.as_deref().unwrap_or_default()).into_owned(),
                 namespace,
                 pod,
             }

@@ -12,10 +12,7 @@ use crate::{
     agent_client::Overview,
     clock::WallTime,
     engine::{AnomalyId, ConflictId},
-    event::{
-        AnomalyData, AnomalyEvent, Change, ConflictData, Event,
-        text::{self, clean},
-    },
+    event::{AnomalyData, AnomalyEvent, Change, ConflictData, Event, clean, text},
 };
 
 /// Prints lines until stdout is closed or Ctrl-C is pressed.

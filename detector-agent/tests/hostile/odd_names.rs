@@ -1,6 +1,8 @@
 //! Device names with control sequences, quotes and markup: they are data wherever they are shown.
 
-use detector_testkit::{Agent, AgentCommand, DEADLINE, LOOK_ARGS, Node, PodSpec, http::TestClient};
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, LOOK_ARGS, Node, PodSpec, Receiver, http::TestClient,
+};
 
 use crate::AGENT;
 
@@ -34,5 +36,49 @@ fn control_sequences_and_quotes_in_a_name_stay_data() {
     for text in [agent.log(), check(&["check"]), check(&LOOK_ARGS)] {
         assert!(text.contains(ADDRESS));
         assert!(!text.contains(['\u{1b}', '\u{7}']), "{text:?}");
+    }
+}
+
+/// Reverses the direction of what follows, and takes no room.
+const HIDDEN: &str = "ve\u{202e}th\u{200b}a";
+
+#[test]
+fn hidden_characters_in_a_name_reach_nobody() {
+    let node = Node::new("hiddenname").unwrap();
+    let receiver = node.run_in(Receiver::start).unwrap();
+    let config = tempfile::NamedTempFile::new().unwrap();
+    let chat = format!(
+        "webhooks: [{{name: chat, format: slack, url: '{}'}}]\n",
+        receiver.url()
+    );
+    std::fs::write(config.path(), chat).unwrap();
+    let spec = |device| PodSpec::new(device).address(format!("{ADDRESS}/32"));
+    let _pods = node.add_pods(&[HIDDEN, "vethb"].map(spec)).unwrap();
+    let interfaces = ["--interfaces", "*"];
+    let command = AgentCommand::run(AGENT)
+        .args(interfaces)
+        .arg("--config")
+        .arg(config.path());
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    let conflict = agent.wait_raised(ADDRESS).unwrap();
+    assert!(conflict.devices().contains(&HIDDEN), "whole in the event");
+    let step = conflict.guidance.unwrap().next_step;
+    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let metrics = client.get("/metrics").unwrap().body;
+    let check = |args: &[&str]| {
+        let command = AgentCommand::new(AGENT, args.iter().copied()).args(interfaces);
+        command.run_to_end(&node, DEADLINE).unwrap().stdout
+    };
+    let texts = [agent.log(), check(&["check"]), check(&LOOK_ARGS), metrics];
+    let mut terminate = agent;
+    // What is being collected for a chat is sent before the agent stops.
+    terminate.terminate(DEADLINE).unwrap();
+    let posted = receiver.requests();
+    let posted = posted.iter().map(|post| post.json().unwrap().to_string());
+    let messages: Vec<_> = posted.collect();
+    assert!(!messages.is_empty());
+    for text in texts.into_iter().chain(messages).chain([step]) {
+        assert!(!text.contains(['\u{202e}', '\u{200b}']), "{text:?}");
+        assert!(!text.contains("\\u202e"), "{text:?}");
     }
 }

@@ -2,12 +2,19 @@
 
 export const $ = (id) => document.getElementById(id);
 
+// Characters that change the direction of text or take no room: with them one name looks like another. As `clean` in event/clean.rs.
+const HIDDEN = /(?!\n)[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Mn}\p{Me}\p{Default_Ignorable_Code_Point}]/gu;
+
+export function clean(text) {
+  return typeof text === "string" ? text.replace(HIDDEN, "\u{fffd}") : text;
+}
+
 export function element(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value);
+    if (value !== null && value !== undefined && value !== false) node.setAttribute(name, clean(value));
   }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
+  node.append(...children.filter((child) => child !== null && child !== undefined).map(clean));
   return node;
 }
 

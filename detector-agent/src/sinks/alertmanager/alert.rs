@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::{
     clock::WallTime,
     event::{
-        AnomalyData, AnyEvent, ConflictData, ContractName as _, SubjectKind,
+        AnomalyData, AnyEvent, ConflictData, ContractName as _, SubjectKind, clean,
         guidance::StatusPageUrl,
         summary::{anomaly_line, claimants, conflict_line, vlan_id},
     },
@@ -64,6 +64,10 @@ impl Alert {
         let notice = Notice::new(&Message::Event(event.clone()));
         let description = format!("{} {}", notice.effect, notice.next_step);
         annotations.insert("description", description.trim().to_owned());
+        let annotations = annotations
+            .into_iter()
+            .map(|(name, text)| (name, clean(&text).into_owned()))
+            .collect();
         let mut labels = with_severity(&settings.labels, kind);
         if let Some(cluster) = cluster {
             labels
@@ -129,7 +133,7 @@ fn anomaly_labels(data: &AnomalyData) -> BTreeMap<&'static str, String> {
     }
     // Two pods may fail to resolve the same gateway.
     if let Some(device) = &data.device {
-        labels.insert("device", device.clone());
+        labels.insert("device", clean(device).into_owned());
     }
     labels
 }

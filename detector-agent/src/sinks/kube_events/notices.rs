@@ -7,9 +7,8 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     engine::AnomalyKind,
     event::{
-        AnomalyData, AnyEvent, ClaimantData, ConflictData, SubjectId,
+        AnomalyData, AnyEvent, ClaimantData, ConflictData, SubjectId, clean,
         summary::{anomaly_subject, enumeration, pod_name, resolve_reason, scoped_address},
-        text::clean,
     },
     pods::{IS_THE_NODE, Pod},
 };

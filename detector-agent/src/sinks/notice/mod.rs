@@ -1,7 +1,8 @@
 //! What a message or an alert for a person contains, whatever its receiver: the finding, what happens to traffic, what to do, and
 //! where to read on.
 //!
-//! The texts contain names of pods and devices, which are untrusted: the format of the receiver escapes them.
+//! The texts contain names of pods and devices, which are untrusted: they are [cleaned](clean), and the format of the receiver
+//! escapes markup.
 
 mod anomalies;
 mod conflicts;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use self::{anomalies::AnomalyFacts, conflicts::ConflictFacts, storm::storm};
 use crate::{
     clock::WallTime,
-    event::{AnyEvent, Change, SubjectKind, guidance::Severity},
+    event::{AnyEvent, Change, SubjectKind, clean, guidance::Severity},
     sinks::{
         digest::{Digest, Group, anomaly_group::AnomalyGroup, conflict_group::ConflictGroup},
         message::Message,
@@ -46,6 +47,21 @@ pub(in crate::sinks) struct Notice {
 
 impl Notice {
     pub(in crate::sinks) fn new(message: &Message) -> Self {
+        let notice = Self::with_names(message);
+        let clean = |text: String| clean(&text).into_owned();
+        Self {
+            finding: clean(notice.finding),
+            effect: clean(notice.effect),
+            next_step: clean(notice.next_step),
+            changed: notice.changed.into_iter().map(clean).collect(),
+            list: notice.list.into_iter().map(clean).collect(),
+            context: clean(notice.context),
+            node: clean(notice.node),
+            ..notice
+        }
+    }
+
+    fn with_names(message: &Message) -> Self {
         match message {
             // Those that an earlier version of the agent stored.
             Message::Event(AnyEvent::Conflict(event)) => {

@@ -7,11 +7,7 @@ use ratatui::{
 
 use crate::{
     engine::ConflictScope,
-    event::{
-        AnomalyData, ClaimantData, ConflictData, Guidance,
-        row::Item,
-        text::{self, clean},
-    },
+    event::{AnomalyData, ClaimantData, ConflictData, Guidance, clean, row::Item, text},
 };
 
 /// `highlight` is for the claimant that receives the traffic.

@@ -11,10 +11,7 @@ use ratatui::{
 use super::{super::view_model::ConnectionState, Body, View, detail, table};
 use crate::{
     clock::WallTime,
-    event::{
-        row::shorten_end,
-        text::{Colour, clean},
-    },
+    event::{clean, row::shorten_end, text::Colour},
 };
 
 /// What the keys do, and what the table shows.
