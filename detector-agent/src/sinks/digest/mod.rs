@@ -55,7 +55,7 @@ pub struct Digest {
     pub total: usize,
     /// How many are new in this message.
     pub joined: usize,
-    /// Of a storm, the first of those that are new, bounded.
+    /// Of a storm, the first of those that are new, one for the same claimants, bounded.
     pub entries: Vec<DigestEntry>,
     /// Of a group, what its members have in common; `None` for a storm.
     #[serde(default, skip_serializing_if = "Option::is_none")]

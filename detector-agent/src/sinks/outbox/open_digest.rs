@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// The most conflicts of a storm that one message lists.
+/// The most conflicts of a storm that one message lists, each with other claimants.
 const LISTED: usize = 10;
 
 /// A digest with a conflict or an anomaly that is active, or that the sink was not notified of.
@@ -129,10 +129,18 @@ impl OpenDigest {
             // Should it end before its first message, this is what the message has.
             (Some(group), _) if self.total > 1 && !self.is_raised => group.now.add(event),
             (None, AnyEvent::Conflict(conflict)) if self.entries.len() < LISTED => {
-                self.entries.push(DigestEntry {
-                    address: scoped_address(&conflict.data),
-                    claimants: claimants(&conflict.data),
-                });
+                let claimants = claimants(&conflict.data);
+                // One line for the same claimants, so that they leave room for others.
+                if !self
+                    .entries
+                    .iter()
+                    .any(|entry| entry.claimants == claimants)
+                {
+                    self.entries.push(DigestEntry {
+                        address: scoped_address(&conflict.data),
+                        claimants,
+                    });
+                }
             }
             _ => {}
         }

@@ -301,6 +301,40 @@ fn three_groups_have_digests_of_their_own_and_the_others_one() {
 }
 
 #[test]
+fn flood_of_one_pair_leaves_others_named() {
+    let mut storm = Storm::new();
+    // The pair has used up the digests of their own.
+    for round in 1..=3 {
+        for change in [Change::Raised, Change::Resolved] {
+            let event = shared(storm.next(), change, round);
+            storm.outbox.sink().offer(&event.into());
+        }
+        storm.turn();
+        storm.turn();
+    }
+    storm.delivered(PEOPLE);
+    for conflict in 10..=40 {
+        let event = shared(storm.next(), Change::Raised, conflict);
+        storm.outbox.sink().offer(&event.into());
+    }
+    let other = event(storm.next(), Change::Raised, 99);
+    storm.outbox.sink().offer(&other);
+    storm.turn();
+    storm.turn();
+    let queue = Arc::clone(&storm.outbox.sink_queues()[PEOPLE]);
+    let mut named = Vec::new();
+    while let Ok(job) = queue.take(Instant::now()) {
+        let message = job.event.or_else(|| queue.read(job.seq).unwrap()).unwrap();
+        if let Message::Digest(digest) = &message {
+            named.extend(digest.entries.iter().map(|entry| entry.address.clone()));
+        }
+        queue.delivered(job.seq);
+        storm.turn();
+    }
+    assert!(named.contains(&"10.0.0.99".to_owned()), "{named:?}");
+}
+
+#[test]
 fn a_storm_that_is_over_at_once_is_reported_with_its_end() {
     let mut storm = Storm::new();
     storm.offer(Change::Raised, 1..=5);
