@@ -33,6 +33,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 pub enum BoundKind {
     /// Addresses assigned to the pod's end of a device.
     Addresses,
+    /// Addresses in a pod's namespace on further interfaces.
+    FurtherAddresses,
     /// Assignments of one address on one link.
     Assignments,
     /// Changes of the addresses assigned to the pod's end of a device, in a second.
@@ -62,6 +64,7 @@ impl BoundKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Addresses => "addresses of a pod device",
+            Self::FurtherAddresses => "addresses on further interfaces of a pod",
             Self::Assignments => "assignments of one address",
             Self::AddressChanges => "changes of the addresses of a pod device in a second",
             Self::FrameClaims => "claims of a device in frames",
@@ -77,13 +80,14 @@ impl BoundKind {
 
     /// Whether a snapshot contains what was refused.
     fn is_readable(self) -> bool {
-        self != Self::FrameClaims
+        !matches!(self, Self::FrameClaims | Self::FurtherAddresses)
     }
 
     /// Whether only a snapshot of the node contains what was refused.
     fn needs_node_snapshot(self) -> bool {
         match self {
             Self::Addresses
+            | Self::FurtherAddresses
             | Self::Assignments
             | Self::AddressChanges
             | Self::FrameClaims

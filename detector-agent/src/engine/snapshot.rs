@@ -31,6 +31,9 @@ pub enum FurtherPlace {
     Above,
 }
 
+/// How many addresses on further interfaces of one namespace a snapshot contains at most.
+pub const MAX_FURTHER_ADDRESSES: usize = 16_384;
+
 /// An address on a further interface of a pod's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FurtherAddress {
@@ -58,6 +61,8 @@ pub struct PodAddresses {
     pub is_truncated: bool,
     /// The addresses on further interfaces.
     pub further: Vec<FurtherAddress>,
+    /// There are more of those than are listed.
+    pub lacks_further: bool,
 }
 
 /// The lists of a [`Snapshot`] that omit objects beyond a bound: one that is absent there need not

@@ -138,3 +138,15 @@ fn address_of_another_pod_on_lo_hides_no_frames() {
     let kinds = conflict.claimant("vethb").unwrap().evidence_kinds();
     assert!(kinds.contains(&"ndp"), "{kinds:?}");
 }
+
+#[test]
+fn address_behind_many_others_on_lo_raises() {
+    let (node, [_owner, pod]) = two_pods("furthermany");
+    let agent = start(&node);
+    let others = (0..1_500u32).map(|n| std::net::Ipv4Addr::from(0x0a01_0000 + n));
+    let lines = others.map(|address| format!("address add {address}/32 dev lo"));
+    let last = format!("address add {OWNER}/32 dev lo");
+    pod.netns().ip_batch(lines.chain([last])).unwrap();
+    let conflict = agent.wait_raised(OWNER).unwrap();
+    assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+}

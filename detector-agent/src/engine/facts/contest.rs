@@ -13,7 +13,7 @@ use crate::engine::{
 };
 
 /// How many times its bound a device may exceed by addresses that are claimed by others beyond their bounds.
-const CONTESTED_FACTOR: usize = 4;
+pub(super) const CONTESTED_FACTOR: usize = 4;
 
 /// The device that makes a claim, and its peer if it is known: claims of its own do not contest each other.
 #[derive(Clone, Copy, Debug)]

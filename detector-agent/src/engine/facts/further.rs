@@ -1,8 +1,11 @@
 //! Addresses on further interfaces of a pod: its `lo`, a dummy, a macvlan on top of one of its devices' peers.
+//!
+//! Bound: as many of one peer as it may have assigned, and more if others claim them. Of those beyond, only the addresses are
+//! remembered; a snapshot lists a bounded number of them.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
-use super::Facts;
+use super::{Facts, contest::CONTESTED_FACTOR};
 use crate::engine::{
     beginning::Beginning,
     observation::{Mac, Peer, Timestamp},
@@ -34,6 +37,17 @@ impl Facts {
         (at, beginning): (Timestamp, Beginning),
         bounds: &Bounds,
     ) -> (Vec<IpAddr>, Vec<IpAddr>) {
+        let mut found = found;
+        self.further_beyond.remove(&peer);
+        if found.len() > bounds.claims_per_device {
+            found.sort_by_cached_key(|f| !self.may_contest_further(f.address, peer));
+            let contested = found.partition_point(|f| self.may_contest_further(f.address, peer));
+            let most = bounds.claims_per_device.saturating_mul(CONTESTED_FACTOR);
+            let kept = contested.clamp(bounds.claims_per_device, most);
+            let beyond = found.split_off(kept.min(found.len()));
+            self.further_beyond
+                .insert(peer, beyond.into_iter().map(|f| f.address).collect());
+        }
         let mut gone = self.further.remove(&peer).unwrap_or_default();
         let mut added = Vec::new();
         for FurtherAddress {
@@ -76,6 +90,7 @@ impl Facts {
 
     /// Removes everything that further interfaces have that concerns the device of `peer`.
     pub(super) fn remove_further_of(&mut self, peer: Peer) -> Vec<IpAddr> {
+        self.further_beyond.remove(&peer);
         let addresses: Vec<_> = self.further.remove(&peer).into_iter().flatten().collect();
         for address in &addresses {
             self.remove_further(peer, *address);
@@ -86,6 +101,30 @@ impl Facts {
     /// The addresses on further interfaces that concern the device of `peer`.
     pub(in crate::engine) fn further_of(&self, peer: Peer) -> impl Iterator<Item = IpAddr> + '_ {
         self.further.get(&peer).into_iter().flatten().copied()
+    }
+
+    /// Whether anything may conflict with the address on a further interface of the pod with this peer.
+    fn may_contest_further(&self, address: IpAddr, peer: Peer) -> bool {
+        self.by_address.get(&address).is_some_and(|facts| {
+            let is_other = |other: Peer| other.nsid != peer.nsid;
+            let mut further = facts.further.iter();
+            facts.assigned.iter().any(|a| is_other(a.peer))
+                || !facts.frames.is_empty()
+                || !facts.neighbours.is_empty()
+                || further.any(|f| f.place == FurtherPlace::Above && is_other(f.peer))
+        })
+    }
+
+    /// Another claim of the address was stored: pods that have it beyond their bounds are to be read.
+    pub(super) fn note_contested_further(&mut self, address: IpAddr) {
+        let beyond = self.further_beyond.iter();
+        let peers = beyond.filter(|(_, addresses)| addresses.contains(&address));
+        self.further_contested.extend(peers.map(|(peer, _)| *peer));
+    }
+
+    /// The peers of pods that are to be read, because another claims an address that they have beyond their bounds.
+    pub(in crate::engine) fn take_contested_further(&mut self) -> BTreeSet<Peer> {
+        std::mem::take(&mut self.further_contested)
     }
 
     fn remove_further(&mut self, peer: Peer, address: IpAddr) {

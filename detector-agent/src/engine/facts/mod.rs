@@ -15,7 +15,7 @@ mod overflow;
 mod removals;
 mod restored;
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 pub use assigned::MAX_ASSIGNMENTS;
 pub(super) use assigned::{Assigned, HostAddress, RemovedAssignment};
@@ -126,6 +126,10 @@ pub(super) struct Facts {
     owners: HashMap<Owner, SmallSet<IpAddr>>,
     /// The addresses of [`AddressFacts::further`] by peer.
     further: HashMap<Peer, HashSet<IpAddr>>,
+    /// Those beyond the bound of their peer: stored once another claims the address too.
+    further_beyond: HashMap<Peer, HashSet<IpAddr>>,
+    /// Peers with such an address that another claims since last taken.
+    further_contested: BTreeSet<Peer>,
     frames: LinkCounts,
     neighbours: LinkCounts,
     neighbour_count: usize,

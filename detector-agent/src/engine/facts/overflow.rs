@@ -136,6 +136,9 @@ impl Facts {
 
     /// Another claim of the address was stored: those beyond the bounds of peers count now.
     pub(super) fn promote(&mut self, address: IpAddr, at: Timestamp, bounds: &Bounds) {
+        if !self.further_beyond.is_empty() {
+            self.note_contested_further(address);
+        }
         if self.overflow.len() == 0 {
             return;
         }

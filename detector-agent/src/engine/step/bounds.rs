@@ -9,6 +9,7 @@ use crate::engine::{
     links::{LinkState, PodDevice},
     observation::{IfIndex, Peer, Timestamp},
     refusals::{BoundKind, BoundOwner},
+    snapshot::MAX_FURTHER_ADDRESSES,
 };
 
 /// A bound refused something for the first time.
@@ -68,7 +69,12 @@ impl Engine {
     }
 
     /// What became of addresses beyond the bounds of their devices.
-    pub(super) fn note_overflow(&mut self) {
+    pub(super) fn note_overflow(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        for peer in self.facts.take_contested_further() {
+            if self.further_reads.note(peer.nsid, now) {
+                self.read_namespace(peer.nsid, effects);
+            }
+        }
         self.dirty.extend(self.facts.take_demoted());
         for peer in self.facts.take_overflow_losers() {
             self.drops.claims += 1;
@@ -152,6 +158,7 @@ impl Engine {
             // A read is no change, and is paced.
             BoundKind::AddressChanges => return true,
             BoundKind::Addresses
+            | BoundKind::FurtherAddresses
             | BoundKind::FrameClaims
             | BoundKind::DeviceNeighbours
             | BoundKind::PortForwarding => return false,
@@ -188,6 +195,7 @@ impl Engine {
             | BoundKind::FrameClaims
             | BoundKind::DeviceNeighbours
             | BoundKind::PortForwarding => bounds.claims_per_device,
+            BoundKind::FurtherAddresses => MAX_FURTHER_ADDRESSES,
             BoundKind::Assignments => MAX_ASSIGNMENTS,
             BoundKind::AddressChanges => {
                 usize::try_from(bounds.address_changes.per_second()).unwrap_or(usize::MAX)

@@ -17,7 +17,7 @@ use crate::engine::{
 impl Engine {
     /// Decides about the dirty addresses, and about those rejected earlier if there is room now.
     pub(super) fn apply_pending(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
-        self.note_overflow();
+        self.note_overflow(at.now, effects);
         self.report_bounds(at.now, effects);
         self.mark_presence_dirty();
         self.evict_unreferenced_fdb();

@@ -191,6 +191,7 @@ impl Engine {
                 BoundKind::Addresses,
                 BoundKind::Assignments,
                 BoundKind::AddressChanges,
+                BoundKind::FurtherAddresses,
             ];
             let owner = BoundOwner::Device(device);
             self.refusals.read(owner, &bounds, finished.started());
@@ -203,6 +204,10 @@ impl Engine {
                 if !finished.is_outdated(&StateKey::PodAssignment(pod.peer, info.id())) {
                     self.pod_address(pod.peer, info, at, false);
                 }
+            }
+            if pod.lacks_further {
+                self.drops.claims += 1;
+                self.refused_on(device, BoundKind::FurtherAddresses);
             }
             self.merge_further(pod.peer, pod.further, at);
             read.push(device);

@@ -100,6 +100,7 @@ impl Node {
                     addresses: Some(vec![assigned(&format!("10.7.0.{ifindex}"))]),
                     is_truncated: false,
                     further: Vec::new(),
+                    lacks_further: false,
                 })
                 .collect(),
             ..Snapshot::default()

@@ -162,6 +162,7 @@ pub(super) fn pod_addresses(ifindex: IfIndex, addresses: &[&str]) -> PodAddresse
         addresses: Some(addresses.iter().map(|a| assigned(a)).collect()),
         is_truncated: false,
         further: Vec::new(),
+        lacks_further: false,
     }
 }
 

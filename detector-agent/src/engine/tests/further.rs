@@ -262,3 +262,59 @@ fn removed_device_takes_its_further_addresses_along() {
     );
     assert_eq!(node.engine.addresses(), [ip("10.0.0.1")]);
 }
+
+/// 10.1.0.0 and the addresses after it, more than are stored of one pod.
+fn many() -> Vec<String> {
+    let address = |n: u32| std::net::Ipv4Addr::from(0x0a01_0000 + n).to_string();
+    (0..1500).map(address).collect()
+}
+
+#[test]
+fn address_beyond_the_bound_on_lo_conflicts_with_an_earlier_pod() {
+    let mut node = Node::with_pods(2);
+    let many = many();
+    let on_lo: Vec<_> = many.iter().map(String::as_str).collect();
+    node.address(1, on_lo[1400]);
+    node.read_further(2, &["10.0.0.2"], &on_lo);
+    assert_eq!(
+        node.conflict_events(),
+        ["raised 10.1.5.120 duplicate certain: veth1 veth2"]
+    );
+    assert!(node.engine.addresses().len() <= 1027);
+}
+
+#[test]
+fn address_beyond_the_bound_on_lo_conflicts_with_a_later_pod() {
+    let mut node = Node::with_pods(2);
+    let many = many();
+    let on_lo: Vec<_> = many.iter().map(String::as_str).collect();
+    node.read_further(2, &["10.0.0.2"], &on_lo);
+    node.device_effects();
+    node.address(1, on_lo[1400]);
+    assert_eq!(node.device_effects(), ["read veth2#2"]);
+    node.read_further(2, &["10.0.0.2"], &on_lo);
+    assert_eq!(
+        node.conflict_events(),
+        ["raised 10.1.5.120 duplicate certain: veth1 veth2"]
+    );
+    node.remove_link(2);
+    node.address(1, on_lo[1401]);
+    assert_eq!(node.device_effects(), ["detach veth2#2"]);
+}
+
+#[test]
+fn addresses_on_lo_that_a_snapshot_omits_are_counted() {
+    let mut node = Node::with_pods(1);
+    let token = node.begin_snapshot();
+    let snapshot = Snapshot {
+        pods: vec![PodAddresses {
+            lacks_further: true,
+            ..pod_addresses(1, &["10.0.0.1"])
+        }],
+        ..Snapshot::default()
+    };
+    node.finish_device_snapshot(token, 1, snapshot);
+    assert_eq!(node.engine.drop_counters().claims, 1);
+    let is_named = |effect: &Effect| matches!(effect, Effect::BoundReached(reached) if reached.bound == BoundKind::FurtherAddresses);
+    assert!(node.effects.iter().any(is_named));
+}

@@ -6,7 +6,7 @@
 //! listed as such: it may send from them (`inet_select_addr`). Bridges, tunnels and interfaces of other devices in the namespace
 //! are left out: a pod that is a node itself has them, with addresses of its own networks.
 //!
-//! Bounds: [`MAX_INTERFACES`] in one namespace, [`MAX_PER_POD`] addresses for one device.
+//! Bounds: [`MAX_INTERFACES`] and [`MAX_FURTHER_ADDRESSES`] in one namespace. Omissions are counted.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -14,9 +14,10 @@ use super::{
     decode::pod_interface::{self, PodInterface, PodInterfaceKind},
     dumps,
     request::{ReadError, RequestSocket},
-    snapshot::MAX_PER_POD,
 };
-use crate::engine::{AssignedAddress, FurtherAddress, FurtherPlace, IfIndex, NsId, Peer};
+use crate::engine::{
+    AssignedAddress, FurtherAddress, FurtherPlace, IfIndex, MAX_FURTHER_ADDRESSES, NsId, Peer,
+};
 
 /// Maximum number of further interfaces of one namespace that are read.
 const MAX_INTERFACES: usize = 64;
@@ -25,18 +26,22 @@ const MAX_INTERFACES: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct FurtherInterfaces {
     addresses: BTreeMap<IfIndex, Vec<AssignedAddress>>,
+    count: usize,
+    /// How many addresses there are beyond the bounds.
+    pub(super) omitted: u64,
 }
 
 impl FurtherInterfaces {
     /// Adds an address, unless there are too many.
     pub(super) fn push(&mut self, ifindex: IfIndex, address: AssignedAddress) {
-        let interfaces = self.addresses.len();
-        let list = match self.addresses.get_mut(&ifindex) {
-            Some(list) if list.len() < MAX_PER_POD => list,
-            None if interfaces < MAX_INTERFACES => self.addresses.entry(ifindex).or_default(),
-            _ => return,
-        };
-        list.push(address);
+        let is_new = !self.addresses.contains_key(&ifindex);
+        if self.count >= MAX_FURTHER_ADDRESSES || (is_new && self.addresses.len() >= MAX_INTERFACES)
+        {
+            self.omitted += 1;
+            return;
+        }
+        self.count += 1;
+        self.addresses.entry(ifindex).or_default().push(address);
     }
 
     /// Reads the interfaces. An interface that is gone meanwhile has none.
@@ -100,6 +105,5 @@ pub(super) fn concerning(
             place: place(info.address),
         }));
     }
-    found.truncate(MAX_PER_POD);
     found
 }

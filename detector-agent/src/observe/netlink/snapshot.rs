@@ -272,6 +272,7 @@ fn unreadable(peer: Peer) -> PodAddresses {
         addresses: None,
         is_truncated: false,
         further: Vec::new(),
+        lacks_further: false,
     }
 }
 
@@ -333,6 +334,8 @@ fn pods(
         match dumps::pod_addresses(socket, nsid, |ifindex| links.contains_key(&ifindex)) {
             Ok(PodAddressList { own, further }) => {
                 let is_truncated = own.omitted > 0;
+                let lacks_further = further.omitted > 0;
+                omitted.over_bound += further.omitted;
                 for found in omitted.unwrap_list(own) {
                     if let Some(list) = links.get_mut(&found.ifindex)
                         && !list.push(found.address, &mut room)
@@ -354,6 +357,7 @@ fn pods(
                         addresses: Some(list.addresses),
                         is_truncated: is_truncated || list.is_truncated,
                         further: further::concerning(peer.ifindex, &further),
+                        lacks_further,
                     });
                 }
             }

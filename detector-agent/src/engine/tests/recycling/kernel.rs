@@ -162,6 +162,7 @@ impl Kernel {
             addresses: of_namespace,
             is_truncated: false,
             further: Vec::new(),
+            lacks_further: false,
         }
     }
 }

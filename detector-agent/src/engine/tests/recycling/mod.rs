@@ -234,6 +234,7 @@ impl Agent {
                 pods.extend(read.known_peer.map(|peer| PodAddresses {
                     is_truncated: false,
                     further: Vec::new(),
+                    lacks_further: false,
                     peer,
                     mac: None,
                     addresses: None,

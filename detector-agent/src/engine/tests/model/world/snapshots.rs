@@ -22,6 +22,7 @@ impl World {
                     .filter(|_| d.readable)
                     .map(|address| further(address, "lo"))
                     .collect(),
+                lacks_further: false,
             })
         });
         let neighbours = self.neighbours.iter().filter(|((i, _), _)| is_covered(*i));
