@@ -261,6 +261,7 @@ fn anomaly(data: &mut FieldCheck<'_>, resolved: bool) {
             "rogue_router",
             "mac_duplicate",
             "mac_moved",
+            "address_unusable",
         ])
     });
     data.field("cause", non_empty);

@@ -38,6 +38,8 @@ impl ContractName for ResolvedBecause {
         Self::Seen(ResolveReason::ContestsFew),
         Self::Seen(ResolveReason::RangeUnique),
         Self::Seen(ResolveReason::MacUnique),
+        Self::Seen(ResolveReason::Usable),
+        Self::Seen(ResolveReason::InConflict),
         Self::Seen(ResolveReason::NotSeen),
         Self::Unseen,
         Self::Answered,

@@ -103,6 +103,7 @@ impl ContractName for SubjectKind {
         Self::Anomaly(AnomalyKind::RogueRouter),
         Self::Anomaly(AnomalyKind::MacDuplicate),
         Self::Anomaly(AnomalyKind::MacMoved),
+        Self::Anomaly(AnomalyKind::AddressUnusable),
     ];
 
     fn contract_name(self) -> &'static str {

@@ -78,6 +78,7 @@ impl SubjectKind {
             Self::Anomaly(AnomalyKind::RogueRouter) => "PodRogueRouter",
             Self::Anomaly(AnomalyKind::MacDuplicate) => "PodMACDuplicate",
             Self::Anomaly(AnomalyKind::MacMoved) => "PodMACMoved",
+            Self::Anomaly(AnomalyKind::AddressUnusable) => "PodAddressUnusable",
         }
     }
 
@@ -136,6 +137,7 @@ pub fn anomaly_effect(data: &AnomalyData) -> &'static str {
         }
         AnomalyKind::RouteAstray => "The node's traffic for the address does not reach the pod.",
         AnomalyKind::AddressSweep => "The pod may receive the traffic of all these addresses.",
+        AnomalyKind::AddressUnusable => "The pod neither uses the address nor answers for it.",
         AnomalyKind::PodCidrOverlap => {
             "Pods of these nodes get the same addresses, and the routes of the range lead to one of the nodes."
         }

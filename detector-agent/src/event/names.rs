@@ -48,9 +48,9 @@ contract_names! {
     Change: Raised Updated Resolved;
     EvidenceKind: Address Arp Ndp Neighbour;
     LeaveReason: DeviceRemoved AddressRemoved Expired;
-    AnomalyKind: IpamDrift IpamLeak GatewayUnresolved RouteAstray AddressSweep PodCidrOverlap RogueRouter MacDuplicate MacMoved;
-    AnomalyCause: NotAllocated TwoOwners SharedOwner OwnedByAnother NoLiveOwner RepeatedRequests OtherDevice RouteGone ContestsMany SeveralNodes RouterAdvertisement SeveralPorts LearnedElsewhere;
-    ResolveReason: Allocated Released AddressGone InUse Quiet DeviceGone RouteRight ContestsFew RangeUnique MacUnique NotSeen;
+    AnomalyKind: IpamDrift IpamLeak GatewayUnresolved RouteAstray AddressSweep PodCidrOverlap RogueRouter AddressUnusable MacDuplicate MacMoved;
+    AnomalyCause: NotAllocated TwoOwners SharedOwner OwnedByAnother NoLiveOwner RepeatedRequests OtherDevice RouteGone ContestsMany SeveralNodes RouterAdvertisement DadFailed SeveralPorts LearnedElsewhere;
+    ResolveReason: Allocated Released AddressGone InUse Quiet DeviceGone RouteRight ContestsFew RangeUnique Usable InConflict MacUnique NotSeen;
     Ipam: HostLocal Calico Aws;
 }
 

@@ -235,6 +235,9 @@ pub fn anomaly_next_step(data: &AnomalyData) -> String {
         AnomalyKind::RouteAstray => format!(
             "Delete {pod}, so that the network plugin creates its route again; if several pods of the node are affected, restart the plugin first."
         ),
+        AnomalyKind::AddressUnusable => format!(
+            "Delete {pod}: Linux tries an address that failed duplicate address detection only if it is added again."
+        ),
         AnomalyKind::AddressSweep => format!(
             "Check whether {pod} is meant to answer for these addresses (a VIP, a proxy); otherwise cut it off or delete it."
         ),

@@ -81,6 +81,7 @@ pub fn anomaly_title(kind: AnomalyKind) -> &'static str {
         AnomalyKind::RogueRouter => "Rogue router",
         AnomalyKind::MacDuplicate => "Duplicate MAC address",
         AnomalyKind::MacMoved => "Moved MAC address",
+        AnomalyKind::AddressUnusable => "Unusable address",
     }
 }
 
@@ -98,6 +99,8 @@ pub fn resolve_reason(data: &AnomalyData) -> &'static str {
             }
             ResolveReason::Quiet => "the pod stopped asking for the gateway",
             ResolveReason::DeviceGone => "the device was removed",
+            ResolveReason::Usable => "the pod can use the address",
+            ResolveReason::InConflict => "the address is in conflict",
             ResolveReason::RouteRight => "the route leads to a claimant again",
             ResolveReason::ContestsFew => {
                 "the pod claims few addresses of others any more, or none"

@@ -59,6 +59,7 @@ const ANOMALY_PARAMETERS: Supported = Supported {
         AnomalyKind::RogueRouter.name(),
         AnomalyKind::MacDuplicate.name(),
         AnomalyKind::MacMoved.name(),
+        AnomalyKind::AddressUnusable.name(),
     ],
 };
 /// Parameters of the claims.

@@ -157,6 +157,7 @@ The alerts are those of the Prometheus rules in `deploy/prometheus`, so that you
 | `IPAMDrift` | `warning` | `ipam_drift` | `node`, `kind`, `address`, `device`, `vlan` if there is one |
 | `PodGatewayUnresolved` | `warning` | `gateway_unresolved` | `node`, `kind`, `address`, `device`, `vlan` if there is one |
 | `PodRouteAstray` | `warning` | `route_astray` | `node`, `kind`, `address`, `device` |
+| `PodAddressUnusable` | `warning` | `address_unusable` | `node`, `kind`, `address`, `device` |
 | `PodAddressSweep` | `critical` | `address_sweep` | `node`, `kind`, `address`, `device` |
 | `PodRogueRouter` | `critical` | `rogue_router` | `node`, `kind`, `address`, `device`, `vlan` if there is one |
 | `PodCIDROverlap` | `critical` | `pod_cidr_overlap` | `node`, `kind`, `address` |

@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeSet, net::Ipv6Addr};
 
+use anyhow::ensure;
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, Frame, FrameSender, MacAddress, NaFlags, Node, Pod, PodSpec,
-    event::Conflict,
+    Agent, AgentCommand, Barrier, DEADLINE, Event, Frame, FrameSender, MacAddress, NaFlags, Node,
+    Pod, PodSpec, event::Conflict, until,
 };
 
 use crate::AGENT;
@@ -127,6 +128,49 @@ fn duplicate_found_by_the_pods_own_kernel_raises() {
         );
         assert_eq!(claimant.master.as_deref(), Some("cni0"));
     }
+}
+
+/// The pod that got the address second stays without it although the first one is gone: Linux does not try again.
+#[test]
+fn address_that_failed_detection_is_a_finding_afterwards() {
+    let node = Node::new("dadstays").unwrap();
+    node.add_bridge("cni0", &[]).unwrap();
+    let pod = |device| node.add_pod(&PodSpec::new(device).master("cni0").ipv6());
+    let [first, second] = ["vetha", "vethb"].map(|device| pod(device).unwrap());
+    let add = format!("address add {ADDRESS}/64 dev eth0");
+    first.netns().ip(&format!("{add} nodad")).unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    second.netns().ip(&add).unwrap();
+    agent.wait_raised(ADDRESS).unwrap();
+    until(DEADLINE, "detection to fail", || {
+        let shown = second.netns().ip("address show dev eth0")?;
+        ensure!(shown.contains("dadfailed"), "{shown}");
+        Ok(())
+    })
+    .unwrap();
+    first.delete().unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
+        .unwrap();
+    let is_unusable = |state: &'static str| {
+        move |event: &Event| {
+            let anomaly = event.anomaly();
+            anomaly.is_some_and(|a| a.kind == "address_unusable" && a.state == state)
+        }
+    };
+    let raised = agent.wait_event(DEADLINE, is_unusable("active")).unwrap();
+    let anomaly = raised.event.anomaly().unwrap();
+    assert_eq!(anomaly.device.as_deref(), Some("vethb"));
+    assert_eq!(anomaly.address, ADDRESS);
+    let check = AgentCommand::new(AGENT, ["check"]);
+    let outcome = check.run_to_end(&node, DEADLINE).unwrap();
+    assert!(outcome.stdout.contains(", 1 anomaly\n"), "{outcome:?}");
+    second
+        .netns()
+        .ip(&format!("address del {ADDRESS}/64 dev eth0"))
+        .unwrap();
+    second.netns().ip(&add).unwrap();
+    agent.wait_event(DEADLINE, is_unusable("resolved")).unwrap();
 }
 
 #[test]

@@ -85,6 +85,8 @@ pub(in crate::engine) struct Anomalies {
     pub(super) unused_since: FirstSeen,
     /// Live addresses whose host route leads to no claimant.
     pub(super) stray_since: FirstSeen,
+    /// Addresses that failed duplicate address detection and are in no conflict.
+    pub(super) unusable_since: FirstSeen,
     /// Live addresses whose host route led to a claimant.
     pub(super) routed: BTreeSet<IpAddr>,
     /// Anomalies that only frames show.
@@ -116,6 +118,7 @@ impl Anomalies {
             owned_by_another_since: HashMap::default(),
             unused_since: HashMap::default(),
             stray_since: HashMap::default(),
+            unusable_since: HashMap::default(),
             routed: BTreeSet::new(),
             frames: DeviceFrames::default(),
             sweeps: Sweeps::default(),

@@ -5,9 +5,10 @@
 //! that IPAM counts as free may be given to the next pod too (`ipam_drift`); an allocation that no
 //! pod uses shrinks the pool (`ipam_leak`). The other kinds need no IPAM: a pod that
 //! requests its gateway again and again (`gateway_unresolved`), a host route that does not lead to the holder of the
-//! address (`route_astray`), a device that contests many addresses (`address_sweep`), one that sends router
-//! advertisements (`rogue_router`), and a hardware address that two pods have (`mac_duplicate`) or that was learned on
-//! another port than its pod's (`mac_moved`). A range that
+//! address (`route_astray`), an address that its pod cannot use (`address_unusable`), a device that
+//! contests many addresses (`address_sweep`), one that sends router advertisements (`rogue_router`),
+//! and a hardware address that two pods have (`mac_duplicate`) or that was learned on another port
+//! than its pod's (`mac_moved`). A range that
 //! several nodes have (`pod_cidr_overlap`) is found by the fleet, not by the engine.
 //!
 //! Invariants: no I/O and no clock; an anomaly is raised once and resolved once and keeps its id in
@@ -23,6 +24,7 @@ mod model;
 mod pools;
 mod routes;
 mod sweep;
+mod unusable;
 
 pub(super) use contests::DeviceKey;
 pub(super) use device_frames::quiet_after;

@@ -59,11 +59,13 @@ pub enum AnomalyKind {
     MacDuplicate,
     /// A pod's hardware address was learned on another port than its own.
     MacMoved,
+    /// A pod has an address that failed duplicate address detection, and nothing conflicts with it any more.
+    AddressUnusable,
 }
 
 impl AnomalyKind {
     /// Every kind.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::IpamDrift,
         Self::IpamLeak,
         Self::GatewayUnresolved,
@@ -73,6 +75,7 @@ impl AnomalyKind {
         Self::RogueRouter,
         Self::MacDuplicate,
         Self::MacMoved,
+        Self::AddressUnusable,
     ];
 
     /// The name used in events and metrics (`docs/events.md`).
@@ -88,6 +91,7 @@ impl AnomalyKind {
             Self::RogueRouter => "rogue_router",
             Self::MacDuplicate => "mac_duplicate",
             Self::MacMoved => "mac_moved",
+            Self::AddressUnusable => "address_unusable",
         }
     }
 }
@@ -122,11 +126,13 @@ pub enum AnomalyCause {
     SeveralPorts,
     /// The hardware address was learned on another port.
     LearnedElsewhere,
+    /// Duplicate address detection failed.
+    DadFailed,
 }
 
 impl AnomalyCause {
     /// Every cause.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::NotAllocated,
         Self::TwoOwners,
         Self::SharedOwner,
@@ -140,6 +146,7 @@ impl AnomalyCause {
         Self::RouterAdvertisement,
         Self::SeveralPorts,
         Self::LearnedElsewhere,
+        Self::DadFailed,
     ];
 
     /// The name used in events (`docs/events.md`).
@@ -159,6 +166,7 @@ impl AnomalyCause {
             Self::RouterAdvertisement => "router_advertisement",
             Self::SeveralPorts => "several_ports",
             Self::LearnedElsewhere => "learned_elsewhere",
+            Self::DadFailed => "dad_failed",
         }
     }
 }
@@ -186,6 +194,10 @@ pub enum ResolveReason {
     RangeUnique,
     /// At most one pod has the hardware address, and it is behind that pod's port.
     MacUnique,
+    /// The pod can use the address.
+    Usable,
+    /// The address is in conflict.
+    InConflict,
     /// It can no longer be judged: its pool is gone or unreadable, or an agent that was restarted
     /// does not find it again.
     NotSeen,
@@ -206,6 +218,8 @@ impl ResolveReason {
             Self::ContestsFew => "contests_few",
             Self::RangeUnique => "range_unique",
             Self::MacUnique => "mac_unique",
+            Self::Usable => "usable",
+            Self::InConflict => "in_conflict",
             Self::NotSeen => "not_seen",
         }
     }

@@ -135,10 +135,15 @@ impl Facts {
         if let Some(known) = self.assigned_mut(peer, address) {
             known.last = at;
             known.assignments.add(info.id());
-            // The state of duplicate address detection is shown in the evidence; it does not affect
-            // decisions.
+            // The state of duplicate address detection does not affect claims. It is shown in the evidence, and an address
+            // for which it failed may be an anomaly.
+            let is_same = known.info.dad_failed == info.dad_failed;
             known.info = info;
-            return StoreOutcome::Refreshed;
+            return if is_same {
+                StoreOutcome::Refreshed
+            } else {
+                StoreOutcome::Changed
+            };
         }
         let claimer = Claimer {
             device,

@@ -5,9 +5,12 @@ use std::net::IpAddr;
 
 use super::{Effect, Engine};
 use crate::engine::{
-    anomaly::{Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, PoolUpdate, StrayTarget},
+    anomaly::{
+        Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, PoolUpdate, ResolveReason, StrayTarget,
+    },
     beginning::Beginning,
     conflict::{Claimant, ClaimantId},
+    evidence_detail::EvidenceDetail,
     lifecycle::DecisionTime,
     links::LinkState,
     observation::{IfIndex, Route, Timestamp},
@@ -139,6 +142,7 @@ impl Engine {
             return;
         }
         self.check_device_frames(address, at, effects);
+        self.check_unusable(address, at, effects);
         let links = &self.links;
         let in_main = |table| links.domain_of_table(table) == NetworkId::Node;
         let host_route = self.routes.host_route(address, in_main);
@@ -192,6 +196,46 @@ impl Engine {
             bounds,
             &mut anomaly_effects,
         );
+        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
+    }
+
+    /// Checks whether pods have the address and cannot use it, and nothing conflicts with it.
+    fn check_unusable(&mut self, address: IpAddr, at: DecisionTime, effects: &mut Vec<Effect>) {
+        let facts = self.facts.get(address);
+        let has_failed = facts.is_some_and(|f| f.assigned.iter().any(|a| a.info.dad_failed));
+        if !has_failed && !self.anomalies.tracks_unusable(address) {
+            return;
+        }
+        let mut holders = Vec::new();
+        let mut reason = ResolveReason::AddressGone;
+        for (scope, claimants) in self.claim_context().derive(address, at.now) {
+            let mut assigned = claimants;
+            assigned.retain(|c| matches!(c.id, ClaimantId::Device(..)) && c.has_address());
+            let is_failed = |c: &Claimant| {
+                let mut evidence = c.evidence.iter();
+                evidence.any(|e| e.detail == Some(EvidenceDetail::DadFailed))
+            };
+            if self
+                .lifecycle
+                .open_of(address)
+                .any(|(open, _)| open == scope)
+            {
+                reason = ResolveReason::InConflict;
+            } else if assigned.iter().any(is_failed) {
+                holders.extend(assigned.into_iter().filter(is_failed));
+            } else if !assigned.is_empty() && reason == ResolveReason::AddressGone {
+                reason = ResolveReason::Usable;
+            }
+        }
+        let mut anomaly_effects = Vec::new();
+        if holders.is_empty() {
+            self.anomalies
+                .address_not_unusable(address, reason, at, &mut anomaly_effects);
+        } else {
+            let bounds = &self.settings.bounds;
+            self.anomalies
+                .address_unusable(address, holders, at, bounds, &mut anomaly_effects);
+        }
         effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
     }
 

@@ -60,6 +60,8 @@ mod superseded_snapshots;
 mod sweeps;
 mod traffic_receiver;
 
+mod unusable_addresses;
+mod update_pace;
 use std::{net::IpAddr, time::Duration};
 
 use super::*;

@@ -31,6 +31,7 @@ const ANOMALIES = {
   rogue_router: "sends router advertisements",
   mac_duplicate: "shares its MAC address",
   mac_moved: "MAC address is on another port",
+  address_unusable: "failed duplicate address detection",
 };
 
 // What a search in the list may match.

@@ -184,6 +184,10 @@ impl Notices {
             AnomalyKind::RouteAstray => {
                 (EventType::Warning, ["RouteAstray", "RouteAstrayResolved"])
             }
+            AnomalyKind::AddressUnusable => (
+                EventType::Warning,
+                ["AddressUnusable", "AddressUnusableResolved"],
+            ),
             AnomalyKind::AddressSweep => {
                 (EventType::Warning, ["AddressSweep", "AddressSweepEnded"])
             }

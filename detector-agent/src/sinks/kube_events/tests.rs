@@ -261,6 +261,11 @@ fn anomaly_is_on_its_pod_else_on_the_node() {
             "RouteAstrayResolved",
         ),
         (
+            AnomalyKind::AddressUnusable,
+            "AddressUnusable",
+            "AddressUnusableResolved",
+        ),
+        (
             AnomalyKind::AddressSweep,
             "AddressSweep",
             "AddressSweepEnded",

@@ -83,6 +83,9 @@ fn finding(kind: AnomalyKind, count: usize, node: &str) -> String {
         AnomalyKind::RouteAstray => {
             format!("the routes of {node} for {count} addresses do not lead to their pods")
         }
+        AnomalyKind::AddressUnusable => {
+            format!("{count} addresses of pods on {node} failed duplicate address detection")
+        }
         AnomalyKind::AddressSweep => format!("{count} pods on {node} claim addresses of others"),
         AnomalyKind::PodCidrOverlap => {
             format!("{count} ranges of {node} are ranges of other nodes, too")
@@ -110,6 +113,7 @@ fn effect(kind: AnomalyKind) -> &'static str {
         AnomalyKind::RouteAstray => {
             "The node's traffic for these addresses does not reach the pods."
         }
+        AnomalyKind::AddressUnusable => "The pods neither use the addresses nor answer for them.",
         AnomalyKind::AddressSweep => "The pods may receive the traffic of all these addresses.",
         AnomalyKind::PodCidrOverlap => "Pods of these nodes get the same addresses.",
         AnomalyKind::RogueRouter => {
@@ -134,6 +138,9 @@ fn next_step(kind: AnomalyKind, node: &str) -> String {
         AnomalyKind::RouteAstray => format!(
             "Restart the network plugin on {node}, then delete the pods for which that does not help."
         ),
+        AnomalyKind::AddressUnusable => {
+            "Delete these pods, so that their addresses are added again.".to_owned()
+        }
         AnomalyKind::AddressSweep => {
             "Check whether these pods are meant to answer for the addresses (VIPs, proxies); otherwise cut them off or delete them.".to_owned()
         }
