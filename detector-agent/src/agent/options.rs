@@ -59,6 +59,9 @@ pub(super) fn ebpf(args: &RunArgs) -> EbpfOptions {
 /// A CNI result is written some 12 ms after its device appeared; a plugin that is slow to answer takes longer.
 const CNI_NETWORK_WAIT: Duration = Duration::from_secs(2);
 
+/// A conflict that more and more pods join is a few events.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
+
 pub(super) fn engine(args: &RunArgs) -> Settings {
     Settings {
         allow: args.common.allow.clone(),
@@ -66,6 +69,7 @@ pub(super) fn engine(args: &RunArgs) -> Settings {
         flap_moves: args.flap_moves as usize,
         flap_window: args.flap_window,
         id_seed: node::random(),
+        update_interval: UPDATE_INTERVAL,
         cni_network_wait: match args.common.pods.cni_cache_dir {
             PathSetting::At(_) => CNI_NETWORK_WAIT,
             PathSetting::Off => Duration::ZERO,

@@ -290,6 +290,12 @@ pub struct Conflict {
     pub claimants: Vec<Claimant>,
     /// How many present claimants are not listed because of the bound.
     pub claimants_omitted: usize,
+    /// How often it began again within a minute of its end.
+    #[serde(default)]
+    pub repeats: u32,
+    /// Of one that has begun again: since when it has been over; `None` while it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiet_since: Option<Timestamp>,
     /// The address sweep that it is part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep: Option<AnomalyId>,
@@ -347,6 +353,11 @@ pub struct ClaimantDigest {
 }
 
 impl Conflict {
+    /// From the timestamp of the observation that decided the last change to the change, in nanoseconds.
+    pub(super) fn latency(&self) -> u64 {
+        self.updated_at.0.saturating_sub(self.decided_at.0)
+    }
+
     /// Claimants that have not left.
     pub fn present(&self) -> impl Iterator<Item = &Claimant> {
         self.claimants.iter().filter(|c| c.left.is_none())

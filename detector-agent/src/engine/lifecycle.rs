@@ -1,27 +1,30 @@
 //! The lifecycle of conflicts: raised at once, updated as they change, resolved when they end.
 //!
-//! Invariants: a conflict is raised once and resolved once and keeps its id in between; an update
-//! is emitted only if the claimants, the hardware address of one of their interfaces, the kind, the
+//! Invariants: a conflict is raised and resolved in turn and keeps its id, also if it [begins again](super::repeats) within a
+//! minute; between two updates is at least [`Settings::update_interval`](super::Settings), at the end of which the last change is
+//! reported; an update is emitted only if the claimants, the hardware address of one of their interfaces, the kind, the
 //! confidence, the receiver of the traffic, the sweep or what records have about a claim changed. A hardware address that becomes
 //! known afterwards is no change: a new conflict is one event.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::net::IpAddr;
 
 use super::{
     anomaly::AnomalyId,
     conflict::{
-        Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, ConflictScope,
-        LeaveReason, Reported,
+        Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, LeaveReason, Reported,
     },
     conflict_room::{ConflictRoom, RetryTarget},
     counts::KindCounts,
+    expiry::ExpiryQueue,
     hash::HashMap,
     ids::mix,
     network::Network,
     observation::Timestamp,
+    repeats::{EndedConflicts, Recurrence},
     scope::Scope,
-    settings::Bounds,
+    settings::{Bounds, Settings},
     step::Effect,
+    tracked_conflict::TrackedConflict,
 };
 
 /// The state of an address in one scope, as the rules decide it.
@@ -40,7 +43,7 @@ pub(super) struct Decision {
 
 impl Decision {
     /// The device name of the receiver.
-    fn traffic_goes_to(&self) -> Option<String> {
+    pub(super) fn traffic_goes_to(&self) -> Option<String> {
         let receiver = self.claimants.iter().find(|c| Some(c.id) == self.receiver);
         receiver.map(|c| c.device.clone())
     }
@@ -54,19 +57,17 @@ pub(super) struct DecisionTime {
 }
 
 #[derive(Debug)]
-struct TrackedConflict {
-    conflict: Conflict,
-    /// All present claimants, including those beyond the bound on listed ones.
-    ids: BTreeSet<ClaimantId>,
-}
-
-#[derive(Debug)]
 pub(super) struct Lifecycle {
     open: HashMap<IpAddr, Vec<(Scope, TrackedConflict)>>,
     counts: KindCounts<ConflictKind>,
     seed: u64,
     serial: u64,
     room: ConflictRoom,
+    /// How many claimants all open conflicts list.
+    listed: usize,
+    ended: EndedConflicts,
+    /// When to decide an address again because of an update or an end that waits.
+    waiting: ExpiryQueue,
 }
 
 impl Lifecycle {
@@ -77,12 +78,25 @@ impl Lifecycle {
             seed,
             serial: 0,
             room: ConflictRoom::default(),
+            listed: 0,
+            ended: EndedConflicts::default(),
+            waiting: ExpiryQueue::default(),
         }
     }
 
     /// The next rejected address to decide again, if there is room.
     pub(super) fn next_retry(&mut self, bounds: &Bounds) -> Option<RetryTarget> {
         self.room.next_retry(bounds)
+    }
+
+    /// When [`Lifecycle::pop_due`] has to be called next.
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        self.waiting.next_due()
+    }
+
+    /// The next address that is to be decided again by `now`.
+    pub(super) fn pop_due(&mut self, now: Timestamp) -> Option<IpAddr> {
+        self.waiting.pop_due(now)
     }
 
     pub(super) fn open(&self) -> impl Iterator<Item = (Scope, &Conflict)> {
@@ -107,12 +121,15 @@ impl Lifecycle {
     }
 
     /// Opens a conflict of the previous run again.
-    pub(super) fn restore(&mut self, scope: Scope, conflict: Conflict) {
+    pub(super) fn restore(&mut self, scope: Scope, conflict: Conflict, is_unreported: bool) {
         let ids = conflict.present().map(|c| c.id).collect();
         self.room.open(&ids);
         self.counts.add(conflict.kind);
+        self.listed += conflict.claimants.len();
         let open = self.open.entry(conflict.address).or_default();
-        open.push((scope, TrackedConflict { conflict, ids }));
+        let mut tracked = TrackedConflict::new(conflict, ids);
+        tracked.has_unreported_change = is_unreported;
+        open.push((scope, tracked));
     }
 
     /// Applies the decisions about one address; scopes without a decision have no claimants any
@@ -123,14 +140,17 @@ impl Lifecycle {
         mut decisions: Vec<(Scope, Decision)>,
         leave_reason: impl Fn(&Claimant) -> LeaveReason,
         at: DecisionTime,
-        bounds: &Bounds,
+        settings: &Settings,
         effects: &mut Vec<Effect>,
     ) -> u64 {
+        let bounds = &settings.bounds;
         let mut refused = 0;
         let open = self.open.remove(&address).unwrap_or_default();
         let mut still_open = Vec::with_capacity(open.len());
         for (scope, mut known) in open {
             self.room.close(&known.ids);
+            self.listed -= known.conflict.claimants.len();
+            let room = bounds.listed_claimants.saturating_sub(self.listed);
             let position = decisions.iter().position(|(other, _)| *other == scope);
             let decision = position.map(|position| decisions.swap_remove(position).1);
             match decision {
@@ -141,20 +161,33 @@ impl Lifecycle {
                 ) => {
                     self.counts.subtract(&known.conflict.kind);
                     self.counts.add(kind);
-                    if known.change(kind, decision, &leave_reason, at, bounds) {
-                        effects.push(Effect::Updated(known.conflict.clone()));
+                    if known.conflict.quiet_since.take().is_some() {
+                        known.conflict.repeats = known.conflict.repeats.saturating_add(1);
+                    }
+                    known.has_unreported_change |=
+                        known.change(kind, decision, &leave_reason, at, (bounds, room));
+                    if let Some(due) = known.report_change(at.now, settings, effects) {
+                        self.waiting.schedule(address, due);
                     }
                     self.room.open(&known.ids);
+                    self.listed += known.conflict.claimants.len();
+                    still_open.push((scope, known));
+                }
+                _ if known.may_begin_again(&leave_reason)
+                    && known.is_quiet_until(at.now) > at.now =>
+                {
+                    self.waiting.schedule(address, known.is_quiet_until(at.now));
+                    self.room.open(&known.ids);
+                    self.listed += known.conflict.claimants.len();
                     still_open.push((scope, known));
                 }
                 outcome => {
                     self.counts.subtract(&known.conflict.kind);
-                    effects.push(Effect::Resolved(known.resolve(
-                        outcome,
-                        &leave_reason,
-                        at,
-                        bounds,
-                    )));
+                    let what = Recurrence::new(address, scope, known.conflict.kind, &known.ids);
+                    let resolved = known.resolve(outcome, &leave_reason, at, (bounds, room));
+                    self.ended
+                        .add(what, &resolved, at.now, bounds.open_conflicts);
+                    effects.push(Effect::Resolved(resolved));
                 }
             }
         }
@@ -167,10 +200,16 @@ impl Lifecycle {
                 continue;
             }
             self.counts.add(kind);
-            let opened =
-                TrackedConflict::raise(self.next_id(), address, scope, kind, decision, at, bounds);
+            let room = bounds.listed_claimants.saturating_sub(self.listed);
+            let mut opened =
+                TrackedConflict::raise(address, scope, kind, decision, at, (bounds, room));
+            let what = Recurrence::new(address, scope, kind, &opened.ids);
+            let again = self.ended.take(&what, at.now);
+            let (id, repeats) = again.unwrap_or_else(|| (self.next_id(), 0));
+            (opened.conflict.id, opened.conflict.repeats) = (id, repeats);
             effects.push(Effect::Raised(opened.conflict.clone()));
             self.room.open(&opened.ids);
+            self.listed += opened.conflict.claimants.len();
             still_open.push((scope, opened));
         }
         if !still_open.is_empty() {
@@ -185,24 +224,35 @@ impl Lifecycle {
         &mut self,
         conflict: Conflict,
         now: Timestamp,
+        settings: &Settings,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(tracked) = self.tracked_mut(conflict.address, conflict.id) else {
+        let address = conflict.address;
+        let Some(tracked) = self.tracked_mut(address, conflict.id) else {
             return;
         };
-        let latency = conflict.updated_at.0.saturating_sub(conflict.decided_at.0);
+        let latency = conflict.latency();
         tracked.conflict = Conflict {
             updated_at: now,
             decided_at: Timestamp(now.0.saturating_sub(latency)),
             ..conflict
         };
-        effects.push(Effect::Updated(tracked.conflict.clone()));
+        tracked.has_unreported_change = true;
+        if let Some(due) = tracked.report_change(now, settings, effects) {
+            self.waiting.schedule(address, due);
+        }
     }
 
     fn tracked_mut(&mut self, address: IpAddr, id: ConflictId) -> Option<&mut TrackedConflict> {
         let mut open = self.open.get_mut(&address)?.iter_mut();
         let (_, tracked) = open.find(|(_, tracked)| tracked.conflict.id == id)?;
         Some(tracked)
+    }
+
+    /// Whether a change of an open conflict waits to be reported.
+    pub(super) fn has_unreported_change(&self, address: IpAddr, id: ConflictId) -> bool {
+        let mut open = self.open.get(&address).into_iter().flatten();
+        open.any(|(_, tracked)| tracked.conflict.id == id && tracked.has_unreported_change)
     }
 
     /// Stores what the last event about an open conflict contained.
@@ -212,19 +262,28 @@ impl Lifecycle {
         }
     }
 
-    /// Marks an open conflict as part of this sweep, or of none, and returns it.
+    /// Marks an open conflict as part of this sweep, or of none. If no effect contains it, `effects` are given.
     pub(super) fn set_sweep(
         &mut self,
         address: IpAddr,
         id: ConflictId,
         sweep: Option<AnomalyId>,
         at: DecisionTime,
-    ) -> Option<Conflict> {
-        let conflict = &mut self.tracked_mut(address, id)?.conflict;
-        conflict.sweep = sweep;
-        conflict.updated_at = at.now;
-        conflict.decided_at = at.decided_at;
-        Some(conflict.clone())
+        settings: &Settings,
+        effects: Option<&mut Vec<Effect>>,
+    ) {
+        let Some(tracked) = self.tracked_mut(address, id) else {
+            return;
+        };
+        tracked.conflict.sweep = sweep;
+        tracked.conflict.updated_at = at.now;
+        tracked.conflict.decided_at = at.decided_at;
+        if let Some(effects) = effects {
+            tracked.has_unreported_change = true;
+            if let Some(due) = tracked.report_change(at.now, settings, effects) {
+                self.waiting.schedule(address, due);
+            }
+        }
     }
 
     /// Distinct across restarts by the seed, and within one run by the serial number.
@@ -234,181 +293,4 @@ impl Lifecycle {
         let low = mix(self.seed.rotate_left(32).wrapping_add(self.serial));
         ConflictId((u128::from(high) << 64) | u128::from(low))
     }
-}
-
-impl TrackedConflict {
-    fn raise(
-        id: ConflictId,
-        address: IpAddr,
-        scope: Scope,
-        kind: ConflictKind,
-        decision: Decision,
-        at: DecisionTime,
-        bounds: &Bounds,
-    ) -> Self {
-        let ids = decision.claimants.iter().map(|c| c.id).collect();
-        let traffic_goes_to = decision.traffic_goes_to();
-        let confidence = decision.confidence;
-        let network = decision.network.clone();
-        let (claimants, claimants_omitted) = listed(decision, bounds);
-        let conflict = Conflict {
-            scope: ConflictScope::Node,
-            id,
-            address,
-            network,
-            vlan: scope.vlan,
-            kind,
-            confidence,
-            raised_at: at.now,
-            updated_at: at.now,
-            resolved_at: None,
-            decided_at: at.decided_at,
-            traffic_goes_to,
-            claimants,
-            claimants_omitted,
-            sweep: None,
-            reported: None,
-        };
-        Self { conflict, ids }
-    }
-
-    /// Updates the conflict; `true` if that is worth a notification.
-    fn change(
-        &mut self,
-        kind: ConflictKind,
-        decision: Decision,
-        leave_reason: &impl Fn(&Claimant) -> LeaveReason,
-        at: DecisionTime,
-        bounds: &Bounds,
-    ) -> bool {
-        let conflict = &mut self.conflict;
-        let before = (
-            conflict.kind,
-            conflict.confidence,
-            std::mem::take(&mut conflict.traffic_goes_to),
-        );
-        conflict.kind = kind;
-        conflict.confidence = decision.confidence;
-        conflict.traffic_goes_to = decision.traffic_goes_to();
-        let joined_or_left = self.replace(decision, leave_reason, bounds);
-        let conflict = &mut self.conflict;
-        let changed = joined_or_left
-            || before
-                != (
-                    conflict.kind,
-                    conflict.confidence,
-                    conflict.traffic_goes_to.clone(),
-                );
-        if changed {
-            conflict.updated_at = at.now;
-            conflict.decided_at = at.decided_at;
-        }
-        changed
-    }
-
-    fn resolve(
-        mut self,
-        outcome: Option<Decision>,
-        leave_reason: &impl Fn(&Claimant) -> LeaveReason,
-        at: DecisionTime,
-        bounds: &Bounds,
-    ) -> Conflict {
-        let remaining = outcome.unwrap_or(Decision {
-            network: Network::Node,
-            kind: None,
-            confidence: self.conflict.confidence,
-            claimants: Vec::new(),
-            is_one_pod: false,
-            receiver: None,
-        });
-        let is_one_pod = remaining.is_one_pod;
-        let traffic_goes_to = remaining.traffic_goes_to();
-        self.replace(remaining, leave_reason, bounds);
-        let mut conflict = self.conflict;
-        if is_one_pod {
-            // It is shown at the first of its interfaces.
-            let mut is_first = true;
-            conflict
-                .claimants
-                .retain(|c| c.left.is_some() || std::mem::take(&mut is_first));
-        }
-        conflict.traffic_goes_to = traffic_goes_to;
-        conflict.updated_at = at.now;
-        conflict.decided_at = at.decided_at;
-        conflict.resolved_at = Some(at.now);
-        conflict
-    }
-
-    /// Replaces the present claimants; those that left follow with their reasons. `true` if a
-    /// claimant joined or left, its device was renamed, or its interface got another hardware address.
-    fn replace(
-        &mut self,
-        decision: Decision,
-        leave_reason: &impl Fn(&Claimant) -> LeaveReason,
-        bounds: &Bounds,
-    ) -> bool {
-        let ids: BTreeSet<_> = decision.claimants.iter().map(|c| c.id).collect();
-        let before = std::mem::take(&mut self.conflict.claimants);
-        let (mut claimants, omitted) = listed(decision, bounds);
-        let mut differs = false;
-        for known in before.iter().filter(|c| c.left.is_none()) {
-            let is_same = |c: &&mut Claimant| (c.id, c.ifindex) == (known.id, known.ifindex);
-            let Some(claimant) = claimants.iter_mut().find(is_same) else {
-                continue;
-            };
-            claimant.keep_records(known);
-            differs |= claimant.device != known.device
-                || claimant.has_other_mac(known)
-                || claimant.rightful != known.rightful
-                || claimant.allocated != known.allocated;
-        }
-        let left = departed(before, &ids, leave_reason, bounds);
-        claimants.extend(left);
-        self.conflict.claimants = claimants;
-        self.conflict.claimants_omitted = omitted;
-        let changed = differs || ids != self.ids;
-        self.ids = ids;
-        changed
-    }
-}
-
-/// The claimants that are not present any more, each with its reason; bounded, the newest are kept.
-fn departed(
-    before: Vec<Claimant>,
-    present: &BTreeSet<ClaimantId>,
-    leave_reason: &impl Fn(&Claimant) -> LeaveReason,
-    bounds: &Bounds,
-) -> Vec<Claimant> {
-    let mut left: Vec<_> = before
-        .into_iter()
-        .filter(|c| !present.contains(&c.id))
-        .collect();
-    left.sort_by_key(|c| c.left.is_none());
-    for claimant in left.iter_mut().filter(|c| c.left.is_none()) {
-        claimant.left = Some(leave_reason(claimant));
-        claimant.is_newest = false;
-    }
-    let surplus = left.len().saturating_sub(bounds.claimants_per_conflict);
-    left.drain(..surplus);
-    left
-}
-
-/// The claimants within the bound, the oldest first, and how many are beyond it. The receiver of the
-/// traffic is always among the listed ones: it takes the last place if it is younger.
-fn listed(decision: Decision, bounds: &Bounds) -> (Vec<Claimant>, usize) {
-    let Decision {
-        mut claimants,
-        receiver,
-        ..
-    } = decision;
-    let bound = bounds.claimants_per_conflict;
-    let omitted = claimants.len().saturating_sub(bound);
-    let position = claimants.iter().position(|c| Some(c.id) == receiver);
-    if let (Some(position), Some(last)) = (position, bound.checked_sub(1))
-        && position > last
-    {
-        claimants.swap(last, position);
-    }
-    claimants.truncate(bound);
-    (claimants, omitted)
 }

@@ -53,6 +53,7 @@ mod network;
 mod observation;
 mod record;
 mod refusals;
+mod repeats;
 mod route_lookups;
 mod route_query;
 mod routes;
@@ -65,6 +66,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod tracked_conflict;
 mod traffic_receiver;
 
 pub use anomaly::{

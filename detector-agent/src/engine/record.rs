@@ -14,8 +14,11 @@ use super::{
 /// A persisted open conflict. All timestamps are of one boot and are meaningless after the next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenConflict {
-    /// The conflict as last reported, with its evidence at the time of writing.
+    /// The conflict with its evidence at the time of writing.
     pub conflict: Conflict,
+    /// It contains a change that no event had contained then.
+    #[serde(default)]
+    pub(super) has_unreported_change: bool,
     /// The link that identifies the network, unless it is `node`.
     pub(super) domain: Option<LinkName>,
     /// The claimants' frame evidence.

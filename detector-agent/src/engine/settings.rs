@@ -19,6 +19,8 @@ pub struct Settings {
     /// How long a new port of a switch other than a bridge waits for the name of its network. Until
     /// then it conflicts with nothing.
     pub cni_network_wait: Duration,
+    /// The shortest time between two updates of a conflict. The last change within it is reported at its end.
+    pub update_interval: Duration,
     /// Grace periods of anomalies.
     pub anomalies: AnomalyRules,
     /// Memory bounds.
@@ -35,6 +37,7 @@ impl Default for Settings {
             flap_moves: 5,
             flap_window: Duration::from_secs(180),
             cni_network_wait: Duration::ZERO,
+            update_interval: Duration::ZERO,
             anomalies: AnomalyRules::default(),
             bounds: Bounds::default(),
             id_seed: 0,
@@ -103,8 +106,10 @@ pub struct Bounds {
     pub links: usize,
     /// Neighbour entries, forwarding entries and routes tracked at once, each.
     pub kernel_entries: usize,
-    /// Claimants listed in one conflict.
+    /// Claimants listed in one conflict, and as many that left.
     pub claimants_per_conflict: usize,
+    /// Claimants listed in all open conflicts, including those that left: a kilobyte each at most. Beyond, a conflict lists two.
+    pub listed_claimants: usize,
     /// Conflicts open at once between devices that take part in many; four times as many in all.
     pub open_conflicts: usize,
     /// Anomalies open at once that name one device.
@@ -130,7 +135,8 @@ impl Default for Bounds {
             contested_address_changes: Budget::new(256, 64),
             links: 16_384,
             kernel_entries: 65_536,
-            claimants_per_conflict: 64,
+            claimants_per_conflict: 16,
+            listed_claimants: 65_536,
             open_conflicts: 4096,
             anomalies_per_device: 256,
             conflicts_per_device: 64,

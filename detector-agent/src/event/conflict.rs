@@ -70,6 +70,12 @@ pub struct ConflictData {
     /// Claimants beyond the bound of the list.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub claimants_omitted: usize,
+    /// How often it began again within a minute of its end.
+    #[serde(default, skip_serializing_if = "is_never")]
+    pub repeats: u32,
+    /// Since when one that has begun again is over; it is resolved unless it begins again soon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiet_since: Option<WallTime>,
     /// The anomaly id of the address sweep that the conflict is part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep: Option<AnomalyId>,
@@ -166,6 +172,11 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+fn is_never(n: &u32) -> bool {
+    *n == 0
+}
+
 impl ConflictData {
     /// `conflict` as it is at `moment`, up to which the latency is measured. `pods` looks up a claimant's pod.
     #[must_use]
@@ -203,6 +214,8 @@ impl ConflictData {
                 .map(|c| ClaimantData::new(node, c, moment, pods(c)))
                 .collect(),
             claimants_omitted: conflict.claimants_omitted,
+            repeats: conflict.repeats,
+            quiet_since: conflict.quiet_since.map(|at| moment.wall_at(at)),
             sweep: conflict.sweep,
             guidance: None,
         };

@@ -55,6 +55,8 @@ pub(crate) fn conflict(address: &str) -> Conflict {
         traffic_goes_to: None,
         claimants: Vec::new(),
         claimants_omitted: 0,
+        repeats: 0,
+        quiet_since: None,
         sweep: None,
         reported: None,
     }
@@ -119,6 +121,8 @@ pub(crate) fn event(id: &str, change: Change, conflict: &str, address: &str) -> 
             traffic_goes_to: Some("veth-a".to_owned()),
             claimants: vec![claimant("veth-a", Some("a")), claimant("veth-b", Some("b"))],
             claimants_omitted: 0,
+            repeats: 0,
+            quiet_since: None,
             sweep: None,
             guidance: None,
         },

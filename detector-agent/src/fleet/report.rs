@@ -47,6 +47,8 @@ pub(crate) fn conflict(
         traffic_goes_to: None,
         claimants: claimants.map(|c| claimant(c, report, node, now)).collect(),
         claimants_omitted: present.saturating_sub(CLAIMANTS),
+        repeats: 0,
+        quiet_since: None,
         sweep: None,
         reported: None,
     }

@@ -79,6 +79,13 @@ impl EventSink for Feed {
             && event.change() == Change::Resolved
         {
             push(&mut recent.resolved, Arc::clone(conflict), HISTORY);
+        } else if let AnyEvent::Conflict(conflict) = event
+            && event.change() == Change::Raised
+            && conflict.data.repeats > 0
+        {
+            // It is active again.
+            let id = conflict.data.conflict_id;
+            recent.resolved.retain(|ended| ended.data.conflict_id != id);
         }
         let event = Arc::new(FeedEvent {
             event: event.clone(),

@@ -1,7 +1,9 @@
 //! A pod that adds and removes addresses as fast as it can.
 
+use std::collections::BTreeSet;
+
 use anyhow::ensure;
-use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec, until};
+use detector_testkit::{Agent, AgentCommand, Barrier, DEADLINE, Node, Pod, PodSpec, until};
 
 use crate::{
     AGENT,
@@ -66,4 +68,31 @@ fn what_is_left_after_a_flood_of_address_changes_is_read() {
     wait_claims(&node, LEFT, 1);
     flood(&hostile, change("del", LEFT));
     wait_claims(&node, LEFT, 0);
+}
+
+/// However fast it is: the conflict begins again under its id, and is then open until it has been over for a while.
+#[test]
+fn address_added_and_removed_in_a_loop_is_one_conflict() {
+    let node = Node::new("loop").unwrap();
+    let victim = PodSpec::new("vethvictim").address(format!("{VICTIM}/32"));
+    let _victim = node.add_pod(&victim).unwrap();
+    let hostile = node.add_pod(&PodSpec::new("vethhostile")).unwrap();
+    let barrier = Barrier::prepare(&node).unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let round = || [change("add", VICTIM), change("del", VICTIM)];
+    let rounds = std::iter::repeat_with(round).take(100).flatten();
+    hostile
+        .netns()
+        .ip_batch(rounds.chain([change("add", VICTIM)]))
+        .unwrap();
+    let events = barrier.pass(&node, &agent).unwrap();
+    let about_victim = events.iter().map(|received| &received.event);
+    let about_victim: Vec<_> = about_victim
+        .filter(|event| event.subject == VICTIM)
+        .collect();
+    assert!((1..6).contains(&about_victim.len()), "{about_victim:#?}");
+    let conflicts = about_victim.iter().map(|event| event.conflict().unwrap());
+    let ids: BTreeSet<_> = conflicts.map(|conflict| conflict.conflict_id).collect();
+    assert_eq!(ids.len(), 1, "{about_victim:#?}");
+    assert!(!about_victim[about_victim.len() - 1].resolves(VICTIM));
 }

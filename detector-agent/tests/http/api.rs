@@ -150,7 +150,7 @@ fn metrics_count_the_claims_that_the_api_lists() {
     is_counted(2);
 }
 
-/// More than the 64 that a conflict lists.
+/// More than the 16 that a conflict lists.
 #[test]
 fn receiver_of_the_traffic_is_named_among_many_claimants() {
     const PODS: usize = 66;
@@ -172,7 +172,7 @@ fn receiver_of_the_traffic_is_named_among_many_claimants() {
     until(DEADLINE, "all claimants", || {
         let answer = client.get("/api/v1/conflicts")?.json()?;
         let conflict = &answer["conflicts"][0];
-        anyhow::ensure!(conflict["claimants_omitted"] == PODS - 64, "{conflict}");
+        anyhow::ensure!(conflict["claimants_omitted"] == PODS - 16, "{conflict}");
         anyhow::ensure!(conflict["traffic_goes_to"] == last.as_str(), "{conflict}");
         Ok(())
     })
@@ -180,7 +180,7 @@ fn receiver_of_the_traffic_is_named_among_many_claimants() {
     // The lines are read by another thread, and may be behind the answers.
     let is_listed = |conflict: &Conflict| {
         let receiver = conflict.traffic_goes_to.as_deref() == Some(last.as_str());
-        receiver && conflict.claimants.len() == 64 && conflict.claimant(&last).is_some()
+        receiver && conflict.claimants.len() == 16 && conflict.claimant(&last).is_some()
     };
     agent
         .wait_event(DEADLINE, |event| {

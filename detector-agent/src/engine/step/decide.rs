@@ -107,7 +107,7 @@ impl Engine {
             decisions,
             |claimant| leave_reason(links, claimant, still_has(claimant)),
             at,
-            &self.settings.bounds,
+            &self.settings,
             effects,
         );
         self.update_sweeps(address, first, at, effects);

@@ -380,6 +380,7 @@ impl Engine {
     pub fn next_expiry(&self) -> Option<Timestamp> {
         let due = [
             self.expiry.next_due(),
+            self.lifecycle.next_due(),
             self.anomalies.next_due(),
             self.discrepancies.next_due(),
             self.refusals.next_check(),
@@ -394,6 +395,9 @@ impl Engine {
     pub fn expire(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         while let Some(address) = self.expiry.pop_due(now) {
             self.expire_claims(address, now);
+        }
+        while let Some(address) = self.lifecycle.pop_due(now) {
+            self.dirty.insert(address);
         }
         self.expire_anomalies(now, effects);
         self.expire_network_waits(now);

@@ -59,7 +59,8 @@ impl Engine {
             }
             for conflict in self.conflicts_of(address, now) {
                 if has_device(&conflict) {
-                    self.lifecycle.refresh(conflict, now, effects);
+                    self.lifecycle
+                        .refresh(conflict, now, &self.settings, effects);
                 }
             }
         }

@@ -51,6 +51,9 @@ impl Engine {
         let derived = self.claim_context().derive(address, now);
         let refreshed = |(scope, conflict): (Scope, &Conflict)| {
             let mut conflict = conflict.clone();
+            if conflict.quiet_since.is_some() {
+                return conflict;
+            }
             for fresh in derived.get(&scope).into_iter().flatten() {
                 if let Some(shown) = conflict.claimants.iter_mut().find(|c| c.id == fresh.id) {
                     // Of those beyond the bound of the list, only the decision knew.
@@ -151,6 +154,13 @@ impl Engine {
     #[cfg(test)]
     pub(in crate::engine) fn has_full_snapshot(&self) -> bool {
         self.has_full_snapshot
+    }
+
+    /// Whether a change of an open conflict waits to be reported.
+    #[cfg(test)]
+    pub(in crate::engine) fn has_unreported_change(&self, conflict: &Conflict) -> bool {
+        self.lifecycle
+            .has_unreported_change(conflict.address, conflict.id)
     }
 
     #[cfg(test)]

@@ -83,7 +83,9 @@ impl Engine {
         let frames = frames.filter(|f| is_in_scope(f.vlan, f.ifindex) && claims(f.ifindex));
         let neighbours = facts.into_iter().flat_map(|f| &f.neighbours);
         let former = neighbours.filter(|n| is_in_scope(Vlan::default(), n.ifindex));
+        let id = conflict.id;
         Some(OpenConflict {
+            has_unreported_change: self.lifecycle.has_unreported_change(address, id),
             conflict: Conflict {
                 reported: open.reported.clone(),
                 ..conflict.clone()
@@ -170,7 +172,9 @@ impl Engine {
             }
             // A damaged file may contain one twice.
             if self.lifecycle.open_of(address).all(|(s, _)| s != scope) {
-                self.lifecycle.restore(scope, restored.conflict);
+                let has_unreported_change = restored.has_unreported_change;
+                self.lifecycle
+                    .restore(scope, restored.conflict, has_unreported_change);
             }
             // Expire what is over by now, and schedule the next check.
             self.expire_claims(address, at);

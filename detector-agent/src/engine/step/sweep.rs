@@ -87,10 +87,9 @@ impl Engine {
             if let Some(conflict) = reported {
                 conflict.sweep = sweep;
             }
-            let marked = self.lifecycle.set_sweep(address, id, sweep, at);
-            if !is_reported {
-                effects.extend(marked.map(Effect::Updated));
-            }
+            let update = (!is_reported).then_some(&mut *effects);
+            self.lifecycle
+                .set_sweep(address, id, sweep, at, &self.settings, update);
         }
     }
 

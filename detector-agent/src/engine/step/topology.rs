@@ -290,10 +290,10 @@ impl Engine {
         }
     }
 
-    /// Participants of flapping need not claim the address now.
+    /// Participants of flapping, and those of a conflict that may begin again, need not claim the address now.
     fn mark_flapping_dirty(&mut self, ifindex: IfIndex) {
         let open = self.lifecycle.open().map(|(_, conflict)| conflict);
-        let flapping = open.filter(|c| c.kind == ConflictKind::Flapping);
+        let flapping = open.filter(|c| c.kind == ConflictKind::Flapping || c.quiet_since.is_some());
         let with = flapping.filter(|c| c.present().any(|p| p.ifindex == ifindex));
         self.dirty.extend(with.map(|c| c.address));
     }

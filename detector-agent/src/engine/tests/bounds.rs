@@ -327,14 +327,14 @@ fn receiver_beyond_the_bound_takes_a_place_in_the_list() {
 #[test]
 fn all_claimants_that_left_at_once_are_listed() {
     let mut node = Node::new();
-    for ifindex in 1..=40 {
+    for ifindex in 1..=16 {
         node.pod(ifindex);
         node.address(ifindex, "10.0.0.1");
     }
     node.conflict_events();
     node.resync(Snapshot::default());
     let resolved = node.reported_conflicts().remove(0);
-    assert_eq!(resolved.claimants.len(), 40);
+    assert_eq!(resolved.claimants.len(), 16);
     assert!(
         resolved
             .claimants

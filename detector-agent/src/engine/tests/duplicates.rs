@@ -132,20 +132,6 @@ fn claimants_join_and_leave_under_one_id() {
 }
 
 #[test]
-fn later_conflict_of_the_same_address_has_another_id() {
-    let mut node = Node::with_pods(2);
-    node.address(1, "10.0.0.1");
-    for _ in 0..3 {
-        node.address(2, "10.0.0.1");
-        node.address_gone(2, "10.0.0.1");
-    }
-    let mut ids: Vec<_> = node.reported_conflicts().iter().map(|c| c.id).collect();
-    assert_eq!(ids.len(), 6);
-    ids.dedup();
-    assert_eq!(ids.len(), 3);
-}
-
-#[test]
 fn returning_claimant_is_no_longer_listed_as_left() {
     let mut node = Node::with_pods(3);
     for ifindex in 1..=3 {

@@ -37,10 +37,17 @@ fn apply_decision(
         decided_at: Timestamp(1),
     };
     let mut effects = Vec::new();
-    let bounds = Bounds::default();
+    let settings = Settings::default();
     let leave_reason = |_: &Claimant| LeaveReason::Expired;
     let decisions = vec![(UNTAGGED, decision)];
-    let refused = lifecycle.apply(address, decisions, leave_reason, at, &bounds, &mut effects);
+    let refused = lifecycle.apply(
+        address,
+        decisions,
+        leave_reason,
+        at,
+        &settings,
+        &mut effects,
+    );
     assert_eq!(refused, 0);
     effects
 }

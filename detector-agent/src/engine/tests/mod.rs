@@ -47,6 +47,7 @@ mod prefix_lengths;
 mod probes;
 mod recycling;
 mod refusals;
+mod repeats;
 mod restart;
 mod rightful;
 mod route_anomalies;
@@ -59,9 +60,9 @@ mod snapshots;
 mod superseded_snapshots;
 mod sweeps;
 mod traffic_receiver;
-
 mod unusable_addresses;
 mod update_pace;
+
 use std::{net::IpAddr, time::Duration};
 
 use super::*;

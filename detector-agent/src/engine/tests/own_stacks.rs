@@ -102,6 +102,7 @@ fn first_address_of_the_interface_expires_what_is_overdue() {
     node.address(1, "2001:db8::1");
     assert!(node.conflict_events().is_empty());
     node.address(1, "10.0.0.9");
+    node.wait_secs(10);
     assert_eq!(
         node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
@@ -127,6 +128,7 @@ fn confirmed_entry_is_not_refuted_by_an_empty_namespace() {
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Stale);
     assert!(node.conflict_events().is_empty());
     node.address(1, "10.0.0.9");
+    node.wait_secs(10);
     assert_eq!(
         node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]

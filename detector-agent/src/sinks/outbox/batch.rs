@@ -346,6 +346,18 @@ impl<'l, 't> Batch<'l, 't> {
         let pushed = pushed.filter(|(s, entry)| *s == sink && entry.subject == subject);
         lane.extend(pushed.map(|(_, entry)| (entry.seq, entry.change)));
         lane.retain(|(seq, _)| !self.gone.contains(&(sink, *seq)));
+        if let Some(again) = lane
+            .iter()
+            .rposition(|(_, change)| *change == Change::Raised)
+            && again > 0
+            && lane.first() == Some(&(seq, Change::Raised))
+        {
+            // The receiver knows nothing of what it was before.
+            for (seq, _) in &lane[..again] {
+                self.remove(sink, subject, *seq)?;
+            }
+            return Ok(());
+        }
         let newest = lane.iter().rfind(|(_, change)| *change == Change::Updated);
         let (Some(newest), true) = (newest, lane.first() == Some(&(seq, Change::Raised))) else {
             return self.remove(sink, subject, seq);

@@ -33,7 +33,15 @@ impl Queue {
             if lane.state == LaneState::Sending || lane.state == LaneState::Removing {
                 continue;
             }
-            let has = |change| lane.entries.iter().any(|e| e.change == change);
+            // Behind its end, a subject may have been raised again.
+            let is_over = lane
+                .entries
+                .back()
+                .is_some_and(|e| e.change == Change::Resolved);
+            let has = |change| match change {
+                Change::Resolved => is_over,
+                _ => lane.entries.iter().any(|e| e.change == change),
+            };
             let rejected = lane.entries.front().filter(|_| lane.is_parked);
             let rank = match (has(Change::Raised), has(Change::Resolved)) {
                 _ if rejected.is_some_and(|event| match event.change {
@@ -135,6 +143,27 @@ mod tests {
             .map(|(name, seqs, drops)| (samples::subject_id(name), seqs, drops))
             .collect();
         assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn a_subject_that_was_raised_again_is_open() {
+        let mut queue = queue(&[
+            ("again", Raised),
+            ("again", Resolved),
+            ("again", Raised),
+            ("pair", Raised),
+            ("pair", Resolved),
+        ]);
+        let order: Vec<_> = queue
+            .eviction_candidates()
+            .into_iter()
+            .map(|v| (v.subject, v.seqs, v.drops_raised))
+            .collect();
+        let expected = [("pair", vec![3, 4], false), ("again", vec![0, 1, 2], true)];
+        assert_eq!(
+            order,
+            expected.map(|(name, seqs, drops)| (samples::subject_id(name), seqs, drops))
+        );
     }
 
     #[test]

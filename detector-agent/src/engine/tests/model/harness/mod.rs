@@ -42,9 +42,17 @@ struct Pending {
     dump: Option<Dump>,
 }
 
+/// How long updates wait in every second run of the agent.
+const UPDATE_INTERVAL: Duration = Duration::from_millis(500);
+
 fn settings(id_seed: u64) -> Settings {
     Settings {
         id_seed,
+        update_interval: if id_seed % 2 == 1 {
+            UPDATE_INTERVAL
+        } else {
+            Duration::ZERO
+        },
         anomalies: AnomalyRules {
             sweep_from: SWEEP_FROM,
             ..AnomalyRules::default()
