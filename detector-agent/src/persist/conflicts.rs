@@ -41,14 +41,16 @@ pub(super) fn prepare(
     write: &WriteTransaction,
     world: &str,
 ) -> Result<Vec<OpenConflict>, StoreError> {
-    // All anomalies in one record, as earlier versions wrote them.
-    write.delete_table(TableDefinition::<&str, &[u8]>::new("state.anomalies"))?;
     let mut about = write.open_table(ABOUT)?;
     let get = |key| -> Result<Option<String>, StoreError> {
         Ok(about.get(key)?.map(|value| value.value().to_owned()))
     };
     let (format, of, clock) = (get("format")?, get("world")?, get("clock")?);
     let known = format.as_deref() == Some(FORMAT);
+    if known {
+        // All anomalies in one record, as earlier versions wrote them.
+        write.delete_table(TableDefinition::<&str, &[u8]>::new("state.anomalies"))?;
+    }
     if let Some(format) = format.filter(|_| !known) {
         move_aside(write, CONFLICTS, ASIDE)?;
         move_aside(write, anomalies::TABLE, anomalies::ASIDE)?;

@@ -14,7 +14,7 @@ const CONFLICTS_ASIDE: TableDefinition<'_, u128, &[u8]> =
 const ANOMALIES_ASIDE: TableDefinition<'_, &str, &str> =
     TableDefinition::new("state.anomalies-aside");
 /// Of the newer version, with values of another type than now.
-const ANOMALIES: TableDefinition<'_, &str, &str> = TableDefinition::new("state.anomalies");
+const ANOMALIES: TableDefinition<'_, &str, &str> = TableDefinition::new("state.open-anomalies");
 /// Of the newer version alone.
 const ADDED: TableDefinition<'_, &str, u64> = TableDefinition::new("state.added");
 
