@@ -11,6 +11,7 @@ mod bounds;
 mod budget;
 mod connections;
 mod framing;
+mod exhaustion;
 mod further_interfaces;
 mod hidden_addresses;
 mod instance;
