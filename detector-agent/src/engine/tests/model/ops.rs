@@ -31,6 +31,8 @@ pub(super) enum Op {
     NumberPeer(IfIndex),
     Enslave(IfIndex, Option<IfIndex>),
     SetUp(IfIndex, bool),
+    /// The carrier of a link is lost, or returns.
+    SetCarrier(IfIndex, bool),
     FilterVlans(IfIndex, bool),
     SetPvid(IfIndex, Option<u16>),
     Rename(IfIndex),
@@ -228,6 +230,7 @@ fn op(theme: Theme) -> impl Strategy<Value = Op> {
         1 => pod().prop_map(Op::NumberPeer),
         2 => (pod(), proptest::option::of(bridge())).prop_map(|(p, b)| Op::Enslave(p, b)),
         1 => (anywhere(), any::<bool>()).prop_map(|(i, up)| Op::SetUp(i, up)),
+        1 => (anywhere(), any::<bool>()).prop_map(|(i, has)| Op::SetCarrier(i, has)),
         1 => (bridge(), any::<bool>()).prop_map(|(b, on)| Op::FilterVlans(b, on)),
         2 => (bridge_or_pod(), select(vec![None, Some(5), Some(7)]))
             .prop_map(|(i, pvid)| Op::SetPvid(i, pvid)),

@@ -138,6 +138,7 @@ impl Harness {
             Op::NumberPeer(ifindex) => self.apply(|w| w.number_peer(ifindex)),
             Op::Enslave(ifindex, master) => self.apply(|w| w.enslave(ifindex, master)),
             Op::SetUp(ifindex, up) => self.apply(|w| w.set_up(ifindex, up)),
+            Op::SetCarrier(ifindex, has) => self.apply(|w| w.set_carrier(ifindex, has)),
             Op::FilterVlans(bridge, on) => self.apply(|w| w.filter_vlans(bridge, on)),
             Op::SetPvid(ifindex, pvid) => self.apply(|w| w.set_pvid(ifindex, pvid)),
             // Another name after a loss may be another device's.

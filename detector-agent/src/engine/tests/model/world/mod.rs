@@ -212,6 +212,12 @@ impl World {
         Some(self.link(ifindex))
     }
 
+    pub(super) fn set_carrier(&mut self, ifindex: IfIndex, has: bool) -> Option<Observation> {
+        let link = &mut self.links.get_mut(&ifindex)?.link;
+        link.running = has && link.up;
+        Some(self.link(ifindex))
+    }
+
     pub(super) fn filter_vlans(&mut self, bridge: IfIndex, on: bool) -> Option<Observation> {
         let default_pvid = None;
         let link = &mut self.links.get_mut(&bridge)?.link;

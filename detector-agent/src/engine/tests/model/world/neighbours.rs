@@ -130,14 +130,16 @@ impl World {
         Some(Observation::RoutingChanged(RoutingChange::Policy))
     }
 
-    /// What the kernel answers to a lookup.
+    /// What the kernel answers to a lookup. As with `ignore_routes_with_linkdown`, nothing is sent over a link without a
+    /// carrier.
     pub(in super::super) fn look_up_route(&self, address: IpAddr) -> RouteTarget {
         let out = match self.rules.get(&address) {
             Some(target) => *target,
             None if self.hosts.iter().any(|(_, a)| *a == address) => return RouteTarget::Host,
             None => self.routes.get(&address).copied(),
         };
-        let Some(out) = out.filter(|out| *out != Route::NOWHERE) else {
+        let has_carrier = |out: &IfIndex| self.links.get(out).is_none_or(|d| d.link.running);
+        let Some(out) = out.filter(|out| *out != Route::NOWHERE && has_carrier(out)) else {
             return RouteTarget::Nowhere;
         };
         if !self.is_bridge(out) {
