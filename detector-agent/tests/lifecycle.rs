@@ -165,7 +165,7 @@ fn withdrawn_neighbour_entry_resolves() {
 }
 
 #[test]
-fn recurring_conflict_gets_a_new_id() {
+fn conflict_that_begins_again_at_once_is_the_same() {
     let (_node, pods, agent, raised) = conflict("again");
     pods[1].remove_address("10.244.2.10/32").unwrap();
     resolved(&agent);
@@ -174,7 +174,8 @@ fn recurring_conflict_gets_a_new_id() {
     let again = agent
         .wait_event_after(seen, DEADLINE, |event| event.raises(ADDRESS))
         .unwrap();
-    assert_ne!(
+    assert_eq!(again.event.data["repeats"], 1);
+    assert_eq!(
         again.event.conflict().unwrap().conflict_id,
         raised.conflict_id
     );

@@ -120,6 +120,9 @@ fn used_anycast_address_raises_nothing() {
         }
     }
     let client = TestClient::new(&layout.node, ORIGIN);
+    for pod in &pods {
+        layout.node.wait_attached(pod.device()).unwrap();
+    }
     for pod in pods.iter().chain(&pods) {
         layout.ip(&format!("route replace {VIP}/32 dev {}", pod.device()));
         pod.netns().ip("neigh flush dev eth0").unwrap();
