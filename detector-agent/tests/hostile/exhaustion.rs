@@ -78,6 +78,5 @@ fn pods_that_all_claim_the_same_addresses_exhaust_no_memory() {
         agent.wait_raised(&format!("10.20.{high}.{low}")).unwrap();
     }
     let (used, limit) = (most_resident(&agent), memory_limit());
-    eprintln!("{used} of {limit} KiB resident at most, {} events", agent.event_count());
     assert!(used < limit, "{used} of {limit} KiB");
 }
