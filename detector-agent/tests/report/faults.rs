@@ -213,7 +213,15 @@ fn no_event_is_lost_over_fifty_kills_and_receiver_faults() {
         let agent = Agent::start_ready(&node, &command()).unwrap();
         driver.join().unwrap();
         let receiver = receiver.lock().unwrap();
-        receiver.wait_until(PHASE_DEADLINE, all_resolved).unwrap();
+        if let Err(error) = receiver.wait_until(PHASE_DEADLINE, all_resolved) {
+            let conflicts = deliveries(&receiver.requests()).conflicts;
+            let is_open = |events: &&Vec<(String, String, bool)>| {
+                let last = events.last();
+                last.is_none_or(|(_, kind, accepted)| !kind.ends_with(".resolved") || !accepted)
+            };
+            let open: Vec<_> = conflicts.iter().filter(|(_, e)| is_open(e)).collect();
+            panic!("{error:#}: {open:#?}");
+        }
         drop(agent);
         stored
     });
