@@ -1,7 +1,7 @@
 //! The next step for a person who finds a conflict or an anomaly. The one source for events, messages, the status page, `check` and
 //! `watch`.
 //!
-//! The texts contain names of pods and devices, which are untrusted: events contain the texts [cleaned](clean).
+//! The texts contain names of pods and devices, which are untrusted: events contain the texts [cleaned](mod@clean).
 
 use serde::{Deserialize, Serialize};
 

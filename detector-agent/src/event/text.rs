@@ -1,6 +1,6 @@
 //! Conflicts as text for a terminal, used by `check`, `watch` and `kubectl ipconflict`.
 //!
-//! Names of pods and devices are untrusted: they are shown [cleaned](clean).
+//! Names of pods and devices are untrusted: they are shown [cleaned](mod@clean).
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
