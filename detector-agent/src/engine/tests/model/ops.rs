@@ -39,6 +39,8 @@ pub(super) enum Op {
     CreateBridge(IfIndex),
     DeleteBridge(IfIndex, bool),
     Assign(IfIndex, IpAddr),
+    /// An address whose duplicate address detection has failed before the kernel reports it.
+    AssignFailed(IfIndex, IpAddr),
     Unassign(IfIndex, IpAddr),
     /// An address is added to a further interface of a pod, or removed from it.
     SetFurther(IfIndex, IpAddr, bool),
@@ -240,6 +242,7 @@ fn op(theme: Theme) -> impl Strategy<Value = Op> {
     ];
     let assigned = prop_oneof![
         3 => (pod(), address()).prop_map(|(i, a)| Op::Assign(i, a)),
+        1 => (pod(), address()).prop_map(|(i, a)| Op::AssignFailed(i, a)),
         2 => (pod(), address()).prop_map(|(i, a)| Op::Unassign(i, a)),
         1 => (pod(), address(), any::<bool>()).prop_map(|(i, a, on)| Op::SetFurther(i, a, on)),
     ];

@@ -42,7 +42,8 @@ impl Harness {
                         (expected_form(c), devices.collect::<Vec<_>>(), c.sweep)
                     };
                     // What changes while an update waits may change back.
-                    let waits = self.starts % 2 == 1;
+                    let waits =
+                        self.starts % 2 == 1 || self.restored_waiting.contains(&conflict.id);
                     prop_assert!(
                         waits || shown(&before) != shown(&conflict),
                         "nothing changed"
@@ -116,6 +117,7 @@ impl Harness {
             "reported conflicts differ from the open ones"
         );
         if self.stage == SyncStage::Synced {
+            self.check_beginnings(&conflicts)?;
             // One that has begun again is open for a while after its end.
             let active = conflicts.iter().filter(|c| c.quiet_since.is_none());
             let mut open: Vec<_> = active.map(expected_form).collect();
@@ -129,6 +131,24 @@ impl Harness {
                 expected.sort();
             }
             prop_assert_eq!(open, expected);
+        }
+        Ok(())
+    }
+}
+
+impl Harness {
+    /// An address that is reported once its duplicate address detection has failed was there before.
+    fn check_beginnings(&self, conflicts: &[Conflict]) -> TestCaseResult {
+        for conflict in conflicts {
+            let failed = conflict.present().filter(|claimant| {
+                let is_pod = matches!(claimant.id, ClaimantId::Device(..));
+                let device = self.world.links.get(&claimant.ifindex);
+                is_pod && device.is_some_and(|device| device.failed.contains(&conflict.address))
+            });
+            let assigned = failed.flat_map(|claimant| &claimant.evidence);
+            for evidence in assigned.filter(|e| e.kind == EvidenceKind::Address) {
+                prop_assert!(!evidence.beginning.is_known(), "{:?}", evidence);
+            }
         }
         Ok(())
     }

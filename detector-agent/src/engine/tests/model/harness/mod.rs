@@ -78,6 +78,8 @@ pub(super) struct Harness {
     lookups: Option<RouteAnswers>,
     starts: u64,
     restarted: bool,
+    /// Conflicts with a change that the run before did not report.
+    restored_waiting: HashSet<ConflictId>,
 }
 
 impl Harness {
@@ -99,6 +101,7 @@ impl Harness {
             lookups: None,
             starts: 0,
             restarted: false,
+            restored_waiting: HashSet::new(),
         };
         let uplink = harness.world.create(uplink(UPLINK), None, true);
         harness
@@ -162,6 +165,7 @@ impl Harness {
                 self.apply(|w| w.remove_link(ifindex))
             }
             Op::Assign(ifindex, address) => self.apply(|w| w.assign(ifindex, address)),
+            Op::AssignFailed(ifindex, address) => self.apply(|w| w.assign_failed(ifindex, address)),
             Op::Unassign(ifindex, address) => {
                 if self.stage == SyncStage::Synced || self.is_removal_unobservable(address) {
                     self.apply(|w| w.unassign(ifindex, address))

@@ -13,6 +13,8 @@ impl Harness {
         self.lookups = None;
         let records = self.engine.open_records(self.world.now);
         prop_assert_eq!(records.len(), self.open.len());
+        let waiting = records.iter().filter(|r| r.has_unreported_change);
+        self.restored_waiting = waiting.map(|r| r.conflict.id).collect();
         self.world.restart_agent(&addresses());
         let anomalies = self.engine.anomalies();
         self.engine = Engine::new(settings(self.starts));

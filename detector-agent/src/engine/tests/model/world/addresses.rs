@@ -13,10 +13,25 @@ impl World {
         let peer = device.link.peer;
         let known = device.addresses.entry(address).or_default();
         *known |= peer.is_some();
+        let info = device.info(address);
         let peer = peer?;
         self.updated_at_snapshot
             .insert((peer, address), self.snapshots);
-        Some(Observation::PodAddress(peer, info(address)))
+        Some(Observation::PodAddress(peer, info))
+    }
+
+    /// An address that the peer does not have yet, and that the kernel reports only now that it cannot be used.
+    pub(in super::super) fn assign_failed(
+        &mut self,
+        ifindex: IfIndex,
+        address: IpAddr,
+    ) -> Option<Observation> {
+        let device = self.links.get_mut(&ifindex).filter(|d| d.readable)?;
+        if address.is_ipv4() || device.addresses.contains_key(&address) {
+            return None;
+        }
+        device.failed.insert(address);
+        self.assign(ifindex, address)
     }
 
     pub(in super::super) fn unassign(
@@ -26,6 +41,7 @@ impl World {
     ) -> Option<Observation> {
         let device = self.links.get_mut(&ifindex)?;
         device.addresses.remove(&address)?;
+        device.failed.remove(&address);
         let peer = device.link.peer?;
         self.updated_at_snapshot
             .insert((peer, address), self.snapshots);

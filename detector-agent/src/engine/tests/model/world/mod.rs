@@ -32,6 +32,8 @@ pub(super) struct ModelDevice {
     pub(super) read: bool,
     /// Addresses of the peer, and whether the agent can know about each.
     pub(super) addresses: BTreeMap<IpAddr, bool>,
+    /// Those that have failed duplicate address detection since they were first reported.
+    pub(super) failed: BTreeSet<IpAddr>,
     /// Addresses on further interfaces of the pod for which it answers on this one.
     pub(super) further: BTreeSet<IpAddr>,
     /// Those that the agent has read.
@@ -136,6 +138,7 @@ impl World {
                 device.read = false;
                 device.readable = false;
                 device.addresses.clear();
+                device.failed.clear();
                 device.further.clear();
                 device.known_further.clear();
                 self.peer_moved_at.insert(peer, self.snapshots);
@@ -151,6 +154,7 @@ impl World {
             readable: peer.is_some(),
             read: false,
             addresses: BTreeMap::new(),
+            failed: BTreeSet::new(),
             further: BTreeSet::new(),
             known_further: BTreeSet::new(),
             ever: BTreeSet::new(),
@@ -258,6 +262,18 @@ impl World {
         self.links
             .get(&ifindex)
             .filter(|d| d.link.kind == LinkKind::Pod)
+    }
+}
+
+impl ModelDevice {
+    /// What the kernel reports of an address of the peer.
+    pub(super) fn info(&self, address: IpAddr) -> AssignedAddress {
+        let dad_failed = self.failed.contains(&address);
+        AssignedAddress {
+            dad_failed,
+            no_dad: !dad_failed,
+            ..info(address)
+        }
     }
 }
 

@@ -10,7 +10,7 @@ impl World {
         };
         let devices = self.links.iter().filter(|(i, _)| is_covered(**i));
         let pods = devices.clone().filter_map(|(ifindex, d)| {
-            let addresses = d.addresses.keys().map(|a| info(*a)).collect();
+            let addresses = d.addresses.keys().map(|a| d.info(*a)).collect();
             Some(PodAddresses {
                 peer: d.link.peer?,
                 mac: Some(mac(u8::try_from(*ifindex).unwrap())),
