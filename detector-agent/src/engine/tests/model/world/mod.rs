@@ -178,7 +178,11 @@ impl World {
     }
 
     pub(super) fn remove_link(&mut self, ifindex: IfIndex) -> Option<Observation> {
-        self.links.remove(&ifindex)?;
+        let device = self.links.remove(&ifindex)?;
+        // A later device may get it. What an older snapshot shows of its addresses is then in doubt until the device is read.
+        if let Some(peer) = device.peer {
+            self.peer_moved_at.insert(peer, self.snapshots);
+        }
         self.removed_at.insert(ifindex, self.snapshots);
         self.hosts.retain(|(i, _)| *i != ifindex);
         self.neighbours.retain(|(i, _), _| *i != ifindex);
