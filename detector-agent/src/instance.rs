@@ -5,7 +5,7 @@
 //! releases the lock when the process ends, however it ends; a file without a lock means nothing, nor does one of an
 //! earlier namespace with the same inode.
 //!
-//! Beside the lock is the socket at which `check` and `watch` find the agent. Nobody but root can put another one there,
+//! Beside the lock is the socket at which `check` and `watch` find the agent. Only root can put another one there,
 //! whereas any process in the network namespace can listen on a port before the agent does.
 
 use std::{

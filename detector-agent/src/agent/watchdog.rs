@@ -1,5 +1,5 @@
-//! Ends an agent whose event loop hangs, so that whoever runs it starts it again. The agent does this by itself because a
-//! probe of its port asks whichever process holds the port.
+//! Ends an agent whose event loop hangs, so that its supervisor (kubelet, systemd) restarts it. A liveness probe of its port
+//! would ask whichever process holds the port.
 
 use std::time::Duration;
 
