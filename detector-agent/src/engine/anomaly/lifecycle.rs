@@ -148,11 +148,10 @@ impl Anomalies {
         device: DeviceKey,
         now: Timestamp,
     ) {
-        let position = self.restored.iter().position(|restored| restored.id == id);
-        let Some(position) = position.filter(|_| self.frames.router(device).is_none()) else {
-            return;
-        };
-        let Some(restored) = self.restored.get(position) else {
+        let mut restored = self.restored.iter().enumerate();
+        let found = restored.find(|(_, restored)| restored.id == id);
+        let Some((position, restored)) = found.filter(|_| self.frames.router(device).is_none())
+        else {
             return;
         };
         let key = AnomalyKey::of_frames(restored.kind, restored.address, device, restored.vlan);
@@ -279,50 +278,29 @@ impl Anomalies {
     ) {
         let mut holders = details.holders.into_iter();
         let holder = holders.next();
-        if let Some(open) = self.remove_open(&key) {
-            let is_other = (open.cause, &open.owner) != (details.cause, &details.owner);
-            let continued = if is_other {
+        let (known, is_restored) = match self.remove_open(&key) {
+            Some(open) => (Some(open), false),
+            None => (self.take_restored(&key, holder.as_ref()), true),
+        };
+        if let Some(known) = known {
+            let is_other = (known.cause, &known.owner) != (details.cause, &details.owner);
+            let mut continued = if is_other || is_restored {
                 Anomaly {
                     cause: details.cause,
                     holder,
                     also_on: holders.map(|h| h.device).collect(),
                     source: details.source,
                     owner: details.owner,
-                    detail: details.detail,
-                    decided_at: at.decided_at,
-                    ..open
+                    contested: details.contested,
+                    ..known
                 }
             } else {
-                // Such as the name of the pod that owns the allocation.
-                Anomaly {
-                    detail: details.detail,
-                    ..open
-                }
+                known
             };
+            // It may contain more, such as the name of the pod that owns the allocation.
+            continued.detail = details.detail;
             if is_other {
-                effects.push(AnomalyEffect::Updated(Box::new(continued.clone())));
-            }
-            self.insert_open(key, continued);
-            return;
-        }
-        if let Some(index) = self
-            .restored
-            .iter()
-            .position(|old| is_same_anomaly(old, &key, holder.as_ref()))
-        {
-            let restored = self.restored.swap_remove(index);
-            let is_other = (restored.cause, &restored.owner) != (details.cause, &details.owner);
-            let continued = Anomaly {
-                cause: details.cause,
-                holder,
-                also_on: holders.map(|h| h.device).collect(),
-                source: details.source,
-                owner: details.owner,
-                detail: details.detail,
-                contested: details.contested,
-                ..restored
-            };
-            if is_other {
+                continued.decided_at = at.decided_at;
                 effects.push(AnomalyEffect::Updated(Box::new(continued.clone())));
             }
             self.insert_open(key, continued);
@@ -379,6 +357,13 @@ impl Anomalies {
             *self.by_device.entry(holder.ifindex).or_default() += 1;
         }
         self.open.insert(key, anomaly);
+    }
+
+    /// The anomaly of the previous run that `key` and `holder` continue.
+    fn take_restored(&mut self, key: &AnomalyKey, holder: Option<&Claimant>) -> Option<Anomaly> {
+        let mut restored = self.restored.iter();
+        let index = restored.position(|old| is_same_anomaly(old, key, holder))?;
+        Some(self.restored.swap_remove(index))
     }
 
     fn remove_open(&mut self, key: &AnomalyKey) -> Option<Anomaly> {

@@ -122,6 +122,21 @@ fn restored_drift_continues_with_a_new_holder() {
     assert_eq!(open[0].holder.as_ref().unwrap().device, "veth1");
 }
 
+/// Else the latency of the update would be the age of the anomaly.
+#[test]
+fn restored_drift_with_another_cause_is_decided_anew() {
+    let mut node = next(&drifting());
+    node.address(2, "10.0.0.3");
+    node.wait_secs(5);
+    let mut pool = host_local_pool(node.now, &["10.0.0.3"], Completeness::Complete);
+    let held = pool.allocated.values_mut().next().unwrap();
+    (held.owner, held.owner_is_shared) = (Some("shop.web-0".into()), true);
+    node.update_pool(pool);
+    let decided_at = node.engine.anomalies()[0].decided_at;
+    assert_eq!(decided_at, node.now);
+    assert_eq!(node.anomaly_events(), ["updated ipam_drift 10.0.0.3"]);
+}
+
 #[test]
 fn ids_are_unique_in_both_halves_across_agents_and_types() {
     let mut halves = BTreeSet::new();
