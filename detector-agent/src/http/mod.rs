@@ -51,7 +51,7 @@ use tracing::{error, info, warn};
 use crate::{
     descriptors,
     event_loop::{EventLoopHandle, Readiness},
-    health::{Health, Part, Role},
+    health::{Health, Role},
     metrics::Metrics,
     pods::PodDirectory,
     threads,
@@ -264,27 +264,26 @@ impl Endpoints {
             local_hosts_only: false,
             sources,
         };
+        let others = app.for_others();
         let remote = runtime()?;
         let served_ports: Vec<_> = self
             .ports
             .into_iter()
             .map(|port| {
-                let app = App {
-                    scope: port.scope,
-                    token: self.token.clone(),
-                    local_hosts_only: port.address.ip().is_loopback(),
-                    ..app.clone()
+                let at_port = |app: &App| {
+                    Arc::new(App {
+                        scope: port.scope,
+                        token: self.token.clone(),
+                        local_hosts_only: port.address.ip().is_loopback(),
+                        ..app.clone()
+                    })
                 };
-                let part = port.listener.is_none().then(|| {
-                    let name = format!("endpoint {}", port.address);
-                    app.sources.health.part(Role::Sink, name)
-                });
                 let apps = serve::Apps {
-                    others: Arc::new(app.for_others()),
-                    node: Arc::new(app),
+                    node: at_port(&app),
+                    others: at_port(&others),
                     runtime_of_others: remote.handle().clone(),
                 };
-                serve_port(port, part, tls.clone(), apps)
+                serve_port(port, tls.clone(), apps)
             })
             .collect();
         let local = runtime()?;
@@ -309,17 +308,12 @@ impl Endpoints {
     }
 }
 
-/// Serves a port, once it is free. `part` shows that it is not.
-async fn serve_port(
-    port: Port,
-    part: Option<Part>,
-    tls: Option<Arc<Tls>>,
-    apps: serve::Apps,
-) -> io::Result<()> {
+/// Serves a port, once it is free.
+async fn serve_port(port: Port, tls: Option<Arc<Tls>>, apps: serve::Apps) -> io::Result<()> {
     let address = port.address;
     let listener = match port.listener {
         Some(listener) => listener,
-        None => bind_when_free(address, part.as_ref()).await,
+        None => bind_when_free(address, &apps.node.sources.health).await,
     };
     let scheme = if tls.is_some() { "https" } else { "http" };
     let what = match port.scope {
@@ -327,17 +321,19 @@ async fn serve_port(
         Scope::Metrics => "metrics",
     };
     info!("serving {scheme}://{address}/{what}");
-    if let Some(part) = part {
-        part.works("serving");
-    }
     serve::serve(listener, tls, apps).await
 }
 
-async fn bind_when_free(address: SocketAddr, part: Option<&Part>) -> TcpListener {
+/// Binds an address that another program holds, as soon as it is free. Meanwhile health shows that it is not served.
+async fn bind_when_free(address: SocketAddr, health: &Health) -> TcpListener {
+    let part = health.part(Role::Sink, format!("endpoint {address}"));
     let mut is_logged = false;
     loop {
         let error = match listen::bind(address) {
-            Ok(listener) => return listener,
+            Ok(listener) => {
+                part.works("serving");
+                return listener;
+            }
             Err(error) => error,
         };
         let reason = listen::reason(&error, address, None);
@@ -345,9 +341,7 @@ async fn bind_when_free(address: SocketAddr, part: Option<&Part>) -> TcpListener
             is_logged = true;
             warn!(%address, reason, "endpoint not served; detection runs, and the address is tried again every five seconds");
         }
-        if let Some(part) = part {
-            part.failed(format!("not served: {reason}"));
-        }
+        part.failed(format!("not served: {reason}"));
         sleep(BIND_INTERVAL).await;
     }
 }
