@@ -3,7 +3,7 @@
 //! Both findings follow from links and forwarding tables, and from no frame: what an interface has,
 //! the kernel says, and a forwarding entry names the port that a frame came in on. A pod can give
 //! its interface any hardware address, so one that it has changed counts for `mac_duplicate` alone,
-//! which accuses nobody.
+//! which names no culprit.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -101,7 +101,7 @@ impl Engine {
             .iter()
             .filter_map(|port| self.links.pod(*port))
             .collect();
-        // Whoever took a hardware address later is listed later.
+        // Pods that took the hardware address later are listed later.
         links.sort_by_key(|link| (link.has_changed_mac, link.since, link.link.ifindex));
         let first = *links.first()?;
         let pod = |link: &LinkState| {

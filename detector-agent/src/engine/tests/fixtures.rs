@@ -239,6 +239,18 @@ pub(super) fn frame(ifindex: IfIndex, address: &str) -> FrameClaim {
     }
 }
 
+/// A snapshot of ports 1 to 3 of bridge 9, each with its own hardware address and an address.
+pub(super) fn bridge_dump() -> Snapshot {
+    let mut dump = snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.2"]), (3, &["10.0.0.3"])]);
+    for link in &mut dump.links {
+        link.master = Some(9);
+    }
+    dump.links.push(bridge(9));
+    dump.host = bridge_addresses(9);
+    dump.fdb = vec![fdb(9, 1, mac(1)), fdb(9, 2, mac(2)), fdb(9, 3, mac(3))];
+    dump
+}
+
 /// A snapshot of pod devices and the addresses in their namespaces.
 pub(super) fn snapshot(pods: &[(IfIndex, &[&str])]) -> Snapshot {
     Snapshot {

@@ -15,18 +15,6 @@ fn node_with_victim() -> Node {
     node
 }
 
-/// The same node as a snapshot.
-fn dump() -> Snapshot {
-    let mut dump = snapshot(&[(1, &[VICTIM]), (2, &["10.0.0.2"]), (3, &["10.0.0.3"])]);
-    for link in &mut dump.links {
-        link.master = Some(9);
-    }
-    dump.links.push(bridge(9));
-    dump.host = bridge_addresses(9);
-    dump.fdb = vec![fdb(9, 1, mac(1)), fdb(9, 2, mac(2)), fdb(9, 3, mac(3))];
-    dump
-}
-
 /// Pods whose stacks are programs: their namespaces show no address.
 fn node_with_programs() -> Node {
     let mut node = Node::with_bridge(3);
@@ -99,7 +87,7 @@ fn address_of_the_node_is_not_claimed_by_an_innocent_pod() {
 #[test]
 fn sweep_names_the_sender_alone() {
     let mut node = Node::new();
-    node.resync(dump());
+    node.resync(bridge_dump());
     for n in 1..=5 {
         let address = format!("10.0.1.{n}");
         node.address(1, &address);
@@ -121,7 +109,7 @@ fn sweep_names_the_sender_alone() {
 #[test]
 fn entry_from_before_the_start_names_no_port() {
     for program in [false, true] {
-        let mut dump = dump();
+        let mut dump = bridge_dump();
         if program {
             dump.pods[1].addresses = Some(Vec::new());
         }

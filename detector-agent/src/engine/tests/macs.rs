@@ -6,21 +6,9 @@ use crate::engine::anomaly::BACK_FOR;
 /// A table row: its label, and what differs in the snapshot.
 type SnapshotCase = (&'static str, fn(&mut Snapshot));
 
-/// Ports 1 to 3 of bridge 9, each with its own hardware address and an address, after a snapshot.
-fn dump() -> Snapshot {
-    let mut dump = snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.2"]), (3, &["10.0.0.3"])]);
-    for link in &mut dump.links {
-        link.master = Some(9);
-    }
-    dump.links.push(bridge(9));
-    dump.host = bridge_addresses(9);
-    dump.fdb = vec![fdb(9, 1, mac(1)), fdb(9, 2, mac(2)), fdb(9, 3, mac(3))];
-    dump
-}
-
 /// The same with the hardware address of pod 1 on pod 2.
 fn dump_with_shared_mac() -> Snapshot {
-    let mut dump = dump();
+    let mut dump = bridge_dump();
     dump.pods[1].mac = Some(mac(1));
     dump
 }
@@ -110,7 +98,7 @@ fn duplicate_ends_with_its_devices() {
 /// Whoever changed to the hardware address is not shown as the one that had it.
 #[test]
 fn pod_that_changed_its_mac_is_listed_last() {
-    let mut node = node(dump());
+    let mut node = node(bridge_dump());
     let token = node.begin_snapshot();
     node.finish_device_snapshot(token, 1, pod_with_mac(1, mac(2), "10.0.0.1"));
     node.wait_secs(5);
@@ -177,7 +165,7 @@ fn port_vlan((ifindex, pvid): (IfIndex, u16)) -> PortVlan {
 
 #[test]
 fn stolen_mac_names_its_pod_and_the_other_port() {
-    let mut node = node(dump());
+    let mut node = node(bridge_dump());
     node.fdb(9, 2, mac(1));
     assert!(mac_events(&mut node).is_empty());
     node.wait_secs(5);
@@ -202,7 +190,7 @@ fn stolen_mac_names_its_pod_and_the_other_port() {
 /// The victim sends, too: its packets are stolen one by one.
 #[test]
 fn mac_that_moves_again_and_again_is_one_finding() {
-    let mut node = node(dump());
+    let mut node = node(bridge_dump());
     for _ in 0..4 {
         node.fdb(9, 2, mac(1));
         node.fdb(9, 1, mac(1));
@@ -232,7 +220,7 @@ fn mac_that_moves_again_and_again_is_one_finding() {
 
 #[test]
 fn mac_behind_an_uplink_has_moved_too() {
-    let mut dump = dump();
+    let mut dump = bridge_dump();
     dump.links.push(Link {
         master: Some(9),
         ..uplink(4)
@@ -278,7 +266,7 @@ fn moves_that_steal_nothing_are_no_finding() {
         }),
     ];
     for (label, happens) in cases {
-        let mut node = node(dump());
+        let mut node = node(bridge_dump());
         happens(&mut node);
         node.wait_secs(600);
         assert!(mac_events(&mut node).is_empty(), "{label}");
@@ -291,7 +279,7 @@ fn flood_of_macs_hides_no_stolen_one() {
         claims_per_device: 10,
         ..Bounds::default()
     });
-    node.resync(dump());
+    node.resync(bridge_dump());
     for n in 0..100 {
         node.fdb(9, 2, mac(100 + n));
     }
@@ -302,7 +290,7 @@ fn flood_of_macs_hides_no_stolen_one() {
 
 #[test]
 fn finding_continues_after_a_restart() {
-    for (dump, event) in [(dump_with_shared_mac(), DUPLICATE), (dump(), MOVED)] {
+    for (dump, event) in [(dump_with_shared_mac(), DUPLICATE), (bridge_dump(), MOVED)] {
         let mut before = node(dump.clone());
         let mut dump = dump;
         if event == MOVED {
@@ -324,7 +312,7 @@ fn finding_continues_after_a_restart() {
 
 #[test]
 fn pod_without_known_addresses_is_shown_with_its_link_local_one() {
-    let mut dump = dump();
+    let mut dump = bridge_dump();
     dump.pods[0].addresses = Some(Vec::new());
     let mut node = node(dump);
     node.fdb(9, 2, mac(1));
